@@ -8,7 +8,7 @@
 #include "ring/fastpath.h"
 #include "ring/spill.h"
 #include "ringcast/ringcast.h"
-#include "shm/commit.h"
+#include "shm/backing.h"
 #include "shm/poller.h"
 #include "shm/segment.h"
 #include "shm/wait.h"
@@ -61,7 +61,7 @@ struct ringcast_writer {
   uint32_t forks;           /* rc_fork_count() of the process that made the handle */
   bool spill_lacks;         /* the last large -EAGAIN lacked spill memory; false: room in the ring */
   uint64_t looked;          /* the ring's limit when spill memory was last trimmed */
-  struct rc_commit commit;
+  struct rc_backing backing;
   struct rc_spill spill;
   char handle[RC_HANDLE_MAX];
   struct rc_liveness liveness; /* the last two are large, and the hot path does not use them */
@@ -75,7 +75,7 @@ struct ringcast_reader {
   struct rc_backoff backoff;
   struct rc_watch writer;
   struct rc_poller *poller; /* NULL until ringcast_reader_fd */
-  struct rc_commit_view view;
+  struct rc_backing_view view;
   struct rc_retainer *retainer;    /* NULL: this reader retains nothing */
   uint32_t retained;               /* frames that are retained and still pinned */
   struct rc_attachment attachment; /* ended by leave and close */
@@ -95,12 +95,12 @@ static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {
 /* The largest payload of the ring and its spill memory. */
 uint64_t rc_max_frame(const struct rc_segment *segment);
 
-/* Reserves or grows, in spill memory if the ring is too small, and gives idle spill memory back (commit.excess).
- * Returns as rc_ring_reserve, or as rc_commit_provide. */
+/* Reserves or grows, in spill memory if the ring is too small, and gives idle spill memory back (backing.excess).
+ * Returns as rc_ring_reserve, or as rc_backing_provide. */
 int rc_writer_try_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out);
 
 static inline int rc_writer_try_reserve(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
-  if (bytes > writer->ring_frame || writer->is_large || writer->commit.excess != 0)
+  if (bytes > writer->ring_frame || writer->is_large || writer->backing.excess != 0)
     return rc_writer_try_large(writer, bytes, grow, out);
   return grow ? rc_ring_grow(&writer->ring, bytes, out) : rc_ring_reserve(&writer->ring, bytes, out);
 }

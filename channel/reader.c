@@ -127,11 +127,11 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   result = rc_segment_attach(handle, retains ? RC_ATTACH_RETAINER : RC_ATTACH_READER, &reader->segment);
   if (result == 0) {
     if (retains) open_retainer(reader);
-    result = rc_commit_view_init(&reader->view, &reader->segment.spill);
+    result = rc_backing_view_init(&reader->view, &reader->segment.spill);
     if (result == 0) result = set_up(reader, &options);
     if (result != 0) {
       rc_retainer_put(reader->retainer);
-      rc_commit_view_free(&reader->view);
+      rc_backing_view_free(&reader->view);
       rc_segment_destroy(&reader->segment);
     }
   }
@@ -166,7 +166,7 @@ void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   ringcast_reader_leave(reader);
   rc_retainer_put(reader->retainer);
-  rc_commit_view_free(&reader->view);
+  rc_backing_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
   free(reader);
 }
@@ -261,7 +261,7 @@ int ringcast_reader_fd(ringcast_reader *reader) {
 static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
   /* Relaxed: the acquire of the frame's commit covers the epoch. */
   uint32_t epoch = rc_load_relaxed(&reader->ring.view.control->spill_epoch);
-  int result = rc_commit_view_check(&reader->view, frame->offset, frame->bytes, epoch);
+  int result = rc_backing_view_check(&reader->view, frame->offset, frame->bytes, epoch);
   RC_POINT(SPILL_CHECKED);
   if (result == 0) return 0;
   rc_ring_unread(&reader->ring, frame->position);

@@ -12,20 +12,20 @@
 static void trim(ringcast_writer *writer) {
   struct rc_control *control = writer->ring.view.control;
   writer->looked = writer->ring.limit;
-  if (writer->commit.excess == 0) return;
+  if (writer->backing.excess == 0) return;
   rc_spill_reclaim(&writer->spill, &writer->ring); /* frees nothing while a reader joins: then the next call does */
-  if (!rc_commit_trim(&writer->commit, &writer->spill)) return;
+  if (!rc_backing_trim(&writer->backing, &writer->spill)) return;
   /* Relaxed: for readers, the commit of the next frame in this memory publishes the epoch. */
   rc_store_relaxed(&control->spill_epoch, rc_load_relaxed(&control->spill_epoch) + 1);
   RC_POINT(EPOCH_DONE);
-  rc_store_relaxed(&control->spill_used, writer->commit.in_place); /* relaxed: a statistic */
+  rc_store_relaxed(&control->spill_used, writer->backing.in_place); /* relaxed: a statistic */
 }
 
 static uint8_t *payload_at(const ringcast_writer *writer, uint64_t offset) {
   return writer->segment.spill.base + offset + RC_SPILL_PHASE;
 }
 
-/* Finds a region, commits its memory, and moves the open reservation there: `filled` bytes at `from`. */
+/* Finds a region, provides its memory, and moves the open reservation there: `filled` bytes at `from`. */
 static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled,
                          void **out) {
   uint64_t offset;
@@ -35,8 +35,8 @@ static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, con
   writer->spill_lacks = result == -EAGAIN;
   if (result == -EAGAIN && looked != 0) return looked;
   if (result != 0) return result;
-  result = rc_commit_provide(&writer->commit, offset, rc_spill_room(bytes));
-  rc_store_relaxed(&writer->ring.view.control->spill_used, writer->commit.in_place); /* relaxed: a statistic */
+  result = rc_backing_provide(&writer->backing, offset, rc_spill_room(bytes));
+  rc_store_relaxed(&writer->ring.view.control->spill_used, writer->backing.in_place); /* relaxed: a statistic */
   if (result != 0) return result;
   uint8_t *to = payload_at(writer, offset);
   if (filled != 0 && to != from) memmove(to, from, filled);

@@ -103,7 +103,7 @@ int ringcast_writer_create(ringcast_writer **out) { return ringcast_writer_creat
 /* The steps that can fail after the memory exists. */
 static int set_up(ringcast_writer *writer, const struct ringcast_writer_options *options) {
   struct rc_control *control = rc_segment_control(&writer->segment);
-  int result = rc_commit_init(&writer->commit, &writer->segment.spill);
+  int result = rc_backing_init(&writer->backing, &writer->segment.spill);
   return result != 0
              ? result
              : rc_waiter_init(&writer->waiter, &control->not_full, &control->cpus, options->spin_ns, options->wait);
@@ -125,7 +125,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   }
   result = set_up(writer, &options);
   if (result != 0) {
-    rc_commit_free(&writer->commit);
+    rc_backing_free(&writer->backing);
     rc_segment_destroy(&writer->segment);
     free(writer);
     return result;
@@ -160,7 +160,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
     RC_POINT(CLOSE_TOLD);
     rc_detach(&writer->attachment); /* it may wait; the readers know by now */
   }
-  rc_commit_free(&writer->commit);
+  rc_backing_free(&writer->backing);
   rc_watch_close(&writer->blocker);
   rc_poller_close(writer->poller);
   rc_poller_close(writer->liveness.poller);

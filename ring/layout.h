@@ -150,9 +150,9 @@ struct rc_control {
   _Alignas(RC_LINE) _Atomic uint64_t tail;   /* the writer */
   struct rc_counts counts;                   /* the writer */
   _Alignas(RC_LINE) _Atomic uint32_t closed; /* 1: no more frames. The writer, once, or a reader after its death */
-  _Atomic uint32_t spill_epoch;              /* the writer: how often memory of SPILL was decommitted */
+  _Atomic uint32_t spill_epoch;              /* the writer: how often memory of SPILL was given back */
   _Atomic uint64_t spill_floor;              /* the writer: spilled frames below this position may be overwritten */
-  _Atomic uint64_t spill_used;               /* the writer: committed bytes of SPILL, for information only */
+  _Atomic uint64_t spill_used;               /* the writer: bytes of SPILL with memory, for information only */
   _Atomic uint32_t evicts;                   /* the writer, at creation. 1: the writer evicts slow readers */
   _Atomic uint64_t limit;                    /* the writer, rarely: not on tail's line, which each frame changes */
   _Alignas(RC_LINE) struct rc_eventcount not_empty; /* readers sleep here until the writer commits or closes */

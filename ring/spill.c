@@ -13,15 +13,15 @@
  * pass sees JOINING and frees nothing, or the reader starts at a tail not older than the tail of the pass, which is not
  * below any freed `end`.
  *
- * Placement. First fit from the lowest offset: recently used memory is committed and in the cache, and the upper end
- * falls idle and can be decommitted. All regions become free in the end, so a frame that fits SPILL at all finds room
+ * Placement. First fit from the lowest offset: recently used memory has pages and is in the cache, and the upper end
+ * falls idle and can be given back. All regions become free in the end, so a frame that fits SPILL at all finds room
  * once the readers have passed. A reservation that grows may even move to a region that overlaps the old region.
  *
- * Observers do not block the writer. Before the writer reuses a region or decommits the memory,
+ * Observers do not block the writer. Before the writer reuses a region or gives the memory back,
  *
  *     S0  store floor = the region's end       -> T6 (ring/tap.h)
  *     S1  release fence                        -> T5
- *     S2  write to the region, or decommit it
+ *     S2  write to the region, or give it back
  *
  * and an observer that has copied any byte of S2 finds a floor above its frame's position.
  */

@@ -12,13 +12,13 @@
  * copy. The writer grants itself at most half a ring at a time, so a tap less than half a ring behind is always safe.
  *
  * The tap copies the descriptor of a spilled frame in the same way. The payload is intact as long as the frame lies not
- * below the floor. The writer stores the floor, with a release fence as in L1, before reusing or decommitting the
+ * below the floor. The writer stores the floor, with a release fence as in L1, before reusing or giving back the
  * memory (S0, S1 in ring/spill.c):
  *
  *     T4  copy the payload     T5  acquire fence     T6  load floor; p >= floor: the copy is intact
  *
  * A payload may be lost while its frame is still in the ring, as soon as the readers have passed the frame. The memory
- * may even be decommitted, and a load from a mapping would commit the memory again. So the caller provides a function
+ * may even be given back, and a load from a mapping would allocate pages again. So the caller provides a function
  * that copies from SPILL, and the tap calls the function for one piece between two loads of the floor.
  */
 #ifndef RC_RING_TAP_H

@@ -4,9 +4,9 @@
  *
  * Anonymous files (memfd) have no name in any file system. A dead process therefore leaves no file behind, and the size
  * of /dev/shm is no limit. A lack of memory must be an error at creation, where a plain store would end in SIGBUS. So
- * creation commits all pages by MADV_POPULATE_WRITE (Linux 5.14), which reports the error. On older kernels, fallocate
- * commits the pages and stores map them. The mirror and a reader's mapping are populated at once too, so that the first
- * lap has no page faults.
+ * creation allocates all pages by MADV_POPULATE_WRITE (Linux 5.14), which reports the error. On older kernels,
+ * fallocate allocates the pages and stores map them. The mirror and a reader's mapping are populated at once too, so
+ * that the first lap has no page faults.
  *
  * Mirror. The file is mapped twice in a row, so a frame that reaches over the end of the first mapping continues at the
  * file's start in the second. The address space is reserved first and then overlaid, so no other mapping can slip in.
@@ -15,14 +15,14 @@
  * FUTURE_WRITE (Linux 5.1) keeps the writer's mapping, and refuses later writable mappings and writes through a file
  * descriptor. SEAL fixes the set of seals. The seals also work on huge pages.
  *
- * Spill memory is different: most pages are not committed. The file has its maximum size from the start, and the writer
- * commits a part when a frame needs the part (shm/commit.c), by the calls above. Huge pages make this cheap enough: a
+ * Spill memory is different: most pages are absent. The file has its maximum size from the start, and the writer
+ * provides a part when a frame needs the part (shm/backing.c), by the calls above. Huge pages make this cheap enough: a
  * collapse clears 32 MiB in 6 ms and a reader maps them in 25 us, against 41 ms and 8 ms with small pages.
  *   - Spill memory has no FUTURE_WRITE seal, because the kernel would then refuse to punch holes and used pages could
  *     never return to the machine. Instead the file's mode is 0400 and readers open the file for reading. This prevents
  *     accidents. It does not stop a hostile process of the same user (or root), which could trace the writer anyway.
  *   - Spill memory is left out of core dumps.
- *   - After mlockall(MCL_FUTURE), a plain mapping would commit all pages. So the file is mapped without access,
+ *   - After mlockall(MCL_FUTURE), a plain mapping would allocate all pages. So the file is mapped without access,
  *     unlocked, and then made accessible.
  *
  * Huge pages. If the pool is empty, creating a hugetlb file succeeds and mapping the file fails; so the test is to map.
@@ -32,7 +32,7 @@
  * costs more than clearing a huge one. If the touch already got a huge page, the collapse only checks. Readers then map
  * huge pages too.
  *
- * NUMA. The policy is set on the mapping before any page is committed. The kernel stores the policy with the file, so
+ * NUMA. The policy is set on the mapping before any page is allocated. The kernel stores the policy with the file, so
  * the policy holds for every process that touches a page. A collapsed page stays on the node of the touched small page.
  * The kernel interleaves by small pages; make_huge chooses the small pages so that the huge pages interleave as well.
  *
@@ -166,7 +166,7 @@ static void place(const struct plan *plan, struct rc_memory *memory) {
 
 /* ---- Making ----------------------------------------------------------------------------------------------------- */
 
-/* Commits every page of a range, and populates both mappings if the range is the whole file. */
+/* Allocates every page of a range, and populates both mappings if the range is the whole file. */
 static int touch(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   uint8_t *start = memory->base + offset;
   int result = rc_os.advise(start, bytes * memory->mappings, MADV_POPULATE_WRITE);
@@ -323,7 +323,7 @@ int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes)
   int result = memory->huge ? make_huge(memory, offset, bytes) : 0;
   if (result == -EINVAL || result == -ENOSYS) memory->huge = false; /* this kernel or its settings forbid it */
   result = touch(memory, offset, bytes);
-  if (result != 0) rc_os.punch(memory->fd, offset, bytes); /* decommit the pages committed so far */
+  if (result != 0) rc_os.punch(memory->fd, offset, bytes); /* the pages provided so far */
   return result;
 }
 
@@ -360,7 +360,7 @@ int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_mem
   struct rc_memory mapped;
   int result = map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, PROT_READ, &mapped);
   if (result != 0) return result;
-  /* A correct writer has committed all pages. A hostile writer may have left holes, where a load could be SIGBUS;
+  /* A correct writer has allocated all pages. A hostile writer may have left holes, where a load could be SIGBUS;
    * MADV_POPULATE_READ reports such holes. */
   result = rc_os.advise(mapped.base, bytes * mapped.mappings, MADV_POPULATE_READ);
   if (result == 0 || result == -EINVAL || result == -ENOSYS) { /* an older kernel maps each page at its first load */

@@ -28,7 +28,7 @@ struct rc_memory {
    * `sparse` and `private_map`; the caller sets the others. */
   uint32_t memory;    /* enum ringcast_memory */
   uint32_t mappings;  /* 1, or 2 if mirrored */
-  bool sparse;        /* spill memory: mapping must commit no page */
+  bool sparse;        /* spill memory: mapping must allocate no page */
   bool private_map;   /* mapped copy-on-write */
   bool huge;          /* spill memory: try huge pages */
   uint32_t numa;      /* enum ringcast_numa: the policy in force; NONE also on a machine with one node */
@@ -37,7 +37,7 @@ struct rc_memory {
                        * -EPERM: forbidden, as in many containers. Other errors come from the kernel */
 };
 
-/* Creates a ring's data: at least `bytes` (a power of two) of the requested kind, mirrored, zero, all pages committed.
+/* Creates a ring's data: at least `bytes` (a power of two) of the requested kind, mirrored, zero, with all pages.
  * The memory is writable here and sealed: the size is fixed, and no process can map the file writable later.
  *
  * AUTO tries hugetlb, shmem-huge and pages in this order; the first two only from 2 MiB on, and not if RINGCAST_DISABLE
@@ -52,11 +52,11 @@ int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, str
 int rc_memory_create_small(const char *what, uint64_t bytes, struct rc_memory *out);
 
 /* Creates spill memory: `bytes`, a multiple of RC_HUGE_PAGE, mapped once, writable here, on the same node as `data`. No
- * page is committed yet (shm/commit.h). The size is sealed. */
+ * page is there yet (shm/backing.h). The size is sealed. */
 int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out);
 
-/* Commits a range of whole, uncommitted huge pages: later writes cannot fail. On -ENOMEM, -ENOSPC and other errors of
- * the kernel, no page of the range is committed. */
+/* Provides a range of whole huge pages that are not there yet: later writes cannot fail. On -ENOMEM, -ENOSPC and other
+ * errors of the kernel, no page of the range is there. */
 int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes);
 
 /* Maps a peer's sealed file of `bytes`, a multiple of page_size: data mirrored and read-only, control read-write, spill

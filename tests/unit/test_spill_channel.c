@@ -241,7 +241,7 @@ TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
   rc_os.advise = advise_counted;
   SCOPED_WRITER writer = make_writer(64 * MIB);
   SCOPED_READER reader = attach(writer, 1);
-  writer->commit.keep = 4 * MIB;
+  writer->backing.keep = 4 * MIB;
   checks = 0; /* attaching looks at the ring's data */
   for (uint64_t round = 0; round < 3; round++) {
     ck_assert_int_eq(send(writer, 0, 20 * MIB), 0);
@@ -269,7 +269,7 @@ TEST(a_smaller_frame_lets_the_rest_go) {
   struct rc_os real = rc_os;
   rc_os.seconds = fake_seconds;
   SCOPED_WRITER writer = make_writer(64 * MIB);
-  writer->commit.keep = 0;
+  writer->backing.keep = 0;
   ck_assert_int_eq(send(writer, 0, 20 * MIB), 0);
   now += 10;
   ck_assert_int_eq(send(writer, 1, 3 * MIB), 0);

@@ -183,7 +183,7 @@ static int create(void) {
   if (board->trims) rc_os.seconds = hasty_seconds;
   int result = ringcast_writer_create_ex(&options, &writer);
   if (result != 0) return result;
-  if (board->trims) writer->commit.keep = 0;
+  if (board->trims) writer->backing.keep = 0;
   strcpy(board->handle, ringcast_writer_handle(writer));
   atomic_store(&board->has_handle, true);
   return 0;

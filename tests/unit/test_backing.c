@@ -2,7 +2,7 @@
 /* What of spill memory is in place: put there once, given back when idle, and an error where there is none to be had.
  */
 #define _GNU_SOURCE
-#include "shm/commit.h"
+#include "shm/backing.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +16,11 @@
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
 
-static const uint64_t CHUNK = RC_COMMIT_CHUNK;
+static const uint64_t CHUNK = RC_BACKING_CHUNK;
 enum { CHUNKS = 64 };
 
 static struct rc_memory memory;
-static struct rc_commit commit;
+static struct rc_backing backing;
 static struct rc_spill spill;
 static struct rc_os real;
 static uint32_t now = 1000;
@@ -30,15 +30,15 @@ static uint32_t fake_seconds(void) { return now; }
 static void make_arena(void) {
   static const struct rc_memory anywhere = {.numa = RINGCAST_NUMA_NONE};
   ck_assert_int_eq(rc_memory_create_spill(CHUNKS * CHUNK, &anywhere, &memory), 0);
-  ck_assert_int_eq(rc_commit_init(&commit, &memory), 0);
+  ck_assert_int_eq(rc_backing_init(&backing, &memory), 0);
   rc_spill_init(&spill, memory.bytes);
   real = rc_os;
   rc_os.seconds = fake_seconds;
-  commit.keep = 4 * CHUNK;
+  backing.keep = 4 * CHUNK;
 }
 
 static void free_arena(void) {
-  rc_commit_free(&commit);
+  rc_backing_free(&backing);
   rc_memory_destroy(&memory);
   rc_os = real;
 }
@@ -50,7 +50,7 @@ static uint64_t bytes_in_place(void) {
 }
 
 static void ck_in_place(uint64_t chunks) {
-  ck_assert_uint_eq(commit.in_place, chunks * CHUNK);
+  ck_assert_uint_eq(backing.in_place, chunks * CHUNK);
   ck_assert_uint_eq(bytes_in_place(), chunks * CHUNK);
 }
 
@@ -66,16 +66,16 @@ static int advise_counted(void *address, size_t bytes, int advice) {
 TEST(making_it_takes_no_memory_and_a_part_is_put_in_place_once) {
   rc_os.advise = advise_counted;
   ck_in_place(0);
-  ck_assert_int_eq(rc_commit_provide(&commit, CHUNK + 5, 10), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, CHUNK + 5, 10), 0);
   ck_in_place(1);
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 3 * CHUNK), 0); /* the two around it */
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 3 * CHUNK), 0); /* the two around it */
   ck_assert_int_eq(populated, 3);
   ck_in_place(3);
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 3 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 3 * CHUNK), 0);
   ck_assert_int_eq(populated, 3);
-  ck_assert_int_eq(rc_commit_provide(&commit, 3 * CHUNK - 1, 2), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 3 * CHUNK - 1, 2), 0);
   ck_assert_int_eq(populated, 4);
-  ck_assert_int_eq(rc_commit_provide(&commit, 60 * CHUNK, 4 * CHUNK), 0); /* up to the very end */
+  ck_assert_int_eq(rc_backing_provide(&backing, 60 * CHUNK, 4 * CHUNK), 0); /* up to the very end */
   ck_in_place(8);
   memset(memory.base + 60 * CHUNK, 1, 4 * CHUNK);
   ck_in_place(8);
@@ -83,16 +83,16 @@ TEST(making_it_takes_no_memory_and_a_part_is_put_in_place_once) {
 
 TEST(memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing) {
   const struct { int kernel, told; } cases[] = {{-ENOMEM, -ENOMEM}, {-EFAULT, -ENOMEM}, {-ENOSPC, -ENOSPC}};
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, CHUNK), 0);
   rc_os.advise = advise_counted;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fails = cases[i].kernel;
-    ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), cases[i].told);
+    ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), cases[i].told);
     ck_assert_ptr_nonnull(strstr(rc_error_text(), "18874368 bytes more of spill memory"));
     ck_in_place(1);
   }
   fails = 0;
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
   ck_in_place(10);
 }
 
@@ -103,10 +103,10 @@ static int advise_half(void *address, size_t bytes, int advice) {
 }
 
 TEST(what_was_put_in_place_before_the_memory_ran_out_goes_back) {
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, CHUNK), 0);
   rc_os.advise = advise_half;
   memory.huge = false;
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), -ENOMEM);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), -ENOMEM);
   ck_in_place(1);
 }
 
@@ -121,23 +121,23 @@ TEST(an_older_kernel_allocates_the_part_and_touches_it) {
   rc_os.advise = advise_counted;
   rc_os.allocate = allocate_counted;
   fails = -EINVAL;
-  ck_assert_int_eq(rc_commit_provide(&commit, 7 * CHUNK, 2 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 7 * CHUNK, 2 * CHUNK), 0);
   ck_assert_int_eq(allocations, 1);
   ck_in_place(2);
   allocate_result = -ENOSPC;
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 2 * CHUNK), -ENOSPC);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 2 * CHUNK), -ENOSPC);
   ck_in_place(2);
-  struct rc_commit_view view;
-  ck_assert_int_eq(rc_commit_view_init(&view, &memory), 0);
-  ck_assert_int_eq(rc_commit_view_check(&view, 7 * CHUNK, 10, 0), 0); /* pages are mapped as they are read */
-  rc_commit_view_free(&view);
+  struct rc_backing_view view;
+  ck_assert_int_eq(rc_backing_view_init(&view, &memory), 0);
+  ck_assert_int_eq(rc_backing_view_check(&view, 7 * CHUNK, 10, 0), 0); /* pages are mapped as they are read */
+  rc_backing_view_free(&view);
 }
 
 TEST(what_the_machine_has_no_room_for_is_not_begun) {
   const struct fake_file machine[] = {{"/proc/meminfo", "MemAvailable: 4096 kB\n"}, {0}};
   use_fake_files(machine);
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 2 * CHUNK), 0);
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 5 * CHUNK), -ENOMEM);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 2 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 5 * CHUNK), -ENOMEM);
   ck_assert_ptr_nonnull(strstr(rc_error_text(), "the machine's memory has room for 4194304"));
   ck_in_place(2);
 }
@@ -157,8 +157,8 @@ TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
     collapses = 0;
     collapse_result = cases[i].result;
     memory.huge = true;
-    ck_assert_int_eq(rc_commit_provide(&commit, 10 * i * CHUNK, 2 * CHUNK), 0);
-    ck_assert_int_eq(rc_commit_provide(&commit, (10 * i + 5) * CHUNK, CHUNK), 0);
+    ck_assert_int_eq(rc_backing_provide(&backing, 10 * i * CHUNK, 2 * CHUNK), 0);
+    ck_assert_int_eq(rc_backing_provide(&backing, (10 * i + 5) * CHUNK, CHUNK), 0);
     ck_assert_int_eq(collapses, cases[i].calls);
     ck_in_place(3 * (i + 1));
   }
@@ -166,10 +166,10 @@ TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
   static const struct rc_memory anywhere = {.numa = RINGCAST_NUMA_NONE};
   setenv("RINGCAST_DISABLE", "shmem-huge", 1);
   ck_assert_int_eq(rc_memory_create_spill(CHUNKS * CHUNK, &anywhere, &memory), 0);
-  rc_commit_free(&commit);
-  ck_assert_int_eq(rc_commit_init(&commit, &memory), 0);
+  rc_backing_free(&backing);
+  ck_assert_int_eq(rc_backing_init(&backing, &memory), 0);
   collapses = 0;
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 2 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 2 * CHUNK), 0);
   ck_assert_int_eq(collapses, 0);
   ck_in_place(2);
 }
@@ -177,24 +177,24 @@ TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
 /* ---- Giving back ------------------------------------------------------------------------------------------------ */
 
 TEST(what_lies_idle_above_the_mark_goes_back_after_ten_seconds) {
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
-  ck_assert_uint_eq(commit.excess, 6 * CHUNK);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
+  ck_assert_uint_eq(backing.excess, 6 * CHUNK);
   now += 9;
-  ck_assert(!rc_commit_trim(&commit, &spill));
-  ck_assert_int_eq(rc_commit_provide(&commit, 5 * CHUNK, CHUNK), 0); /* in use: begins anew */
+  ck_assert(!rc_backing_trim(&backing, &spill));
+  ck_assert_int_eq(rc_backing_provide(&backing, 5 * CHUNK, CHUNK), 0); /* in use: begins anew */
   now += 1;
-  ck_assert(rc_commit_trim(&commit, &spill));
+  ck_assert(rc_backing_trim(&backing, &spill));
   ck_in_place(5);
-  ck_assert_uint_eq(commit.excess, CHUNK);
+  ck_assert_uint_eq(backing.excess, CHUNK);
   now += 8;
-  ck_assert(!rc_commit_trim(&commit, &spill));
+  ck_assert(!rc_backing_trim(&backing, &spill));
   now += 1;
-  ck_assert(rc_commit_trim(&commit, &spill));
+  ck_assert(rc_backing_trim(&backing, &spill));
   ck_in_place(4);
   now += 1000;
-  ck_assert(!rc_commit_trim(&commit, &spill));
+  ck_assert(!rc_backing_trim(&backing, &spill));
   ck_in_place(4); /* below the mark it stays */
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
   ck_in_place(10);
 }
 
@@ -203,26 +203,26 @@ TEST(what_is_in_flight_or_open_is_not_idle) {
   spill.regions[0] = (struct rc_spill_region){.offset = 6 * CHUNK, .bytes = CHUNK + RC_SPILL_UNIT, .end = 64};
   spill.is_open = true;
   spill.open = (struct rc_spill_region){.offset = 9 * CHUNK, .bytes = RC_SPILL_UNIT};
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 12 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 12 * CHUNK), 0);
   memset(memory.base, 0x5a, 12 * CHUNK);
   now += 50;
-  ck_assert(rc_commit_trim(&commit, &spill));
+  ck_assert(rc_backing_trim(&backing, &spill));
   ck_in_place(7); /* 0 to 3, 6, 7, 9 */
   ck_assert_uint_eq(others_than(0x5a, memory.base + 6 * CHUNK, CHUNK + RC_SPILL_UNIT), 0);
   ck_assert_uint_eq(memory.base[9 * CHUNK], 0x5a);
   spill.count = 0;
   spill.is_open = false;
   now += 10;
-  ck_assert(rc_commit_trim(&commit, &spill));
+  ck_assert(rc_backing_trim(&backing, &spill));
   ck_in_place(4);
 }
 
 TEST(what_an_observer_brought_back_goes_with_the_rest) {
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
   memory.base[20 * CHUNK] = 1; /* as by a load from a hole */
-  ck_assert_uint_gt(bytes_in_place(), commit.in_place);
+  ck_assert_uint_gt(bytes_in_place(), backing.in_place);
   now += 50;
-  ck_assert(rc_commit_trim(&commit, &spill));
+  ck_assert(rc_backing_trim(&backing, &spill));
   ck_in_place(4);
 }
 
@@ -233,9 +233,9 @@ static int no_punch(int fd, uint64_t offset, uint64_t bytes) {
 
 TEST(where_nothing_can_be_given_back_all_goes_on) {
   rc_os.punch = no_punch;
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
   now += 50;
-  ck_assert(!rc_commit_trim(&commit, &spill));
+  ck_assert(!rc_backing_trim(&backing, &spill));
   ck_in_place(10);
 }
 
@@ -243,32 +243,32 @@ TEST(where_nothing_can_be_given_back_all_goes_on) {
 
 TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {
   struct rc_memory mapped;
-  struct rc_commit_view view;
+  struct rc_backing_view view;
   char path[64];
   snprintf(path, sizeof path, "/proc/self/fd/%d", memory.fd);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   ck_assert_int_eq(rc_memory_map_spill(fd, memory.bytes, false, &mapped), 0);
   close(fd);
-  ck_assert_int_eq(rc_commit_view_init(&view, &mapped), 0);
-  ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
+  ck_assert_int_eq(rc_backing_view_init(&view, &mapped), 0);
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
   memory.base[3 * CHUNK + 16] = 7;
   rc_os.advise = advise_counted;
-  ck_assert_int_eq(rc_commit_view_check(&view, 3 * CHUNK + 16, 5, 0), 0);
+  ck_assert_int_eq(rc_backing_view_check(&view, 3 * CHUNK + 16, 5, 0), 0);
   ck_assert_uint_eq(mapped.base[3 * CHUNK + 16], 7);
-  ck_assert_int_eq(rc_commit_view_check(&view, 3 * CHUNK + 16, CHUNK - 16, 0), 0);
+  ck_assert_int_eq(rc_backing_view_check(&view, 3 * CHUNK + 16, CHUNK - 16, 0), 0);
   ck_assert_int_eq(populated, 1);
-  ck_assert_int_eq(rc_commit_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 0), 0); /* 2, and 4 and 5 */
+  ck_assert_int_eq(rc_backing_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 0), 0); /* 2, and 4 and 5 */
   ck_assert_int_eq(populated, 3);
-  ck_assert_int_eq(rc_commit_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 1), 0);
+  ck_assert_int_eq(rc_backing_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 1), 0);
   ck_assert_int_eq(populated, 4);
   fails = -EFAULT;
-  ck_assert_int_eq(rc_commit_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 1), 0);
-  ck_assert_int_eq(rc_commit_view_check(&view, 8 * CHUNK + 16, 5, 1), -EFAULT);
+  ck_assert_int_eq(rc_backing_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 1), 0);
+  ck_assert_int_eq(rc_backing_view_check(&view, 8 * CHUNK + 16, 5, 1), -EFAULT);
   fails = 0;
-  ck_assert_int_eq(rc_commit_view_check(&view, 8 * CHUNK + 16, 5, 1), 0); /* nothing was noted down */
+  ck_assert_int_eq(rc_backing_view_check(&view, 8 * CHUNK + 16, 5, 1), 0); /* nothing was noted down */
   ck_assert_int_eq(populated, 6);
   ck_assert_int_eq(mprotect(mapped.base, CHUNK, PROT_READ | PROT_WRITE), -1);
-  rc_commit_view_free(&view);
+  rc_backing_view_free(&view);
   rc_memory_destroy(&mapped);
 }
 
@@ -331,4 +331,4 @@ TEST(a_file_that_is_not_sealed_is_refused) {
   close(fd);
 }
 
-RUN_TESTS("commit", make_arena, free_arena)
+RUN_TESTS("backing", make_arena, free_arena)
