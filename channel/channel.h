@@ -52,9 +52,8 @@ struct ringcast_writer {
   struct rc_waiter waiter;  /* for room */
   struct rc_poller *poller; /* waits for room; NULL until ringcast_writer_room_fd */
   uint64_t published;       /* the position wanted last; any peer can store the shared word */
-  uint32_t announced;       /* for the descriptor: the event's word, ... */
-  uint64_t announced_for;   /* ... what was wanted, and ... */
-  int64_t settled_at;       /* ... when E9 is due */
+  uint32_t announced;       /* for the descriptor: the event's word, and ... */
+  int64_t settled_at;       /* ... when E9 is due; 0: `published` has changed since */
   struct rc_watch blocker;  /* the reader that blocks the writer, and ... */
   uint64_t blocker_owner;   /* ... its owner word; 0: no reader yet */
   uint64_t wakes;           /* also in the shared counts */
@@ -121,6 +120,10 @@ void rc_writer_abort_large(ringcast_writer *writer);
 int rc_fail_evicted(void);
 int rc_fail_not_held(uint64_t position);
 int rc_fail_damaged(uint64_t position, const struct rc_segment *segment);
+/* A wait for the frame at `position` has ended with `code`. */
+int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segment);
+/* -ENOBUFS: rc_poller_arm gave `code`. Closes the poller and sets *poller to NULL. */
+int rc_fail_descriptor(struct rc_poller **poller, int code);
 /* Arms the descriptor after `poll` gave -EAGAIN. Polls once more after the announcement, as every sleeper does;
  * -EAGAIN: the descriptor is armed. */
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *context);
@@ -218,9 +221,6 @@ void rc_liveness_reap_dead(ringcast_writer *writer);
 
 /* Watches all readers that are attached now. The poller exists. */
 void rc_liveness_watch_all(ringcast_writer *writer);
-
-/* The active or joining reader that is furthest behind. False if there is none. */
-bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *out);
 
 uint32_t rc_peer_count(const struct rc_ring *ring); /* active readers that are alive; asks the kernel about each */
 

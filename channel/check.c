@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checks at the start of every public call, and the errors that several calls share. */
 #include <errno.h>
+#include <string.h>
 
 #include "channel/channel.h"
 #include "shm/error.h"
@@ -34,6 +35,30 @@ int rc_fail_evicted(void) {
   RC_POINT(TOLD_STALE);
   return rc_fail_as(-ESTALE, "this reader was evicted: it blocked the writer for too long, or was taken for dead. The "
                              "frames that it held may be overwritten: close the reader and attach a new one");
+}
+
+int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segment) {
+  const struct rc_process *writer = &segment->writer;
+  switch (code) {
+  case -EDEADLK: return rc_fail_shared();
+  case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
+  case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
+  case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
+  case -EPIPE: return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read", writer->pid);
+  case -EPROTO: return rc_fail_damaged(position, segment);
+  case -ETIMEDOUT:
+    return rc_fail(code,
+                   "no frame has come from the writer (pid %d), which is %s; a reader gets only frames sent after it "
+                   "attached",
+                   writer->pid, rc_process_in_words(writer));
+  default: return rc_fail(code, "can't read the ring's spill memory: %s", strerror(-code));
+  }
+}
+
+int rc_fail_descriptor(struct rc_poller **poller, int code) {
+  rc_poller_close(*poller);
+  *poller = NULL;
+  return rc_fail(-ENOBUFS, "the descriptor can't wait any more (%s): get a new one from this handle", strerror(-code));
 }
 
 int rc_fail_not_held(uint64_t position) {

@@ -66,10 +66,20 @@ int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) 
   if (result == 0) result = rc_sized_check("ringcast_peer", out->size);
   if (result != 0) return result;
   struct ringcast_peer peer;
-  if (!rc_peer_slowest(&writer->ring.view, writer->ring.tail, &peer)) return 0;
-  rc_writer_peer(writer, peer.slot, &peer); /* false: the reader has left just now, and `peer` is as before */
-  rc_sized_write(out, out->size, &peer, sizeof peer);
-  return 1;
+  uint64_t worst = 0;
+  bool found = false;
+  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
+    enum rc_slot_state state = rc_owner_state(load_owner(writer, i));
+    if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
+    /* A joining reader blocks every grant, so it comes first. */
+    uint64_t cursor = rc_load_acquire(&writer->ring.view.control->slots[i].cursor); /* <- A1 */
+    uint64_t lag = state == RC_SLOT_ACTIVE ? writer->ring.tail - cursor : UINT64_MAX;
+    if ((found && lag <= worst) || !rc_writer_peer(writer, i, &peer)) continue;
+    worst = lag;
+    found = true;
+  }
+  if (found) rc_sized_write(out, out->size, &peer, sizeof peer);
+  return found;
 }
 
 /* ---- Removing a reader ------------------------------------------------------------------------------------------ */
@@ -182,6 +192,17 @@ int64_t rc_liveness_slice(const ringcast_writer *writer) {
   return left < SLICE_NS ? left : SLICE_NS;
 }
 
+/* A dead or slow reader. 0: removed. -EOWNERDEAD, -ETIMEDOUT: by the policy the wait fails. -EAGAIN: the reader has
+ * left meanwhile; if it then exited it is not a dead reader, and its slot shows the difference. */
+static int judge(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
+  const struct rc_liveness *liveness = &writer->liveness;
+  if ((dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT)
+    return remove_reader(writer, slot, owner, dead) ? 0 : -EAGAIN;
+  if (load_owner(writer, slot) != owner) return -EAGAIN;
+  if (dead) writer->ring.blocker = slot; /* for the error text; and the next wait checks this reader first */
+  return dead ? -EOWNERDEAD : -ETIMEDOUT;
+}
+
 /* Checks the readers that have blocked since the clock started. Past slow_ns: removes them, or fails, by the policy. */
 static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
@@ -193,14 +214,9 @@ static int check_slow(ringcast_writer *writer, uint64_t wanted) {
     uint64_t owner = load_owner(writer, i), cursor = rc_load_acquire(&slots[i].cursor); /* <- A1 */
     if (rc_owner_state(owner) != RC_SLOT_ACTIVE || cursor >= liveness->wanted) continue;
     any = true;
-    if (!late) continue;
-    bool dead = rc_owner_is_dead(owner);
-    if ((dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT) {
-      if (remove_reader(writer, i, owner, dead)) result = 0;
-    } else if (load_owner(writer, i) == owner) { /* else the reader has just left */
-      if (dead) writer->ring.blocker = i;        /* for the error text */
-      return dead ? -EOWNERDEAD : -ETIMEDOUT;
-    }
+    int verdict = late ? judge(writer, i, owner, rc_owner_is_dead(owner)) : -EAGAIN;
+    if (verdict == 0) result = 0;
+    else if (verdict != -EAGAIN) return verdict;
   }
   if (any && !late) return -EAGAIN;
   liveness->since = now;
@@ -217,12 +233,9 @@ static int check_others(ringcast_writer *writer) {
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     if (i == writer->ring.blocker || rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_owner_is_dead(owner)) continue;
-    if (liveness->on_death == RINGCAST_EVICT) {
-      if (remove_reader(writer, i, owner, true)) result = 0;
-    } else if (load_owner(writer, i) == owner) { /* else the reader left before it exited */
-      writer->ring.blocker = i;                  /* for the error text; and the next wait checks this reader first */
-      return -EOWNERDEAD;
-    }
+    int verdict = judge(writer, i, owner, true);
+    if (verdict == 0) result = 0;
+    else if (verdict != -EAGAIN) return verdict;
   }
   liveness->checked = now;
   return result;
@@ -236,12 +249,9 @@ int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted) {
     int result = check_others(writer);
     return result == -EAGAIN ? check_slow(writer, wanted) : result;
   }
-  /* A reader that left and then exited is not a dead reader: its slot shows the difference. */
-  if (rc_owner_as(owner, RC_SLOT_FREE) != writer->blocker_owner || load_owner(writer, slot) != owner) return -EAGAIN;
+  if (rc_owner_as(owner, RC_SLOT_FREE) != writer->blocker_owner) return -EAGAIN;
   if (rc_owner_state(owner) != RC_SLOT_ACTIVE) return -EAGAIN; /* rc_liveness_reap_joining handles it */
-  if (writer->liveness.on_death == RINGCAST_FAIL) return -EOWNERDEAD;
-  remove_reader(writer, slot, owner, true);
-  return 0;
+  return judge(writer, slot, owner, true);
 }
 
 /* An invalid cursor counts as death. Loads the cursor again: the reader may have left, and the slot be another's. */

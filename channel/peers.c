@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a ring's readers, off the hot path: position of each, and the slowest. */
+/* The state of a ring's readers, off the hot path. */
 #include "channel/channel.h"
 
 #include <errno.h>
@@ -47,29 +47,12 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
   return true;
 }
 
-bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *out) {
-  uint64_t worst = 0;
-  bool found = false;
-  for (uint32_t i = 0; i < ring->slots; i++) {
-    struct rc_slot *slot = &ring->control->slots[i];
-    enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* pairs with J4 */
-    if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
-    /* A joining reader blocks every grant, so it comes first. */
-    uint64_t lag = state == RC_SLOT_ACTIVE ? tail - rc_load_acquire(&slot->cursor) : UINT64_MAX;
-    if ((!found || lag > worst) && rc_peer_read(ring, i, tail, NULL, out)) {
-      worst = lag;
-      found = true;
-    }
-  }
-  return found;
-}
-
 uint32_t rc_peer_count(const struct rc_ring *ring) {
   uint32_t count = 0;
-  struct ringcast_peer peer;
-  for (uint32_t i = 0; i < ring->slots; i++)
-    count += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE && /* pairs with J4 */
-             rc_peer_read(ring, i, 0, NULL, &peer) && peer.state != RINGCAST_PEER_DEAD;
+  for (uint32_t i = 0; i < ring->slots; i++) {
+    uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
+    count += rc_owner_state(owner) == RC_SLOT_ACTIVE && !rc_owner_is_dead(owner);
+  }
   return count;
 }
 

@@ -113,6 +113,13 @@ static void open_retainer(ringcast_reader *reader) {
   spill->fd = -1;
 }
 
+static void free_memory(ringcast_reader *reader) {
+  rc_retainer_put(reader->retainer);
+  rc_backing_view_free(&reader->view);
+  rc_segment_destroy(&reader->segment);
+  free(reader);
+}
+
 int ringcast_reader_attach(const char *handle, ringcast_reader **out) {
   return ringcast_reader_attach_ex(handle, NULL, out);
 }
@@ -125,17 +132,14 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   if (!reader) return rc_fail(-ENOMEM, "out of memory");
   bool retains = options.flags & RINGCAST_READER_RETAIN;
   result = rc_segment_attach(handle, retains ? RC_ATTACH_RETAINER : RC_ATTACH_READER, &reader->segment);
-  if (result == 0) {
-    if (retains) open_retainer(reader);
-    result = rc_backing_view_init(&reader->view, &reader->segment.spill);
-    if (result == 0) result = set_up(reader, &options);
-    if (result != 0) {
-      rc_retainer_put(reader->retainer);
-      rc_backing_view_free(&reader->view);
-      rc_segment_destroy(&reader->segment);
-    }
+  if (result != 0) {
+    free(reader);
+    return result;
   }
-  if (result != 0) free(reader);
+  if (retains) open_retainer(reader);
+  result = rc_backing_view_init(&reader->view, &reader->segment.spill);
+  if (result == 0) result = set_up(reader, &options);
+  if (result != 0) free_memory(reader);
   else *out = reader;
   return result;
 }
@@ -165,10 +169,7 @@ void ringcast_reader_leave(ringcast_reader *reader) {
 void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   ringcast_reader_leave(reader);
-  rc_retainer_put(reader->retainer);
-  rc_backing_view_free(&reader->view);
-  rc_segment_destroy(&reader->segment);
-  free(reader);
+  free_memory(reader);
 }
 
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
@@ -206,24 +207,12 @@ static const void *word_of_next_frame(void *context) {
 
 static int fail_to_read(ringcast_reader *reader, int code) {
   switch (code) {
-  case -EDEADLK: return rc_fail_shared();
   case -ESTALE: return rc_fail_evicted();
-  case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
   case -ENOBUFS: return code; /* from rc_reader_arm, with its text */
-  case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
-  case -EPIPE:
-    return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read",
-                   reader->segment.writer.pid);
   case -EBUSY:
     return rc_fail(code, "%u frame%s held, the limit (options.leases): release one first", reader->ring.leases,
                    reader->ring.leases == 1 ? " is" : "s are");
-  case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
-  case -EPROTO: return rc_fail_damaged(reader->ring.next, &reader->segment);
-  default:
-    return rc_fail(code,
-                   "no frame has come from the writer (pid %d), which is %s; a reader gets only frames sent "
-                   "after it attached",
-                   reader->segment.writer.pid, rc_process_in_words(&reader->segment.writer));
+  default: return rc_fail_no_frame(code, reader->ring.next, &reader->segment);
   }
 }
 
@@ -240,11 +229,7 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
   result = rc_poller_arm(reader->poller, value, LOST_WAKE_NS);
   RC_POINT(POLL_ARMED);
-  if (result == 0) return -EAGAIN;
-  rc_poller_close(reader->poller);
-  reader->poller = NULL;
-  return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): get a new one from this handle",
-                 strerror(-result));
+  return result == 0 ? -EAGAIN : rc_fail_descriptor(&reader->poller, result);
 }
 
 int ringcast_reader_fd(ringcast_reader *reader) {

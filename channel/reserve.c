@@ -106,6 +106,7 @@ static bool publish_wanted(struct writer_wait *wait, uint64_t wanted) {
   if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;
   bool changed = writer->published != wanted;
   writer->published = wanted;
+  if (changed) writer->settled_at = 0;
   /* K1 -> K3. Relaxed: E5 of wake_retainers publishes the store. */
   rc_store_relaxed(&writer->ring.view.control->wanted, wanted);
   wake_retainers(writer);
@@ -113,9 +114,10 @@ static bool publish_wanted(struct writer_wait *wait, uint64_t wanted) {
 }
 
 /* Before each sleep: the wanted position may have changed, which needs E9 as a new announcement does. */
-static int64_t slice_of(void *context) {
+static int64_t slice_of(void *context, bool *settled) {
   struct writer_wait *wait = context;
-  return publish_wanted(wait, wanted_now(wait)) ? RC_SETTLE_NS : rc_liveness_slice(wait->writer);
+  if (publish_wanted(wait, wanted_now(wait))) *settled = false;
+  return rc_liveness_slice(wait->writer);
 }
 
 static const void *word_of_blocker(void *context) {
@@ -201,14 +203,12 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   }
 }
 
-/* E9 for the descriptor, whose announcement stands from one call to the next: after a new one, or with another wish,
- * the first slice is short. */
+/* E9 for the descriptor, whose announcement stands from one call to the next: after a new one, or with another
+ * position wanted, the first slice is short. */
 static int64_t settling_slice(ringcast_writer *writer, uint32_t word) {
   int64_t now = rc_now_ns();
-  uint64_t wanted = writer->liveness.wanted;
-  if (writer->announced != word || writer->announced_for != wanted) writer->settled_at = now + RC_SETTLE_NS;
+  if (writer->announced != word || writer->settled_at == 0) writer->settled_at = now + RC_SETTLE_NS;
   writer->announced = word;
-  writer->announced_for = wanted;
   return now < writer->settled_at ? writer->settled_at - now : rc_liveness_slice(writer);
 }
 
@@ -224,11 +224,7 @@ static int arm(struct writer_wait *wait) {
   struct rc_watch *blocker = rc_liveness_blocker(writer); /* sets blocker_owner */
   rc_poller_watch(writer->poller, 0, writer->blocker_owner, blocker);
   result = rc_poller_arm(writer->poller, value, settling_slice(writer, value));
-  if (result == 0) return -EAGAIN;
-  rc_poller_close(writer->poller);
-  writer->poller = NULL;
-  return rc_fail(-ENOBUFS, "the descriptor of this writer can't wait any more (%s): get a new one from this handle",
-                 strerror(-result));
+  return result == 0 ? -EAGAIN : rc_fail_descriptor(&writer->poller, result);
 }
 
 int ringcast_writer_room_fd(ringcast_writer *writer) {

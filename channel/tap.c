@@ -115,23 +115,6 @@ static int check_tapped_writer(void *context) {
   return result == -EAGAIN ? -EPIPE : result;
 }
 
-static int fail_to_copy(const ringcast_tap *tap, int code) {
-  switch (code) {
-  case -EDEADLK: return rc_fail_shared();
-  case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
-  case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
-  case -ENOMEM: return rc_fail_as(code, "out of memory for the copy of a frame");
-  case -EPIPE:
-    return rc_fail(code, "the writer (pid %d) is gone, and all frames that were left are copied",
-                   tap->segment.writer.pid);
-  case -EPROTO: return rc_fail_damaged(tap->ring.next, &tap->segment);
-  case -ETIMEDOUT:
-    return rc_fail(code, "no frame has come from the writer (pid %d), which is %s", tap->segment.writer.pid,
-                   rc_process_in_words(&tap->segment.writer));
-  default: return rc_fail(code, "can't read the ring's spill memory: %s", strerror(-code));
-  }
-}
-
 int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_frame *out) {
   int result = rc_check_wait(tap->forks, timeout_ns);
   if (result != 0) return result;
@@ -139,7 +122,8 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   struct tap_wait context = {.tap = tap, .out = &frame};
   const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = &context};
   result = rc_wait(&tap->waiter, &how, timeout_ns);
-  if (result != 0) return fail_to_copy(tap, result);
+  if (result == -ENOMEM) return rc_fail_as(result, "out of memory for the copy of a frame");
+  if (result != 0) return rc_fail_no_frame(result, tap->ring.next, &tap->segment);
   *out = (struct ringcast_frame){
       .data = tap->buffer, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
   return 0;

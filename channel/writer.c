@@ -100,13 +100,14 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
 
 int ringcast_writer_create(ringcast_writer **out) { return ringcast_writer_create_ex(NULL, out); }
 
-/* The steps that can fail after the memory exists. */
-static int set_up(ringcast_writer *writer, const struct ringcast_writer_options *options) {
-  struct rc_control *control = rc_segment_control(&writer->segment);
-  int result = rc_backing_init(&writer->backing, &writer->segment.spill);
-  return result != 0
-             ? result
-             : rc_waiter_init(&writer->waiter, &control->not_full, &control->cpus, options->spin_ns, options->wait);
+static void dismantle(ringcast_writer *writer) {
+  rc_backing_free(&writer->backing);
+  rc_watch_close(&writer->blocker);
+  rc_poller_close(writer->poller);
+  rc_poller_close(writer->liveness.poller);
+  rc_segment_destroy(&writer->segment);
+  RC_POINT(UNMAPPED);
+  free(writer);
 }
 
 int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringcast_writer **out) {
@@ -123,15 +124,15 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
     free(writer);
     return result;
   }
-  result = set_up(writer, &options);
-  if (result != 0) {
-    rc_backing_free(&writer->backing);
-    rc_segment_destroy(&writer->segment);
-    free(writer);
-    return result;
-  }
   struct rc_control *control = rc_segment_control(&writer->segment);
   rc_watch_init(&writer->blocker, 0, 0, 0);
+  result = rc_backing_init(&writer->backing, &writer->segment.spill);
+  if (result == 0)
+    result = rc_waiter_init(&writer->waiter, &control->not_full, &control->cpus, options.spin_ns, options.wait);
+  if (result != 0) {
+    dismantle(writer);
+    return result;
+  }
   writer->liveness =
       (struct rc_liveness){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
@@ -160,13 +161,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
     RC_POINT(CLOSE_TOLD);
     rc_detach(&writer->attachment); /* it may wait; the readers know by now */
   }
-  rc_backing_free(&writer->backing);
-  rc_watch_close(&writer->blocker);
-  rc_poller_close(writer->poller);
-  rc_poller_close(writer->liveness.poller);
-  rc_segment_destroy(&writer->segment);
-  RC_POINT(UNMAPPED);
-  free(writer);
+  dismantle(writer);
 }
 
 const char *ringcast_writer_handle(const ringcast_writer *writer) { return writer->handle; }

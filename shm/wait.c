@@ -207,12 +207,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* One sleep of at most `most`, under the announcement `word`. *settled: E9's time has passed since the announcement. */
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t word, int64_t most, bool *settled) {
-  most = least(most, *settled ? RC_SLICE_NS : RC_SETTLE_NS);
-  if (wait->slice) {
-    int64_t slice = wait->slice(wait->context);
-    if (slice <= RC_SETTLE_NS) *settled = false; /* another wish settles anew */
-    most = least(most, slice);
-  }
+  int64_t slice = wait->slice ? wait->slice(wait->context, settled) : RC_SLICE_NS;
+  most = least(most, *settled ? least(slice, RC_SLICE_NS) : RC_SETTLE_NS);
   waiter->sleeps++;
   RC_POINT(E3_DONE);
   int slept = rc_os.futex_wait(&waiter->event->word, word, most);

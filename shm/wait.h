@@ -55,7 +55,9 @@ struct rc_wait {
   int (*check)(void *context);
   const void *(*word)(void *context); /* the memory whose change `poll` will see, while spinning; NULL, or a
                                        * result of NULL: not known */
-  int64_t (*slice)(void *context);    /* the longest next sleep, asked before each; NULL: RC_SLICE_NS, the limit */
+  /* The longest next sleep, asked before each; NULL: RC_SLICE_NS, the limit. Sets *settled to false if `poll` now waits
+   * for something else: the sleep settles anew. */
+  int64_t (*slice)(void *context, bool *settled);
   void *context;
   bool unfenced;   /* the signallers leave E5 out: the first sleep settles (E9 in ring/eventcount.h) */
   bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
