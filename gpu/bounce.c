@@ -16,14 +16,14 @@
  * If the device has yet to read all chunks, the call waits. It asks the driver for the event between short sleeps, and
  * a timeout or a signal ends the wait. The bytes that are enqueued by then stay enqueued: `take->copied` counts them.
  *
- * A buffer that a stream may still read is not freed. A reader that closes waits a second for the stream; then it
- * leaves the buffer on a list of the process, and the next reader that opens or closes looks at the list again.
+ * A buffer that a stream may still read is not freed. A reader that closes leaves the buffer to the worker, and waits a
+ * second for that.
  *
  * Without pinned memory, or without events, the call waits until the stream is idle, copies out of the ring itself, and
  * waits for that copy.
  */
 #include <errno.h>
-#include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -50,15 +50,8 @@ struct rc_bounce {
   struct chunk chunks[CHUNKS];
   uint32_t current;
   uint32_t forks;
-  struct rc_bounce *next; /* in `left` */
+  struct rc_job job;
 };
-
-int64_t rc_bounce_patience_ns = (int64_t)1000 * 1000 * 1000;
-
-static struct {
-  pthread_mutex_t mutex;
-  struct rc_bounce *first;
-} left = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- The buffer -------------------------------------------------------------------------------------------------- */
 
@@ -106,47 +99,27 @@ static bool is_read_still(struct rc_bounce *bounce) {
   return false;
 }
 
-/* False: not now. */
-static bool try_to_free(struct rc_bounce *bounce) {
+/* By the worker. Of a device that is lost, no stream reads the buffer any more. */
+static bool try_to_free(struct rc_job *job) {
+  struct rc_bounce *bounce = (struct rc_bounce *)((char *)job - offsetof(struct rc_bounce, job));
   struct rc_cuda_entry entry;
-  bool has_entered = rc_cuda_enter(bounce->device.context, &entry) == RC_CU_SUCCESS;
-  if (!has_entered && !rc_device_is_lost(&bounce->device)) return false;
-  bool may = !has_entered || !is_read_still(bounce);
-  if (has_entered && may) give_back(bounce);
-  if (has_entered) rc_cuda_leave(&entry);
-  if (!may) return false;
+  if (rc_cuda_enter(bounce->device.context, &entry) == RC_CU_SUCCESS) {
+    bool is_read = is_read_still(bounce);
+    if (!is_read) give_back(bounce);
+    rc_cuda_leave(&entry);
+    if (is_read) return false;
+  }
   rc_device_close(&bounce->device);
-  free(bounce);
   return true;
 }
 
-/* In a forked child, what the parent has left stays the parent's. */
-static void free_or_leave(struct rc_bounce *bounce, int64_t patience_ns) {
-  const struct timespec pause = {.tv_nsec = PAUSE_NS};
-  bool is_own = bounce->forks == rc_fork_count();
-  for (int64_t until = rc_now_ns() + patience_ns; is_own; nanosleep(&pause, NULL)) {
-    if (try_to_free(bounce)) return;
-    if (rc_now_ns() >= until) break;
-  }
-  pthread_mutex_lock(&left.mutex);
-  bounce->next = left.first;
-  left.first = bounce;
-  pthread_mutex_unlock(&left.mutex);
-}
+static void free_job(struct rc_job *job) { free((char *)job - offsetof(struct rc_bounce, job)); }
 
-void rc_bounces_tidy(void) {
-  pthread_mutex_lock(&left.mutex);
-  struct rc_bounce *bounce = left.first;
-  left.first = NULL;
-  pthread_mutex_unlock(&left.mutex);
-  for (struct rc_bounce *next; bounce; bounce = next) {
-    next = bounce->next;
-    free_or_leave(bounce, 0);
-  }
-}
-
+/* In a forked child the buffer is the parent's. */
 void rc_bounce_end(struct rc_bounce *bounce) {
-  if (bounce) free_or_leave(bounce, rc_bounce_patience_ns);
+  if (!bounce || bounce->forks != rc_fork_count()) return;
+  bounce->job = (struct rc_job){.run = try_to_free, .end = free_job};
+  rc_worker_do(&bounce->job, rc_gpu_close_ns);
 }
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */

@@ -28,13 +28,12 @@
 #include <string.h>
 
 #include "ring/point.h"
-#include "shm/os.h"
 #include "shm/wait.h"
 
 #define ASK_NS ((int64_t)1000 * 1000) /* between two times that /proc is asked about the dead: it takes 10 us each */
 
 static struct rc_gpu_consumer *consumer_at(const ringcast_gpu_writer *gpu, uint32_t index) {
-  return &rc_gpu_control(&gpu->estate->segment)->consumers[index];
+  return &rc_gpu_control(&gpu->exported->segment)->consumers[index];
 }
 
 static void count_on(ringcast_gpu_writer *gpu, uint32_t index, uint64_t owner, uint32_t turn) {
@@ -96,12 +95,6 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
   else if (rc_peer_count(&gpu->writer->ring.view) == 0) info->way = RINGCAST_GPU_WAY_NO_READER;
 }
 
-bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index) {
-  if (counted[index].owner == 0) return false;
-  if (rc_os.is_locked(segment->memory.fd, rc_gpu_lock_of(segment, index, counted[index].turn)) != 1) return false;
-  return !rc_owner_is_dead(counted[index].owner); /* a child that it has forked may have the file open still */
-}
-
 /* Whether consumer `index` may still read what was sent at `position`. */
 static bool is_awaited(ringcast_gpu_writer *gpu, uint32_t index, uint64_t position, bool ask) {
   struct rc_counted *counted = &gpu->counted[index];
@@ -116,7 +109,7 @@ static bool is_awaited(ringcast_gpu_writer *gpu, uint32_t index, uint64_t positi
 }
 
 static bool is_done(ringcast_gpu_writer *gpu, uint32_t number, bool ask) {
-  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  const struct rc_gpu_segment *segment = &gpu->exported->segment;
   const struct rc_pool_slot *slot = &gpu->pool.slots[number];
   if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;
   if (slot->state == RC_POOL_DROPPED) return slot->frame == 0;

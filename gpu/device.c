@@ -4,15 +4,12 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "ring/tensor.h"
 #include "shm/error.h"
 
-#define MOST_SKIPS     511
-#define ENTER_PAUSE_NS ((int64_t)10 * 1000 * 1000)
-#define MOST_COPIES    4096 /* each takes the host a microsecond; a kernel of the caller's packs the rest better */
-#define PER_THREAD     ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
+#define MOST_COPIES 4096 /* each takes the host a microsecond; a kernel of the caller's packs the rest better */
+#define PER_THREAD  ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
 
 static int pick(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *out) {
   rc_cu_context current = NULL;
@@ -63,7 +60,7 @@ void rc_device_close(struct rc_device *device) {
 
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) {
   int status;
-  if ((uintptr_t)stream == PER_THREAD) /* the watcher's thread, and a close in another one, would miss it */
+  if ((uintptr_t)stream == PER_THREAD) /* a close in another thread would miss it */
     return rc_fail_as(-EINVAL, "the per-thread default stream is another one in each thread: give a stream of your "
                                "own");
   if (!device->cuda->stream_is_capturing) return 0;
@@ -81,37 +78,11 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) 
 bool rc_device_is_lost(const struct rc_device *device) {
   struct rc_cuda_entry entry;
   size_t unused[2];
-  for (int i = 0; i < 2; i++) { /* what is lost stays so: one call that fails says nothing yet */
-    rc_cu_result result = rc_cuda_enter(device->context, &entry);
-    if (result != RC_CU_SUCCESS) continue;
-    result = device->cuda->mem_get_info(&unused[0], &unused[1]);
-    rc_cuda_leave(&entry);
-    if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return false;
-  }
-  return true;
-}
-
-bool rc_device_enter_to_close(const struct rc_device *device, struct rc_cuda_entry *entry) {
-  const struct timespec pause = {.tv_nsec = ENTER_PAUSE_NS};
-  while (rc_cuda_enter(device->context, entry) != RC_CU_SUCCESS) {
-    if (rc_device_is_lost(device)) return false;
-    nanosleep(&pause, NULL);
-  }
-  return true;
-}
-
-bool rc_device_synchronise(const struct rc_device *device, struct rc_seldom *seldom) {
-  if (seldom->left > 0) {
-    seldom->left--;
-    return false;
-  }
-  if (device->cuda->ctx_synchronize() == RC_CU_SUCCESS) {
-    seldom->skips = 0;
-    return true;
-  }
-  if (seldom->skips < MOST_SKIPS) seldom->skips = 2 * seldom->skips + 1;
-  seldom->left = seldom->skips;
-  return false;
+  rc_cu_result result = rc_cuda_enter(device->context, &entry);
+  if (result != RC_CU_SUCCESS) return true;
+  result = device->cuda->mem_get_info(&unused[0], &unused[1]);
+  rc_cuda_leave(&entry);
+  return result != RC_CU_SUCCESS && result != RC_CU_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 /* ---- Packing ---------------------------------------------------------------------------------------------------- */

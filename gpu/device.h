@@ -23,20 +23,8 @@ void rc_device_close(struct rc_device *device);
  * -EIO. */
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream);
 
-/* Whether nothing works any more in the context, current or not: after an error. */
+/* Whether the driver says that nothing works any more in the context, current or not. */
 bool rc_device_is_lost(const struct rc_device *device);
-
-/* As rc_cuda_enter, for who gives something back: what fails once is tried again. False: the device is lost, and
- * nothing is there any more. */
-bool rc_device_enter_to_close(const struct rc_device *device, struct rc_cuda_entry *entry);
-
-/* Waits for all of the context, which is current: for what a stream was to do that is no more. Where some stream
- * captures a graph this fails, and spoils it, as relaxed as the thread may be: so after each failure it is tried in
- * half as many of the calls, down to one in 512. False: not done. `seldom` is zero at first. */
-struct rc_seldom {
-  uint32_t skips, left;
-};
-bool rc_device_synchronise(const struct rc_device *device, struct rc_seldom *seldom);
 
 /* Enqueues the copy of a tensor of the device, `tensor->data`, to `to`, in C order. One of them is NULL: device memory,
  * or host memory. -EINVAL, -ENOTSUP (too many pieces), -EIO. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A reader's side of the pool: what is being read of it, and how that ends. It is opened, and closed, in opening.c.
+ * A reader's side of the pool: what is being read of it, and how that ends. opening.c opens it.
  *
  *   a frame of the pool, read                       the watcher, when the writer dies
  *   U1  note the generation (`taken`)               X0  dead = 1, here and in the segment
@@ -9,19 +9,19 @@
  *   U4  enqueue: ack = generation
  *
  * U1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
- * So what is noted before X0 is released by X1, whether it is enqueued already or only afterwards, as a word that was
+ * So X1 releases what is noted before X0, whether the wait is enqueued already or only afterwards, as a word that was
  * reached stays reached; and what would be noted after X0 is refused.
  *
- * `ready` is everybody's, so the first reader that finds the writer dead releases the others' streams too, before they
- * know. So X1 stores a value that no device writes, by which each finds X2 of its own; and as X0 comes before X1, who
- * asks whether what its stream has read is right (rc_import_is_missing) sees the death no later than the stream did,
- * and does X1 and X2 itself: its own watcher may be before them still.
+ * All readers wait for the same `ready`. So the first reader that finds the writer dead releases the others' streams
+ * too, before the others know; and a writer whose pool fails does X0 and X1 itself (rc_gpu_writer_failed). So X1 stores
+ * a value that no device writes, by which each reader finds its own X2; and as X0 comes before X1, a reader that asks
+ * whether its stream has read the right bytes (rc_import_is_missing) sees the death no later than the stream did, and
+ * does X1 and X2 itself.
  *
- * By hand, `ready` is stored only for the dead, and `ack` only where nothing of this reader reads the extent any more:
- * where nothing was enqueued, or after the context was synchronised, or has failed for good. Where the stream does not
- * take it, as while it captures a graph, the `ack` is owed: a thread of the watcher's tries again, until the stream
- * does; or where that takes nothing any more, as it was destroyed against the rules, synchronises the context, but not
- * at each try.
+ * The host stores `ready` only for the dead, and `ack` only where nothing of this reader reads the extent any more:
+ * where nothing was enqueued, or where the driver says that the device is lost, when all that was received counts as
+ * missing. A stream that captures a graph when its `ack` is due would take the `ack` for its graph: that `ack` is
+ * pending, and the reader's next call enqueues it, or the worker once the reader has closed.
  *
  * A frame's generation is that of its slot's `ready`, or the next one, as the slot is not used again before this reader
  * has acknowledged it. Any other is damage, and would be waited for without end.
@@ -29,12 +29,63 @@
 #include "gpu/import.h"
 
 #include <errno.h>
-#include <time.h>
+#include <stdlib.h>
 
+#include "gpu/exported.h"
 #include "ring/point.h"
 #include "shm/error.h"
 
-#define CLOSE_NS ((int64_t)1000 * 1000 * 1000)
+#define LOOK_NS ((int64_t)1000 * 1000 * 1000) /* between two looks at the device of an import that is not idle */
+
+/* ---- Life ------------------------------------------------------------------------------------------------------- */
+
+static void writer_died(struct rc_watched *watched) {
+  rc_import_mark_dead((struct rc_import *)((char *)watched - offsetof(struct rc_import, writer)));
+}
+
+struct rc_import *rc_import_new(ringcast_reader *reader) {
+  struct rc_import *import = calloc(1, sizeof *import);
+  if (!import) return NULL;
+  import->owner = reader->ring.owner;
+  import->consumer = reader->ring.slot;
+  import->forks = rc_fork_count();
+  pthread_mutex_init(&import->mutex, NULL);
+  atomic_init(&import->holders, 1);
+  import->writer.died = writer_died;
+  rc_watch_init(&import->writer.process, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
+  return import;
+}
+
+void rc_import_drop(struct rc_import *import) {
+  if (rc_sub_acq_rel(&import->holders, 1) != 1) return;
+  rc_watch_close(&import->writer.process);
+  rc_device_close(&import->device);
+  pthread_mutex_destroy(&import->mutex);
+  free(import->taken);
+  free(import);
+}
+
+void rc_import_leave_place(struct rc_import *import) {
+  struct rc_gpu_consumer *place = rc_import_place(import);
+  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; a writer that sees it still counts on nobody */
+  rc_store_release(&place->owner, 0);
+  RC_POINT(PLACE_LEFT);
+}
+
+void rc_import_close_all(struct rc_import *import) {
+  if (import->by_handle) import->device.cuda->ipc_close_handle(import->pool);
+  import->by_handle = false;
+  RC_POINT(IMPORT_CLOSED);
+  rc_import_leave_place(import);
+  rc_gpu_segment_destroy(&import->segment, import->device.cuda);
+}
+
+void rc_import_refuse(struct rc_import *import, int failed) {
+  struct rc_gpu_consumer *place = rc_import_place(import);
+  int reason = rc_cuda_last_failure != RC_CU_SUCCESS ? rc_cuda_last_failure : failed;
+  rc_store_relaxed(&place->reason, reason); /* relaxed: the release below */
+  rc_store_release(&place->refused, import->owner);
+}
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
@@ -44,7 +95,7 @@ bool rc_import_counts(const struct rc_import *import, uint64_t position) {
   return rc_load_relaxed(&place->counted_from) <= position;                /* relaxed: the acquire above */
 }
 
-/* Whether it can be the frame's: the slot's last generation, or the one under way. */
+/* Whether the generation can be the frame's: the slot's last one, or the one under way. */
 static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t generation) {
   struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
   return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with Q3 */
@@ -54,7 +105,7 @@ static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
   const struct rc_taken *taken = &import->taken[slot];
   if (taken->generation == 0) return true;
-  return taken->acked && rc_word_has_reached(rc_gpu_ack(&import->segment, slot, import->consumer), taken->generation);
+  return taken->acked && rc_word_has_reached(rc_import_ack(import, slot), taken->generation);
 }
 
 static int fail_damaged(void) {
@@ -87,65 +138,85 @@ void rc_import_forget(struct rc_import *import, uint32_t slot) {
   pthread_mutex_unlock(&import->mutex);
 }
 
-/* What the caller of acknowledge was to do is done, or is owed. The watcher is woken under the mutex: it may see the
- * note before that, but not unmap the words. */
-static void note_acknowledged(struct rc_import *import, uint32_t slot, uint64_t generation, bool is_done) {
-  pthread_mutex_lock(&import->mutex);
-  import->acking--;
-  struct rc_taken *taken = &import->taken[slot];
-  if (!is_done && taken->generation == generation && !is_acked(import, slot)) { /* else rc_import_lose has stored it */
-    taken->owed = RC_OWES_ACK;
-    rc_watcher_wake(import);
-  }
-  pthread_mutex_unlock(&import->mutex);
-}
-
 static rc_cu_result write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
   uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);
   return rc_word_write(import->device.cuda, taken->stream, rc_import_address(import, at), taken->generation);
 }
 
-/* A stream that captures by now would take the word for its graph. */
-rc_cu_result rc_import_enqueue_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
-  if (rc_device_check_stream(&import->device, taken->stream) == -EBUSY) return RC_CU_STREAM_CAPTURE_UNSUPPORTED;
-  return write_ack(import, slot, taken);
-}
-
-/* U4, or, where the device has failed, by hand. Else, if the stream does not take it, it is owed. */
-static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
-                                bool has_entered) {
+/* For a thread that has looked at nothing yet. */
+static rc_cu_result enter_and_write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
   struct rc_cuda_entry entry;
-  rc_cu_result result = has_entered ? RC_CU_SUCCESS : rc_cuda_enter_context(import->device.context, &entry);
-  if (has_entered) {
-    result = write_ack(import, slot, taken);
-  } else if (result == RC_CU_SUCCESS) {
-    result = rc_import_enqueue_ack(import, slot, taken);
-    rc_cuda_leave(&entry);
-  }
-  bool is_done = result == RC_CU_SUCCESS || rc_device_is_lost(&import->device);
-  if (result != RC_CU_SUCCESS && is_done) rc_word_store(rc_import_ack(import, slot), taken->generation);
-  RC_POINT(ACK_ENQUEUED);
-  note_acknowledged(import, slot, taken->generation, is_done);
+  rc_cu_result result = rc_cuda_enter_context(import->device.context, &entry);
+  if (result != RC_CU_SUCCESS) return result;
+  if (rc_device_check_stream(&import->device, taken->stream) == -EBUSY) result = RC_CU_STREAM_CAPTURE_UNSUPPORTED;
+  else result = write_ack(import, slot, taken);
+  rc_cuda_leave(&entry);
   return result;
 }
 
-/* Whether it is this caller's to acknowledge now. Under the mutex. */
-static bool is_due(struct rc_taken *taken) {
-  bool due = !taken->open && taken->holds == 0 && !taken->acked && taken->generation != 0;
-  taken->acked |= due;
-  return due;
+/* U4. */
+static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
+                                bool has_entered) {
+  rc_cu_result result = has_entered ? write_ack(import, slot, taken) : enter_and_write_ack(import, slot, taken);
+  RC_POINT(ACK_ENQUEUED);
+  pthread_mutex_lock(&import->mutex);
+  import->acking--;
+  if (result != RC_CU_SUCCESS) {
+    import->taken[slot].pending = true;
+    rc_add_acq_rel(&import->pending, 1);
+  }
+  pthread_mutex_unlock(&import->mutex);
+  if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return result;
+  rc_cuda_last_failure = result;
+  rc_import_lose(import, -EIO);
+  return result;
 }
 
+void rc_import_ack_pending(struct rc_import *import) {
+  if (rc_load_acquire(&import->pending) == 0) return; /* what comes now is for the next call */
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
+    pthread_mutex_lock(&import->mutex);
+    struct rc_taken taken = import->taken[slot];
+    import->taken[slot].pending = false;
+    import->acking += taken.pending;
+    if (taken.pending) rc_sub_acq_rel(&import->pending, 1);
+    pthread_mutex_unlock(&import->mutex);
+    if (taken.pending) acknowledge(import, slot, &taken, false);
+  }
+}
+
+/* Under the mutex. */
+static bool has_holds(const struct rc_import *import) {
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
+    if (import->taken[slot].holds > 0) return true;
+  return false;
+}
+
+/* Whether the worker is to close it from now on. Under the mutex. */
+static bool is_to_post(struct rc_import *import) {
+  bool is_to = import->closing && !import->posted && import->acking == 0 && !has_holds(import);
+  import->posted |= is_to;
+  return is_to;
+}
+
+/* The end of a take, or of a hold. */
 static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends, bool has_entered) {
+  rc_cu_result result = RC_CU_SUCCESS;
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   if (ends) taken->open = false;
   else taken->holds--;
-  bool due = is_due(taken);
-  if (due) import->acking++; /* the word may be reached before the call that enqueues it returns: not idle until then */
+  bool due = !taken->open && taken->holds == 0 && !taken->acked && taken->generation != 0;
+  taken->acked |= due;
+  import->acking += due; /* the word may be reached before the call that enqueues it returns: not idle until then */
   struct rc_taken copy = *taken;
   pthread_mutex_unlock(&import->mutex);
-  return due ? acknowledge(import, slot, &copy, has_entered) : RC_CU_SUCCESS;
+  if (due) result = acknowledge(import, slot, &copy, has_entered);
+  pthread_mutex_lock(&import->mutex);
+  bool is_last = is_to_post(import);
+  pthread_mutex_unlock(&import->mutex);
+  if (is_last) rc_worker_do(&import->job, 0);
+  return result;
 }
 
 /* Another take may be open there: of the frame that was sent in the slot since. Only the reader's own thread opens, and
@@ -174,21 +245,21 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   bool is_new = !taken->open && taken->holds == 0 && is_acked(import, slot);
-  if (is_new) *taken = (struct rc_taken){.generation = 0}; /* nothing waits for it, to be released */
+  if (is_new) *taken = (struct rc_taken){.generation = 0}; /* no stream waits for it, to be released */
   pthread_mutex_unlock(&import->mutex);
   if (is_new) rc_word_store(rc_import_ack(import, slot), generation);
 }
 
-/* ---- Ends ------------------------------------------------------------------------------------------------------- */
+/* ---- Death ------------------------------------------------------------------------------------------------------ */
 
-/* X1 -> U2, or what another reader has done of it. Under the mutex. */
+/* X1 -> U2, or what another process has done of it. Under the mutex. */
 static void release_wait(struct rc_import *import, uint32_t slot) {
   uint64_t generation = import->taken[slot].generation;
   struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
   if (generation == 0) return;
   bool was_released = rc_word_was_released(ready, generation);
   if (!was_released && rc_word_has_reached(ready, generation)) return;
-  rc_store_release(&import->missing, 1); /* X2, first: who sees the word sees that it means nothing */
+  rc_store_release(&import->missing, 1); /* X2, first: a reader that sees the word sees that it means nothing */
   if (!was_released) rc_word_store(ready, rc_word_released(generation));
 }
 
@@ -208,7 +279,7 @@ void rc_import_mark_dead(struct rc_import *import) {
 }
 
 bool rc_import_is_missing(struct rc_import *import) {
-  bool is_told = rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 of another reader */
+  bool is_told = rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 of another process */
   /* Also if the watcher is at it: it may stand before X2, while another reader has done X1 for it. */
   if (is_told && !rc_load_acquire(&import->missing)) rc_import_mark_dead(import); /* pairs with X2 */
   return rc_load_acquire(&import->missing);                                       /* pairs with X2 */
@@ -225,58 +296,88 @@ bool rc_import_was_missing(struct rc_import *import, bool *has_ended) {
   return is_missing;
 }
 
-void rc_import_lose(struct rc_import *import, int reason) {
-  rc_import_refuse(import, reason);
-  rc_store_release(&rc_import_place(import)->opened, 0); /* the writer goes on without: D1 */
+/* Nothing of this reader reads an extent any more, and no stream of its writes an `ack`. */
+static void acknowledge_all(struct rc_import *import) {
   pthread_mutex_lock(&import->mutex);
   rc_store_release(&import->missing, 1);
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
     struct rc_taken *taken = &import->taken[slot];
-    taken->owed = RC_OWES_NOTHING;
     if (is_acked(import, slot)) continue;
-    taken->acked = true; /* a context that has failed reads nothing any more */
+    if (taken->pending) rc_sub_acq_rel(&import->pending, 1);
+    taken->pending = false;
+    taken->acked = true;
     rc_word_store(rc_import_ack(import, slot), taken->generation);
   }
   pthread_mutex_unlock(&import->mutex);
 }
 
-/* Under the mutex. */
-static bool has_none_under_way(const struct rc_import *import) {
-  if (import->acking > 0) return false;
-  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
-    if (import->taken[slot].holds > 0 || !is_acked(import, slot)) return false;
-  return true;
+void rc_import_lose(struct rc_import *import, int reason) {
+  rc_import_refuse(import, reason);
+  rc_store_release(&rc_import_place(import)->opened, 0); /* the writer goes on without: D1 */
+  rc_store_release(&import->failed, 1);
+  if (rc_device_is_lost(&import->device)) acknowledge_all(import); /* else the streams write each `ack` yet */
 }
 
-bool rc_import_is_idle(struct rc_import *import) {
+/* ---- The end ---------------------------------------------------------------------------------------------------- */
+
+static bool is_idle(struct rc_import *import) {
   pthread_mutex_lock(&import->mutex);
-  bool idle = has_none_under_way(import);
+  bool idle = import->acking == 0 && !has_holds(import);
+  for (uint32_t slot = 0; slot < import->segment.slots && idle; slot++) idle = is_acked(import, slot);
   pthread_mutex_unlock(&import->mutex);
   return idle;
 }
 
-/* Under the mutex. */
-static bool has_holds(const struct rc_import *import) {
-  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
-    if (import->taken[slot].holds > 0) return true;
-  return false;
+static void note_end(struct rc_import *import, bool *out) {
+  pthread_mutex_lock(&import->mutex);
+  *out = true;
+  pthread_mutex_unlock(&import->mutex);
+}
+
+/* By the worker: closes all once no stream reads the pool any more. */
+static bool try_to_close(struct rc_job *job) {
+  struct rc_import *import = (struct rc_import *)((char *)job - offsetof(struct rc_import, job));
+  struct rc_cuda_entry entry;
+  rc_import_ack_pending(import);
+  if (!is_idle(import)) {
+    int64_t now = rc_now_ns();
+    if (now - import->looked < LOOK_NS) return false;
+    import->looked = now;
+    if (rc_device_is_lost(&import->device)) acknowledge_all(import);
+    return false;
+  }
+  rc_watcher_remove(&import->writer);
+  note_end(import, &import->unmapped); /* soon */
+  bool is_own = !import->by_handle;
+  if (rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS) {
+    rc_import_close_all(import); /* as long as it is open here its writer can't free it */
+    rc_cuda_leave(&entry);
+  } else {
+    rc_import_leave_place(import);
+    rc_memory_destroy(&import->segment.memory);
+  }
+  rc_device_close(&import->device);
+  if (is_own) rc_exported_tidy(0); /* its writer, of this process, may have closed: then nothing else looks */
+  note_end(import, &import->ended);
+  return true;
+}
+
+static void drop_job(struct rc_job *job) {
+  rc_import_drop((struct rc_import *)((char *)job - offsetof(struct rc_import, job)));
 }
 
 void rc_import_close(struct rc_import *import) {
-  if (import->forks != rc_fork_count()) return; /* the parent's; the watcher is not here either */
+  if (import->forks != rc_fork_count()) return; /* the parent's */
+  import->job = (struct rc_job){.run = try_to_close, .end = drop_job};
+  rc_add_acq_rel(&import->holders, 1); /* the worker */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
     if (import->taken[slot].open)
       settle(import, slot, true, false); /* only the reader's own thread opens and ends them */
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += CLOSE_NS / 1000000000;
-  pthread_mutex_lock(&import->mutex); /* the watcher may see it before it is woken, but not unmap the words */
+  pthread_mutex_lock(&import->mutex);
   /* What is sent from here on is not for this import, however long it stays: D1. */
   rc_store_release(&rc_import_place(import)->opened, 0);
-  rc_store_release(&import->closing, 1); /* -> the watcher's look */
-  rc_watcher_wake(import);
-  /* What is held is given back by whoever holds it, at any time. */
-  while (!import->ended && !has_holds(import) && pthread_cond_timedwait(&import->change, &import->mutex, &until) == 0)
-    continue;
+  import->closing = true;
+  bool is_last = is_to_post(import);
   pthread_mutex_unlock(&import->mutex);
+  if (is_last) rc_worker_do(&import->job, rc_gpu_close_ns);
 }

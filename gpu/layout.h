@@ -55,15 +55,14 @@ struct rc_gpu_consumer {
 
 struct rc_gpu_control {
   struct rc_gpu_identity id;
-  _Alignas(RC_LINE) struct rc_eventcount attention; /* consumers' watchers sleep here */
-  _Atomic uint32_t dead;              /* the writer, whose device has failed, or who finds the writer dead: 1, once */
-  _Atomic uint32_t closed;            /* the writer: 1, once */
-  struct rc_gpu_consumer consumers[]; /* and then the words */
+  _Alignas(RC_LINE) _Atomic uint32_t dead; /* the writer, whose pool has failed, or a reader that finds it dead: 1 */
+  _Atomic uint32_t closed;                 /* the writer: 1, once */
+  struct rc_gpu_consumer consumers[];      /* and then the words */
 };
 
 _Static_assert(sizeof(struct rc_gpu_identity) == 4 * RC_LINE, "identity: four lines");
 _Static_assert(sizeof(struct rc_gpu_consumer) == 2 * RC_LINE, "consumer: two lines");
-_Static_assert(offsetof(struct rc_gpu_control, attention) == 256, "attention");
+_Static_assert(offsetof(struct rc_gpu_control, dead) == 256, "dead");
 _Static_assert(offsetof(struct rc_gpu_control, consumers) == 320, "consumers");
 _Static_assert(sizeof(struct rc_gpu_control) % RC_LINE == 0, "what follows has its own lines");
 

@@ -17,10 +17,6 @@
 #include "ring/point.h"
 #include "shm/error.h"
 
-static int fail_lost(void) {
-  return rc_fail_as(-EPIPE, "the device pool is lost, as its device has failed: make a new writer, in a new process");
-}
-
 /* Sums up, and says where in the extent each tensor goes. */
 static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_t *offsets, uint64_t *sum) {
   uint64_t total = 0;
@@ -50,7 +46,7 @@ static int check_stream_of(const ringcast_gpu_writer *gpu, const struct rc_pool_
 }
 
 static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
-  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  const struct rc_gpu_segment *segment = &gpu->exported->segment;
   return segment->address + rc_gpu_ready_at(segment->consumers, slot);
 }
 
@@ -98,8 +94,8 @@ static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
 }
 
 static int check_pool(const ringcast_gpu_writer *gpu) {
-  if (gpu->is_lost) return fail_lost();
-  return gpu->estate ? 0 : rc_fail(-EAGAIN, "there is no device pool: %s", gpu->why);
+  if (gpu->is_lost) return rc_fail(-EAGAIN, "the device pool is dead: %s", gpu->why);
+  return gpu->exported ? 0 : rc_fail(-EAGAIN, "there is no device pool: %s", gpu->why);
 }
 
 /* 0: by the pool. */
@@ -115,7 +111,7 @@ static int look_at_readers(ringcast_gpu_writer *gpu) {
 static struct ringcast_gpu_extent lease_of(const ringcast_gpu_writer *gpu, uint32_t number, uint64_t bytes) {
   const struct rc_pool_slot *slot = &gpu->pool.slots[number];
   return (struct ringcast_gpu_extent){.slot = number,
-                                      .epoch = gpu->estate->segment.epoch,
+                                      .epoch = gpu->exported->segment.epoch,
                                       .generation = slot->generation,
                                       .base = slot->base,
                                       .bytes = bytes};
@@ -142,7 +138,8 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
 
 /* The slot of a lease that is open. NULL: it is none. */
 static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
-  if (!gpu->estate || lease->epoch != gpu->estate->segment.epoch || lease->slot >= gpu->pool.slot_count) return NULL;
+  if (!gpu->exported || lease->epoch != gpu->exported->segment.epoch || lease->slot >= gpu->pool.slot_count)
+    return NULL;
   struct rc_pool_slot *slot = &gpu->pool.slots[lease->slot];
   return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
 }
@@ -160,7 +157,7 @@ int ringcast_gpu_lease_address(ringcast_gpu_writer *gpu, const struct ringcast_g
   if (slot->copied && slot->stream != stream) return fail_other_stream();
   slot->stream = stream;
   slot->copied = true;
-  *out = gpu->estate->memory + offset;
+  *out = gpu->exported->memory + offset;
   return 0;
 }
 
@@ -204,7 +201,7 @@ int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_ext
   if (failed == 0) {
     slot->stream = stream;
     slot->copied = true;
-    failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);
+    failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, stream);
   }
   if (failed != 0) rc_gpu_writer_failed(gpu, failed);
   rc_cuda_leave(&entry);
@@ -249,13 +246,9 @@ void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lea
     return;
   }
   slot->state = RC_POOL_LOST;
-  if (rc_gpu_writer_enter(gpu, &entry) != 0) return;
-  int failed = enqueue_ready(gpu, lease->slot, slot->stream);
-  if (failed == 0 || failed == -EBUSY) { /* to wait for a stream that captures spoils the capture */
-    slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_OWED;
-  } else if (gpu->device.cuda->stream_synchronize(slot->stream) == RC_CU_SUCCESS) {
-    gpu->syncs++;
-    give_unused(gpu, lease->slot);
-  }
+  if (rc_gpu_writer_enter_context(gpu, &entry) != 0) return;
+  int failed = rc_gpu_writer_failed(gpu, enqueue_ready(gpu, lease->slot, slot->stream));
+  if (failed == 0) slot->state = RC_POOL_DROPPED;
+  if (failed == -EBUSY) slot->state = RC_POOL_OWED; /* the stream captures a graph */
   rc_cuda_leave(&entry);
 }

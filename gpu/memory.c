@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory for what is received, and copies without a handle. It holds the device's context, so it may outlive
- * the reader. It is freed in the order of its stream; while that captures a graph, which would take the call for its
- * own, it is left, and the next call that allocates or frees looks again.
+ * Device memory for what is received, and copies without a handle. The memory holds the device's context, so it may
+ * outlive the reader. It is freed in the order of its stream. While that captures a graph, which would take the call
+ * for its own, or where the driver can only free it in no order, which may wait, the worker frees it.
  */
 #include <errno.h>
-#include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "gpu/reader.h"
@@ -17,13 +17,8 @@ struct ringcast_gpu_memory {
   rc_cu_stream stream;
   uint32_t forks;
   bool in_order; /* of the stream */
-  ringcast_gpu_memory *next;
+  struct rc_job job;
 };
-
-static struct {
-  pthread_mutex_t mutex;
-  ringcast_gpu_memory *first;
-} left = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static rc_cu_result allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
   const struct rc_cuda *cuda = memory->device.cuda;
@@ -36,55 +31,34 @@ static rc_cu_result allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
   return cuda->mem_alloc(&memory->address, bytes);
 }
 
-/* False: not now. */
-static bool give_back(ringcast_gpu_memory *memory) {
-  const struct rc_cuda *cuda = memory->device.cuda;
+/* False: not now. The context is current. */
+static bool free_in_order(const ringcast_gpu_memory *memory) {
+  if (rc_device_check_stream(&memory->device, memory->stream) == -EBUSY) return false;
+  memory->device.cuda->mem_free_async(memory->address, memory->stream);
+  return true;
+}
+
+/* By the worker, or the caller. Memory whose context can't be entered has gone with the context. */
+static bool try_to_free(struct rc_job *job) {
+  ringcast_gpu_memory *memory = (ringcast_gpu_memory *)((char *)job - offsetof(ringcast_gpu_memory, job));
   struct rc_cuda_entry entry;
-  if (rc_cuda_enter(memory->device.context, &entry) != RC_CU_SUCCESS) { /* it has gone with its context, or will */
-    rc_device_close(&memory->device);
-    return true;
+  if (rc_cuda_enter(memory->device.context, &entry) == RC_CU_SUCCESS) {
+    bool is_free = !memory->in_order || free_in_order(memory);
+    if (!memory->in_order) memory->device.cuda->mem_free(memory->address);
+    rc_cuda_leave(&entry);
+    if (!is_free) return false;
   }
-  bool may = !memory->in_order || rc_device_check_stream(&memory->device, memory->stream) != -EBUSY;
-  if (may && (!memory->in_order || cuda->mem_free_async(memory->address, memory->stream) != RC_CU_SUCCESS)) {
-    /* Of a stream that is gone by now, what it had to do is done when the context has nothing left. To free what was
-     * allocated in order does not wait for that by itself. */
-    if (memory->in_order) cuda->ctx_synchronize();
-    cuda->mem_free(memory->address);
-  }
-  rc_cuda_leave(&entry);
-  if (may) rc_device_close(&memory->device);
-  return may;
+  rc_device_close(&memory->device);
+  return true;
 }
 
-static void free_or_leave(ringcast_gpu_memory *memory) {
-  if (give_back(memory)) {
-    free(memory);
-    return;
-  }
-  pthread_mutex_lock(&left.mutex);
-  memory->next = left.first;
-  left.first = memory;
-  pthread_mutex_unlock(&left.mutex);
-}
-
-/* Not in a forked child: what is there is the parent's. */
-static void look_at_left(void) {
-  pthread_mutex_lock(&left.mutex);
-  ringcast_gpu_memory *memory = left.first;
-  left.first = NULL;
-  pthread_mutex_unlock(&left.mutex);
-  for (ringcast_gpu_memory *next; memory; memory = next) {
-    next = memory->next;
-    free_or_leave(memory);
-  }
-}
+static void free_job(struct rc_job *job) { free((char *)job - offsetof(ringcast_gpu_memory, job)); }
 
 int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast_stream stream,
                               ringcast_device_ptr *out, ringcast_gpu_memory **out_memory) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  look_at_left();
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
   ringcast_gpu_memory *memory = failed == 0 ? calloc(1, sizeof *memory) : NULL;
   if (failed == 0 && !memory) failed = rc_fail(-ENOMEM, "out of memory");
@@ -114,8 +88,9 @@ void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
     free(memory);
     return;
   }
-  look_at_left();
-  free_or_leave(memory);
+  memory->job = (struct rc_job){.run = try_to_free, .end = free_job};
+  if (memory->in_order && try_to_free(&memory->job)) free(memory);
+  else rc_worker_do(&memory->job, 0);
 }
 
 int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {

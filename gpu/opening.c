@@ -6,24 +6,11 @@
 #include <time.h>
 
 #include "gpu/import.h"
-#include "gpu/writer.h"
+#include "gpu/exported.h"
 #include "ring/point.h"
 #include "shm/error.h"
-#include "shm/os.h"
 
 /* ---- The place -------------------------------------------------------------------------------------------------- */
-
-/* Release: pairs with the acquire of whoever takes the place next, and of the writer. */
-static void leave_place(struct rc_import *import) {
-  struct rc_gpu_consumer *place = rc_import_place(import);
-  rc_os.lock(import->segment.memory.fd, rc_import_lock_of(import), false);
-  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; who still sees it counts on one who has left */
-  rc_store_release(&place->owner, 0);
-  RC_POINT(PLACE_LEFT);
-}
-
-/* It can't be, but for damage. */
-static int fail_taken(void) { return rc_fail_as(-EAGAIN, "another reader takes this place in the device pool"); }
 
 /* O1. The words of this place may be those of a dead reader: from here on they are of frames that nobody counts on us
  * for. */
@@ -32,21 +19,17 @@ static int take_place(struct rc_import *import) {
   uint64_t before = rc_load_acquire(&place->owner); /* pairs with the store by which the one before left */
   if (before != 0 && !rc_owner_is_dead(before))
     return rc_fail_as(-EAGAIN, "the reader that had this place before has not closed the device pool yet");
-  if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner)) return fail_taken();
+  if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner)) /* it can't be, but for damage */
+    return rc_fail_as(-EAGAIN, "another reader takes this place in the device pool");
   /* The fence: we take the place, and look whether the pool is left; its writer leaves it, and looks who is there; one
-   * of the two sees the other's. <-> rc_estate_leave */
+   * of the two sees the other's. <-> rc_exported_leave */
   rc_fence_full();
   if (rc_load_acquire(&rc_gpu_control(&import->segment)->closed)) { /* pairs with the store of leave */
-    leave_place(import);
+    rc_import_leave_place(import);
     return rc_fail_as(-ENOENT, "the writer has closed its device pool");
   }
   import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: the place is ours */
   if (import->turn == 0) import->turn = 1;
-  /* Before it can be counted on. Where the kernel has no such locks, the words have to do. */
-  if (rc_os.lock(import->segment.memory.fd, rc_import_lock_of(import), true) == -EAGAIN) {
-    leave_place(import);
-    return fail_taken();
-  }
   /* Release: who sees it sees that the one before has left, or never opened the pool. -> D1 */
   rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; of one that has died it may stand still */
   rc_store_release(&place->turn, import->turn);
@@ -87,7 +70,7 @@ static int fail_to_open(const uint8_t theirs[16], const uint8_t own[16], rc_cu_r
 static int open_memory(struct rc_import *import, const struct rc_process *writer, const struct rc_gpu_identity *id) {
   struct rc_process self;
   if (rc_process_self(&self) == 0 && self.pid == writer->pid && self.start == writer->start) {
-    import->pool = rc_estate_find(id->token, id->epoch, &import->device);
+    import->pool = rc_exported_find(id->token, id->epoch, &import->device);
     return import->pool ? 0 : rc_fail_as(-ENOTSUP, "the writer is in this very process, on another device");
   }
   rc_cu_result result =
@@ -127,50 +110,7 @@ static int open_and_try(struct rc_import *import, const struct rc_process *write
   return failed;
 }
 
-/* Closes what was opened, the place last. The context is current. */
-static void close_all(struct rc_import *import) {
-  const struct rc_cuda *cuda = import->device.cuda;
-  if (import->by_handle) cuda->ipc_close_handle(import->pool);
-  import->by_handle = false;
-  RC_POINT(IMPORT_CLOSED);
-  leave_place(import);
-  rc_gpu_segment_destroy(&import->segment, cuda);
-}
-
 /* ---- Life ------------------------------------------------------------------------------------------------------- */
-
-static struct rc_import *import_new(ringcast_reader *reader) {
-  struct rc_import *import = calloc(1, sizeof *import);
-  pthread_condattr_t attributes;
-  if (!import) return NULL;
-  import->owner = reader->ring.owner;
-  import->consumer = reader->ring.slot;
-  import->forks = rc_fork_count();
-  pthread_mutex_init(&import->mutex, NULL);
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(&import->change, &attributes);
-  pthread_condattr_destroy(&attributes);
-  atomic_init(&import->holders, 2); /* the reader, and the watcher */
-  rc_watch_init(&import->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
-  return import;
-}
-
-static void import_free(struct rc_import *import) {
-  rc_watch_close(&import->writer);
-  rc_device_close(&import->device);
-  pthread_mutex_destroy(&import->mutex);
-  pthread_cond_destroy(&import->change);
-  free(import->taken);
-  free(import);
-}
-
-void rc_import_refuse(struct rc_import *import, int failed) {
-  struct rc_gpu_consumer *place = rc_import_place(import);
-  int reason = rc_cuda_last_failure != RC_CU_SUCCESS ? rc_cuda_last_failure : failed;
-  rc_store_relaxed(&place->reason, reason); /* relaxed: the release below */
-  rc_store_release(&place->refused, import->owner);
-}
 
 static int set_up(struct rc_import *import, ringcast_reader *reader, const struct rc_gpu_identity *id) {
   import->pool_bytes = id->pool_bytes;
@@ -180,25 +120,22 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   int failed = take_place(import);
   if (failed != 0) return failed;
   failed = open_and_try(import, &reader->segment.writer, id);
-  if (failed == 0)
-    failed = rc_waiter_init(&import->waiter, &rc_gpu_control(&import->segment)->attention, &import->cpus, -1,
-                            RINGCAST_WAIT_POWER);
-  if (failed == 0) failed = rc_watcher_start(import);
+  if (failed == 0) failed = rc_watcher_add(&import->writer);
   if (failed == 0) return 0;
   if (failed == -EBUSY) { /* some stream captures a graph: that says nothing of the pool, which is tried again */
-    close_all(import);
+    rc_import_close_all(import);
     return rc_fail_as(-EAGAIN, "the device pool can't be opened while a stream captures a CUDA graph");
   }
   rc_import_refuse(import, failed);
   if (failed == -ETIMEDOUT) import->device.context = NULL; /* a stream is lost in it: it, and the words, must stay */
-  else close_all(import);
+  else rc_import_close_all(import);
   return failed;
 }
 
 int rc_import_open(ringcast_reader *reader, const struct rc_device *device, const struct rc_gpu_place *place,
                    struct rc_import **out) {
   struct rc_gpu_identity id;
-  struct rc_import *import = import_new(reader);
+  struct rc_import *import = rc_import_new(reader);
   if (!import) return rc_fail(-ENOMEM, "out of memory");
   int failed = rc_device_open(device->ordinal, &import->device);
   if (failed == 0)
@@ -209,35 +146,11 @@ int rc_import_open(ringcast_reader *reader, const struct rc_device *device, cons
     if (failed != 0 && failed != -ETIMEDOUT) rc_gpu_segment_destroy(&import->segment, device->cuda);
   }
   if (failed != 0) {
-    import_free(import);
+    rc_import_drop(import);
     return failed;
   }
   rc_store_release(&rc_import_place(import)->opened, import->owner); /* O3 -> D1 */
   RC_POINT(OPENED_TOLD);
   *out = import;
   return 0;
-}
-
-void rc_import_finish(struct rc_import *import) {
-  struct rc_cuda_entry entry;
-  pthread_mutex_lock(&import->mutex);
-  import->unmapped = true; /* soon */
-  pthread_mutex_unlock(&import->mutex);
-  bool is_own = !import->by_handle;
-  if (rc_device_enter_to_close(&import->device, &entry)) { /* as long as it is open here its writer can't free it */
-    close_all(import);
-    rc_cuda_leave(&entry);
-  } else {
-    leave_place(import);
-    rc_memory_destroy(&import->segment.memory);
-  }
-  if (is_own) rc_estates_tidy(); /* its writer, of this process, may have closed: then nobody else looks */
-  pthread_mutex_lock(&import->mutex);
-  import->ended = true;
-  pthread_cond_broadcast(&import->change);
-  pthread_mutex_unlock(&import->mutex);
-}
-
-void rc_import_drop(struct rc_import *import) {
-  if (rc_sub_acq_rel(&import->holders, 1) == 1) import_free(import);
 }

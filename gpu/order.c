@@ -20,16 +20,11 @@ static rc_cu_result follow(const struct rc_cuda *cuda, rc_cu_stream stream, rc_c
 }
 
 static int follow_on(const struct rc_device *device, rc_cu_stream stream, rc_cu_stream before) {
-  rc_cu_result result = RC_CU_INVALID_HANDLE;
   int failed = rc_device_check_stream(device, stream);
+  if (failed == 0) failed = rc_device_check_stream(device, before);
   if (failed != 0) return failed;
-  failed = rc_device_check_stream(device, before);
-  if (failed == -EBUSY || failed == -EINVAL) return failed;
-  if (failed == 0) result = follow(device->cuda, stream, before);
-  if (result == RC_CU_SUCCESS) return 0;
-  if (result != RC_CU_INVALID_HANDLE) result = device->cuda->stream_synchronize(before); /* there is no event */
-  /* Of a stream that is gone, what it had to do is done when the context has nothing left. */
-  if (result == RC_CU_INVALID_HANDLE) result = device->cuda->ctx_synchronize();
+  rc_cu_result result = follow(device->cuda, stream, before);
+  if (result == RC_CU_NOT_SUPPORTED) result = device->cuda->stream_synchronize(before); /* there are no events */
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream that is to wait for another");
 }
 

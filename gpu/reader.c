@@ -16,6 +16,7 @@
 int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
+  if (gpu->import) rc_import_ack_pending(gpu->import);
   rc_cu_result result = rc_cuda_enter(gpu->device.context, entry);
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
 }
@@ -23,12 +24,15 @@ int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *en
 int rc_gpu_reader_enter_context(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
+  if (gpu->import) rc_import_ack_pending(gpu->import);
   rc_cu_result result = rc_cuda_enter_context(gpu->device.context, entry);
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
 }
 
 int rc_gpu_reader_failed(ringcast_gpu_reader *gpu, int code) {
-  if (code == -EIO && gpu->import && rc_device_is_lost(&gpu->device)) rc_import_lose(gpu->import, code);
+  if (code != -EIO || !gpu->import) return code;
+  strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
+  rc_import_lose(gpu->import, code);
   return code;
 }
 
@@ -127,7 +131,6 @@ static void detach(void *context) {
   put_aside(gpu);
   forget_imports(gpu, true);
   rc_bounce_end(gpu->bounce);
-  rc_bounces_tidy();
   rc_device_close(&gpu->device);
   gpu->forks = RC_LEFT;
 }
@@ -149,7 +152,6 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
     free(gpu);
     return failed;
   }
-  rc_bounces_tidy(); /* only where there is a driver */
   reader->attachment = (struct rc_attachment){.detach = detach, .context = gpu};
   *out = gpu;
   return 0;
@@ -168,6 +170,7 @@ void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
 
 int ringcast_gpu_next(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringcast_frame *out) {
   int failed = rc_check_wait(gpu->forks, timeout_ns);
+  if (failed == 0 && gpu->import) rc_import_ack_pending(gpu->import);
   return failed != 0 ? failed : ringcast_reader_next(gpu->reader, timeout_ns, out);
 }
 
@@ -201,7 +204,8 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
   if (failed == 0) failed = rc_sized_check("ringcast_gpu_info", out->size);
   if (failed != 0) return failed;
   struct rc_import *import = gpu->import;
-  bool is_lost = import && (rc_import_is_missing(import) || rc_load_acquire(&import->dead)); /* pairs with X0 */
+  bool has_failed = import && rc_load_acquire(&import->failed); /* pairs with the store of lose */
+  bool is_lost = import && (has_failed || rc_import_is_missing(import) || rc_load_acquire(&import->dead)); /* X0 */
   uint32_t way = is_lost            ? RINGCAST_GPU_WAY_LOST
                  : import           ? RINGCAST_GPU_WAY_POOL
                  : has_refused(gpu) ? RINGCAST_GPU_WAY_REFUSED
@@ -220,7 +224,7 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
       .syncs = gpu->syncs,
       .registered = gpu->bounce != NULL,
   };
-  if (way == RINGCAST_GPU_WAY_REFUSED) memcpy(info.why, gpu->why, sizeof gpu->why);
+  if (way == RINGCAST_GPU_WAY_REFUSED || has_failed) memcpy(info.why, gpu->why, sizeof gpu->why);
   rc_sized_write(out, out->size, &info, sizeof info);
   return 0;
 }

@@ -28,7 +28,8 @@ struct ringcast_gpu_reader {
 int rc_gpu_reader_enter(const ringcast_gpu_reader *reader, struct rc_cuda_entry *entry);
 /* As rc_cuda_enter_context. */
 int rc_gpu_reader_enter_context(const ringcast_gpu_reader *reader, struct rc_cuda_entry *entry);
-/* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */
+/* After a failed call, with its code. An unexpected failure of the driver (-EIO) makes the reader leave the pool.
+ * Returns the code. */
 int rc_gpu_reader_failed(ringcast_gpu_reader *reader, int code);
 
 /* The same, after a copy to the device, or from there, was enqueued; with CUDA's result. */
@@ -47,11 +48,8 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *reader);
  * enqueued in `take->copied`. -EBUSY: the stream captures a graph. -EIO. The context is current. */
 int rc_bounce_copy(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take, const void *from, uint64_t bytes,
                    rc_cu_ptr to);
-/* How long the end of a buffer waits for the streams: a second, but in tests. */
-extern int64_t rc_bounce_patience_ns;
-/* Frees the buffer, at once or when the streams have read it. NULL is allowed. */
+/* Has the worker free the buffer once the streams have read it, and waits for that for rc_gpu_close_ns at most. NULL is
+ * allowed. */
 void rc_bounce_end(struct rc_bounce *bounce);
-/* Frees what was left, where that can be by now. */
-void rc_bounces_tidy(void);
 
 #endif

@@ -27,13 +27,6 @@ static inline struct rc_word *rc_gpu_ack(const struct rc_gpu_segment *segment, u
   return rc_gpu_word(segment, rc_gpu_ack_at(segment->consumers, slot, consumer));
 }
 
-/* A consumer that has the pool open also holds a lock of the kernel's, of the byte that stands for its turn: what the
- * segment says, any peer could write. A child that the consumer has forked keeps the lock, also when another has the
- * place. */
-static inline uint64_t rc_gpu_lock_of(const struct rc_gpu_segment *segment, uint32_t consumer, uint32_t turn) {
-  return (uint64_t)turn * segment->consumers + consumer;
-}
-
 /* How long a writer waits for a device that is busy before it does without a pool, for good: ten seconds, but in
  * tests. */
 extern int64_t rc_gpu_busy_ns;

@@ -32,14 +32,14 @@ static int measure(struct sending *sending) {
 }
 
 static uint64_t at_of(const struct sending *sending, uint32_t i) {
-  return (uint64_t)(uintptr_t)sending->items[i].tensor.data - sending->gpu->estate->memory;
+  return (uint64_t)(uintptr_t)sending->items[i].tensor.data - sending->gpu->exported->memory;
 }
 
 /* A tensor in C order in memory of ringcast_gpu_allocate needs no copy, unless a frame refers to the memory still. */
 static void find_there(struct sending *sending, uint32_t i) {
   const struct ringcast_tensor *tensor = &sending->items[i].tensor;
   bool is_c = !tensor->strides || rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides);
-  if (!sending->gpu->estate || !is_c) return;
+  if (!sending->gpu->exported || !is_c) return;
   int slot = rc_pool_find(&sending->gpu->pool, at_of(sending, i), sending->bytes[i]);
   if (slot >= 0 && sending->gpu->pool.slots[slot].frame != 0) rc_consumers_reclaim(sending->gpu, true);
   if (slot >= 0 && sending->gpu->pool.slots[slot].frame == 0) sending->there[i] = (uint64_t)slot + 1;

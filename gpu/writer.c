@@ -60,7 +60,7 @@ static int make_pool(ringcast_gpu_writer *gpu, struct rc_device *device,
                                                : rc_fail_as(-ENOTSUP, "the options ask for no device pool"));
     return 0;
   }
-  int failed = rc_estate_make(device, gpu->writer, options->pool_bytes, options->slots, &gpu->estate);
+  int failed = rc_exported_make(device, gpu->writer, options->pool_bytes, options->slots, &gpu->exported);
   if (failed == -EBUSY) /* that says nothing of what can be had */
     return rc_fail_as(-EBUSY, "the device pool can't be made while a stream captures a CUDA graph: open it again");
   if (failed != 0) {
@@ -85,23 +85,23 @@ static int add_pool(ringcast_gpu_writer *gpu, const struct ringcast_gpu_writer_o
 }
 
 static void leave_pool(ringcast_gpu_writer *gpu) {
-  if (!gpu->estate || !gpu->writer) return;
+  if (!gpu->exported || !gpu->writer) return;
   rc_gpu_place_write(&gpu->writer->ring.view.control->device, &(struct rc_gpu_place){.epoch = 0});
   for (uint32_t i = 0; i < gpu->pool.slot_count; i++)
-    gpu->estate->is_kept |= gpu->pool.slots[i].state == RC_POOL_LEASED && gpu->pool.slots[i].is_kept;
-  rc_estate_leave(gpu->estate, gpu->counted); /* it may be freed by now, or by somebody else at any time */
-  gpu->estate = NULL;
-  gpu->counted = NULL;
+    gpu->exported->is_kept |= gpu->pool.slots[i].state == RC_POOL_LEASED && gpu->pool.slots[i].is_kept;
+  rc_exported_leave(gpu->exported); /* it may be freed by now, or at any time */
+  gpu->exported = NULL;
 }
 
-/* What was enqueued may never come; once this handle has gone nobody would find that out. */
+/* What was enqueued may never come; once this handle has gone nothing would find that out. */
 static void look_for_loss(ringcast_gpu_writer *gpu) {
-  if (gpu->estate) rc_gpu_writer_failed(gpu, -EIO);
+  if (!gpu->exported || gpu->is_lost || !rc_device_is_lost(&gpu->device)) return;
+  rc_gpu_writer_failed(gpu, rc_fail_as(-EIO, "the device has failed"));
 }
 
 static void unregister_ring(ringcast_gpu_writer *gpu) {
   struct rc_cuda_entry entry;
-  if (!gpu->registered || !rc_device_enter_to_close(&gpu->device, &entry)) return;
+  if (!gpu->registered || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
   gpu->device.cuda->host_unregister(gpu->writer->ring.view.data);
   rc_cuda_leave(&entry);
 }
@@ -134,7 +134,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   *gpu = (ringcast_gpu_writer){
       .writer = writer, .counted = counted, .forks = rc_fork_count(), .inline_most = options.inline_most};
   failed = rc_device_open(options.device, &gpu->device);
-  if (failed == 0) rc_estates_tidy(); /* only where there is a driver */
+  if (failed == 0) rc_exported_tidy(rc_gpu_close_ns); /* only where there is a driver */
   if (failed == 0) failed = add_pool(gpu, &options);
   if (failed != 0) {
     leave_pool(gpu);
@@ -174,40 +174,24 @@ int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuCtxPushCurrent"));
 }
 
-/* Nothing that was enqueued will come to an end: readers' streams must not wait for it. */
-static void lose(ringcast_gpu_writer *gpu) {
-  if (gpu->is_lost) return;
-  gpu->is_lost = true;
-  if (!gpu->estate) return;
-  struct rc_gpu_control *control = rc_gpu_control(&gpu->estate->segment);
-  rc_store_release(&control->dead, 1); /* -> the watchers' look */
-  rc_wake(&control->attention);
-}
-
-/* Of a context that was reset and made anew all works, and what was in it is no more. */
-static bool has_pool(const ringcast_gpu_writer *gpu) {
-  const struct rc_cuda *cuda = gpu->device.cuda;
-  struct rc_cuda_entry entry;
-  rc_cu_ptr base, address;
-  size_t bytes;
-  bool has = !gpu->estate;
-  for (int i = 0; i < 2 && !has; i++) { /* one call that fails says nothing yet */
-    if (rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) continue;
-    has = cuda->mem_get_address_range(&base, &bytes, gpu->estate->memory) == RC_CU_SUCCESS &&
-          cuda->host_get_device_pointer(&address, gpu->estate->segment.memory.base, 0) == RC_CU_SUCCESS;
-    rc_cuda_leave(&entry);
+/* What a reader's stream waits for may never come: each wait is released, as a death of this process would release
+ * it (import.c, X0 and X1). */
+static void release_waits(ringcast_gpu_writer *gpu) {
+  const struct rc_gpu_segment *segment = &gpu->exported->segment;
+  rc_store_release(&rc_gpu_control(segment)->dead, 1); /* X0 -> the readers' next look */
+  for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
+    const struct rc_pool_slot *slot = &gpu->pool.slots[i];
+    struct rc_word *ready = rc_gpu_ready(segment, i);
+    if (slot->state == RC_POOL_SENT && !rc_word_has_reached(ready, slot->generation))
+      rc_word_store(ready, rc_word_released(slot->generation)); /* X1 */
   }
-  return has;
 }
 
 int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code) {
   if (code != -EIO || gpu->is_lost) return code;
-  bool is_lost = rc_device_is_lost(&gpu->device);
-  if (!is_lost && !has_pool(gpu)) {
-    is_lost = true;
-    gpu->estate->is_gone = !rc_device_is_lost(&gpu->device); /* it has not failed just now */
-  }
-  if (is_lost) lose(gpu);
+  gpu->is_lost = true;
+  strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
+  if (gpu->exported) release_waits(gpu);
   return code;
 }
 
@@ -255,9 +239,9 @@ int ringcast_gpu_wait(ringcast_gpu_writer *gpu, ringcast_stream stream) {
 /* ---- Introspection ---------------------------------------------------------------------------------------------- */
 
 static void say_way(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
-  if (gpu->is_lost || !gpu->estate) {
+  if (gpu->is_lost || !gpu->exported) {
     info->way = gpu->is_lost ? RINGCAST_GPU_WAY_LOST : RINGCAST_GPU_WAY_NO_POOL;
-    snprintf(info->why, sizeof info->why, "%s", gpu->is_lost ? "the device has failed" : gpu->why);
+    snprintf(info->why, sizeof info->why, "%s%s", gpu->is_lost ? "the device has failed: " : "", gpu->why);
   } else {
     rc_consumers_tell(gpu, info);
   }
@@ -271,7 +255,7 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
       .device = gpu->device.ordinal,
       .pool_bytes = gpu->pool.bytes,
       .slots = gpu->pool.slot_count,
-      .epoch = gpu->estate ? gpu->estate->segment.epoch : 0,
+      .epoch = gpu->exported ? gpu->exported->segment.epoch : 0,
       .pool_frames = gpu->pool_frames,
       .pool_bytes_sent = gpu->pool_bytes,
       .inline_frames = gpu->inline_frames,
@@ -279,7 +263,7 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
       .syncs = gpu->syncs,
       .registered = gpu->registered,
   };
-  if (gpu->estate) rc_gpu_writer_reclaim(gpu);
+  if (gpu->exported) rc_gpu_writer_reclaim(gpu);
   info.slots_used = gpu->pool.used;
   info.bytes_used = gpu->pool.used_bytes;
   say_way(gpu, &info);

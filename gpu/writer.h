@@ -3,9 +3,8 @@
 #ifndef RC_GPU_WRITER_H
 #define RC_GPU_WRITER_H
 
-#include "channel/channel.h"
+#include "gpu/exported.h"
 #include "gpu/pool.h"
-#include "gpu/segment.h"
 #include "ringcast/gpu.h"
 
 /* What the writer knows of a consumer, in private memory. */
@@ -16,26 +15,11 @@ struct rc_counted {
   bool dead;
 };
 
-/* A pool and its words, which may outlive the handle that made them: until no reader has them open (estate.c). */
-struct rc_estate {
-  struct rc_device device;
-  struct rc_gpu_segment segment;
-  rc_cu_ptr memory; /* pool_bytes, and the pattern; 0: there is none */
-  uint64_t pool_bytes;
-  uint64_t token[2];
-  struct rc_counted *counted; /* the writer's, once it has left it: by whom it was read */
-  uint32_t forks;
-  bool is_kept; /* the caller has memory of it: it is never freed */
-  bool is_left; /* what the segment says of that, anybody may have stored */
-  bool is_gone; /* with its context; what is there now is not ours */
-  struct rc_estate *next;
-};
-
 struct ringcast_gpu_writer {
   ringcast_writer *writer;
   struct rc_device device;
-  struct rc_estate *estate; /* NULL: there is no pool */
-  struct rc_pool pool;      /* of no slots where there is none */
+  struct rc_exported *exported; /* NULL: there is no pool */
+  struct rc_pool pool;          /* of no slots where there is none */
   struct rc_counted *counted;
   uint32_t forks;
   bool is_lost;
@@ -60,21 +44,6 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
 /* Gives slots back that all have done with. `all`: also asks which of those in the way have died. */
 void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all);
 
-/* Whether the consumer that was counted on at this index lives, and has the pool open by the kernel's lock. */
-bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index);
-
-/* ---- estate.c ---- */
-
-/* Makes a pool: allocates, exports, and tells the ring's readers. 0, or why not, with its text. It takes the device's
- * hold on its context over. */
-int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t pool_bytes, uint32_t slots,
-                   struct rc_estate **out);
-/* The writer does without it from here on: its memory is given back as soon as no reader has it open. */
-void rc_estate_leave(struct rc_estate *estate, struct rc_counted *counted); /* takes that over */
-/* Gives back what was left, where that can be by now. */
-void rc_estates_tidy(void);
-/* The pool of that token and epoch, if this very process has made it; 0: it has not. */
-rc_cu_ptr rc_estate_find(const uint64_t token[2], uint32_t epoch, const struct rc_device *device);
 /* ---- lease.c ---- */
 
 /* Gives back all of the pool that can be by now. */
@@ -85,7 +54,8 @@ void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu);
 int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
 /* As rc_cuda_enter_context. */
 int rc_gpu_writer_enter_context(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
-/* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */
+/* After a failed call, with its code. An unexpected failure of the driver (-EIO) makes the pool dead. Returns the code,
+ * and leaves the error text. */
 int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code);
 
 #endif

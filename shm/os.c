@@ -103,17 +103,6 @@ static int os_place(void *address, size_t bytes, const unsigned long *nodes, uns
 #endif
 }
 
-static int os_lock(int fd, uint64_t byte, bool on) {
-  struct flock lock = {.l_type = on ? F_RDLCK : F_UNLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
-  return result_of(fcntl(fd, F_OFD_SETLK, &lock));
-}
-
-static int os_is_locked(int fd, uint64_t byte) {
-  struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
-  int result = result_of(fcntl(fd, F_OFD_GETLK, &lock));
-  return result < 0 ? result : lock.l_type != F_UNLCK;
-}
-
 static int os_pagemap(void) { return result_of(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)); }
 
 static uint32_t os_seconds(void) {
@@ -148,8 +137,6 @@ struct rc_os rc_os = {
     .configured = os_configured,
     .read_file = os_read_file,
     .place = os_place,
-    .lock = os_lock,
-    .is_locked = os_is_locked,
     .pagemap = os_pagemap,
     .seconds = os_seconds,
     .now_ns = os_now_ns,

@@ -50,13 +50,9 @@ struct rc_os {
   /* Requests NUMA nodes for uncommitted pages: in turns if interleaved, otherwise the first node. -ENOSYS: no libnuma
    * or no NUMA. -EPERM: forbidden (containers). -EINVAL: a node is missing. */
   int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
-  /* Read locks of one byte, owned by an open file description: no other process can end them, and closing the file
-   * does. */
-  int (*lock)(int fd, uint64_t byte, bool on); /* -EAGAIN: another open file has a conflicting lock */
-  int (*is_locked)(int fd, uint64_t byte);     /* 1: by another open file */
-  int (*pagemap)(void);                        /* a descriptor of this process's /proc/self/pagemap */
-  uint32_t (*seconds)(void);                   /* of a monotonic clock */
-  int64_t (*now_ns)(void);                     /* rc_now_ns */
+  int (*pagemap)(void);      /* a descriptor of this process's /proc/self/pagemap */
+  uint32_t (*seconds)(void); /* of a monotonic clock */
+  int64_t (*now_ns)(void);   /* rc_now_ns */
 };
 
 extern struct rc_os rc_os;

@@ -54,16 +54,16 @@
  *            ringcast_gpu_writer_info, before the close, has slots_used 0 then.
  *   Fork     As in ringcast.h, and CUDA itself can't be used by the child of a process that has used it: -ECHILD.
  *   Threads  One thread at a time per handle: the thread that uses the ringcast_writer or _reader of the handle. A
- *            reader starts a thread that sleeps until the writer dies.
+ *            process that reads a pool has one thread that sleeps until a writer dies; and a process that frees, or
+ *            closes, what a stream still uses has one thread that waits for that.
  *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued. A capture of a graph on a
- *            different stream, in any thread and mode, is not spoilt by calls of this header or by a reader's own
- *            thread; unless a stream was destroyed before the stream wrote an `ack`: then the context is synchronised.
+ *            different stream, in any thread and mode, is not spoilt by calls of this header or by the library's own
+ *            threads.
  *   Files    A writer with a pool holds one descriptor more; a reader one more while it has a pool open, and the
- *            writer's pidfd.
+ *            writer's pidfd; such a process one more for the thread that watches writers.
  *   Trust    As for the ring: a process that may attach may read and write the words and the pool. A hostile process
  *            can make readers read other bytes, make a reader's stream wait until the reader closes, and make a reader
- *            close the pool while its stream still reads the pool. It can't have a writer free memory that peers have
- *            open, once a frame in the memory was sent to them.
+ *            close the pool while its stream still reads the pool.
  *
  * Results are as in ringcast.h, and: -ENODEV (CPU mode), -EIO (the driver fails: ringcast_last_error has its words),
  * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY (not now, and nothing was done: the stream captures a
@@ -155,7 +155,7 @@ struct ringcast_gpu_extent {
  * `count` of 0, for a frame of attached memory alone. Reads the readers' answers, and does not wait.
  * -EAGAIN: send INLINE, or later: the pool is full, there is none, or not all readers have opened it
  * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
- * pool is smaller than that. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
+ * pool is smaller than that. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);
 
@@ -169,7 +169,7 @@ RINGCAST_API int ringcast_gpu_lease_address(ringcast_gpu_writer *writer, const s
  * copy, one frame at a time. *lease is for ringcast_gpu_attach and ringcast_gpu_drop, after which the memory is used
  * again when `stream` has come so far and the readers have read the frame. If the writer closes before, the pool stays
  * allocated as long as the process lives. Do not write to the memory while a frame refers to it: the readers read it
- * there. Asks no reader. -EAGAIN: the pool is full, or there is none. -EMSGSIZE, -EPIPE, -ECHILD. */
+ * there. Asks no reader. -EAGAIN: the pool is full, or there is none. -EMSGSIZE, -ECHILD. */
 RINGCAST_API int ringcast_gpu_allocate(ringcast_gpu_writer *writer, uint64_t bytes, ringcast_stream stream,
                                        ringcast_device_ptr *out, struct ringcast_gpu_extent *lease);
 /* The frame of `lease` refers to tensors in `memory`, which stays as long as the readers read the frame: once, before
@@ -222,7 +222,7 @@ enum ringcast_gpu_way {
   RINGCAST_GPU_WAY_WAITING = 4,   /* a reader (`reader`) has not opened it yet, and perhaps never will */
   RINGCAST_GPU_WAY_REFUSED = 5,   /* a reader can't, or could not when it last tried: `why`, of which the writer knows
                                    * CUDA's result or an errno, and ringcast_gpu_reader_info there has the words */
-  RINGCAST_GPU_WAY_LOST = 6,      /* the device has failed */
+  RINGCAST_GPU_WAY_LOST = 6,      /* a call of the driver has failed unexpectedly: `why`. Tensors go INLINE */
 };
 struct ringcast_gpu_info {
   uint32_t size; /* as above */
@@ -271,11 +271,11 @@ RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 /* Before ringcast_reader_close and _leave, which else end all but the handle: calls give -EINVAL then, and only this
  * function frees it. NULL is allowed. Gives back what takes hold of the pool; a frame whose take has not ended is held
  * still, and for ringcast_reader_release. Waits a second at most until the reader's streams have read what they were
- * told to read of the pool; the streams must still exist. Then a thread of this process's goes on waiting, and the
+ * told to read of the pool; the streams must still exist. Then a thread of this process goes on waiting, and the
  * streams may be destroyed, but for one that captures a graph, before that has ended. What streams wait for of a writer
  * that has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there.
- * If a stream has yet to read the reader's pinned buffer, the call waits for a second; then the buffer stays until
- * a later reader of this process opens or closes. */
+ * If a stream has yet to read the reader's pinned buffer, the call waits for a second; then a
+ * thread of this process frees the buffer. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
 /* As ringcast_reader_next. */
@@ -350,7 +350,7 @@ RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
 /* Device memory for received tensors, for callers without an allocator. In the order of the stream where the driver can
  * (CUDA 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the
- * stream must still exist, and if it captures a graph then, until a later alloc or free finds that it has ended. NULL
+ * stream must still exist, and if it captures a graph then, until the capture has ended. NULL
  * is allowed. -ENOMEM, -EBUSY (capture), -EINVAL, -EIO, -ECHILD. */
 typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
@@ -364,7 +364,7 @@ RINGCAST_API int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_t
  * counted. -ENODEV, -EINVAL, -EBUSY (capture), -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream);
 /* Has a stream of device `ordinal` go on only when another stream has done all its work so far: in the order of
- * the device, where the driver can; else, and for a `before` that does not exist any more, this call waits. -EBUSY (one
+ * the device, where the driver can; else this call waits. Both must exist. -EBUSY (one
  * of them captures a graph: nothing was enqueued), -ENODEV, -EINVAL, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before);
 

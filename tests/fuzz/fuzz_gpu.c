@@ -5,8 +5,8 @@
  * call returns, with a result that the header names; no copy leaves the memory that it is for, which would break the
  * driver's context; nothing stays behind.
  *
- * A stream may wait as long as the writer lives for what the peer says is still to come. So what takes too long is cut
- * short as a writer's death would do it, by the guard: then all goes on.
+ * A stream may wait as long as the writer lives for what the peer says is still to come. So the guard ends a wait that
+ * takes too long, by values of `ready` that pass every comparison in turn.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -65,11 +65,16 @@ static struct {
 } peer = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void end_all_waits(void) {
+  const struct timespec looks = {.tv_nsec = 200 * 1000}; /* in which each stream of the fake looks at its word */
   pthread_mutex_lock(&peer.mutex);
   if (turn) rc_word_store(turn, rc_load_relaxed(&turn->whole) + 1);
-  for (uint32_t i = 0; i < peer.count; i++) {
-    rc_store_release(&rc_gpu_control(&peer.pools[i])->dead, 1);
-    rc_wake(&rc_gpu_control(&peer.pools[i])->attention);
+  for (uint64_t quarter = 0; quarter < 4; quarter++) {
+    for (uint32_t i = 0; i < peer.count * POOL_SLOTS; i++) {
+      struct rc_gpu_segment *pool = &peer.pools[i / POOL_SLOTS];
+      rc_store_release(&rc_gpu_control(pool)->dead, 1);
+      rc_word_store(rc_gpu_ready(pool, i % POOL_SLOTS), quarter << 62);
+    }
+    nanosleep(&looks, NULL);
   }
   pthread_mutex_unlock(&peer.mutex);
 }
@@ -85,8 +90,8 @@ static void *guard(void *unused) {
 }
 
 static void map_pool(void) {
-  if (!world.gpu || !world.gpu->estate) return;
-  struct rc_gpu_segment *own = &world.gpu->estate->segment;
+  if (!world.gpu || !world.gpu->exported) return;
+  struct rc_gpu_segment *own = &world.gpu->exported->segment;
   struct rc_gpu_segment segment = *own;
   segment.memory.base = mmap(NULL, own->memory.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own->memory.fd, 0);
   require(segment.memory.base != MAP_FAILED && peer.count < MOST_POOLS);
@@ -180,7 +185,7 @@ static void send(struct input *input) {
 /* Memory in the pool, which may go while a frame refers to it. */
 static void allocate(struct input *input) {
   uint64_t bytes = take(input, 1);
-  if (!world.gpu || !world.gpu->estate) return;
+  if (!world.gpu || !world.gpu->exported) return;
   if (world.memory.generation != 0) {
     ringcast_gpu_drop(world.gpu, &world.memory);
     world.memory.generation = 0;
@@ -340,7 +345,7 @@ static void harm(struct input *input) {
   switch (where >> 3 & 7) {
   case 0: store(control, rest * 8 % sizeof(struct rc_gpu_identity), input); break;
   case 1: store(&world.writer->ring.view.control->device, rest * 8 % sizeof(struct rc_device_place), input); break;
-  case 2: store(&control->attention, rest * 8 % RC_LINE, input); break;
+  case 2: store(&control->dead, rest * 8 % RC_LINE, input); break;
   case 3:
   case 4: store(control->consumers, rest * 8 % (READERS * sizeof *control->consumers), input); break;
   case 5: store(control, rc_gpu_ready_at(PLACES, (uint32_t)rest % POOL_SLOTS), input); break;
@@ -418,8 +423,7 @@ static void await_what_is_left(void) {
   while (fake_cuda_live("registered") > 1 || fake_cuda_live("imports") > 0 || fake_cuda_live("allocations") > 2) {
     for (uint32_t pool = 0; pool < peer.count && fake_cuda_live("imports") == 0; pool++)
       for (uint32_t i = 0; i < PLACES; i++) rc_store_release(&rc_gpu_control(&peer.pools[pool])->consumers[i].owner, 0);
-    rc_estates_tidy();
-    rc_bounces_tidy();
+    rc_exported_tidy(rc_gpu_close_ns);
     nanosleep(&pause, NULL);
   }
 }

@@ -2,15 +2,14 @@
 /*
  * What the threads of a reader of device tensors do at once: others give tensors back while it closes, it closes while
  * its streams wait, the writer dies between the two halves of a begin. And readers that attach while the writer sends
- * as fast as it can: a frame is either not for them, which only the first can be, or right. No thread is woken by a
- * word that another thread may have unmapped. For ThreadSanitizer too, and with the named points.
+ * as fast as it can: a frame is either not for them, which only the first can be, or right. For ThreadSanitizer too,
+ * and with the named points.
  */
 #include <pthread.h>
 #include <sys/mman.h>
 
 #include "gpu/reader.h"
 #include "gpu/writer.h"
-#include "ring/eventcount.h"
 #include "ring/point.h"
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
@@ -30,40 +29,6 @@ static struct world {
 
 static _Atomic bool stands_between; /* this process's begin waits between T1 and T2 */
 
-/* Who wakes by an event, by a word that another thread may unmap: import and mutex, or a pool that is left. */
-static struct rc_import *_Atomic closing;
-static _Atomic bool leaving, tidied;
-static _Atomic enum { NOBODY_WOKEN, WOKEN_IN_TIME, WOKEN_LATE } woken;
-static pthread_t tidies;
-
-static void *tidy(void *context) {
-  (void)context;
-  rc_estates_tidy();
-  atomic_store(&tidied, true);
-  return NULL;
-}
-
-/* The mutex is held, without which the watcher finds nothing to unmap. */
-static void look_at_mutex(struct rc_import *import) {
-  bool is_held = pthread_mutex_trylock(&import->mutex) != 0;
-  if (!is_held) pthread_mutex_unlock(&import->mutex);
-  atomic_store(&woken, is_held ? WOKEN_IN_TIME : WOKEN_LATE);
-}
-
-/* Who tidies meanwhile does not come to unmap it. */
-static void have_it_tidied(void) {
-  const struct timespec pause = {.tv_nsec = 100000};
-  child_must(pthread_create(&tidies, NULL, tidy, NULL) == 0);
-  for (int look = 0; look < 500 && !atomic_load(&tidied); look++) nanosleep(&pause, NULL);
-  atomic_store(&woken, atomic_load(&tidied) ? WOKEN_LATE : WOKEN_IN_TIME);
-}
-
-static void look_at_wake(void) {
-  struct rc_import *import = atomic_load(&closing);
-  if (import && rc_load_acquire(&import->closing) && atomic_exchange(&closing, NULL)) look_at_mutex(import);
-  if (atomic_exchange(&leaving, false)) have_it_tidied();
-}
-
 /* The watcher stands between X0 and X1 until the reader's own thread has asked, or waits for it. */
 static _Atomic bool stands_in_death;
 static _Atomic int seen, checked;
@@ -77,7 +42,6 @@ static void stand_in_death(void) {
 
 void rc_test_point(enum rc_point point) {
   if (point == RC_POINT_DEATH_SEEN) stand_in_death();
-  if (point == RC_POINT_E6_DONE) look_at_wake();
   if (point == RC_POINT_WAITS_RELEASED && world) atomic_store(&world->released, 1);
   if (!atomic_load(&stands_between)) return;
   if (point != RC_POINT_TAKE_NOTED) return;
@@ -208,56 +172,35 @@ static void release_as_another(struct rc_import *import, uint32_t slot) {
   struct rc_word *ready = rc_gpu_ready(segment, slot);
   rc_store_release(&rc_gpu_control(segment)->dead, 1);
   rc_word_store(ready, rc_word_released(import->taken[slot].generation));
-  rc_wake(&rc_gpu_control(segment)->attention);
 }
 
-/* The one that waits for it has seen the death, but not yet what it has missed by it. */
+static void *see_the_death(void *import) {
+  rc_import_mark_dead(import);
+  return NULL;
+}
+
+/* The watcher has seen the death, but not yet what the reader has missed by it. */
 START_TEST(what_another_reader_has_released_is_missing_at_once) {
   int files = begin_peer("writer and reader");
   open_both();
   struct rc_import *import = both.gpu_reader->import;
+  pthread_t watcher;
   _Atomic uint32_t *host = hold_up_the_writer();
   ringcast_gpu_unmap(hold_one(1));
   uint32_t slot = 0;
   while (import->taken[slot].generation == 0) slot++;
   atomic_store(&stands_in_death, true);
   release_as_another(import, slot);
+  ck_assert_int_eq(pthread_create(&watcher, NULL, see_the_death, import), 0);
   await_count(&seen, 1);
   ck_assert_int_eq(both.own.cuda->stream_synchronize(both.theirs.stream), 0);
   ck_assert_int_eq(ringcast_gpu_check(both.gpu_reader), -EPIPE);
   atomic_store(&checked, 1);
   atomic_store(host, 1);
+  pthread_join(watcher, NULL);
   ringcast_gpu_reader_close(both.gpu_reader);
   ringcast_reader_close(both.reader);
   close_writer(files);
-}
-END_TEST
-
-START_TEST(who_closes_wakes_the_watcher_before_that_unmaps_the_event) {
-  int files = begin_peer("writer and reader");
-  open_both();
-  struct rc_import *import = both.gpu_reader->import;
-  ck_assert_ptr_nonnull(import);
-  while (!rc_eventcount_is_asleep(&rc_gpu_control(&import->segment)->attention)) sched_yield();
-  atomic_store(&closing, import);
-  ringcast_gpu_reader_close(both.gpu_reader);
-  ringcast_reader_close(both.reader);
-  ck_assert_int_eq(atomic_load(&woken), WOKEN_IN_TIME);
-  close_writer(files);
-}
-END_TEST
-
-START_TEST(who_leaves_a_pool_wakes_its_readers_before_others_unmap_the_event) {
-  int files = begin_peer("writer");
-  both.gpu_writer = open_peer_writer(both.handle, 2, SLOTS, &both.own, &both.writer);
-  rc_eventcount_announce(&rc_gpu_control(&both.gpu_writer->estate->segment)->attention); /* somebody sleeps on it */
-  atomic_store(&leaving, true);
-  ringcast_gpu_writer_close(both.gpu_writer);
-  ck_assert_int_eq(atomic_load(&woken), WOKEN_IN_TIME);
-  pthread_join(tidies, NULL);
-  ringcast_writer_close(both.writer);
-  own_device_close(&both.own);
-  await_nothing_left(files);
 }
 END_TEST
 
@@ -358,8 +301,6 @@ int main(void) {
   tcase_add_test(tests, tensors_are_given_back_while_the_reader_closes);
   tcase_add_loop_test(tests, a_reader_closes_while_its_stream_waits, 0, 2);
   tcase_add_test(tests, what_another_reader_has_released_is_missing_at_once);
-  tcase_add_test(tests, who_closes_wakes_the_watcher_before_that_unmaps_the_event);
-  tcase_add_test(tests, who_leaves_a_pool_wakes_its_readers_before_others_unmap_the_event);
   tests = add_case(suite, "processes");
   tcase_add_test(tests, a_wait_that_is_enqueued_after_the_release_ends);
   tcase_add_test(tests, a_frame_is_right_or_not_for_who_attaches);

@@ -46,7 +46,7 @@ static inline void open_device(void) {
 static inline void close_device(void) {
   static const char *const kinds[] = {"allocations", "imports", "registered", "streams",
                                       "contexts",    "queued",  "lost",       "spoilt"};
-  rc_estates_tidy();
+  rc_exported_tidy(rc_gpu_close_ns);
   ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
   ck_assert_int_eq(cuda->stream_destroy(stream), 0);
   ck_assert_int_eq(cuda->mem_free(source), 0);
@@ -55,15 +55,14 @@ static inline void close_device(void) {
   free(turn);
   ck_assert_int_eq(cuda->ctx_pop(&context), 0);
   ck_assert_int_eq(cuda->primary_release(0), 0);
-  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-    ck_comes((rc_bounces_tidy(), fake_cuda()->live(kinds[i]) == 0));
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) ck_comes(fake_cuda()->live(kinds[i]) == 0);
 }
 
 /* After it has failed: nothing can be given back, but for the context, with all that is in it. */
 static inline void abandon_device(void) {
   cuda->ctx_pop(&context);
   cuda->primary_release(0);
-  ck_comes((rc_bounces_tidy(), fake_cuda()->live("contexts") == 0)); /* a reader's thread has it, perhaps */
+  ck_comes(fake_cuda()->live("contexts") == 0); /* a reader's thread has it, perhaps */
 }
 
 /* The nth call from now on of this thread; 0: every call of all threads. */

@@ -65,7 +65,7 @@ static inline void await_nothing_left(int files) {
                                       "contexts",    "queued",  "lost",       "spoilt"};
   const struct timespec pause = {.tv_nsec = 1000000};
   for (int look = 0;; look++, nanosleep(&pause, NULL)) {
-    rc_estates_tidy();
+    rc_exported_tidy(rc_gpu_close_ns);
     bool clean = open_descriptors() == files && ring_mappings() == 0;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) clean &= fake_cuda()->live(kinds[i]) == 0;
     if (clean || may_leave(fake_cuda()->failed())) return;

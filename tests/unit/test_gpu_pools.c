@@ -52,32 +52,10 @@ START_TEST(the_pool_stays_until_its_last_reader_has_closed) {
   target_holds(4, 1000);
   struct ringcast_frame frame;
   ck_assert_int_eq(ringcast_gpu_next(gpu_reader, 0, &frame), -EPIPE);
-  rc_estates_tidy();
+  rc_exported_tidy(rc_gpu_close_ns);
   ck_assert_int_eq(fake_cuda()->live("allocations"), allocations);
   close_reader();
-  ck_comes((rc_estates_tidy(), fake_cuda()->live("allocations") == allocations - 1));
-  close_device();
-}
-END_TEST
-
-/* As anybody could who has the ring open. */
-static void forge_a_leave(void) {
-  struct rc_gpu_consumer *place = &rc_gpu_control(&gpu_reader->import->segment)->consumers[reader->ring.slot];
-  rc_store_release(&place->owner, 0);
-  rc_store_release(&place->opened, 0);
-}
-
-START_TEST(nobody_else_can_have_a_pool_freed_that_is_open) {
-  open_pair(NULL);
-  long allocations = fake_cuda()->live("allocations");
-  ck_assert_int_eq(send_bytes(4, 1000, RINGCAST_GPU_NO_INLINE), 0);
-  forge_a_leave();
-  close_writer();
-  rc_estates_tidy();
-  ck_assert_int_eq(fake_cuda()->live("allocations"), allocations);
-  ck_assert_int_eq(receive_bytes(4), RINGCAST_PLACEMENT_POOL);
-  close_reader();
-  ck_comes((rc_estates_tidy(), fake_cuda()->live("allocations") == allocations - 1));
+  ck_comes((rc_exported_tidy(rc_gpu_close_ns), fake_cuda()->live("allocations") == allocations - 1));
   close_device();
 }
 END_TEST
@@ -132,7 +110,7 @@ START_TEST(the_same_handle_of_a_later_pool_is_opened_anew) {
       ringcast_gpu_writer_close(gpu_writer);
       ck_assert_int_eq(ringcast_gpu_writer_open(writer, &options, &gpu_writer), 0);
     }
-    handles[i] = rc_gpu_control(&gpu_writer->estate->segment)->id.handle;
+    handles[i] = rc_gpu_control(&gpu_writer->exported->segment)->id.handle;
     for (int j = 0; j < i; j++) same += memcmp(&handles[i], &handles[j], sizeof *handles) == 0;
     ck_assert_int_eq(send_bytes(i, 300, 0), 0);
     say(talk.go[1]);
@@ -153,7 +131,6 @@ int main(void) {
   TCase *tests = add_case(suite, "pools");
   tcase_add_test(tests, two_writers_have_pools_of_their_own);
   tcase_add_test(tests, the_pool_stays_until_its_last_reader_has_closed);
-  tcase_add_test(tests, nobody_else_can_have_a_pool_freed_that_is_open);
   tcase_add_test(tests, a_later_pool_of_the_ring_has_another_epoch);
   tcase_add_test(tests, the_same_handle_of_a_later_pool_is_opened_anew);
   return run_gpu_suite(suite, "test_gpu_pools");

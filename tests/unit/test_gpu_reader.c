@@ -329,12 +329,12 @@ START_TEST(a_hold_outlives_reader_and_writer) {
   end(&received);
   close_reader(); /* it waits for a second, at most */
   close_writer();
-  rc_estates_tidy();
+  rc_exported_tidy(rc_gpu_close_ns);
   ck_assert_int_eq(fake_cuda()->live("allocations"), allocations);
   ck_assert_int_eq(cuda->copy_dtod(target, where, 100, stream), 0);
   target_holds(21, 100);
   ringcast_gpu_unmap(hold);
-  ck_comes((rc_estates_tidy(), fake_cuda()->live("allocations") == allocations - 1));
+  ck_comes((rc_exported_tidy(rc_gpu_close_ns), fake_cuda()->live("allocations") == allocations - 1));
   close_device();
 }
 END_TEST

@@ -41,21 +41,24 @@ START_TEST(a_commit_that_fails_has_sent_nothing) {
   open_pair(NULL);
   draft(100, &open);
   ck_assert_int_eq(copy_in(&open, 0, 100), 0);
-  call_fails("cuStreamWriteValue64", 1, 999);
-  ck_assert_int_eq(ringcast_gpu_commit(gpu_writer, &open.lease, stream, open.bytes), -EIO);
-  nothing_came();
-  ck_assert_int_eq(ringcast_writer_abort(writer), 0); /* it was open */
-  ringcast_gpu_drop(gpu_writer, &open.lease);
-  ck_comes(writer_info().slots_used == 0);
-  draft(100, &open); /* and the ring's own refusal, once `ready` is enqueued */
+  /* The ring's own refusal, once `ready` is enqueued. */
   ck_assert_int_eq(ringcast_gpu_commit(gpu_writer, &open.lease, stream, 1 << 30), -EINVAL);
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+  nothing_came();
+  ck_comes(writer_info().slots_used == 0);
+  draft(100, &open);
+  ck_assert_int_eq(copy_in(&open, 0, 100), 0);
+  call_fails("cuStreamWriteValue64", 1, 999);
+  ck_assert_int_eq(ringcast_gpu_commit(gpu_writer, &open.lease, stream, open.bytes), -EIO);
+  ck_assert_int_eq(ringcast_writer_abort(writer), 0); /* it was open */
+  ringcast_gpu_drop(gpu_writer, &open.lease);
   nothing_came();
   ck_comes(writer_info().slots_used == 0);
   close_pair();
 }
 END_TEST
 
+/* Whatever fails, the pool is not used any more. */
 START_TEST(a_send_that_fails_has_sent_nothing_and_keeps_nothing) {
   static const char *const calls[] = {"cuMemcpyDtoDAsync", "cuStreamWriteValue64", "cuStreamIsCapturing"};
   open_pair(NULL);
@@ -64,8 +67,11 @@ START_TEST(a_send_that_fails_has_sent_nothing_and_keeps_nothing) {
   no_call_fails();
   nothing_came();
   ck_comes(writer_info().slots_used == 0);
-  ck_assert_int_eq(send_bytes(9, 100, RINGCAST_GPU_NO_INLINE), 0);
-  ck_assert_int_eq(receive_bytes(9), RINGCAST_PLACEMENT_POOL);
+  ck_assert_uint_eq(writer_info().way, RINGCAST_GPU_WAY_LOST);
+  ck_assert_ptr_nonnull(strstr(writer_info().why, "CUDA_ERROR_UNKNOWN"));
+  ck_assert_int_eq(send_bytes(9, 100, RINGCAST_GPU_NO_INLINE), -EAGAIN);
+  ck_assert_int_eq(send_bytes(9, 100, 0), 0);
+  ck_assert_int_eq(receive_bytes(9), RINGCAST_PLACEMENT_INLINE);
   close_pair();
 }
 END_TEST
@@ -127,8 +133,8 @@ START_TEST(a_device_that_has_failed_loses_the_pool) {
   ck_assert_int_eq(ringcast_gpu_commit(gpu_writer, &open.lease, stream, open.bytes), -EIO);
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
   ringcast_gpu_drop(gpu_writer, &open.lease);
-  ck_assert_int_eq(lease_bytes(100, &open), -EPIPE);
-  ck_assert_int_eq(send_bytes(0, 10, 0), -EPIPE);
+  ck_assert_int_eq(lease_bytes(100, &open), -EAGAIN);
+  ck_assert_int_eq(send_bytes(0, 10, 0), -EIO);
   nothing_came();
   close_reader();
   close_writer();

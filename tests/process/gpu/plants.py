@@ -62,13 +62,13 @@ PLANTS = {
         "(void)generation;")]),
     # There too early.
     "ready_before_the_copies": (SLOW, [("lease.c",
-        "failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);",
+        "failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, stream);",
         "rc_word_write(gpu->device.cuda, stream, address_of(gpu, lease->slot), "
         "slot->generation); "
-        "failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);")]),
+        "failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, stream);")]),
     "ready_by_the_host": (SLOW, [("lease.c",
         "rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot), gpu->pool.slots[slot].generation);",
-        "address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(&gpu->estate->segment, slot), "
+        "address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(&gpu->exported->segment, slot), "
         "gpu->pool.slots[slot].generation);")]),
     "ready_on_another_stream": (SLOW, [("lease.c",
         "rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot),",
@@ -103,8 +103,8 @@ PLANTS = {
     "counted_on_after_the_commit": (PLAIN, [
         ("consumers.c", "rc_store_release(&consumer->counted_turn, turn);", "(void)turn;"),
         ("lease.c", "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;",
-         "  for (uint32_t i = 0; i < gpu->estate->segment.consumers; i++) {\n"
-         "    _Atomic uint32_t *turn = &rc_gpu_control(&gpu->estate->segment)->consumers[i].counted_turn;\n"
+         "  for (uint32_t i = 0; i < gpu->exported->segment.consumers; i++) {\n"
+         "    _Atomic uint32_t *turn = &rc_gpu_control(&gpu->exported->segment)->consumers[i].counted_turn;\n"
          "    if (!gpu->counted[i].owner || rc_load_relaxed(turn) == gpu->counted[i].turn) continue;\n"
          "    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);\n"
          "    rc_store_release(turn, gpu->counted[i].turn);\n"
@@ -152,11 +152,10 @@ PLANTS = {
         "from -= (rc_cu_ptr)(rows.stride[i] * (rows.shape[i] - 1));")]),
     # Ends.
     "closed_while_streams_read": (CLOSING, [("import.c",
-        "  bool idle = has_none_under_way(import);", "  bool idle = import != NULL;")]),
+        "  bool idle = import->acking == 0 && !has_holds(import);",
+         "  bool idle = import == NULL; if (!idle) { pthread_mutex_unlock(&import->mutex); return true; }")]),
     "freed_while_readers_have_it_open": (CLOSING, [
-        ("estate.c", "if (owner != 0 && !rc_owner_is_dead(owner)) return true;", "(void)owner;"),
-        ("estate.c", "if (rc_consumer_has_lock(&estate->segment, estate->counted, i)) return true;",
-         "")]),
+        ("exported.c", "if (owner != 0 && !rc_owner_is_dead(owner)) return true;", "(void)owner;")]),
 }
 
 

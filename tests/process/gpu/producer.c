@@ -18,7 +18,7 @@ struct producer {
 static void set_generation(ringcast_gpu_writer *gpu, uint64_t generation) {
   for (uint32_t i = 0; generation != 0 && i < gpu->pool.slot_count; i++) {
     gpu->pool.slots[i].generation = generation;
-    rc_word_store(rc_gpu_ready(&gpu->estate->segment, i), generation);
+    rc_word_store(rc_gpu_ready(&gpu->exported->segment, i), generation);
   }
 }
 
@@ -36,7 +36,7 @@ static void open_all(struct producer *producer) {
   producer->image = malloc(plan_most());
   must(ringcast_writer_create_ex(&ring, &producer->writer) == 0);
   must(ringcast_gpu_writer_open(producer->writer, &gpu, &producer->gpu) == 0);
-  if (producer->gpu->estate) set_generation(producer->gpu, options.generation);
+  if (producer->gpu->exported) set_generation(producer->gpu, options.generation);
   strcpy(board->handle, ringcast_writer_handle(producer->writer));
   atomic_store(&board->has_handle, true);
 }
@@ -151,7 +151,7 @@ static void close_all(struct producer *producer) {
   ringcast_writer_close(producer->writer);
   for (uint64_t i = 1; i <= options.consumers + options.guests; i++)
     while (!atomic_load(&board->participants[i].has_left)) nap(500);
-  rc_estates_tidy(); /* as the next open does */
+  rc_exported_tidy(rc_gpu_close_ns); /* as the next open does */
   for (int i = 0; i < STREAMS; i++) must(producer->stage.cuda->mem_free(producer->sources[i]) == 0);
   free(producer->image);
   stage_close(&producer->stage);
@@ -161,7 +161,7 @@ void be_producer(void) {
   static struct producer producer;
   open_all(&producer);
   must(ringcast_writer_wait_readers(producer.writer, (uint32_t)options.consumers, RINGCAST_FOREVER) >= 0);
-  bool has_pool = options.pool != 0 && producer.gpu->estate;
+  bool has_pool = options.pool != 0 && producer.gpu->exported;
   for (uint64_t message = 0; message < options.messages; message++) {
     send_one(&producer, message);
     if (message == 0 && has_pool)

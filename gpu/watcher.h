@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One thread of the process watches the processes whose death must release what streams wait for. */
+#ifndef RC_GPU_WATCHER_H
+#define RC_GPU_WATCHER_H
+
+#include "shm/process.h"
+
+/* A process that is watched. `died` is called once, by the watcher's thread, and calls neither the driver nor
+ * rc_watcher_add or rc_watcher_remove. */
+struct rc_watched {
+  struct rc_watch process;
+  void (*died)(struct rc_watched *watched);
+  bool has_died;
+  struct rc_watched *next;
+};
+
+/* -ENOMEM: the thread can't be started, or no descriptor is free. Sets the error text. */
+int rc_watcher_add(struct rc_watched *watched);
+/* When this returns, `died` does not run, and is not called any more. */
+void rc_watcher_remove(struct rc_watched *watched);
+
+/* Starts a detached thread that receives no signals. 0, or the error of pthread_create. */
+int rc_thread_start(void *(*body)(void *), void *context);
+
+#endif
