@@ -24,7 +24,7 @@ static int follow_on(const struct rc_device *device, rc_cu_stream stream, rc_cu_
   if (failed == 0) failed = rc_device_check_stream(device, before);
   if (failed != 0) return failed;
   rc_cu_result result = follow(device->cuda, stream, before);
-  if (result == RC_CU_NOT_SUPPORTED) result = device->cuda->stream_synchronize(before); /* there are no events */
+  if (result != RC_CU_SUCCESS) result = device->cuda->stream_synchronize(before); /* there is no event */
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream that is to wait for another");
 }
 

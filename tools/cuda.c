@@ -31,7 +31,7 @@ static bool load(struct cuda *cuda) {
   if (!find(cuda, library, #symbol, &cuda->field, sizeof cuda->field)) return false;
   CUDA_CALLS(CUDA_FIND)
 #undef CUDA_FIND
-  find(cuda, library, "cuStreamWaitValue32_v2", &cuda->wait_value, sizeof cuda->wait_value);
+  find(cuda, library, "cuStreamWaitValue64_v2", &cuda->wait_value, sizeof cuda->wait_value);
   return true;
 }
 

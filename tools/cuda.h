@@ -41,7 +41,7 @@ struct cuda {
   CUDA_CALLS(CUDA_FIELD)
 #undef CUDA_FIELD
   /* The stream goes on once the word is `value` or more; NULL in drivers before CUDA 12. */
-  int (*wait_value)(ringcast_stream stream, ringcast_device_ptr word, uint32_t value, unsigned flags);
+  int (*wait_value)(ringcast_stream stream, ringcast_device_ptr word, uint64_t value, unsigned flags);
   int device;
   char failed[160]; /* what cuda_did says of the last call that failed */
 };

@@ -53,8 +53,8 @@ struct gpu {
   struct cuda cuda;
   ringcast_stream stream;
   ringcast_device_ptr memory;
-  uint32_t *word; /* the word that holds the stream, and how often */
-  uint32_t holds;
+  uint64_t *word; /* the word that holds the stream, and how often */
+  uint64_t holds;
   ringcast_device_ptr word_address;
   struct perf_children children;
   /* The writer's alone: */
@@ -90,7 +90,7 @@ static void await_device(struct gpu *gpu) {
 
 /* Later work on the stream starts with let_go, which returns the time of that work. */
 static void hold(struct gpu *gpu) {
-  must_cuda(gpu, gpu->cuda.wait_value(gpu->stream, gpu->word_address, ++gpu->holds, 0), "cuStreamWaitValue32");
+  must_cuda(gpu, gpu->cuda.wait_value(gpu->stream, gpu->word_address, ++gpu->holds, 0), "cuStreamWaitValue64");
 }
 
 static double let_go(struct gpu *gpu) {

@@ -195,8 +195,6 @@ FIRST_VERSION(cuMemcpyHtoDAsync)
 FIRST_VERSION(cuMemcpyDtoHAsync)
 FIRST_VERSION(cuStreamWriteValue64)
 FIRST_VERSION(cuStreamWaitValue64)
-FIRST_VERSION(cuStreamWriteValue32)
-FIRST_VERSION(cuStreamWaitValue32)
 FIRST_VERSION(cuStreamDestroy)
 FIRST_VERSION(cuEventDestroy)
 

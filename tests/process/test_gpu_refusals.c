@@ -143,7 +143,7 @@ static const struct lack {
     {NULL, NULL, "cuMemHostGetDevicePointer", 999, "cuMemHostGetDevicePointer"},
     {NULL, NULL, "cuMemcpyHtoDAsync", 999, "first copy"},
     {"FAKE_CUDA_STUCK_WORDS", "1", NULL, 0, "not woken"},
-    {"FAKE_CUDA_WITHOUT", "cuStreamWaitValue64,cuStreamWaitValue32", NULL, 0, "no stream operations"},
+    {"FAKE_CUDA_WITHOUT", "cuStreamWaitValue64", NULL, 0, "no stream operations"},
     {"RINGCAST_DISABLE", "cuda_pool", NULL, 0, "cuda_pool"},
     {"RINGCAST_DISABLE", "cuda_register", NULL, 0, "cuda_register"},
     {"RINGCAST_GPU_POOL_BYTES", "0", NULL, 0, "RINGCAST_GPU_POOL_BYTES is 0: no device pool"},

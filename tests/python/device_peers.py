@@ -207,10 +207,10 @@ class Gate:
     def close_for(self, stream):
         handle = ctypes.c_void_p(stream.cuda_stream if stream else 0)
         with self.torch._on(0):
-            self.torch.check(self.driver.cuStreamWaitValue32_v2(handle, self.word, ctypes.c_uint32(1), 0))
+            self.torch.check(self.driver.cuStreamWaitValue64_v2(handle, self.word, ctypes.c_uint64(1), 0))
 
     def open(self):
-        self.memory[:4] = b"\1\0\0\0"
+        self.memory[0] = 1  # of a word of 64 bits, little-endian
 
     def end(self):
         self.torch.cuda.synchronize()

@@ -133,36 +133,6 @@ def test_memory_that_is_dropped_in_a_capture_goes_after_it(alone):
     assert alone(drop_in_capture) == ([1, 1, 1], 0)
 
 
-def drop_after_stream(state):
-    torch, side = state["torch"], state["torch"].cuda.Stream()
-    pair(state)
-    receive_other(state, np.zeros(3))
-    gc.collect()
-    torch._forget_dropped()
-    torch.cuda.synchronize()
-    before = peers.live("allocations")
-    received = receive_other(state, np.arange(5000.0))
-    with torch.cuda.stream(side):
-        tensor = torch.from_dlpack(received)
-        copy = copied(torch, tensor)
-    with torch._on(0):
-        torch.check(torch.driver().cuStreamDestroy_v2(ctypes.c_void_p(side.cuda_stream)))
-    waits = peers.calls("cuCtxSynchronize")[0]
-    del tensor, received
-    gc.collect()
-    waits = peers.calls("cuCtxSynchronize")[0] - waits
-    same = (copy.numpy() == np.arange(5000.0)).all()
-    copy.memory.stream = torch.cuda.current_stream()  # its own is gone
-    del copy
-    torch._forget_dropped()
-    torch.cuda.synchronize()
-    return same, waits, peers.live("allocations") - before
-
-
-def test_a_stream_that_is_gone_is_waited_for_with_all_others(alone):
-    assert alone(drop_after_stream) == (True, 1, 0)
-
-
 def drop_where_calls_fail(state, nth):
     """Its stream can't be told to wait for the other one: for want of memory, once, or as long as that is."""
     torch, side, left = state["torch"], state["torch"].cuda.Stream(), []
