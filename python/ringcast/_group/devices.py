@@ -9,16 +9,12 @@ Large ones may go as without ringcast even so (RINGCAST_GPU_ROUTE_BYTES): by the
 of one device's memory, while a broadcast of NCCL passes it on from device to device.
 """
 
-import dataclasses
 import struct
 import sys
 from typing import Any
 
 import ringcast
 from ringcast._group import config
-
-# How deep, and among how many, a tensor is looked for.
-_DEPTH, _MOST_ITEMS = 4, 64
 
 
 def may_carry() -> bool:
@@ -55,24 +51,3 @@ def has_device(frame: Any) -> bool:
 def _has_used_cuda() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
-
-
-def has_cuda_tensor(value: Any) -> bool:
-    """Whether there is one in it, not too deep: of who could send it as well without knowing."""
-    return _has_used_cuda() and _look_into(value, _DEPTH)
-
-
-def _look_into(value: Any, depth: int) -> bool:
-    if isinstance(value, sys.modules["torch"].Tensor):
-        return bool(value.is_cuda)
-    if depth == 0:
-        return False
-    if isinstance(value, dict):
-        inside = list(value.values())
-    elif isinstance(value, (list, tuple)):
-        inside = list(value[:_MOST_ITEMS])
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inside = list(vars(value).values()) if hasattr(value, "__dict__") else []
-    else:
-        return False
-    return any(_look_into(item, depth - 1) for item in inside[:_MOST_ITEMS])

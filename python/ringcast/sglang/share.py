@@ -17,7 +17,6 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group import devices
 from ringcast._group.config import whole
 from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
@@ -228,23 +227,26 @@ class _Sharing:
     def _compute(self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str]) -> Any:
         try:
             value = compute()
-            # A value with hashes is hashed in the frame; a value without may stay on the device.
-            direct = hash is None and end.carries_cuda and devices.has_cuda_tensor(value)
-            packed = None if direct else pack(value, hash)
         except BaseException as error:
             return self._refuse(end, number, error)
-        outcome = None if packed is not None else self._send_at_once(end, number, value)
-        if outcome is not None:
-            return outcome
+        if hash is None and end.carries_cuda:  # tensors on a device may stay there, which no PackedFrame can
+            end.number(number)
+            try:
+                end.send(value, SHARE, timeout=0)
+                return value, None
+            except TimeoutError:  # there is no room, or its pickling raised a TimeoutError, as packing will
+                pass
+            except Exception as error:
+                return error
         try:
-            sent = packed if packed is not None else pack(value)
+            packed = pack(value, hash)
         except BaseException as error:
             return self._refuse(end, number, error)
         try:
-            self._send(end, number, lambda: end.send(sent, SHARE, timeout=0))
+            self._send(end, number, lambda: end.send(packed, SHARE, timeout=0))
         except Exception as error:
             return error
-        return value, None if hash is None else sent.hashes
+        return value, None if hash is None else packed.hashes
 
     def _refuse(self, end: Source, number: int, failure: BaseException) -> Exception:
         """Send the others the error. Returns an Exception, for result(); raises a KeyboardInterrupt and its like."""
@@ -253,17 +255,6 @@ class _Sharing:
         if isinstance(failure, Exception):
             return failure
         raise failure
-
-    def _send_at_once(self, end: Source, number: int, value: Any) -> Any:
-        """Send the value unpacked. None: there is no room, or its pickling raised a TimeoutError, as packing will."""
-        end.number(number)
-        try:
-            end.send(value, SHARE, timeout=0)
-        except TimeoutError:
-            return None
-        except Exception as error:
-            return error
-        return value, None
 
     def _send(self, end: Source, number: int, attempt: Callable[[], None]) -> None:
         while True:
