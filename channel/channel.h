@@ -25,7 +25,6 @@ struct rc_liveness {
   int64_t checked;          /* when all other readers were last checked */
   uint64_t joining;         /* the owner word of the first joining reader */
   int64_t joining_since;    /* when the word in `joining` was first seen */
-  uint32_t reap_turn;       /* counts calls, and so chooses the slot whose evicted reader is checked */
   struct rc_poller *poller; /* watches all readers; NULL until ringcast_writer_check or _fd */
   uint32_t first, count;    /* the queue of departed readers that ringcast_writer_check has yet to report */
   struct ringcast_peer queue[RC_MAX_DEPARTED];
@@ -196,8 +195,8 @@ bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringca
 /* Starts the clock, unless it runs: a reserve waits until no cursor is below `wanted`. */
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted);
 
-/* Frees the slots of readers that died while joining and, within some calls, of readers that died after eviction.
- * Evicts a reader that is stuck in joining. */
+/* Frees the slots of readers that died while joining, and evicts a reader that is stuck in joining. A reader that died
+ * after its eviction blocks no frame; the next reader that finds no free slot frees that slot. */
 void rc_liveness_reap_joining(ringcast_writer *writer);
 
 /* The watch of the present blocker; NULL: the blocker has just left. */

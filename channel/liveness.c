@@ -124,7 +124,7 @@ void rc_liveness_reap_dead(ringcast_writer *writer) {
   }
 }
 
-/* ---- Joining, or already evicted -------------------------------------------------------------------------------- */
+/* ---- Joining ---------------------------------------------------------------------------------------------------- */
 
 /* A reader stopped in joining blocks every grant. Eviction loses nothing: the claim is refused, the reader claims
  * again. */
@@ -140,22 +140,16 @@ static void check_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner
   }
 }
 
-/* A reader that died while joining had no frames yet; the death of an evicted reader needs no report, because the
- * eviction was reported. Evicted readers do not block, so each call checks one slot for them: to ask /proc about many
- * processes takes longer than a wait. */
+/* A reader that died while joining had no frames yet, so its death needs no report. */
 void rc_liveness_reap_joining(ringcast_writer *writer) {
-  uint32_t slots = writer->ring.view.slots, turn = writer->liveness.reap_turn++ % slots;
-  bool checked = false;
-  for (uint32_t i = 0; i < slots; i++) {
+  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    enum rc_slot_state state = rc_owner_state(owner);
-    if (state != RC_SLOT_JOINING && (state != RC_SLOT_EVICTED || i != turn)) continue;
-    if (rc_owner_is_dead(owner)) {
-      rc_slot_reap(&writer->ring.view, i, owner);
-    } else if (state == RC_SLOT_JOINING && !checked) { /* one at a time: the first one blocks the grant */
+    if (rc_owner_state(owner) != RC_SLOT_JOINING) continue;
+    if (!rc_owner_is_dead(owner)) {
       check_joining(writer, i, owner, rc_now_ns());
-      checked = true;
+      return; /* one at a time: the first one blocks the grant */
     }
+    rc_slot_reap(&writer->ring.view, i, owner);
   }
 }
 

@@ -101,17 +101,6 @@ TEST(so_is_one_that_has_read_all) {
   }
 }
 
-TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
-  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
-  pid_t pids[4];
-  for (int i = 0; i < 4; i++) pids[i] = start_reader(writer);
-  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
-  for (int i = 0; i < 4; i++) kill_child(pids[i]);
-  ck_assert_uint_eq(peers_of(writer), 4);
-  for (int i = 0; i < 4; i++) rc_liveness_reap_joining(writer);
-  ck_assert_uint_eq(peers_of(writer), 0);
-}
-
 /* ---- Whose time it is ------------------------------------------------------------------------------------------- */
 
 static ringcast_reader *slow;
