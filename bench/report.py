@@ -239,11 +239,12 @@ def show_latency(raw):
 
 def show_wake(raw):
     head = ["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio", "CPU asleep"]
+    head += ["a futex's"]
 
     def cells(_, found):
         wake = found["wake_us"]
-        idle = f"{found['idle_cpu_percent']:.3f} %"
-        return [us(wake), us(wake["p99"]), us(found["futex_us"]), f"{found['ratio']:.2f}", idle]
+        idle = [f"{found[key]:.3f} %" for key in ("idle_cpu_percent", "futex_idle_cpu_percent")]
+        return [us(wake), us(wake["p99"]), us(found["futex_us"]), f"{found['ratio']:.2f}", *idle]
 
     return perf_table(head, raw["wake"], cells)
 

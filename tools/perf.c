@@ -48,7 +48,7 @@ static const char help[] =
     "  --sizes A,B,...    of a tensor, for gpu: up to 32 (default 1K to 256M, by powers of 4)\n"
     "  --readers N        1 to 256 (default 1; scale: the most readers, by default one per CPU but the writer's,\n"
     "                     at most 14)\n"
-    "  --seconds S        how long to measure (default 2; wake: and as long again with nothing sent; cadence: for\n"
+    "  --seconds S        how long to measure (default 2; wake: and twice as long with nothing sent; cadence: for\n"
     "                     each of the three ways; scale: for each number of readers, default 1; gpu: for each size,\n"
     "                     default 1)\n"
     "  --gap MS           cadence: from one send to the next, 0.01 to 60000 milliseconds (default 10)\n"

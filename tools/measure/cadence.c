@@ -36,6 +36,10 @@ enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000, WALKS = 3 };
 /* Of perf wake: long enough that every reader and the readers' CPUs are idle again. */
 static const double WAKE_GAP_MS = 0.5, WAKE_JITTER = 0.2;
 
+/* After the last message of a block the readers of a bare futex wake as often as a ring's idle reader, which looks
+ * whether the writer lives. */
+static const struct timespec SLICE = {.tv_nsec = 90 * 1000 * 1000};
+
 static const char *const names[WAYS] = {"ring", "futex", "spin"};
 
 /* What precedes the bytes of a message. */
@@ -67,8 +71,8 @@ struct cadence {
   const struct perf_options *options;
   enum way way, ways; /* the way of this block; the first `ways` ways are measured */
   int64_t spin_ns;    /* of the ring's readers; 0: the library's default, below 0: never */
-  double idle_s;      /* seconds without messages at the end of each block of the ring; 0: none */
-  double idle_percent;
+  double idle_s;      /* seconds without messages at the end of each block; 0: none */
+  double idle_percent[WAYS];
   bool oversubscribed;
   struct shared *shared;
   size_t shared_bytes;
@@ -104,8 +108,9 @@ static int64_t receive(const struct cadence *cadence, ringcast_reader *reader, s
 
 static int64_t await_word(const struct cadence *cadence, uint32_t value, struct stamp *stamp) {
   uint32_t *word = &cadence->shared->futex;
+  const struct timespec *slice = value == cadence->block ? &SLICE : NULL;
   while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) {
-    if (cadence->way == FUTEX) syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+    if (cadence->way == FUTEX) syscall(SYS_futex, word, FUTEX_WAIT, value, slice, NULL, 0);
     else perf_relax(cadence->oversubscribed);
   }
   int64_t now = perf_now_ns();
@@ -311,7 +316,7 @@ static void measure_block(struct cadence *cadence, enum way way, double done) {
   count(cadence, figures, cadence->block - 1, commit_ns);
   read_meter(cadence, &to);
   add_meters(figures, &from, &to);
-  if (way == RING && cadence->idle_s > 0) cadence->idle_percent += measure_idle(cadence) / ROUNDS;
+  if (cadence->idle_s > 0) cadence->idle_percent[way] += measure_idle(cadence) / ROUNDS;
   perf_stop(&cadence->children);
   ringcast_writer_close(cadence->writer);
   cadence->writer = NULL;
@@ -414,7 +419,7 @@ int perf_cadence(const struct perf_options *options) {
   return CLI_OK;
 }
 
-/* `ringcast perf wake`: the readers never spin, and each block of the ring ends with a time without messages. */
+/* `ringcast perf wake`: the readers never spin, and each block ends with a time without messages. */
 int perf_wake(const struct perf_options *asked) {
   static struct cadence cadence = {.ways = SPIN, .spin_ns = -1};
   struct perf_options options = *asked;
@@ -431,7 +436,8 @@ int perf_wake(const struct perf_options *asked) {
     json_percentiles(&json, "wake_us", rows[RING].wake, rows[RING].wake99);
     json_percentiles(&json, "futex_us", rows[FUTEX].wake, rows[FUTEX].wake99);
     json_number(&json, "ratio", ratio);
-    json_number(&json, "idle_cpu_percent", cadence.idle_percent);
+    json_number(&json, "idle_cpu_percent", cadence.idle_percent[RING]);
+    json_number(&json, "futex_idle_cpu_percent", cadence.idle_percent[FUTEX]);
     json_integer(&json, "wakes", wakes);
     json_close(&json, '}');
   } else {
@@ -439,7 +445,8 @@ int perf_wake(const struct perf_options *asked) {
     printf("%-30s %8.2f %8.2f\n", "ring", rows[RING].wake, rows[RING].wake99);
     printf("%-30s %8.2f %8.2f\n", "floor: a bare futex", rows[FUTEX].wake, rows[FUTEX].wake99);
     printf("\nratio to the futex %.3f; %lld wake-ups of each\n", ratio, (long long)wakes);
-    printf("while no message comes, a reader uses %.3f %% of a CPU\n", cadence.idle_percent);
+    printf("while no message comes, a reader uses %.3f %% of a CPU, and a futex with the same slices %.3f %%\n",
+           cadence.idle_percent[RING], cadence.idle_percent[FUTEX]);
   }
   return CLI_OK;
 }
