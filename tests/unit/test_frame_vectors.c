@@ -5,7 +5,7 @@
 #include <glob.h>
 #include <inttypes.h>
 
-#include "tests/support/object_text.h"
+#include "ringcast/object.h"
 #include "tests/support/suite.h"
 
 enum { MOST_JSON = 8192, GOOD = 23, DAMAGED = 59 }; /* or more */
@@ -17,7 +17,6 @@ struct vector {
   uint8_t *frame; /* a block of exactly its size */
   size_t bytes;
   char json[MOST_JSON];
-  bool damaged;
 };
 
 static size_t file_read(const char *path, void *out, size_t most) {
@@ -29,6 +28,17 @@ static size_t file_read(const char *path, void *out, size_t most) {
   return bytes;
 }
 
+/* What a nested value means is left out: test_object reads its tokens, and the reader in Python all of it. */
+static void without_values(char *json) {
+  for (char *object = json; (object = strstr(object, "{\"kind\": \"object\"")); object++) {
+    char *value = strstr(object, ", \"value\": "), *end = strchr(object, '\n') - 1;
+    end -= *end == ',';
+    memmove(value, end, strlen(end) + 1);
+  }
+}
+
+static bool is_damaged(const char *path) { return strstr(path, "/bad-"); }
+
 static void vector_open(struct vector *vector, const char *path) {
   static uint8_t content[MOST_JSON];
   char json[4096];
@@ -36,8 +46,8 @@ static void vector_open(struct vector *vector, const char *path) {
   vector->frame = malloc(vector->bytes);
   memcpy(vector->frame, content, vector->bytes);
   snprintf(json, sizeof json, "%.*s.json", (int)(strlen(path) - strlen(".bin")), path);
-  file_read(json, vector->json, sizeof vector->json - 1);
-  vector->damaged = strstr(vector->json, "\n  \"damaged\": true\n") != NULL;
+  if (!is_damaged(path)) file_read(json, vector->json, sizeof vector->json - 1);
+  without_values(vector->json);
 }
 
 /* Calls `body` with each vector that is damaged, or with each that is not. */
@@ -47,8 +57,9 @@ static void for_each_vector(bool damaged, void (*body)(const struct vector *)) {
   glob_t found;
   ck_assert_int_eq(glob("tests/vectors/*.bin", 0, NULL, &found), 0);
   for (size_t i = 0; i < found.gl_pathc; i++) {
+    if (is_damaged(found.gl_pathv[i]) != damaged) continue;
     vector_open(&vector, found.gl_pathv[i]);
-    if (vector.damaged == damaged) body(&vector), seen++;
+    body(&vector), seen++;
     free(vector.frame);
   }
   globfree(&found);
@@ -115,13 +126,8 @@ static void print_flags(FILE *out, uint32_t flags) {
   if (any) fprintf(out, "]");
 }
 
-static void print_parts(FILE *out, const struct ringcast_item *item) {
-  static struct object_text text;
-  uint32_t first = (uint32_t)item->scalar.i, parts = (uint32_t)((uint64_t)item->scalar.i >> 32);
-  text =
-      (struct object_text){.out = out, .left = {item->data, (const uint8_t *)item->data + item->bytes}, .part = first};
-  fprintf(out, ", \"first\": %" PRIu32 ", \"parts\": %" PRIu32 ", \"value\": ", first, parts);
-  print_object(&text);
+static void print_hex(FILE *out, const uint8_t *data, uint64_t bytes) {
+  for (uint64_t i = 0; i < bytes; i++) fprintf(out, "%02x", data[i]);
 }
 
 static void print_data(FILE *out, const struct ringcast_item *item) {
@@ -148,7 +154,10 @@ static void print_item(FILE *out, const struct ringcast_item *item) {
   case RINGCAST_ITEM_FLOAT: fprintf(out, ", \"bits\": \"%016" PRIx64 "\"", (uint64_t)item->scalar.i); break;
   case RINGCAST_ITEM_STR:
   case RINGCAST_ITEM_ERROR: fprintf(out, ", \"text\": \"%.*s\"", (int)item->bytes, (const char *)item->data); break;
-  case RINGCAST_ITEM_OBJECT: print_parts(out, item); break;
+  case RINGCAST_ITEM_OBJECT:
+    fprintf(out, ", \"first\": %" PRIu32 ", \"parts\": %" PRIu32, (uint32_t)item->scalar.i,
+            (uint32_t)((uint64_t)item->scalar.i >> 32));
+    break;
   case RINGCAST_ITEM_TENSOR:
     fprintf(out, ", \"dtype\": [%u, %u, %u]", item->dtype.code, item->dtype.bits, item->dtype.lanes);
     print_list(out, "shape", item->shape, item->ndim);
