@@ -23,8 +23,13 @@ struct target {
   struct rc_watch watch;
   _Atomic uint64_t value;
   uint64_t wanted;
-  int checks;
+  int check_result, checks; /* what a check finds, unless a process is watched */
 };
+
+static inline void set_up(struct target *target, int64_t spin_ns, int check_result) {
+  *target = (struct target){.wanted = 1, .check_result = check_result};
+  ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->cpus, spin_ns, 0), 0);
+}
 
 static inline int poll_target(void *context) {
   struct target *target = context;
@@ -34,7 +39,8 @@ static inline int poll_target(void *context) {
 static inline int check_target(void *context) {
   struct target *target = context;
   target->checks++;
-  return target->watch.pid == 0 || rc_watch_is_alive(&target->watch) ? -EAGAIN : -EOWNERDEAD;
+  if (target->watch.pid == 0) return target->check_result;
+  return rc_watch_is_alive(&target->watch) ? -EAGAIN : -EOWNERDEAD;
 }
 
 static inline int wait_for(struct target *target, int64_t timeout_ns) {
@@ -48,10 +54,9 @@ static inline struct target *make(pid_t peer) {
   struct rc_process process = {0};
   ck_assert_ptr_ne(target, MAP_FAILED);
   real = rc_os;
-  target->wanted = 1;
+  set_up(target, -1, -EAGAIN);
   if (peer) ck_assert_int_eq(rc_process_find(peer, &process), 0);
   rc_watch_init(&target->watch, process.pid, process.start, UINT64_MAX);
-  ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->cpus, -1, 0), 0);
   return target;
 }
 

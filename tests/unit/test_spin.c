@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether who waits spins, yields or sleeps at once: by the CPUs that there are, by how many wait, and by how long it
- * took lately. */
+ * took lately. And which of the CPU's own ways to wait is taken. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
 
 #include "ringcast/ringcast.h"
-#include "shm/topology.h"
+#include "shm/cpu_wait.h"
 #include "shm/os.h"
+#include "shm/topology.h"
 #include "shm/wait.h"
 #include "tests/support/fake_files.h"
-#include "tests/support/suite.h"
-#include "tests/support/waiter.h"
+#include "tests/support/wait.h"
 
 static void forget_environment(void) {
   unsetenv("RINGCAST_DISABLE"); /* each test here makes its own conditions */
@@ -204,6 +204,27 @@ TEST(more_than_1024_possible_cpus_are_counted) {
   rc_os.affinity = affinity_of_many;
   rc_cpus_enter(&shared);
   ck_assert_uint_eq(rc_cpus_count(&shared), 3);
+}
+
+/* ---- The CPU's own ways ----------------------------------------------------------------------------------------- */
+
+TEST(the_environment_switches_it_off) {
+  if (rc_cpu_wait_choose() == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU has nothing to switch off");
+  setenv("RINGCAST_DISABLE", "cpu_wait", 1);
+  ck_assert_int_eq(rc_cpu_wait_choose(), RC_CPU_PAUSE);
+}
+
+TEST(a_wait_in_the_cpu_ends_by_itself_and_reads_the_word_only) {
+  enum rc_cpu_wait how = rc_cpu_wait_choose();
+  if (how == RC_CPU_PAUSE) {
+    tell_skipped(__func__, "this CPU has no umwait, mwaitx or wfet (or a hypervisor hides them)");
+    return;
+  }
+  static const uint64_t word = 7; /* read-only memory, as frames are */
+  for (int i = 0; i < 1000; i++) {
+    rc_cpu_watch(how, &word);
+    rc_cpu_wait(how);
+  }
 }
 
 RUN_TESTS("spin", forget_environment, NULL)

@@ -1,21 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sleeping: the event, a death, cancelling, a signal and the time limit end it. */
+/* A wait: the event, a death, cancelling, a signal and the time limit end it; it leaves nothing behind, and needs no
+ * pidfds. */
 #define _GNU_SOURCE
 #include "shm/wait.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 
+#include "tests/support/leaks.h"
+#include "tests/support/seccomp.h"
+#include "tests/support/switches.h"
 #include "tests/support/wait.h"
 
-START_TEST(the_event_ends_it) {
+TEST(the_event_ends_it) {
   struct target *target = make(getppid());
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, give, target), 0);
   ck_assert_uint_eq(target->waiter.sleeps, 1);
   destroy(target);
 }
-END_TEST
 
 /* ---- Signallers without a fence --------------------------------------------------------------------------------- */
 
@@ -37,7 +41,7 @@ static int nap(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
   return naps == NAPS ? 0 : -ETIMEDOUT;
 }
 
-START_TEST(a_sleep_whose_signallers_have_no_fence_settles_first) {
+LOOP_TEST(a_sleep_whose_signallers_have_no_fence_settles_first, 0, 2) {
   stores_late = _i == 0;
   settling = make(getppid());
   const struct rc_wait how = {.poll = poll_target, .check = check_target, .context = settling, .unfenced = true};
@@ -47,13 +51,12 @@ START_TEST(a_sleep_whose_signallers_have_no_fence_settles_first) {
   ck_assert_int_eq(naps, stores_late ? 1 : NAPS);
   destroy(settling);
 }
-END_TEST
 
 /* ---- Death ------------------------------------------------------------------------------------------------------ */
 
 static void kill_and_wait(void *context) { kill_child(*(pid_t *)context); }
 
-START_TEST(the_death_of_the_peer_ends_it) {
+TEST(the_death_of_the_peer_ends_it) {
   for (int waited_for = 0; waited_for < 2; waited_for++) {
     pid_t peer = start_child(live_for_ever, NULL);
     struct target *target = make(peer);
@@ -65,7 +68,6 @@ START_TEST(the_death_of_the_peer_ends_it) {
     destroy(target);
   }
 }
-END_TEST
 
 static void kill_then_give(void *context) {
   struct target *target = context;
@@ -73,12 +75,11 @@ static void kill_then_give(void *context) {
   rc_store_release(&target->value, 1); /* without a signal, as if it had died on the way to it */
 }
 
-START_TEST(what_it_gave_before_it_died_is_had) {
+TEST(what_it_gave_before_it_died_is_had) {
   struct target *target = make(start_child(live_for_ever, NULL));
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, kill_then_give, target), 0);
   destroy(target);
 }
-END_TEST
 
 static void stop_peer(void *context) {
   pid_t peer = *(pid_t *)context;
@@ -86,14 +87,13 @@ static void stop_peer(void *context) {
   ck_assert_int_eq(waitpid(peer, NULL, WUNTRACED), peer);
 }
 
-START_TEST(a_stopped_peer_does_not_end_it) {
+TEST(a_stopped_peer_does_not_end_it) {
   pid_t peer = start_child(live_for_ever, NULL);
   struct target *target = make(peer);
   ck_assert_int_eq(wait_until_it_happens(target, 120000000, stop_peer, &peer), -ETIMEDOUT);
   kill_child(peer);
   destroy(target);
 }
-END_TEST
 
 /* ---- Cancelling, signals, being stopped ------------------------------------------------------------------------- */
 
@@ -108,19 +108,22 @@ static void cancel_elsewhere(void *context) {
   pthread_join(thread, NULL);
 }
 
-START_TEST(cancelling_ends_it) {
+TEST(cancelling_ends_it) {
   struct target *target = make(getppid());
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, cancel_elsewhere, target), -ECANCELED);
+  for (int64_t timeout_ns = -1; timeout_ns <= 1; timeout_ns++) /* as any later one: RINGCAST_FOREVER, 0, 1 */
+    ck_assert_int_eq(wait_for(target, timeout_ns), -ECANCELED);
+  signal_value(target, 1); /* what is there can still be had */
+  ck_assert_int_eq(wait_for(target, 0), 0);
   destroy(target);
 }
-END_TEST
 
 static int wake_nobody(_Atomic uint32_t *word, int count) {
   (void)word, (void)count;
   return 0;
 }
 
-START_TEST(a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up) {
+TEST(a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up) {
   struct target *target = make(0);
   uint32_t value = rc_eventcount_prepare(&target->event); /* another waiter, asleep on this from here on */
   rc_os.futex_wake = wake_nobody;                         /* as far as it comes */
@@ -130,7 +133,6 @@ START_TEST(a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up) {
   ck_assert(rc_eventcount_is_asleep(&target->event));
   ck_assert(rc_wake(&target->event));
 }
-END_TEST
 
 static _Atomic bool over;
 static pthread_t interrupter;
@@ -151,7 +153,7 @@ static void start_interrupting(void *context) {
 
 static void note_signal(int number) { (void)number; }
 
-START_TEST(a_signal_handler_ends_it_also_one_with_restart) {
+LOOP_TEST(a_signal_handler_ends_it_also_one_with_restart, 0, 2) {
   struct target *target = make(getppid());
   pthread_t self = pthread_self();
   sigaction(SIGUSR1, &(struct sigaction){.sa_handler = note_signal, .sa_flags = _i ? SA_RESTART : 0}, NULL);
@@ -161,7 +163,6 @@ START_TEST(a_signal_handler_ends_it_also_one_with_restart) {
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, give, target), 0); /* and nothing is lost */
   destroy(target);
 }
-END_TEST
 
 /* Once the parent sleeps it is stopped, continued, and, when it sleeps again, given what it waits for. */
 static void stop_parent_and_go_on(void *context) {
@@ -177,7 +178,7 @@ static void stop_parent_and_go_on(void *context) {
 
 static void start_stopper(void *context) { start_child(stop_parent_and_go_on, context); }
 
-START_TEST(being_stopped_and_continued_does_not_end_it) {
+TEST(being_stopped_and_continued_does_not_end_it) {
   struct target *target = make(getppid());
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, start_stopper, target), 0);
   int status;
@@ -185,11 +186,10 @@ START_TEST(being_stopped_and_continued_does_not_end_it) {
   ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   destroy(target);
 }
-END_TEST
 
 /* ---- Time ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
+TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
   struct target *target = make(getppid());
   const int64_t timeouts[] = {1, 1000, 1000000, 3000000, 20000000};
   for (int i = 0; i < 100; i++) {
@@ -202,21 +202,100 @@ START_TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
   ck_assert_int_eq(rc_os.futex_wake(&target->event.word, INT_MAX), 0); /* no wait is left in the kernel */
   destroy(target);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("wait");
-  TCase *tests = add_case(suite, "ends");
-  tcase_add_test(tests, the_event_ends_it);
-  tcase_add_loop_test(tests, a_sleep_whose_signallers_have_no_fence_settles_first, 0, 2);
-  tcase_add_test(tests, the_death_of_the_peer_ends_it);
-  tcase_add_test(tests, what_it_gave_before_it_died_is_had);
-  tcase_add_test(tests, a_stopped_peer_does_not_end_it);
-  tcase_add_test(tests, cancelling_ends_it);
-  tcase_add_test(tests, a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up);
-  tcase_add_loop_test(tests, a_signal_handler_ends_it_also_one_with_restart, 0, 2);
-  tcase_add_test(tests, being_stopped_and_continued_does_not_end_it);
-  tests = add_case(suite, "time");
-  tcase_add_test(tests, it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must);
-  return run_suite(suite);
+TEST(a_wait_that_is_over_at_once_asks_nothing) {
+  struct target target;
+  set_up(&target, -1, -EAGAIN);
+  target.wanted = 0;
+  ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), 0);
+  ck_assert_int_eq(target.checks, 0);
 }
+
+/* A bad verdict of the check ends each wait, and is not kept back until the slice is over. */
+TEST(a_wait_in_vain_ends_with_its_timeout_or_as_the_check_says) {
+  static const int64_t spins[] = {-1, 0, 1000, INT64_MAX};
+  struct target target;
+  for (int i = 0; i < 4; i++) {
+    set_up(&target, spins[i], -EAGAIN);
+    ck_assert_int_eq(wait_for(&target, 0), -EAGAIN);
+    ck_assert_int_eq(wait_for(&target, 1), -ETIMEDOUT);
+    ck_assert_int_eq(wait_for(&target, 5000000), -ETIMEDOUT);
+    set_up(&target, spins[i], -EOWNERDEAD);
+    for (int checks = 1; checks <= 3; checks++) {
+      ck_assert_int_eq(wait_for(&target, checks == 3 ? RINGCAST_FOREVER : checks), -EOWNERDEAD);
+      ck_assert_int_eq(target.checks, checks);
+    }
+  }
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------------- */
+
+TEST(nothing_leaks_and_nothing_is_handed_on_by_exec) {
+  int descriptors = open_descriptors();
+  for (int i = 0; i < 200; i++) {
+    bool ours[64];
+    for (int fd = 0; fd < 64; fd++) ours[fd] = fcntl(fd, F_GETFD) < 0;
+    struct target *target = make(getppid());
+    if (i % 3) ck_assert_int_eq(wait_for(target, i % 3 * 1000), -ETIMEDOUT);
+    if (i % 2) signal_value(target, 0);
+    int count = 0;
+    for (int fd = 0; fd < 64; fd++)
+      if (ours[fd] && fcntl(fd, F_GETFD) >= 0) {
+        ck_assert_int_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
+        count++;
+      }
+    ck_assert_int_eq(count, i % 3 == 0 ? 0 : has_pidfds());
+    destroy(target);
+  }
+  ck_assert_int_eq(open_descriptors(), descriptors);
+}
+
+/* ---- What can be refused ---------------------------------------------------------------------------------------- */
+
+static int no_pidfd(int32_t pid) {
+  (void)pid;
+  return -ENOSYS;
+}
+
+enum { NO_PIDFD, PIDFD_OFF, PIDFD_FORBIDDEN, LACKS };
+
+static bool take_away(int what) {
+  if (what == NO_PIDFD) rc_os.pidfd_open = no_pidfd;
+  else if (what == PIDFD_OFF) disable_too("pidfd");
+  else return forbid_call(SYS_pidfd_open) == 0;
+  return true;
+}
+
+struct lack {
+  struct target *target;
+  int what;
+};
+
+static void do_without(void *context) {
+  struct lack *lack = context;
+  struct target *target = lack->target;
+  if (!take_away(lack->what)) {
+    tell_skipped("without_pidfds_a_death_is_told_all_the_same", "no seccomp");
+    return;
+  }
+  child_must(wait_for(target, 2000000) == -ETIMEDOUT);
+  rc_os.futex_wait = happen_and_wait;
+  happening = give;
+  of_it = target;
+  child_must(wait_for(target, RINGCAST_FOREVER) == 0);
+  target->value = 0;
+  happening = kill_peer;
+  of_it = &target->watch.pid;
+  child_must(wait_for(target, RINGCAST_FOREVER) == -EOWNERDEAD);
+}
+
+LOOP_TEST(without_pidfds_a_death_is_told_all_the_same, 0, LACKS) {
+  pid_t peer = start_child(live_for_ever, NULL);
+  struct lack lack = {.target = make(peer), .what = _i};
+  child_must_succeed(start_child(do_without, &lack));
+  kill(peer, SIGKILL);
+  ck_assert_int_eq(waitpid(peer, NULL, 0), peer);
+  destroy(lack.target);
+}
+
+RUN_TESTS("wait", NULL, NULL)
