@@ -4,11 +4,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "ringcast/ringcast.h"
 #include "tests/support/children.h"
-#include "tests/support/leaks.h"
+#include "tests/support/handles.h"
 #include "tests/support/pattern.h"
-#include "tests/support/suite.h"
 #include "tests/support/switches.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -28,11 +26,9 @@ struct stream {
 /* Reads the whole stream; then nothing more may come but the writer's end. */
 static void read_stream(void *context) {
   const struct stream *stream = context;
-  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = stream->spin_ns};
-  ringcast_reader *reader;
   struct ringcast_frame frame;
-  int descriptors = open_descriptors();
-  child_must(ringcast_reader_attach_ex(stream->handle, &options, &reader) == 0);
+  remember();
+  ringcast_reader *reader = reader_at(stream->handle, .spin_ns = stream->spin_ns);
   for (uint64_t n = 0; n < stream->frames; n++) {
     child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
     child_must(frame.kind == (uint16_t)n);
@@ -42,7 +38,7 @@ static void read_stream(void *context) {
   }
   child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == -EPIPE);
   ringcast_reader_close(reader);
-  child_must(open_descriptors() == descriptors);
+  nothing_is_left();
 }
 
 static void write_stream(ringcast_writer *writer, const struct stream *stream) {
@@ -57,12 +53,9 @@ static void write_stream(ringcast_writer *writer, const struct stream *stream) {
 }
 
 static void broadcast(uint32_t readers, uint64_t capacity, uint64_t frames, int64_t spin_ns) {
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity, .spin_ns = spin_ns};
-  ringcast_writer *writer;
-  struct ringcast_info info = {.size = sizeof info};
   pid_t children[8];
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
+  ringcast_writer *writer = writer_of(.capacity = capacity, .spin_ns = spin_ns);
+  struct ringcast_info info = info_of(writer);
   struct stream stream = {
       .handle = ringcast_writer_handle(writer), .frames = frames, .most = (size_t)info.ring_frame, .spin_ns = spin_ns};
   for (uint32_t i = 0; i < readers; i++) children[i] = start_child(read_stream, &stream);
@@ -110,10 +103,8 @@ static void visit(void *context) {
 
 TEST(readers_come_and_go_in_mid_stream) {
   enum { VISITORS = 3 };
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 16 * 1024};
-  ringcast_writer *writer;
   struct stream streams[VISITORS];
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  ringcast_writer *writer = writer_of(.capacity = 16 * 1024);
   for (uint64_t i = 0; i < VISITORS; i++) {
     streams[i] = (struct stream){.handle = ringcast_writer_handle(writer), .seed = i};
     start_child(visit, &streams[i]);

@@ -7,23 +7,20 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "ringcast/ringcast.h"
 #include "shm/environment.h"
 #include "tests/support/children.h"
-#include "tests/support/leaks.h"
+#include "tests/support/handles.h"
+#include "tests/support/pattern.h"
 #include "tests/support/shared_memory.h"
-#include "tests/support/suite.h"
 
-static ringcast_writer *make_writer(uint64_t capacity) {
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity, .readers = 8};
-  ringcast_writer *writer;
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  return writer;
-}
+static const uint64_t MIB = 1 << 20;
+
+static ringcast_writer *make_writer(uint64_t capacity) { return writer_of(.capacity = capacity, .readers = 8); }
 
 struct party {
   char handle[96];
   ringcast_writer *writer;
+  size_t bytes; /* of a frame */
   struct gate gate, done;
 };
 
@@ -40,41 +37,49 @@ static void free_party(struct party *party) {
 
 /* ---- The writer goes -------------------------------------------------------------------------------------------- */
 
+static void send(ringcast_writer *writer, uint64_t number, size_t bytes) {
+  struct ringcast_span span;
+  ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, RINGCAST_FOREVER, &span), 0);
+  pattern_fill(span.data, bytes, number);
+  ck_assert_int_eq(ringcast_writer_commit(writer, bytes, 0), 0);
+}
+
+static void must_come(ringcast_reader *reader, uint64_t number, size_t bytes) {
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
+  ck_assert_uint_eq(frame.bytes, bytes);
+  ck_assert(pattern_matches(frame.data, bytes, number));
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+}
+
 /* A writer in a child: hands its handle over, sends three frames when the reader is there, opens a fourth, and waits.
  */
 static void be_a_writer_that_stops_halfway(void *context) {
   struct party *party = context;
   struct ringcast_span span;
-  ringcast_writer *writer;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536};
-  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  ringcast_writer *writer = writer_of(.capacity = 65536, .spill_bytes = 64 * MIB);
   child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
   child_must(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER) == 1);
-  for (int i = 0; i < 3; i++) child_must(ringcast_writer_send(writer, &i, sizeof i, 0, RINGCAST_FOREVER) == 0);
-  child_must(ringcast_writer_reserve(writer, 1000, RINGCAST_FOREVER, &span) == 0);
-  memset(span.data, 0xff, 1000);
+  for (uint64_t i = 0; i < 3; i++) send(writer, i, party->bytes);
+  child_must(ringcast_writer_reserve(writer, party->bytes + 1000, RINGCAST_FOREVER, &span) == 0);
+  memset(span.data, 0xff, party->bytes + 1000);
   gate_wait(&party->gate);
 }
 
-LOOP_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end, 0, 2) {
+/* Small frames, and some beside the ring; the reader sleeps or spins. */
+LOOP_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end, 0, 4) {
   struct party party = make_party(NULL);
-  ringcast_reader *reader;
   struct ringcast_frame frame;
+  party.bytes = _i < 2 ? 4 : 4 * MIB;
   pid_t pid = start_child(be_a_writer_that_stops_halfway, &party);
   ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
-  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = _i == 0 ? 0 : (int64_t)1 << 60};
-  ck_assert_int_eq(ringcast_reader_attach_ex(party.handle, &options, &reader), 0);
-  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  ringcast_reader *reader = reader_at(party.handle, .spin_ns = _i % 2 == 0 ? 0 : (int64_t)1 << 60);
+  must_come(reader, 0, party.bytes);
   uint64_t lag;
   do ck_assert_int_eq(ringcast_reader_lag(reader, &lag), 0);
-  while (lag < 128); /* until all three are there */
+  while (lag < 2 * RC_FRAME_ALIGN); /* until all three are there */
   kill_child(pid);
-  for (int i = 1; i < 3; i++) {
-    ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
-    ck_assert_mem_eq(frame.data, &i, sizeof i);
-    ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
-  }
+  for (uint64_t i = 1; i < 3; i++) must_come(reader, i, party.bytes);
   ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EPIPE);
   ringcast_reader_close(reader);
@@ -84,9 +89,7 @@ LOOP_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end, 0, 2) {
 
 static void be_a_writer_that_sends_nothing(void *context) {
   struct party *party = context;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536};
-  ringcast_writer *writer;
-  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  ringcast_writer *writer = writer_of(.capacity = 65536);
   child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
   for (;;) pause();
 }
@@ -135,9 +138,7 @@ TEST(readers_asleep_when_the_writer_is_killed_are_told) {
 
 static void be_a_reader_that_stalls(void *context) {
   struct party *party = context;
-  struct ringcast_reader_options options = {.size = sizeof options, .name = "stalled"};
-  ringcast_reader *reader;
-  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
+  ringcast_reader *reader = reader_at(party->handle, .name = "stalled");
   gate_wait(&party->gate);
   ringcast_reader_close(reader);
 }
@@ -148,23 +149,27 @@ static void fill(ringcast_writer *writer) {
   ck_assert_int_eq(result, -EAGAIN);
 }
 
-TEST(a_dead_reader_that_holds_the_ring_back_is_named) {
-  ringcast_writer *writer = make_writer(4096);
+/* What it holds back is the ring, or spill memory. */
+LOOP_TEST(a_dead_reader_that_holds_the_writer_back_is_named, 0, 2) {
+  ringcast_writer *writer = writer_of(.capacity = 4096, .spill_bytes = 8 * MIB);
+  size_t bytes = _i == 0 ? 1 : 5 * MIB;
   struct party party = make_party(writer);
   struct ringcast_peer peer = {.size = sizeof peer};
   struct ringcast_span span;
   pid_t pid = start_child(be_a_reader_that_stalls, &party);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
-  fill(writer);
+  if (_i == 0) fill(writer);
+  else send(writer, 0, bytes);
   ck_assert_int_eq(kill(pid, SIGKILL), 0); /* a zombie from here on: nobody has waited for it */
-  ck_assert_int_eq(ringcast_writer_reserve(writer, 1, RINGCAST_FOREVER, &span), -EOWNERDEAD);
+  if (_i == 1) send(writer, 1, 2 * MIB);   /* there is room for that */
+  ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, RINGCAST_FOREVER, &span), -EOWNERDEAD);
   ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "stalled"));
   ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "died"));
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_int_eq(peer.pid, pid);
   ck_assert_uint_eq(peer.state, RINGCAST_PEER_DEAD);
   for (int i = 0; i < 3; i++) /* and again, however short the wait */
-    ck_assert_int_eq(ringcast_writer_reserve(writer, 1, i, &span), -EOWNERDEAD);
+    ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, i, &span), -EOWNERDEAD);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), -EAGAIN); /* the dead do not count */
   ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), -EAGAIN);
@@ -276,12 +281,11 @@ static void be_a_reader_for_ever(void *context) {
   for (;;) pause();
 }
 
+/* Half of it is the ring, and half of it a frame beside the ring. */
 static void be_a_big_writer_for_ever(void *context) {
   struct party *party = context;
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = 512 << 20, .memory = RINGCAST_MEMORY_PAGES};
-  ringcast_writer *writer;
-  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  ringcast_writer *writer = writer_of(.capacity = 256 * MIB, .memory = RINGCAST_MEMORY_PAGES, .spill_bytes = 256 * MIB);
+  send(writer, 0, 256 * MIB - 16);
   child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
   for (;;) pause();
 }
@@ -301,20 +305,6 @@ TEST(the_memory_goes_with_the_last_process_however_they_die) {
     await_shared_memory_below(before + 200 * 1024);
     free_party(&party);
   }
-}
-
-TEST(a_thousand_rings_and_readers_leave_no_descriptor_and_no_mapping) {
-  int descriptors = open_descriptors(), mappings = ring_mappings();
-  for (int i = 0; i < 1000; i++) {
-    ringcast_writer *writer = make_writer(4096);
-    ringcast_reader *reader;
-    ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
-    if (i % 2) ringcast_reader_close(reader);
-    ringcast_writer_close(writer);
-    if (i % 2 == 0) ringcast_reader_close(reader);
-  }
-  ck_assert_int_eq(open_descriptors(), descriptors);
-  ck_assert_int_eq(ring_mappings(), mappings);
 }
 
 RUN_TESTS("lifecycle", NULL, NULL)

@@ -35,19 +35,12 @@ struct board {
 static struct board *board;
 
 static ringcast_writer *make_writer(uint64_t capacity) {
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity, .spin_ns = board->spin_ns};
-  ringcast_writer *writer;
-  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  ringcast_writer *writer = writer_of(.capacity = capacity, .spin_ns = board->spin_ns);
   strcpy(board->handle, ringcast_writer_handle(writer));
   return writer;
 }
 
-static ringcast_reader *attach(void) {
-  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = board->spin_ns};
-  ringcast_reader *reader;
-  child_must(ringcast_reader_attach_ex(board->handle, &options, &reader) == 0);
-  return reader;
-}
+static ringcast_reader *attach(void) { return reader_at(board->handle, .spin_ns = board->spin_ns); }
 
 /* ---- Nobody sleeps: no call ------------------------------------------------------------------------------------- */
 
@@ -241,12 +234,6 @@ static void write_through_the_gate(void *context) {
   }
 }
 
-static void read_one(ringcast_reader *reader) {
-  struct ringcast_frame frame;
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
-}
-
 TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
   struct party party = {.gate = gate_make()};
   pid_t pid = start_child(write_through_the_gate, &party);
@@ -259,17 +246,17 @@ TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
     await_sleep(pid);
     wakes = 0;
     while (reader->ring.cursor + RC_FRAME_ALIGN < control->wanted) {
-      read_one(reader);
+      take_one(reader);
       ck_assert_int_eq(wakes, 0);
     }
-    read_one(reader);
+    take_one(reader);
     ck_assert_int_eq(wakes, 1);
     await(0, 2 * n);
-    read_one(reader);
+    take_one(reader);
     ck_assert_int_le(wakes, 2); /* as above */
     wakes = 0;
     int more = 0;
-    for (; ringcast_reader_lag(reader, &lag) == 0 && lag > 0; more++) read_one(reader);
+    for (; ringcast_reader_lag(reader, &lag) == 0 && lag > 0; more++) take_one(reader);
     ck_assert_int_gt(more, 0);
     ck_assert_int_eq(wakes, 0);
     gate_open(&party.gate);

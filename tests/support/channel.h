@@ -6,16 +6,9 @@
 #include "tests/support/handles.h"
 
 static inline ringcast_writer *make_writer(uint64_t capacity, uint32_t readers) {
-  ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity, .readers = readers};
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  return writer;
+  return writer_of(.capacity = capacity, .readers = readers);
 }
 
-static inline ringcast_reader *attach(ringcast_writer *writer) {
-  ringcast_reader *reader = NULL;
-  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
-  return reader;
-}
+static inline ringcast_reader *attach(ringcast_writer *writer) { return reader_of(writer, .leases = 1); }
 
 #endif

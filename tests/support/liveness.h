@@ -9,15 +9,7 @@
 #define SECOND ((int64_t)1000000000)
 
 static inline ringcast_writer *make(uint32_t on_death, uint32_t on_slow, int64_t slow_ns) {
-  ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {.size = sizeof options,
-                                            .capacity = 4096,
-                                            .readers = 4,
-                                            .on_death = on_death,
-                                            .on_slow = on_slow,
-                                            .slow_ns = slow_ns};
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  return writer;
+  return writer_of(.capacity = 4096, .readers = 4, .on_death = on_death, .on_slow = on_slow, .slow_ns = slow_ns);
 }
 
 static inline int fill(ringcast_writer *writer, int64_t timeout_ns) {
@@ -39,9 +31,7 @@ struct party {
 
 static inline void read_nothing(void *context) {
   struct party *party = context;
-  ringcast_reader *reader;
-  struct ringcast_reader_options options = {.size = sizeof options, .name = "rank 2"};
-  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
+  reader_at(party->handle, .name = "rank 2");
   gate_open(&party->there);
   for (;;) pause();
 }

@@ -27,19 +27,25 @@ static inline uint64_t pattern_word(uint64_t number, size_t i) { return (number 
 
 static inline void pattern_fill(void *data, size_t bytes, uint64_t number) {
   uint8_t *out = data;
-  for (size_t i = 0; i < bytes; i += 8) {
+  size_t i = 0;
+  for (; i + 8 <= bytes; i += 8) {
     uint64_t word = pattern_word(number, i);
-    memcpy(out + i, &word, bytes - i < 8 ? bytes - i : 8);
+    memcpy(out + i, &word, 8);
   }
+  uint64_t last = pattern_word(number, i);
+  memcpy(out + i, &last, bytes - i);
 }
 
 static inline bool pattern_matches(const void *data, size_t bytes, uint64_t number) {
   const uint8_t *in = data;
-  for (size_t i = 0; i < bytes; i += 8) {
-    uint64_t word = pattern_word(number, i);
-    if (memcmp(in + i, &word, bytes - i < 8 ? bytes - i : 8) != 0) return false;
+  uint64_t word, wrong = 0;
+  size_t i = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    memcpy(&word, in + i, 8);
+    wrong |= word ^ pattern_word(number, i);
   }
-  return true;
+  word = pattern_word(number, i);
+  return wrong == 0 && memcmp(in + i, &word, bytes - i) == 0;
 }
 
 #endif

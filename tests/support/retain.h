@@ -19,10 +19,7 @@ struct retained {
 };
 
 static inline ringcast_reader *attach_as(ringcast_writer *writer, uint32_t flags) {
-  ringcast_reader *reader = NULL;
-  struct ringcast_reader_options options = {.size = sizeof options, .flags = flags, .leases = 2, .name = "rank 3"};
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
-  return reader;
+  return reader_of(writer, .flags = flags, .leases = 2, .name = "rank 3");
 }
 
 static inline ringcast_reader *attach_retainer(ringcast_writer *writer) {

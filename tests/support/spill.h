@@ -22,16 +22,7 @@ static inline ringcast_writer *make_writer(uint64_t spill_bytes) {
 }
 
 static inline ringcast_reader *attach(ringcast_writer *writer, uint32_t leases) {
-  ringcast_reader *reader = NULL;
-  struct ringcast_reader_options options = {.size = sizeof options, .leases = leases, .name = "rank 3"};
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
-  return reader;
-}
-
-static inline struct ringcast_info info_of(ringcast_writer *writer) {
-  struct ringcast_info info = {.size = sizeof info};
-  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
-  return info;
+  return reader_of(writer, .leases = leases, .name = "rank 3");
 }
 
 static inline int send(ringcast_writer *writer, uint64_t number, size_t bytes) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How long a reader stays away from the ring, what it learns from that, and when it does not stay away at all. */
-#include "channel/channel.h"
-
+#include "tests/support/handles.h"
 #include "tests/support/ring.h"
 
 /* ---- What is learnt --------------------------------------------------------------------------------------------- */
@@ -174,10 +173,8 @@ static ringcast_reader *receiver;
 
 /* The reader spins, on any machine. */
 static void open_channel(int64_t spin_ns) {
-  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = spin_ns};
-  struct ringcast_writer_options wish = {.size = sizeof wish, .capacity = CAPACITY};
-  ck_assert_int_eq(ringcast_writer_create_ex(&wish, &sender), 0);
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(sender), &options, &receiver), 0);
+  sender = writer_of(.capacity = CAPACITY);
+  receiver = reader_of(sender, .spin_ns = spin_ns);
   receiver->waiter.participants = rc_load_relaxed(&receiver->waiter.cpus->participants); /* relaxed: no other thread */
   receiver->waiter.oversubscribed = false;
 }

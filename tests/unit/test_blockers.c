@@ -27,12 +27,6 @@ static void at_each_sleep(void (*what)(int number)) {
   at_sleep = what;
 }
 
-static void read_one(ringcast_reader *reader) {
-  struct ringcast_frame frame;
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
-}
-
 static int try(ringcast_writer *writer, size_t bytes) {
   struct ringcast_span span;
   writer->waiter.checked = 0; /* as if it were long ago */
@@ -108,21 +102,16 @@ static ringcast_writer *held_back;
 
 /* In the later sleeps a minute passes. */
 static void read_in_first(int number) {
-  if (number == 1) read_one(slow);
+  if (number == 1) take_one(slow);
   else held_back->liveness.since -= 60 * SECOND;
 }
 
 /* In one and the same wait it is first the ring that lacks room, and then spill memory. */
 TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
   static uint8_t large[3 << 20];
-  struct ringcast_writer_options options = {.size = sizeof options,
-                                            .capacity = 4096,
-                                            .spill_bytes = 4 << 20,
-                                            .on_slow = RINGCAST_EVICT,
-                                            .slow_ns = 60 * SECOND};
-  SCOPED_WRITER writer = NULL;
   struct ringcast_span span;
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  SCOPED_WRITER writer =
+      writer_of(.capacity = 4096, .spill_bytes = 4 << 20, .on_slow = RINGCAST_EVICT, .slow_ns = 60 * SECOND);
   slow = attach(writer);
   held_back = writer;
   for (int i = 0; i < 2; i++) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
@@ -141,7 +130,7 @@ TEST(the_time_begins_anew_for_another_who_is_in_the_way) {
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   writer->liveness.since -= SECOND;
   ck_assert_int_eq(try(writer, 5), -ETIMEDOUT);
-  read_one(reader);
+  take_one(reader);
   ck_assert_int_eq(try(writer, 1000), -EAGAIN);
   writer->liveness.since -= SECOND;
   ck_assert_int_eq(try(writer, 1000), -ETIMEDOUT);
@@ -152,7 +141,7 @@ TEST(only_who_is_still_in_the_way_is_too_slow) {
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
   ringcast_reader *first = attach(writer), *second = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
-  for (int i = 0; i < 3; i++) read_one(second);
+  for (int i = 0; i < 3; i++) take_one(second);
   writer->liveness = (struct rc_liveness){.on_slow = RINGCAST_EVICT, .slow_ns = SECOND};
   ck_assert_int_eq(try(writer, 1000), -EAGAIN);
   writer->liveness.since -= SECOND;
@@ -195,19 +184,18 @@ static ringcast_reader *broken;
 
 static void break_and_read(int number) {
   if (number == 1) broken->ring.own->cursor = UINT64_MAX;
-  else if (number == 2) read_one(slow);
+  else if (number == 2) take_one(slow);
 }
 
 TEST(one_wait_is_enough_to_expel_somebody_and_wait_for_another) {
   SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
-  struct ringcast_stats stats = {.size = sizeof stats};
   broken = attach(writer);
   slow = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   at_each_sleep(break_and_read);
   ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(ringcast_reader_check(broken), -ESTALE);
-  ck_assert_int_eq(ringcast_writer_stats(writer, &stats), 0);
+  struct ringcast_stats stats = stats_of_writer(writer);
   ck_assert_uint_eq(stats.waits, 1); /* with one timeout */
   ringcast_reader_close(broken);
   ringcast_reader_close(slow);

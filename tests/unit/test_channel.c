@@ -9,9 +9,8 @@
 
 TEST(defaults_are_as_documented) {
   SCOPED_WRITER writer = NULL;
-  struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_writer_create(&writer), 0);
-  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
+  struct ringcast_info info = info_of(writer);
   ck_assert_uint_eq(info.capacity, rc_default_capacity());
   ck_assert(info.capacity >= 4 << 20 && info.capacity <= 32 << 20);
   ck_assert_uint_le(info.numa, RINGCAST_NUMA_NODE);
@@ -55,12 +54,10 @@ TEST(an_empty_ring_says_so_and_a_closed_one_differently) {
 
 TEST(a_full_ring_names_who_holds_it_back) {
   SCOPED_WRITER writer = make_writer(4096, 4);
-  ringcast_reader *reader;
-  struct ringcast_reader_options options = {.size = sizeof options, .name = "rank 3"};
   struct ringcast_peer peer = {.size = sizeof peer}, peers[4] = {{.size = sizeof *peers}};
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
+  ringcast_reader *reader = reader_of(writer, .name = "rank 3");
   int result, sent = 0;
   while ((result = ringcast_writer_send(writer, "x", 1, 0, 0)) == 0) sent++;
   ck_assert_int_eq(result, -EAGAIN);
@@ -122,8 +119,7 @@ TEST(a_tap_sees_all_and_takes_no_slot) {
     ck_assert_int_eq(ringcast_writer_send(writer, data, size, (uint16_t)i, 0), 0);
     ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), 0);
     ck_assert(frame.bytes == size && frame.kind == i && pattern_matches(frame.data, size, i));
-    ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-    ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+    take_one(reader);
   }
   ck_assert_int_eq(ringcast_tap_lost(tap, &bytes, &gaps), 0);
   ck_assert_uint_eq(bytes + gaps, 0);
@@ -164,11 +160,8 @@ TEST(a_readers_numbers_begin_with_it_and_not_with_the_last_owner_of_its_slot) {
 
 TEST(a_readers_name_cannot_break_a_line_of_a_log) {
   SCOPED_WRITER writer = make_writer(4096, 2);
-  SCOPED_READER reader = NULL;
-  struct ringcast_reader_options options = {.size = sizeof options,
-                                            .name = "evil\n\x1b[31m and far too long for the slot"};
   struct ringcast_peer peer = {.size = sizeof peer};
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
+  SCOPED_READER reader = reader_of(writer, .name = "evil\n\x1b[31m and far too long for the slot");
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_str_eq(peer.name, "evil??[31m and far too long for");
 }

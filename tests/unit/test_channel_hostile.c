@@ -34,18 +34,13 @@ static int seals_of_a_file_cut_short(int fd) {
 }
 
 static ringcast_writer *make_with_one_unsealed(int which) {
-  ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {.size = sizeof options,
-                                            .capacity = 8192,
-                                            .readers = 64,
-                                            .memory = RINGCAST_MEMORY_PAGES,
-                                            .spill_bytes = (uint64_t)4 << 20};
   true_seal = rc_os.seal;
   true_seals = rc_os.seals;
   unsealed = which;
   sealed = 0;
   rc_os.seal = seal_all_but_one;
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  ringcast_writer *writer =
+      writer_of(.capacity = 8192, .readers = 64, .memory = RINGCAST_MEMORY_PAGES, .spill_bytes = (uint64_t)4 << 20);
   ck_assert_int_eq(sealed, FILES);
   return writer;
 }
@@ -115,11 +110,7 @@ TEST(memory_that_can_not_be_read_is_an_error_and_no_signal) {
 /* ---- Slots ------------------------------------------------------------------------------------------------------ */
 
 static ringcast_writer *make_writer_that(uint32_t on_death) {
-  ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = 4096, .readers = 2, .on_death = on_death};
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  return writer;
+  return writer_of(.capacity = 4096, .readers = 2, .on_death = on_death);
 }
 
 static int send_some(ringcast_writer *writer, int frames) {
@@ -154,7 +145,6 @@ TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   struct rc_control *control = rc_segment_control(&writer->segment);
   struct rc_slot *slot = &control->slots[0];
   struct ringcast_peer peers[2] = {{.size = sizeof *peers}};
-  struct ringcast_stats stats = {.size = sizeof stats};
   uint64_t lag;
   ck_assert_int_eq(send_some(writer, 3), 0);
   memset(slot->name, 'x', sizeof slot->name);
@@ -168,7 +158,7 @@ TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   ck_assert_str_eq(peers[0].name, "a?b?[31m?xxxxxxxxxxxxxxxxxxxxxx");
   ck_assert_uint_eq(peers[0].lag, 0);
   ck_assert_int_eq(ringcast_writer_slowest(writer, peers), 1);
-  ck_assert_int_eq(ringcast_reader_stats(reader, &stats), 0);
+  stats_of_reader(reader);
   ck_assert_int_eq(ringcast_reader_lag(reader, &lag), 0);
   ck_assert_uint_eq(lag, 3 * RC_FRAME_ALIGN); /* by what it knows itself */
   control->tail = 5;

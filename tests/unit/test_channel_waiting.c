@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting by the public API, within one process: how it ends, what is counted, the descriptor. */
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -16,10 +15,6 @@ TEST(waiting_for_readers_in_vain_says_how_many_came) {
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 1000000), -ETIMEDOUT);
   ck_says("1 of 2");
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 0), -EAGAIN);
-}
-
-static bool is_readable(int fd, int timeout_ms) {
-  return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, timeout_ms) == 1;
 }
 
 /* By io_uring where it is to be had, and by a thread. */
@@ -69,10 +64,8 @@ static int release_unseen(_Atomic uint32_t *word, uint32_t value, int64_t timeou
 }
 
 static ringcast_writer *make_full_writer(void) {
-  ringcast_writer *writer;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .spin_ns = -1};
   static const char bytes[1000];
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  ringcast_writer *writer = writer_of(.capacity = 4096, .spin_ns = -1);
   releasing = attach(writer);
   while (ringcast_writer_send(writer, bytes, sizeof bytes, 0, 0) == 0) {}
   ck_assert_int_eq(ringcast_reader_next(releasing, 0, &to_release), 0);
@@ -126,9 +119,7 @@ TEST(a_release_that_the_descriptor_just_missed_costs_one_short_sleep) {
 }
 
 TEST(what_was_done_is_counted) {
-  SCOPED_WRITER writer = NULL;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .spin_ns = -1}; /* so it sleeps */
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .spin_ns = -1); /* so it sleeps */
   SCOPED_READER reader = attach(writer);
   struct ringcast_frame frame;
   struct ringcast_span span;
@@ -146,8 +137,7 @@ TEST(what_was_done_is_counted) {
   ck_assert_uint_ge(stats.sleeps, 1);
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_eq(peer.stalls, 1);
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  take_one(reader);
   ck_assert_int_eq(ringcast_reader_stats(reader, &stats), 0);
   ck_assert_uint_eq(stats.frames, 1);
   ck_assert_uint_eq(stats.bytes, 5);

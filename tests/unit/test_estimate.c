@@ -171,13 +171,9 @@ TEST(one_reservation_is_nearly_always_enough) {
 }
 
 TEST(a_writer_estimates_within_what_its_ring_can_hold) {
-  SCOPED_WRITER writer = NULL;
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL};
   struct ringcast_span span;
-  struct ringcast_info info = {.size = sizeof info};
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
+  struct ringcast_info info = info_of(writer);
   ck_assert_uint_eq(ringcast_writer_estimate(writer, TAG), info.max_frame); /* less than the default */
   ringcast_writer_learn(writer, TAG, SIZE_MAX);
   ck_assert_int_eq(ringcast_writer_reserve(writer, ringcast_writer_estimate(writer, TAG), 0, &span), 0);

@@ -2,7 +2,6 @@
 /* Readers that die, that are stopped or too slow, or that don't play by the rules:
  * what the writer does, and who is told. */
 #include <errno.h>
-#include <poll.h>
 #include <sched.h>
 
 #include "shm/os.h"
@@ -11,11 +10,6 @@
 #include "tests/support/switches.h"
 
 static struct rc_os real;
-
-static bool is_readable(int fd, int timeout_ms) {
-  struct pollfd file = {.fd = fd, .events = POLLIN};
-  return poll(&file, 1, timeout_ms) == 1;
-}
 
 /* ---- Slow ------------------------------------------------------------------------------------------------------- */
 
@@ -41,19 +35,16 @@ TEST(a_slow_reader_is_evicted_and_told) {
   ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 0);
   reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_send(writer, "anew", 4, 0, 0), 0);
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  take_one(reader);
   ringcast_reader_close(reader);
 }
 
 TEST(all_that_are_too_slow_go_at_once_and_the_others_stay) {
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   ringcast_reader *first = attach(writer), *second = attach(writer), *quick = attach(writer);
-  struct ringcast_frame frame;
   for (int i = 0; i < 100; i++) {
     ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, RINGCAST_FOREVER), 0);
-    ck_assert_int_eq(ringcast_reader_next(quick, 0, &frame), 0);
-    ck_assert_int_eq(ringcast_reader_release(quick, &frame), 0);
+    take_one(quick);
   }
   ck_assert_int_eq(ringcast_reader_check(first), -ESTALE);
   ck_assert_int_eq(ringcast_reader_check(second), -ESTALE);
@@ -100,12 +91,10 @@ static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t time
 /* Holds a frame and sleeps until it is woken: no slice ends a sleep here. */
 static void hold_and_sleep(void *context) {
   struct party *party = context;
-  SCOPED_READER reader = NULL;
   struct ringcast_frame frame, next;
-  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = -1, .leases = 64};
   real = rc_os;
   rc_os.futex_wait = wait_without_end;
-  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
+  SCOPED_READER reader = reader_at(party->handle, .spin_ns = -1, .leases = 64);
   gate_open(&party->there);
   child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
   gate_open(&party->there);

@@ -38,11 +38,7 @@ static void strike_at(enum rc_point point, ringcast_writer *writer, enum rc_slot
 }
 
 static ringcast_writer *make_evicting_writer(void) {
-  ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = 4096, .readers = RC_MAX_SLOTS, .on_death = RINGCAST_EVICT};
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  return writer;
+  return writer_of(.capacity = 4096, .readers = RC_MAX_SLOTS, .on_death = RINGCAST_EVICT);
 }
 
 TEST(a_peer_that_refills_slots_does_not_keep_reserve) {

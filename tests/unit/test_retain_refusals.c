@@ -182,10 +182,7 @@ TEST(what_is_not_held_is_not_kept_and_what_is_kept_is_not_released) {
 
 /* Not for being slow, as then nothing is kept: its cursor can't be right, so it is as good as dead. */
 TEST(who_was_evicted_keeps_nothing_more) {
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = 65536, .spill_bytes = 4 * MIB, .on_death = RINGCAST_EVICT};
-  SCOPED_WRITER writer = NULL;
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  SCOPED_WRITER writer = writer_of(.capacity = 65536, .spill_bytes = 4 * MIB, .on_death = RINGCAST_EVICT);
   SCOPED_READER reader = attach_retainer(writer);
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, MIB), 0);
   struct retained retained = keep(reader, 0, MIB);
@@ -201,13 +198,8 @@ TEST(who_was_evicted_keeps_nothing_more) {
 
 /* An hour: nobody is evicted here. What would be overwritten as soon as its reader is must not be kept at all. */
 LOOP_TEST(where_the_slow_are_evicted_all_is_to_be_copied, 0, 2) {
-  struct ringcast_writer_options options = {.size = sizeof options,
-                                            .capacity = 65536,
-                                            .spill_bytes = 4 * MIB,
-                                            .slow_ns = (int64_t)3600 * 1000000000,
-                                            .on_slow = _i == 0 ? RINGCAST_EVICT : RINGCAST_FAIL};
-  SCOPED_WRITER writer = NULL;
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  SCOPED_WRITER writer = writer_of(.capacity = 65536, .spill_bytes = 4 * MIB, .slow_ns = (int64_t)3600 * 1000000000,
+                                   .on_slow = _i == 0 ? RINGCAST_EVICT : RINGCAST_FAIL);
   SCOPED_READER reader = attach_retainer(writer);
   for (uint64_t i = 0; i < 6; i++) {
     ck_assert_int_eq(send(writer, i, 40000), 0);

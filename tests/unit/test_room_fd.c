@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor that says when to ask for room again: whatever ends a wait makes it readable. */
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
 
 #include "tests/support/liveness.h"
 #include "tests/support/switches.h"
-
-static bool is_readable(int fd, int timeout_ms) {
-  return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, timeout_ms) == 1;
-}
 
 enum { BY_URING, BY_THREAD, WITHOUT_PIDFDS, WAYS };
 
@@ -209,10 +204,7 @@ LOOP_TEST(so_does_cancel, 0, WAYS) {
 
 LOOP_TEST(spill_memory_that_is_used_up_is_waited_for, 0, WAYS) {
   choose(_i);
-  SCOPED_WRITER writer = NULL;
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = 4 << 20};
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = 4 << 20);
   SCOPED_READER reader = attach(writer);
   struct ringcast_span span;
   int fd = room_fd(writer), result;
@@ -232,14 +224,13 @@ LOOP_TEST(nobody_is_woken_for_who_does_not_wait, 0, WAYS) {
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER reader = attach(writer);
-  struct ringcast_stats stats = {.size = sizeof stats};
   room_fd(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   for (int i = 0; i < 100; i++) {
     read_all(reader);
     ck_assert_int_eq(try(writer), 0);
   }
-  ck_assert_int_eq(ringcast_reader_stats(reader, &stats), 0);
+  struct ringcast_stats stats = stats_of_reader(reader);
   ck_assert_uint_le(stats.wakes, 1); /* of the one that found no room */
 }
 

@@ -49,14 +49,14 @@ static int info_of_gpu_reader(void *out) {
   return ringcast_gpu_reader_info(gpu_reader, out);
 }
 
-static int info_of_writer(void *out) { return ringcast_writer_info(writer, out); }
-static int info_of_reader(void *out) { return ringcast_reader_info(reader, out); }
-static int info_of_tap(void *out) { return ringcast_tap_info(tap, out); }
-static int stats_of_writer(void *out) { return ringcast_writer_stats(writer, out); }
-static int stats_of_reader(void *out) { return ringcast_reader_stats(reader, out); }
-static int stats_of_tap(void *out) { return ringcast_tap_stats(tap, out); }
-static int peers_of_writer(void *out) { return ringcast_writer_peers(writer, out, 1); }
-static int peers_of_tap(void *out) { return ringcast_tap_peers(tap, out, 1); }
+static int ask_writer_info(void *out) { return ringcast_writer_info(writer, out); }
+static int ask_reader_info(void *out) { return ringcast_reader_info(reader, out); }
+static int ask_tap_info(void *out) { return ringcast_tap_info(tap, out); }
+static int ask_writer_stats(void *out) { return ringcast_writer_stats(writer, out); }
+static int ask_reader_stats(void *out) { return ringcast_reader_stats(reader, out); }
+static int ask_tap_stats(void *out) { return ringcast_tap_stats(tap, out); }
+static int ask_writer_peers(void *out) { return ringcast_writer_peers(writer, out, 1); }
+static int ask_tap_peers(void *out) { return ringcast_tap_peers(tap, out, 1); }
 static int slowest(void *out) { return ringcast_writer_slowest(writer, out); }
 static int check_all(void *out) { return ringcast_writer_check(writer, out); }
 static int gpu_status(void *out) { return ringcast_gpu_status(out); }
@@ -75,14 +75,14 @@ static const struct call {
         {"ringcast_gpu_reader_options", sizeof(struct ringcast_gpu_reader_options), open_gpu_reader, 0},
 },
   results[] = {
-      {"ringcast_info", sizeof(struct ringcast_info), info_of_writer, 0},
-      {"ringcast_info", sizeof(struct ringcast_info), info_of_reader, 0},
-      {"ringcast_info", sizeof(struct ringcast_info), info_of_tap, 0},
-      {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_writer, 0},
-      {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_reader, 0},
-      {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_tap, 0},
-      {"ringcast_peer", sizeof(struct ringcast_peer), peers_of_writer, 1},
-      {"ringcast_peer", sizeof(struct ringcast_peer), peers_of_tap, 1},
+      {"ringcast_info", sizeof(struct ringcast_info), ask_writer_info, 0},
+      {"ringcast_info", sizeof(struct ringcast_info), ask_reader_info, 0},
+      {"ringcast_info", sizeof(struct ringcast_info), ask_tap_info, 0},
+      {"ringcast_stats", sizeof(struct ringcast_stats), ask_writer_stats, 0},
+      {"ringcast_stats", sizeof(struct ringcast_stats), ask_reader_stats, 0},
+      {"ringcast_stats", sizeof(struct ringcast_stats), ask_tap_stats, 0},
+      {"ringcast_peer", sizeof(struct ringcast_peer), ask_writer_peers, 1},
+      {"ringcast_peer", sizeof(struct ringcast_peer), ask_tap_peers, 1},
       {"ringcast_peer", sizeof(struct ringcast_peer), slowest, 1},
       {"ringcast_gpu_driver", sizeof(struct ringcast_gpu_driver), gpu_status, 0},
       {"ringcast_gpu_device_info", sizeof(struct ringcast_gpu_device_info), gpu_device, 0},

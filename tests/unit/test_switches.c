@@ -15,7 +15,7 @@
 #include "shm/error.h"
 #include "shm/os.h"
 #include "tests/support/fake_files.h"
-#include "tests/support/handles.h"
+#include "tests/support/channel.h"
 #include "tests/support/switches.h"
 #include "tests/support/uring.h"
 
@@ -28,19 +28,6 @@ static void prepare(void) {
   unsetenv("RINGCAST_SPIN_US");
   real = rc_os;
   calls = 0;
-}
-
-static ringcast_writer *make_writer(uint64_t capacity) {
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity};
-  ringcast_writer *writer;
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  return writer;
-}
-
-static ringcast_reader *attach(ringcast_writer *writer) {
-  ringcast_reader *reader;
-  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
-  return reader;
 }
 
 TEST(each_name_is_one_that_the_library_knows) {
@@ -57,7 +44,7 @@ TEST(each_name_is_one_that_the_library_knows) {
 
 TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
   static const char *const unknown[] = {"io-uring", "foo", "io_urin", "spins", "SPIN", "hugetlb;numa"};
-  ringcast_writer *writer = make_writer(4096), *refused = NULL;
+  ringcast_writer *writer = make_writer(4096, 4), *refused = NULL;
   ringcast_reader *reader = NULL;
   ringcast_tap *tap = NULL;
   char *retained = getenv("RINGCAST_DISABLE") ? strdup(getenv("RINGCAST_DISABLE")) : NULL;
@@ -103,9 +90,8 @@ TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
       rc_memory_destroy(&memory);
     }
   }
-  struct ringcast_info info = {.size = sizeof info};
-  SCOPED_WRITER writer = make_writer(4 << 20);
-  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
+  SCOPED_WRITER writer = make_writer(4 << 20, 4);
+  struct ringcast_info info = info_of(writer);
   ck_assert_str_eq(ringcast_memory_name(info.memory), ringcast_memory_name(best));
   if (expected) ck_assert_str_eq(ringcast_memory_name(info.memory), expected);
 }
@@ -121,11 +107,8 @@ TEST(a_node_is_asked_for_unless_switched_off) {
       {"/sys/devices/system/node/has_memory", "0-1\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0-1\n"}, {0}};
   use_fake_files(two_nodes);
   rc_os.place = count_places;
-  struct ringcast_info info = {.size = sizeof info};
-  struct ringcast_writer_options options = {.size = sizeof options, .numa = RINGCAST_NUMA_NODE, .numa_node = 1};
-  SCOPED_WRITER writer = NULL;
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
+  SCOPED_WRITER writer = writer_of(.numa = RINGCAST_NUMA_NODE, .numa_node = 1);
+  struct ringcast_info info = info_of(writer);
   ck_assert_int_eq(calls > 0, !rc_feature_disabled("numa"));
   ck_assert_uint_eq(info.numa, rc_feature_disabled("numa") ? RINGCAST_NUMA_NONE : RINGCAST_NUMA_NODE);
   ck_assert_int_eq(info.numa_error, rc_feature_disabled("numa") ? -ENOSYS : 0);
@@ -152,7 +135,7 @@ TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
     tell_skipped(__func__, "this kernel, its sandbox or this build has no io_uring");
     return;
   }
-  SCOPED_WRITER writer = make_writer(4096);
+  SCOPED_WRITER writer = make_writer(4096, 4);
   SCOPED_READER reader = attach(writer);
   ck_assert_int_ge(ringcast_reader_fd(reader), 0);
   ck_assert_int_eq(rc_poller_uses_uring(reader->poller), !off);
@@ -168,7 +151,7 @@ TEST(who_waits_asks_for_a_pidfd_unless_switched_off) {
   rc_os.pidfd_open = count_pidfds;
   struct ringcast_frame frame;
   struct ringcast_span span;
-  SCOPED_WRITER writer = make_writer(4096);
+  SCOPED_WRITER writer = make_writer(4096, 4);
   SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(ringcast_reader_next(reader, 1000000, &frame), -ETIMEDOUT);
   ck_assert_int_eq(calls > 0, !rc_feature_disabled("pidfd"));
@@ -192,7 +175,7 @@ static enum rc_cpu_wait best_cpu_wait(void) {
 TEST(waits_are_left_to_the_cpu_unless_switched_off) {
   enum rc_cpu_wait best = best_cpu_wait(), expected = rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : best;
   if (best == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU, or its hypervisor, has nothing to switch off");
-  SCOPED_WRITER writer = make_writer(4096);
+  SCOPED_WRITER writer = make_writer(4096, 4);
   SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(writer->waiter.cpu_wait, expected);
   ck_assert_int_eq(reader->waiter.cpu_wait, expected);
@@ -203,7 +186,7 @@ static int pretended_cpus(void) { return 2; }
 TEST(waits_spin_unless_switched_off) {
   rc_os.online_cpus = pretended_cpus;
   struct ringcast_info of_writer = {.size = sizeof of_writer}, of_reader = {.size = sizeof of_reader};
-  SCOPED_WRITER writer = make_writer(4096);
+  SCOPED_WRITER writer = make_writer(4096, 4);
   SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_info(writer, &of_writer), 0);
   ck_assert_int_eq(ringcast_reader_info(reader, &of_reader), 0);
@@ -219,10 +202,6 @@ static int count_pagemaps(void) {
 TEST(large_frames_are_kept_unless_switched_off) {
   enum { LARGE = 1 << 20 };
   rc_os.pagemap = count_pagemaps;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 4 * LARGE};
-  struct ringcast_reader_options retains = {.size = sizeof retains, .flags = RINGCAST_READER_RETAIN};
-  ringcast_writer *writer;
-  ringcast_reader *reader;
   struct ringcast_span span;
   struct ringcast_frame frame;
   ringcast_retained *retained = NULL;
@@ -234,8 +213,8 @@ TEST(large_frames_are_kept_unless_switched_off) {
     tell_skipped(__func__, "no /proc/self/pagemap, or pages of more than 4 KiB");
     return;
   }
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &retains, &reader), 0);
+  ringcast_writer *writer = writer_of(.capacity = 65536, .spill_bytes = 4 * LARGE);
+  ringcast_reader *reader = reader_of(writer, .flags = RINGCAST_READER_RETAIN);
   ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span), 0);
   ck_assert_int_eq(ringcast_writer_commit(writer, LARGE, 0), 0);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);

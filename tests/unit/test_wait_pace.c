@@ -104,11 +104,9 @@ static void begin(void) {
 /* ---- Waits ------------------------------------------------------------------------------------------------------ */
 
 static void make_ring(int which, uint32_t mode) {
-  struct ringcast_writer_options of_writer = {.size = sizeof of_writer, .capacity = 4096, .wait = mode};
-  struct ringcast_reader_options of_reader = {.size = sizeof of_reader, .wait = mode};
   side = which;
-  ck_assert_int_eq(ringcast_writer_create_ex(&of_writer, &writer), 0);
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &of_reader, &reader), 0);
+  writer = writer_of(.capacity = 4096, .wait = mode);
+  reader = reader_of(writer, .wait = mode);
 }
 
 static void close_ring(void) {

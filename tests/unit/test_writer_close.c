@@ -49,10 +49,8 @@ void rc_test_point(enum rc_point point) {
 
 TEST(each_step_of_a_close_comes_before_those_that_tell_of_it) {
   enum { LARGE = 1 << 20 };
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 4 * LARGE};
-  ringcast_writer *writer = NULL;
   struct ringcast_span span;
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  ringcast_writer *writer = writer_of(.capacity = 65536, .spill_bytes = 4 * LARGE);
   reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span), 0);
   announced = rc_eventcount_prepare(&reader->ring.view.control->not_empty);
