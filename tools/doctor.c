@@ -3,14 +3,20 @@
 #define _GNU_SOURCE
 #include "tools/doctor.h"
 
+#include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tools/cli.h"
-#include "tools/json.h"
+#include "tools/report.h"
 
 static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
 
@@ -124,39 +130,89 @@ bool doctor_cgroup_path(const char *controller, const char *name, char *out, siz
   return true;
 }
 
+/* ---- Processes -------------------------------------------------------------------------------------------------- */
+
+void *doctor_shared(size_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* When the time is up a signal ends the child, also within the driver. */
+pid_t doctor_start(void (*body)(void *context), void *context) {
+  fflush(NULL); /* what is buffered must not be printed by the child too */
+  pid_t pid = fork();
+  if (pid != 0) return pid;
+  signal(SIGALRM, SIG_DFL);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  alarm(DOCTOR_LIMIT_S);
+  body(context);
+  _exit(0);
+}
+
+const char *doctor_await(pid_t pid, char *words, size_t size) {
+  int status = 0;
+  words[0] = '\0';
+  if (pid < 0 || waitpid(pid, &status, 0) != pid)
+    snprintf(words, size, "no process could be started for it: %s", strerror(errno));
+  else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+    snprintf(words, size, "no answer within %d s", DOCTOR_LIMIT_S);
+  else if (WIFSIGNALED(status)) snprintf(words, size, "the process that tried it ended by signal %d", WTERMSIG(status));
+  else if (WEXITSTATUS(status) != 0)
+    snprintf(words, size, "the process that tried it ended with status %d", WEXITSTATUS(status));
+  return words;
+}
+
 /* ---- Printing --------------------------------------------------------------------------------------------------- */
 
 static void print_json(const struct doctor *doctor, bool healthy) {
-  struct json json = {.out = stdout};
+  struct report report = {.json = true};
   char cpu[256];
-  json_open(&json, NULL, '{');
-  json_string(&json, "version", ringcast_version());
-  json_string(&json, "cpu", cli_cpu_model(cpu, sizeof cpu));
-  json_boolean(&json, "healthy", healthy);
-  json_open(&json, "lines", '[');
-  for (size_t i = 0; i < doctor->count; i++) {
-    const struct doctor_line *line = &doctor->lines[i];
-    json_open(&json, NULL, '{');
-    json_string(&json, "name", line->name);
-    json_string(&json, "level", levels[line->level]);
-    json_string(&json, "found", line->found);
-    json_string(&json, "mend", line->mend);
-    json_open(&json, "facts", '{');
-    for (const struct doctor_fact *fact = line->facts; fact->key; fact++) json_integer(&json, fact->key, fact->value);
-    json_close(&json, '}');
-    json_close(&json, '}');
+  report_open(&report, NULL, '{');
+  report_string(&report, "version", ringcast_version());
+  report_string(&report, "cpu", cli_cpu_model(cpu, sizeof cpu));
+  report_boolean(&report, "healthy", healthy);
+  report_open(&report, "lines", '[');
+  for (const struct doctor_line *line = doctor->lines; line < doctor->lines + doctor->count; line++) {
+    report_open(&report, NULL, '{');
+    report_string(&report, "name", line->name);
+    report_string(&report, "level", levels[line->level]);
+    report_string(&report, "found", line->found);
+    report_string(&report, "mend", line->mend);
+    report_open(&report, "facts", '{');
+    for (const struct doctor_fact *fact = line->facts; fact->key; fact++)
+      report_integer(&report, fact->key, fact->value);
+    report_close(&report);
+    report_close(&report);
   }
-  json_close(&json, ']');
-  json_close(&json, '}');
+  report_close(&report);
+  report_close(&report);
+}
+
+/* The text in lines of WIDTH columns, the first of which follows what is printed already. */
+static void wrap(const char *text) {
+  enum { INDENT = 27, WIDTH = 90 };
+  for (;;) {
+    int length = (int)strlen(text), end = length;
+    if (length > WIDTH)
+      for (end = WIDTH; end > 0 && text[end] != ' ';) end--;
+    if (end == 0) end = length; /* one long word */
+    printf("%.*s\n", end, text);
+    if (end == length) return;
+    printf("%*s", INDENT, "");
+    text += end + 1;
+  }
 }
 
 static void print_text(const struct doctor *doctor, bool healthy) {
-  char cpu[256];
-  printf("ringcast %s on %s\n\n", ringcast_version(), cli_cpu_model(cpu, sizeof cpu));
-  for (size_t i = 0; i < doctor->count; i++) {
-    const struct doctor_line *line = &doctor->lines[i];
-    printf("%-8s %-16s %s\n", levels[line->level], line->name, line->found);
-    if (*line->mend) printf("%25s  to mend: %s\n", "", line->mend);
+  char text[512];
+  printf("ringcast %s on %s\n\n", ringcast_version(), cli_cpu_model(text, sizeof text));
+  for (const struct doctor_line *line = doctor->lines; line < doctor->lines + doctor->count; line++) {
+    printf("%-8s  %-16s ", levels[line->level], line->name);
+    wrap(line->found);
+    if (!*line->mend) continue;
+    snprintf(text, sizeof text, "to mend: %s", line->mend);
+    printf("%*s", 27, "");
+    wrap(text);
   }
   printf("\n%s\n", !doctor->can_make ? "Rings can't be used here: see the problems above."
                    : healthy         ? "Rings can be made here."
@@ -184,10 +240,8 @@ static int parse(int argc, char **argv, bool *json, bool *asks_help) {
 }
 
 int doctor_main(int argc, char **argv) {
-  static void (*const probes[])(struct doctor *) = {doctor_probe_ring,   doctor_probe_kernel, doctor_probe_huge_pages,
-                                                    doctor_probe_limits, doctor_probe_numa,   doctor_probe_cores,
-                                                    doctor_probe_wait,   doctor_probe_pidfd,  doctor_probe_io_uring,
-                                                    doctor_probe_proc,   doctor_probe_gpu,    doctor_probe_sandbox};
+  static void (*const probes[])(struct doctor *) = {doctor_probe_ring,   doctor_probe_kernel, doctor_probe_memory,
+                                                    doctor_probe_system, doctor_probe_gpu,    doctor_probe_environment};
   static struct doctor doctor;
   bool json = false, asks_help = false, healthy = true;
   int result = parse(argc, argv, &json, &asks_help);

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
-#include "ringcast/gpu.h"
 #include "ringcast/ringcast.h"
 
 enum doctor_level { DOCTOR_OK, DOCTOR_NOTE, DOCTOR_PROBLEM };
@@ -54,23 +54,19 @@ bool doctor_cgroup_path(const char *controller, const char *name, char *out, siz
 bool doctor_is_disabled(const char *what);
 #define DOCTOR_SWITCHED_OFF ", and switched off by RINGCAST_DISABLE"
 
-/* The probes, in the order of the lines. */
-void doctor_probe_kernel(struct doctor *doctor); /* doctor_system.c from here */
-void doctor_probe_cores(struct doctor *doctor);
-void doctor_probe_wait(struct doctor *doctor);
-void doctor_probe_pidfd(struct doctor *doctor);
-void doctor_probe_io_uring(struct doctor *doctor);
-void doctor_probe_sandbox(struct doctor *doctor);
-void doctor_probe_proc(struct doctor *doctor);
-void doctor_probe_ring(struct doctor *doctor); /* doctor_memory.c from here */
-void doctor_probe_huge_pages(struct doctor *doctor);
-void doctor_probe_limits(struct doctor *doctor);
-void doctor_probe_numa(struct doctor *doctor);
-void doctor_probe_gpu(struct doctor *doctor); /* doctor_gpu.c */
+/* Work in a child process, since a process that has used CUDA can't be forked, and a broken driver may never return:
+ * memory that both share (NULL: none), the start, and how the child ended: "" if well. */
+enum { DOCTOR_LIMIT_S = 60 };
+void *doctor_shared(size_t bytes);
+pid_t doctor_start(void (*body)(void *context), void *context);
+const char *doctor_await(pid_t pid, char *words, size_t size);
 
-/* How to mend an obstacle to the pool: from the library's words, or from the tests of a device with this version of the
- * driver. NULL: nothing to mend. (doctor_gpu_mend.c) */
-const char *doctor_gpu_mend(const char *why);
-const char *doctor_gpu_mend_device(int version, const struct ringcast_gpu_device_info *device);
+/* The probes, in the order of the lines. */
+void doctor_probe_ring(struct doctor *doctor); /* doctor_memory.c */
+void doctor_probe_kernel(struct doctor *doctor);
+void doctor_probe_memory(struct doctor *doctor); /* doctor_memory.c */
+void doctor_probe_system(struct doctor *doctor); /* doctor_system.c */
+void doctor_probe_gpu(struct doctor *doctor);    /* doctor_gpu.c */
+void doctor_probe_environment(struct doctor *doctor);
 
 #endif

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tools/cli.h"
@@ -28,43 +28,38 @@ static int64_t open_files(void) {
   return count;
 }
 
-/* Another process attaches, as a reader would; its error comes back through the pipe. Returns 0 or the -errno. */
-static int attach_from_outside(const char *handle, char *words, size_t size) {
-  int ends[2], status = 0;
-  size_t got = 0;
-  ssize_t bytes;
-  if (pipe(ends) != 0) return -errno;
-  fflush(NULL);
-  pid_t pid = fork();
-  if (pid == 0) {
-    ringcast_reader *reader;
-    int result = ringcast_reader_attach(handle, &reader);
-    const char *text = result < 0 ? ringcast_last_error() : "";
-    if (write(ends[1], text, strlen(text)) < 0) _exit(1);
-    if (result == 0) ringcast_reader_close(reader);
-    _exit(-result & 0xff);
-  }
-  close(ends[1]);
-  while (pid > 0 && got + 1 < size && (bytes = read(ends[0], words + got, size - 1 - got)) > 0) got += (size_t)bytes;
-  words[got] = '\0';
-  close(ends[0]);
-  if (pid < 0 || waitpid(pid, &status, 0) != pid) return -ECHILD;
-  return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
+struct attach {
+  char handle[128];
+  int result;
+  char words[256];
+};
+
+/* In another process, as a reader would. */
+static void attach(void *context) {
+  struct attach *attach = context;
+  ringcast_reader *reader;
+  attach->result = ringcast_reader_attach(attach->handle, &reader);
+  if (attach->result == 0) ringcast_reader_close(reader);
+  else snprintf(attach->words, sizeof attach->words, "%s", ringcast_last_error());
 }
 
 static void probe_attach(struct doctor *doctor, const char *handle) {
-  char words[256] = "";
-  int result = attach_from_outside(handle, words, sizeof words);
-  if (result == 0) {
+  char end[160];
+  struct attach *shared = doctor_shared(sizeof *shared);
+  if (!shared) return;
+  snprintf(shared->handle, sizeof shared->handle, "%s", handle);
+  doctor_await(doctor_start(attach, shared), end, sizeof end);
+  if (shared->result == 0 && !*end) {
     doctor_add(doctor, "attach", DOCTOR_OK, "another process of this user has attached to that ring");
-    return;
+  } else {
+    doctor_add(doctor, "attach", DOCTOR_PROBLEM, "another process can't attach: %s", *end ? end : shared->words);
+    doctor_mend(doctor, "%s",
+                shared->result == -EMFILE
+                    ? "ulimit -n 1024"
+                    : "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc "
+                      "mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
   }
-  doctor_add(doctor, "attach", DOCTOR_PROBLEM, "another process can't attach: %s", *words ? words : strerror(-result));
-  doctor_mend(doctor, "%s",
-              result == -EMFILE
-                  ? "ulimit -n 1024"
-                  : "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc "
-                    "mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
+  munmap(shared, sizeof *shared);
 }
 
 static void tell_large_frames(struct doctor *doctor) {
@@ -106,7 +101,7 @@ static int keep_one(void) {
   if (result == 0) result = ringcast_writer_commit(writer, span.bytes, 0);
   if (result == 0) result = ringcast_reader_next(reader, 0, &frame);
   if (result == 0) result = ringcast_reader_retain(reader, &frame, &kept, &data);
-  if (result == 0) *(char *)data = 'y'; /* which the ring must not show */
+  if (result == 0) *(char *)data = 'y'; /* the ring must not show this byte */
   if (result == 0 && *(const char *)frame.data != 'x') result = -EIO;
   ringcast_retained_release(kept);
   ringcast_reader_close(reader);
@@ -232,11 +227,6 @@ static void probe_transparent(struct doctor *doctor) {
   doctor_facts(doctor, FACTS({"works", seen ? works : -1}));
 }
 
-void doctor_probe_huge_pages(struct doctor *doctor) {
-  probe_pool(doctor);
-  probe_transparent(doctor);
-}
-
 /* ---- Limits ----------------------------------------------------------------------------------------------------- */
 
 static int64_t limit_of(int resource) {
@@ -280,14 +270,9 @@ static void probe_group_memory(struct doctor *doctor) {
   doctor_facts(doctor, FACTS({"limit", limit}, {"used", used}));
 }
 
-void doctor_probe_limits(struct doctor *doctor) {
-  probe_group_memory(doctor);
-  probe_files(doctor);
-}
-
 /* ---- NUMA ------------------------------------------------------------------------------------------------------- */
 
-void doctor_probe_numa(struct doctor *doctor) {
+static void probe_numa(struct doctor *doctor) {
   const char *libnuma = RINGCAST_HAVE_NUMA ? "libnuma is built in" : "libnuma is not built in";
   const char *off = doctor_is_disabled("numa") ? DOCTOR_SWITCHED_OFF : "";
   int64_t nodes = 0;
@@ -303,4 +288,12 @@ void doctor_probe_numa(struct doctor *doctor) {
     doctor_add(doctor, "NUMA", DOCTOR_OK, "one node, so a ring has no choice of nodes; %s%s", libnuma, off);
   }
   doctor_facts(doctor, FACTS({"nodes", nodes}, {"libnuma", RINGCAST_HAVE_NUMA}));
+}
+
+void doctor_probe_memory(struct doctor *doctor) {
+  probe_pool(doctor);
+  probe_transparent(doctor);
+  probe_group_memory(doctor);
+  probe_files(doctor);
+  probe_numa(doctor);
 }

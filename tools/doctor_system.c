@@ -55,7 +55,7 @@ static double cpu_quota(void) {
   return quota > 0 && period > 0 ? quota / period : INFINITY;
 }
 
-void doctor_probe_cores(struct doctor *doctor) {
+static void probe_cores(struct doctor *doctor) {
   cpu_set_t allowed;
   long online = sysconf(_SC_NPROCESSORS_ONLN);
   int usable = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : (int)online;
@@ -76,7 +76,7 @@ void doctor_probe_cores(struct doctor *doctor) {
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
 
-void doctor_probe_wait(struct doctor *doctor) {
+static void probe_wait(struct doctor *doctor) {
   bool waitpkg = false, monitorx = false, wfet = false;
 #if defined(__x86_64__) || defined(__i386__)
   unsigned a, b, c, d;
@@ -88,7 +88,7 @@ void doctor_probe_wait(struct doctor *doctor) {
   bool off = doctor_is_disabled("cpu_wait"), used = (waitpkg || monitorx || wfet) && !off;
   const char *names = waitpkg ? "umwait" : monitorx ? "mwaitx" : wfet ? "wfet" : "none";
   doctor_add(doctor, "CPU wait", DOCTOR_OK, "instructions that wait at low power: %s; spinning waits %s", names,
-             used  ? "use these after their first microsecond"
+             used  ? "use such instructions after the first microsecond"
              : off ? "use pause instructions, as RINGCAST_DISABLE asks"
                    : "use pause instructions");
   doctor_facts(doctor, FACTS({"waitpkg", waitpkg}, {"monitorx", monitorx}, {"wfet", wfet}, {"used", used}));
@@ -102,13 +102,13 @@ static int pidfd_error(void) {
   return 0;
 }
 
-void doctor_probe_pidfd(struct doctor *doctor) {
+static void probe_pidfd(struct doctor *doctor) {
   int error = pidfd_error();
   bool off = doctor_is_disabled("pidfd"), used = error == 0 && !off;
   doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: %s", error ? strerror(error) : "available",
              off ? DOCTOR_SWITCHED_OFF : "",
              used ? "the kernel reports when a peer's process ends"
-                  : "a waiter looks in /proc, some times a second, whether a peer's process lives");
+                  : "a waiter looks in /proc, several times a second, for the peer's process");
   if (error) doctor_mend(doctor, "Linux 5.3 or newer, and a seccomp profile that lets pidfd_open through");
   doctor_facts(doctor, FACTS({"available", error == 0}, {"used", used}));
 }
@@ -136,7 +136,7 @@ static const char *why_no_uring(int error, int64_t disabled, bool has_pidfd) {
   return error == 0 && !has_pidfd ? ", but not used without pidfds" : "";
 }
 
-void doctor_probe_io_uring(struct doctor *doctor) {
+static void probe_io_uring(struct doctor *doctor) {
   static struct uring_probe probe;
   uint64_t params[15] = {0}; /* struct io_uring_params is 120 bytes */
   int64_t disabled = doctor_read_number("/proc/sys/kernel/io_uring_disabled");
@@ -159,27 +159,7 @@ void doctor_probe_io_uring(struct doctor *doctor) {
                              {"liburing", RINGCAST_HAVE_LIBURING}, {"used", used}));
 }
 
-/* ---- Sandboxes -------------------------------------------------------------------------------------------------- */
-
-/* A number of /proc/self/status; -1 if it is not there. */
-static int64_t status_of(const char *key) {
-  char line[256];
-  int64_t value = -1;
-  size_t length = strlen(key);
-  FILE *file = fopen("/proc/self/status", "re");
-  while (file && value < 0 && fgets(line, sizeof line, file))
-    if (strncmp(line, key, length) == 0 && line[length] == ':') value = strtoll(line + length + 1, NULL, 10);
-  if (file) fclose(file);
-  return value;
-}
-
-static void probe_seccomp(struct doctor *doctor) {
-  static const char *const modes[] = {"off", "strict", "filter"};
-  int64_t mode = status_of("Seccomp");
-  doctor_add(doctor, "seccomp", DOCTOR_OK, "%s%s", mode >= 0 && mode <= 2 ? modes[mode] : "unknown",
-             mode == 2 ? ": system calls are filtered, as in a container; the lines above say what came through" : "");
-  doctor_facts(doctor, FACTS({"mode", mode}));
-}
+/* ---- The environment -------------------------------------------------------------------------------------------- */
 
 /* A test compares the names with the sources. */
 static bool is_variable(const char *name, size_t length) {
@@ -188,13 +168,13 @@ static bool is_variable(const char *name, size_t length) {
                                       "RINGCAST_RECYCLE_BYTES",  "RINGCAST_ALLOW_PICKLE", "RINGCAST_ON_DEATH",
                                       "RINGCAST_VLLM",           "RINGCAST_SGLANG",       "RINGCAST_SHARE_ONCE",
                                       "RINGCAST_CURVE",          "RINGCAST_HEARTBEAT",    "RINGCAST_GPU",
-                                      "RINGCAST_GPU_POOL_BYTES", "RINGCAST_WAIT"};
+                                      "RINGCAST_GPU_POOL_BYTES", "RINGCAST_WAIT",         "RINGCAST_GPU_ROUTE_BYTES"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
   return false;
 }
 
-static void probe_environment(struct doctor *doctor) {
+void doctor_probe_environment(struct doctor *doctor) {
   char text[192] = "", strange[160] = ""; /* those that ringcast knows, with their values; and the others' names */
   size_t used = 0, taken = 0;
   int64_t count = 0, unknown = 0;
@@ -221,11 +201,6 @@ static void probe_environment(struct doctor *doctor) {
   doctor_facts(doctor, FACTS({"variables", count}, {"unknown", unknown}));
 }
 
-void doctor_probe_sandbox(struct doctor *doctor) {
-  probe_seccomp(doctor);
-  probe_environment(doctor);
-}
-
 /* ---- /proc ------------------------------------------------------------------------------------------------------ */
 
 /* hidepid's value: 0 to 2, or 4 for "ptraceable"; the options of a mount stand behind commas. */
@@ -239,7 +214,7 @@ static int64_t hidepid_of(const char *options) {
   return strtoll(at, NULL, 10);
 }
 
-void doctor_probe_proc(struct doctor *doctor) {
+static void probe_proc(struct doctor *doctor) {
   char line[1024], device[256], point[256], type[64], options[512];
   int64_t hidepid = -1;
   FILE *file = fopen("/proc/self/mounts", "re");
@@ -257,4 +232,12 @@ void doctor_probe_proc(struct doctor *doctor) {
                             : "a user sees the own processes, and ringcast needs no others");
   }
   doctor_facts(doctor, FACTS({"hidepid", hidepid}));
+}
+
+void doctor_probe_system(struct doctor *doctor) {
+  probe_cores(doctor);
+  probe_wait(doctor);
+  probe_pidfd(doctor);
+  probe_io_uring(doctor);
+  probe_proc(doctor);
 }

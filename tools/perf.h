@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "ringcast/ringcast.h"
-#include "tools/json.h"
+#include "tools/report.h"
 #include "tools/sum.h"
 
 #define PERF_MAX_CPUS    1024
@@ -134,8 +134,8 @@ double perf_quantile_of(struct perf_series *series, double share); /* sorts the 
 /* Shows the progress on stderr, if stderr is a terminal, some times a second. `done` of 1 clears the line. */
 void perf_progress(const struct perf_options *options, double done);
 
-/* The facts beside the figures: opens the JSON object, or prints a head line. */
-void perf_print_head(struct json *json, const struct perf_options *options, const struct ringcast_info *info,
+/* Opens the report, with the facts beside the figures. */
+void perf_print_head(struct report *report, const struct perf_options *options, const struct ringcast_info *info,
                      uint32_t parties);
 
 #endif

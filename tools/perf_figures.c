@@ -123,42 +123,23 @@ void perf_progress(const struct perf_options *options, double done) {
   }
 }
 
-static void print_text_head(const struct perf_options *options, const struct ringcast_info *info, uint32_t parties,
-                            const char *cpu) {
-  printf("ringcast %s, %s, frames of %zu bytes, %u reader%s, ring of %llu bytes (%s)\n", ringcast_version(),
-         options->name, options->size, options->readers, options->readers == 1 ? "" : "s",
-         (unsigned long long)info->capacity, ringcast_memory_name(info->memory));
-  printf("%s; ", cpu);
-  if (perf_cpu_of(options, 0, parties) < 0) {
-    printf("not pinned: %u processes on %d CPU%s\n\n", parties, options->cpu_count, options->cpu_count == 1 ? "" : "s");
-    return;
-  }
-  printf("pinned to CPUs");
-  for (uint32_t i = 0; i < parties; i++) printf("%s %d", i ? "," : "", perf_cpu_of(options, i, parties));
-  printf("\n\n");
-}
-
-void perf_print_head(struct json *json, const struct perf_options *options, const struct ringcast_info *info,
+void perf_print_head(struct report *report, const struct perf_options *options, const struct ringcast_info *info,
                      uint32_t parties) {
   char cpu[256];
   bool pinned = perf_cpu_of(options, 0, parties) >= 0;
-  cli_cpu_model(cpu, sizeof cpu);
-  if (!options->json) {
-    print_text_head(options, info, parties, cpu);
-    return;
-  }
-  json_open(json, NULL, '{');
-  json_string(json, "measurement", options->name);
-  json_string(json, "version", ringcast_version());
-  json_string(json, "cpu", cpu);
-  json_boolean(json, "pinned", pinned);
-  json_open(json, "cpus", '[');
+  *report = (struct report){.json = options->json};
+  report_open(report, NULL, '{');
+  report_string(report, "measurement", options->name);
+  report_string(report, "version", ringcast_version());
+  report_string(report, "cpu", cli_cpu_model(cpu, sizeof cpu));
+  report_boolean(report, "pinned", pinned);
+  report_open(report, "cpus", '[');
   for (int i = 0; i < (pinned ? (int)parties : options->cpu_count); i++)
-    json_integer(json, NULL, pinned ? perf_cpu_of(options, (uint32_t)i, parties) : options->cpus[i]);
-  json_close(json, ']');
-  json_string(json, "memory", ringcast_memory_name(info->memory));
-  json_integer(json, "capacity", (int64_t)info->capacity);
-  json_integer(json, "size", (int64_t)options->size);
-  json_integer(json, "readers", options->readers);
-  json_number(json, "seconds", options->seconds);
+    report_integer(report, NULL, pinned ? perf_cpu_of(options, (uint32_t)i, parties) : options->cpus[i]);
+  report_close(report);
+  report_string(report, "memory", ringcast_memory_name(info->memory));
+  report_integer(report, "capacity", (int64_t)info->capacity);
+  report_integer(report, "size", (int64_t)options->size);
+  report_integer(report, "readers", options->readers);
+  report_number(report, "seconds", options->seconds);
 }

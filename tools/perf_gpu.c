@@ -18,30 +18,38 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tools/cli.h"
 #include "tools/cuda.h"
-#include "tools/perf_gpu.h"
+#include "tools/perf.h"
 
-enum { ROUNDS = 400, LEAST_ROUNDS = 5, MOST_IN_A_ROW = 16, WARM_UP = 3 };
+enum { ROUNDS = 400, LEAST_ROUNDS = 5, MOST_IN_A_ROW = 16, WARM_UP = 3, PAGE = 4096 };
 enum order { OPEN = 1, RECEIVE, RECEIVE_HELD, CLOSE };
-enum { PAGE = 4096 };
+enum way { POOL, INLINE, DTOD, HTOD, WAYS, RINGS = 2 /* the first two are ringcast's */ };
+enum figure {
+  SEND,       /* ns of the CPU for a tensor; of the plain copies, for the call */
+  RECEIVED,   /* the same, at the slowest reader */
+  COMPLETION, /* from the call of send until the last reader's device has the bytes */
+  ROW,        /* the same for several in a row: two copies each by POOL */
+  FIGURES
+};
 
-static const int64_t LIMIT_NS = 60000000000; /* a longer wait is an error */
+static const int64_t LIMIT_NS = (int64_t)CUDA_LIMIT_S * 1000000000;
 static const uint64_t ROW_BYTES = 256 << 20; /* the most bytes in a row; two tensors may be more */
 
 struct shared {
   _Alignas(PERF_LINE) uint64_t turn; /* number of the turn; written after the fields below */
   enum order order;
-  enum gpu_way way;
+  enum way way;
   uint32_t count;
-  char handles[GPU_RINGS][96];
+  char handles[RINGS][96];
   struct {
     _Alignas(PERF_LINE) uint64_t done; /* turns */
     int64_t finished_ns;
     double host_ns;    /* the CPU's time for a tensor */
     double blocked_ns; /* the device's time for all of RECEIVE_HELD */
-    struct ringcast_gpu_info info[GPU_RINGS];
+    struct ringcast_gpu_info info[RINGS];
   } readers[];
 };
 
@@ -49,20 +57,21 @@ struct gpu {
   const struct perf_options *options;
   struct shared *shared;
   uint64_t largest, pool_bytes;
-  bool oversubscribed;
+  bool oversubscribed, has_pool;
   struct cuda cuda;
   ringcast_stream stream;
   ringcast_device_ptr memory;
-  uint64_t *word; /* the word that holds the stream, and how often */
-  uint64_t holds;
+  uint64_t *word, holds; /* the word that holds the stream, and how often */
   ringcast_device_ptr word_address;
   struct perf_children children;
   /* The writer's alone: */
-  ringcast_writer *rings[GPU_RINGS];
-  ringcast_gpu_writer *writers[GPU_RINGS];
+  ringcast_writer *rings[RINGS];
+  ringcast_gpu_writer *writers[RINGS];
   ringcast_device_ptr copy; /* of the device; to copy to */
   void *host;               /* registered; to copy from */
-  struct gpu_figures *figures;
+  struct ringcast_gpu_driver driver;
+  struct ringcast_gpu_device_info device;
+  struct report report;
 };
 
 static void must_cuda(struct gpu *gpu, int result, const char *what) {
@@ -70,8 +79,7 @@ static void must_cuda(struct gpu *gpu, int result, const char *what) {
 }
 
 static void *registered(struct gpu *gpu, size_t bytes) {
-  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) perf_die("can't map %zu bytes: %s", bytes, strerror(errno));
+  void *memory = perf_shared(bytes);
   must_cuda(gpu, gpu->cuda.host_register(memory, bytes, CUDA_REGISTER_MAPPED), "cuMemHostRegister");
   return memory;
 }
@@ -102,80 +110,53 @@ static double let_go(struct gpu *gpu) {
 
 /* ---- A reader --------------------------------------------------------------------------------------------------- */
 
-struct gpu_reader {
-  ringcast_reader *rings[GPU_RINGS];
-  ringcast_gpu_reader *readers[GPU_RINGS];
-};
-
-static void open_reader(struct gpu *gpu, struct gpu_reader *reader) {
+static void open_readers(struct gpu *gpu, ringcast_reader *rings[RINGS], ringcast_gpu_reader *readers[RINGS]) {
   struct ringcast_gpu_reader_options options = {.size = sizeof options, .device = 0};
   open_device(gpu);
-  for (int i = 0; i < GPU_RINGS; i++) {
-    reader->rings[i] = perf_attach(gpu->shared->handles[i], 0);
-    perf_must(ringcast_gpu_reader_open(reader->rings[i], &options, &reader->readers[i]), "can't add the device");
+  for (int i = 0; i < RINGS; i++) {
+    rings[i] = perf_attach(gpu->shared->handles[i], 0);
+    perf_must(ringcast_gpu_reader_open(rings[i], &options, &readers[i]), "can't add the device");
   }
 }
 
-static void close_reader(struct gpu *gpu, struct gpu_reader *reader, uint32_t index) {
-  for (int i = 0; i < GPU_RINGS; i++) {
-    struct ringcast_gpu_info *info = &gpu->shared->readers[index].info[i];
-    info->size = sizeof *info;
-    perf_must(ringcast_gpu_reader_info(reader->readers[i], info), "no facts of the reader");
-    ringcast_gpu_reader_close(reader->readers[i]);
-    ringcast_reader_close(reader->rings[i]);
-  }
-}
-
-/* Returns the CPU's time for the tensor, from the arrival of the frame. */
-static int64_t receive(struct gpu *gpu, ringcast_gpu_reader *reader) {
-  struct ringcast_frame frame;
-  struct ringcast_frame_reader tensors;
-  struct ringcast_gpu_take take;
-  struct ringcast_item item;
-  perf_must(ringcast_gpu_next(reader, LIMIT_NS, &frame), "can't receive");
-  int64_t begun = perf_now_ns();
-  perf_must(ringcast_gpu_begin(reader, &frame, gpu->stream, &take), "can't begin to read");
-  perf_must(ringcast_frame_open(&tensors, frame.data, frame.bytes), "no tensors");
-  perf_must(ringcast_frame_item(&tensors, 0, &item), "no tensor");
-  if (item.bytes > gpu->largest) perf_die("a tensor of %llu bytes came", (unsigned long long)item.bytes);
-  perf_must(ringcast_gpu_copy_out(reader, &take, &item, gpu->memory), "can't copy");
-  perf_must(ringcast_gpu_end(reader, &take), "can't end");
-  return perf_now_ns() - begun;
-}
-
-static void receive_all(struct gpu *gpu, struct gpu_reader *reader, uint32_t index) {
+/* Receives what the turn sends, held or not. */
+static void receive(struct gpu *gpu, ringcast_gpu_reader *reader, uint32_t index) {
   struct shared *shared = gpu->shared;
-  int64_t host = 0;
-  for (uint32_t i = 0; i < shared->count; i++) host += receive(gpu, reader->readers[shared->way]);
-  await_device(gpu);
+  bool held = shared->order == RECEIVE_HELD;
+  int64_t host = 0, ns;
+  if (held) hold(gpu);
+  for (uint32_t i = 0; i < shared->count; i++, host += ns)
+    perf_must(cuda_receive(reader, gpu->memory, gpu->largest, gpu->stream, &ns), "can't receive");
+  if (held) shared->readers[index].blocked_ns = let_go(gpu);
+  else await_device(gpu);
   shared->readers[index].finished_ns = perf_now_ns();
   shared->readers[index].host_ns = (double)host / shared->count;
 }
 
-/* All tensors are in the pool already. */
-static void receive_held(struct gpu *gpu, struct gpu_reader *reader, uint32_t index) {
-  hold(gpu);
-  for (uint32_t i = 0; i < gpu->shared->count; i++) receive(gpu, reader->readers[GPU_POOL]);
-  gpu->shared->readers[index].blocked_ns = let_go(gpu);
-}
-
 static void reader_body(void *context, uint32_t index) {
   struct gpu *gpu = context;
-  struct gpu_reader reader = {0};
+  struct shared *shared = gpu->shared;
+  ringcast_reader *rings[RINGS] = {NULL};
+  ringcast_gpu_reader *readers[RINGS] = {NULL};
   for (uint64_t turn = 1;; turn++) {
-    while (perf_load(&gpu->shared->turn) != turn) perf_relax(gpu->oversubscribed);
-    if (gpu->shared->order == OPEN) open_reader(gpu, &reader);
-    if (gpu->shared->order == RECEIVE) receive_all(gpu, &reader, index);
-    if (gpu->shared->order == RECEIVE_HELD) receive_held(gpu, &reader, index);
-    if (gpu->shared->order == CLOSE) close_reader(gpu, &reader, index);
-    perf_store(&gpu->shared->readers[index].done, turn);
+    while (perf_load(&shared->turn) != turn) perf_relax(gpu->oversubscribed);
+    if (shared->order == OPEN) open_readers(gpu, rings, readers);
+    if (shared->order == RECEIVE || shared->order == RECEIVE_HELD) receive(gpu, readers[shared->way], index);
+    for (int i = 0; i < RINGS && shared->order == CLOSE; i++) {
+      struct ringcast_gpu_info *info = &shared->readers[index].info[i];
+      info->size = sizeof *info;
+      perf_must(ringcast_gpu_reader_info(readers[i], info), "no facts of the reader");
+      ringcast_gpu_reader_close(readers[i]);
+      ringcast_reader_close(rings[i]);
+    }
+    perf_store(&shared->readers[index].done, turn);
   }
 }
 
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
 /* Tells the readers the next order. */
-static void tell(struct gpu *gpu, enum order order, enum gpu_way way, uint32_t count) {
+static void tell(struct gpu *gpu, enum order order, enum way way, uint32_t count) {
   gpu->shared->order = order;
   gpu->shared->way = way;
   gpu->shared->count = count;
@@ -198,82 +179,42 @@ static struct ringcast_gpu_info facts(ringcast_gpu_writer *writer) {
 }
 
 /* `flags`: with RINGCAST_GPU_NO_INLINE send waits for room in the pool. */
-static void send(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t flags) {
-  const int64_t shape[1] = {(int64_t)bytes}, start = perf_now_ns();
-  const struct ringcast_gpu_item item = {.key = "x",
-                                         .key_bytes = 1,
-                                         .on_device = 1,
-                                         .tensor = {.data = (const void *)(uintptr_t)gpu->memory,
-                                                    .dtype = {1, 8, 1},
-                                                    .ndim = 1,
-                                                    .shape = shape,
-                                                    .flags = RINGCAST_ITEM_CUDA}};
+static void send(struct gpu *gpu, enum way way, uint64_t bytes, uint32_t flags) {
+  int64_t start = perf_now_ns();
   int result;
-  while ((result = ringcast_gpu_send(gpu->writers[way], &item, 1, 0, flags, gpu->stream, LIMIT_NS)) == -EAGAIN) {
+  while ((result = cuda_send(gpu->writers[way], gpu->memory, bytes, flags, gpu->stream)) == -EAGAIN) {
     if (perf_now_ns() - start > LIMIT_NS) perf_die("the pool is of no use any more: %s", facts(gpu->writers[way]).why);
     perf_relax(gpu->oversubscribed);
   }
   perf_must(result, "can't send");
 }
 
-/* One turn of `count` tensors. */
-struct turn {
-  double total_ns;            /* until every reader has all tensors */
-  double send_ns, receive_ns; /* the CPU's time for a tensor, here and at the slowest reader */
-};
+static void plain_copy(struct gpu *gpu, enum way way, uint64_t bytes) {
+  must_cuda(gpu,
+            way == DTOD ? gpu->cuda.dtod(gpu->copy, gpu->memory, bytes, gpu->stream)
+                        : gpu->cuda.htod(gpu->copy, gpu->host, bytes, gpu->stream),
+            "a plain copy");
+}
 
-static struct turn turn_of_ring(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t count, uint32_t flags) {
-  struct turn turn = {0};
-  tell(gpu, RECEIVE, way, count);
+/* One turn of `count` tensors. `ns`: SEND, RECEIVED and COMPLETION. */
+static void take_turn(struct gpu *gpu, enum way way, uint64_t bytes, uint32_t count, double ns[FIGURES]) {
+  bool ring = way < RINGS;
+  if (ring) tell(gpu, RECEIVE, way, count);
   int64_t start = perf_now_ns(), last = start;
-  for (uint32_t i = 0; i < count; i++) send(gpu, way, bytes, flags);
-  turn.send_ns = (double)(perf_now_ns() - start) / count;
-  await_readers(gpu);
-  for (uint32_t i = 0; i < gpu->options->readers; i++) {
-    if (gpu->shared->readers[i].finished_ns > last) last = gpu->shared->readers[i].finished_ns;
-    turn.receive_ns = fmax(turn.receive_ns, gpu->shared->readers[i].host_ns);
+  for (uint32_t i = 0; i < count; i++) {
+    if (ring) send(gpu, way, bytes, way == POOL && gpu->has_pool ? RINGCAST_GPU_NO_INLINE : 0);
+    else plain_copy(gpu, way, bytes);
   }
-  turn.total_ns = (double)(last - start);
-  return turn;
-}
-
-static struct turn turn_of_copies(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t count) {
-  struct turn turn = {.receive_ns = NAN};
-  int64_t start = perf_now_ns();
-  for (uint32_t i = 0; i < count; i++)
-    must_cuda(gpu,
-              way == GPU_DTOD ? gpu->cuda.dtod(gpu->copy, gpu->memory, bytes, gpu->stream)
-                              : gpu->cuda.htod(gpu->copy, gpu->host, bytes, gpu->stream),
-              "a plain copy");
-  turn.send_ns = (double)(perf_now_ns() - start) / count;
-  await_device(gpu);
-  turn.total_ns = (double)(perf_now_ns() - start);
-  return turn;
-}
-
-static struct turn take_turn(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t count) {
-  if (way == GPU_DTOD || way == GPU_HTOD) return turn_of_copies(gpu, way, bytes, count);
-  return turn_of_ring(gpu, way, bytes, count, way == GPU_POOL ? RINGCAST_GPU_NO_INLINE : 0);
-}
-
-/* `count` copies of each kind alone, in nanoseconds: into the pool, out of it at the slowest reader, and plain. */
-struct held {
-  double in, out, plain;
-};
-
-static struct held turn_held(struct gpu *gpu, uint64_t bytes, uint32_t count) {
-  struct held held = {0};
-  hold(gpu);
-  for (uint32_t i = 0; i < count; i++) send(gpu, GPU_POOL, bytes, RINGCAST_GPU_NO_INLINE);
-  held.in = let_go(gpu);
-  tell(gpu, RECEIVE_HELD, GPU_POOL, count);
-  await_readers(gpu);
-  for (uint32_t i = 0; i < gpu->options->readers; i++) held.out = fmax(held.out, gpu->shared->readers[i].blocked_ns);
-  hold(gpu);
-  for (uint32_t i = 0; i < count; i++)
-    must_cuda(gpu, gpu->cuda.dtod(gpu->copy, gpu->memory, bytes, gpu->stream), "a plain copy");
-  held.plain = let_go(gpu);
-  return held;
+  ns[SEND] = (double)(perf_now_ns() - start) / count;
+  ns[RECEIVED] = ring ? 0 : NAN;
+  if (ring) await_readers(gpu);
+  else await_device(gpu);
+  if (!ring) last = perf_now_ns();
+  for (uint32_t i = 0; ring && i < gpu->options->readers; i++) {
+    if (gpu->shared->readers[i].finished_ns > last) last = gpu->shared->readers[i].finished_ns;
+    ns[RECEIVED] = fmax(ns[RECEIVED], gpu->shared->readers[i].host_ns);
+  }
+  ns[COMPLETION] = (double)(last - start);
 }
 
 /* ---- Opening and closing ---------------------------------------------------------------------------------------- */
@@ -284,148 +225,195 @@ static uint64_t free_bytes(struct gpu *gpu) {
   return now_free;
 }
 
-static void open_writers(struct gpu *gpu) {
-  /* Room for four of the largest tensors, so that the pool is never full. */
-  gpu->pool_bytes = 4 * gpu->largest > 64 << 20 ? 4 * gpu->largest : 64 << 20;
-  for (int i = 0; i < GPU_RINGS; i++) {
-    struct ringcast_writer_options ring = {
-        .size = sizeof ring, .capacity = gpu->options->capacity, .readers = gpu->options->readers};
-    struct ringcast_gpu_writer_options options = {.size = sizeof options,
-                                                  .pool_bytes = i == GPU_POOL ? gpu->pool_bytes : RINGCAST_NO_POOL};
-    struct ringcast_info info = {.size = sizeof info};
-    perf_must(ringcast_writer_create_ex(&ring, &gpu->rings[i]), "can't make a ring");
-    perf_must(ringcast_writer_info(gpu->rings[i], &info), "no facts of the ring");
-    if (2 * gpu->largest > info.max_frame)
-      perf_die("a ring here takes frames of up to %llu bytes, and a tensor of %llu is to go through it, two in a row: "
-               "give smaller --sizes, or more RINGCAST_SPILL_BYTES",
-               (unsigned long long)info.max_frame, (unsigned long long)gpu->largest);
-    perf_must(ringcast_gpu_writer_open(gpu->rings[i], &options, &gpu->writers[i]), "can't add the device to the ring");
-    snprintf(gpu->shared->handles[i], sizeof gpu->shared->handles[i], "%s", ringcast_writer_handle(gpu->rings[i]));
-  }
+static void open_writer(struct gpu *gpu, enum way way) {
+  struct ringcast_writer_options ring = {
+      .size = sizeof ring, .capacity = gpu->options->capacity, .readers = gpu->options->readers};
+  struct ringcast_gpu_writer_options options = {.size = sizeof options,
+                                                .pool_bytes = way == POOL ? gpu->pool_bytes : RINGCAST_NO_POOL};
+  gpu->rings[way] = perf_try_writer(&ring, 2 * gpu->largest);
+  if (!gpu->rings[way]) perf_die("two of the largest tensors are to go through the ring in a row: %s", perf_reason());
+  perf_must(ringcast_gpu_writer_open(gpu->rings[way], &options, &gpu->writers[way]), "can't add the device");
+  snprintf(gpu->shared->handles[way], sizeof gpu->shared->handles[way], "%s", ringcast_writer_handle(gpu->rings[way]));
 }
 
-static void open_all(struct gpu *gpu) {
-  struct gpu_figures *figures = gpu->figures;
-  figures->status.size = sizeof figures->status;
-  figures->device.size = sizeof figures->device;
-  perf_must(ringcast_gpu_status(&figures->status), "can't tell whether there is a GPU");
-  if (!figures->status.ready) perf_die("nothing was measured, as no GPU is used: %s", figures->status.why);
-  perf_must(ringcast_gpu_device(0, 0, &figures->device), "can't tell what the GPU is");
+/* Bytes of the device that are free: before anything is open but one context; and with all open, the readers' contexts
+ * too. */
+static void open_all(struct gpu *gpu, uint64_t free_at[2]) {
+  double ns[FIGURES];
+  perf_must(ringcast_gpu_status(&gpu->driver), "can't tell whether there is a GPU");
+  if (!gpu->driver.ready) perf_die("nothing was measured, as no GPU is used: %s", gpu->driver.why);
+  perf_must(ringcast_gpu_device(0, 0, &gpu->device), "can't tell what the GPU is");
   open_device(gpu);
-  figures->free_before = free_bytes(gpu);
+  free_at[0] = free_bytes(gpu);
   must_cuda(gpu, gpu->cuda.alloc(&gpu->copy, gpu->largest), "cuMemAlloc");
   gpu->host = registered(gpu, gpu->largest);
   must_cuda(gpu, gpu->cuda.htod(gpu->memory, gpu->host, gpu->largest, gpu->stream), "cuMemcpyHtoDAsync");
   await_device(gpu);
-  open_writers(gpu);
-  tell(gpu, OPEN, GPU_POOL, 0);
+  /* Room for four of the largest tensors, so that the pool is never full. */
+  gpu->pool_bytes = 4 * gpu->largest > 64 << 20 ? 4 * gpu->largest : 64 << 20;
+  for (enum way way = 0; way < RINGS; way++) open_writer(gpu, way);
+  tell(gpu, OPEN, POOL, 0);
   await_readers(gpu);
-  for (int i = 0; i < GPU_RINGS; i++)
-    perf_must(ringcast_writer_wait_readers(gpu->rings[i], gpu->options->readers, LIMIT_NS), "not all readers come");
   /* The first frame always goes through the ring: with that frame the readers open the pool. */
-  for (int i = 0; i < WARM_UP; i++) turn_of_ring(gpu, GPU_POOL, 1024, 1, 0);
-  figures->pool = facts(gpu->writers[GPU_POOL]).way == RINGCAST_GPU_WAY_POOL;
-  figures->free_open = free_bytes(gpu);
+  for (int i = 0; i < WARM_UP; i++) take_turn(gpu, POOL, 1024, 1, ns);
+  gpu->has_pool = facts(gpu->writers[POOL]).way == RINGCAST_GPU_WAY_POOL;
+  free_at[1] = free_bytes(gpu);
 }
 
+static void report_info(struct report *report, const char *key, const struct ringcast_gpu_info *info) {
+  report_open(report, key, '{');
+  report_integer(report, "pool_bytes", (int64_t)info->pool_bytes);
+  report_integer(report, "pool_frames", (int64_t)info->pool_frames);
+  report_integer(report, "inline_frames", (int64_t)info->inline_frames);
+  report_integer(report, "opens", (int64_t)info->opens);
+  report_integer(report, "syncs", (int64_t)info->syncs);
+  report_boolean(report, "registered", info->registered);
+  report_close(report);
+}
+
+/* What each side counted; the readers' opens and waits for the device are added up. */
 static void close_all(struct gpu *gpu) {
-  struct gpu_figures *figures = gpu->figures;
-  for (int i = 0; i < GPU_RINGS; i++) figures->writers[i] = facts(gpu->writers[i]);
-  tell(gpu, CLOSE, GPU_POOL, 0);
+  struct ringcast_gpu_info writers[RINGS] = {facts(gpu->writers[POOL]), facts(gpu->writers[INLINE])};
+  tell(gpu, CLOSE, POOL, 0);
   await_readers(gpu);
-  for (int i = 0; i < GPU_RINGS; i++) {
-    figures->readers[i] = gpu->shared->readers[0].info[i];
-    for (uint32_t reader = 1; reader < gpu->options->readers; reader++) {
-      figures->readers[i].opens += gpu->shared->readers[reader].info[i].opens;
-      figures->readers[i].syncs += gpu->shared->readers[reader].info[i].syncs;
+  for (enum way way = 0; way < RINGS; way++) {
+    struct ringcast_gpu_info *readers = &gpu->shared->readers[0].info[way];
+    for (uint32_t i = 1; i < gpu->options->readers; i++) {
+      readers->opens += gpu->shared->readers[i].info[way].opens;
+      readers->syncs += gpu->shared->readers[i].info[way].syncs;
     }
-    ringcast_gpu_writer_close(gpu->writers[i]);
-    ringcast_writer_close(gpu->rings[i]);
+    report_open(&gpu->report, way == POOL ? "ring_with_pool" : "ring_without", '{');
+    report_info(&gpu->report, "writer", &writers[way]);
+    report_info(&gpu->report, "readers", readers);
+    report_close(&gpu->report);
+    ringcast_gpu_writer_close(gpu->writers[way]);
+    ringcast_writer_close(gpu->rings[way]);
   }
   must_cuda(gpu, gpu->cuda.free(gpu->copy), "cuMemFree");
   must_cuda(gpu, gpu->cuda.host_unregister(gpu->host), "cuMemHostUnregister");
-  munmap(gpu->host, gpu->largest);
+  perf_unshare(gpu->host, gpu->largest);
   perf_stop(&gpu->children);
-  figures->free_after = free_bytes(gpu);
 }
 
 /* ---- Measuring -------------------------------------------------------------------------------------------------- */
 
-struct series {
-  double total[ROUNDS], send[ROUNDS], receive[ROUNDS], row[ROUNDS];
-};
+static double median_of(struct perf_series *series) {
+  double median = perf_quantile_of(series, 0.5);
+  series->count = 0;
+  return median;
+}
 
-/* The tensors of a round fill at most half of the pool, since no reader takes any in between. */
-static void measure_copies(struct gpu *gpu, struct series *series, uint64_t bytes, struct gpu_size_figures *out) {
+static void measure_size(struct gpu *gpu, uint64_t bytes) {
+  static const char *const names[WAYS] = {"pool", "inline", "device_to_device", "host_to_device"};
+  static struct perf_series series[WAYS][FIGURES];
+  uint64_t fit = ROW_BYTES / bytes, end = (uint64_t)perf_now_ns() + (uint64_t)(gpu->options->seconds * 1e9);
+  uint32_t row = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : fit < 2 ? 2 : (uint32_t)fit;
+  enum way first = gpu->has_pool ? POOL : INLINE;
+  int64_t round = 0;
+  for (; round <= ROUNDS && (round <= LEAST_ROUNDS || (uint64_t)perf_now_ns() < end); round++)
+    for (enum way way = first; way < WAYS; way++) {
+      double ns[FIGURES], several[FIGURES];
+      take_turn(gpu, way, bytes, 1, ns);
+      take_turn(gpu, way, bytes, row, several);
+      ns[ROW] = several[COMPLETION];
+      for (int i = 0; round > 0 && i < FIGURES; i++) perf_add(&series[way][i], &ns[i], 1); /* 0: code is loaded */
+    }
+  report_open(&gpu->report, NULL, '{');
+  report_integer(&gpu->report, "bytes", (int64_t)bytes);
+  for (enum way way = first; way < WAYS; way++) {
+    report_open(&gpu->report, names[way], '{');
+    report_integer(&gpu->report, "rounds", round - 1);
+    report_number(&gpu->report, "send_us", median_of(&series[way][SEND]) / 1e3);
+    report_number(&gpu->report, "receive_us", median_of(&series[way][RECEIVED]) / 1e3);
+    report_number(&gpu->report, "completion_us", median_of(&series[way][COMPLETION]) / 1e3);
+    report_number(&gpu->report, "bytes_per_s", (double)bytes * row / median_of(&series[way][ROW]) * 1e9);
+    report_close(&gpu->report);
+  }
+  report_close(&gpu->report);
+}
+
+/* Copies of each kind alone: into the pool, out of it at the slowest reader, and plain. They fill at most half of the
+ * pool, since no reader takes any in between. */
+static void measure_copies(struct gpu *gpu, uint64_t bytes) {
+  static struct perf_series in, out, plain;
   uint64_t fit = gpu->pool_bytes / 2 / bytes;
   uint32_t count = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : (uint32_t)fit;
   int64_t end = perf_now_ns() + (int64_t)(gpu->options->seconds / 4 * 1e9);
-  double *pool = out->of[GPU_POOL], *plain = &out->of[GPU_DTOD][GPU_COPY], per_s = (double)bytes * count * 1e9;
-  size_t round;
-  pool[GPU_COPY_IN] = pool[GPU_COPY_OUT] = pool[GPU_COPY_RATIO] = *plain = NAN;
-  if (!gpu->figures->pool || !gpu->cuda.wait_value) return;
-  for (round = 0; round <= ROUNDS && (round <= LEAST_ROUNDS || perf_now_ns() < end); round++) {
-    struct held held = turn_held(gpu, bytes, count);
+  for (int round = 0; round <= ROUNDS && (round <= LEAST_ROUNDS || perf_now_ns() < end); round++) {
+    double ns[3] = {0};
+    hold(gpu);
+    for (uint32_t i = 0; i < count; i++) send(gpu, POOL, bytes, RINGCAST_GPU_NO_INLINE);
+    ns[0] = let_go(gpu);
+    tell(gpu, RECEIVE_HELD, POOL, count);
+    await_readers(gpu);
+    for (uint32_t i = 0; i < gpu->options->readers; i++) ns[1] = fmax(ns[1], gpu->shared->readers[i].blocked_ns);
+    hold(gpu);
+    for (uint32_t i = 0; i < count; i++) plain_copy(gpu, DTOD, bytes);
+    ns[2] = let_go(gpu);
     if (round == 0) continue;
-    series->total[round - 1] = held.in;
-    series->send[round - 1] = held.out;
-    series->receive[round - 1] = held.plain;
+    perf_add(&in, &ns[0], 1);
+    perf_add(&out, &ns[1], 1);
+    perf_add(&plain, &ns[2], 1);
   }
-  pool[GPU_COPY_IN] = per_s / perf_median(series->total, round - 1);
-  pool[GPU_COPY_OUT] = per_s / perf_median(series->send, round - 1);
-  *plain = per_s / perf_median(series->receive, round - 1);
-  pool[GPU_COPY_RATIO] = fmin(pool[GPU_COPY_IN], pool[GPU_COPY_OUT]) / *plain;
+  double all = (double)bytes * count * 1e9;
+  double rates[3] = {all / median_of(&in), all / median_of(&out), all / median_of(&plain)};
+  report_open(&gpu->report, NULL, '{');
+  report_integer(&gpu->report, "bytes", (int64_t)bytes);
+  report_number(&gpu->report, "writer_copy_bytes_per_s", rates[0]);
+  report_number(&gpu->report, "reader_copy_bytes_per_s", rates[1]);
+  report_number(&gpu->report, "device_to_device_bytes_per_s", rates[2]);
+  report_number(&gpu->report, "ratio", fmin(rates[0], rates[1]) / rates[2]);
+  report_close(&gpu->report);
 }
 
-static void measure_size(struct gpu *gpu, struct series *series, uint64_t bytes, struct gpu_size_figures *out) {
-  uint64_t fit = ROW_BYTES / bytes;
-  uint32_t row = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : fit < 2 ? 2 : (uint32_t)fit;
-  int64_t end = perf_now_ns() + (int64_t)(gpu->options->seconds * 1e9);
-  int first = gpu->figures->pool ? GPU_POOL : GPU_INLINE;
-  size_t round;
-  for (round = 0; round <= ROUNDS && (round <= LEAST_ROUNDS || perf_now_ns() < end); round++)
-    for (int way = first; way < GPU_WAYS; way++) {
-      struct turn one = take_turn(gpu, (enum gpu_way)way, bytes, 1);
-      struct turn several = take_turn(gpu, (enum gpu_way)way, bytes, row);
-      if (round == 0) continue; /* memory is put in place, and code is loaded */
-      series[way].total[round - 1] = one.total_ns;
-      series[way].send[round - 1] = one.send_ns;
-      series[way].receive[round - 1] = one.receive_ns;
-      series[way].row[round - 1] = several.total_ns;
-    }
-  out->bytes = bytes;
-  for (int way = first; way < GPU_WAYS; way++) {
-    out->rounds[way] = round - 1;
-    out->of[way][GPU_COMPLETION] = perf_median(series[way].total, round - 1) / 1e3;
-    out->of[way][GPU_SEND] = perf_median(series[way].send, round - 1) / 1e3;
-    out->of[way][GPU_RECEIVE] = way < GPU_RINGS ? perf_median(series[way].receive, round - 1) / 1e3 : NAN;
-    out->of[way][GPU_RATE] = (double)bytes * row / perf_median(series[way].row, round - 1) * 1e9;
-  }
-  measure_copies(gpu, series, bytes, out);
+/* The writer knows that a reader has no pool; the reader knows the words of the driver, and tells them at the end. */
+static void report_head(struct gpu *gpu) {
+  struct report *report = &gpu->report;
+  const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+  char text[512];
+  report->json = gpu->options->json;
+  report_open(report, NULL, '{');
+  report_string(report, "measurement", gpu->options->name);
+  report_string(report, "version", ringcast_version());
+  report_string(report, "cpu", cli_cpu_model(text, sizeof text));
+  report_string(report, "device", gpu->device.name);
+  report_integer(report, "driver", gpu->driver.version);
+  report_integer(report, "readers", gpu->options->readers);
+  report_number(report, "seconds", gpu->options->seconds);
+  report_boolean(report, "pool", gpu->has_pool);
+  report_string(report, "why", gpu->has_pool ? "" : facts(gpu->writers[POOL]).why);
+  /* Without MPS the contexts of several processes take turns on a device: completion contains the switches between
+   * them, or with MPS each other's work. */
+  snprintf(text, sizeof text, "%s/control", folder ? folder : "/tmp/nvidia-mps");
+  report_string(report, "device_shared_by", access(text, F_OK) == 0 ? "MPS" : "time slices");
 }
 
 int perf_gpu(const struct perf_options *options) {
-  static struct gpu_figures figures;
-  struct gpu gpu = {.options = options, .figures = &figures};
-  gpu.oversubscribed = (uint32_t)options->cpu_count <= options->readers;
+  struct gpu gpu = {.options = options,
+                    .oversubscribed = (uint32_t)options->cpu_count <= options->readers,
+                    .driver.size = sizeof gpu.driver,
+                    .device.size = sizeof gpu.device};
+  uint64_t free_at[2];
   for (int i = 0; i < options->size_count; i++)
     if (options->sizes[i] > gpu.largest) gpu.largest = options->sizes[i];
-  size_t bytes = sizeof *gpu.shared + options->readers * sizeof gpu.shared->readers[0];
-  gpu.shared = perf_shared(bytes);
+  gpu.shared = perf_shared(sizeof *gpu.shared + options->readers * sizeof gpu.shared->readers[0]);
   for (uint32_t i = 0; i < options->readers; i++)
     perf_start(&gpu.children, options, UINT32_MAX /* no process is pinned */, reader_body, &gpu);
-  struct series *series = calloc(GPU_WAYS, sizeof *series);
-  if (!series) perf_die("no memory");
-  open_all(&gpu);
-  for (int i = 0; i < options->size_count; i++) {
-    perf_progress(options, (double)i / options->size_count);
-    measure_size(&gpu, series, options->sizes[i], &figures.sizes[i]);
-  }
-  perf_progress(options, 1);
-  figures.size_count = options->size_count;
+  open_all(&gpu, free_at);
+  report_head(&gpu);
+  report_open(&gpu.report, "sizes", '[');
+  for (int i = 0; i < options->size_count; i++) measure_size(&gpu, options->sizes[i]);
+  report_close(&gpu.report);
+  report_open(&gpu.report, "copies", '[');
+  for (int i = 0; i < options->size_count && gpu.has_pool && gpu.cuda.wait_value; i++)
+    measure_copies(&gpu, options->sizes[i]);
+  report_close(&gpu.report);
   close_all(&gpu);
-  gpu_print(options, &figures);
-  free(series);
-  perf_unshare(gpu.shared, bytes);
+  report_open(&gpu.report, "device_free_bytes", '{');
+  report_integer(&gpu.report, "before", (int64_t)free_at[0]);
+  report_integer(&gpu.report, "open", (int64_t)free_at[1]);
+  report_integer(&gpu.report, "after", (int64_t)free_bytes(&gpu));
+  report_close(&gpu.report);
+  report_close(&gpu.report);
   return CLI_OK;
 }

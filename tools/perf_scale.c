@@ -75,32 +75,20 @@ static void run_step(const struct perf_options *options, struct step *step, stru
 }
 
 static void print(const struct perf_options *options, const struct ringcast_info *info, const struct step *steps) {
-  struct json json = {.out = stdout};
-  perf_print_head(&json, options, info, options->readers + 1);
-  if (options->json) json_open(&json, "scale", '[');
-  else
-    printf("ns per frame: while the readers keep up; frames/s: without a stop, at the speed of the slowest reader\n\n"
-           "%8s %22s %12s %14s\n",
-           "readers", "writer, ns per frame", "to 1 reader", "frames/s");
-  for (uint32_t i = 0; i < options->readers; i++) {
-    const struct step *step = &steps[i];
-    if (!options->json) {
-      printf("%8u %22.1f %12.2f %14.0f%s\n", step->readers, step->writer_ns, step->writer_ns / steps[0].writer_ns,
-             step->frames_per_s, step->pinned ? "" : "   more readers than CPUs");
-      continue;
-    }
-    json_open(&json, NULL, '{');
-    json_integer(&json, "readers", step->readers);
-    json_number(&json, "writer_ns_per_frame", step->writer_ns);
-    json_number(&json, "ratio", step->writer_ns / steps[0].writer_ns);
-    json_number(&json, "frames_per_s", step->frames_per_s);
-    json_boolean(&json, "pinned", step->pinned);
-    if (!step->pinned) json_string(&json, "note", "more readers than CPUs");
-    json_close(&json, '}');
+  struct report report;
+  perf_print_head(&report, options, info, options->readers + 1);
+  report_open(&report, "scale", '[');
+  for (const struct step *step = steps; step < steps + options->readers; step++) {
+    report_open(&report, NULL, '{');
+    report_integer(&report, "readers", step->readers);
+    report_number(&report, "writer_ns_per_frame", step->writer_ns);
+    report_number(&report, "ratio", step->writer_ns / steps[0].writer_ns);
+    report_number(&report, "frames_per_s", step->frames_per_s);
+    report_boolean(&report, "pinned", step->pinned);
+    report_close(&report);
   }
-  if (!options->json) return;
-  json_close(&json, ']');
-  json_close(&json, '}');
+  report_close(&report);
+  report_close(&report);
 }
 
 int perf_scale(const struct perf_options *options) {

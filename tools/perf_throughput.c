@@ -54,29 +54,18 @@ static void measure(const struct perf_options *options, struct stream *stream, d
 
 static void print(const struct perf_options *options, const struct stream *stream, const double rates[STREAM_KINDS],
                   const struct count *count) {
-  double size = (double)options->size, frames = (double)count->frames, ratio = rates[STREAM_RING] / rates[STREAM_FLOOR];
-  double writer_faults = (double)count->faults / frames, reader_faults = (double)stream_reader_faults(stream) / frames;
-  double alone = rates[STREAM_RING] / rates[STREAM_ALONE];
-  struct json json = {.out = stdout};
-  perf_print_head(&json, options, stream_info(stream), options->readers + 1);
-  if (options->json) {
-    json_number(&json, "frames_per_s", rates[STREAM_RING]);
-    json_number(&json, "bytes_per_s", rates[STREAM_RING] * size);
-    json_number(&json, "memcpy_bytes_per_s", rates[STREAM_FLOOR] * size);
-    json_number(&json, "ratio", ratio);
-    json_number(&json, "memcpy_alone_bytes_per_s", rates[STREAM_ALONE] * size);
-    json_number(&json, "ratio_alone", alone);
-    json_number(&json, "writer_faults_per_frame", writer_faults);
-    json_number(&json, "reader_faults_per_frame", reader_faults);
-    json_close(&json, '}');
-    return;
-  }
-  static const char *const labels[] = {"ring", "memcpy, read by the others", "memcpy alone, no reader"};
-  printf("%-28s %14s %10s\n", "", "frames/s", "GB/s");
-  for (int kind = 0; kind < STREAM_KINDS; kind++)
-    printf("%-28s %14.*f %10.2f\n", labels[kind], rates[kind] < 1000 ? 2 : 0, rates[kind], rates[kind] * size / 1e9);
-  printf("\nratio to memcpy, read by the others %.3f, to memcpy alone %.3f\n", ratio, alone);
-  printf("page faults for a frame: writer %.4g, reader %.4g\n", writer_faults, reader_faults);
+  double size = (double)options->size, frames = (double)count->frames;
+  struct report report;
+  perf_print_head(&report, options, stream_info(stream), options->readers + 1);
+  report_number(&report, "frames_per_s", rates[STREAM_RING]);
+  report_number(&report, "bytes_per_s", rates[STREAM_RING] * size);
+  report_number(&report, "memcpy_bytes_per_s", rates[STREAM_FLOOR] * size);
+  report_number(&report, "ratio", rates[STREAM_RING] / rates[STREAM_FLOOR]);
+  report_number(&report, "memcpy_alone_bytes_per_s", rates[STREAM_ALONE] * size);
+  report_number(&report, "ratio_alone", rates[STREAM_RING] / rates[STREAM_ALONE]);
+  report_number(&report, "writer_faults_per_frame", (double)count->faults / frames);
+  report_number(&report, "reader_faults_per_frame", (double)stream_reader_faults(stream) / frames);
+  report_close(&report);
 }
 
 int perf_throughput(const struct perf_options *options) {

@@ -138,17 +138,16 @@ def host_cost(found):
 
 def bandwidth(found):
     run = found.pools() and found.perf(1)
-    sizes = [size for size in run["sizes"] if size["bytes"] >= RATIO_FROM]
-    if not sizes or any(size["pool"]["ratio_to_device_to_device"] is None for size in sizes):
+    copies = [copy for copy in run["copies"] if copy["bytes"] >= RATIO_FROM]
+    if not copies:
         raise Missing("no copies of 16 MiB or more, alone")
     told, slow = [], False
-    for size in sizes:
-        pool, ratio = size["pool"], size["pool"]["ratio_to_device_to_device"]
-        slow |= ratio < LEAST_RATIO
+    for copy in copies:
+        slow |= copy["ratio"] < LEAST_RATIO
         told.append(
-            f"{size['bytes'] >> 20} MiB {ratio:.3f} (in {pool['writer_copy_bytes_per_s'] / 1e9:.0f}, "
-            f"out {pool['reader_copy_bytes_per_s'] / 1e9:.0f}, "
-            f"plain {size['device_to_device']['copy_bytes_per_s'] / 1e9:.0f} GB/s)"
+            f"{copy['bytes'] >> 20} MiB {copy['ratio']:.3f} (in {copy['writer_copy_bytes_per_s'] / 1e9:.0f}, "
+            f"out {copy['reader_copy_bytes_per_s'] / 1e9:.0f}, "
+            f"plain {copy['device_to_device_bytes_per_s'] / 1e9:.0f} GB/s)"
         )
     if slow:
         raise Slow("; ".join(told))

@@ -35,7 +35,6 @@ class Perf(Case):
         self.ratio(found["ratio"], found["one_way_ns"]["p50"], found["floor_ns"]["p50"])
         self.ratio(found["ratio_line"], found["one_way_ns"]["p50"], found["line_ns"]["p50"])
         self.assertGreater(found["round_trips"], 0)
-        self.assertIsInstance(found["clusters"], list)
 
     def test_latency_refuses_more_processes_than_cpus(self):
         done = run("perf", "latency", *SHORT, "--readers", str(min(len(CPUS), 256)))
@@ -101,7 +100,6 @@ class Perf(Case):
             self.positive(step["writer_ns_per_frame"])
             self.positive(step["frames_per_s"])
             self.assertEqual(step["pinned"], step["readers"] < len(CPUS))
-            self.assertEqual(step.get("note"), None if step["pinned"] else "more readers than CPUs")
 
     def test_cadence(self):
         for readers, cold in ((1, []), (8, []), (2, ["--cold=64K"])):
@@ -133,16 +131,20 @@ class Perf(Case):
                 self.positive(found[key]["p50"])
 
     def test_text_has_the_figures_too(self):
-        words = {
-            "latency": "ratio to the floor",
-            "throughput": "GB/s",
-            "wake": "% of a CPU",
-            "scale": "ns per frame",
-            "cadence": "ratio to the futex",
-        }
-        for name, word in words.items():
-            if name != "latency" or len(CPUS) > 1:
-                self.assertIn(word, self.succeed("perf", name, *SHORT))
+        """A line for each figure of the whole, a row for each object; an object of an array has its first figure's."""
+        for name, rows in (
+            ("latency", ["one_way_ns", "cold floor_ns", "ratio_line"]),
+            ("throughput", ["bytes_per_s", "ratio"]),
+            ("wake", ["wake_us", "idle_cpu_percent"]),
+            ("scale", ["1"]),
+            ("cadence", ["slowest_us", "system_calls_per_message"]),
+        ):
+            if name == "latency" and len(CPUS) < 2:
+                continue
+            text = self.succeed("perf", name, *SHORT, *(["--cold=64K"] if name == "latency" else []))
+            for row in ["capacity +1048576", *(rf"{row} +[0-9.]+" for row in rows)]:
+                self.assertRegex(text, rf"(?m)^{row}\b")
+        self.assertRegex(text, r"(?m)^ +p50 +p99$")
 
     def test_given_cpus_are_used(self):
         if len(CPUS) > 1:

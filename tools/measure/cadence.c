@@ -40,8 +40,6 @@ static const double WAKE_GAP_MS = 0.5, WAKE_JITTER = 0.2;
  * whether the writer lives. */
 static const struct timespec SLICE = {.tv_nsec = 90 * 1000 * 1000};
 
-static const char *const names[WAYS] = {"ring", "futex", "spin"};
-
 /* What precedes the bytes of a message. */
 struct stamp {
   uint64_t number; /* counted from 1 in each block */
@@ -324,60 +322,45 @@ static void measure_block(struct cadence *cadence, enum way way, double done) {
 
 /* ---- Printing --------------------------------------------------------------------------------------------------- */
 
-struct row {
-  double commit, wake, wake99, slowest, cpu, watts;
-};
-
-static struct row row_of(struct cadence *cadence, enum way way) {
-  struct figures *figures = &cadence->figures[way];
-  return (struct row){.commit = perf_quantile_of(&figures->commits, 0.5) / 1000,
-                      .wake = perf_quantile_of(&figures->wakes, 0.5) / 1000,
-                      .wake99 = perf_quantile_of(&figures->wakes, 0.99) / 1000,
-                      .slowest = perf_quantile_of(&figures->slowest, 0.5) / 1000,
-                      .cpu = 100 * figures->cpu_ns / figures->wall_ns / cadence->options->readers,
-                      .watts = figures->joules / figures->wall_ns * 1e9};
-}
-
 static double calls_per_message(const struct cadence *cadence) {
   const struct figures *figures = &cadence->figures[RING];
   return (double)figures->calls / (double)figures->commits.count / cadence->options->readers;
 }
 
-static void print_json(struct json *json, const struct cadence *cadence, const struct row rows[WAYS]) {
+static void print(struct cadence *cadence) {
   static const char *const keys[WAYS][5] = {
       {"wake_us", "commit_us", "slowest_us", "reader_cpu_percent", "watts"},
       {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
       {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
-  json_number(json, "gap_ms", cadence->options->gap_ms);
-  json_number(json, "jitter", cadence->options->jitter);
-  json_boolean(json, "cold", cadence->walk.bytes > 0);
-  for (enum way way = 0; way < WAYS; way++) {
-    json_percentiles(json, keys[way][0], rows[way].wake, rows[way].wake99);
-    json_percentiles(json, keys[way][1], rows[way].commit, NAN);
-    json_percentiles(json, keys[way][2], rows[way].slowest, NAN);
-    json_number(json, keys[way][3], rows[way].cpu);
-    if (!isnan(rows[way].watts)) json_number(json, keys[way][4], rows[way].watts);
+  const struct perf_options *options = cadence->options;
+  struct report report;
+  perf_print_head(&report, options, &cadence->info, options->readers + 1);
+  report_number(&report, "gap_ms", options->gap_ms);
+  report_number(&report, "jitter", options->jitter);
+  report_boolean(&report, "cold", options->cold);
+  report_integer(&report, "messages", (int64_t)cadence->figures[RING].commits.count);
+  for (enum way way = 0; way < cadence->ways; way++) {
+    struct perf_series *series[] = {&cadence->figures[way].wakes, &cadence->figures[way].commits,
+                                    &cadence->figures[way].slowest};
+    for (int i = 0; i < 3; i++)
+      report_percentiles(&report, keys[way][i], perf_quantile_of(series[i], 0.5) / 1000,
+                         perf_quantile_of(series[i], 0.99) / 1000);
   }
-  json_number(json, "system_calls_per_message", calls_per_message(cadence));
-  json_number(json, "ratio", rows[RING].wake / rows[FUTEX].wake);
-  json_integer(json, "messages", (int64_t)cadence->figures[RING].commits.count);
-  json_close(json, '}');
-}
-
-static void print_text(const struct cadence *cadence, const struct row rows[WAYS]) {
-  bool watts = !isnan(rows[RING].watts);
-  printf("a message every %.4g ms, each gap varied by +-%.3g %%%s\n", cadence->options->gap_ms,
-         100 * cadence->options->jitter, cadence->walk.bytes > 0 ? ", caches cold" : "");
-  printf("%-8s %10s %10s %10s %10s %12s%s\n", "us", "commit p50", "wake p50", "wake p99", "slowest", "reader CPU %",
-         watts ? "    watts" : "");
-  for (enum way way = 0; way < WAYS; way++) {
-    printf("%-8s %10.2f %10.2f %10.2f %10.2f %12.3f", names[way], rows[way].commit, rows[way].wake, rows[way].wake99,
-           rows[way].slowest, rows[way].cpu);
-    if (watts) printf(" %8.1f", rows[way].watts);
-    printf("\n");
+  for (enum way way = 0; way < cadence->ways; way++) {
+    const struct figures *figures = &cadence->figures[way];
+    report_number(&report, keys[way][3], 100 * figures->cpu_ns / figures->wall_ns / options->readers);
+    if (!isnan(figures->joules)) report_number(&report, keys[way][4], figures->joules / figures->wall_ns * 1e9);
   }
-  printf("\nratio to the futex %.3f; %.2f sleeps and wakes a message and reader; %zu messages each way\n",
-         rows[RING].wake / rows[FUTEX].wake, calls_per_message(cadence), cadence->figures[RING].commits.count);
+  report_number(&report, "system_calls_per_message", calls_per_message(cadence));
+  report_number(&report, "ratio",
+                perf_quantile_of(&cadence->figures[RING].wakes, 0.5) /
+                    perf_quantile_of(&cadence->figures[FUTEX].wakes, 0.5));
+  if (cadence->idle_s > 0) {
+    report_number(&report, "idle_cpu_percent", cadence->idle_percent[RING]);
+    report_number(&report, "futex_idle_cpu_percent", cadence->idle_percent[FUTEX]);
+  }
+  report_integer(&report, "wakes", (int64_t)cadence->figures[RING].wakes.count);
+  report_close(&report);
 }
 
 /* ---- Setting up ------------------------------------------------------------------------------------------------- */
@@ -399,54 +382,28 @@ static void set_up(struct cadence *cadence, const struct perf_options *options) 
   if (options->cold) walk_make(&cadence->walk, options->cold_bytes);
 }
 
-static void run(struct cadence *cadence, const struct perf_options *options, struct row rows[WAYS]) {
+static int run(struct cadence *cadence, const struct perf_options *options) {
   set_up(cadence, options);
   perf_pin(perf_cpu_of(options, 0, options->readers + 1));
   for (int round = 0; round < ROUNDS; round++)
     for (enum way way = 0; way < cadence->ways; way++)
       measure_block(cadence, way, (round * cadence->ways + way) / (double)(ROUNDS * cadence->ways));
   perf_progress(options, 1);
-  for (enum way way = 0; way < cadence->ways; way++) rows[way] = row_of(cadence, way);
+  print(cadence);
+  return CLI_OK;
 }
 
 int perf_cadence(const struct perf_options *options) {
   static struct cadence cadence = {.ways = WAYS};
-  struct row rows[WAYS];
-  struct json json = {.out = stdout};
-  run(&cadence, options, rows);
-  perf_print_head(&json, options, &cadence.info, options->readers + 1);
-  options->json ? print_json(&json, &cadence, rows) : print_text(&cadence, rows);
-  return CLI_OK;
+  return run(&cadence, options);
 }
 
 /* `ringcast perf wake`: the readers never spin, and each block ends with a time without messages. */
 int perf_wake(const struct perf_options *asked) {
   static struct cadence cadence = {.ways = SPIN, .spin_ns = -1};
   struct perf_options options = *asked;
-  struct row rows[WAYS];
-  struct json json = {.out = stdout};
   options.gap_ms = WAKE_GAP_MS;
   options.jitter = WAKE_JITTER;
   cadence.idle_s = options.seconds / ROUNDS;
-  run(&cadence, &options, rows);
-  int64_t wakes = (int64_t)cadence.figures[RING].wakes.count;
-  double ratio = rows[RING].wake / rows[FUTEX].wake;
-  perf_print_head(&json, &options, &cadence.info, options.readers + 1);
-  if (options.json) {
-    json_percentiles(&json, "wake_us", rows[RING].wake, rows[RING].wake99);
-    json_percentiles(&json, "futex_us", rows[FUTEX].wake, rows[FUTEX].wake99);
-    json_number(&json, "ratio", ratio);
-    json_number(&json, "idle_cpu_percent", cadence.idle_percent[RING]);
-    json_number(&json, "futex_idle_cpu_percent", cadence.idle_percent[FUTEX]);
-    json_integer(&json, "wakes", wakes);
-    json_close(&json, '}');
-  } else {
-    printf("%-30s %8s %8s\n", "from send to running, us", "p50", "p99");
-    printf("%-30s %8.2f %8.2f\n", "ring", rows[RING].wake, rows[RING].wake99);
-    printf("%-30s %8.2f %8.2f\n", "floor: a bare futex", rows[FUTEX].wake, rows[FUTEX].wake99);
-    printf("\nratio to the futex %.3f; %lld wake-ups of each\n", ratio, (long long)wakes);
-    printf("while no message comes, a reader uses %.3f %% of a CPU, and a futex with the same slices %.3f %%\n",
-           cadence.idle_percent[RING], cadence.idle_percent[FUTEX]);
-  }
-  return CLI_OK;
+  return run(&cadence, &options);
 }
