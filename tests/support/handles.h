@@ -66,18 +66,6 @@ static inline bool is_readable(int fd, int timeout_ms) {
   return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, timeout_ms) == 1;
 }
 
-static int descriptors, mappings;
-
-static inline void remember(void) {
-  descriptors = open_descriptors();
-  mappings = ring_mappings();
-}
-
-static inline void nothing_is_left(void) {
-  ck_assert_int_eq(open_descriptors(), descriptors);
-  ck_assert_int_eq(ring_mappings(), mappings);
-}
-
 static inline void ck_says(const char *word) {
   ck_assert_msg(strstr(ringcast_last_error(), word), "expected '%s' in: %s", word, ringcast_last_error());
 }

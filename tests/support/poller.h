@@ -14,6 +14,7 @@
 #include "shm/uring.h"
 #include "shm/wait.h"
 #include "tests/support/children.h"
+#include "tests/support/sleep.h"
 #include "tests/support/suite.h"
 #include "tests/support/switches.h"
 
@@ -37,18 +38,10 @@ static inline bool choose(int way, const char *test) {
   return !*reason;
 }
 
-/* No slice ever ends, so none hides a lost wake-up. A loss is a hang, which the time limit ends. */
-static int (*real_futex_wait)(_Atomic uint32_t *, uint32_t, int64_t);
-static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
-  (void)timeout_ns;
-  return real_futex_wait(word, value, (int64_t)100000 * 1000000000);
-}
-
 /* A poller of one event and room for two processes, quiet until it is armed. */
 static inline struct rc_poller *make(int way, struct rc_eventcount *event) {
   struct rc_poller *poller;
-  if (rc_os.futex_wait != wait_without_end) real_futex_wait = rc_os.futex_wait;
-  rc_os.futex_wait = wait_without_end;
+  sleep_without_slices();
   ck_assert_int_eq(rc_poller_open(event, 2, &poller), 0);
   ck_assert_int_eq(rc_poller_uses_uring(poller), way == BY_URING);
   return poller;

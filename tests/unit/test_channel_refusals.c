@@ -2,11 +2,10 @@
 /* What the public API refuses, in which words, and that nothing is harmed by it. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/channel.h"
+#include "tests/support/children.h"
 
 TEST(options_out_of_range_are_refused_in_words) {
   ringcast_writer *writer = NULL;
@@ -72,6 +71,69 @@ TEST(more_readers_than_slots_are_refused) {
   first = attach(writer);
   ringcast_reader_close(first);
   ringcast_reader_close(second);
+}
+
+#define TOKEN "0123456789abcdef0123456789abcdef"
+
+TEST(a_handle_that_is_formatted_is_parsed_back) {
+  const struct rc_handle handles[] = {
+      {.writer = {1, 0}},
+      {.writer = {INT32_MAX, UINT64_MAX},
+       .control_fd = INT32_MAX,
+       .data_fd = INT32_MAX,
+       .token = {UINT64_MAX, UINT64_MAX}},
+      {.writer = {4711, 123456}, .control_fd = 3, .data_fd = 4, .token = {0x0123456789abcdef, 0}},
+  };
+  for (size_t i = 0; i < sizeof handles / sizeof *handles; i++) {
+    char text[RC_HANDLE_MAX];
+    struct rc_handle parsed;
+    rc_handle_format(&handles[i], text);
+    ck_assert_uint_lt(strlen(text), RC_HANDLE_MAX - 1);
+    ck_assert_int_eq(rc_handle_parse(text, &parsed), 0);
+    ck_assert_int_eq(parsed.writer.pid, handles[i].writer.pid);
+    ck_assert_uint_eq(parsed.writer.start, handles[i].writer.start);
+    ck_assert_int_eq(parsed.control_fd, handles[i].control_fd);
+    ck_assert_int_eq(parsed.data_fd, handles[i].data_fd);
+    ck_assert_mem_eq(parsed.token, handles[i].token, sizeof parsed.token);
+  }
+}
+
+TEST(what_is_no_handle_is_refused) {
+  static const char *const texts[] = {
+      "",
+      "rc1",
+      "rc1:",
+      "rc2:1:2:3:4:" TOKEN,
+      "rc1:1:2:3:4:",
+      "rc1:1:2:3:4:" TOKEN "0",
+      "rc1:1:2:3:4:" TOKEN " ",
+      "rc1:1:2:3:4:0123456789abcdef0123456789abcde",
+      "rc1:1:2:3:4:0123456789ABCDEF0123456789abcdef",
+      "rc1:0:2:3:4:" TOKEN,
+      "rc1:-1:2:3:4:" TOKEN,
+      "rc1:+1:2:3:4:" TOKEN,
+      "rc1: 1:2:3:4:" TOKEN,
+      "rc1:01:2:3:4:" TOKEN,
+      "rc1:2147483648:2:3:4:" TOKEN,
+      "rc1:1:18446744073709551616:3:4:" TOKEN,
+      "rc1:1:2:2147483648:4:" TOKEN,
+      "rc1:1::3:4:" TOKEN,
+      "rc1:1:2:3:4:" TOKEN ":5",
+  };
+  struct rc_handle handle;
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    ck_assert_msg(rc_handle_parse(texts[i], &handle) == -EINVAL, "accepted: %s", texts[i]);
+  ck_assert_int_eq(rc_handle_parse(NULL, &handle), -EINVAL);
+  ck_assert_int_eq(rc_handle_parse("rc1:1:2:3:4:" TOKEN, &handle), 0);
+}
+
+TEST(endless_garbage_is_refused_after_a_glance) {
+  char *text = malloc(RC_HANDLE_MAX); /* no terminator: reading further is caught by the address sanitizer */
+  memset(text, '1', RC_HANDLE_MAX);
+  memcpy(text, "rc1:", 4);
+  struct rc_handle handle;
+  ck_assert_int_eq(rc_handle_parse(text, &handle), -EINVAL);
+  free(text);
 }
 
 TEST(handles_that_name_no_ring_are_refused) {
@@ -173,54 +235,64 @@ TEST(a_damaged_frame_and_a_damaged_cursor_are_told) {
   ck_assert_int_eq(ringcast_writer_reserve(writer, 1700, 0, &span), 0);
 }
 
-TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
-  ringcast_writer *writer = make_writer(4096, 2);
-  ringcast_reader *reader = attach(writer);
-  pid_t pid = fork();
-  if (pid == 0) {
-    struct ringcast_span span;
-    struct ringcast_frame frame = {0};
-    struct ringcast_info info = {.size = sizeof info};
-    struct ringcast_peer peer = {.size = sizeof peer};
-    struct ringcast_stats stats = {.size = sizeof stats};
-    uint64_t lag;
-    int refused =
-        ringcast_writer_reserve(writer, 1, 0, &span) == -ECHILD &&
-        ringcast_writer_grow(writer, 1, 0, &span) == -ECHILD && ringcast_writer_commit(writer, 0, 0) == -ECHILD &&
-        ringcast_writer_abort(writer) == -ECHILD && ringcast_writer_send(writer, "", 0, 0, 0) == -ECHILD &&
-        ringcast_writer_wait_readers(writer, 1, 0) == -ECHILD && ringcast_writer_peers(writer, &peer, 1) == -ECHILD &&
-        ringcast_writer_slowest(writer, &peer) == -ECHILD && ringcast_writer_check(writer, &peer) == -ECHILD &&
-        ringcast_writer_fd(writer) == -ECHILD && ringcast_writer_room_fd(writer) == -ECHILD &&
-        ringcast_writer_stats(writer, &stats) == -ECHILD && ringcast_reader_check(reader) == -ECHILD &&
-        ringcast_reader_fd(reader) == -ECHILD && ringcast_reader_stats(reader, &stats) == -ECHILD &&
-        ringcast_writer_info(writer, &info) == -ECHILD && ringcast_reader_next(reader, 0, &frame) == -ECHILD &&
-        ringcast_reader_release(reader, &frame) == -ECHILD && ringcast_reader_lag(reader, &lag) == -ECHILD &&
-        ringcast_reader_info(reader, &info) == -ECHILD && strstr(ringcast_last_error(), "fork");
-    ringcast_reader_close(reader);
-    ringcast_writer_close(writer);
-    _exit(refused && ring_mappings() == 0 ? 0 : 1);
-  }
-  int status;
-  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-  ck_assert_int_eq(status, 0);
-  struct ringcast_frame frame;
-  ck_assert_int_eq(ringcast_writer_send(writer, "still here", 10, 0, 0), 0);
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), 1);
+struct both {
+  ringcast_writer *writer;
+  ringcast_reader *reader;
+};
+
+static void must_be_refused(void *context) {
+  const struct both *both = context;
+  ringcast_writer *writer = both->writer;
+  ringcast_reader *reader = both->reader;
+  struct ringcast_span span;
+  struct ringcast_frame frame = {0};
+  struct ringcast_info info = {.size = sizeof info};
+  struct ringcast_peer peer = {.size = sizeof peer};
+  struct ringcast_stats stats = {.size = sizeof stats};
+  uint64_t lag;
+  const int results[] = {ringcast_writer_reserve(writer, 1, 0, &span),
+                         ringcast_writer_grow(writer, 1, 0, &span),
+                         ringcast_writer_commit(writer, 0, 0),
+                         ringcast_writer_abort(writer),
+                         ringcast_writer_send(writer, "", 0, 0, 0),
+                         ringcast_writer_wait_readers(writer, 1, 0),
+                         ringcast_writer_peers(writer, &peer, 1),
+                         ringcast_writer_slowest(writer, &peer),
+                         ringcast_writer_check(writer, &peer),
+                         ringcast_writer_fd(writer),
+                         ringcast_writer_room_fd(writer),
+                         ringcast_writer_stats(writer, &stats),
+                         ringcast_writer_info(writer, &info),
+                         ringcast_reader_check(reader),
+                         ringcast_reader_fd(reader),
+                         ringcast_reader_stats(reader, &stats),
+                         ringcast_reader_next(reader, 0, &frame),
+                         ringcast_reader_release(reader, &frame),
+                         ringcast_reader_lag(reader, &lag),
+                         ringcast_reader_info(reader, &info)};
+  child_must(strstr(ringcast_last_error(), "fork"));
+  for (size_t i = 0; i < sizeof results / sizeof *results; i++) child_must(results[i] == -ECHILD);
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
+  child_must(ring_mappings() == 0);
+}
+
+TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
+  SCOPED_WRITER writer = make_writer(4096, 2);
+  SCOPED_READER reader = attach(writer);
+  child_must_succeed(start_child(must_be_refused, &(struct both){writer, reader}));
+  ck_assert_int_eq(ringcast_writer_send(writer, "still here", 10, 0, 0), 0);
+  take_one(reader);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), 1);
 }
 
 TEST(no_more_descriptors_is_what_it_says) {
   ringcast_writer *writer = make_writer(4096, 2), *other = NULL;
   ringcast_reader *reader = NULL;
-  struct rlimit limit, none = {0, 0};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  none.rlim_max = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &none);
+  rlim_t most = limit_descriptors(0);
   int attached = ringcast_reader_attach(ringcast_writer_handle(writer), &reader);
   int made = ringcast_writer_create(&other);
-  setrlimit(RLIMIT_NOFILE, &limit);
+  limit_descriptors(most);
   ck_assert_int_eq(attached, -EMFILE);
   ck_assert_int_eq(made, -EMFILE);
   ringcast_writer_close(writer);

@@ -6,9 +6,9 @@
 #include <limits.h>
 #include <pthread.h>
 
+#include "tests/support/sleep.h"
 #include "tests/support/wait.h"
 
-static int (*real_wait)(_Atomic uint32_t *, uint32_t, int64_t);
 static int (*real_wake)(_Atomic uint32_t *, int);
 static _Atomic int wakes;
 
@@ -17,16 +17,9 @@ static int counted_wake(_Atomic uint32_t *word, int count) {
   return real_wake(word, count);
 }
 
-/* Sleeps until woken, however long: a wake-up that is lost can't hide behind the end of a slice. */
-static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
-  (void)timeout_ns;
-  return real_wait(word, value, (int64_t)1000 * 1000000000);
-}
-
 static void take_over(void) {
   unsetenv("RINGCAST_DISABLE"); /* each test here makes its own conditions */
   unsetenv("RINGCAST_SPIN_US");
-  real_wait = rc_os.futex_wait;
   real_wake = rc_os.futex_wake;
   rc_os.futex_wake = counted_wake;
 }
@@ -91,7 +84,7 @@ LOOP_TEST(no_wake_up_is_lost, 0, 5) {
   handoffs = (uint64_t)share_of(15000);
   set_up(&to, spins[_i], -EAGAIN);
   set_up(&fro, spins[_i], -EAGAIN);
-  rc_os.futex_wait = wait_without_end;
+  sleep_without_slices();
   if (_i == 4) ck_assert_int_eq(pthread_create(&late, NULL, wake_late, NULL), 0);
   ck_assert_int_eq(pthread_create(&thread, NULL, answer, NULL), 0);
   for (uint64_t i = 1; i <= handoffs; i++) {

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Frames from a writer that means harm: mutated at random, and changed while they are read. */
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "tests/support/children.h"
 #include "tests/support/hostile_frame.h"
 
 static uint64_t seed = 0xd1342543de82ef95u;
@@ -71,7 +68,9 @@ TEST(mutated_frames_never_lead_out_of_the_frame) {
 }
 
 /* The writing process: lies and takes it back, for ever. */
-static void change_for_ever(uint8_t *frame, size_t bytes, size_t meta_end) {
+static void change_for_ever(void *context) {
+  uint8_t *frame = context;
+  size_t bytes = get(frame, HEADER(bytes), 8), meta_end = 48 + 64 * COUNT + get(frame, HEADER(meta_bytes), 8);
   for (;;) {
     size_t size = (size_t)1 << random_below(4), offset = random_below(meta_end / size) * size;
     if (offset < 48) continue;
@@ -91,15 +90,9 @@ TEST(a_frame_that_changes_while_it_is_read_never_leads_out_of_it) {
   ck_assert_int_eq(mprotect(memory + page, page, PROT_NONE), 0); /* the frame ends where nothing may be read */
   uint8_t *frame = memory + page - bytes;
   memcpy(frame, sample, bytes);
-  pid_t writer = fork();
-  ck_assert_int_ge(writer, 0);
-  if (writer == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    change_for_ever(frame, bytes, 48 + 64 * COUNT + get(sample, HEADER(meta_bytes), 8));
-  }
+  pid_t writer = start_child(change_for_ever, frame);
   for (int round = 0; round < share_of(200000); round++) walk(frame, bytes);
-  ck_assert_int_eq(kill(writer, SIGKILL), 0);
-  ck_assert_int_eq(waitpid(writer, NULL, 0), writer);
+  kill_child(writer);
   munmap(memory, 2 * page);
   free(sample);
 }

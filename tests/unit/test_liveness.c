@@ -7,9 +7,8 @@
 #include "shm/os.h"
 #include "tests/support/fake_files.h"
 #include "tests/support/liveness.h"
+#include "tests/support/sleep.h"
 #include "tests/support/switches.h"
-
-static struct rc_os real;
 
 /* ---- Slow ------------------------------------------------------------------------------------------------------- */
 
@@ -83,17 +82,11 @@ TEST(the_time_is_counted_over_calls) {
   ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
 }
 
-static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
-  (void)timeout_ns;
-  return real.futex_wait(word, value, 1000 * SECOND);
-}
-
 /* Holds a frame and sleeps until it is woken: no slice ends a sleep here. */
 static void hold_and_sleep(void *context) {
   struct party *party = context;
   struct ringcast_frame frame, next;
-  real = rc_os;
-  rc_os.futex_wait = wait_without_end;
+  sleep_without_slices();
   SCOPED_READER reader = reader_at(party->handle, .spin_ns = -1, .leases = 64);
   gate_open(&party->there);
   child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);

@@ -17,7 +17,6 @@
 
 static const uint64_t MIB = 1 << 20;
 static struct rc_os real;
-static int descriptors, mappings;
 
 static const struct fake_file one_node[] = {
     {"/sys/devices/system/node/has_memory", "0\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0\n"}, {0}};
@@ -56,14 +55,7 @@ static void prepare(void) {
   real = rc_os;
   rc_os.place = fake_place;
   rc_os.current_cpu = on_node_1;
-  descriptors = open_descriptors();
-  mappings = ring_mappings();
-}
-
-static void nothing_is_left(void) {
-  rc_os = real;
-  ck_assert_int_eq(open_descriptors(), descriptors);
-  ck_assert_int_eq(ring_mappings(), mappings);
+  remember();
 }
 
 static struct rc_memory make(uint32_t kind, uint32_t numa, uint32_t node) {

@@ -67,7 +67,7 @@ static const struct source {
 
 enum { SOURCES = sizeof sources / sizeof *sources };
 
-START_TEST(each_source_makes_it_readable_until_taken_back) {
+LOOP_TEST(each_source_makes_it_readable_until_taken_back, 0, WAYS *SOURCES) {
   const struct source *source = &sources[_i % SOURCES];
   if (!choose(_i / SOURCES, source->name)) return;
   if (source->polls && !has_pidfds()) {
@@ -93,9 +93,8 @@ START_TEST(each_source_makes_it_readable_until_taken_back) {
   ck_assert_int_eq(rc_poller_uses_uring(poller), _i / SOURCES == BY_URING); /* it did not give up */
   rc_poller_close(poller);
 }
-END_TEST
 
-START_TEST(what_is_over_does_not_make_it_readable) {
+LOOP_TEST(what_is_over_does_not_make_it_readable, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   struct peer other = start_peer();
   event = shared_event();
@@ -126,9 +125,8 @@ START_TEST(what_is_over_does_not_make_it_readable) {
   must_become_readable(poller);
   rc_poller_close(poller);
 }
-END_TEST
 
-START_TEST(two_pollers_of_one_event_are_both_told) {
+LOOP_TEST(two_pollers_of_one_event_are_both_told, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   event = shared_event();
   struct rc_poller *first = make(_i, event), *second = make(_i, event);
@@ -145,11 +143,10 @@ START_TEST(two_pollers_of_one_event_are_both_told) {
   must_become_readable(second);
   rc_poller_close(second);
 }
-END_TEST
 
 /* ---- Processes -------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_one_of_many_that_has_ended_is_found) {
+LOOP_TEST(the_one_of_many_that_has_ended_is_found, 0, 2) {
   enum { PEERS = 8 };
   struct peer peers[PEERS];
   uint32_t found = PEERS;
@@ -176,10 +173,9 @@ START_TEST(the_one_of_many_that_has_ended_is_found) {
   must_become_readable(poller); /* until it is lowered */
   rc_poller_close(poller);
 }
-END_TEST
 
 /* It calls for a look each slice, and is quiet between them. */
-START_TEST(a_process_without_a_pidfd_is_looked_at_each_slice) {
+LOOP_TEST(a_process_without_a_pidfd_is_looked_at_each_slice, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   disable_too("pidfd");
   uint32_t found;
@@ -199,11 +195,10 @@ START_TEST(a_process_without_a_pidfd_is_looked_at_each_slice) {
   ck_assert_uint_eq(found, 1);
   rc_poller_close(poller);
 }
-END_TEST
 
 /* ---- Many rounds ------------------------------------------------------------------------------------------------ */
 
-START_TEST(no_signal_of_many_is_lost_and_epoll_is_not_interrupted) {
+LOOP_TEST(no_signal_of_many_is_lost_and_epoll_is_not_interrupted, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   static struct game game = {.rounds = 10000};
   poller = make(_i, &game.event);
@@ -233,9 +228,8 @@ START_TEST(no_signal_of_many_is_lost_and_epoll_is_not_interrupted) {
   close(epoll);
   rc_poller_close(poller);
 }
-END_TEST
 
-START_TEST(edge_triggered_epoll_gets_an_edge_each_time) {
+LOOP_TEST(edge_triggered_epoll_gets_an_edge_each_time, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   event = shared_event();
   poller = make(_i, event);
@@ -252,18 +246,8 @@ START_TEST(edge_triggered_epoll_gets_an_edge_each_time) {
   close(epoll);
   rc_poller_close(poller);
 }
-END_TEST
 
 int main(void) {
   uring_result = probe_uring();
-  Suite *suite = suite_create("poller");
-  TCase *tests = add_case(suite, "poller");
-  tcase_add_loop_test(tests, each_source_makes_it_readable_until_taken_back, 0, WAYS * SOURCES);
-  tcase_add_loop_test(tests, what_is_over_does_not_make_it_readable, 0, WAYS);
-  tcase_add_loop_test(tests, two_pollers_of_one_event_are_both_told, 0, WAYS);
-  tcase_add_loop_test(tests, the_one_of_many_that_has_ended_is_found, 0, 2);
-  tcase_add_loop_test(tests, a_process_without_a_pidfd_is_looked_at_each_slice, 0, WAYS);
-  tcase_add_loop_test(tests, no_signal_of_many_is_lost_and_epoll_is_not_interrupted, 0, WAYS);
-  tcase_add_loop_test(tests, edge_triggered_epoll_gets_an_edge_each_time, 0, WAYS);
-  return run_suite(suite);
+  return run_tests("poller", NULL, NULL);
 }

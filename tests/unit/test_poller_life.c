@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
@@ -32,7 +31,7 @@ static struct rc_watch self(void) {
   return watch;
 }
 
-START_TEST(close_is_prompt_in_every_state_and_leaks_nothing) {
+LOOP_TEST(close_is_prompt_in_every_state_and_leaks_nothing, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   struct rc_eventcount event = {0};
   const struct rc_watch whom = self();
@@ -51,7 +50,6 @@ START_TEST(close_is_prompt_in_every_state_and_leaks_nothing) {
   while (threads() != before) sched_yield(); /* a thread that was joined is still listed for a moment */
   rc_poller_close(NULL);
 }
-END_TEST
 
 static int (*real_wake)(_Atomic uint32_t *, int);
 static _Atomic bool sleeping, woken;
@@ -69,7 +67,7 @@ static int tell_wake(_Atomic uint32_t *word, int count) {
   return result;
 }
 
-START_TEST(close_does_not_miss_a_helper_that_is_about_to_sleep) {
+TEST(close_does_not_miss_a_helper_that_is_about_to_sleep) {
   if (!choose(BY_THREAD, __func__)) return;
   struct rc_eventcount event = {0};
   struct rc_poller *poller = make(BY_THREAD, &event);
@@ -80,9 +78,8 @@ START_TEST(close_does_not_miss_a_helper_that_is_about_to_sleep) {
   while (!rc_load_acquire(&sleeping)) sched_yield();
   rc_poller_close(poller);
 }
-END_TEST
 
-START_TEST(nothing_is_handed_on_by_exec) {
+LOOP_TEST(nothing_is_handed_on_by_exec, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   struct rc_eventcount event = {0};
   const struct rc_watch whom = self();
@@ -101,11 +98,10 @@ START_TEST(nothing_is_handed_on_by_exec) {
   ck_assert_int_eq(count, 3 + (_i == BY_URING) + has_pidfds()); /* epoll, timer, eventfd; the ring; the pidfd */
   rc_poller_close(poller);
 }
-END_TEST
 
 static void close_copy(void *poller) { rc_poller_close(poller); }
 
-START_TEST(a_forked_child_closes_its_copy_and_the_parents_goes_on) {
+LOOP_TEST(a_forked_child_closes_its_copy_and_the_parents_goes_on, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   struct rc_eventcount *event = shared_event();
   struct peer peer = start_peer();
@@ -122,7 +118,6 @@ START_TEST(a_forked_child_closes_its_copy_and_the_parents_goes_on) {
   must_become_readable(poller);
   rc_poller_close(poller);
 }
-END_TEST
 
 struct mover {
   struct rc_poller *poller;
@@ -136,7 +131,7 @@ static void *clear_and_arm(void *context) {
   return NULL;
 }
 
-START_TEST(it_may_move_to_another_thread_and_outlive_the_one_that_armed_it) {
+LOOP_TEST(it_may_move_to_another_thread_and_outlive_the_one_that_armed_it, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   struct rc_eventcount event = {0};
   struct rc_poller *poller = make(_i, &event);
@@ -159,9 +154,8 @@ START_TEST(it_may_move_to_another_thread_and_outlive_the_one_that_armed_it) {
   ck_assert_int_eq(open_descriptors(), descriptors);
   rc_poller_close(poller);
 }
-END_TEST
 
-START_TEST(the_helper_takes_no_signals) {
+TEST(the_helper_takes_no_signals) {
   if (!choose(BY_THREAD, __func__)) return;
   struct rc_eventcount event = {0};
   struct rc_poller *poller = make(BY_THREAD, &event);
@@ -175,22 +169,18 @@ START_TEST(the_helper_takes_no_signals) {
   ck_assert(sigismember(&pending, SIGUSR1));
   rc_poller_close(poller);
 }
-END_TEST
 
 /* epoll, timer and eventfd are needed; without one more the thread serves in place of io_uring. */
-START_TEST(without_descriptors_it_fails_and_leaves_nothing) {
+LOOP_TEST(without_descriptors_it_fails_and_leaves_nothing, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   struct rc_eventcount event = {0};
   struct rc_poller *poller = NULL;
-  struct rlimit limit;
   int before = open_descriptors(), lowest = dup(0); /* the next that is free */
   close(lowest);
-  getrlimit(RLIMIT_NOFILE, &limit);
   for (int more = 0; more <= 3; more++) {
-    struct rlimit few = {(rlim_t)(lowest + more), limit.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &few);
+    rlim_t most = limit_descriptors((rlim_t)(lowest + more));
     int result = rc_poller_open(&event, 1, &poller);
-    setrlimit(RLIMIT_NOFILE, &limit);
+    limit_descriptors(most);
     ck_assert_int_eq(result, more < 3 ? -EMFILE : 0);
     if (result == 0) break;
     ck_assert_ptr_null(poller);
@@ -203,9 +193,8 @@ START_TEST(without_descriptors_it_fails_and_leaves_nothing) {
   rc_poller_close(poller);
   ck_assert_int_eq(open_descriptors(), before);
 }
-END_TEST
 
-START_TEST(where_io_uring_is_forbidden_the_thread_serves) {
+TEST(where_io_uring_is_forbidden_the_thread_serves) {
   if (!choose(BY_URING, __func__)) return;
   struct rc_eventcount event = {0}, moved = {0};
   struct rc_poller *late = make(BY_URING, &moved);
@@ -230,9 +219,8 @@ START_TEST(where_io_uring_is_forbidden_the_thread_serves) {
   rc_poller_close(poller);
   rc_poller_close(late);
 }
-END_TEST
 
-START_TEST(where_pidfds_are_forbidden_the_end_of_a_process_is_seen) {
+LOOP_TEST(where_pidfds_are_forbidden_the_end_of_a_process_is_seen, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   struct rc_eventcount event = {0};
   struct peer peer = start_peer();
@@ -249,9 +237,8 @@ START_TEST(where_pidfds_are_forbidden_the_end_of_a_process_is_seen) {
   ck_assert(rc_poller_find_ended(poller, &found));
   rc_poller_close(poller);
 }
-END_TEST
 
-START_TEST(the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one) {
+TEST(the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one) {
   if (!choose(BY_URING, __func__)) return;
   struct rc_uring *uring;
   _Atomic uint32_t one = 0, two = 0;
@@ -268,21 +255,8 @@ START_TEST(the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one) {
   rc_uring_close(uring);
   close(fd);
 }
-END_TEST
 
 int main(void) {
   uring_result = probe_uring();
-  Suite *suite = suite_create("poller, life");
-  TCase *tests = add_case(suite, "life");
-  tcase_add_loop_test(tests, close_is_prompt_in_every_state_and_leaks_nothing, 0, WAYS);
-  tcase_add_test(tests, close_does_not_miss_a_helper_that_is_about_to_sleep);
-  tcase_add_loop_test(tests, nothing_is_handed_on_by_exec, 0, WAYS);
-  tcase_add_loop_test(tests, a_forked_child_closes_its_copy_and_the_parents_goes_on, 0, WAYS);
-  tcase_add_loop_test(tests, it_may_move_to_another_thread_and_outlive_the_one_that_armed_it, 0, WAYS);
-  tcase_add_test(tests, the_helper_takes_no_signals);
-  tcase_add_loop_test(tests, without_descriptors_it_fails_and_leaves_nothing, 0, WAYS);
-  tcase_add_test(tests, where_io_uring_is_forbidden_the_thread_serves);
-  tcase_add_loop_test(tests, where_pidfds_are_forbidden_the_end_of_a_process_is_seen, 0, WAYS);
-  tcase_add_test(tests, the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one);
-  return run_suite(suite);
+  return run_tests("poller, life", NULL, NULL);
 }

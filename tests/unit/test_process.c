@@ -222,4 +222,23 @@ TEST(one_descriptor_serves_all_looks_and_is_not_handed_on) {
   rc_watch_close(&watch);
 }
 
+TEST(without_descriptors_nobody_is_taken_for_dead) {
+  struct rc_process self;
+  ck_assert_int_eq(rc_process_self(&self), 0);
+  rlim_t most = limit_descriptors(0);
+  int found = rc_process_find(self.pid, &self);
+  bool alive = rc_process_is_alive_by(self.pid, self.start, UINT64_MAX);
+  limit_descriptors(most);
+  ck_assert_int_eq(found, -EMFILE);
+  ck_assert(alive);
+}
+
+static void must_be_one_fork_more(void *before) { child_must(rc_fork_count() == *(uint32_t *)before + 1); }
+
+TEST(a_fork_is_counted_in_the_child_only) {
+  uint32_t before = rc_fork_count();
+  child_must_succeed(start_child(must_be_one_fork_more, &before));
+  ck_assert_uint_eq(rc_fork_count(), before);
+}
+
 RUN_TESTS("process", NULL, NULL)

@@ -171,7 +171,7 @@ static void look_in_child(void *context) {
   ringcast_writer_close(family->writer);
   child_must(ring_mappings() == 0);
   gate_free(&family->overwritten);
-  child_must(open_descriptors() == descriptors);
+  child_must(open_descriptors() == descriptors_before);
 }
 
 TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {

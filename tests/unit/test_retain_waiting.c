@@ -8,6 +8,7 @@
 
 #include "tests/support/children.h"
 #include "tests/support/retain.h"
+#include "tests/support/sleep.h"
 #include "tests/support/switches.h"
 #include "tests/support/uring.h"
 
@@ -151,17 +152,6 @@ LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
 }
 
 /* ---- The writer waits ------------------------------------------------------------------------------------------- */
-
-/* A sleep without slices. */
-static int wait_for_ever(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
-  (void)timeout_ns;
-  return real.futex_wait(word, value, (int64_t)100000 * 1000000000);
-}
-
-static void sleep_without_slices(void) {
-  real = rc_os;
-  rc_os.futex_wait = wait_for_ever;
-}
 
 /* The reader's descriptor: by io_uring, or by the helper thread. */
 static bool choose(int way, const char *test) {

@@ -4,20 +4,18 @@
  * futex until they are woken, however long, so a wake-up that is lost is a hang. And what the waiting itself keeps is
  * looked at by ThreadSanitizer, also when another thread ends a wait.
  */
-#include "shm/os.h"
 #include "shm/wait.h"
+#include "tests/support/sleep.h"
 #include "tests/support/threads.h"
 
 enum { READERS = 3 };
 
-static int (*real_wait)(_Atomic uint32_t *, uint32_t, int64_t);
 static struct rc_waiter waiters[READERS];
 static _Atomic uint64_t sleeps;
 
-static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
-  (void)timeout_ns;
+static int count_sleeps(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
   sleeps++;
-  return real_wait(word, value, (int64_t)1000 * 1000000000);
+  return wait_without_end(word, value, timeout_ns);
 }
 
 static int nothing_more(void *context) {
@@ -84,8 +82,8 @@ static void *read_frames(void *context) {
 TEST(no_wake_up_is_lost_between_threads) {
   pthread_t writer, readers[READERS];
   struct receiving receiving[READERS];
-  real_wait = rc_os.futex_wait;
-  rc_os.futex_wait = wait_without_end;
+  sleep_without_slices();
+  rc_os.futex_wait = count_sleeps;
   send_so_many(50000);
   make_ring();
   for (int i = 0; i < READERS; i++) {

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/resource.h>
 
 #include "tests/support/liveness.h"
 #include "tests/support/switches.h"
@@ -237,12 +236,9 @@ LOOP_TEST(nobody_is_woken_for_who_does_not_wait, 0, WAYS) {
 TEST(one_that_can_not_be_had_is_told) {
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER reader = attach(writer);
-  struct rlimit limit, none = {0, 0};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  none.rlim_max = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &none);
+  rlim_t most = limit_descriptors(0);
   int result = ringcast_writer_room_fd(writer);
-  setrlimit(RLIMIT_NOFILE, &limit);
+  limit_descriptors(most);
   ck_assert_int_eq(result, -EMFILE);
   ck_says("can't make a descriptor to wait on");
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);

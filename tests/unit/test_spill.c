@@ -172,6 +172,39 @@ TEST(a_copy_whose_place_is_taken_before_it_is_looked_at_again_is_lost) {
   ck_assert(tap.gaps == 1 && tap.lost_bytes == frame.position);
 }
 
+enum { FRAMES = CAPACITY / RC_FRAME_ALIGN };
+
+static struct rc_ring_tap robbed;
+static uint32_t fetches;
+
+/* Says that the frame that is being copied is gone, and puts another one behind it. */
+static int fetch_and_be_robbed(void *context, uint64_t offset, void *to, uint64_t bytes) {
+  (void)context, (void)offset, (void)to, (void)bytes;
+  fetches++;
+  struct rc_frame_header *next = rc_frame_at(&ring, robbed.next + RC_FRAME_ALIGN);
+  struct rc_spilled *note = (struct rc_spilled *)(next + 1);
+  rc_store_relaxed(&note->offset, RC_SPILL_PHASE);
+  rc_store_relaxed(&note->bytes, 100);
+  rc_store_relaxed(&next->meta, rc_meta_make(sizeof *note, 0, RC_FRAME_SPILLED));
+  rc_store_release(&next->commit, robbed.next + 2 * RC_FRAME_ALIGN);
+  rc_store_relaxed(&control->spill_floor, robbed.next + 1);
+  return fetches < 100 * FRAMES ? 0 : -EIO;
+}
+
+TEST(a_tap_that_loses_each_frame_comes_back_after_a_lap) {
+  struct rc_ring_frame frame;
+  uint8_t buffer[256];
+  rc_tap_init(&robbed, &ring);
+  robbed.fetch = fetch_and_be_robbed;
+  ck_assert_int_ge(send(0, 1), 0);
+  struct rc_spilled *note = (struct rc_spilled *)(rc_frame_at(&ring, 0) + 1);
+  rc_store_relaxed(&note->bytes, 100);
+  ck_assert_int_eq(rc_tap_next(&robbed, buffer, sizeof buffer, &frame), -EAGAIN);
+  ck_assert_uint_le(fetches, FRAMES + 1);
+  ck_assert_uint_eq(robbed.gaps, FRAMES);
+  ck_assert_uint_eq(robbed.lost_bytes, CAPACITY);
+}
+
 /* ---- Notes that can't be right ---------------------------------------------------------------------------------- */
 
 TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {

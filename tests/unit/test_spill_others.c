@@ -119,24 +119,20 @@ TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
   ringcast_reader_close(attach(writer, 1));
 }
 
+static void must_not_end_it(void *writer) {
+  child_must(ringcast_writer_commit(writer, MIB, 0) == -ECHILD && ringcast_writer_abort(writer) == -ECHILD);
+  ringcast_writer_close(writer);
+}
+
 TEST(a_forked_child_leaves_an_open_reservation_alone) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach(writer, 1);
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_reserve(writer, MIB, 0, &span), 0);
   pattern_fill(span.data, MIB, 5);
-  pid_t pid = fork();
-  if (pid == 0) {
-    bool refused = ringcast_writer_commit(writer, MIB, 0) == -ECHILD && ringcast_writer_abort(writer) == -ECHILD;
-    ringcast_reader_close(reader);
-    ringcast_writer_close(writer);
-    _exit(refused && ring_mappings() == 0 ? 0 : 1);
-  }
-  child_must_succeed(pid);
+  child_must_succeed(start_child(must_not_end_it, writer));
   ck_assert_int_eq(ringcast_writer_commit(writer, MIB, 5), 0);
   read_one(reader, 5, MIB);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 int main(void) {
