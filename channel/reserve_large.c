@@ -38,30 +38,28 @@ static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, con
   result = rc_backing_provide(&writer->backing, offset, rc_spill_room(bytes));
   rc_store_relaxed(&writer->ring.view.control->spill_used, writer->backing.in_place); /* relaxed: a statistic */
   if (result != 0) return result;
-  uint8_t *to = payload_at(writer, offset);
-  if (filled != 0 && to != from) memmove(to, from, filled);
+  *out = payload_at(writer, offset);
+  if (filled != 0 && *out != from) memmove(*out, from, filled);
   RC_POINT(MOVED);
   rc_spill_open(spill, offset, bytes);
   trim(writer);
-  *out = to;
   return 0;
 }
 
 /* Reserves the descriptor in the ring first, then the region. After an error the reservation is unchanged. */
 static int reserve_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
   struct rc_ring_writer *ring = &writer->ring;
-  if (rc_spill_room(bytes) > writer->spill.bytes) return -EMSGSIZE;
+  const struct rc_spill *spill = &writer->spill;
+  if (rc_spill_room(bytes) > spill->bytes) return -EMSGSIZE;
   uint64_t before = ring->reserved;
-  void *in_ring;
+  void *place;
   writer->spill_lacks = false;
-  int result = grow ? rc_ring_grow(ring, DESCRIPTOR, &in_ring) : rc_ring_reserve(ring, DESCRIPTOR, &in_ring);
+  int result = grow ? rc_ring_grow(ring, DESCRIPTOR, &place) : rc_ring_reserve(ring, DESCRIPTOR, &place);
   if (result != 0) return result;
   RC_POINT(DESCRIPTOR_ROOM);
-  if (!grow) result = move_to_spill(writer, bytes, false, NULL, 0, out);
-  else if (writer->spill.is_open)
-    result =
-        move_to_spill(writer, bytes, true, payload_at(writer, writer->spill.open.offset), writer->spill.reserved, out);
-  else result = move_to_spill(writer, bytes, true, in_ring, before, out);
+  uint64_t filled = !grow ? 0 : spill->is_open ? spill->reserved : before;
+  if (spill->is_open) place = payload_at(writer, spill->open.offset);
+  result = move_to_spill(writer, bytes, grow, place, filled, out);
   if (result == 0) return 0;
   if (grow) ring->reserved = before;
   else rc_ring_abort(ring);

@@ -66,18 +66,23 @@ int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, s
   return 0;
 }
 
-static bool root_is_dict(const struct ringcast_frame_builder *builder) {
-  uint16_t root;
-  memcpy(&root, builder->base + offsetof(struct ringcast_frame_header, root), sizeof root);
-  return root == RINGCAST_ROOT_DICT;
+/* By copies: the memory need not be aligned. */
+static struct ringcast_frame_header header_of(const struct ringcast_frame_builder *builder) {
+  struct ringcast_frame_header header;
+  memcpy(&header, builder->base, sizeof header);
+  return header;
+}
+
+static void header_put(struct ringcast_frame_builder *builder, const struct ringcast_frame_header *header) {
+  memcpy(builder->base, header, sizeof *header);
 }
 
 /* Raises the version that a reader must support. */
 static void need_version(struct ringcast_frame_builder *builder, uint16_t version) {
-  uint16_t now;
-  uint8_t *place = builder->base + offsetof(struct ringcast_frame_header, version);
-  memcpy(&now, place, sizeof now);
-  if (now < version) memcpy(place, &version, sizeof version);
+  struct ringcast_frame_header header = header_of(builder);
+  if (header.version >= version) return;
+  header.version = version;
+  header_put(builder, &header);
 }
 
 /* The offset of the next data of `kind`. The first data of a frame starts on a line, whatever the kind. */
@@ -121,7 +126,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   if (of_tensors && entry.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
   if ((of_tensors & RC_ITEM_DEVICES) && !(of_tensors & RINGCAST_ITEM_CUDA)) return -EINVAL;
   if ((of_tensors & RC_ITEM_DEVICES) == RC_ITEM_DEVICES) return -EINVAL; /* two libraries */
-  if (key ? !root_is_dict(builder) : key_bytes > 0) return -EINVAL;
+  if (key ? header_of(builder).root != RINGCAST_ROOT_DICT : key_bytes > 0) return -EINVAL;
   if (key_bytes > UINT32_MAX) return -ENOSPC;
   if (key) entry.flags |= RINGCAST_ITEM_KEYED;
   entry.key_bytes = (uint32_t)key_bytes;
@@ -186,12 +191,13 @@ int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const c
 }
 
 int ringcast_build_device(struct ringcast_frame_builder *builder, uint32_t slot, uint32_t epoch, uint64_t generation) {
-  uint8_t *header = builder->base;
   if (epoch == 0 || generation == 0) return -EINVAL;
   need_version(builder, 3);
-  memcpy(header + offsetof(struct ringcast_frame_header, device_slot), &slot, sizeof slot);
-  memcpy(header + offsetof(struct ringcast_frame_header, device_epoch), &epoch, sizeof epoch);
-  memcpy(header + offsetof(struct ringcast_frame_header, device_generation), &generation, sizeof generation);
+  struct ringcast_frame_header header = header_of(builder);
+  header.device_slot = slot;
+  header.device_epoch = epoch;
+  header.device_generation = generation;
+  header_put(builder, &header);
   return 0;
 }
 
@@ -207,45 +213,44 @@ int ringcast_build_tensor(struct ringcast_frame_builder *builder, const char *ke
   return rc;
 }
 
+/* Appends an entry and its data. Without `data`, the caller writes the data to *out. */
+static int data_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                    struct ringcast_frame_entry entry, const void *data, void **out) {
+  uint8_t *place;
+  if (!data && !out && entry.bytes > 0) return -EINVAL;
+  int rc = entry_put(builder, key, key_bytes, NULL, entry, &place);
+  if (rc < 0) return rc;
+  if (data && entry.bytes > 0) memcpy(place, data, entry.bytes);
+  if (out) *out = place;
+  return 0;
+}
+
 int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind, const char *key,
                         size_t key_bytes, const void *data, uint64_t bytes, uint32_t flags, void **out) {
-  struct ringcast_frame_entry entry = {.kind = (uint16_t)kind, .flags = flags, .bytes = bytes};
-  uint8_t *place;
+  const struct ringcast_frame_entry entry = {.kind = (uint16_t)kind, .flags = flags, .bytes = bytes};
   switch (kind) {
   case RINGCAST_ITEM_STR:
   case RINGCAST_ITEM_BYTES:
   case RINGCAST_ITEM_PICKLE:
   case RINGCAST_ITEM_BUFFER:
-  case RINGCAST_ITEM_ERROR: break;
+  case RINGCAST_ITEM_ERROR: return data_put(builder, key, key_bytes, entry, data, out);
   default: return -EINVAL;
   }
-  if (!data && !out && bytes > 0) return -EINVAL;
-  int rc = entry_put(builder, key, key_bytes, NULL, entry, &place);
-  if (rc < 0) return rc;
-  if (data && bytes > 0) memcpy(place, data, bytes);
-  if (out) *out = place;
-  return 0;
 }
 
 int ringcast_build_object(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const void *data,
                           uint64_t bytes, uint32_t first_part, uint32_t parts, void **out) {
-  struct ringcast_frame_entry entry = {
+  const struct ringcast_frame_entry entry = {
       .kind = RINGCAST_ITEM_OBJECT, .bytes = bytes, .scalar = (uint64_t)parts << 32 | first_part};
-  uint8_t *place;
-  if (bytes == 0 || (!data && !out)) return -EINVAL;
-  if (first_part > builder->count || parts > builder->count - first_part) return -EINVAL;
-  int rc = entry_put(builder, key, key_bytes, NULL, entry, &place);
-  if (rc < 0) return rc;
-  need_version(builder, 2);
-  if (data) memcpy(place, data, bytes);
-  if (out) *out = place;
-  return 0;
+  if (bytes == 0 || first_part > builder->count || parts > builder->count - first_part) return -EINVAL;
+  int rc = data_put(builder, key, key_bytes, entry, data, out);
+  if (rc == 0) need_version(builder, 2);
+  return rc;
 }
 
 int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind, const char *key,
                           size_t key_bytes, int64_t value) {
   struct ringcast_frame_entry entry = {.kind = (uint16_t)kind};
-  uint8_t *place;
   switch (kind) {
   case RINGCAST_ITEM_NONE: break;
   case RINGCAST_ITEM_BOOL: entry.scalar = value != 0; break;
@@ -256,14 +261,13 @@ int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_
     break;
   default: return -EINVAL;
   }
-  return entry_put(builder, key, key_bytes, NULL, entry, &place);
+  return data_put(builder, key, key_bytes, entry, NULL, NULL);
 }
 
 int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, double value) {
   struct ringcast_frame_entry entry = {.kind = RINGCAST_ITEM_FLOAT};
-  uint8_t *place;
   memcpy(&entry.scalar, &value, sizeof value);
-  return entry_put(builder, key, key_bytes, NULL, entry, &place);
+  return data_put(builder, key, key_bytes, entry, NULL, NULL);
 }
 
 int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag, uint64_t hash) {
@@ -281,9 +285,8 @@ int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, 
 
 /* Whether a tensor's data is on a device and the header names no words that signal its completion. */
 static bool lacks_words(const struct ringcast_frame_builder *builder) {
-  struct ringcast_frame_header header;
+  const struct ringcast_frame_header header = header_of(builder);
   struct ringcast_frame_entry entry;
-  memcpy(&header, builder->base, sizeof header);
   if (header.version < 3 || header.device_epoch != 0) return false;
   for (uint32_t i = 0; i < builder->next; i++) {
     memcpy(&entry, builder->base + rc_payload_meta(i), sizeof entry);
@@ -296,8 +299,8 @@ int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes
   if (builder->next != builder->count || lacks_words(builder)) return -EINVAL;
   zero(builder, builder->meta, builder->meta_end); /* planned but unused bytes */
   builder->meta = builder->meta_end;
-  uint64_t bytes = builder->data;
-  memcpy(builder->base + offsetof(struct ringcast_frame_header, bytes), &bytes, sizeof bytes);
-  *out_bytes = bytes;
+  struct ringcast_frame_header header = header_of(builder);
+  header.bytes = *out_bytes = builder->data;
+  header_put(builder, &header);
   return 0;
 }
