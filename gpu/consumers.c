@@ -27,7 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ring/point.h"
+#include "gpu/point.h"
 #include "shm/wait.h"
 
 #define ASK_NS ((int64_t)1000 * 1000) /* between two times that /proc is asked about the dead: it takes 10 us each */

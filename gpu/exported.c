@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ring/point.h"
+#include "gpu/point.h"
 #include "shm/environment.h"
 #include "shm/error.h"
 

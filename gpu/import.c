@@ -32,7 +32,7 @@
 #include <stdlib.h>
 
 #include "gpu/exported.h"
-#include "ring/point.h"
+#include "gpu/point.h"
 #include "shm/error.h"
 
 #define LOOK_NS ((int64_t)1000 * 1000 * 1000) /* between two looks at the device of an import that is not idle */

@@ -14,7 +14,7 @@
 #include <errno.h>
 
 #include "gpu/writer.h"
-#include "ring/point.h"
+#include "gpu/point.h"
 #include "shm/error.h"
 
 /* Sums up, and says where in the extent each tensor goes. */

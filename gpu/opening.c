@@ -7,7 +7,7 @@
 
 #include "gpu/import.h"
 #include "gpu/exported.h"
-#include "ring/point.h"
+#include "gpu/point.h"
 #include "shm/error.h"
 
 /* ---- The place -------------------------------------------------------------------------------------------------- */

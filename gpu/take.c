@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "gpu/reader.h"
-#include "ring/point.h"
+#include "gpu/point.h"
 #include "shm/error.h"
 
 enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_INLINE = 2 /* bytes of the ring were copied */ };

@@ -13,8 +13,6 @@
  *   EVICTS     the writer, for a slow reader   STALE     a reader after its eviction
  *   REFUSES    the writer, for a reader stopped during the join
  *   REFUSED    this stopped reader
- *   GPU_WRITES, GPU_READS   the writer, or a reader, of device tensors (tests/process/gpu_kill)
- *   GPU_MOURNS              a reader of device tensors that finds the writer dead
  */
 #ifndef RC_RING_POINT_H
 #define RC_RING_POINT_H
@@ -48,28 +46,15 @@
   X(CLAIM_GIVEN_UP, REFUSED)
 /* clang-format on */
 
-/* The device pool. */
-/* clang-format off */
-#define RC_GPU_POINTS(X)                                                                                            \
-  X(POOL_MADE, GPU_WRITES) X(POOL_TOLD, GPU_WRITES) X(POOL_LEFT, GPU_WRITES) X(COUNTED, GPU_WRITES)                 \
-  X(LEASED, GPU_WRITES) X(COPIED_IN, GPU_WRITES) X(READY_ENQUEUED, GPU_WRITES) X(COMMITTED, GPU_WRITES)             \
-  X(PLACE_TAKEN, GPU_READS)                                                                                        \
-  X(POOL_OPENED, GPU_READS) X(POOL_TRIED, GPU_READS) X(OPENED_TOLD, GPU_READS) X(TAKE_NOTED, GPU_READS)             \
-  X(WAIT_ENQUEUED, GPU_READS) X(COPIED_OUT, GPU_READS)           \
-  X(ACK_ENQUEUED, GPU_READS)                                                              \
-  X(IMPORT_CLOSED, GPU_READS) X(PLACE_LEFT, GPU_READS) X(DEATH_SEEN, GPU_MOURNS) X(WAITS_RELEASED, GPU_MOURNS)
-/* clang-format on */
-
 enum rc_point {
 #define RC_POINT_OF(name, passer) RC_POINT_##name,
-  RC_ALL_POINTS(RC_POINT_OF) RC_POINT_COUNT,
-  RC_GPU_POINTS(RC_POINT_OF)
+  RC_ALL_POINTS(RC_POINT_OF)
 #undef RC_POINT_OF
-      RC_GPU_POINT_COUNT
+      RC_POINT_COUNT
 };
 
 #ifdef RINGCAST_POINTS
-void rc_test_point(enum rc_point point); /* defined by the test */
+void rc_test_point(unsigned point); /* enum rc_point, or a number above; defined by the test */
 #define RC_POINT(name) rc_test_point(RC_POINT_##name)
 #else
 #define RC_POINT(name) ((void)0)

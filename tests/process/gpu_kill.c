@@ -3,7 +3,7 @@
  *   gpu_kill [--rounds N] [--seed N] [--only POINT] [--stand MS]
  *
  * A writer and two readers of device tensors, with the fake driver; one of them is killed, or stopped for a moment (3
- * ms, or --stand), at each of the named points of the device pool (ring/point.h), or at one, in so many rounds, or
+ * ms, or --stand), at each of the named points of the device pool (gpu/point.h), or at one, in so many rounds, or
  * ROUNDS and SEED say it.
  * After the writer's death the readers' streams are released and both are told; after a reader's, the writer and the
  * other reader go on, by the pool again as soon as the dead one's place in the ring is free, and a new reader takes its
@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <sys/mman.h>
 
-#include "ring/point.h"
+#include "gpu/point.h"
 #include "tests/support/gpu_peers.h"
 
 enum {
@@ -58,7 +58,7 @@ static uint32_t draw(uint32_t below) {
   return (uint32_t)(seed >> 20) % below;
 }
 
-void rc_test_point(enum rc_point point) {
+void rc_test_point(unsigned point) {
   if (me < 0 || atomic_load(&board->armed[me]) != (uint32_t)point + 1) return;
   if (atomic_fetch_sub(&board->passes[me], 1) != 0) return; /* of threads that come by together one is struck */
   atomic_store(&board->armed[me], 0);

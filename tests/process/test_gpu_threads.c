@@ -10,7 +10,7 @@
 
 #include "gpu/reader.h"
 #include "gpu/writer.h"
-#include "ring/point.h"
+#include "gpu/point.h"
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
 
@@ -40,7 +40,7 @@ static void stand_in_death(void) {
   for (int look = 0; look < 2000 && !atomic_load(&checked); look++) nanosleep(&pause, NULL);
 }
 
-void rc_test_point(enum rc_point point) {
+void rc_test_point(unsigned point) {
   if (point == RC_POINT_DEATH_SEEN) stand_in_death();
   if (point == RC_POINT_WAITS_RELEASED && world) atomic_store(&world->released, 1);
   if (!atomic_load(&stands_between)) return;

@@ -23,7 +23,7 @@ static void refill(void) {
       rc_store_release(&control->slots[i].owner, rc_owner_make((uint32_t)getpid(), 1, ++turn, state));
 }
 
-void rc_test_point(enum rc_point point) {
+void rc_test_point(unsigned point) {
   if (point != where || strikes == MOST) return;
   strikes++;
   refill();

@@ -19,7 +19,7 @@ static bool is_closed(void) { return rc_load_acquire(&reader->ring.view.control-
 static bool is_asleep(void) { return rc_eventcount_is_asleep(&reader->ring.view.control->not_empty); }
 static int look(void) { return ringcast_reader_next(reader, 0, &(struct ringcast_frame){0}); }
 
-void rc_test_point(enum rc_point point) {
+void rc_test_point(unsigned point) {
   ringcast_writer *writer = closing;
   if (!writer) return;
   bool of_close = false;

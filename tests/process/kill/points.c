@@ -16,7 +16,7 @@ void strike_self(int signal) {
 }
 
 /* The library's code, compiled with RINGCAST_POINTS, calls this. Relaxed: counts, and an order that may come late. */
-void rc_test_point(enum rc_point point) {
+void rc_test_point(unsigned point) {
   if (!self) return;
   atomic_fetch_add_explicit(&board->passed[point], 1, memory_order_relaxed);
   if (atomic_load_explicit(&self->armed, memory_order_relaxed) != (uint32_t)point + 1) return;
