@@ -84,10 +84,10 @@ static int try_memory(const struct rc_import *import, const struct rc_gpu_identi
   const struct rc_cuda *cuda = import->device.cuda;
   uint64_t pattern[RC_GPU_PATTERN / sizeof(uint64_t)] = {0};
   rc_cu_stream stream;
-  int failed = rc_stream_make(cuda, RC_WORDS_PATIENCE_NS, &stream);
+  int failed = rc_stream_make(cuda, rc_words_patience_ns, &stream);
   if (failed != 0) return failed;
   rc_cu_result result = cuda->copy_dtoh(pattern, import->pool + id->pool_bytes, sizeof pattern, stream);
-  if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, RC_WORDS_PATIENCE_NS);
+  if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, rc_words_patience_ns);
   if (result != RC_CU_NOT_READY) cuda->stream_destroy(stream);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "reading the writer's pool");
   for (uint32_t i = 0; i < RC_GPU_PATTERN / sizeof(uint64_t); i++)
@@ -105,7 +105,7 @@ static int open_and_try(struct rc_import *import, const struct rc_process *write
   if (failed == 0) failed = try_memory(import, id);
   if (failed == 0)
     failed = rc_words_try(import->device.cuda, rc_gpu_word(&import->segment, at), rc_import_address(import, at),
-                          RC_WORDS_PATIENCE_NS);
+                          rc_words_patience_ns);
   RC_POINT(POOL_TRIED);
   return failed;
 }

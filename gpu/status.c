@@ -40,7 +40,7 @@ static void *map_page(size_t bytes) {
 
 static int try_words(const struct rc_cuda *cuda, struct rc_word *words, rc_cu_ptr address) {
   if (!cuda->write_value64 || !cuda->wait_value64) return 0;
-  int result = rc_words_try(cuda, words, address, RC_WORDS_PATIENCE_NS);
+  int result = rc_words_try(cuda, words, address, rc_words_patience_ns);
   return result == 0 ? 1 : result;
 }
 

@@ -11,9 +11,11 @@
 #define PAUSE_NS 20000
 #define SPIN_NS  50000 /* a stream is looked at for so long before it is worth a pause */
 
+int64_t rc_words_patience_ns = (int64_t)2 * 1000 * 1000 * 1000;
+
 static bool await_word(struct rc_word *word) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
-  for (int64_t until = rc_now_ns() + RC_WORDS_PATIENCE_NS; rc_now_ns() < until; nanosleep(&pause, NULL))
+  for (int64_t until = rc_now_ns() + rc_words_patience_ns; rc_now_ns() < until; nanosleep(&pause, NULL))
     if (rc_word_has_reached(word, 1)) return true;
   return rc_word_has_reached(word, 1);
 }
@@ -67,7 +69,7 @@ int rc_words_try(const struct rc_cuda *cuda, struct rc_word words[2], rc_cu_ptr 
   rc_word_store(&words[0], 1); /* also if the wait alone was taken */
   failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream operation on a word of host memory");
   /* Also after a failure: it must not look at the words any more once they are not registered. */
-  if (failed == 0 ? !await_word(&words[1]) : rc_stream_await(cuda, stream, RC_WORDS_PATIENCE_NS) == RC_CU_NOT_READY)
+  if (failed == 0 ? !await_word(&words[1]) : rc_stream_await(cuda, stream, rc_words_patience_ns) == RC_CU_NOT_READY)
     failed = rc_fail_as(-ETIMEDOUT, "a stream that waits for a word of host memory is not woken by the host's store");
   cuda->stream_destroy(stream); /* does not wait for what it has to do */
   return failed;

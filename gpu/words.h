@@ -49,9 +49,11 @@ static inline rc_cu_result rc_word_wait(const struct rc_cuda *cuda, rc_cu_stream
   return cuda->wait_value64(stream, address, generation, RC_CU_STREAM_WAIT_VALUE_GEQ);
 }
 
+/* How long a stream or a word is waited for that a driver needs some microseconds for: two seconds, but in tests. */
+extern int64_t rc_words_patience_ns;
+
 /* Waits until the stream has nothing left to do, or never will, as the result says; NOT_READY: that time was not
  * enough. */
-#define RC_WORDS_PATIENCE_NS ((int64_t)2 * 1000 * 1000 * 1000) /* a driver that can do it takes some microseconds */
 rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, int64_t patience_ns);
 
 /* A stream of our own, which waits for no other, once the device has come to it. Streams share queues of the device

@@ -70,7 +70,7 @@ static void run(const char *driver, const char *const changes[MOST_CHANGES], cha
   ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x; it said: %s", status, out);
 }
 
-/* Result 2, by who has a driver to ask: one that stays open. */
+/* Result 2, of a program with a driver to ask, which stays open. */
 #define NAMED   ", CUDA_ERROR_OUT_OF_MEMORY: "
 #define UNNAMED ", an error without a name: "
 
@@ -204,7 +204,7 @@ START_TEST(what_was_found_missing_stays_so_in_a_child) {
 END_TEST
 
 #if !defined(__SANITIZE_THREAD__) /* which takes the child for one more thread */
-/* A fork while another thread opens it: the lock is held by nobody in the child. */
+/* A fork while another thread opens it: no thread of the child holds the lock. */
 static void must_not_wait(void *context) {
   (void)context;
   alarm(60);
@@ -240,6 +240,11 @@ START_TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
       {RC_CU_NOT_SUPPORTED, -ENOTSUP, "a copy of 7 bytes: CUDA_ERROR_NOT_SUPPORTED (801)"},
       {RC_CU_NOT_PERMITTED, -ENOTSUP, "a copy of 7 bytes: CUDA_ERROR_NOT_PERMITTED (800)"},
       {RC_CU_STREAM_CAPTURE_UNSUPPORTED, -EBUSY, "a copy of 7 bytes: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)"},
+      {RC_CU_STREAM_CAPTURE_INVALIDATED, -EBUSY, "a copy of 7 bytes: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED (901)"},
+      {RC_CU_STREAM_CAPTURE_ISOLATION, -EBUSY, "a copy of 7 bytes: an error without a name (905)"},
+      {RC_CU_STREAM_CAPTURE_IMPLICIT, -EBUSY, "a copy of 7 bytes: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (906)"},
+      {RC_CU_CAPTURED_EVENT, -EBUSY, "a copy of 7 bytes: an error without a name (907)"},
+      {RC_CU_STREAM_CAPTURE_WRONG_THREAD, -EBUSY, "a copy of 7 bytes: an error without a name (908)"},
       {RC_CU_NOT_INITIALIZED, -EIO, "a copy of 7 bytes: CUDA_ERROR_NOT_INITIALIZED (3)"},
       {RC_CU_ILLEGAL_ADDRESS, -EIO, "a copy of 7 bytes: CUDA_ERROR_ILLEGAL_ADDRESS (700)"},
       {4321, -EIO, "a copy of 7 bytes: an error without a name (4321)"},

@@ -9,7 +9,7 @@
 
 enum { SLOTS = 24, UNITS = 64 }; /* of RC_GPU_ALIGN bytes */
 
-/* Who has each unit; 0: nobody, else a slot's number + 1. */
+/* The slot that has each unit, by its number + 1; 0: the unit is free. */
 static uint8_t units[UNITS];
 static uint64_t generations[SLOTS];
 static bool used[SLOTS];

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scenarios of device tensors, as text: what is set up, which calls fail, what is done, and what comes of it. A file
+ * of this folder (*.txt) holds scenarios; main.c reads and runs them, each in a process of its own, with the tests'
+ * own driver:
+ *
+ *   a lease is of one stream          the scenario's name, at the start of a line
+ *     pair                            its steps, indented: a verb (at the ends of device.c, handles.c, send.c,
+ * receive.c and expect.c) and the verb's words draft a 1000; copy-in a 0 1000  several, with semicolons commit a =
+ * EINVAL               what the call gives: 0 where nothing is said; one of A|B comes writer slots_used=0       what
+ * soon is so, by another thread's doing
+ *
+ *   each CALL cuMemAlloc cuIpcGetMemHandle    the scenario once for each of them, which is $CALL in its steps; values
+ *   each CALL/SAYS cuMemAlloc/memory ...      of two variables have a slash between them
+ *     + cuMemcpyHtoDAsync                     the line before goes on
+ *   times 5                                   the lines below that are indented more, five times; $i counts from 0
+ *   again STEP                                until the step gives what it should
+ *   child STEP                                in a child of a fork
+ *   interrupt STEP                            while signals come
+ *   - STEP                                    nothing
+ *   meanwhile STEP ... join                   in a thread; `join = X`: the thread's step gave X
+ *   r: STEP                                   in a process r of its own, which opens the driver itself; the step has
+ *                                             ended when the next one begins, but for `r& STEP ... r: join = X`
+ *   kill r; stop r; continue r                by a signal
+ *
+ * A name in quotation marks may have spaces. A number may be a sum of products, with K and M: 2M+1. Frames, leases,
+ * holds and memory are named by letters. What a scenario leaves open is closed at its end, where the driver must have
+ * nothing left.
+ */
+#ifndef RC_TESTS_GPU_SCENARIO_H
+#define RC_TESTS_GPU_SCENARIO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ringcast/gpu.h"
+
+enum { MOST_WORDS = 16, MOST_TEXT = 1280, HANDLES = 4 };
+
+struct step {
+  int line; /* in its file */
+  char text[MOST_TEXT];
+};
+
+/* The words of a step, as a verb gets them; [0] is the verb. "" is what is not there. */
+struct words {
+  char *at[MOST_WORDS + 1];
+  int count;
+  char storage[MOST_TEXT];
+};
+
+/* Shared by the processes of a scenario: the handles of the rings. */
+struct board {
+  char handles[HANDLES][128];
+};
+extern struct board *board;
+
+/* The step that this thread does is wrong: tells so, with where it stands, and ends the test. */
+_Noreturn void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define must(condition) \
+  if (!(condition)) wrong("%s:%d: %s", __FILE__, __LINE__, #condition)
+
+/* Does a step and gives its result; `expected` is what comes after its '=' ("" where nothing does). */
+long do_step(struct words *words);
+/* Gives back what is left in this process; the driver must be empty then. */
+void finish(void);
+/* Has the library give back what was left, where that can be by now. */
+void tidy(void);
+
+/* What a writer and a reader of this process have open; `use` chooses another pair. */
+struct side {
+  ringcast_writer *writer;
+  ringcast_gpu_writer *gpu_writer;
+  ringcast_reader *reader;
+  ringcast_gpu_reader *gpu_reader;
+};
+extern struct side *side;
+struct ringcast_gpu_info info_of(bool is_writer);
+
+uint64_t number(const char *text);
+/* "EINVAL", "POOL", "3": whether the result is so. */
+bool is_result(long result, const char *text);
+
+/* The verbs of each file; the last has no name. */
+struct verb {
+  const char *name;
+  long (*verb)(struct words *words);
+};
+extern const struct verb device_verbs[], handles_verbs[], send_verbs[], receive_verbs[], expect_verbs[];
+
+#endif
