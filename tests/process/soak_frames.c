@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "ringcast/ringcast.h"
+#include "tests/support/pattern.h"
 
 enum { MOST_READERS = 16, TELL_EVERY = 1 << 14 };
 #define HANG_S   60.0
@@ -46,32 +47,11 @@ static uint64_t frames = UINT64_MAX;
 
 /* ---- Frames ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t word_of(uint64_t number, uint64_t i) { return (number + 1) * 0x9e3779b97f4a7c15u + i; }
-
 /* Mostly 8 to 36 bytes, the same for some in a row; one in 4096 up to 8 KiB, one in 4 million beside the ring. */
 static size_t bytes_of(uint64_t number) {
   if ((number & 4095) != 4095) return 8 + (number >> 7 & 7) * (number >> 10 & 1) * 4;
-  uint64_t random = word_of(number, 0) >> 20;
+  uint64_t random = pattern_word(number, 0) >> 20;
   return (number & 0x3fffff) == 0x3fffff ? CAPACITY + random % CAPACITY : 8 + random % 8184;
-}
-
-static void fill(uint8_t *data, size_t bytes, uint64_t number) {
-  uint64_t word = 0;
-  for (size_t i = 0; i < bytes; i += 8) {
-    word = word_of(number, i);
-    memcpy(data + i, &word, bytes - i < 8 ? bytes - i : 8);
-  }
-}
-
-static bool is_whole(const uint8_t *data, size_t bytes, uint64_t number) {
-  uint64_t wrong = 0, found;
-  size_t i = 0;
-  for (; i + 8 <= bytes; i += 8) {
-    memcpy(&found, data + i, 8);
-    wrong |= found ^ word_of(number, i);
-  }
-  uint64_t word = word_of(number, i);
-  return wrong == 0 && memcmp(data + i, &word, bytes - i) == 0;
 }
 
 /* ---- Parties ---------------------------------------------------------------------------------------------------- */
@@ -95,7 +75,7 @@ static int be_writer(ringcast_writer *writer, uint32_t readers) {
     size_t bytes = bytes_of(number);
     if (ringcast_writer_reserve(writer, bytes, RINGCAST_FOREVER, &span) != 0)
       return fail("writer", number, ringcast_last_error());
-    fill(span.data, bytes, number);
+    pattern_fill(span.data, bytes, number);
     if (ringcast_writer_commit(writer, bytes, (uint16_t)number) != 0)
       return fail("writer", number, ringcast_last_error());
     if (number % TELL_EVERY != 0) continue;
@@ -119,7 +99,7 @@ static int be_reader(const char *handle, struct count *count) {
   for (; (result = ringcast_reader_next(reader, RINGCAST_FOREVER, &frame)) == 0; number++) {
     if (frame.bytes != bytes_of(number) || frame.kind != (uint16_t)number)
       return fail("reader", number, "another frame");
-    if (!is_whole(frame.data, frame.bytes, number)) return fail("reader", number, "a byte is wrong");
+    if (!pattern_matches(frame.data, frame.bytes, number)) return fail("reader", number, "a byte is wrong");
     count->bytes += frame.bytes;
     if (ringcast_reader_release(reader, &frame) != 0) return fail("reader", number, ringcast_last_error());
     if (number % TELL_EVERY == 0) tell(count, number + 1);

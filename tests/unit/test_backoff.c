@@ -8,43 +8,30 @@
 /* Frames enough in so many pauses. */
 static uint32_t worth(uint32_t pauses) { return pauses / RC_BACKOFF_WORTH + 1; }
 
-TEST(while_it_pays_one_stays_away_for_longer) {
-  struct rc_backoff backoff = {0};
-  rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH));
-  ck_assert_uint_eq(backoff.pauses, 2 * RC_BACKOFF_STRETCH);
-  for (int i = 0; i < 20; i++) {
-    uint32_t before = backoff.pauses;
-    rc_backoff_learn(&backoff, before, worth(before));
-    ck_assert_uint_eq(backoff.pauses, before < RC_BACKOFF_MOST ? 2 * before : RC_BACKOFF_MOST);
-  }
-  ck_assert_uint_eq(backoff.pauses, RC_BACKOFF_MOST);
+/* What it is after it has learned, from a stay of so many pauses in which so many frames came. Only a try changes when
+ * the next try is. */
+static uint32_t learned(uint32_t pauses, uint32_t stayed, uint32_t frames) {
+  struct rc_backoff backoff = {.pauses = pauses, .until_trial = 5, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
+  rc_backoff_learn(&backoff, stayed, frames);
+  ck_assert_int_eq(backoff.until_trial == 5, pauses > 0);
+  if (pauses > 0) ck_assert_uint_eq(backoff.trial_interval, RC_BACKOFF_MIN_INTERVAL);
+  return backoff.pauses;
 }
 
-TEST(what_brings_too_few_frames_is_halved_and_then_given_up) {
-  struct rc_backoff backoff = {.pauses = RC_BACKOFF_MOST, .until_trial = 5, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
-  for (uint32_t before = RC_BACKOFF_MOST; before / 2 >= RC_BACKOFF_STRETCH; before /= 2) {
-    rc_backoff_learn(&backoff, before, worth(before) - 1);
-    ck_assert_uint_eq(backoff.pauses, before / 2);
+/* Twice as long while it pays, half as long for too few frames, no longer where nothing came. */
+TEST(a_stay_is_learned_from) {
+  for (uint32_t pauses = RC_BACKOFF_STRETCH; pauses <= RC_BACKOFF_MOST; pauses *= 2) {
+    uint32_t half = pauses > RC_BACKOFF_STRETCH ? pauses / 2 : 0;
+    ck_assert_uint_eq(learned(pauses, pauses, worth(pauses)), pauses < RC_BACKOFF_MOST ? 2 * pauses : RC_BACKOFF_MOST);
+    ck_assert_uint_eq(learned(pauses, pauses, worth(pauses) - 1), half);
+    ck_assert_uint_eq(learned(pauses, pauses, 0), 0);
   }
-  ck_assert_uint_eq(backoff.pauses, RC_BACKOFF_STRETCH);
-  rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 1);
-  ck_assert_uint_eq(backoff.pauses, 0);
-  ck_assert_uint_eq(backoff.until_trial, 5); /* it was no try */
-  ck_assert_uint_eq(backoff.trial_interval, RC_BACKOFF_MIN_INTERVAL);
 }
 
-TEST(where_nothing_came_one_stays_no_longer) {
-  struct rc_backoff backoff = {.pauses = RC_BACKOFF_MOST, .until_trial = 5, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
-  rc_backoff_learn(&backoff, RC_BACKOFF_MOST, 0);
-  ck_assert_uint_eq(backoff.pauses, 0);
-}
-
-TEST(a_try_that_brings_too_few_frames_is_given_up) {
-  for (uint32_t frames = 0; frames < worth(RC_BACKOFF_STRETCH); frames++) {
-    struct rc_backoff backoff = {0};
-    rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, frames);
-    ck_assert_uint_eq(backoff.pauses, 0);
-  }
+TEST(a_try_is_learned_from) {
+  ck_assert_uint_eq(learned(0, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH)), 2 * RC_BACKOFF_STRETCH);
+  for (uint32_t frames = 0; frames < worth(RC_BACKOFF_STRETCH); frames++)
+    ck_assert_uint_eq(learned(0, RC_BACKOFF_STRETCH, frames), 0);
 }
 
 static uint32_t waits_before_a_try(struct rc_backoff *backoff) {
@@ -190,22 +177,36 @@ static void expect_backoff(uint32_t pauses, uint32_t until_trial, uint32_t trial
   ck_assert_uint_eq(receiver->backoff.trial_interval, trial_interval);
 }
 
-/* Staying away would change how long it stays away the next time: never is that the same again. */
-TEST(who_only_looks_or_finds_a_frame_does_not_stay_away) {
-  const int64_t timeouts[] = {0, 1, 1000000000, RINGCAST_FOREVER};
+enum there { NOTHING, A_FRAME, ONE_IS_HELD };
+
+/* Who only looks, finds a frame, may hold no more or has too little time does not stay away; nor who never spins, or
+ * too shortly: staying away is spinning. Staying away, here for nothing, would end it. */
+static const struct {
+  int64_t spin_ns, timeout_ns;
+  enum there there;
+  int result;
+  bool stays_away;
+} reads[] = {
+    {RC_DEFAULT_SPIN_NS, 0, NOTHING, -EAGAIN, false},
+    {RC_DEFAULT_SPIN_NS, 0, A_FRAME, 0, false},
+    {RC_DEFAULT_SPIN_NS, 1, A_FRAME, 0, false},
+    {RC_DEFAULT_SPIN_NS, 1000000000, A_FRAME, 0, false},
+    {RC_DEFAULT_SPIN_NS, RINGCAST_FOREVER, A_FRAME, 0, false},
+    {RC_DEFAULT_SPIN_NS, RINGCAST_FOREVER, ONE_IS_HELD, -EBUSY, false},
+    {RC_DEFAULT_SPIN_NS, RC_DEFAULT_SPIN_NS, NOTHING, -ETIMEDOUT, true},
+    {RC_DEFAULT_SPIN_NS, RC_DEFAULT_SPIN_NS - 1, NOTHING, -ETIMEDOUT, false},
+    {RC_DEFAULT_SPIN_NS - 1, RC_DEFAULT_SPIN_NS, NOTHING, -ETIMEDOUT, false},
+    {-1, RC_DEFAULT_SPIN_NS, NOTHING, -ETIMEDOUT, false},
+};
+
+LOOP_TEST(only_who_waits_and_spins_stays_away, 0, sizeof reads / sizeof *reads) {
   struct ringcast_frame frame;
-  open_channel(RC_DEFAULT_SPIN_NS);
-  receiver->backoff = (struct rc_backoff){.pauses = 100, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
-  for (size_t i = 0; i < sizeof timeouts / sizeof *timeouts; i++) {
-    ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
-    ck_assert_int_eq(ringcast_writer_send(sender, &i, sizeof i, 5, 0), 0);
-    ck_assert_int_eq(ringcast_reader_next(receiver, timeouts[i], &frame), 0);
-    ck_assert_mem_eq(frame.data, &i, sizeof i);
-    ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
-    expect_backoff(100, 7, RC_BACKOFF_MIN_INTERVAL);
-  }
-  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-  expect_backoff(0, 7, RC_BACKOFF_MIN_INTERVAL); /* it did, for nothing */
+  open_channel(reads[_i].spin_ns);
+  if (reads[_i].there != NOTHING) ck_assert_int_eq(ringcast_writer_send(sender, "x", 1, 0, 0), 0);
+  if (reads[_i].there == ONE_IS_HELD) ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), 0);
+  receiver->backoff = (struct rc_backoff){.pauses = 128, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
+  ck_assert_int_eq(ringcast_reader_next(receiver, reads[_i].timeout_ns, &frame), reads[_i].result);
+  expect_backoff(reads[_i].stays_away ? 0 : 128, 7, RC_BACKOFF_MIN_INTERVAL);
   close_channel();
 }
 
@@ -220,25 +221,6 @@ TEST(who_waits_tries_at_once_and_then_seldom) {
   }
   ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
   expect_backoff(0, 2 * RC_BACKOFF_MIN_INTERVAL, 2 * RC_BACKOFF_MIN_INTERVAL);
-  close_channel();
-}
-
-TEST(who_has_no_time_or_no_room_does_not_stay_away) {
-  struct ringcast_frame frame, other;
-  const struct rc_backoff backoff = {.pauses = 128, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
-  open_channel(RC_DEFAULT_SPIN_NS);
-  receiver->backoff = backoff;
-  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS - 1, &frame), -ETIMEDOUT);
-  expect_backoff(128, 7, RC_BACKOFF_MIN_INTERVAL);
-  ck_assert_int_eq(ringcast_writer_send(sender, "x", 1, 0, 0), 0);
-  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), 0);
-  ck_assert_int_eq(ringcast_reader_next(receiver, RINGCAST_FOREVER, &other), -EBUSY);
-  expect_backoff(128, 7, RC_BACKOFF_MIN_INTERVAL);
-  close_channel();
-  open_channel(RC_DEFAULT_SPIN_NS - 1);
-  receiver->backoff = backoff;
-  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-  expect_backoff(128, 7, RC_BACKOFF_MIN_INTERVAL);
   close_channel();
 }
 
@@ -257,17 +239,6 @@ TEST(a_wait_makes_the_next_first_looks_later) {
     ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
   }
   ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
-  ck_assert_uint_eq(receiver->backoff.early, 0);
-  close_channel();
-}
-
-/* Staying away is spinning. */
-TEST(who_never_spins_does_not_stay_away) {
-  struct ringcast_frame frame;
-  open_channel(-1);
-  receiver->backoff = (struct rc_backoff){.pauses = 100, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
-  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-  expect_backoff(100, 7, RC_BACKOFF_MIN_INTERVAL);
   ck_assert_uint_eq(receiver->backoff.early, 0);
   close_channel();
 }

@@ -61,17 +61,4 @@ TEST(each_step_of_a_close_comes_before_those_that_tell_of_it) {
   ringcast_reader_close(reader);
 }
 
-TEST(what_was_sent_before_a_close_is_read_after_it) {
-  struct ringcast_frame frame;
-  ringcast_writer *writer = make_writer(65536, 1);
-  reader = attach(writer);
-  ck_assert_int_eq(ringcast_writer_send(writer, "last", 4, 0, 0), 0);
-  ringcast_writer_close(writer);
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-  ck_assert_mem_eq(frame.data, "last", 4);
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
-  ck_assert_int_eq(look(), -EPIPE);
-  ringcast_reader_close(reader);
-}
-
 RUN_TESTS("writer, close", remember, nothing_is_left)
