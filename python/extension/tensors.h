@@ -40,6 +40,8 @@ typedef PyObject *(*rc_py_where)(void *context);
 int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                          struct rc_py_source *out);
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* What the memory of a NumPy array belongs to, borrowed. NULL: its own, or it is no array. */
+PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object);
 /* Whether torch is imported; false may mean: half. */
 bool rc_py_torch_seen(struct rc_py_state *state);
 /* Imports torch if it has to. False: raised. */

@@ -53,11 +53,10 @@ def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
     bytes of a frame in any buffer.
 
     allow_pickle: as for Reader. If False, no pickle is loaded and no module is imported but torch and NumPy. The
-    Reader of a Frame, or of a memoryview of a Frame, must allow pickles too. Tensors of a CUDA device arrive on the
-    CPU; in a Frame, where the Reader wants them.
-
-    ProtocolError: the buffer does not hold a frame. BufferError: the buffer is not contiguous. PickleRefused,
-    ImportError, SendError, and any error of unpickling, as in Reader.recv().
+    Reader of a Frame, or of a memoryview or NumPy array over one, must allow pickles too. Tensors of a CUDA device
+    arrive on the CPU; in a Frame, where the Reader wants them. ProtocolError: the buffer does not hold a frame.
+    BufferError: the buffer is not contiguous. Evicted: the Reader of the Frame, memoryview or array; other objects
+    over a Frame tell of none. PickleRefused, ImportError, SendError, and any error of unpickling, as in recv().
     """
 
 def gpu_status() -> GpuStatus:

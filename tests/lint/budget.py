@@ -21,7 +21,7 @@ PARTS = {
     "headers": ("include", 1460),
     "core": ("ring shm channel", 8480),
     "gpu": ("gpu", 4690),
-    "extension": ("python/extension", 10750),
+    "extension": ("python/extension", 10760),
     "package": ("python/ringcast", 7630),
     "measuring": ("tools bench python/ringcast/bench", 7100),
     "tests": ("tests", 42130),

@@ -73,6 +73,15 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
   return (PyObject *)self;
 }
 
+/* The Frame whose bytes a memoryview or a NumPy array shows, or one of them over the other. NULL: no Frame. Each keeps
+ * the next one, so a borrowed reference does. */
+static PyObject *lender_of(struct rc_py_state *state, PyObject *object) {
+  while (object && Py_TYPE(object) != state->frame_type) {
+    object = PyMemoryView_Check(object) ? PyMemoryView_GET_BASE(object) : rc_py_numpy_base(state, object);
+  }
+  return object;
+}
+
 PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"frame", "allow_pickle", NULL};
   struct rc_py_state *state = PyModule_GetState(module);
@@ -86,9 +95,9 @@ PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count
   if (PyObject_GetBuffer(values[0], &view, PyBUF_SIMPLE) < 0) return NULL;
   const struct ringcast_frame frame = {.data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
   const struct rc_py_decode_options options = {.classes = &state->unpack_classes, .allow_pickle = allow_pickle};
-  PyObject *base = PyMemoryView_Check(values[0]) ? PyMemoryView_GET_BASE(values[0]) : NULL;
-  PyObject *object = base && Py_TYPE(base) == state->frame_type ? rc_py_frame_unpack(base, &frame, allow_pickle)
-                                                                : rc_py_decode(state, &frame, &options, &tag);
+  PyObject *lender = lender_of(state, values[0]);
+  PyObject *object = lender ? rc_py_frame_unpack(lender, &frame, allow_pickle)
+                            : rc_py_decode(state, &frame, &options, &tag);
   PyBuffer_Release(&view);
   return object;
 }

@@ -97,6 +97,14 @@ int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_
   return described;
 }
 
+PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object) {
+  if (!numpy_seen(state) || (PyObject *)Py_TYPE(object) != state->numpy.ndarray) return NULL;
+  PyObject *base = PyObject_GetAttrString(object, "base");
+  if (!base) PyErr_Clear();
+  Py_XDECREF(base); /* the array keeps it */
+  return base;
+}
+
 /* numpy.empty(shape, dtype) */
 static PyObject *make_empty(struct rc_py_state *state, PyObject *shape, PyObject *dtype, void **out) {
   Py_buffer view;
