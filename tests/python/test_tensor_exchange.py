@@ -251,6 +251,37 @@ def test_a_description_without_its_dimensions_is_none(monkeypatch, change):
         assert link(torch.arange(6).reshape(2, 3).T).tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
+# Shape and strides of a tensor of 8 bytes each, of which int64 can't count all steps, elements or bytes.
+BEYOND = {
+    "a step": ((2, 3), (1 << 61, 3)),
+    "a step back": ((2, 3), (-(1 << 61), 3)),
+    "all steps of one axis": ((1 << 40, 1), (1 << 23, 1)),
+    "the elements": ((1 << 40, 1 << 40), (0, 0)),
+    "the bytes": ((1 << 31, 1 << 31), (0, 0)),
+}
+
+
+@pytest.mark.parametrize("shape, strides", BEYOND.values(), ids=BEYOND)
+def test_a_description_whose_extent_overflows_is_refused(monkeypatch, shape, strides):
+    table, theirs = torchs_table(), DESCRIBE(torchs_table().describe)
+    dims = [(ctypes.c_int64 * 2)(*each) for each in (shape, strides)]
+
+    @DESCRIBE
+    def describe(tensor, out):
+        status = theirs(tensor, out)
+        out.contents.shape, out.contents.strides = map(ctypes.addressof, dims)
+        return status
+
+    ALIVE.append(describe)
+    table.describe = address(describe)
+    with linked_with(monkeypatch, table) as link:
+        for value in (torch.zeros(2, 3, dtype=torch.int64), {"t": [torch.zeros(2, 3, dtype=torch.int64)]}):
+            with pytest.raises(ringcast.Error):
+                link.writer.send(value, 0)
+        link.writer.send(7, 0)
+        assert link.reader.recv(0) == 7
+
+
 def test_a_tensor_that_from_dlpack_copies_gets_its_bytes(monkeypatch):
     """Without the exchange API; what is received would go to memory that is used again."""
     theirs = torch.from_dlpack
