@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that run a function as the ranks of a torch.distributed group.
+"""Processes that run a function as the ranks of a torch.distributed group: a test that is marked on_ranks(number), or a
+function of the tests whose name starts with `ranks_`.
 
 Importing torch takes seconds, so one process does it and the ranks are forked from that; they are kept from test to
 test. Each job makes a group of its own and destroys it again. After each job no memory and no descriptor of a ring may
@@ -17,8 +18,9 @@ import tempfile
 import threading
 import time
 import traceback
-from typing import Any, Callable, Iterator, List
+from typing import Any, Callable, List
 
+import pytest
 from values import assert_same
 
 JOB_SECONDS = 120
@@ -154,10 +156,9 @@ def memory_of_rings() -> List[str]:
 # ---- For the tests of ringcast.torch, on the ranks and here ----------------------------------------------------------
 
 
-def four_ranks() -> Iterator[Ranks]:
-    ranks = Ranks(4)
-    yield ranks
-    ranks.stop()
+def on_ranks(world: int) -> Callable[[Any], Any]:
+    """Makes a test of a function that runs on each of so many ranks, with the test's parameters as its arguments."""
+    return pytest.mark.on_ranks(world)
 
 
 def text_of(error: type, call: Callable[[], Any]) -> str:

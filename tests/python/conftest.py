@@ -62,14 +62,44 @@ def multiprocessings_own():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """A test that is a coroutine runs in the event loop that its argument `loop` names."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    from loops import run
-
+    """A test that is a coroutine runs in the event loop that its argument `loop` names; one marked on_ranks(number), on
+    each of so many ranks."""
+    marker = pyfuncitem.get_closest_marker("on_ranks")
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    run(arguments["loop"], pyfuncitem.obj(**arguments))
+    if marker:
+        pyfuncitem.funcargs["ranks"].run(*marker.args, pyfuncitem.function, *arguments.values())
+    elif inspect.iscoroutinefunction(pyfuncitem.obj):
+        from loops import run
+
+        run(arguments["loop"], pyfuncitem.obj(**arguments))
+    else:
+        return None
     return True
+
+
+def pytest_itemcollected(item):
+    if item.get_closest_marker("on_ranks"):
+        item.fixturenames.insert(0, "ranks")
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    """Four processes that run functions as the ranks of gloo groups."""
+    from _dist import Ranks
+
+    ranks = Ranks(4)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture
+def mortals():
+    """The same for one test, to be killed."""
+    from _dist import Ranks
+
+    ranks = Ranks(4)
+    yield ranks
+    ranks.stop()
 
 
 @pytest.fixture(scope="session")

@@ -108,6 +108,17 @@ class Way:
             value = {"still": torch.arange(4)}
             assert self(function, value, src)["still"].tolist() == [0, 1, 2, 3]
 
+    def check_path(self, machines: Tuple[Tuple[int, ...], ...], pids: List[int]) -> None:
+        """By what each end says that it uses: the source's ring on its machine, links and another ring beyond."""
+        rank = dist.get_rank()
+        for (stream, src), end in rings.ends(dist.group.WORLD).items():
+            if stream in ("to", "from"):
+                continue
+            if src == rank:
+                assert len(end.links) == len(machines) - 1, (src, end.links)
+            else:
+                assert (end.ring.writer_pid == pids[src]) == share_one(machines, rank, src), (rank, src)
+
     def lost(self) -> Optional[str]:
         """Which death rank 0, as the source, knows of."""
         found: Optional[str] = rings.ends_if_any(None)["broadcast", 0].lost
@@ -149,6 +160,13 @@ class Pairs(Way):
             raise error
         return given
 
+    def check_path(self, machines: Tuple[Tuple[int, ...], ...], pids: List[int]) -> None:
+        for (which, peer), end in rings.ends(dist.group.WORLD).items():
+            if not share_one(machines, dist.get_rank(), peer):
+                assert end.ring is None if which == "from" else not end._on_ring, (which, peer)
+            elif which == "from":
+                assert end.ring.writer_pid == pids[peer], peer
+
 
 class Queue(Way):
     """A MessageQueue from each source, made when it is first used."""
@@ -163,6 +181,14 @@ class Queue(Way):
         if src not in self.queues:
             self.queues[src] = MessageQueue.create_from_process_group(dist.group.WORLD, 32 << 10, 2, src)
         return self.queues[src].broadcast_object(given)
+
+    def check_path(self, machines: Tuple[Tuple[int, ...], ...], pids: List[int]) -> None:
+        rank = dist.get_rank()
+        for src, queue in self.queues.items():
+            if src == rank:
+                assert (queue._end.link is not None) == (len(machines) > 1)
+            else:
+                assert (queue._end.ring.writer_pid == pids[src]) == share_one(machines, rank, src), (rank, src)
 
     def lost(self) -> Optional[str]:
         found: Optional[str] = self.queues[0]._end.lost
@@ -194,18 +220,43 @@ APART = ["vllm apart", "sglang apart", "pairs apart"]
 
 @contextlib.contextmanager
 def opened(name: str, machines: Machines = None) -> Iterator[Way]:
+    """At the block's end: fails if what was sent has not gone the way that the name and the machines say."""
     kind, _, apart = name.partition(" ")
+    pids = pids_of_all()
     with contextlib.ExitStack() as stack:
         if machines:
             stack.enter_context(on_machines(machines))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        if apart:
-            patch.setattr(travelling, "travels_apart", lambda tensor: tensor.dtype == torch.float32)
-        way = WAYS[kind](dist.new_group() if apart else None)
+        device_group = dist.new_group() if apart else None
+        seen = seen_apart(patch) if apart else []
+        way = WAYS[kind](device_group)
         stack.callback(way.close)
         yield way
+        way.check_path(machines or (tuple(range(len(pids))),), pids)
+        assert bool(seen) == bool(apart), "no tensor has gone by torch.distributed"
         if kind == "pairs":
             dist.barrier()  # a rank that leaves resets gloo's connections, with what is still on the way
+
+
+def seen_apart(patch: pytest.MonkeyPatch) -> List[torch.Tensor]:
+    """From now on tensors of float32 travel apart, by torch.distributed: those that do, sent or received."""
+    seen: List[torch.Tensor] = []
+
+    def seeing(call: Any) -> Any:
+        def see(tensor: torch.Tensor, *args: Any, **keywords: Any) -> Any:
+            seen.append(tensor)
+            return call(tensor, *args, **keywords)
+
+        return see
+
+    patch.setattr(travelling, "travels_apart", lambda tensor: tensor.dtype == torch.float32)
+    for name in "broadcast", "isend", "irecv":
+        patch.setattr(dist, name, seeing(getattr(dist, name)))
+    return seen
+
+
+def share_one(machines: Tuple[Tuple[int, ...], ...], rank: int, other: int) -> bool:
+    return any(rank in machine and other in machine for machine in machines)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every drop-in promises, by each of its functions, on one machine and across machines. A function whose name
-starts with `ranks_` runs on every rank of a gloo group; ranks that refuse to attach to each other's rings stand for
-machines."""
+"""What every drop-in promises, by each of its functions, on one machine and across machines. Ranks that refuse to
+attach to each other's rings stand for machines."""
 
 import os
 import signal
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, List, Tuple
 
 import needs
 import pytest
@@ -16,7 +15,7 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import meet, text_of
+from _dist import meet, on_ranks, text_of
 from dropins import APART, PAIRS, WAYS, Machines, Way, opened, payload, pids_of_all, values
 from values import assert_same, each_memory, scribble
 
@@ -24,9 +23,8 @@ import ringcast
 
 pytestmark = pytest.mark.alike
 
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
-every_way = pytest.mark.parametrize("way", WAYS)
+every_way = pytest.mark.parametrize("name", WAYS)
 near_and_far = pytest.mark.parametrize("machines", [None, PAIRS], ids=["one machine", "two machines"])
 
 
@@ -34,14 +32,17 @@ near_and_far = pytest.mark.parametrize("machines", [None, PAIRS], ids=["one mach
 def zmq_for_queues(request):
     """A queue's readers on other machines need pyzmq."""
     parameters = getattr(request.node, "callspec", None)
-    if parameters and parameters.params.get("way") == "queue" and parameters.params.get("machines"):
+    if parameters and parameters.params.get("name") == "queue" and parameters.params.get("machines"):
         pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
 
 # ---- What arrives ----------------------------------------------------------------------------------------------------
 
 
-def ranks_sending(name: str, machines: Machines) -> None:
+@near_and_far
+@pytest.mark.parametrize("name", [*WAYS, *APART])
+@on_ranks(4)
+def test_every_value_arrives_equal_in_order_and_writable_from_every_source(name: str, machines: Machines) -> None:
     with opened(name, machines) as way:
         for src in range(dist.get_world_size()):
             for function in way.functions:
@@ -54,15 +55,13 @@ def ranks_sending(name: str, machines: Machines) -> None:
                         scribble(got)
 
 
-@near_and_far
-@pytest.mark.parametrize("way", [*WAYS, *APART])
-def test_every_value_arrives_equal_in_order_and_writable_from_every_source(ranks, way, machines):
-    ranks.run(4, ranks_sending, way, machines)
-
-
 @pytest.mark.parametrize("machines", [((0, 3), (1,), (2,)), ((0,), (1, 2, 3)), ((1,), (0,), (2,), (3,))])
-def test_ranks_may_be_on_machines_in_any_order(ranks, machines):
-    ranks.run(4, ranks_sending, "torch", machines)
+@pytest.mark.parametrize("name", ["torch", "pairs", "share_once"])
+@on_ranks(4)
+def test_ranks_may_be_on_machines_in_any_order(name: str, machines: Machines) -> None:
+    with opened(name, machines) as way:
+        for src in range(dist.get_world_size()):
+            way.check(src)
 
 
 class Defaults(Dict[Any, Any]):
@@ -72,7 +71,9 @@ class Defaults(Dict[Any, Any]):
         raise NotImplementedError
 
 
-def ranks_sending_a_dict_of_a_class(name: str) -> None:
+@pytest.mark.parametrize("name", ["torch", "vllm", "sglang", "pairs", *APART])
+@on_ranks(2)
+def test_of_a_dict_of_a_class_its_items_are_sent(name: str) -> None:
     with opened(name) as way:
         for function in [function for function in way.functions if function.endswith("dict")] * 3:
             got = way(function, Defaults(payload()))
@@ -81,12 +82,10 @@ def ranks_sending_a_dict_of_a_class(name: str) -> None:
             dist.barrier()
 
 
-@pytest.mark.parametrize("way", ["torch", "vllm", "sglang", "pairs", *APART])
-def test_of_a_dict_of_a_class_its_items_are_sent(ranks, way):
-    ranks.run(2, ranks_sending_a_dict_of_a_class, way)
-
-
-def ranks_keeping(name: str, machines: Machines) -> None:
+@near_and_far
+@every_way
+@on_ranks(4)
+def test_what_is_sent_through_a_full_ring_arrives_in_order_and_stays_as_it_is(name: str, machines: Machines) -> None:
     """Of all sizes, in a small ring, of which none is touched by a later one."""
     os.environ["RINGCAST_CAPACITY"] = "65536"
     sizes = [(0, 10, 1000, 5000, 10, 200_000)[step % 6] for step in range(150)]
@@ -100,11 +99,8 @@ def ranks_keeping(name: str, machines: Machines) -> None:
 
 @near_and_far
 @every_way
-def test_what_is_sent_through_a_full_ring_arrives_in_order_and_stays_as_it_is(ranks, way, machines):
-    ranks.run(4, ranks_keeping, way, machines)
-
-
-def ranks_larger_than_the_ring(name: str, machines: Machines) -> None:
+@on_ranks(4)
+def test_what_is_larger_than_the_ring_arrives(name: str, machines: Machines) -> None:
     os.environ["RINGCAST_CAPACITY"] = "65536"
     with opened(name, machines) as way:
         for step in range(3):  # spill memory is used again
@@ -115,15 +111,13 @@ def ranks_larger_than_the_ring(name: str, machines: Machines) -> None:
                 assert torch.equal(got["nested"][0], words[: 1 << 10])
 
 
-@near_and_far
 @every_way
-def test_what_is_larger_than_the_ring_arrives(ranks, way, machines):
-    ranks.run(4, ranks_larger_than_the_ring, way, machines)
-
-
-def ranks_running_ahead(name: str) -> None:
+@on_ranks(3)
+def test_the_source_goes_on_while_the_others_are_busy(name: str) -> None:
     with opened(name) as way:
-        way.check()
+        for _ in range(3):  # pairs change to their ring
+            way.check()
+            dist.barrier()
         if dist.get_rank() != 0:
             dist.barrier()
         assert [way(way.functions[-1], step) for step in range(50)] == list(range(50))
@@ -132,13 +126,14 @@ def ranks_running_ahead(name: str) -> None:
         dist.barrier()  # a queue goes with its writer
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "pairs"])
-def test_the_source_goes_on_while_the_others_are_busy(ranks, way):
-    ranks.run(3, ranks_running_ahead, way)
-
-
-def ranks_waiting(name: str, machines: Machines, environment: str) -> Set[str]:
-    """The modes of waiting that this rank's rings were made with. "balanced" has the library read RINGCAST_WAIT."""
+@near_and_far
+@every_way
+@pytest.mark.parametrize(("environment", "mode"), [("", "latency"), ("power", "balanced")])
+@on_ranks(4)
+def test_rings_wait_for_latency_unless_the_environment_says_otherwise(
+    name: str, machines: Machines, environment: str, mode: str
+) -> None:
+    # "balanced" has the library read RINGCAST_WAIT.
     os.environ["RINGCAST_WAIT"] = environment
     modes = []
 
@@ -155,14 +150,7 @@ def ranks_waiting(name: str, machines: Machines, environment: str) -> Set[str]:
         for kind in "Writer", "Reader":
             patch.setattr(ringcast, kind, recorded(getattr(ringcast, kind)))
         way.check()
-    return set(modes)
-
-
-@near_and_far
-@every_way
-@pytest.mark.parametrize(("environment", "mode"), [("", "latency"), ("power", "balanced")])
-def test_rings_wait_for_latency_unless_the_environment_says_otherwise(ranks, way, machines, environment, mode):
-    assert ranks.run(4, ranks_waiting, way, machines, environment) == [{mode}] * 4
+    assert set(modes) == {mode}
 
 
 # ---- What can't be sent or received ----------------------------------------------------------------------------------
@@ -191,7 +179,12 @@ FAILURES: List[Tuple[BaseException, str]] = [
 ]
 
 
-def ranks_failing(name: str, machines: Machines) -> None:
+@near_and_far
+@every_way
+@on_ranks(4)
+def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_works(
+    name: str, machines: Machines
+) -> None:
     src = 1
     with opened(name, machines) as way:
         for function in way.functions:
@@ -216,17 +209,13 @@ def ranks_failing(name: str, machines: Machines) -> None:
                 way.check(src)
 
 
-@near_and_far
-@every_way
-def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_works(ranks, way, machines):
-    ranks.run(4, ranks_failing, way, machines)
-
-
 def of_meta() -> Any:
     return torch.empty(2, 3, device="meta")
 
 
-def ranks_with_another_device(name: str) -> None:
+@every_way
+@on_ranks(2)
+def test_a_tensor_on_another_device_goes_by_pickle_or_is_refused(name: str) -> None:
     with opened(name) as way:
         for function in way.functions:
             value = {"x": of_meta()}
@@ -239,11 +228,6 @@ def ranks_with_another_device(name: str) -> None:
             assert got["inside"]["x"][0].device.type == "meta" and got["n"] == 1
             assert got["inside"]["x"][0].shape == (2, 3)
         way.check()
-
-
-@every_way
-def test_a_tensor_on_another_device_goes_by_pickle_or_is_refused(ranks, way):
-    ranks.run(2, ranks_with_another_device, way)
 
 
 class Explosive:
@@ -270,16 +254,13 @@ def receive_failing(way: Way, error: type) -> None:
         way.check()
 
 
-def ranks_failing_to_receive(name: str, machines: Machines) -> None:
+@near_and_far
+@every_way
+@on_ranks(4)
+def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(name: str, machines: Machines) -> None:
     with opened(name, machines) as way:
         for error in LookupError, TimeoutError:
             receive_failing(way, error)
-
-
-@near_and_far
-@every_way
-def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(ranks, way, machines):
-    ranks.run(4, ranks_failing_to_receive, way, machines)
 
 
 def ranks_without_pickles(name: str, where: str) -> List[str]:
@@ -300,18 +281,21 @@ def ranks_without_pickles(name: str, where: str) -> List[str]:
 
 
 @every_way
-def test_where_pickles_are_turned_off_they_are_refused_and_the_next_call_works(ranks, way):
-    refused, told = ranks.run(2, ranks_without_pickles, way, "source")
+def test_where_pickles_are_turned_off_they_are_refused_and_the_next_call_works(ranks, name):
+    refused, told = ranks.run(2, ranks_without_pickles, name, "source")
     assert all("which only pickle can send, and pickles are turned off" in text for text in refused)
     assert "value['x'] is of type test_all_dropins.Explosive, " in refused[0]
     assert all(": PickleRefused: " in text for text in told)
-    _, texts = ranks.run(2, ranks_without_pickles, way, "others")
+    _, texts = ranks.run(2, ranks_without_pickles, name, "others")
     for text in texts:
         which = "test_all_dropins.explode and builtins.LookupError"
         assert text.startswith("the frame holds a pickle") and f"which asks for {which}; " in text
 
 
-def ranks_mismatched(name: str, machines: Machines) -> None:
+@near_and_far
+@pytest.mark.parametrize("name", [name for name, way in WAYS.items() if len(way.functions) > 1])
+@on_ranks(4)
+def test_a_rank_that_calls_another_function_than_the_source_is_told_both(name: str, machines: Machines) -> None:
     with opened(name, machines) as way:
         way.check()
         there = way.functions[:2]
@@ -326,16 +310,12 @@ def ranks_mismatched(name: str, machines: Machines) -> None:
         way.check()
 
 
-@near_and_far
-@pytest.mark.parametrize("way", [name for name, way in WAYS.items() if len(way.functions) > 1])
-def test_a_rank_that_calls_another_function_than_the_source_is_told_both(ranks, way, machines):
-    ranks.run(4, ranks_mismatched, way, machines)
-
-
 # ---- Ends ------------------------------------------------------------------------------------------------------------
 
 
-def ranks_closing(name: str) -> None:
+@every_way
+@on_ranks(2)
+def test_closing_frees_the_rings_and_the_next_use_makes_new_ones(name: str) -> None:
     with opened(name) as way:
         for _ in range(3):
             for src in range(dist.get_world_size()):
@@ -348,12 +328,11 @@ def ranks_closing(name: str) -> None:
             assert not _dist.memory_of_rings(), _dist.memory_of_rings()
 
 
-@every_way
-def test_closing_frees_the_rings_and_the_next_use_makes_new_ones(ranks, way):
-    ranks.run(2, ranks_closing, way)
-
-
-def ranks_left_by_the_source(name: str, machines: Machines) -> None:
+@pytest.mark.parametrize(
+    ("name", "machines"), [*((name, None) for name in WAYS), ("torch", PAIRS), ("queue", PAIRS), ("share_once", PAIRS)]
+)
+@on_ranks(4)
+def test_when_the_source_closes_the_others_receive_the_rest_and_are_told(name: str, machines: Machines) -> None:
     with opened(name, machines) as way:
         for _ in range(3):  # pairs change to their ring
             way.check()
@@ -365,24 +344,11 @@ def ranks_left_by_the_source(name: str, machines: Machines) -> None:
             assert got == "last"
             text_of(ringcast.WriterGone, lambda: way(way.functions[-1], None))
         dist.barrier()
-        if name == "queue":
+        if name in ("pairs", "queue"):
             way.close()
-        way.check()
-
-
-@pytest.mark.parametrize(
-    ("way", "machines"),
-    [("torch", None), ("vllm", None), ("sglang", None), ("queue", None), ("torch", PAIRS), ("queue", PAIRS)],
-)
-def test_when_the_source_closes_the_others_receive_the_rest_and_are_told(ranks, way, machines):
-    ranks.run(4, ranks_left_by_the_source, way, machines)
-
-
-@pytest.fixture
-def mortals():
-    ranks = _dist.Ranks(4)
-    yield ranks
-    ranks.stop()
+            dist.barrier()
+        if name != "share_once":  # of which the others have made one call more than the source
+            way.check()
 
 
 def ranks_dying(name: str, machines: Machines, dying: int) -> str:
@@ -404,15 +370,17 @@ def ranks_dying(name: str, machines: Machines, dying: int) -> str:
         return str(raised.value)
 
 
-@pytest.mark.parametrize("way", ["torch", "queue", "share_once"])
+@pytest.mark.parametrize("name", ["torch", "queue", "share_once"])
 @pytest.mark.parametrize("dying", [3, 0])
-def test_a_rank_that_dies_is_named_on_all_others(mortals, way, dying):
-    texts = mortals.run(4, ranks_dying, way, None, dying, dying=dying)
+def test_a_rank_that_dies_is_named_on_all_others(mortals, name, dying):
+    texts = mortals.run(4, ranks_dying, name, None, dying, dying=dying)
     assert len({text for rank, text in enumerate(texts) if rank != dying}) == 1
 
 
-@pytest.mark.parametrize("dying", [1, 2, 3, 0])
-def test_a_rank_that_dies_on_any_machine_is_named_on_all(mortals, dying):
-    texts = mortals.run(4, ranks_dying, "torch", PAIRS, dying, dying=dying)
+@pytest.mark.parametrize(
+    ("name", "dying"), [("torch", 1), ("torch", 2), ("torch", 3), ("torch", 0), ("share_once", 3), ("share_once", 0)]
+)
+def test_a_rank_that_dies_on_any_machine_is_named_on_all(mortals, name, dying):
+    texts = mortals.run(4, ranks_dying, name, PAIRS, dying, dying=dying)
     if dying in (1, 3):
         assert len({text for rank, text in enumerate(texts) if rank != dying}) == 1

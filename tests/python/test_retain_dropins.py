@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the drop-ins give is not copied where that can be avoided, and stays right for as long as the caller has it.
-A function whose name starts with `ranks_` runs on every rank of a gloo group.
 
 All results are the same where nothing can be kept, as with RINGCAST_DISABLE=retain."""
 
@@ -14,7 +13,6 @@ import pytest
 if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
-import _dist
 import torch
 import torch.distributed as dist
 from dropins import WAYS, opened
@@ -22,7 +20,6 @@ from keeping import KEEPS, MIB, is_kept, is_some, tensor
 from peers import WATCHDOG
 from queues import SMALL, make_ready, the_watching_thread, watchdog  # noqa: F401
 
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 COUNT = 40
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast.sglang as SGLang calls it, and in its place; test_all_dropins.py has what all drop-ins promise. SGLang
-itself is not installed: its modules are stubs that have its names and signatures of August 2026. A function whose name
-starts with `ranks_` runs on every rank of a gloo group."""
+itself is not installed: its modules are stubs that have its names and signatures of August 2026."""
 
 import sys
 import warnings
@@ -13,10 +12,9 @@ import pytest
 if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
-import _dist
 import torch
 import torch.distributed as dist
-from _dist import text_of
+from _dist import on_ranks, text_of
 from values import assert_same
 
 import ringcast
@@ -24,8 +22,6 @@ from ringcast import _plugin
 from ringcast.sglang import broadcast_pyobj, broadcast_tensor_dict, install, uninstall
 
 pytestmark = pytest.mark.alike
-
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 
 class Request:
@@ -121,7 +117,8 @@ def test_each_caller_gets_what_sglang_gives_it(ranks, caller):
     ranks.run(4, caller)
 
 
-def ranks_with_odd_data() -> None:
+@on_ranks(2)
+def test_odd_data_goes_as_it_does_in_sglang_and_what_cannot_be_sent_is_told() -> None:
     rank = dist.get_rank()
     for empty in (), {}, "", None:
         got = broadcast_pyobj(empty if rank == 0 else None, rank)
@@ -134,11 +131,8 @@ def ranks_with_odd_data() -> None:
     assert broadcast_pyobj([rank], rank) == [0]
 
 
-def test_odd_data_goes_as_it_does_in_sglang_and_what_cannot_be_sent_is_told(ranks):
-    ranks.run(2, ranks_with_odd_data)
-
-
-def ranks_with_one_wrong_rank() -> None:
+@on_ranks(2)
+def test_after_a_wrong_rank_the_next_call_gets_its_own_data() -> None:
     rank = dist.get_rank()
     for step in range(3):
         if (rank, step) == (1, 1):
@@ -147,11 +141,8 @@ def ranks_with_one_wrong_rank() -> None:
             assert broadcast_pyobj([step] if rank == 0 else [], rank) == [step]
 
 
-def test_after_a_wrong_rank_the_next_call_gets_its_own_data(ranks):
-    ranks.run(2, ranks_with_one_wrong_rank)
-
-
-def ranks_with_wrong_ranks() -> None:
+@on_ranks(4)
+def test_a_wrong_rank_is_told() -> None:
     rank = dist.get_rank()
     group, members = group_of([0, 2], [1, 3])
     other = 1 - members[0]
@@ -171,10 +162,6 @@ def ranks_with_wrong_ranks() -> None:
     assert "must be a torch.distributed.ProcessGroup" in text_of(TypeError, lambda: broadcast_pyobj([], rank, "tp"))
 
 
-def test_a_wrong_rank_is_told(ranks):
-    ranks.run(4, ranks_with_wrong_ranks)
-
-
 def test_without_a_group_it_says_what_to_call():
     with pytest.raises(ValueError, match="init_process_group"):
         broadcast_pyobj([1], 0)
@@ -188,17 +175,14 @@ def tensors() -> Any:
     return {"a": torch.arange(6).reshape(2, 3), "deep": deep, "f": {}}
 
 
-def ranks_with_tensor_dicts() -> None:
+@on_ranks(3)
+def test_a_tensor_dict_goes_in_a_group_of_its_own() -> None:
     rank, group = dist.get_rank(), dist.new_group([1, 2])
     if rank in (1, 2):
         sent = tensors() if rank == 2 else None
         got = broadcast_tensor_dict(sent, 1, group, dist.new_group([1, 2], use_local_synchronization=True))
         assert_same(got, tensors())
         assert rank != 2 or got is sent
-
-
-def test_a_tensor_dict_goes_in_a_group_of_its_own(ranks):
-    ranks.run(3, ranks_with_tensor_dicts)
 
 
 # ---- In SGLang's place -----------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank computes for all. A function whose name starts with `ranks_` runs on every rank of a gloo group."""
+"""One rank computes for all."""
 
 import contextlib
 import hashlib
@@ -17,15 +17,13 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import text_of
+from _dist import on_ranks, text_of
 from values import assert_same, scribble
 
 import ringcast
 from ringcast.sglang import feature_hash, rule, share, share_once
 
 pytestmark = pytest.mark.alike
-
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 
 def feature(seed: int, count: int = 5000) -> Any:
@@ -85,7 +83,8 @@ class Item:
     hash: Any = None
 
 
-def ranks_with_items() -> None:
+@on_ranks(2)
+def test_the_hashes_of_items_come_in_their_order() -> None:
     def compute() -> Any:
         return {"mm_items": [Item("image", feature(seed)) for seed in range(3)], "im_token_id": 7}
 
@@ -97,11 +96,8 @@ def ranks_with_items() -> None:
     assert share_once(compute, 60_000, how="share", hash=None).result()[1] is None
 
 
-def test_the_hashes_of_items_come_in_their_order(ranks):
-    ranks.run(2, ranks_with_items)
-
-
-def ranks_in_a_subgroup() -> None:
+@on_ranks(4)
+def test_a_source_is_a_rank_in_the_group() -> None:
     group = dist.new_group([1, 3])
     if dist.get_rank() not in (1, 3):
         assert "is not in the group" in text_of(ValueError, lambda: share_once(list, 1, group=group))
@@ -112,11 +108,8 @@ def ranks_in_a_subgroup() -> None:
         check(shared.result(), seed)
 
 
-def test_a_source_is_a_rank_in_the_group(ranks):
-    ranks.run(4, ranks_in_a_subgroup)
-
-
-def ranks_waiting_for_nobody() -> None:
+@on_ranks(3)
+def test_who_computes_goes_on_although_nobody_has_come_to_receive() -> None:
     check(share_once(lambda: mm_inputs(0), 20_000, src=0, how="share").result(), 0)
     if dist.get_rank() == 0:
         mine = [share_once(lambda seed=seed: mm_inputs(seed), 20_000, src=0, how="share") for seed in range(64)]
@@ -128,10 +121,6 @@ def ranks_waiting_for_nobody() -> None:
         assert theirs[-1].done() and all(one._outcome for one in theirs)
         for seed, one in enumerate(theirs):
             check(one.result(), seed)
-
-
-def test_who_computes_goes_on_although_nobody_has_come_to_receive(ranks):
-    ranks.run(3, ranks_waiting_for_nobody)
 
 
 def ranks_in_little_memory(calls: int) -> None:
@@ -147,7 +136,8 @@ def test_ranks_that_have_no_room_take_in_what_the_others_sent(ranks, world):
     ranks.run(world, ranks_in_little_memory, 60)
 
 
-def ranks_waiting_a_while() -> None:
+@on_ranks(2)
+def test_a_wait_that_ends_in_time_has_lost_nothing() -> None:
     check(share_once(lambda: mm_inputs(0), 20_000, src=1, how="share").result(), 0)
     if dist.get_rank() == 0:
         shared = share_once(lambda: None, 20_000, src=1, how="share")
@@ -160,14 +150,11 @@ def ranks_waiting_a_while() -> None:
         check(share_once(lambda: mm_inputs(1), 20_000, src=1, how="share").result(), 1)
 
 
-def test_a_wait_that_ends_in_time_has_lost_nothing(ranks):
-    ranks.run(2, ranks_waiting_a_while)
-
-
 # ---- What goes wrong -------------------------------------------------------------------------------------------------
 
 
-def ranks_failing() -> None:
+@on_ranks(3)
+def test_what_compute_raises_is_raised_on_all_ranks_and_the_next_call_works() -> None:
     rank = dist.get_rank()
 
     def fail() -> Any:
@@ -194,10 +181,6 @@ def ranks_failing() -> None:
     assert any(frame.f_code is fail.__code__ for frame, _ in traceback.walk_tb(raised.value.__traceback__))
 
 
-def test_what_compute_raises_is_raised_on_all_ranks_and_the_next_call_works(ranks):
-    ranks.run(3, ranks_failing)
-
-
 def room_for(value: Any) -> int:
     """How many frames of this fit the ring."""
     count = 0
@@ -209,7 +192,8 @@ def room_for(value: Any) -> int:
     return count
 
 
-def ranks_failing_without_room() -> None:
+@on_ranks(2)
+def test_who_has_no_room_for_an_error_takes_in_what_the_others_sent() -> None:
     """Rank 0 has no room for the error, and rank 1 none for its values, until rank 0 takes them in."""
     os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = str(1 << 16), "0"
 
@@ -229,24 +213,18 @@ def ranks_failing_without_room() -> None:
     assert behind.result()[0] == b"behind"
 
 
-def test_who_has_no_room_for_an_error_takes_in_what_the_others_sent(ranks):
-    ranks.run(2, ranks_failing_without_room)
-
-
 kept: List[Any] = []  # by the ranks
 
 
-def ranks_keeping() -> None:
+@on_ranks(2)
+def test_who_keeps_what_was_shared_keeps_no_ring() -> None:
     kept.extend(share_once(lambda: mm_inputs(1), 20_000, src=src, how="share") for src in (0, 1))
     for shared in kept:
         check(shared.result(), 1)
 
 
-def test_who_keeps_what_was_shared_keeps_no_ring(ranks):
-    ranks.run(2, ranks_keeping)  # which sees that none is left
-
-
-def ranks_interrupted() -> None:
+@on_ranks(2)
+def test_a_rank_that_is_interrupted_leaves_nobody_waiting() -> None:
     def interrupt() -> Any:
         raise KeyboardInterrupt
 
@@ -259,11 +237,8 @@ def ranks_interrupted() -> None:
     check(share_once(lambda: mm_inputs(3), 1, src=0, how="share").result(), 3)
 
 
-def test_a_rank_that_is_interrupted_leaves_nobody_waiting(ranks):
-    ranks.run(2, ranks_interrupted)
-
-
-def ranks_out_of_step() -> None:
+@on_ranks(3)
+def test_ranks_that_make_other_calls_hear_of_it() -> None:
     check(share_once(lambda: mm_inputs(0), 1, src=0, how="share").result(), 0)
     if dist.get_rank() == 1:
         share_once(lambda: mm_inputs(1), 1, how="local")  # a call that the others do not make
@@ -275,11 +250,8 @@ def ranks_out_of_step() -> None:
         check(shared.result(), 2)
 
 
-def test_ranks_that_make_other_calls_hear_of_it(ranks):
-    ranks.run(3, ranks_out_of_step)
-
-
-def ranks_with_bad_arguments() -> None:
+@on_ranks(2)
+def test_bad_arguments_are_refused_on_each_rank() -> None:
     for error, arguments in [
         (TypeError, dict(nbytes="10")),
         (ValueError, dict(nbytes=-1)),
@@ -295,10 +267,6 @@ def ranks_with_bad_arguments() -> None:
     os.environ["RINGCAST_SHARE_ONCE"] = "never"
     assert "RINGCAST_SHARE_ONCE" in text_of(ValueError, lambda: share_once(list, 1, group=dist.new_group([0, 1])))
     check(share_once(lambda: mm_inputs(3), 1, how="share").result(), 3)
-
-
-def test_bad_arguments_are_refused_on_each_rank(ranks):
-    ranks.run(2, ranks_with_bad_arguments)
 
 
 def length_of_traceback(shared: Any) -> int:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.torch among the ranks of gloo groups; test_all_dropins.py has what all drop-ins promise. A function whose
-name starts with `ranks_` runs on every rank."""
+"""ringcast.torch among the ranks of gloo groups; test_all_dropins.py has what all drop-ins promise."""
 
 import contextlib
 import hashlib
@@ -16,15 +15,12 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import check_usable, text_of
+from _dist import check_usable, on_ranks, text_of
 from values import assert_same
 
 import ringcast
 import ringcast.torch as rt
 from ringcast._group import endpoint, rings
-
-
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 
 # ---- What arrives ----------------------------------------------------------------------------------------------------
@@ -55,17 +51,14 @@ def test_a_value_arrives_with_the_hashes_that_it_was_sent_with(ranks):
     assert source == other
 
 
-def ranks_object_list() -> None:
+@on_ranks(4)
+def test_a_list_is_filled_in_place() -> None:
     wanted = [1, "two", torch.arange(3), None]
     for src in range(dist.get_world_size()):
         mine = list(wanted) if dist.get_rank() == src else [None] * 4
         assert rt.broadcast_object_list(mine, src=src) is mine
         assert_same(mine, wanted)
     assert rt.broadcast_object_list([]) == []
-
-
-def test_a_list_is_filled_in_place(ranks):
-    ranks.run(4, ranks_object_list)
 
 
 # ---- Groups ----------------------------------------------------------------------------------------------------------
@@ -83,7 +76,8 @@ def test_without_torch_distributed_the_input_comes_back():
     assert rt.rings() == {}
 
 
-def ranks_alone() -> None:
+@on_ranks(1)
+def test_in_a_world_of_one_the_input_comes_back() -> None:
     value = {"a": torch.ones(1)}
     items = [1]
     alone = dist.new_group([0])
@@ -94,11 +88,8 @@ def ranks_alone() -> None:
         assert rt.rings(group) == {}
 
 
-def test_in_a_world_of_one_the_input_comes_back(ranks):
-    ranks.run(1, ranks_alone)
-
-
-def ranks_sub_groups() -> None:
+@on_ranks(4)
+def test_each_group_and_source_has_a_ring_of_its_own() -> None:
     odd, even = dist.new_group([1, 3]), dist.new_group([0, 2])
     rank = dist.get_rank()
     mine, other = (odd, even) if rank % 2 else (even, odd)
@@ -115,11 +106,8 @@ def ranks_sub_groups() -> None:
     assert again._get_sequence_number_for_group() == before, "the exchange is the metadata group's"
 
 
-def test_each_group_and_source_has_a_ring_of_its_own(ranks):
-    ranks.run(4, ranks_sub_groups)
-
-
-def ranks_bad_arguments() -> None:
+@on_ranks(2)
+def test_a_source_out_of_range_or_a_group_that_is_none_is_refused() -> None:
     for src in (-1, 2, 2**40):
         assert "from 0 to 1" in text_of(ValueError, lambda src=src: rt.broadcast_object(1, src=src))
     text_of(TypeError, lambda: rt.broadcast_object(1, src="0"))
@@ -127,11 +115,8 @@ def ranks_bad_arguments() -> None:
     check_usable()
 
 
-def test_a_source_out_of_range_or_a_group_that_is_none_is_refused(ranks):
-    ranks.run(2, ranks_bad_arguments)
-
-
-def ranks_count_collectives() -> None:
+@on_ranks(2)
+def test_after_the_first_use_torch_distributed_is_left_alone() -> None:
     group = dist.group.WORLD
     joined = group._get_sequence_number_for_group()
     check_usable()
@@ -155,10 +140,6 @@ def forbid_collectives(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(dist.distributed_c10d, name, forbidden)
 
 
-def test_after_the_first_use_torch_distributed_is_left_alone(ranks):
-    ranks.run(2, ranks_count_collectives)
-
-
 def ranks_again(store: str) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     check_usable()
@@ -176,7 +157,8 @@ def test_rings_go_with_their_group_and_a_new_one_has_new_rings(ranks, tmp_path):
     ranks.run(2, ranks_again, str(tmp_path / "again"))
 
 
-def ranks_sub_group_destroyed() -> None:
+@on_ranks(2)
+def test_destroying_a_sub_group_frees_its_rings() -> None:
     group = dist.new_group([0, 1])
     check_usable(1, group)
     assert len(rt.rings(group)) == 1 and _dist.memory_of_rings()
@@ -185,11 +167,8 @@ def ranks_sub_group_destroyed() -> None:
     assert not _dist.memory_of_rings(), _dist.memory_of_rings()
 
 
-def test_destroying_a_sub_group_frees_its_rings(ranks):
-    ranks.run(2, ranks_sub_group_destroyed)
-
-
-def ranks_close() -> None:
+@on_ranks(2)
+def test_closing_frees_the_rings_of_that_group_and_the_next_use_makes_new_ones() -> None:
     group = dist.new_group([0, 1])
     for src in (0, 1):
         check_usable(src, group)
@@ -204,11 +183,8 @@ def ranks_close() -> None:
     assert group._get_sequence_number_for_group() == 12
 
 
-def test_closing_frees_the_rings_of_that_group_and_the_next_use_makes_new_ones(ranks):
-    ranks.run(2, ranks_close)
-
-
-def ranks_fork() -> None:
+@on_ranks(2)
+def test_in_a_forked_child_the_rings_are_refused_and_the_parents_go_on() -> None:
     check_usable()
     child = os.fork()
     if child == 0:
@@ -218,7 +194,3 @@ def ranks_fork() -> None:
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
     check_usable()
-
-
-def test_in_a_forked_child_the_rings_are_refused_and_the_parents_go_on(ranks):
-    ranks.run(2, ranks_fork)

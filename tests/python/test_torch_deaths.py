@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.torch when a rank dies: all others hear of it at once, whatever they wait for, and who it was. A function
-whose name starts with `ranks_` runs on every rank."""
+"""ringcast.torch when a rank dies: all others hear of it at once, whatever they wait for, and who it was."""
 
 import contextlib
 import os
@@ -16,7 +15,6 @@ import pytest
 if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
-import _dist
 import torch
 import torch.distributed as dist
 from _dist import check_usable, meet, text_of
@@ -26,13 +24,6 @@ import ringcast
 import ringcast.torch as rt
 from ringcast import _watch
 from ringcast._group import endpoint, rings
-
-
-@pytest.fixture
-def mortals():
-    ranks = _dist.Ranks(3)
-    yield ranks
-    ranks.stop()
 
 
 def ranks_dying(on_death: str) -> List[str]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast.torch when ranks don't agree, or something can't be sent, received or made: an error on every rank that is
-concerned, at once, and afterwards all goes on. A function whose name starts with `ranks_` runs on every rank."""
+concerned, at once, and afterwards all goes on."""
 
 import os
 import signal
@@ -16,13 +16,11 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import check_usable, text_of
+from _dist import check_usable, on_ranks, text_of
 
 import ringcast
 import ringcast.torch as rt
 from ringcast._group import rings
-
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 
 # ---- Ranks that don't agree ------------------------------------------------------------------------------------------
@@ -54,7 +52,8 @@ def test_a_rank_with_another_version_is_named_on_all_ranks(ranks):
     assert texts[0] == texts[1] and "0.0.0-old on rank 1" in texts[0]
 
 
-def ranks_lost_frame() -> None:
+@on_ranks(2)
+def test_a_call_that_a_rank_has_missed_is_noticed() -> None:
     check_usable()
     rt.broadcast_object("one")
     if dist.get_rank() == 1:
@@ -69,22 +68,16 @@ def ranks_lost_frame() -> None:
     check_usable()
 
 
-def test_a_call_that_a_rank_has_missed_is_noticed(ranks):
-    ranks.run(2, ranks_lost_frame)
-
-
-def ranks_many_calls() -> None:
+@on_ranks(2)
+def test_the_number_of_the_call_wraps_around() -> None:
     check_usable()
     rings._rings[dist.group.WORLD]["broadcast", 0]._call = 2**24 - 2
     for step in range(4):
         assert rt.broadcast_object(step) == step
 
 
-def test_the_number_of_the_call_wraps_around(ranks):
-    ranks.run(2, ranks_many_calls)
-
-
-def ranks_wrong_lists() -> None:
+@on_ranks(2)
+def test_a_list_of_another_length_is_refused_and_left_as_it_was() -> None:
     if dist.get_rank() == 0:
         assert rt.broadcast_object_list([1, 2, 3]) == [1, 2, 3]
         rt.broadcast_object_list([4])
@@ -94,10 +87,6 @@ def ranks_wrong_lists() -> None:
         assert "list of 3" in text and "has 2" in text and mine == ["a", "b"]
         text_of(TypeError, lambda: rt.broadcast_object_list(("a",)))
     check_usable()
-
-
-def test_a_list_of_another_length_is_refused_and_left_as_it_was(ranks):
-    ranks.run(2, ranks_wrong_lists)
 
 
 # ---- What can't be sent ----------------------------------------------------------------------------------------------
@@ -151,7 +140,8 @@ class InterruptError(Exception):
     pass
 
 
-def ranks_interrupted() -> None:
+@on_ranks(2)
+def test_an_interrupted_wait_loses_nothing() -> None:
     check_usable()
     if dist.get_rank() == 0:
         dist.barrier()
@@ -170,10 +160,6 @@ def ranks_interrupted() -> None:
         signal.signal(signal.SIGALRM, saved)
         dist.barrier()
     check_usable()
-
-
-def test_an_interrupted_wait_loses_nothing(ranks):
-    ranks.run(2, ranks_interrupted)
 
 
 # ---- Rings that can't be made ----------------------------------------------------------------------------------------
@@ -208,26 +194,20 @@ def test_a_capacity_is_a_whole_number_of_bytes(ranks, value):
     assert source == wanted
 
 
-def ranks_enough(capacity: str, spill_bytes: str) -> None:
+@pytest.mark.parametrize("capacity, spill_bytes", [("1048576", "0"), ("4096", "2097152")])
+@on_ranks(2)
+def test_what_the_error_names_is_enough(capacity: str, spill_bytes: str) -> None:
     os.environ.update(RINGCAST_CAPACITY=capacity, RINGCAST_SPILL_BYTES=spill_bytes)
     assert len(rt.broadcast_tensor_dict({"x": torch.zeros(100_000)})["x"]) == 100_000
 
 
-@pytest.mark.parametrize("capacity, spill_bytes", [("1048576", "0"), ("4096", "2097152")])
-def test_what_the_error_names_is_enough(ranks, capacity, spill_bytes):
-    ranks.run(2, ranks_enough, capacity, spill_bytes)
-
-
-def ranks_wrong_src() -> None:
+@on_ranks(2)
+def test_a_source_that_is_no_int_is_refused() -> None:
     for _ in range(2):  # before a ring is there, and after
         for src in ([], 0.0, "0", None):
             text = text_of(TypeError, lambda src=src: rt.broadcast_object(1, src=src))
             assert text == f"src must be an int, a rank in the group, not {type(src).__name__}", text
         check_usable()
-
-
-def test_a_source_that_is_no_int_is_refused(ranks):
-    ranks.run(2, ranks_wrong_src)
 
 
 def ranks_cannot_attach() -> str:

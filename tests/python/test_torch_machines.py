@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.torch in groups that span machines; test_all_dropins.py has what all drop-ins promise. A function
-whose name starts with `ranks_` runs on every rank.
+"""ringcast.torch in groups that span machines; test_all_dropins.py has what all drop-ins promise.
 
 Ranks that refuse to attach to each other's rings stand for machines first; then namespaces do, which can disappear.
 """
@@ -22,7 +21,7 @@ import _dist
 import machines
 import torch
 import torch.distributed as dist
-from _dist import check_usable, text_of
+from _dist import check_usable, on_ranks, text_of
 from dropins import PAIRS, on_machines
 from values import assert_same
 
@@ -30,12 +29,12 @@ import ringcast
 import ringcast.torch as rt
 from ringcast._group import rings
 
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 pytestmark = pytest.mark.alike
 
 
-def ranks_destroyed() -> None:
+@on_ranks(4)
+def test_a_group_that_is_destroyed_leaves_nothing() -> None:
     with on_machines(PAIRS), pytest.MonkeyPatch.context() as patch:
         check_usable()
         patch.setattr(rt, "close", lambda: None)
@@ -46,10 +45,6 @@ def ranks_destroyed() -> None:
             if thread.name in ("ringcast-hub", "ringcast-link", "ringcast-relay"):
                 thread.join(_dist.JOB_SECONDS)
                 assert not thread.is_alive(), thread.name
-
-
-def test_a_group_that_is_destroyed_leaves_nothing(ranks):
-    ranks.run(4, ranks_destroyed)
 
 
 def ranks_no_cpu_backend() -> str:

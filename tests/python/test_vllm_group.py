@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast.vllm.group among the ranks of gloo groups; test_all_dropins.py has what all drop-ins promise. "Apart" are
-tensors that a test has travel as those on a device would: by a second group. A function whose name starts with `ranks_`
-runs on every rank."""
+tensors that a test has travel as those on a device would: by a second group."""
 
 import contextlib
 import os
@@ -16,7 +15,7 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import text_of
+from _dist import on_ranks, text_of
 from dropins import opened, payload
 from sending import end_to
 from values import assert_same
@@ -27,8 +26,6 @@ from ringcast.vllm import MessageQueue
 from ringcast.vllm.group import Group
 
 pytestmark = pytest.mark.alike
-
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 
 @contextlib.contextmanager
@@ -46,16 +43,13 @@ def apart(request):
 # ---- Broadcasts ------------------------------------------------------------------------------------------------------
 
 
-def ranks_filling(apart: bool) -> None:
+@on_ranks(4)
+def test_a_tensor_is_filled_in_place_from_any_source(apart: bool) -> None:
     with group_of_all(apart) as group:
         for src in range(group.world_size):
             for dtype in torch.float32, torch.int8, torch.bfloat16:
                 tensor = torch.full((3, 2), src + 1 if group.rank_in_group == src else 0, dtype=dtype)
                 assert group.broadcast(tensor, src) is tensor and bool((tensor == src + 1).all())
-
-
-def test_a_tensor_is_filled_in_place_from_any_source(ranks, apart):
-    ranks.run(4, ranks_filling, apart)
 
 
 def ranks_apart_is_apart() -> List[int]:
@@ -73,7 +67,8 @@ def test_what_travels_apart_is_not_in_the_frame(ranks):
     assert first < 1000 < 80_000 < both
 
 
-def ranks_bad_broadcasts() -> None:
+@on_ranks(2)
+def test_what_is_wrong_in_a_broadcast_is_said_on_all_ranks_and_the_next_works() -> None:
     group = Group()
     for function in group.broadcast, group.broadcast_object, group.broadcast_object_list, group.broadcast_tensor_dict:
         assert text_of(AssertionError, lambda function=function: function([], 2)).startswith("Invalid src rank (2)")
@@ -95,11 +90,8 @@ def ranks_bad_broadcasts() -> None:
         assert "was broadcast; here" in text_of(RuntimeError, group.broadcast_object)
 
 
-def test_what_is_wrong_in_a_broadcast_is_said_on_all_ranks_and_the_next_works(ranks):
-    ranks.run(2, ranks_bad_broadcasts)
-
-
-def ranks_alone() -> None:
+@on_ranks(1)
+def test_a_rank_that_is_alone_gets_its_input_back() -> None:
     group = Group()
     obj: Any = {"x": torch.ones(2)}
     for function in group.broadcast_tensor_dict, group.broadcast_object, group.broadcast_object_list, group.broadcast:
@@ -111,14 +103,11 @@ def ranks_alone() -> None:
     assert "same ranks" not in text_of(TypeError, lambda: Group(dist.group.WORLD, "nccl"))
 
 
-def test_a_rank_that_is_alone_gets_its_input_back(ranks):
-    ranks.run(1, ranks_alone)
-
-
 # ---- From one rank to another ----------------------------------------------------------------------------------------
 
 
-def ranks_around(apart: bool) -> None:
+@on_ranks(4)
+def test_dicts_go_around_the_ring_of_ranks(apart: bool) -> None:
     """All send before any receives."""
     with group_of_all(apart) as group:
         for step in range(5):
@@ -131,10 +120,6 @@ def ranks_around(apart: bool) -> None:
                 handle.wait()
                 assert handle.is_completed()
             assert_same(got, payload())
-
-
-def test_dicts_go_around_the_ring_of_ranks(ranks, apart):
-    ranks.run(4, ranks_around, apart)
 
 
 def ranks_isend_first(count: int, size: int, capacity: str) -> List[int]:
@@ -172,7 +157,8 @@ def test_a_full_ring_does_not_hold_an_isend_up(ranks):
         assert before == 0 and begins > 50 and full > 50
 
 
-def ranks_others_traffic() -> None:
+@on_ranks(2)
+def test_other_traffic_on_the_group_is_not_disturbed() -> None:
     """On the same group, and in another with the same ranks."""
     first, second = Group(), Group(dist.new_group())
     me = first.rank_in_group
@@ -194,11 +180,8 @@ def ranks_others_traffic() -> None:
     dist.barrier()
 
 
-def test_other_traffic_on_the_group_is_not_disturbed(ranks):
-    ranks.run(2, ranks_others_traffic)
-
-
-def ranks_anew() -> None:
+@on_ranks(2)
+def test_groups_may_be_destroyed_and_made_anew() -> None:
     """Groups are destroyed with messages under way, and made anew."""
     os.environ.update(RINGCAST_CAPACITY=str(1 << 20), RINGCAST_SPILL_BYTES="0")
     for turn in range(3):
@@ -234,11 +217,8 @@ def ranks_anew() -> None:
     dist.barrier()
 
 
-def test_groups_may_be_destroyed_and_made_anew(ranks):
-    ranks.run(2, ranks_anew)
-
-
-def ranks_not_attaching() -> None:
+@on_ranks(2)
+def test_who_cannot_attach_receives_all_the_same() -> None:
     group = Group()
     peer = 1 - group.rank_in_group
     with pytest.MonkeyPatch.context() as patch:
@@ -257,14 +237,11 @@ def ranks_not_attaching() -> None:
     assert end._on_ring == (peer == 0) and end.ring.closed == (peer == 1) and len(end.posted) <= 1
 
 
-def test_who_cannot_attach_receives_all_the_same(ranks):
-    ranks.run(2, ranks_not_attaching)
-
-
 # ---- Gathered --------------------------------------------------------------------------------------------------------
 
 
-def ranks_gather(apart: bool) -> None:
+@on_ranks(4)
+def test_parts_are_gathered_where_they_travel_apart(apart: bool) -> None:
     """Two stages of two ranks each: 0 and 1 send to 2 and 3."""
     with group_of_all(apart):
         made = {}
@@ -298,10 +275,6 @@ def ranks_gather(apart: bool) -> None:
             pp.send_tensor_dict({"x": torch.ones(4)}, all_gather_group=tp)
         else:
             assert_same(pp.recv_tensor_dict(all_gather_group=tp), {"x": torch.ones(4)})
-
-
-def test_parts_are_gathered_where_they_travel_apart(ranks, apart):
-    ranks.run(4, ranks_gather, apart)
 
 
 # ---- Queues ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.vllm.group when something can't be sent, or a rank dies or leaves: what is sent from one rank to another. A
-function whose name starts with `ranks_` runs on every rank."""
+"""ringcast.vllm.group when something can't be sent, or a rank dies or leaves: what is sent from one rank to another."""
 
 import os
 import signal
@@ -12,10 +11,9 @@ import pytest
 if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
-import _dist
 import torch
 import torch.distributed as dist
-from _dist import meet, text_of
+from _dist import meet, on_ranks, text_of
 from sending import end_to, send_some
 
 import ringcast
@@ -24,17 +22,9 @@ from ringcast.vllm.group import Group
 
 pytestmark = pytest.mark.alike
 
-ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
-
-@pytest.fixture
-def mortals():
-    ranks = _dist.Ranks(2)
-    yield ranks
-    ranks.stop()
-
-
-def ranks_bad_peers() -> None:
+@on_ranks(2)
+def test_a_peer_out_of_range_is_refused() -> None:
     group = Group()
     me = group.rank_in_group
     for peer, word in (me, "it is the rank that calls"), (2, "has 2 ranks"), (-1, "has 2 ranks"):
@@ -43,10 +33,6 @@ def ranks_bad_peers() -> None:
         assert word in text_of(AssertionError, lambda peer=peer: group.recv_object(peer))
         assert word in text_of(AssertionError, lambda peer=peer: group.isend_tensor_dict({}, peer))
         assert word in text_of(AssertionError, lambda peer=peer: group.recv_tensor_dict(peer))
-
-
-def test_a_peer_out_of_range_is_refused(ranks):
-    ranks.run(2, ranks_bad_peers)
 
 
 def ranks_too_large() -> str:
@@ -78,7 +64,8 @@ def test_what_does_not_fit_is_said_also_from_the_outbox(ranks):
     assert "RINGCAST_SPILL_BYTES" in ranks.run(2, ranks_too_large)[0]
 
 
-def ranks_closed_under() -> None:
+@on_ranks(2)
+def test_an_outbox_whose_ring_is_closed_ends() -> None:
     """The outbox's thread is the one that collects the group, and so closes the ring that it sends into."""
     os.environ.update(RINGCAST_CAPACITY="65536", RINGCAST_SPILL_BYTES="0")
     group = Group()
@@ -100,10 +87,6 @@ def ranks_closed_under() -> None:
         text_of(ringcast.WriterGone, lambda: group.recv_object(0))
 
 
-def test_an_outbox_whose_ring_is_closed_ends(ranks):
-    ranks.run(2, ranks_closed_under)
-
-
 class Answered:
     """Stands for the receive of an answer, of which one byte is there until it is waited for."""
 
@@ -115,17 +98,14 @@ class Answered:
         self.tensor[0] = self._answer
 
 
-def ranks_half_answers() -> None:
+@on_ranks(1)
+def test_an_answer_of_which_a_part_is_there_is_not_taken_for_another() -> None:
     answers = [Answered(-1234), Answered(-1234)]
     end = p2p.Sender(0, 1, 1)
     for each in answers:
         end.posted.append(p2p._Posted([], each.tensor, each, [], end))
     end._look_for_answers(None)
     assert not end._on_ring and end.ring.closed and end._peer_pid == 1234
-
-
-def test_an_answer_of_which_a_part_is_there_is_not_taken_for_another(ranks):
-    ranks.run(1, ranks_half_answers)
 
 
 def ranks_one_dies() -> Dict[str, List[str]]:
@@ -180,7 +160,8 @@ def test_one_that_dies_is_named_to_who_sends_to_it_and_who_receives_from_it(mort
     assert texts["sent, ring"] == [who + "has died: make a new group without it"] * 3
 
 
-def ranks_seldom_look() -> str:
+@on_ranks(2)
+def test_a_sender_looks_at_most_every_50_ms() -> str:
     """Nobody waits, and yet a death is found, by looking now and then."""
     group = Group()
     send_some(group)
@@ -198,10 +179,6 @@ def ranks_seldom_look() -> str:
             group.send_object(step, 1)
     assert len(looks) == 6, looks
     return ""
-
-
-def test_a_sender_looks_at_most_every_50_ms(ranks):
-    ranks.run(2, ranks_seldom_look)
 
 
 def ranks_leaving() -> str:
