@@ -348,23 +348,6 @@ class Receiver:
             )
 
 
-class NoReaders:
-    """The writer's endpoint of a queue without readers."""
-
-    link = None
-
-    def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
-        pack(obj)  # raises what sending the object would
-
-    def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
-        raise RuntimeError("Only readers can dequeue")
-
-    def wait_until_ready(self) -> None:
-        pass
-
-    cancel = close = wait_until_ready
-
-
 def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
     """At exit another thread may be in a call, which ends as by shutdown(). An open ring would look like a death."""
     deadline = time.monotonic() + _AT_EXIT_SECONDS

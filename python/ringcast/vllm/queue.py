@@ -29,7 +29,7 @@ import ringcast
 from ringcast._group import config
 from ringcast._group.config import name_of, whole
 from ringcast._group.ranks import Ranks
-from ringcast.vllm._endpoints import NoReaders, Receiver, Sender
+from ringcast.vllm._endpoints import Receiver, Sender
 from ringcast.vllm.machines import who_attaches
 
 # The smallest ring that a Writer makes unless it is asked for less.
@@ -93,10 +93,8 @@ class MessageQueue:
         self.n_local_reader = n_local_reader
         self.n_remote_reader = n_reader - n_local_reader
         self.handle = Handle(ranks)
-        if n_reader == 0:
-            self._own(NoReaders())
-            return
-        end = Sender(_make_ring(max_chunk_bytes * max_chunks, n_reader), [name_of(rank) for rank in ranks])
+        budget = max_chunk_bytes * max_chunks if n_reader else 1  # the least ring: what is sent is looked at, and gone
+        end = Sender(_make_ring(budget, n_reader), [name_of(rank) for rank in ranks])
         if n_local_reader:
             self.handle.buffer_handle = end.ring.handle
         if self.n_remote_reader:
@@ -128,7 +126,7 @@ class MessageQueue:
         self._own(end, rank)
         return self
 
-    def _own(self, end: Union[Sender, Receiver, NoReaders], rank: Optional[int] = None) -> None:
+    def _own(self, end: Union[Sender, Receiver], rank: Optional[int] = None) -> None:
         """Whatever the end is of. rank: the reader's."""
         self._end = end
         self._is_writer = rank is None
