@@ -14,8 +14,9 @@ import sys
 def signature(node: ast.FunctionDef, name: str, receiver: str) -> str:
     """The line that CPython takes __text_signature__ from. `receiver`: "$module", "$self", or "" for a class."""
     arguments = node.args
-    for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs:
-        argument.annotation = None
+    for argument in ast.walk(arguments):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
     words = ast.unparse(arguments).split(", ")
     if receiver != "$module":
         del words[0]  # self or cls

@@ -4,7 +4,6 @@
 Every `timeout` is in seconds; None waits for ever, 0 tries once. TimeoutError: the time is up.
 """
 
-from types import TracebackType
 from typing import (
     Any,
     AsyncIterator,
@@ -16,7 +15,6 @@ from typing import (
     NoReturn,
     Optional,
     Tuple,
-    Type,
     Union,
     final,
 )
@@ -202,13 +200,7 @@ class Span:
     def __enter__(self) -> Self:
         """Return the Span."""
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]] = None,
-        exception: Optional[BaseException] = None,
-        traceback: Optional[TracebackType] = None,
-        /,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         """Commit the whole Span, unless closed; after an exception, abort (once the last memoryview is gone)."""
 
 @final
@@ -281,13 +273,7 @@ class Frame:
     def __enter__(self) -> Self:
         """Return the Frame."""
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]] = None,
-        exception: Optional[BaseException] = None,
-        traceback: Optional[TracebackType] = None,
-        /,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         """Release the frame; after an exception, as soon as the last memoryview is gone."""
 
 @final
@@ -317,13 +303,7 @@ class View:
     def __enter__(self) -> Any:
         """Return the object."""
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]] = None,
-        exception: Optional[BaseException] = None,
-        traceback: Optional[TracebackType] = None,
-        /,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         """Give the frame back.
 
         Evicted: the writer has evicted this Reader during the block and may have overwritten the arrays: discard
@@ -532,7 +512,7 @@ class Writer:
 
     def peers(self) -> List[ReaderStatus]:
         """Return the readers that hold a slot now: ReaderStatus(slot, pid, state, name, position, lag, stalls,
-        stats, wait, held).
+        stats, held).
 
         state is "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", or "evicted"
         (and still alive). position and lag are bytes; held is the seconds that the writer has waited for the
@@ -605,13 +585,7 @@ class Writer:
     def __enter__(self) -> Self:
         """Return the Writer."""
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]] = None,
-        exception: Optional[BaseException] = None,
-        traceback: Optional[TracebackType] = None,
-        /,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         """Call close()."""
 
 @final
@@ -624,7 +598,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     leases: how many Frames of next() the Reader may hold at a time, at most 64.
     allow_pickle: False refuses frames with a pickle, which can run code. None: True, unless
     RINGCAST_ALLOW_PICKLE=0.
-    keep: where possible, recv() does not copy large arrays and tensors: the arrays stay in the ring's spill memory,
+    retain: where possible, recv() does not copy large arrays and tensors: the arrays stay in the ring's spill memory,
     and belong to this process, copy-on-write. See docs/python.md, "Without a copy".
     map_location: where tensors and arrays of a CUDA device arrive. None: on this process's current device. "cuda",
     "cuda:1" or a torch.device: there, with the torch tensors of the CPU too. "cpu": in host memory.
@@ -797,13 +771,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     def __enter__(self) -> Self:
         """Return the Reader."""
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]] = None,
-        exception: Optional[BaseException] = None,
-        traceback: Optional[TracebackType] = None,
-        /,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         """Call close()."""
 
 @final
@@ -864,11 +832,5 @@ class Tap(Iterator[Any]):
     def __enter__(self) -> Self:
         """Return the Tap."""
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]] = None,
-        exception: Optional[BaseException] = None,
-        traceback: Optional[TracebackType] = None,
-        /,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         """Call close()."""

@@ -202,8 +202,9 @@ def test_every_signature_is_the_stubs():
         if is_slot or not callable(found) or (inspect.isclass(found) and not makers):
             continue
         wanted = (makers or [node])[0].args
-        for argument in wanted.posonlyargs + wanted.args + wanted.kwonlyargs:
-            argument.annotation = None
+        for argument in ast.walk(wanted):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
         words = [str(parameter) for parameter in inspect.signature(found).parameters.values()]
         assert [word for word in words if word != "self"] == [
             word for word in ast.unparse(wanted).split(", ") if word not in ("", "self", "cls", "/", "*")
