@@ -142,7 +142,9 @@ class _Making:
             )
             left = [rank for rank in left if rank != leader and not attached[rank]]
             self._machines.append([leader] + [rank for rank in range(len(attached)) if attached[rank]])
-        return self._end()
+        end = self._end()
+        end.carries_cuda = len(self._machines) == 1 and all(theirs["gpu"] for theirs in self._everyone)
+        return end
 
     def undo(self) -> None:
         for end in self._reader, self._writer:
@@ -188,11 +190,6 @@ class _Making:
             )
 
     def _end(self) -> End:
-        end = self._make_end()
-        end.carries_cuda = len(self._machines) == 1 and all(theirs["gpu"] for theirs in self._everyone)
-        return end
-
-    def _make_end(self) -> End:
         rank, source = self._ranks[self._me], self._ranks[self._src]
         goes_on = self._everyone[self._src]["on_death"] == "evict"
         backend, seconds = self._find_backend() if len(self._machines) > 1 else (None, 0.0)

@@ -76,19 +76,21 @@ def _check_src(group: Any, src: int) -> None:
         raise AssertionError(f"Invalid src rank ({src}): the group has {group.world_size} ranks")
 
 
+def _sender(group: Any, dst: int) -> _p2p.Sender:
+    _check_peer(group, dst, "destination")
+    return _p2p.sender(group.cpu_group, group.ranks, group.rank_in_group, dst)
+
+
+def _receiver(group: Any, src: int) -> _p2p.Receiver:
+    _check_peer(group, src, "source")
+    return _p2p.receiver(group.cpu_group, group.ranks, group.rank_in_group, src)
+
+
 def _check_peer(group: Any, peer: int, what: str) -> None:
     if not 0 <= peer < group.world_size:
         raise AssertionError(f"Invalid {what} rank ({peer}): the group has {group.world_size} ranks")
     if peer == group.rank_in_group:
         raise AssertionError(f"Invalid {what} rank ({peer}): it is the rank that calls")
-
-
-def _sender(group: Any, dst: int) -> _p2p.Sender:
-    return _p2p.sender(group.cpu_group, group.ranks, group.rank_in_group, dst)
-
-
-def _receiver(group: Any, src: int) -> _p2p.Receiver:
-    return _p2p.receiver(group.cpu_group, group.ranks, group.rank_in_group, src)
 
 
 def _forget_completed(beside: Deque[Handle]) -> None:
@@ -179,18 +181,15 @@ class GroupOperations:
 
     def send_object(self, obj: Any, dst: int) -> None:
         """Send an object to one rank, and wait until it is where that rank can take it."""
-        _check_peer(self, dst, "destination")
         _sender(self, dst).isend(self.cpu_group, obj, SEND_OBJECT).wait()
 
     def isend_object(self, obj: Any, dst: int) -> Handle:
         """The same without waiting. What was given is copied: it may change or go at once, on a device in the order of
         the current stream."""
-        _check_peer(self, dst, "destination")
         return _sender(self, dst).isend(self.cpu_group, obj, SEND_OBJECT)
 
     def recv_object(self, src: int) -> Any:
         """The next object that rank `src` sends here."""
-        _check_peer(self, src, "source")
         return _receiver(self, src).recv(self.cpu_group, SEND_OBJECT)
 
     def send_tensor_dict(
@@ -271,7 +270,6 @@ def _isend_tensor_dict(
     all_gather_tensors: Optional[Dict[str, bool]],
 ) -> List[Handle]:
     dst = (group.rank_in_group + 1) % group.world_size if dst is None else dst
-    _check_peer(group, dst, "destination")
     sender = _sender(group, dst)
     divides = group.device_group is not None and isinstance(tensor_dict, dict)  # nested tensors are part of their value
     frame, apart = _apart.take_out(tensor_dict, sender, False) if divides else (tensor_dict, [])
@@ -298,7 +296,6 @@ def _irecv_tensor_dict(
     all_gather_tensors: Optional[Dict[str, bool]],
 ) -> Tuple[Dict[Any, Any], List[Handle], List[Callable[[], None]]]:
     src = (group.rank_in_group - 1) % group.world_size if src is None else src
-    _check_peer(group, src, "source")
     tensor_dict = _receiver(group, src).recv(group.cpu_group, SEND_TENSOR_DICT)
     handles: List[Handle] = []
     postprocess: List[Callable[[], None]] = []
