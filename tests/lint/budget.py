@@ -19,19 +19,19 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Part: its folders, and the lines that it may have at most.
 PARTS = {
     "headers": ("include", 1460),
-    "core": ("ring shm channel", 8480),
+    "core": ("ring shm channel", 8460),
     "gpu": ("gpu", 4690),
     "extension": ("python/extension", 10760),
-    "package": ("python/ringcast", 7630),
+    "package": ("python/ringcast", 7560),
     "measuring": ("tools bench python/ringcast/bench", 7100),
-    "tests": ("tests", 42130),
+    "tests": ("tests", 41910),
     "tests of gpu": ("tests", 19380),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 875,
+    "python/ringcast/_ringcast.pyi": 836,
     "tests/fake_cuda/streams.c": 504,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 524,
