@@ -44,13 +44,15 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   ringcast_tap *tap = calloc(1, sizeof *tap);
   if (!tap) return rc_fail(-ENOMEM, "out of memory");
   result = rc_segment_attach(handle, RC_ATTACH_OBSERVER, &tap->segment);
-  if (result == 0) {
-    struct rc_control *control = rc_segment_control(&tap->segment);
-    result = rc_waiter_init(&tap->waiter, &control->not_empty, &control->cpus, 0, RINGCAST_WAIT_BALANCED);
-    if (result != 0) rc_segment_destroy(&tap->segment);
-  }
   if (result != 0) {
     free(tap);
+    return result;
+  }
+  rc_watch_init(&tap->writer, tap->segment.writer.pid, tap->segment.writer.start, UINT64_MAX);
+  struct rc_control *control = rc_segment_control(&tap->segment);
+  result = rc_waiter_init(&tap->waiter, &control->not_empty, &control->cpus, 0, RINGCAST_WAIT_BALANCED);
+  if (result != 0) {
+    ringcast_tap_close(tap);
     return result;
   }
   struct rc_ring ring = rc_segment_ring(&tap->segment);
@@ -59,7 +61,6 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   tap->ring.context = tap;
   tap->waiter.uncounted = 1;
   tap->forks = rc_fork_count();
-  rc_watch_init(&tap->writer, tap->segment.writer.pid, tap->segment.writer.start, UINT64_MAX);
   *out = tap;
   return 0;
 }

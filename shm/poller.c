@@ -159,10 +159,8 @@ static int arm_uring(struct rc_poller *poller, uint32_t value) {
     if (result == 0) result = rc_uring_wait(poller->uring, &poller->event->word, value);
     if (result < 0) drop_uring(poller);
   }
-  if (result < 0) return result;
-  poller->armed = true;
-  if (result > 0) raise_fd(poller);
-  return 0;
+  poller->armed = result == 0;
+  return result;
 }
 
 /* The end of the wait also raises the eventfd, so the eventfd is lowered last. */

@@ -25,7 +25,7 @@ enum { NAME_CANCEL, NAME_FIRST_WAIT };
 struct rc_uring {
   struct io_uring ring;
   uint64_t wait; /* the name of the latest wait */
-  bool waiting, fired;
+  bool waiting;
   int error;
 };
 
@@ -63,10 +63,10 @@ void rc_uring_close(struct rc_uring *uring) {
   free(uring);
 }
 
+/* 0: woken. -EAGAIN: the word had another value. */
 static void take_wait(struct rc_uring *uring, int result) {
   uring->waiting = false;
-  if (result == 0 || result == -EAGAIN) uring->fired = true; /* woken; or the word had another value */
-  else if (result != -ECANCELED) uring->error = result;
+  if (result != 0 && result != -EAGAIN && result != -ECANCELED) uring->error = result;
 }
 
 /* Submits the new entries, runs the kernel's deferred work, and processes all completions. */
@@ -88,9 +88,7 @@ int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value
   entry->addr3 = FUTEX_MATCH_ANY;
   io_uring_sqe_set_data64(entry, ++uring->wait);
   uring->waiting = true;
-  uring->fired = false;
-  int result = enter(uring);
-  return result < 0 ? result : uring->fired;
+  return enter(uring);
 }
 
 int rc_uring_cancel(struct rc_uring *uring) {

@@ -27,8 +27,8 @@ int rc_uring_open(int event_fd, struct rc_uring **out);
 /* Ends an open wait. Any thread may close. */
 void rc_uring_close(struct rc_uring *uring);
 
-/* Waits for *word != value, one wait at a time. 1 if the word differs already; 0 if the eventfd will be signalled.
- * After an error only rc_uring_close is allowed. */
+/* Signals the eventfd once *word != value, one wait at a time; at once if the word differs already. After an error only
+ * rc_uring_close is allowed. */
 int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value);
 
 /* Ends the wait, if one is open. The cancel may signal the eventfd. */
