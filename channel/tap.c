@@ -130,8 +130,7 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   return 0;
 }
 
-/* ---- Introspection -------------------------------------------------------------------------------------------------
- */
+/* ---- Introspection ---------------------------------------------------------------------------------------------- */
 
 int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps) {
   int result = rc_check_fork(tap->forks);

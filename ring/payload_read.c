@@ -25,8 +25,7 @@ static bool lies_within(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t
   return offset >= from && offset <= to && bytes <= to - offset;
 }
 
-/* The fields that name the words which signal the completion of device tensors: all set or all zero, since version 3.
- */
+/* The fields that name the words of device tensors' completion: all set or all zero, since version 3. */
 static bool device_check(const struct ringcast_frame_header *header) {
   if (header->device_epoch == 0) return header->device_slot == 0 && header->device_generation == 0;
   return header->version >= 3 && header->device_generation != 0;

@@ -80,8 +80,7 @@ int rc_ring_read(const struct rc_ring *ring, uint64_t position, struct rc_ring_f
  *   rc_ring_commit(writer, bytes, kind)  -EINVAL
  *   rc_ring_zero_ahead(writer, bytes)    after a commit and its fence
  *   rc_ring_next_plain(reader, out)      the usual case of rc_ring_next
- *   rc_ring_release_only(reader, position)  the usual case of rc_ring_release
- */
+ *   rc_ring_release_only(reader, position)  the usual case of rc_ring_release */
 
 /* Writer. DATA is zero, and so is the control segment except the identity. */
 void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring);

@@ -12,8 +12,7 @@ void rc_handle_format(const struct rc_handle *handle, char out[RC_HANDLE_MAX]) {
            handle->token[1]);
 }
 
-/* sscanf also accepts blanks, signs, leading zeros and a longer text: so the values are formatted again and compared.
- */
+/* sscanf also accepts blanks, signs, leading zeros and a longer text, so the values are formatted and compared. */
 int rc_handle_parse(const char *text, struct rc_handle *out) {
   struct rc_handle found = {0};
   char again[RC_HANDLE_MAX];

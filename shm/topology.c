@@ -134,8 +134,7 @@ void rc_topology_nodes(struct rc_nodes *out) {
 
 /* ---- cgroups ---------------------------------------------------------------------------------------------------- */
 
-/* Whether a list of controllers such as "cpu,cpuacct" has `controller`. Version 2's list is empty, and so is the name.
- */
+/* Whether a list of controllers such as "cpu,cpuacct" has `controller`. In version 2 list and name are empty. */
 static bool has_controller(const char *list, size_t length, const char *controller) {
   size_t wanted = strlen(controller);
   for (const char *end = list + length, *word = list;; word += strcspn(word, ",:") + 1) {

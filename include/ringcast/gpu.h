@@ -95,8 +95,7 @@ struct ringcast_gpu_driver {
   char why[256];  /* in words; empty when ready */
 };
 
-/* Opens the driver at the first call, which takes long the first time (0.1 s and more), but makes no context. -EINVAL.
- */
+/* Opens the driver at the first call, which takes 0.1 s or more the first time, but makes no context. -EINVAL. */
 RINGCAST_API int ringcast_gpu_status(struct ringcast_gpu_driver *out);
 
 struct ringcast_gpu_device_info {
@@ -160,8 +159,7 @@ RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t 
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);
 
 /* In place of a copy: the device's address of `offset`, for kernels of the caller's that write a tensor there, in C
- * order, on `stream`, on which the lease is also committed, or dropped. -EINVAL: not in the lease, or another stream.
- */
+ * order, on `stream`, on which the lease is also committed or dropped. -EINVAL: not in the lease, or other stream. */
 RINGCAST_API int ringcast_gpu_lease_address(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                             uint64_t offset, ringcast_stream stream, ringcast_device_ptr *out);
 

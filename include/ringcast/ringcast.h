@@ -345,9 +345,8 @@ RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_
 
 /* A descriptor for poll, epoll and asyncio: readable when a reader has died, or a wait has removed a reader that
  * ringcast_writer_check has not yet reported; then call ringcast_writer_check until the result is 0. Only poll the
- * descriptor, never read or close the descriptor: the writer owns the descriptor, and every call returns the same. A
- * reader that attaches later is watched from the next call of this function, check or wait_readers on. Errors as check.
- */
+ * descriptor, never read or close it: the writer owns the descriptor, and every call returns the same. A reader that
+ * attaches later is watched from the next call of this function, check or wait_readers on. Errors as check. */
 RINGCAST_API int ringcast_writer_fd(ringcast_writer *writer);
 
 RINGCAST_API int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a frame in other ways than as a whole that is copied out: by views of it (view.c), or by parts (inspect.c).
- */
+/* Reading a frame otherwise than as a whole that is copied out: by views (view.c), or by parts (inspect.c). */
 #ifndef RC_EXTENSION_VIEW_H
 #define RC_EXTENSION_VIEW_H
 

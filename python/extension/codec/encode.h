@@ -70,8 +70,7 @@ bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state 
  * large frame is published as it is written; NULL: nobody's. 0, -errno, or RC_PY_RAISED. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
                          const struct ringcast_span *span, uint32_t tag, size_t *out_bytes);
-/* The same with tensors on a device, in the pool at `lease`, or, if that is NULL, in the frame. `gpu` NULL: nobody's.
- */
+/* The same with tensors on a device, in the pool at `lease`, or in the frame if that is NULL. `gpu` NULL: no pool. */
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag, const struct ringcast_gpu_extent *lease,
                                 size_t *out_bytes);
