@@ -5,9 +5,10 @@
 # package registry), runs them, each with a time limit, and leaves what they found in $OUT (default build/gpu/out) as
 # text and JSON. docs/gpu.md says what to make of it. Exit status 0 only if nothing failed.
 #
-# The steps: recon (a minute: what the device says of itself, as a table), doctor, probes, kernel (examples/kernel.cu),
-# perf, python; or those alone that are named as arguments. A call goes on where an earlier one stopped: of the same
-# sources, what build/gpu/out has already does not run again. GPU_TEST_SECONDS: when all of it is over, at the latest.
+# The steps: recon (a minute: what the device says of itself, as a table), doctor, probes, scenarios (those of
+# tests/gpu_scenarios that need no fake), kernel (examples/kernel.cu), perf, python; or those alone that are named as
+# arguments. A call goes on where an earlier one stopped: of the same sources, what build/gpu/out has already does not
+# run again. GPU_TEST_SECONDS: when all of it is over, at the latest.
 # GPU_FAKE=1: on a machine without a GPU, with the tests' own driver: so that each line here has run before it counts.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -24,7 +25,8 @@ out=$(cd "$out" && pwd)
 [ ! -c /dev/nvidiactl ] || exec 9</dev/nvidiactl || echo "can't hold the driver open"
 
 # What was found with other sources does not count.
-sources=$(find CMakeLists.txt cmake include ring shm channel gpu tools python examples tests/gpu tests/fake_cuda \
+sources=$(find CMakeLists.txt cmake include ring shm channel gpu tools python examples tests/gpu tests/gpu_scenarios \
+  tests/fake_cuda \
   -type f -regex '.*\.\([chS]\|cu\|py\|txt\|cmake\|sh\|map\)' -print0 | sort -z | xargs -0 cat |
   sha256sum | cut -c 1-16)
 grep -qs "^sources $sources" "$kept/summary.txt" || rm -f "$kept"/*.txt "$kept"/*.json "$kept"/*.jsonl
@@ -175,6 +177,8 @@ if [ -n "$why" ]; then
   say "  $why"
 fi
 step probes 600 probes.jsonl "${probe[@]}" --after "$out/probes.jsonl"
+step scenarios 300 probes.jsonl "$build/tests/gpu_scenarios/gpu_scenarios" --real --after "$out/probes.jsonl" \
+  writer reader bounce ends
 nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)
 if [ -n "$fake" ]; then
   : # has no kernels

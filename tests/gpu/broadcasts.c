@@ -72,65 +72,9 @@ static void in_a_row(int readers) {
 static void in_a_row_one(void) { in_a_row(1); }
 static void in_a_row_three(void) { in_a_row(3); }
 
-/* ---- A reader's stream that is behind --------------------------------------------------------------------------- */
-
-enum { HELD = 4, MORE = 12, WARM_UP = 3 };
-
-static void read_behind_a_kernel(struct helper *me, void *context) {
-  const struct job *job = context;
-  struct opened opened = open_reader(me);
-  rc_cu_ptr all = gpu_alloc(&opened.gpu, (WARM_UP + HELD + MORE) * (size_t)BYTES), spin;
-  uint32_t seeds[WARM_UP + HELD + MORE];
-  int came = 0;
-  char byte = 1;
-  spin = gpu_register(&opened.gpu, job->spin, PAGE);
-  say_attached(me);
-  for (; byte; came++) {
-    if (came == WARM_UP) gpu_spin(&opened.gpu, opened.gpu.stream, spin, BOUND_NS);
-    opened.mine = all + (rc_cu_ptr)came * BYTES;
-    seeds[came] = read_one(&opened, came);
-    if (came < WARM_UP) must(opened.gpu.cuda->stream_synchronize(opened.gpu.stream), "cuStreamSynchronize");
-    helper_tell(me, &byte, 1);
-    helper_hear(me, &byte, 1);
-  }
-  uint64_t wrong = 0; /* the kernel has been released */
-  for (int i = 0; i < came; i++) wrong += gpu_differing(&opened.gpu, all + (rc_cu_ptr)i * BYTES, BYTES, seeds[i]);
-  helper_tell(me, &wrong, sizeof wrong);
-  close_reader(&opened);
-}
-
-/* What the reader's stream has not read yet must not be overwritten, however long that takes: the pool is full. */
-static void reader_behind_a_kernel(void) {
-  struct job job = {.spin = shared_memory(PAGE)};
-  struct helper helper = helper_start(read_behind_a_kernel, &job);
-  uint32_t *unused = shared_memory(PAGE);
-  struct world world = open_writer(unused, HELD * (uint64_t)BYTES, 0);
-  int sent = 0, result = 0;
-  char byte = 1;
-  introduce(&world, &helper, 1, 0);
-  for (; sent < WARM_UP + HELD + MORE; sent++) {
-    if ((result = try_to_send(&world, sent < WARM_UP ? 0 : RINGCAST_GPU_NO_INLINE)) != 0) break;
-    if (sent > 0) helper_tell(&helper, &byte, 1);                                      /* read one more */
-    helper_hear(&helper, &byte, 1);                                                    /* it is enqueued */
-    must(world.gpu.cuda->stream_synchronize(world.gpu.stream), "cuStreamSynchronize"); /* it lies in the pool */
-  }
-  struct ringcast_gpu_info info = info_of(&world);
-  __atomic_store_n(job.spin, 1, __ATOMIC_RELEASE);
-  helper_tell(&helper, (char[]){0}, 1);
-  hear_all(&helper, 1);
-  figure_integer("pool_frames", (int64_t)info.pool_frames);
-  figure_integer("full", (int64_t)info.full);
-  if (info.way != RINGCAST_GPU_WAY_POOL) no_pool(info.why);
-  if (result != -EAGAIN || sent > WARM_UP + HELD)
-    failed("%d tensors went to a pool of %d that nobody has read from", sent - WARM_UP, HELD);
-  close_writer(&world);
-  helper_end(&helper);
-}
-
 const struct probe_case broadcast_probes[] = {{"broadcast_behind_a_kernel_to_1", delayed_one, 90, false},
                                               {"broadcast_behind_a_kernel_to_3", delayed_three, 120, false},
                                               {"broadcast_on_the_null_stream", delayed_on_null_stream, 90, false},
                                               {"broadcast_in_a_row_to_1", in_a_row_one, 90, false},
                                               {"broadcast_in_a_row_to_3", in_a_row_three, 120, false},
-                                              {"pool_behind_a_reader", reader_behind_a_kernel, 60, false},
                                               {NULL, NULL, 0, false}};

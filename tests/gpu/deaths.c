@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The death of one end of a ring with device tensors: of the writer, while a reader's stream waits for what will never
- * come, and of a reader that has a frame in its hands. */
+/* The death of a writer of device tensors, while a reader's stream waits for what will never come. That of a reader is
+ * a scenario: tests/gpu_scenarios. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
@@ -91,51 +91,7 @@ static void writer_dies_alone(void) { writer_dies(false, false); }
 static void writer_dies_with_a_child(void) { writer_dies(true, false); }
 static void writer_dies_with_much(void) { writer_dies(false, true); } /* its death is seen when that is given back */
 
-/* ---- A reader --------------------------------------------------------------------------------------------------- */
-
-static void read_and_hang(struct helper *me, void *context) {
-  struct opened opened = open_reader(me);
-  struct ringcast_frame frame;
-  struct ringcast_gpu_take take;
-  (void)context;
-  say_attached(me);
-  for (int i = 0; i < 3; i++) {
-    uint32_t seed = read_one(&opened, i);
-    tell_wrong(me, &opened, seed);
-  }
-  must_ringcast(ringcast_gpu_next(opened.reader, LIMIT_NS, &frame), "ringcast_gpu_next");
-  must_ringcast(ringcast_gpu_begin(opened.reader, &frame, opened.gpu.stream, &take), "ringcast_gpu_begin");
-  uint64_t wrong = 0;
-  helper_tell(me, &wrong, sizeof wrong);
-  pause();
-}
-
-/* One of two readers dies with a frame in its hands; the other goes on, by the pool. */
-static void reader_dies(void) {
-  struct job job = {.spin = shared_memory(PAGE)};
-  int count = 4 + rounds(40);
-  struct helper helpers[2] = {helper_start(read_all, &job), helper_start(read_and_hang, &job)};
-  struct world world = open_writer(job.spin, 4 << 20, 0);
-  introduce(&world, helpers, 2, count);
-  for (int round = 0; round < 4; round++) {
-    send_one(&world);
-    hear_all(helpers, 2);
-  }
-  uint64_t before = info_of(&world).pool_frames;
-  helper_kill(&helpers[1]);
-  for (int round = 4; round < count; round++) {
-    struct ringcast_peer peer = {.size = sizeof peer};
-    while (ringcast_writer_check(world.ring, &peer) == 1) continue;
-    send_one(&world);
-    hear_all(helpers, 1);
-  }
-  figure_integer("pool_frames_after_death", (int64_t)(info_of(&world).pool_frames - before));
-  if (before > 0 && info_of(&world).pool_frames == before) failed("nothing goes by the pool any more");
-  finish(&world, helpers, 1);
-}
-
 const struct probe_case death_probes[] = {{"writer_dies_while_a_stream_waits", writer_dies_alone, 60, false},
                                           {"writer_dies_with_much_memory", writer_dies_with_much, 90, false},
                                           {"writer_dies_and_leaves_a_child", writer_dies_with_a_child, 60, false},
-                                          {"reader_dies_with_a_frame", reader_dies, 60, false},
                                           {NULL, NULL, 0, false}};

@@ -60,6 +60,7 @@ GOOD = {
         probe("reader_faults", reader_stream="700 x", pool_frames_after_it=40),
         probe("contexts", context_mib_p50=500, open_ms_p50=200),
         probe("store_wakes_wait_64", store_to_write_us_p50=3.0, store_to_write_us_max=9.0),
+        probe("scenario writer: a lease is of one stream"),
     ],
     "python.jsonl": [probe("torch_arrives_as_it_was_sent"), probe("torch_written_to_again_at_once")],
     "perf.json": [run(1), run(3)],
@@ -132,6 +133,7 @@ class Verdict(unittest.TestCase):
             (6, "a kernel that faults"),
             (8, "memory and contexts"),
             (9, "a store ends a wait, how soon"),
+            (10, "scenarios of the library's tests"),
             (3, "every probe"),
         ):
             crashed = changed("probes.jsonl", number, result="crashed", why="status 0xb")

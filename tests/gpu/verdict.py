@@ -262,6 +262,15 @@ def faults(found):
     )
 
 
+def scenarios(found):
+    names = [name for name in found.probes if name.startswith("scenario ")]
+    if not names:
+        raise Missing("no scenario ran")
+    for name in names:
+        found.probe(name)
+    return f"{len(names)} come out as with the tests' own driver"
+
+
 def every_probe(found):
     bad = [
         f"{name} {entry['result']}: {entry['why']}"
@@ -290,6 +299,7 @@ MUST_SHOW = [
     ("cost of each call", calls),
     ("operations behind a wait", depth),
     ("a kernel that faults", faults),
+    ("scenarios of the library's tests", scenarios),
     ("every probe", every_probe),
     ("tensors through Python", of_python),
 ]

@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "tests/gpu_scenarios/world.h"
-#include "tests/support/switches.h"
 
 static rc_cu_context context;
 static _Atomic uint64_t *turn; /* streams wait for it in `hold` */
@@ -105,7 +104,7 @@ void target_holds(uint64_t at, uint64_t bytes, uint64_t offset) {
   free(host);
 }
 
-static long do_holds(struct words *words) { return target_holds(NUMBER(1), NUMBER(2), 0), 0; }
+static long do_holds(struct words *words) { return target_holds(NUMBER(1), NUMBER(2), number_of(words, "to", 0)), 0; }
 
 /* The caller's own work on the source: other bytes are there now. */
 static long do_scribble(struct words *words) {
@@ -121,7 +120,10 @@ static long do_fail(struct words *words) {
 static long do_fail_elsewhere(struct words *words) {
   return fake_cuda()->fault(words->at[1], -(long)NUMBER(2), (rc_cu_result)NUMBER(3)), 0;
 }
-static long do_no_fail(struct words *words) { return (void)words, fake_cuda()->fault(NULL, 0, 0), 0; }
+static long do_no_fail(struct words *words) {
+  if (!is_real) fake_cuda()->fault(NULL, 0, 0);
+  return (void)words, 0;
+}
 static long do_failed(struct words *words) { return strcmp(fake_cuda()->failed(), words->at[1]); }
 static long do_break(struct words *words) {
   return (void)words, is_abandoned = true, fake_cuda()->break_context(context), 0;
@@ -149,7 +151,13 @@ static long do_end_context(struct words *words) {
 /* ---- Settings --------------------------------------------------------------------------------------------------- */
 
 static long do_env(struct words *words) { return setenv(words->at[1], words->at[2], 1); }
-static long do_disable(struct words *words) { return disable_too(words->at[1]), 0; }
+/* What the whole run is forced to do without stays switched off. */
+static long do_disable(struct words *words) {
+  const char *before = getenv("RINGCAST_DISABLE");
+  char list[256];
+  snprintf(list, sizeof list, "%s,%s", before ? before : "", words->at[1]);
+  return setenv("RINGCAST_DISABLE", list, 1);
+}
 
 /* How many descriptors may be open; "back": as many as before. */
 static long do_descriptors(struct words *words) {
@@ -194,7 +202,7 @@ static void close_device(void) {
   driver(cuda->host_unregister((void *)turn));
   driver(cuda->ctx_pop(&context));
   driver(cuda->primary_release(0));
-  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !is_real; i++)
     while (tidy(), fake_cuda()->live(kinds[i]) != 0) usleep(200);
 }
 
@@ -225,7 +233,7 @@ const struct verb device_verbs[] = {
     {"capture", do_capture},               /* NAME on|off */
     {"mode", do_mode},                     /* the thread's capture mode */
     {"scribble", do_scribble},             /* over half of the source, in the order of the stream */
-    {"holds", do_holds},                   /* AT BYTES: what was copied last is the source from AT on */
+    {"holds", do_holds},                   /* AT BYTES [to=N]: what was copied there is the source from AT on */
     {"fail", do_fail},                     /* CALL NTH RESULT: as fault() of fake_cuda.h */
     {"fail-elsewhere", do_fail_elsewhere}, /* the same of a call of another thread */
     {"no-fail", do_no_fail},

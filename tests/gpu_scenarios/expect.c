@@ -7,7 +7,7 @@
 
 #include "ringcast/gpu.h"
 #include "tests/gpu_scenarios/scenario.h"
-#include "tests/support/gpu.h"
+#include "tests/support/fake_controls.h"
 
 static const struct {
   const char *name;

@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the scenarios of the files that are named (`writer` is writer.txt of this folder), and runs them;
- * `writer:a_lease` runs those alone that have "a lease" in their name. */
+ * `writer:a_lease` runs those alone that have "a lease" in their name.
+ *
+ *   --real [--after FILE]   with the driver of a device: leaves those scenarios out that need the fake, and prints a
+ *                           line of JSON for each, as gpu_probe does, but for those that FILE has a line of
+ *
+ * Without check or anything else, as a device may be where nothing can be installed. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "tests/gpu_scenarios/scenario.h"
-#include "tests/support/children.h"
-#include "tests/support/gpu.h"
+#include "tests/support/fake_controls.h"
 
-enum { MOST_RUNS = 1024, MOST_LINES = 64, MOST_STEPS = 512, MOST_PEERS = 4 };
+enum { MOST_PEERS = 4, LIMIT_S = 600, REAL_LIMIT_S = 60 };
 
-static struct run {
-  const char *file;
-  char name[160];
-  struct step lines[MOST_LINES]; /* as they are in the file, indented */
-  int line_count;
-} * runs[MOST_RUNS];
-static int run_count;
-static struct step steps[MOST_STEPS];
-static int step_count;
-static const char *file_name, *run_name = "";
+const char *file_name;
+static const char *run_name = "";
 static _Thread_local const struct step *at_step;
 struct board *board;
+bool is_real;
+static int why_fd; /* what was wrong, to the process that has started all */
 
 void wrong(const char *format, ...) {
   char text[1024];
@@ -32,143 +35,9 @@ void wrong(const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  fprintf(stderr, "%s.txt:%d: %s: '%s': %s\n", file_name, at_step ? at_step->line : 0, run_name,
+  dprintf(why_fd, "%s.txt:%d: %s: '%s': %s\n", file_name, at_step ? at_step->line : 0, run_name,
           at_step ? at_step->text : "the end", text);
   _exit(1);
-}
-
-/* ---- Reading ---------------------------------------------------------------------------------------------------- */
-
-static int indent_of(const char *text) { return (int)strspn(text, " "); }
-
-/* The next word, or NULL; *text goes on behind it. Quotation marks hold a word together. */
-static char *next_word(char **text) {
-  char *word = *text + strspn(*text, " ");
-  if (*word == '\0') return NULL;
-  bool is_quoted = *word == '"';
-  word += is_quoted;
-  char *end = word + strcspn(word, is_quoted ? "\"" : " ");
-  *text = *end ? end + 1 : end;
-  *end = '\0';
-  return word;
-}
-
-/* Replaces $NAME by a value wherever it is. */
-static void substitute(char text[MOST_TEXT], const char *name, const char *value) {
-  char pattern[32], copy[MOST_TEXT];
-  snprintf(pattern, sizeof pattern, "$%s", name);
-  for (char *found; (found = strstr(text, pattern));) {
-    strcpy(copy, found + strlen(pattern));
-    int room = MOST_TEXT - (int)(found - text);
-    must(snprintf(found, (size_t)room, "%s%s", value, copy) < room);
-  }
-}
-
-/* One of the values of `each A/B x/y z/w`, in all lines of the run. */
-static void substitute_each(struct run *run, const char *names, const char *values) {
-  char left[MOST_TEXT], right[MOST_TEXT], *rest = left, *others = right;
-  strcpy(left, names);
-  strcpy(right, values);
-  while (rest && others) {
-    const char *name = strsep(&rest, "/"), *value = strsep(&others, "/");
-    for (int i = 0; i < run->line_count; i++) substitute(run->lines[i].text, name, value);
-  }
-}
-
-/* The run, and instead of one with `each` lines those of its values. */
-static void add_runs(struct run *run) {
-  int each = 0;
-  while (each < run->line_count && strncmp(run->lines[each].text, "  each ", 7) != 0) each++;
-  if (each == run->line_count) {
-    must(run_count < MOST_RUNS);
-    runs[run_count++] = run;
-    return;
-  }
-  char values[MOST_TEXT], *text = values + 7, *value;
-  strcpy(values, run->lines[each].text);
-  memmove(&run->lines[each], &run->lines[each + 1], sizeof *run->lines * (size_t)(--run->line_count - each));
-  const char *names = next_word(&text);
-  while ((value = next_word(&text))) {
-    struct run *copy = malloc(sizeof *copy);
-    *copy = *run;
-    snprintf(copy->name + strlen(copy->name), sizeof copy->name - strlen(copy->name), ", %s", value);
-    substitute_each(copy, names, value);
-    add_runs(copy);
-  }
-  free(run);
-}
-
-static void read_file(char *file) {
-  char path[512], text[MOST_TEXT];
-  struct run *run = NULL;
-  char *only = strchr(file, ':');
-  if (only) *only++ = '\0';
-  for (char *at = only; at && *at; at++)
-    if (*at == '_') *at = ' ';
-  snprintf(path, sizeof path, "%s/%s.txt", SCENARIOS, file);
-  file_name = file;
-  FILE *stream = fopen(path, "re");
-  if (!stream) {
-    fprintf(stderr, "there are no scenarios %s\n", path);
-    exit(2);
-  }
-  for (int line = 1; fgets(text, sizeof text, stream); line++) {
-    must(strchr(text, '\n')); /* else the line is too long */
-    text[strcspn(text, "\n")] = '\0';
-    if (text[0] == '#' || text[indent_of(text)] == '\0') continue;
-    if (text[0] != ' ') {
-      if (run) add_runs(run);
-      run = only && !strstr(text, only) ? NULL : calloc(1, sizeof *run);
-      if (run) run->file = file, strcpy(run->name, text);
-      continue;
-    }
-    if (!run) continue;
-    if (strncmp(text + indent_of(text), "+ ", 2) == 0) { /* the line before goes on */
-      char *before = run->lines[run->line_count - 1].text;
-      must(strlen(before) + strlen(text) < MOST_TEXT);
-      strcat(before, text + indent_of(text) + 1);
-      continue;
-    }
-    must(run->line_count < MOST_LINES);
-    run->lines[run->line_count] = (struct step){.line = line};
-    strcpy(run->lines[run->line_count++].text, text);
-  }
-  if (run) add_runs(run);
-  fclose(stream);
-}
-
-/* The next step of a line, or NULL; semicolons in quotation marks are text. */
-static char *next_step(char **line) {
-  char *step = *line, *end = step;
-  if (!step) return NULL;
-  for (bool is_quoted = false; *end && (*end != ';' || is_quoted); end++) is_quoted ^= *end == '"';
-  *line = *end ? end + 1 : NULL;
-  *end = '\0';
-  return step;
-}
-
-/* The lines from here on that are indented so far, as steps. */
-static void unfold(const struct run *run, int from, int indent, const char *i) {
-  while (from < run->line_count && indent_of(run->lines[from].text) >= indent) {
-    struct step line = run->lines[from++];
-    char *rest = line.text + indent_of(line.text), number_text[16];
-    if (i) substitute(line.text, "i", i);
-    if (strncmp(rest, "times ", 6) == 0) {
-      int inner = indent_of(run->lines[from].text), end = from;
-      for (uint64_t turn = 0; turn < number(rest + 6); turn++) {
-        snprintf(number_text, sizeof number_text, "%d", (int)turn);
-        unfold(run, from, inner, number_text);
-      }
-      while (end < run->line_count && indent_of(run->lines[end].text) >= inner) end++;
-      from = end;
-      continue;
-    }
-    for (char *one; (one = next_step(&rest));) {
-      must(step_count < MOST_STEPS);
-      steps[step_count] = (struct step){.line = line.line};
-      strcpy(steps[step_count++].text, one + indent_of(one));
-    }
-  }
 }
 
 /* ---- Doing ------------------------------------------------------------------------------------------------------ */
@@ -394,14 +263,13 @@ static void end_peers(void) {
       wrong("process %s ended with status 0x%x", peers[i].name, (unsigned)status);
 }
 
-START_TEST(scenario) {
+static void play(const struct run *run) {
   char name[16];
   bool is_waited_for;
-  const struct run *run = runs[_i];
   file_name = run->file;
   run_name = run->name;
   board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ck_assert_ptr_ne(board, MAP_FAILED);
+  must(board != MAP_FAILED);
   unfold(run, 0, 1, NULL);
   start_peers();
   for (int i = 0; i < step_count; i++) {
@@ -414,12 +282,108 @@ START_TEST(scenario) {
   at_step = NULL;
   finish();
 }
-END_TEST
 
-int main(int count, char **files) {
-  for (int i = 1; i < count; i++) read_file(files[i]);
-  Suite *suite = suite_create("gpu_scenarios");
-  TCase *tests = add_case(suite, "scenarios");
-  tcase_add_loop_test(tests, scenario, 0, run_count);
-  return run_gpu_suite(suite, "test_gpu_scenarios");
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
+
+/* Reads what was wrong until all of the scenario's processes have gone. False: not in time. */
+static bool read_why(int fd, char *out, size_t room, int limit_s) {
+  struct pollfd end = {.fd = fd, .events = POLLIN};
+  ssize_t got = 1;
+  for (size_t used = 0; got > 0; used += got > 0 ? (size_t)got : 0) {
+    if (poll(&end, 1, limit_s * 1000) != 1) return false;
+    char rest[512];
+    bool has_room = used + 1 < room;
+    got = read(fd, has_room ? out + used : rest, has_room ? room - used - 1 : sizeof rest);
+  }
+  return true;
+}
+
+/* "": all went well; else the first thing that was wrong. */
+static const char *why_not(const struct run *run) {
+  static char why[4096];
+  int ends[2], status;
+  must(pipe2(ends, O_CLOEXEC) == 0);
+  fflush(NULL);
+  pid_t pid = fork();
+  must(pid >= 0);
+  if (pid == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(ends[0]);
+    why_fd = ends[1];
+    play(run);
+    exit(0);
+  }
+  setpgid(pid, pid);
+  close(ends[1]);
+  memset(why, 0, sizeof why);
+  bool in_time = read_why(ends[0], why, sizeof why, is_real ? REAL_LIMIT_S : LIMIT_S);
+  if (!in_time) kill(-pid, SIGKILL);
+  must(waitpid(pid, &status, 0) == pid);
+  close(ends[0]);
+  why[strcspn(why, "\n")] = '\0';
+  if (!in_time) snprintf(why, sizeof why, "%s.txt: %s: it hangs", run->file, run->name);
+  else if (status != 0 && !*why)
+    snprintf(why, sizeof why, "%s.txt: %s: status 0x%x", run->file, run->name, (unsigned)status);
+  return why;
+}
+
+static bool needs_fake(const struct run *run) {
+  static const char *const words[] = {"fail",     "break",     "abandon", "hold-call",   "capture ", "end-context",
+                                      " driver ", "FAKE_CUDA", "mode",    "descriptors", "forge ",   "LOST"};
+  for (int line = 0; line < run->line_count; line++)
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+      if (strstr(run->lines[line].text, words[i])) return true;
+  return false;
+}
+
+static void print_quoted(const char *text) {
+  for (; *text; text++) {
+    if (*text == '"' || *text == '\\') putchar('\\');
+    putchar((unsigned char)*text < ' ' ? ' ' : *text);
+  }
+}
+
+static void print_name(const struct run *run) {
+  printf("{\"probe\": \"scenario %s: ", run->file);
+  print_quoted(run->name);
+  printf("\", ");
+}
+
+/* Whether the file has a whole line of it. */
+static bool has_run(const struct run *run, const char *path) {
+  char line[8192], wanted[256];
+  bool found = false;
+  FILE *file = path ? fopen(path, "re") : NULL;
+  snprintf(wanted, sizeof wanted, "\"scenario %s: %s\"", run->file, run->name);
+  while (file && !found && fgets(line, sizeof line, file)) found = strstr(line, wanted) && strchr(line, '\n');
+  if (file) fclose(file);
+  return found;
+}
+
+int main(int count, char **words) {
+  const char *after = NULL;
+  int failed = 0, played = 0;
+  why_fd = STDERR_FILENO;
+  for (int i = 1; i < count; i++) {
+    if (strcmp(words[i], "--real") == 0) is_real = true;
+    else if (strcmp(words[i], "--after") == 0 && i + 1 < count) after = words[++i];
+    else read_file(words[i]);
+  }
+  if (!is_real && !fake_must_be_found("gpu_scenarios")) return 2;
+  for (int i = 0; i < run_count; i++) {
+    if (is_real && (needs_fake(runs[i]) || has_run(runs[i], after))) continue;
+    const char *why = why_not(runs[i]);
+    failed += *why != '\0';
+    played++;
+    if (!is_real && *why) fprintf(stderr, "%s\n", why);
+    if (!is_real) continue;
+    print_name(runs[i]);
+    printf("\"result\": \"%s\", \"why\": \"", *why ? "failed" : "ok");
+    print_quoted(why);
+    printf("\", \"only_measures\": false, \"figures\": {}}\n");
+    fflush(stdout);
+  }
+  if (!is_real) printf("%d scenarios, %d failed\n", played, failed);
+  return failed != 0;
 }

@@ -38,17 +38,17 @@ static long do_begin(struct words *words) {
 static long do_timeout(struct words *words) { return FRAME(1)->take.timeout_ns = (int64_t)NUMBER(2), 0; }
 
 /* All of its tensors, each ITEM_BYTES behind the one before. */
-static long copy_all(struct received *received) {
+static long copy_all(struct received *received, uint64_t to) {
   int rc = 0;
   for (uint32_t i = 0; i < received->opened.count && rc == 0; i++) {
     struct ringcast_item item = received->item;
     if (i > 0) must(ringcast_frame_item(&received->opened, i, &item) == 0);
-    rc = ringcast_gpu_copy_out(side->gpu_reader, &received->take, &item, target + ITEM_BYTES * i);
+    rc = ringcast_gpu_copy_out(side->gpu_reader, &received->take, &item, target + to + ITEM_BYTES * i);
   }
   return rc;
 }
 
-static long do_copy(struct words *words) { return copy_all(FRAME(1)); }
+static long do_copy(struct words *words) { return copy_all(FRAME(1), number_of(words, "to", 0)); }
 static long do_end(struct words *words) { return ringcast_gpu_end(side->gpu_reader, &FRAME(1)->take); }
 static long do_release(struct words *words) { return ringcast_gpu_release(side->gpu_reader, &FRAME(1)->frame); }
 static long do_ring_release(struct words *words) { return ringcast_reader_release(side->reader, &FRAME(1)->frame); }
@@ -72,7 +72,7 @@ long do_recv(struct words *words) {
   if (*words->at[2]) of_h.count = 3;
   long rc = do_next(&of_h);
   if (rc == 0) rc = do_begin(&of_h);
-  if (rc == 0) rc = copy_all(received);
+  if (rc == 0) rc = copy_all(received, 0);
   if (rc == 0) rc = do_end(&of_h);
   if (rc != 0) return rc;
   for (uint32_t i = 0; i < received->opened.count; i++) {
@@ -161,7 +161,7 @@ const struct verb receive_verbs[] = {
     {"next", do_next},       /* LETTER [wait] */
     {"begin", do_begin},     /* LETTER [timeout=NS] */
     {"timeout", do_timeout}, /* LETTER NS */
-    {"copy", do_copy},       /* LETTER: all its tensors, to the target */
+    {"copy", do_copy},       /* LETTER [to=N]: all its tensors, to the target */
     {"end", do_end},
     {"release", do_release},
     {"drain", do_drain},

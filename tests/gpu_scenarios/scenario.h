@@ -42,6 +42,24 @@ struct step {
   char text[MOST_TEXT];
 };
 
+/* read.c: the scenarios, one of each of the values of its `each` lines; and the steps of one of them. */
+enum { MOST_RUNS = 1024, MOST_LINES = 64, MOST_STEPS = 512 };
+struct run {
+  const char *file;
+  char name[160];
+  struct step lines[MOST_LINES]; /* as they are in the file, indented */
+  int line_count;
+};
+extern struct run *runs[MOST_RUNS];
+extern struct step steps[MOST_STEPS];
+extern int run_count, step_count;
+extern const char *file_name; /* main.c: the file that is at work */
+void read_file(char *file);
+/* Adds the lines from `from` on that are indented so far as steps; `i` is for $i, NULL: none. */
+void unfold(const struct run *run, int from, int indent, const char *i);
+/* The next word, or NULL; *text goes on behind it. Quotation marks hold a word together. */
+char *next_word(char **text);
+
 /* The words of a step, as a verb gets them; [0] is the verb. "" is what is not there. */
 struct words {
   char *at[MOST_WORDS + 1];
@@ -54,6 +72,8 @@ struct board {
   char handles[HANDLES][128];
 };
 extern struct board *board;
+
+extern bool is_real; /* the driver is that of a device */
 
 /* The step that this thread does is wrong: tells so, with where it stands, and ends the test. */
 _Noreturn void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));

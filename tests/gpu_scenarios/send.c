@@ -45,7 +45,7 @@ static long do_overrun(struct words *words) {
 static long do_nothing(struct words *words) { return (void)words, 0; }
 
 static long do_lease(struct words *words) {
-  uint64_t bytes[8], offsets[8];
+  uint64_t bytes[8] = {0}, offsets[8];
   uint32_t count = (uint32_t)words->count - 2;
   struct draft *draft = DRAFT(1);
   for (uint32_t i = 0; i < count; i++) bytes[i] = NUMBER(2 + i);

@@ -6,7 +6,7 @@
 #include "gpu/reader.h"
 #include "gpu/writer.h"
 #include "tests/gpu_scenarios/scenario.h"
-#include "tests/support/gpu.h"
+#include "tests/support/fake_controls.h"
 
 enum { SOURCE_BYTES = 1 << 20, ITEM_BYTES = 1024 /* between the tensors of one frame */, STREAMS = 8 };
 

@@ -2,21 +2,41 @@
 /* Devices, and tensors packed from wherever their strides lead. */
 #include <errno.h>
 
+#include "gpu/device.h"
 #include "ringcast/frame.h"
-#include "tests/support/gpu_channel.h"
+#include "tests/support/gpu.h"
+#include "tests/support/handles.h"
 #include "tests/support/pattern.h"
-#include "tests/support/suite.h"
+
+enum { SOURCE_BYTES = 1 << 18 };
 
 static struct rc_device device;
+static const struct rc_cuda *cuda;
+static rc_cu_context context;
+static rc_cu_stream stream;
+static rc_cu_ptr source, target; /* SOURCE_BYTES each */
 
 static void open_one(void) {
-  open_device();
+  cuda = rc_cuda();
+  ck_assert_ptr_nonnull(cuda);
+  ck_assert_int_eq(cuda->primary_retain(&context, 0), 0);
+  ck_assert_int_eq(cuda->ctx_push(context), 0);
+  ck_assert_int_eq(cuda->stream_create(&stream, RC_CU_STREAM_NON_BLOCKING), 0);
+  ck_assert_int_eq(cuda->mem_alloc(&source, SOURCE_BYTES), 0);
+  ck_assert_int_eq(cuda->mem_alloc(&target, SOURCE_BYTES), 0);
+  pattern_fill(fake_cuda()->host(source), SOURCE_BYTES, 1);
   ck_assert_int_eq(rc_device_open(-1, &device), 0);
 }
 
 static void close_one(void) {
   rc_device_close(&device);
-  close_device();
+  ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
+  ck_assert_int_eq(cuda->stream_destroy(stream), 0);
+  ck_assert_int_eq(cuda->mem_free(source), 0);
+  ck_assert_int_eq(cuda->mem_free(target), 0);
+  ck_assert_int_eq(cuda->ctx_pop(&context), 0);
+  ck_assert_int_eq(cuda->primary_release(0), 0);
+  fake_must_be_empty();
 }
 
 /* The source's bytes, on the host. */
@@ -146,10 +166,10 @@ END_TEST
 
 START_TEST(a_copy_that_fails_says_so) {
   int64_t shape[1] = {8};
-  struct ringcast_tensor tensor = bytes_on_device(0, shape);
+  struct ringcast_tensor tensor = {.dtype = {1, 8, 1}, .ndim = 1, .shape = shape};
   open_one();
   tensor.data = (const void *)(uintptr_t)source;
-  call_fails("cuMemcpyDtoDAsync", 1, 999);
+  (fake_cuda()->fault)("cuMemcpyDtoDAsync", 1, 999);
   ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -EIO);
   ck_says("CUDA_ERROR");
   ck_assert(!rc_device_is_lost(&device));
@@ -199,7 +219,6 @@ START_TEST(a_context_that_has_failed_is_seen) {
   fake_cuda()->break_context(NULL);
   ck_assert(rc_device_is_lost(&device));
   rc_device_close(&device);
-  abandon_device();
 }
 END_TEST
 

@@ -73,7 +73,7 @@ PLANTS = {
     "ready_on_another_stream": (SLOW, [("lease.c",
         "rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot),",
         "rc_word_write(gpu->device.cuda, NULL, address_of(gpu, slot),")]),
-    "frame_is_sent_before_ready": ("test_gpu_scenarios writer:a_commit_whose_word", [
+    "frame_is_sent_before_ready": ("gpu_scenarios writer:a_commit_whose_word", [
         ("lease.c", "  failed = enqueue_ready(gpu, lease->slot, stream);\n  if (failed != 0) rc_gpu_writer_failed",
          "  slot->position = gpu->writer->ring.tail;\n"
          "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS);\n"
@@ -121,30 +121,30 @@ PLANTS = {
         "if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;", "(void)ask;")]),
     "living_reader_is_taken_for_dead": (SLOW, [("consumers.c",
         "if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;", "if (ask) counted->dead = true;")]),
-    "frame_is_read_by_who_is_not_counted_on": ("test_gpu_scenarios reader:a_frame_that_was_under_way", [("take.c",
+    "frame_is_read_by_who_is_not_counted_on": ("gpu_scenarios reader:a_frame_that_was_under_way", [("take.c",
         "&& rc_import_counts(import, position);", "&& position != UINT64_MAX;")]),
     # From the ring itself.
-    "chunk_is_used_again_unread": ("test_gpu_scenarios bounce:where_the_buffer_is_full", [("bounce.c",
+    "chunk_is_used_again_unread": ("gpu_scenarios bounce:where_the_buffer_is_full", [("bounce.c",
         "chunk->is_read ? await(gpu, take, chunk->event, until) : 0",
         "chunk->is_read && !gpu ? await(gpu, take, chunk->event, until) : 0")]),
-    "chunk_is_shared_by_takes": ("test_gpu_scenarios bounce", [("bounce.c",
+    "chunk_is_shared_by_takes": ("gpu_scenarios bounce", [("bounce.c",
         "chunk->take != owner ||", "chunk->take == 0 ||")]),
     "host_copy_is_not_waited_for": (BY_RING, [("writer.c",
         "    rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);\n    gpu->syncs++;\n"
         "    gpu->inline_frames++;",
         "    rc_cu_result result = RC_CU_SUCCESS;\n    gpu->syncs += stream != NULL;\n    gpu->inline_frames++;")]),
     # Memory that the caller keeps, and pools that look the same.
-    "memory_is_used_again_while_it_is_sent": ("test_gpu_scenarios writer:kept_memory", [("consumers.c",
+    "memory_is_used_again_while_it_is_sent": ("gpu_scenarios writer:kept_memory", [("consumers.c",
         "if (slot->state == RC_POOL_DROPPED) return slot->frame == 0;",
         "if (slot->state == RC_POOL_DROPPED) return true;")]),
-    "memory_is_sent_twice_at_once": ("test_gpu_scenarios writer:kept_memory", [("pool.c",
+    "memory_is_sent_twice_at_once": ("gpu_scenarios writer:kept_memory", [("pool.c",
         "  return slot->frame == frame + 1;", "  return true;")]),
-    "pool_is_known_by_its_handle": ("test_gpu_scenarios ends:a_later_pool", [("reader.c",
+    "pool_is_known_by_its_handle": ("gpu_scenarios ends:a_later_pool", [("reader.c",
         "if (gpu->import && gpu->import->segment.epoch == place.epoch) return 0;", "if (gpu->import) return 0;")]),
-    "dropped_lease_is_good_still": ("test_gpu_scenarios writer:a_lease_that_is_used_up", [("lease.c",
+    "dropped_lease_is_good_still": ("gpu_scenarios writer:a_lease_that_is_used_up", [("lease.c",
         "return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;",
         "return slot->generation == lease->generation ? slot : NULL;")]),
-    "captured_stream_is_written_to": ("test_gpu_scenarios writer:while_a_stream_captures", [("device.c",
+    "captured_stream_is_written_to": ("gpu_scenarios writer:while_a_stream_captures", [("device.c",
         "if (status == RC_CU_STREAM_CAPTURE_STATUS_NONE) return 0;", "if (status >= 0) return 0;")]),
     "extents_overlap": ("test_gpu_pool", [("pool.c", "at = end_of(next);", "at = next->base;")]),
     "rows_are_packed_at_the_wrong_place": ("test_gpu_pack", [("device.c",
@@ -206,13 +206,13 @@ def run(made, words, patience):
             process.communicate()
             return True, "it hangs"
     lines = [line for line in said.splitlines() if "party" in line or "corrupt" in line or
-             re.search(r":[EF]:", line)]
+             re.search(r":[EF]:|\.txt:", line)]
     return process.returncode != 0, " | ".join(line.replace("gpu_broadcast: ", "") for line in lines[-3:])
 
 
 def catch(options, name, how, replacements):
     began = time.monotonic()
-    program = how.split()[0] if how.startswith("test_") else "gpu_broadcast"
+    program = how.split()[0] if how.startswith(("test_", "gpu_scenarios")) else "gpu_broadcast"
     made = build(options, name, program, replacements)
     words = how.split()[1:] if program != "gpu_broadcast" else how.split()
     for count, seed in enumerate(SEEDS, 1):
