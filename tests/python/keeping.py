@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of Readers that keep have in common: where an array lies, and a reader that has learned to keep."""
+"""What the tests of received memory have in common: where an array lies, a reader that has learned to keep, and what
+looks at an array."""
 
 import contextlib
+import gc
 import os
 import pathlib
 
@@ -67,3 +69,41 @@ def is_free(reader):
     except TimeoutError:
         return reader.lag == 0
     raise AssertionError("there is a frame")
+
+
+# ---- What looks at an array, or at a tensor --------------------------------------------------------------------------
+
+LOOKS = {
+    "slice": lambda array: array[10:],
+    "other type": lambda array: array.view(np.uint16).reshape(2, -1)[1],
+    "memoryview": lambda array: memoryview(array)[10:],
+    "data": lambda array: array.data,
+    "steps back": lambda array: array[::-2],
+    "frombuffer": lambda array: np.frombuffer(array, np.uint8),
+}
+TENSOR_LOOKS = {
+    "slice": lambda tensor: tensor[10:],
+    "other type": lambda tensor: tensor.view(torch.int16).reshape(2, -1)[1],
+    "numpy": lambda tensor: tensor.numpy()[5:],
+    "memoryview": lambda tensor: memoryview(tensor.numpy()),
+    "detach": lambda tensor: tensor.detach(),
+    "storage": lambda tensor: tensor.untyped_storage(),
+    "from_dlpack": np.from_dlpack,
+    "to_dlpack": lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
+    "parameter": lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+}
+if torch:
+    LOOKS |= {"from_numpy": torch.from_numpy, "its slice": lambda array: torch.from_numpy(array)[5:]}
+
+
+def check_look(link, look, sevens, nines):
+    """What looks at the bytes that have arrived by `link` keeps their memory."""
+    kept = look(link(sevens))
+    for _ in range(20):  # so that its place would be used again
+        assert int(link(nines)[0]) == 9
+    gc.collect()
+    if type(kept).__name__ == "PyCapsule":
+        kept = torch.from_dlpack(kept)
+    if torch and isinstance(kept, torch.UntypedStorage):
+        kept = torch.tensor([], dtype=torch.uint8).set_(kept)
+    assert set(bytes(kept) if isinstance(kept, memoryview) else np.asarray(kept).view(np.uint8).ravel()) == {7}

@@ -4,13 +4,12 @@
 import asyncio
 import collections
 import errno
-import gc
 import selectors
 import threading
 
 import numpy as np
 import pytest
-from loops import LOOPS, is_let_go, is_out_of, new_loop, run, run_in, turns, waits
+from loops import LOOPS, is_let_go, is_out_of, run, turns, waits
 from peers import WATCHDOG, attach, in_a_forked_child
 
 import ringcast
@@ -316,40 +315,6 @@ async def test_what_can_never_be_sent_is_refused_at_once(loop):
 
 
 # ---- Loops come and go -------------------------------------------------------------------------------------------
-
-
-def test_a_writer_goes_from_loop_to_loop(loop, small):
-    writer, reader = small
-    first, second = new_loop(loop), new_loop("asyncio")
-
-    async def fill_and_send(number):
-        fill(writer)
-        task = asyncio.ensure_future(writer.asend(number))
-        await waits(writer)
-        return await drain_until(reader, task)
-
-    for number, each in enumerate([first, first, second, first, second]):
-        assert run_in(each, fill_and_send(number)) == [number]
-    first.close()
-    second.close()
-    assert run(loop, fill_and_send(6)) == [6]
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_wait_that_was_given_up_with_its_loop_leaves_nothing(loop, caplog):
-    def leave_behind():
-        abandoned = new_loop(loop)
-        writer = ringcast.Writer(1 << 12)
-        reader = ringcast.Reader(writer.handle)
-        fill(writer)
-        tasks = [abandoned.create_task(writer.asend(number)) for number in range(2)]
-        run_in(abandoned, waits(writer, len(tasks)))
-        abandoned.close()
-        reader.close()
-
-    leave_behind()
-    gc.collect()  # the descriptors are gone then: the fixture of all tests looks
-    assert "Task was destroyed" in caplog.text
 
 
 async def test_a_forked_child_takes_nothing_from_the_parent(loop, small):

@@ -363,23 +363,6 @@ async def test_errors_of_a_frame_are_raised_and_the_next_one_is_received(loop, r
 # ---- Loops come and go -------------------------------------------------------------------------------------------
 
 
-def test_a_reader_goes_from_loop_to_loop(loop, ring):
-    writer, reader = ring
-    first, second = new_loop(loop), new_loop("asyncio")
-
-    async def wait_and_receive(number):
-        task = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        writer.send(number)
-        return await task
-
-    for number, each in enumerate([first, first, second, first, second]):
-        assert run_in(each, wait_and_receive(number)) == number
-    first.close()  # while it is registered there
-    second.close()
-    assert run(loop, wait_and_receive(6)) == 6
-
-
 def test_one_that_waits_in_another_loop_is_refused(loop, ring):
     writer, reader = ring
     first = new_loop(loop)
@@ -390,21 +373,6 @@ def test_one_that_waits_in_another_loop_is_refused(loop, ring):
     writer.send(1)
     assert run_in(first, task) == 1
     first.close()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_wait_that_was_given_up_with_its_loop_leaves_nothing(loop, caplog):
-    def leave_behind():
-        abandoned = new_loop(loop)
-        writer = ringcast.Writer(1 << 12)
-        reader = ringcast.Reader(writer.handle)
-        abandoned.create_task(reader.arecv())
-        run_in(abandoned, waits(reader))
-        abandoned.close()
-
-    leave_behind()
-    gc.collect()  # the descriptors are gone then: the fixture of all tests looks
-    assert "Task was destroyed" in caplog.text
 
 
 async def test_a_reader_that_is_dropped_is_out_of_the_loop(loop):

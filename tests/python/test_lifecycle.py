@@ -47,18 +47,36 @@ READER_CALLS = [
     lambda reader: reader.fileno(),
     next,
 ]
+TAP_CALLS = [
+    lambda tap: tap.recv(),
+    lambda tap: tap.recv_tagged(),
+    lambda tap: tap.next(),
+    lambda tap: tap.lost(),
+    lambda tap: tap.info(),
+    lambda tap: tap.stats(),
+    lambda tap: tap.peers(),
+    next,
+]
 
 
-def test_what_is_closed_is_closed(ring):
+@pytest.fixture
+def handles(ring):
+    """A Tap, a Reader and a Writer of one ring, each with its calls."""
     writer, reader = ring
-    for handle, calls in ((reader, READER_CALLS), (writer, WRITER_CALLS)):
+    with ringcast.Tap(writer.handle) as tap:
+        yield (tap, TAP_CALLS), (reader, READER_CALLS), (writer, WRITER_CALLS)
+
+
+def test_what_is_closed_is_closed(handles):
+    for handle, calls in handles:
+        assert "open" in repr(handle) and not handle.closed
         handle.close()
         handle.close()
         assert handle.closed and "closed" in repr(handle)
         for call in [*calls, lambda handle: handle.__enter__()]:
-            with pytest.raises(ValueError, match="is closed"):
+            with pytest.raises(ValueError, match=f"the {type(handle).__name__} is closed"):
                 call(handle)
-        assert handle.capacity == 1 << 20
+    assert all(handle.capacity == 1 << 20 for handle, _ in handles[1:])
 
 
 def test_leaving_the_block_closes():
@@ -271,19 +289,18 @@ def outcomes(calls, handle):
     return results
 
 
-def test_a_forked_child_is_told_so(ring):
-    writer, reader = ring
-
+def test_a_forked_child_is_told_so(handles):
     def child():
-        found = outcomes(WRITER_CALLS, writer), outcomes(READER_CALLS, reader)
-        writer.close()
-        reader.close()
-        return found, writer.closed and reader.closed
+        found = [set(outcomes(calls, handle)) for handle, calls in handles]
+        for handle, _ in handles:
+            handle.close()
+        return found, all(handle.closed for handle, _ in handles)
 
-    (of_writer, of_reader), closed = in_a_fork(child)
-    assert set(of_writer) == set(of_reader) == {ringcast.ForkedError} and closed
+    found, closed = in_a_fork(child)
+    assert found == [{ringcast.ForkedError}] * 3 and closed
+    (tap, _), (reader, _), (writer, _) = handles
     writer.send({"a": 1}, 0)
-    assert reader.recv(0) == {"a": 1} and len(writer.readers()) == 1
+    assert reader.recv(0) == tap.recv(0) == {"a": 1} and len(writer.readers()) == 1
 
 
 def test_a_frame_that_a_forked_child_drops_stays_the_parents(ring, monkeypatch):

@@ -8,7 +8,6 @@ import threading
 import numpy as np
 import pytest
 from peers import WATCHDOG, attach, detach, receive_all
-from test_lifecycle import in_a_fork, outcomes
 
 import ringcast
 
@@ -151,36 +150,6 @@ def test_iterating_over_a_tap_ends_with_the_writer(tapped):
     assert list(tap) == [1, 2]
     with pytest.raises(ringcast.WriterGone):
         tap.recv(0)
-
-
-TAP_CALLS = [
-    lambda tap: tap.recv(),
-    lambda tap: tap.recv_tagged(),
-    lambda tap: tap.next(),
-    lambda tap: tap.lost(),
-    lambda tap: tap.info(),
-    lambda tap: tap.stats(),
-    lambda tap: tap.peers(),
-    next,
-]
-
-
-def test_a_tap_that_is_closed_says_so(tapped):
-    _, _, tap = tapped
-    assert "open" in repr(tap) and not tap.closed
-    tap.close()
-    tap.close()
-    assert "closed" in repr(tap) and tap.closed
-    for call in [*TAP_CALLS, lambda tap: tap.__enter__()]:
-        with pytest.raises(ValueError, match="the Tap is closed"):
-            call(tap)
-
-
-def test_a_tap_is_of_no_use_in_a_forked_child(tapped):
-    writer, _, tap = tapped
-    assert set(in_a_fork(lambda: outcomes(TAP_CALLS, tap))) == {ringcast.ForkedError}
-    writer.send(1, 0)
-    assert tap.recv(0) == 1
 
 
 def test_what_is_no_handle_is_refused_by_a_tap(tapped):

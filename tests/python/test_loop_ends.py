@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits in an event loop whose descriptor is lost, whose owner is collected, and of which a fork has a copy."""
+"""Waits in an event loop whose descriptor is lost, whose owner goes to another loop or is collected, and of which a
+fork has a copy."""
 
 import asyncio
 import ctypes
@@ -11,7 +12,7 @@ import struct
 import threading
 
 import pytest
-from loops import LOOPS, is_out_of, waits
+from loops import LOOPS, is_out_of, new_loop, run, run_in, waits
 from peers import in_a_forked_child
 from test_asend import drain_until, fill, start
 
@@ -117,6 +118,61 @@ async def test_so_do_those_that_wait_for_room_in_their_order(loop, waiting, call
     await waits(writer, 2)
     assert await drain_until(reader, second) == ["first", "second"]
     await first
+
+
+# ---- Loops come and go -------------------------------------------------------------------------------------------
+
+either_side = pytest.mark.parametrize("side", ["reader", "writer"])
+
+
+def begin(side, writer, reader, value):
+    """A call that waits, and what it waits on."""
+    if side == "reader":
+        return reader.arecv(), reader
+    fill(writer)
+    return writer.asend(value), writer
+
+
+@either_side
+def test_one_goes_from_loop_to_loop(loop, side):
+    first, second = new_loop(loop), new_loop("asyncio")
+
+    async def wait_and_receive(number):
+        call, owner = begin(side, writer, reader, number)
+        task = start(call)
+        await waits(owner)
+        if side == "writer":
+            return await drain_until(reader, task)
+        writer.send(number)
+        return [await task]
+
+    with ringcast.Writer(1 << 12) as writer, ringcast.Reader(writer.handle) as reader:
+        for number, each in enumerate([first, first, second, first, second]):
+            assert run_in(each, wait_and_receive(number)) == [number]
+        first.close()  # while one is registered there
+        second.close()
+        assert run(loop, wait_and_receive(6)) == [6]
+
+
+@either_side
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_wait_that_was_given_up_with_its_loop_leaves_nothing(loop, side, caplog):
+    def leave_behind():
+        abandoned = new_loop(loop)
+        writer = ringcast.Writer(1 << 12)
+        reader = ringcast.Reader(writer.handle)
+        tasks, owner = [], None
+        for number in range(1 if side == "reader" else 2):
+            call, owner = begin(side, writer, reader, number)
+            tasks.append(abandoned.create_task(call))
+        run_in(abandoned, waits(owner, len(tasks)))
+        abandoned.close()
+        if side == "writer":
+            reader.close()
+
+    leave_behind()
+    gc.collect()  # the descriptors are gone then: the fixture of all tests looks
+    assert "Task was destroyed" in caplog.text
 
 
 # ---- The owner is collected --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 import values
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keeping import LOOKS, TENSOR_LOOKS, address, check_look
 from needs import needs_torch, torch
 from test_lifecycle import in_a_fork
 
@@ -65,10 +66,6 @@ def lent():
     return ringcast.recycling().lent
 
 
-def address(value):
-    return value.ctypes.data if isinstance(value, np.ndarray) else value.data_ptr()
-
-
 KINDS = [pytest.param(lambda size: np.full(size, 7, np.uint8), id="numpy")]
 if torch:
     KINDS.append(pytest.param(lambda size: torch.full((size,), 7, dtype=torch.uint8), id="torch"))
@@ -109,52 +106,19 @@ def test_small_arrays_are_none_of_its_business(large, make):
     assert ringcast.recycling().fresh == before.fresh + 1
 
 
-def test_whatever_looks_at_an_array_keeps_its_memory(large):
-    looks = [
-        lambda array: array[500_000:],
-        lambda array: array.view(np.uint16).reshape(2, -1)[1],
-        memoryview,
-        lambda array: memoryview(array)[10:],
-        np.asarray,
-        lambda array: array.data,
-        lambda array: array.__array_interface__ and array,
-        lambda array: array.T[::-2],
-    ]
-    if torch:
-        looks += [torch.from_numpy, lambda array: torch.from_numpy(array)[5:], torch.from_dlpack]
-    for look in looks:
-        before = lent()
-        kept = look(large(np.full(1_000_000, 7, np.uint8)))
-        others = [large(np.full(1_000_000, 9, np.uint8)) for _ in range(3)]
-        gc.collect()
-        assert set(bytes(kept)) if isinstance(kept, memoryview) else kept.max() == kept.min()
-        assert lent() > before and all(int(other.sum()) == 9_000_000 for other in others)
-        del kept, others
-        assert lent() == before
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_whatever_looks_at_an_array_keeps_its_memory(large, look):
+    before = lent()
+    check_look(large, look, np.full(1_000_000, 7, np.uint8), np.full(1_000_000, 9, np.uint8))
+    assert lent() == before
 
 
 @needs_torch
-def test_whatever_looks_at_a_tensor_keeps_its_memory(large):
-    for look in [
-        lambda tensor: tensor[500_000:],
-        lambda tensor: tensor.view(torch.int16).reshape(2, -1)[1],
-        lambda tensor: tensor.untyped_storage(),
-        lambda tensor: tensor.numpy(),
-        lambda tensor: memoryview(tensor.numpy()),
-        lambda tensor: tensor.detach(),
-        np.from_dlpack,
-        torch.utils.dlpack.to_dlpack,
-        lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
-    ]:
-        before = lent()
-        kept = look(large(torch.full((1_000_000,), 7, dtype=torch.uint8)))
-        others = [large(torch.full((1_000_000,), 9, dtype=torch.uint8)) for _ in range(3)]
-        gc.collect()
-        assert lent() > before and all(int(other.sum()) == 9_000_000 for other in others)
-        if isinstance(kept, torch.Tensor):
-            assert kept.max() == kept.min()
-        del kept, others
-        assert lent() == before
+@pytest.mark.parametrize("look", TENSOR_LOOKS.values(), ids=TENSOR_LOOKS)
+def test_whatever_looks_at_a_tensor_keeps_its_memory(large, look):
+    before = lent()
+    check_look(large, look, torch.full((1_000_000,), 7).byte(), torch.full((1_000_000,), 9).byte())
+    assert lent() == before
 
 
 @needs_torch
@@ -390,36 +354,6 @@ def test_forks_while_another_thread_receives_do_not_hang(large):
     finally:
         stop.set()
         thread.join()
-
-
-LIVES_ON = """
-import atexit, sys
-import numpy as np, ringcast
-kind = sys.argv[1] if len(sys.argv) > 1 else ""
-class Late:
-    def __del__(self): self.array = None
-with ringcast.Writer(1 << 23) as writer, ringcast.Reader(writer.handle) as reader:
-    for value in VALUES:
-        writer.send(value)
-        sys.late = late = Late()
-        late.array = reader.recv()
-        sys.modules["late" + str(id(late))] = late
-        atexit.register(lambda late=late: late.array)
-print("done")
-"""
-
-
-def test_arrays_that_outlive_the_module_do_no_harm():
-    # Without a finalizer's order to rely on: some die before the module, some with the interpreter.
-    result = run(LIVES_ON.replace("VALUES", "[np.zeros(1 << 17), {'a': np.zeros(1 << 18)}, [np.zeros(1 << 18)]]"))
-    assert (result.returncode, result.stdout.split(), result.stderr) == (0, ["done"], "")
-
-
-@needs_torch
-def test_tensors_that_outlive_the_module_do_no_harm():
-    code = "import torch" + LIVES_ON.replace("VALUES", "[torch.zeros(1 << 18), {'a': torch.zeros(1 << 18)}]")
-    result = run(code)
-    assert (result.returncode, result.stdout.split(), result.stderr) == (0, ["done"], "")
 
 
 def test_an_array_is_freed_with_its_last_reference(large):

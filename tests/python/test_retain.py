@@ -5,7 +5,6 @@ All results are the same where nothing can be kept, as with RINGCAST_DISABLE=ret
 
 import copy
 import decimal
-import gc
 import os
 import pickle
 import random
@@ -17,7 +16,21 @@ import time
 import numpy as np
 import pytest
 import values
-from keeping import KEEPS, MIB, address, is_free, is_kept, is_some, keeping, some, teach, tensor
+from keeping import (
+    KEEPS,
+    LOOKS,
+    MIB,
+    TENSOR_LOOKS,
+    address,
+    check_look,
+    is_free,
+    is_kept,
+    is_some,
+    keeping,
+    some,
+    teach,
+    tensor,
+)
 from needs import needs_torch, torch
 from peers import WATCHDOG
 from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_frame
@@ -236,40 +249,6 @@ def test_what_is_retained_and_dropped_at_random_stays_as_it_is():
 
 
 # ---- What looks at it ------------------------------------------------------------------------------------------------
-
-LOOKS = {
-    "slice": lambda array: array[10:],
-    "other type": lambda array: array.view(np.uint16).reshape(2, -1)[1],
-    "memoryview": lambda array: memoryview(array)[10:],
-    "data": lambda array: array.data,
-    "steps back": lambda array: array[::-2],
-    "frombuffer": lambda array: np.frombuffer(array, np.uint8),
-}
-TENSOR_LOOKS = {
-    "slice": lambda tensor: tensor[10:],
-    "other type": lambda tensor: tensor.view(torch.int16).reshape(2, -1)[1],
-    "numpy": lambda tensor: tensor.numpy()[5:],
-    "memoryview": lambda tensor: memoryview(tensor.numpy()),
-    "detach": lambda tensor: tensor.detach(),
-    "storage": lambda tensor: tensor.untyped_storage(),
-    "from_dlpack": np.from_dlpack,
-    "to_dlpack": lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
-    "parameter": lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
-}
-if torch:
-    LOOKS |= {"from_numpy": torch.from_numpy, "its slice": lambda array: torch.from_numpy(array)[5:]}
-
-
-def check_look(link, look, sevens, nines):
-    kept = look(link(sevens))
-    for _ in range(20):  # so that its place would be used again
-        assert int(link(nines)[0]) == 9
-    gc.collect()
-    if type(kept).__name__ == "PyCapsule":
-        kept = torch.from_dlpack(kept)
-    if torch and isinstance(kept, torch.UntypedStorage):
-        kept = torch.tensor([], dtype=torch.uint8).set_(kept)
-    assert set(bytes(kept) if isinstance(kept, memoryview) else np.asarray(kept).view(np.uint8).ravel()) == {7}
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)

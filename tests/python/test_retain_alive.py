@@ -252,10 +252,10 @@ import atexit, sys
 import numpy as np, ringcast
 class Late:
     def __del__(self): self.array = None
-with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, retain=True) as reader:
+with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, retain=RETAIN) as reader:
     for value in VALUES:
         writer.send(value)
-        late = Late()
+        sys.late = late = Late()
         late.array = reader.recv()
         sys.modules["late" + str(id(late))] = late
         atexit.register(lambda late=late: late.array)
@@ -263,11 +263,12 @@ print("done")
 """
 
 
+@pytest.mark.parametrize("retain", [True, False])  # else its memory is of what was received earlier
 @pytest.mark.parametrize("module", ["numpy", pytest.param("torch", marks=needs_torch)])
-def test_what_outlives_the_module_does_no_harm(module):
-    made = "[MODULE.zeros(1 << 18), {'a': MODULE.zeros(1 << 19)}, MODULE.ones(1 << 18), MODULE.ones(1 << 19)]"
+def test_what_outlives_the_module_does_no_harm(module, retain):
+    made = "[MODULE.zeros(1 << 18), {'a': MODULE.zeros(1 << 19)}, [MODULE.ones(1 << 18)], MODULE.ones(1 << 19)]"
     code = "import MODULE" + LIVES_ON.replace("VALUES", made)
-    code = code.replace("MODULE", module)
+    code = code.replace("MODULE", module).replace("RETAIN", str(retain))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WATCHDOG, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
