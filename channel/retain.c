@@ -36,12 +36,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "shm/holdoff.h"
 #include "shm/private_map.h"
 #include "shm/error.h"
 
 /* A frame ends well if the caller releases it in time, with at most one page in MOST_WRITTEN modified. After a frame
- * that did not, the reader skips LEAST_SKIP frames, and twice as many after each further one, until WELL frames in a
- * row ended well. */
+ * that did not, the reader skips LEAST_SKIP frames and more (shm/holdoff.h), until WELL frames in a row ended well. */
 #define LEAST_SKIP   4u
 #define MOST_SKIP    1024u
 #define WELL         16u
@@ -68,7 +68,7 @@ struct rc_retainer {
   /* For the reader's thread alone. */
   uint64_t held;    /* bytes of spill memory of RETAINED and RELEASED frames */
   uint64_t spilled; /* bytes of all frames in spill memory so far */
-  uint32_t skip, skips, well;
+  struct rc_holdoff holdoff;
 };
 
 /* ---- All retainers, for forks ----------------------------------------------------------------------------------- */
@@ -162,17 +162,11 @@ void rc_retainer_put(struct rc_retainer *retainer) {
 
 void rc_retainer_count(struct rc_retainer *retainer, uint64_t bytes) {
   retainer->spilled += bytes;
-  retainer->skip -= retainer->skip > 0;
+  rc_holdoff_permits(&retainer->holdoff); /* counts this frame, if frames are skipped */
 }
 
 static void learn(struct rc_retainer *retainer, bool well) {
-  if (well) {
-    if (++retainer->well >= WELL) retainer->skips = 0;
-    return;
-  }
-  retainer->well = 0;
-  retainer->skips = retainer->skips == 0 ? LEAST_SKIP : retainer->skips < MOST_SKIP ? 2 * retainer->skips : MOST_SKIP;
-  retainer->skip = retainer->skips;
+  rc_holdoff_learn(&retainer->holdoff, well, LEAST_SKIP, MOST_SKIP, WELL);
 }
 
 /* ---- Retaining -------------------------------------------------------------------------------------------------- */
@@ -210,14 +204,14 @@ static int find_retainable(ringcast_reader *reader, const struct ringcast_frame 
   int result = rc_ring_look(&reader->ring, frame->position, found);
   if (result != 0) return result;
   if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;
-  bool can = retainer && retainer->skip == 0 && found->spilled && found->bytes == frame->bytes &&
+  bool can = retainer && retainer->holdoff.left == 0 && found->spilled && found->bytes == frame->bytes &&
              retainer->held + found->bytes <= reader->segment.spill.bytes / 4;
   return can ? 0 : -ENOTSUP;
 }
 
 /* The mapping was not free for this frame. The next frames may do no better. */
 static void skip_next(struct rc_retainer *retainer) {
-  if (retainer->skip == 0) retainer->skip = LEAST_SKIP;
+  if (retainer->holdoff.left == 0) retainer->holdoff.left = LEAST_SKIP;
 }
 
 static int fail_to_retain(const ringcast_reader *reader, const struct ringcast_frame *frame, int code) {
@@ -262,7 +256,9 @@ int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame 
   return 0;
 }
 
-int ringcast_reader_retains(const ringcast_reader *reader) { return reader->retainer && reader->retainer->skip == 0; }
+int ringcast_reader_retains(const ringcast_reader *reader) {
+  return reader->retainer && reader->retainer->holdoff.left == 0;
+}
 
 void ringcast_retained_release(ringcast_retained *retained) {
   if (!retained) return;

@@ -32,14 +32,14 @@
 #include "shm/error.h"
 #include "shm/os.h"
 
-#define MOST_CREDIT 8u
-#define YIELD_NS    ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
-#define LOST_NS     ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
-#define LEAST_SHUN  16u /* waits without yields after a loss, twice as many after each further loss, ... */
-#define MOST_SHUN   16384u
-#define KEPT        256u                 /* ... until this number of waits with yields had no loss */
-#define MOST_COST   ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
-#define LEAST_COST  ((int64_t)5 * 1000)
+#define MOST_CREDIT   8u
+#define YIELD_NS      ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
+#define LOST_NS       ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
+#define LEAST_HOLDOFF 16u                   /* waits without yields after a loss; see shm/holdoff.h */
+#define MOST_HOLDOFF  16384u
+#define WELL          256u                 /* waits with yields and without a loss */
+#define MOST_COST     ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
+#define LEAST_COST    ((int64_t)5 * 1000)
 
 /* Percent of a CPU for spinning when a message is due, by enum ringcast_wait_mode. */
 static const uint32_t percents[] = {
@@ -99,19 +99,11 @@ static bool should_spin(struct rc_waiter *waiter) {
 
 static bool should_yield(struct rc_waiter *waiter) {
   if (!waiter->may_yield || !waiter->oversubscribed || (waiter->credit == 0 && !waiter->spin_asked)) return false;
-  if (waiter->shunned == 0) return true;
-  waiter->shunned--;
-  return false;
+  return rc_holdoff_permits(&waiter->holdoff);
 }
 
 static void learn_of_yields(struct rc_waiter *waiter, bool lost) {
-  if (lost) {
-    waiter->shun = waiter->shun == 0 ? LEAST_SHUN : waiter->shun < MOST_SHUN ? 2 * waiter->shun : MOST_SHUN;
-    waiter->shunned = waiter->shun;
-    waiter->kept = 0;
-  } else if (waiter->shun != 0 && ++waiter->kept == KEPT) {
-    waiter->shun = waiter->kept = 0;
-  }
+  rc_holdoff_learn(&waiter->holdoff, !lost, LEAST_HOLDOFF, MOST_HOLDOFF, WELL);
 }
 
 /* came: what the waiter waited for. A short timeout that passes says nothing for spinning. */
@@ -242,9 +234,7 @@ static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int
 static bool should_meet(struct rc_waiter *waiter, int64_t now, struct rc_window *out) {
   if (waiter->percent == 0 || waiter->oversubscribed || !rc_cadence_window(&waiter->cadence, now, waiter->percent, out))
     return false;
-  if (waiter->shunned == 0) return true;
-  waiter->shunned--;
-  return false;
+  return rc_holdoff_permits(&waiter->holdoff);
 }
 
 /* Sleeps until the window begins, and spins in it. */

@@ -12,6 +12,7 @@
 #include "ring/eventcount.h"
 #include "shm/cadence.h"
 #include "shm/cpu_wait.h"
+#include "shm/holdoff.h"
 #include "shm/process.h"
 
 /* The longest sleep. It limits how late a sleeper notices a death, which the library promises to tell within 100 ms, or
@@ -26,18 +27,16 @@ _Static_assert(RC_SLICE_NS + RC_CHECK_NS < (int64_t)100 * 1000 * 1000, "a death 
 struct rc_waiter {
   struct rc_eventcount *event; /* the event to sleep on */
   struct rc_cpus *cpus;
-  int64_t spin_ns;       /* 0: never spins */
-  uint32_t percent;      /* of a CPU: the budget for spinning when a message is due */
-  bool spin_asked;       /* by option or environment: each wait spins, whatever the credit */
-  bool may_yield;        /* when oversubscribed */
-  bool oversubscribed;   /* fewer CPUs than participants, at the last check */
-  uint32_t participants; /* at the last check; a dead reader counts until the writer removes it */
-  uint32_t uncounted;    /* 1: this waiter takes a CPU and is not counted in `participants` */
-  uint32_t credit;       /* up by one per wait that a spin ended or would have ended, else down by one */
-  int64_t wake_cost;     /* the estimated time of a wake-up */
-  uint32_t shunned;      /* waits still to come without yields or windows, and ... */
-  uint32_t shun;         /* ... how many, at the last loss of the CPU; 0: no recent loss */
-  uint32_t kept;         /* waits with yields or windows without a loss since */
+  int64_t spin_ns;           /* 0: never spins */
+  uint32_t percent;          /* of a CPU: the budget for spinning when a message is due */
+  bool spin_asked;           /* by option or environment: each wait spins, whatever the credit */
+  bool may_yield;            /* when oversubscribed */
+  bool oversubscribed;       /* fewer CPUs than participants, at the last check */
+  uint32_t participants;     /* at the last check; a dead reader counts until the writer removes it */
+  uint32_t uncounted;        /* 1: this waiter takes a CPU and is not counted in `participants` */
+  uint32_t credit;           /* up by one per wait that a spin ended or would have ended, else down by one */
+  int64_t wake_cost;         /* the estimated time of a wake-up */
+  struct rc_holdoff holdoff; /* of yields and windows, after one that lost the CPU */
   struct rc_cadence cadence;
   int64_t checked;           /* when `check` last returned -EAGAIN */
   uint64_t waits, sleeps;    /* counted */

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "tests/support/suite.h"
+#include "tests/support/frame_items.h"
 
 #define HEADER(field)       offsetof(struct ringcast_frame_header, field)
 #define ENTRY(index, field) (48 + 64 * (index) + offsetof(struct ringcast_frame_entry, field))
@@ -18,50 +18,38 @@
 enum { INT, STR, TENSOR, ZERO_D, EMPTY, INT4, OBJECT, PICKLE, NONE, BOOL, LEAF, POOL, LENT, PADDED, COUNT };
 
 static inline uint8_t *sample_new(size_t *out_bytes) {
+  static const uint8_t nested[] = {RINGCAST_TAG_LIST, 2, RINGCAST_TAG_PART, RINGCAST_TAG_NONE};
+  static const struct ringcast_dtype f32 = {2, 32, 1};
+  const struct ringcast_item items[COUNT] = {
+      [INT] = {KEY("int", 0), .kind = RINGCAST_ITEM_INT, .scalar.i = 42},
+      [STR] = {KEY("str", 0), .kind = RINGCAST_ITEM_STR, .data = "hello", .bytes = 5},
+      [TENSOR] = {KEY("tensor", RINGCAST_ITEM_SHA256), .kind = RINGCAST_ITEM_TENSOR, .data = "abcdefghijklmnopqrstuvw",
+                  .bytes = 24, .dtype = f32, .ndim = 2, .shape = {2, 3}, .hash = 0x0123456789abcdef},
+      [ZERO_D] = {KEY("zero", 0), .kind = RINGCAST_ITEM_TENSOR, .data = "abcdefgh", .bytes = 8, .dtype = {0, 64, 1}},
+      [EMPTY] = {KEY("empty", 0), .kind = RINGCAST_ITEM_TENSOR, .dtype = f32, .ndim = 2, .shape = {0, 3}},
+      [INT4] = {KEY("int4", 0), .kind = RINGCAST_ITEM_TENSOR, .data = "abc", .bytes = 3, .dtype = {0, 4, 1}, .ndim = 1,
+                .shape = {5}},
+      [OBJECT] = {KEY("object", 0), .kind = RINGCAST_ITEM_OBJECT, .data = nested, .bytes = sizeof nested,
+                  .scalar.i = PICKLE | (int64_t)1 << 32},
+      [PICKLE] = {.kind = RINGCAST_ITEM_PICKLE, .data = "no pickle", .bytes = 9},
+      [NONE] = {KEY("none", 0), .kind = RINGCAST_ITEM_NONE},
+      [BOOL] = {KEY("bool", 0), .kind = RINGCAST_ITEM_BOOL, .scalar.i = 1},
+      [LEAF] = {KEY("leaf", 0), .kind = RINGCAST_ITEM_LEAF},
+      [POOL] = {KEY("pool", RINGCAST_ITEM_CUDA), .kind = RINGCAST_ITEM_TENSOR, .dtype = f32,
+                .placement = RINGCAST_PLACEMENT_POOL, .device_offset = 512},
+      [LENT] = {KEY("more", RINGCAST_ITEM_CUDA), .kind = RINGCAST_ITEM_TENSOR, .dtype = f32,
+                .placement = RINGCAST_PLACEMENT_POOL, .device_offset = 4},
+      [PADDED] = {KEY("padded", RINGCAST_ITEM_PADDED), .kind = RINGCAST_ITEM_TENSOR, .data = "abcde", .bytes = 5,
+                  .dtype = {1, 4, 1}, .ndim = 1, .shape = {5}},
+  };
   struct ringcast_frame_plan plan = {0};
   struct ringcast_frame_builder builder;
-  struct ringcast_tensor tensor = {
-      .data = "abcdefghijklmnopqrstuvw", .dtype = {2, 32, 1}, .ndim = 2, .shape = (int64_t[]){2, 3}};
-  struct ringcast_tensor zero_d = {.data = "abcdefgh", .dtype = {0, 64, 1}};
-  struct ringcast_tensor empty = {.dtype = {2, 32, 1}, .ndim = 2, .shape = (int64_t[]){0, 3}};
-  static const uint8_t nested[] = {RINGCAST_TAG_LIST, 2, RINGCAST_TAG_PART, RINGCAST_TAG_NONE};
-  struct ringcast_tensor device = {.dtype = {2, 32, 1}, .flags = RINGCAST_ITEM_CUDA};
-  struct ringcast_tensor int4 = {.data = "abc", .dtype = {0, 4, 1}, .ndim = 1, .shape = (int64_t[]){5}};
-  struct ringcast_tensor padded = {
-      .data = "abcde", .dtype = {1, 4, 1}, .ndim = 1, .shape = (int64_t[]){5}, .flags = RINGCAST_ITEM_PADDED};
-  ringcast_plan_item(&plan, 3, 0);
-  ringcast_plan_item(&plan, 3, 5);
-  ringcast_plan_tensor(&plan, 6, 2, 24);
-  ringcast_plan_tensor(&plan, 4, 0, 8);
-  ringcast_plan_tensor(&plan, 5, 2, 0);
-  ringcast_plan_tensor(&plan, 4, 1, 3);
-  ringcast_plan_item(&plan, 6, sizeof nested);
-  ringcast_plan_item(&plan, 0, 9);
-  ringcast_plan_item(&plan, 4, 0);
-  ringcast_plan_item(&plan, 4, 0);
-  ringcast_plan_item(&plan, 4, 0);
-  ringcast_plan_device_tensor(&plan, 4, 0);
-  ringcast_plan_device_tensor(&plan, 4, 0);
-  ringcast_plan_tensor(&plan, 6, 1, 5);
+  for (int i = 0; i < COUNT; i++) item_plan(&plan, &items[i]);
   size_t bytes = ringcast_plan_bytes(&plan);
   uint8_t *frame = malloc(bytes);
   ck_assert_int_eq(ringcast_build_begin(&builder, frame, bytes, &plan, RINGCAST_ROOT_DICT, 5), 0);
   ck_assert_int_eq(ringcast_build_device(&builder, 1, 2, 3), 0);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "int", 3, 42), 0);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "str", 3, "hello", 5, 0, NULL), 0);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "tensor", 6, &tensor), 0);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "zero", 4, &zero_d), 0);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "empty", 5, &empty), 0);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "int4", 4, &int4), 0);
-  ck_assert_int_eq(ringcast_build_object(&builder, "object", 6, nested, sizeof nested, PICKLE, 1, NULL), 0);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_PICKLE, NULL, 0, "no pickle", 9, 0, NULL), 0);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_NONE, "none", 4, 0), 0);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_BOOL, "bool", 4, 1), 0);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_LEAF, "leaf", 4, 0), 0);
-  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "pool", 4, &device, 512), 0);
-  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "more", 4, &device, 4), 0);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "padded", 6, &padded), 0);
-  ck_assert_int_eq(ringcast_build_hash(&builder, TENSOR, RINGCAST_ITEM_SHA256, 0x0123456789abcdef), 0);
+  for (int i = 0; i < COUNT; i++) ck_assert_int_eq(item_build(&builder, &items[i]), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, out_bytes), 0);
   ck_assert_uint_eq(*out_bytes, bytes);
   return frame;

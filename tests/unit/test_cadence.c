@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a waiter learns of the times at which messages come, and which windows it spins in. */
+/* What a waiter learns of the times at which messages come, and which windows it spins in. (That the waiter keeps its
+ * budget, and what irregular gaps cost, is in test_wait_pace.) */
 #include "shm/cadence.h"
 
 #include "tests/support/suite.h"
@@ -49,13 +50,6 @@ TEST(a_few_gaps_must_be_known) {
   ck_assert(rc_cadence_window(&cadence, now, 5, &window));
 }
 
-TEST(irregular_gaps_have_no_window) {
-  for (int i = 0; i < 200; i++) {
-    come_after((10 + i * 7919 % 31) * MS);
-    ck_assert(!rc_cadence_window(&cadence, now, 5, &window));
-  }
-}
-
 TEST(a_pause_moves_little_and_a_new_cadence_is_learnt_soon) {
   come(20, 10 * MS, 20);
   int64_t gap = cadence.gap;
@@ -78,26 +72,6 @@ TEST(a_burst_counts_as_its_first_message) {
   }
   ck_assert_int_gt(cadence.gap, 9 * MS);
   ck_assert(rc_cadence_window(&cadence, now, 5, &window));
-}
-
-/* Whatever comes, and even if no window catches its message. */
-TEST(the_budget_holds_on_average) {
-  for (uint32_t percent = 0; percent <= 25; percent += 5) {
-    begin();
-    int64_t spun = 0, since = now;
-    for (int i = 0; i < 2000; i++) {
-      if (rc_cadence_window(&cadence, now, percent, &window)) {
-        int64_t from = window.wake > now ? window.wake : now;
-        ck_assert_int_ge(window.until, from);
-        rc_cadence_spun(&cadence, window.until - from);
-        spun += window.until - from;
-      }
-      come_after(10 * MS + 10 * MS * (i / 200) * dither(i) / 100000);
-    }
-    ck_assert_int_le(spun, (now - since) / 100 * percent + 4 * MS);
-    if (percent == 0) ck_assert_int_eq(spun, 0);
-    else ck_assert_int_gt(spun, 0);
-  }
 }
 
 /* One wait for a message that comes at `due`, where sleeps end `late`. True: spun or woken for it in vain. */

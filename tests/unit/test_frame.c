@@ -2,10 +2,8 @@
 /* Frames: what is built is what is read, in exactly the bytes of the plan, and what can't be built is refused. */
 #include <errno.h>
 
-#include "ringcast/object.h"
-#include "tests/support/suite.h"
+#include "tests/support/frame_items.h"
 
-static const uint32_t HASHES = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
 static const struct ringcast_dtype U8 = {1, 8, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
 
 static const uint8_t NESTED[] = {RINGCAST_TAG_LIST, 2, RINGCAST_TAG_PART, RINGCAST_TAG_NONE};
@@ -15,65 +13,6 @@ static uint64_t seed = 0x2545f4914f6cdd1du;
 static uint64_t random_below(uint64_t bound) {
   seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
   return (seed * 0x9e3779b97f4a7c15u >> 16) % bound;
-}
-
-/* One entry's content, to be planned, built and compared with what is read. */
-struct content {
-  uint16_t kind;
-  bool keyed;
-  char key[24];
-  size_t key_bytes;
-  uint32_t flags;
-  uint8_t data[200];
-  uint64_t bytes;
-  union {
-    int64_t i;
-    double f;
-  } scalar;
-  uint64_t hash;
-  struct ringcast_dtype dtype;
-  int32_t ndim;
-  int64_t shape[RINGCAST_MAX_NDIM];
-};
-
-static const char *key_of(const struct content *content) { return content->keyed ? content->key : NULL; }
-
-static struct ringcast_tensor tensor_of(const struct content *content) {
-  return (struct ringcast_tensor){.data = content->data,
-                                  .dtype = content->dtype,
-                                  .ndim = content->ndim,
-                                  .shape = content->shape,
-                                  .flags = content->flags & ~HASHES};
-}
-
-static void plan(struct ringcast_frame_plan *plan, const struct content *content) {
-  if (content->kind == RINGCAST_ITEM_TENSOR)
-    ringcast_plan_tensor(plan, content->key_bytes, content->ndim, content->bytes);
-  else ringcast_plan_item(plan, content->key_bytes, content->bytes);
-}
-
-static int build(struct ringcast_frame_builder *builder, const struct content *content) {
-  struct ringcast_tensor tensor = tensor_of(content);
-  const char *key = key_of(content);
-  switch (content->kind) {
-  case RINGCAST_ITEM_TENSOR: {
-    int rc = ringcast_build_tensor(builder, key, content->key_bytes, &tensor);
-    if (rc < 0 || !(content->flags & HASHES)) return rc;
-    return ringcast_build_hash(builder, builder->next - 1, content->flags & HASHES, content->hash);
-  }
-  case RINGCAST_ITEM_OBJECT: /* what its parts are does not matter here */
-    return ringcast_build_object(builder, key, content->key_bytes, content->data, content->bytes, 0,
-                                 (uint32_t)((uint64_t)content->scalar.i >> 32), NULL);
-  case RINGCAST_ITEM_FLOAT: return ringcast_build_float(builder, key, content->key_bytes, content->scalar.f);
-  case RINGCAST_ITEM_NONE:
-  case RINGCAST_ITEM_BOOL:
-  case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_LEAF:
-    return ringcast_build_scalar(builder, content->kind, key, content->key_bytes, content->scalar.i);
-  default:
-    return ringcast_build_data(builder, content->kind, key, content->key_bytes, content->data, content->bytes,
-                               content->flags, NULL);
-  }
 }
 
 /* A frame's memory as the ring lends it: 16 bytes into a line, full of an earlier frame's bytes, and not one longer. */
@@ -86,104 +25,111 @@ static uint8_t *memory_new(uint64_t bytes, uint8_t stale) {
 
 static void memory_free(uint8_t *memory) { free(memory - 16); }
 
-static uint8_t *frame_new(const struct content *contents, uint32_t count, enum ringcast_root root, uint8_t stale,
+static uint8_t *frame_new(const struct ringcast_item *items, uint32_t count, enum ringcast_root root, uint8_t stale,
                           size_t *out_bytes) {
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder;
-  for (uint32_t i = 0; i < count; i++) plan(&sum, &contents[i]);
+  for (uint32_t i = 0; i < count; i++) item_plan(&sum, &items[i]);
   uint8_t *memory = memory_new(ringcast_plan_bytes(&sum), stale);
   ck_assert_int_eq(ringcast_build_begin(&builder, memory, ringcast_plan_bytes(&sum), &sum, root, 0xfeedu), 0);
-  for (uint32_t i = 0; i < count; i++) ck_assert_int_eq(build(&builder, &contents[i]), 0);
+  for (uint32_t i = 0; i < count; i++) ck_assert_int_eq(item_build(&builder, &items[i]), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, out_bytes), 0);
   ck_assert_uint_eq(*out_bytes, ringcast_plan_bytes(&sum));
   return memory;
 }
 
-static void item_compare(const struct ringcast_item *item, const struct content *content) {
+static void item_compare(const struct ringcast_item *found, const struct ringcast_item *built) {
+  ck_assert_uint_eq(found->kind, built->kind);
+  ck_assert_uint_eq(found->flags, built->flags);
+  ck_assert_int_eq(found->key != NULL, built->key != NULL);
+  ck_assert_uint_eq(found->key_bytes, built->key_bytes);
+  if (found->key_bytes > 0) ck_assert_mem_eq(found->key, built->key, built->key_bytes);
+  ck_assert_uint_eq(found->bytes, built->bytes);
+  ck_assert_ptr_nonnull(found->data);
+  if (found->bytes > 0) ck_assert_mem_eq(found->data, built->data, built->bytes);
+  ck_assert_int_eq(found->scalar.i, built->scalar.i);
+  ck_assert_uint_eq(found->hash, built->hash);
+  ck_assert_mem_eq(&found->dtype, &built->dtype, sizeof found->dtype);
+  ck_assert_int_eq(found->ndim, built->ndim);
   int64_t stride = 1;
-  ck_assert_uint_eq(item->kind, content->kind);
-  ck_assert_uint_eq(item->flags, content->flags | (content->keyed ? RINGCAST_ITEM_KEYED : 0));
-  ck_assert_int_eq(item->key != NULL, content->keyed);
-  ck_assert_uint_eq(item->key_bytes, content->key_bytes);
-  if (item->key_bytes > 0) ck_assert_mem_eq(item->key, content->key, content->key_bytes);
-  ck_assert_uint_eq(item->bytes, content->bytes);
-  ck_assert_ptr_nonnull(item->data);
-  if (item->bytes > 0) ck_assert_mem_eq(item->data, content->data, content->bytes);
-  ck_assert_int_eq(item->scalar.i, content->scalar.i);
-  ck_assert_uint_eq(item->hash, content->hash);
-  ck_assert_mem_eq(&item->dtype, &content->dtype, sizeof item->dtype);
-  ck_assert_int_eq(item->ndim, content->ndim);
-  for (int32_t i = item->ndim; i-- > 0;) {
-    ck_assert_int_eq(item->shape[i], content->shape[i]);
-    ck_assert_int_eq(item->strides[i], stride);
-    if (item->shape[i] > 0) stride *= item->shape[i];
+  for (int32_t i = found->ndim; i-- > 0;) {
+    ck_assert_int_eq(found->shape[i], built->shape[i]);
+    ck_assert_int_eq(found->strides[i], stride);
+    if (found->shape[i] > 0) stride *= found->shape[i];
   }
-  ck_assert_uint_eq((uintptr_t)item->data % (item->kind == RINGCAST_ITEM_TENSOR ? 64 : 8), 0);
+  ck_assert_uint_eq((uintptr_t)found->data % (found->kind == RINGCAST_ITEM_TENSOR ? 64 : 8), 0);
 }
 
-static void round_trip(const struct content *contents, uint32_t count, enum ringcast_root root) {
+static void round_trip(const struct ringcast_item *items, uint32_t count, enum ringcast_root root) {
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
   size_t bytes, again;
-  uint8_t *frame = frame_new(contents, count, root, 0xaa, &bytes);
+  uint8_t *frame = frame_new(items, count, root, 0xaa, &bytes);
   ck_assert_int_eq(ringcast_frame_open(&reader, frame, bytes), 0);
   ck_assert_uint_eq(reader.tag, 0xfeedu);
   ck_assert_uint_eq(reader.root, root);
   ck_assert_uint_eq(reader.count, count);
   for (uint32_t i = 0; i < count; i++) {
     ck_assert_int_eq(ringcast_frame_item(&reader, i, &item), 0);
-    item_compare(&item, &contents[i]);
+    item_compare(&item, &items[i]);
   }
   ck_assert_int_eq(ringcast_frame_item(&reader, count, &item), -ENOENT);
   ck_assert_int_eq(ringcast_frame_item(&reader, UINT32_MAX, &item), -ENOENT);
 
   /* Nothing of what stood in the memory before is left. */
-  uint8_t *other = frame_new(contents, count, root, 0x55, &again);
+  uint8_t *other = frame_new(items, count, root, 0x55, &again);
   ck_assert_uint_eq(again, bytes);
   ck_assert_mem_eq(other, frame, bytes);
   memory_free(frame), memory_free(other);
 }
 
-static void content_random(struct content *content, bool keyed) {
+enum { MOST = 24, MOST_KEY = 24, MOST_DATA = 200 };
+
+/* With a key and data in memory of its own. */
+static void item_random(struct ringcast_item *item, char *key, uint8_t *data) {
   static const struct ringcast_dtype dtypes[] = {{1, 8, 1}, {4, 16, 1}, {2, 32, 1}, {0, 64, 1}, {5, 128, 1}, {0, 4, 1}};
-  *content = (struct content){.kind = (uint16_t)(1 + random_below(RINGCAST_ITEM_OBJECT)), .keyed = keyed};
-  if (keyed) content->key_bytes = random_below(sizeof content->key + 1);
-  for (size_t i = 0; i < content->key_bytes; i++) content->key[i] = (char)random_below(256);
-  for (size_t i = 0; i < sizeof content->data; i++) content->data[i] = (uint8_t)random_below(256);
-  switch (content->kind) {
+  *item = (struct ringcast_item){.kind = (uint16_t)(1 + random_below(RINGCAST_ITEM_OBJECT)), .data = data};
+  for (size_t i = 0; i < MOST_KEY; i++) key[i] = (char)random_below(256);
+  for (size_t i = 0; i < MOST_DATA; i++) data[i] = (uint8_t)random_below(256);
+  switch (item->kind) {
   case RINGCAST_ITEM_NONE: break;
-  case RINGCAST_ITEM_BOOL: content->scalar.i = (int64_t)random_below(2); break;
-  case RINGCAST_ITEM_LEAF: content->scalar.i = (int64_t)random_below(1000); break;
-  case RINGCAST_ITEM_INT: content->scalar.i = (int64_t)(random_below(1u << 30) * 0x123456789abcdefu); break;
-  case RINGCAST_ITEM_FLOAT: content->scalar.f = (double)random_below(1u << 30) / 1024.0 - 7.0; break;
+  case RINGCAST_ITEM_BOOL: item->scalar.i = (int64_t)random_below(2); break;
+  case RINGCAST_ITEM_LEAF: item->scalar.i = (int64_t)random_below(1000); break;
+  case RINGCAST_ITEM_INT: item->scalar.i = (int64_t)(random_below(1u << 30) * 0x123456789abcdefu); break;
+  case RINGCAST_ITEM_FLOAT: item->scalar.f = (double)random_below(1u << 30) / 1024.0 - 7.0; break;
   case RINGCAST_ITEM_TENSOR: {
-    content->dtype = dtypes[random_below(sizeof dtypes / sizeof *dtypes)];
-    content->ndim = (int32_t)random_below(4);
-    for (int32_t i = 0; i < content->ndim; i++) content->shape[i] = random_below(9) ? (int64_t)random_below(2) + 1 : 0;
-    content->flags =
-        (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY + (uint32_t)random_below(3) * RINGCAST_ITEM_SHA256;
-    if (content->flags & HASHES) content->hash = seed;
-    if (content->dtype.bits == 4 && random_below(2)) content->flags |= RINGCAST_ITEM_PADDED;
-    struct ringcast_tensor tensor = tensor_of(content);
-    ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &content->bytes), 0);
+    item->dtype = dtypes[random_below(sizeof dtypes / sizeof *dtypes)];
+    item->ndim = (int32_t)random_below(4);
+    for (int32_t i = 0; i < item->ndim; i++) item->shape[i] = random_below(9) ? (int64_t)random_below(2) + 1 : 0;
+    item->flags = (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY + (uint32_t)random_below(3) * RINGCAST_ITEM_SHA256;
+    if (item->flags & HASHES) item->hash = seed;
+    if (item->dtype.bits == 4 && random_below(2)) item->flags |= RINGCAST_ITEM_PADDED;
+    struct ringcast_tensor tensor = tensor_of(item);
+    ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &item->bytes), 0);
     break;
   }
-  case RINGCAST_ITEM_OBJECT:
-    content->bytes = random_below(sizeof content->data) + 1;
-    content->scalar.i = (int64_t)random_below(2) << 32;
+  case RINGCAST_ITEM_OBJECT: /* what its parts are does not matter here */
+    item->bytes = random_below(MOST_DATA) + 1;
+    item->scalar.i = (int64_t)random_below(2) << 32;
     break;
   default:
-    content->bytes = random_below(4) ? random_below(sizeof content->data + 1) : 0;
-    content->flags = (uint32_t)random_below(2) * RINGCAST_ITEM_READONLY;
+    item->bytes = random_below(4) ? random_below(MOST_DATA + 1) : 0;
+    item->flags = (uint32_t)random_below(2) * RINGCAST_ITEM_READONLY;
   }
+  if (random_below(4) == 0) return;
+  item->key = key;
+  item->key_bytes = random_below(MOST_KEY + 1);
+  item->flags |= RINGCAST_ITEM_KEYED;
 }
 
 TEST(random_frames_fill_their_plan_exactly) {
-  static struct content contents[24];
+  static struct ringcast_item items[MOST];
+  static char keys[MOST][MOST_KEY];
+  static uint8_t data[MOST][MOST_DATA];
   for (int round = 0; round < 2000; round++) {
-    uint32_t count = (uint32_t)random_below(25);
-    for (uint32_t i = 0; i < count; i++) content_random(&contents[i], random_below(4) != 0);
-    round_trip(contents, count, RINGCAST_ROOT_DICT);
+    uint32_t count = (uint32_t)random_below(MOST + 1);
+    for (uint32_t i = 0; i < count; i++) item_random(&items[i], keys[i], data[i]);
+    round_trip(items, count, RINGCAST_ROOT_DICT);
   }
 }
 
@@ -255,18 +201,18 @@ TEST(data_can_be_written_in_place) {
 }
 
 TEST(find_goes_by_the_whole_key_and_takes_the_first) {
-  struct content contents[] = {
+  const struct ringcast_item items[] = {
       {.kind = RINGCAST_ITEM_INT, .scalar.i = 0}, /* no item of the dict */
-      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "ab", .key_bytes = 2, .scalar.i = 1},
-      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "abc", .key_bytes = 3, .scalar.i = 2},
-      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "abd", .key_bytes = 3, .scalar.i = 3},
-      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "ab", .key_bytes = 2, .scalar.i = 4},
-      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "", .key_bytes = 0, .scalar.i = 5},
+      {.kind = RINGCAST_ITEM_INT, KEY("ab", 0), .scalar.i = 1},
+      {.kind = RINGCAST_ITEM_INT, KEY("abc", 0), .scalar.i = 2},
+      {.kind = RINGCAST_ITEM_INT, KEY("abd", 0), .scalar.i = 3},
+      {.kind = RINGCAST_ITEM_INT, KEY("ab", 0), .scalar.i = 4},
+      {.kind = RINGCAST_ITEM_INT, KEY("", 0), .scalar.i = 5},
   };
   struct ringcast_frame_reader reader;
   struct ringcast_item item = {.kind = 77};
   size_t bytes;
-  uint8_t *frame = frame_new(contents, 6, RINGCAST_ROOT_DICT, 0xaa, &bytes);
+  uint8_t *frame = frame_new(items, 6, RINGCAST_ROOT_DICT, 0xaa, &bytes);
   ck_assert_int_eq(ringcast_frame_open(&reader, frame, bytes), 0);
   ck_assert_int_eq(ringcast_frame_find(&reader, "a", 1, &item), -ENOENT);
   ck_assert_int_eq(ringcast_frame_find(&reader, "abx", 3, &item), -ENOENT);
@@ -281,7 +227,7 @@ TEST(find_goes_by_the_whole_key_and_takes_the_first) {
   ck_assert_int_eq(item.scalar.i, 5);
   memory_free(frame);
 
-  frame = frame_new(contents, 1, RINGCAST_ROOT_VALUE, 0xaa, &bytes);
+  frame = frame_new(items, 1, RINGCAST_ROOT_VALUE, 0xaa, &bytes);
   ck_assert_int_eq(ringcast_frame_open(&reader, frame, bytes), 0);
   ck_assert_int_eq(ringcast_frame_find(&reader, "", 0, &item), -ENOENT);
   memory_free(frame);

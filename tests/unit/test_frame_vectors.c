@@ -5,12 +5,9 @@
 #include <glob.h>
 #include <inttypes.h>
 
-#include "ringcast/object.h"
-#include "tests/support/suite.h"
+#include "tests/support/frame_items.h"
 
 enum { MOST_JSON = 8192, GOOD = 23, DAMAGED = 59 }; /* or more */
-
-static const uint32_t HASHES = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
 
 struct vector {
   const char *path;
@@ -199,44 +196,6 @@ static void means_what_its_json_says(const struct vector *vector) {
 TEST(a_stored_frame_means_what_its_json_says) { for_each_vector(false, means_what_its_json_says); }
 
 /* ---- Building --------------------------------------------------------------------------------------------------- */
-
-static void item_plan(struct ringcast_frame_plan *plan, const struct ringcast_item *item) {
-  if (item->placement != RINGCAST_PLACEMENT_INLINE) ringcast_plan_device_tensor(plan, item->key_bytes, item->ndim);
-  else if (item->kind == RINGCAST_ITEM_TENSOR) ringcast_plan_tensor(plan, item->key_bytes, item->ndim, item->bytes);
-  else ringcast_plan_item(plan, item->key_bytes, item->bytes);
-}
-
-static int tensor_build(struct ringcast_frame_builder *builder, const struct ringcast_item *item) {
-  struct ringcast_tensor tensor = {.data = item->data,
-                                   .dtype = item->dtype,
-                                   .ndim = item->ndim,
-                                   .shape = item->shape,
-                                   .strides = item->strides,
-                                   .flags = item->flags & ~(HASHES | RINGCAST_ITEM_KEYED)};
-  int rc = item->placement == RINGCAST_PLACEMENT_INLINE
-               ? ringcast_build_tensor(builder, item->key, item->key_bytes, &tensor)
-               : ringcast_build_device_tensor(builder, item->key, item->key_bytes, &tensor, item->device_offset);
-  if (rc < 0 || !(item->flags & HASHES)) return rc;
-  return ringcast_build_hash(builder, builder->next - 1, item->flags & HASHES, item->hash);
-}
-
-static int item_build(struct ringcast_frame_builder *builder, const struct ringcast_item *item) {
-  switch (item->kind) {
-  case RINGCAST_ITEM_TENSOR: return tensor_build(builder, item);
-  case RINGCAST_ITEM_FLOAT: return ringcast_build_float(builder, item->key, item->key_bytes, item->scalar.f);
-  case RINGCAST_ITEM_NONE:
-  case RINGCAST_ITEM_BOOL:
-  case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_LEAF:
-    return ringcast_build_scalar(builder, item->kind, item->key, item->key_bytes, item->scalar.i);
-  case RINGCAST_ITEM_OBJECT:
-    return ringcast_build_object(builder, item->key, item->key_bytes, item->data, item->bytes, (uint32_t)item->scalar.i,
-                                 (uint32_t)((uint64_t)item->scalar.i >> 32), NULL);
-  default:
-    return ringcast_build_data(builder, item->kind, item->key, item->key_bytes, item->data, item->bytes,
-                               item->flags & ~RINGCAST_ITEM_KEYED, NULL);
-  }
-}
 
 static void is_built_with_the_same_bytes(const struct vector *vector) {
   static uint8_t built[MOST_JSON];

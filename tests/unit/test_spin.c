@@ -142,7 +142,7 @@ TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
   for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
   ck_assert(!yields_in_a_wait(&target));
   target.waiter.credit = 1;
-  target.waiter.shunned = 0; /* the test may have lost the CPU itself */
+  target.waiter.holdoff.left = 0; /* the test may have lost the CPU itself */
   ck_assert(yields_in_a_wait(&target));
 }
 
@@ -162,10 +162,10 @@ TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time
   rc_os.yield = yield_at_once;
   do { /* again if the test itself loses the CPU */
     target.waiter.credit = 1;
-    target.waiter.shunned = 0;
+    target.waiter.holdoff.left = 0;
     ck_assert(yields_in_a_wait(&target));
-  } while (target.waiter.shun != 0);
-  ck_assert_int_eq(target.waiter.shunned, 0);
+  } while (target.waiter.holdoff.length != 0);
+  ck_assert_int_eq(target.waiter.holdoff.left, 0);
 }
 
 TEST(cpus_are_those_of_all_parties_together) {
