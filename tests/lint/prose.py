@@ -34,15 +34,15 @@ ALLOWED = {
     "README.md": (7.6, 2.6),
     "CONTRIBUTING.md": (7.0, 1.7),
     "CHANGELOG.md": (6.7, 2.4),
-    "tests/unit": (11.8, 5.2),
+    "tests/unit": (11.7, 5.2),
     "tests/process": (11.5, 6.4),
-    "tests/python": (11.6, 7.3),
+    "tests/python": (11.6, 6.6),
     "tests/support": (10.4, 2.1),
     "tests/fuzz": (14.1, 9.4),
     "tests/tools": (10.5, 0.0),
     "tests/lint": (14.8, 15.8),
     "tests/fake_cuda": (13.2, 6.1),
-    "tests/gpu": (11.4, 3.3),
+    "tests/gpu": (11.3, 3.1),
     "tests/compat": (11.7, 3.1),
 }
 
