@@ -236,17 +236,6 @@ TEST(no_page_fault_is_left_for_the_first_lap) {
   rc_memory_destroy(&memory);
 }
 
-TEST(what_the_environment_forbids_is_not_taken) {
-  struct rc_memory memory;
-  disable_too("hugetlb,shmem-huge");
-  ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_HUGETLB, &memory), -ENOSYS);
-  ck_assert_ptr_nonnull(strstr(rc_error_text(), "RINGCAST_DISABLE"));
-  ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory), -ENOSYS);
-  ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_AUTO, &memory), 0);
-  ck_assert_uint_eq(memory.memory, RINGCAST_MEMORY_PAGES);
-  rc_memory_destroy(&memory);
-}
-
 static int busy_left;
 
 static int busy_collapse(void *address, size_t bytes, int advice) {

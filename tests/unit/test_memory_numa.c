@@ -114,15 +114,6 @@ TEST(a_refusal_is_told_and_the_ring_is_made) {
   }
 }
 
-TEST(switched_off_by_the_environment_it_is_not_asked) {
-  use_fake_files(two_nodes);
-  setenv("RINGCAST_DISABLE", "numa", 1);
-  struct rc_memory memory = make(RINGCAST_MEMORY_AUTO, RINGCAST_NUMA_NODE, 1);
-  ck_assert_int_eq(asked.calls, 0);
-  ck_assert_uint_eq(memory.numa, RINGCAST_NUMA_NONE);
-  ck_assert_int_eq(memory.numa_error, -ENOSYS);
-}
-
 TEST(a_node_that_does_not_exist_is_an_error_that_says_where_to_find_those_that_do) {
   struct rc_memory memory;
   struct rc_memory_wish wish = {.numa = RINGCAST_NUMA_NODE, .node = 1};

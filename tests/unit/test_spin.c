@@ -208,12 +208,6 @@ TEST(more_than_1024_possible_cpus_are_counted) {
 
 /* ---- The CPU's own ways ----------------------------------------------------------------------------------------- */
 
-TEST(the_environment_switches_it_off) {
-  if (rc_cpu_wait_choose() == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU has nothing to switch off");
-  setenv("RINGCAST_DISABLE", "cpu_wait", 1);
-  ck_assert_int_eq(rc_cpu_wait_choose(), RC_CPU_PAUSE);
-}
-
 TEST(a_wait_in_the_cpu_ends_by_itself_and_reads_the_word_only) {
   enum rc_cpu_wait how = rc_cpu_wait_choose();
   if (how == RC_CPU_PAUSE) {

@@ -96,8 +96,8 @@ PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count
   const struct ringcast_frame frame = {.data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
   const struct rc_py_decode_options options = {.classes = &state->unpack_classes, .allow_pickle = allow_pickle};
   PyObject *lender = lender_of(state, values[0]);
-  PyObject *object = lender ? rc_py_frame_unpack(lender, &frame, allow_pickle)
-                            : rc_py_decode(state, &frame, &options, &tag);
+  PyObject *object =
+      lender ? rc_py_frame_unpack(lender, &frame, allow_pickle) : rc_py_decode(state, &frame, &options, &tag);
   PyBuffer_Release(&view);
   return object;
 }
