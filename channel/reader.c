@@ -292,17 +292,18 @@ static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
 
 /* Polls for the first microsecond or two of a wait. */
 static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
-  rc_backoff_before_look(&reader->backoff);
+  bool paused = rc_backoff_before_look(&reader->backoff), found = false;
+  uint32_t looks = 0;
   if (rc_ring_is_available(&reader->ring)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
-  reader->backoff.early = RC_BACKOFF_EARLY;
   if (has_time(reader, timeout_ns) && rc_unlikely(rc_backoff_is_active(&reader->backoff)))
     rc_backoff_pause(&reader->backoff, &reader->ring);
-  for (int i = 0; i < RC_LOOKS; i++) {
+  while (!found && looks++ < RC_LOOKS) {
     rc_relax();
-    if (rc_ring_is_available(&reader->ring)) return true;
+    found = rc_ring_is_available(&reader->ring);
   }
-  return false;
+  rc_backoff_waited(&reader->backoff, paused, looks);
+  return found;
 }
 
 int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {

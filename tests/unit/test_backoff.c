@@ -207,6 +207,8 @@ LOOP_TEST(only_who_waits_and_spins_stays_away, 0, sizeof reads / sizeof *reads) 
   receiver->backoff = (struct rc_backoff){.pauses = 128, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   ck_assert_int_eq(ringcast_reader_next(receiver, reads[_i].timeout_ns, &frame), reads[_i].result);
   expect_backoff(reads[_i].stays_away ? 0 : 128, 7, RC_BACKOFF_MIN_INTERVAL);
+  /* A wait that spins, for however short, shows the need of a pause before the first look. */
+  ck_assert_uint_eq(receiver->backoff.need, reads[_i].result == -ETIMEDOUT && reads[_i].spin_ns > 0);
   close_channel();
 }
 
@@ -224,13 +226,55 @@ TEST(who_waits_tries_at_once_and_then_seldom) {
   close_channel();
 }
 
-/* A reader that had to wait pauses before the first look of some further reads, and then no more. */
-TEST(a_wait_makes_the_next_first_looks_later) {
+/* The reads with a pause before the first look, up to the first one without. */
+static uint32_t reads_with_a_pause(struct rc_backoff *backoff) {
+  uint32_t paused = 0;
+  while (paused <= RC_BACKOFF_EARLY && rc_backoff_before_look(backoff)) paused++;
+  return paused;
+}
+
+TEST(waits_of_several_looks_bring_pauses_and_waits_of_one_look_take_them_away) {
+  struct rc_backoff backoff = {0};
+  for (uint32_t i = 0; i < RC_BACKOFF_NEED / 2; i++) {
+    ck_assert_uint_eq(reads_with_a_pause(&backoff), 0);
+    rc_backoff_waited(&backoff, false, 2);
+  }
+  for (uint32_t i = 0; i < RC_BACKOFF_NEED; i++) {
+    ck_assert_uint_eq(reads_with_a_pause(&backoff), RC_BACKOFF_EARLY);
+    rc_backoff_waited(&backoff, false, 2);
+  }
+  for (uint32_t i = 0; i < RC_BACKOFF_NEED / 2; i++) {
+    ck_assert_uint_eq(reads_with_a_pause(&backoff), RC_BACKOFF_EARLY);
+    rc_backoff_waited(&backoff, false, 1);
+  }
+  for (int i = 0; i < 10; i++) {
+    ck_assert_uint_eq(reads_with_a_pause(&backoff), RC_BACKOFF_EARLY * (i == 0));
+    rc_backoff_waited(&backoff, false, 1);
+  }
+  ck_assert_uint_eq(backoff.need, 0);
+}
+
+/* A wait with pauses that still came too early prolongs them. A short one shows nothing: the pauses made it short. */
+TEST(a_wait_with_pauses_prolongs_them_or_changes_nothing) {
+  struct rc_backoff backoff = {.early = 5, .need = 3};
+  ck_assert(rc_backoff_before_look(&backoff));
+  rc_backoff_waited(&backoff, true, 1);
+  ck_assert_uint_eq(backoff.early, 4);
+  rc_backoff_waited(&backoff, true, 2);
+  ck_assert_uint_eq(backoff.early, RC_BACKOFF_EARLY);
+  ck_assert_uint_eq(backoff.need, 3);
+}
+
+/* A read that finds its frame, or that does not wait, shows no need of pauses. */
+TEST(a_reader_that_waits_too_often_looks_later) {
   struct ringcast_frame frame;
   open_channel(RC_DEFAULT_SPIN_NS);
-  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN); /* without a wait */
-  ck_assert_uint_eq(receiver->backoff.early, 0);
-  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  for (uint32_t i = 0; i < RC_BACKOFF_NEED / 2; i++) {
+    ck_assert_uint_eq(receiver->backoff.early, 0);
+    ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
+    ck_assert_uint_eq(receiver->backoff.need, i);
+    ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  }
   for (uint32_t left = RC_BACKOFF_EARLY;; left--) {
     ck_assert_uint_eq(receiver->backoff.early, left);
     if (left == 0) break;
@@ -238,8 +282,6 @@ TEST(a_wait_makes_the_next_first_looks_later) {
     ck_assert_int_eq(ringcast_reader_next(receiver, RINGCAST_FOREVER, &frame), 0);
     ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
   }
-  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
-  ck_assert_uint_eq(receiver->backoff.early, 0);
   close_channel();
 }
 
