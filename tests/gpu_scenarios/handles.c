@@ -93,7 +93,9 @@ static long do_leave(struct words *words) { return (void)words, ringcast_reader_
 static long do_forge(struct words *words) {
   struct rc_gpu_control *control = rc_gpu_control(&side->gpu_writer->exported->segment);
   struct rc_gpu_consumer *place = &control->consumers[0];
-  if (strcmp(words->at[1], "pool-bytes") == 0) {
+  if (strcmp(words->at[1], "dead") == 0) {
+    rc_store_release(&rc_gpu_control(&side->gpu_reader->before->segment)->dead, 1);
+  } else if (strcmp(words->at[1], "pool-bytes") == 0) {
     control->id.pool_bytes = NUMBER(2);
   } else if (strcmp(words->at[1], "closed") == 0) {
     rc_store_release(&control->closed, (uint32_t)NUMBER(2));
@@ -106,6 +108,12 @@ static long do_forge(struct words *words) {
 }
 
 void tidy(void) { rc_exported_tidy(rc_gpu_close_ns); }
+static long do_earlier_has_ended(struct words *words) {
+  bool has_ended = false;
+  (void)words;
+  rc_import_was_missing(side->gpu_reader->before, &has_ended);
+  return has_ended;
+}
 static long do_tidy(struct words *words) { return (void)words, tidy(), 0; }
 /* How many frames the ring holds for its reader; how many readers the ring has. */
 static long do_held(struct words *words) { return (void)words, (long)rc_ring_held(&side->reader->ring); }
@@ -150,7 +158,9 @@ const struct verb handles_verbs[] = {
     {"check", do_check},
     {"close", do_close}, /* reader, gpu-reader, ring-reader, writer, gpu-writer or ring */
     {"leave", do_leave},
-    {"forge", do_forge}, /* pool-bytes N, closed N, refusal N: in the device segment */
+    {"forge", do_forge}, /* pool-bytes N, closed N, refusal N: in the device segment; dead: in that of the reader's
+                            earlier pool */
+    {"earlier-has-ended", do_earlier_has_ended}, /* = 1: of the reader's earlier pool nothing is open any more */
     {"tidy", do_tidy},
     {"held", do_held},
     {"readers", do_readers},
