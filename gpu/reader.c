@@ -69,7 +69,7 @@ static void forget_imports(ringcast_gpu_reader *gpu, bool all) {
       at = &import->before;
       continue;
     }
-    gpu->missing |= is_missing && !gpu;
+    gpu->missing |= is_missing;
     *at = import->before;
     rc_import_drop(import);
   }

@@ -61,6 +61,7 @@ static int begin_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *tak
   const struct rc_gpu_segment *segment = &import->segment;
   /* What the host has seen comes before all that the host enqueues afterwards. A released word is looked at later, by
    * what was noted. */
+  if (rc_word_has_reached(rc_gpu_ready(segment, take->slot), take->generation)) return 0;
   rc_cu_ptr ready = segment->address + rc_gpu_ready_at(segment->consumers, take->slot);
   rc_cu_result result = rc_word_wait(gpu->device.cuda, take->stream, ready, take->generation);
   RC_POINT(WAIT_ENQUEUED);
