@@ -39,34 +39,37 @@ static int fail_other_stream(void) {
   return rc_fail_as(-EINVAL, "a lease is filled and committed on one stream: this is another one");
 }
 
-static int check_stream_of(const ringcast_gpu_writer *gpu, const struct rc_pool_slot *slot, ringcast_stream stream) {
-  if (slot->copied && slot->stream != stream) return fail_other_stream();
-  if (gpu->is_inside && slot->copied) return 0; /* it was checked before the first copy */
-  return rc_device_check_stream(&gpu->device, stream);
-}
-
 static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
   const struct rc_gpu_segment *segment = &gpu->exported->segment;
   return segment->address + rc_gpu_ready_at(segment->consumers, slot);
 }
 
-static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_stream stream) {
-  int failed = check_stream_of(gpu, &gpu->pool.slots[slot], stream);
-  if (failed != 0) return failed;
+/* Q3. The stream of the slot does not capture; the context is current. */
+static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot) {
+  const struct rc_pool_slot *own = &gpu->pool.slots[slot];
   rc_cu_result result =
-      rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot), gpu->pool.slots[slot].generation); /* Q3 -> U2 */
+      rc_word_write(gpu->device.cuda, own->stream, address_of(gpu, slot), own->generation); /* Q3 -> U2 */
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
+}
+
+/* For a lease that comes to nothing. -EBUSY: its stream captures a graph. */
+static int drop_by_stream(ringcast_gpu_writer *gpu, uint32_t slot) {
+  struct rc_cuda_entry entry;
+  int failed = rc_gpu_writer_enter_context(gpu, &entry);
+  if (failed != 0) return failed;
+  failed = rc_device_check_stream(&gpu->device, gpu->pool.slots[slot].stream);
+  if (failed == 0) failed = enqueue_ready(gpu, slot);
+  rc_cuda_leave(&entry);
+  return rc_gpu_writer_failed(gpu, failed);
 }
 
 /* Their streams captured a graph when they were dropped, and perhaps do no more. */
 static void drop_again(ringcast_gpu_writer *gpu) {
-  struct rc_cuda_entry entry;
   for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
     struct rc_pool_slot *slot = &gpu->pool.slots[i];
-    if (slot->state != RC_POOL_OWED || rc_gpu_writer_enter(gpu, &entry) != 0) continue;
-    int failed = enqueue_ready(gpu, i, slot->stream);
+    if (slot->state != RC_POOL_OWED) continue;
+    int failed = drop_by_stream(gpu, i);
     if (failed != -EBUSY) slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_LOST;
-    rc_cuda_leave(&entry);
   }
 }
 
@@ -186,40 +189,54 @@ int ringcast_gpu_attach(ringcast_gpu_writer *gpu, const struct ringcast_gpu_exte
   return rc_fail_as(-EBUSY, "a frame with this memory of the pool is under way still");
 }
 
-int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
-                         const struct ringcast_tensor *tensor, ringcast_stream stream) {
-  struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = slot_of(gpu, lease);
+/* Q2. The context is current, and the stream is the slot's. */
+static int put(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, const struct ringcast_gpu_extent *lease,
+               uint64_t offset, const struct ringcast_tensor *tensor) {
   uint64_t bytes;
-  if (!slot) return fail_no_lease();
   if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
   if (offset < slot->base || offset - slot->base > lease->bytes || bytes > lease->bytes - (offset - slot->base))
     return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
-  int failed = rc_gpu_writer_enter_context(gpu, &entry);
-  if (failed != 0) return failed;
-  failed = check_stream_of(gpu, slot, stream);
-  if (failed == 0) {
-    slot->stream = stream;
-    slot->copied = true;
-    failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, stream);
-  }
-  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
-  rc_cuda_leave(&entry);
+  int failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);
   RC_POINT(COPIED_IN);
   return failed;
 }
 
-int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
-                        size_t frame_bytes) {
+/* For copies of the lease, and its `ready`, on this stream. */
+static int choose_stream(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, ringcast_stream stream) {
+  if (slot->copied && slot->stream != stream) return fail_other_stream();
+  int failed = rc_device_check_stream(&gpu->device, stream);
+  if (failed != 0) return failed;
+  slot->stream = stream;
+  slot->copied = true;
+  return 0;
+}
+
+int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
+                         const struct ringcast_tensor *tensor, ringcast_stream stream) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot) return fail_no_lease();
   int failed = rc_gpu_writer_enter_context(gpu, &entry);
   if (failed != 0) return failed;
-  failed = enqueue_ready(gpu, lease->slot, stream);
-  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
+  failed = choose_stream(gpu, slot, stream);
+  if (failed == 0) failed = put(gpu, slot, lease, offset, tensor);
   rc_cuda_leave(&entry);
+  return rc_gpu_writer_failed(gpu, failed);
+}
+
+int ringcast_gpu_commit_all(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease,
+                            const struct ringcast_gpu_put *puts, uint32_t count, ringcast_stream stream,
+                            size_t frame_bytes) {
+  struct rc_cuda_entry entry;
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  if (!slot) return fail_no_lease();
+  int failed = rc_gpu_writer_enter_context(gpu, &entry);
   if (failed != 0) return failed;
+  failed = choose_stream(gpu, slot, stream);
+  for (uint32_t i = 0; i < count && failed == 0; i++) failed = put(gpu, slot, lease, puts[i].offset, puts[i].tensor);
+  if (failed == 0) failed = enqueue_ready(gpu, lease->slot);
+  rc_cuda_leave(&entry);
+  if (failed != 0) return rc_gpu_writer_failed(gpu, failed);
   RC_POINT(READY_ENQUEUED);
   slot->position = gpu->writer->ring.tail;
   failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */
@@ -231,6 +248,11 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *le
   return 0;
 }
 
+int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
+                        size_t frame_bytes) {
+  return ringcast_gpu_commit_all(gpu, lease, NULL, 0, stream, frame_bytes);
+}
+
 /* Nobody has been told of this generation, nor will be: it is the next one's, as readers take no other. */
 static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
   gpu->pool.slots[number].generation--;
@@ -238,17 +260,12 @@ static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
 }
 
 void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
-  struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot || gpu->forks != rc_fork_count()) return;
   if (!slot->copied) {
     give_unused(gpu, lease->slot);
     return;
   }
-  slot->state = RC_POOL_LOST;
-  if (rc_gpu_writer_enter_context(gpu, &entry) != 0) return;
-  int failed = rc_gpu_writer_failed(gpu, enqueue_ready(gpu, lease->slot, slot->stream));
-  if (failed == 0) slot->state = RC_POOL_DROPPED;
-  if (failed == -EBUSY) slot->state = RC_POOL_OWED; /* the stream captures a graph */
-  rc_cuda_leave(&entry);
+  int failed = drop_by_stream(gpu, lease->slot);
+  slot->state = failed == 0 ? RC_POOL_DROPPED : failed == -EBUSY ? RC_POOL_OWED : RC_POOL_LOST;
 }

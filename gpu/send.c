@@ -12,9 +12,11 @@ struct sending {
   ringcast_gpu_writer *gpu;
   const struct ringcast_gpu_item *items;
   uint32_t count;
-  uint64_t *bytes;   /* of each item */
-  uint64_t *offsets; /* of each item in the pool */
-  uint64_t *there;   /* 1 + the leased slot that the item's memory lies in already; 0: it is to be copied */
+  uint64_t *bytes;               /* of each item */
+  uint64_t *offsets;             /* of each item in the pool */
+  uint64_t *there;               /* 1 + the leased slot that the item's memory lies in already; 0: it is to be copied */
+  struct ringcast_gpu_put *puts; /* the copies to the pool */
+  uint32_t put_count;
   bool by_pool;
   struct ringcast_gpu_extent lease;
 };
@@ -80,21 +82,16 @@ static int build_item(struct sending *sending, struct ringcast_frame_builder *bu
   uint64_t bytes;
   if (!item->on_device) return ringcast_build_tensor(builder, item->key, item->key_bytes, &tensor);
   tensor.flags |= RINGCAST_ITEM_CUDA;
-  if (is_apart(sending, i))
+  if (is_apart(sending, i)) {
+    if (!sending->there[i])
+      sending->puts[sending->put_count++] =
+          (struct ringcast_gpu_put){.tensor = &item->tensor, .offset = sending->offsets[i]};
     return ringcast_build_device_tensor(builder, item->key, item->key_bytes, &tensor, sending->offsets[i]);
+  }
   int rc = ringcast_build_tensor_in_place(builder, item->key, item->key_bytes, &tensor, &place, &bytes);
   if (rc < 0 || bytes == 0) return rc;
   *fetched = true;
   return ringcast_gpu_fetch(sending->gpu, &tensor, place, stream);
-}
-
-static int copy_all(const struct sending *sending, ringcast_stream stream) {
-  int failed = 0;
-  for (uint32_t i = 0; i < sending->count && failed == 0; i++)
-    if (is_apart(sending, i) && !sending->there[i])
-      failed =
-          ringcast_gpu_copy_in(sending->gpu, &sending->lease, sending->offsets[i], &sending->items[i].tensor, stream);
-  return failed;
 }
 
 /* Into the span that is reserved. */
@@ -107,27 +104,10 @@ static int fill(struct sending *sending, const struct ringcast_span *span, const
   const struct ringcast_gpu_extent *lease = &sending->lease;
   if (rc == 0 && sending->by_pool) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
   if (rc == 0) rc = ringcast_build_end(&builder, out_bytes);
-  if (rc == 0 && sending->by_pool) rc = copy_all(sending, stream);
   if (fetched) { /* also after a failure: what is under way to the ring's memory must have come */
     int waited = ringcast_gpu_wait(sending->gpu, stream);
     if (rc == 0) rc = waited;
   }
-  return rc;
-}
-
-/* All by the pool: the context is made current once, and the stream is checked once. */
-static int fill_and_commit(struct sending *sending, const struct ringcast_span *span,
-                           const struct ringcast_frame_plan *planned, uint32_t tag, ringcast_stream stream) {
-  ringcast_gpu_writer *gpu = sending->gpu;
-  struct rc_cuda_entry entry;
-  size_t bytes;
-  int rc = rc_gpu_writer_enter_context(gpu, &entry);
-  if (rc != 0) return rc;
-  gpu->is_inside = true;
-  rc = fill(sending, span, planned, tag, stream, &bytes);
-  if (rc == 0) rc = ringcast_gpu_commit(gpu, &sending->lease, stream, bytes);
-  gpu->is_inside = false;
-  rc_cuda_leave(&entry);
   return rc;
 }
 
@@ -137,12 +117,10 @@ static int send_planned(struct sending *sending, uint32_t tag, ringcast_stream s
   size_t bytes = plan(sending, &planned);
   int rc = ringcast_writer_reserve(sending->gpu->writer, bytes, timeout_ns, &span);
   if (rc == 0) {
-    if (sending->by_pool) {
-      rc = fill_and_commit(sending, &span, &planned, tag, stream);
-    } else {
-      rc = fill(sending, &span, &planned, tag, stream, &bytes);
-      if (rc == 0) rc = ringcast_writer_commit(sending->gpu->writer, bytes, RINGCAST_KIND_TENSORS);
-    }
+    rc = fill(sending, &span, &planned, tag, stream, &bytes);
+    if (rc == 0 && sending->by_pool)
+      rc = ringcast_gpu_commit_all(sending->gpu, &sending->lease, sending->puts, sending->put_count, stream, bytes);
+    else if (rc == 0) rc = ringcast_writer_commit(sending->gpu->writer, bytes, RINGCAST_KIND_TENSORS);
     if (rc != 0) ringcast_writer_abort(sending->gpu->writer);
   }
   if (rc != 0 && sending->by_pool) ringcast_gpu_drop(sending->gpu, &sending->lease);
@@ -155,7 +133,12 @@ int ringcast_gpu_send(ringcast_gpu_writer *gpu, const struct ringcast_gpu_item *
   bool on_device = false;
   if ((flags & ~RINGCAST_GPU_NO_INLINE) != 0) return rc_fail(-EINVAL, "flags are 0x%x: one is not known", flags);
   uint64_t *memory = calloc((size_t)count * 4 + 1, sizeof *memory);
-  if (!memory) return rc_fail(-ENOMEM, "out of memory");
+  sending.puts = calloc((size_t)count + 1, sizeof *sending.puts);
+  if (!memory || !sending.puts) {
+    free(memory);
+    free(sending.puts);
+    return rc_fail(-ENOMEM, "out of memory");
+  }
   sending.bytes = memory;
   sending.there = memory + count;
   sending.offsets = memory + (size_t)count * 2;
@@ -172,5 +155,6 @@ int ringcast_gpu_send(ringcast_gpu_writer *gpu, const struct ringcast_gpu_item *
   }
   if (rc == 0) rc = send_planned(&sending, tag, stream, timeout_ns);
   free(memory);
+  free(sending.puts);
   return rc;
 }

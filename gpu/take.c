@@ -13,7 +13,13 @@
 #include "gpu/point.h"
 #include "shm/error.h"
 
-enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_INLINE = 2 /* bytes of the ring were copied */ };
+enum {
+  TAKE_NONE,
+  TAKE_OPEN = 1,
+  TAKE_INLINE = 2, /* bytes of the ring were copied */
+  TAKE_FRESH = 4,  /* nothing was called for it since begin, which saw that the stream does not capture */
+  TAKE_READ = 8,   /* its last copies are enqueued */
+};
 
 struct ringcast_gpu_hold {
   struct rc_import *import;
@@ -91,7 +97,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
                                    .slot = opened.device_slot,
                                    .epoch = opened.device_epoch,
                                    .generation = opened.device_generation,
-                                   .state = TAKE_OPEN};
+                                   .state = TAKE_OPEN | TAKE_FRESH};
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
   if (failed == 0) rc_gpu_reader_look_for_pool(gpu);
   if (failed == 0 && take.epoch != 0) failed = begin_in_pool(gpu, &take);
@@ -104,42 +110,25 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
 
 /* Not one that was ended by way of a copy of it. */
 static bool is_open(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
-  return take->state & TAKE_OPEN && find_begun(gpu, take->frame.position + 1);
+  return (take->state & (TAKE_OPEN | TAKE_READ)) == TAKE_OPEN && find_begun(gpu, take->frame.position + 1);
 }
 
 static int fail_no_take(void) { return rc_fail_as(-EINVAL, "this take is not open: begin it first"); }
 
 static int fail_outside(void) { return rc_fail_as(-EPROTO, "a tensor of the frame points outside of where it may be"); }
 
-static bool is_inside(const struct ringcast_frame *frame, const void *from, uint64_t bytes) {
-  const uint8_t *start = frame->data, *first = from;
-  if (first < start) return false;
-  uint64_t offset = (uint64_t)(first - start);
+static bool is_inside(const struct ringcast_frame *frame, uint64_t offset, uint64_t bytes) {
   return offset <= frame->bytes && bytes <= frame->bytes - offset;
+}
+
+static bool is_item_inside(const struct ringcast_frame *frame, const struct ringcast_item *item) {
+  const uint8_t *start = frame->data, *first = item->data;
+  return first >= start && is_inside(frame, (uint64_t)(first - start), item->bytes);
 }
 
 int rc_gpu_reader_copied(ringcast_gpu_reader *gpu, rc_cu_result result) {
   RC_POINT(COPIED_OUT);
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "a copy to the device"));
-}
-
-int ringcast_gpu_copy_frame(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const void *from, uint64_t bytes,
-                            ringcast_device_ptr to) {
-  struct rc_cuda_entry entry;
-  if (!is_open(gpu, take)) return fail_no_take();
-  if (!is_inside(&take->frame, from, bytes)) return fail_outside();
-  take->copied = 0;
-  if (bytes == 0) return 0;
-  int failed = rc_check_wait(gpu->reader->forks, take->timeout_ns);
-  if (failed == 0) failed = rc_gpu_reader_enter(gpu, &entry);
-  if (failed != 0) return failed;
-  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
-  if (failed == 0) {
-    take->state |= TAKE_INLINE;
-    failed = rc_bounce_copy(gpu, take, from, bytes, to);
-  }
-  rc_cuda_leave(&entry);
-  return failed;
 }
 
 /* Where bytes of the pool lie for this reader. */
@@ -152,60 +141,118 @@ static int locate(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take
   return 0;
 }
 
-/* One of `to` and `to_host`. */
-static int copy_apart(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, uint64_t offset, uint64_t bytes,
-                      rc_cu_ptr to, void *to_host) {
-  struct rc_cuda_entry entry;
-  rc_cu_ptr from;
-  if (!is_open(gpu, take)) return fail_no_take();
-  if (bytes == 0) return 0;
-  int failed = rc_gpu_reader_enter_context(gpu, &entry);
-  if (failed != 0) return failed;
-  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
-  if (failed == 0) failed = locate(gpu, take, offset, bytes, &from);
-  const struct rc_cuda *cuda = gpu->device.cuda;
-  if (failed == 0)
-    failed = rc_gpu_reader_copied(gpu, to_host ? cuda->copy_dtoh(to_host, from, bytes, take->stream)
-                                               : cuda->copy_dtod(to, from, bytes, take->stream));
-  rc_cuda_leave(&entry);
-  if (failed == 0) gpu->pool_bytes += bytes;
+/* Before anything is enqueued. *by_ring: some of them come from the frame. */
+static int check_copies(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take,
+                        const struct ringcast_gpu_copy *copies, uint32_t count, bool *by_ring) {
+  rc_cu_ptr where;
+  int failed = 0;
+  *by_ring = false;
+  for (uint32_t i = 0; i < count && failed == 0; i++) {
+    const struct ringcast_gpu_copy *copy = &copies[i];
+    if (copy->copied > copy->bytes) return rc_fail_as(-EINVAL, "more bytes of a copy are copied than it has");
+    if (copy->in_pool) failed = copy->bytes > 0 ? locate(gpu, take, copy->offset, copy->bytes, &where) : 0;
+    else if (!is_inside(&take->frame, copy->offset, copy->bytes)) failed = fail_outside();
+    *by_ring |= !copy->in_pool && copy->bytes > 0;
+  }
   return failed;
 }
 
-int ringcast_gpu_copy_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, uint64_t offset, uint64_t bytes,
-                           ringcast_device_ptr to) {
-  return copy_apart(gpu, take, offset, bytes, to, NULL);
+/* The context is current. */
+static int copy_one(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, struct ringcast_gpu_copy *copy) {
+  uint64_t left = copy->bytes - copy->copied, from = copy->offset + copy->copied;
+  rc_cu_ptr to = copy->to + copy->copied;
+  if (left == 0) return 0;
+  if (!copy->in_pool) {
+    take->state |= TAKE_INLINE;
+    int failed = rc_bounce_copy(gpu, take, (const uint8_t *)take->frame.data + from, left, to);
+    copy->copied += take->copied;
+    return failed;
+  }
+  rc_cu_result result = gpu->device.cuda->copy_dtod(to, gpu->import->pool + from, left, take->stream);
+  if (result != RC_CU_SUCCESS) return rc_gpu_reader_copied(gpu, result);
+  gpu->pool_bytes += left;
+  copy->copied = copy->bytes;
+  return rc_gpu_reader_copied(gpu, result);
+}
+
+/* -EIO: `ack` could not be enqueued: it is pending. The context is current, and the stream captures nothing. */
+static int acknowledge(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
+  struct rc_import *import = gpu->import;
+  if (take->epoch == 0 || !import || import->segment.epoch != take->epoch) return 0;
+  rc_cu_result result = rc_import_end(import, take->slot, take->generation, true);
+  gpu->pool_frames++;
+  return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
+}
+
+int ringcast_gpu_copy_all(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, struct ringcast_gpu_copy *copies,
+                          uint32_t count, uint32_t flags) {
+  struct rc_cuda_entry entry;
+  bool by_ring, is_last = flags & RINGCAST_GPU_LAST, is_fresh = take->state & TAKE_FRESH;
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  if (!is_open(gpu, take)) return fail_no_take();
+  if ((flags & ~RINGCAST_GPU_LAST) != 0) return rc_fail(-EINVAL, "flags are 0x%x: one is not known", flags);
+  take->copied = 0;
+  failed = check_copies(gpu, take, copies, count, &by_ring);
+  if (failed == 0 && by_ring) failed = rc_check_wait(gpu->reader->forks, take->timeout_ns);
+  /* Copies and words on a stream that does not capture spoil no graph; to ask for an event may. */
+  if (failed == 0) failed = by_ring ? rc_gpu_reader_enter(gpu, &entry) : rc_gpu_reader_enter_context(gpu, &entry);
+  if (failed != 0) return failed;
+  take->state &= ~(uint32_t)TAKE_FRESH;
+  if (!is_fresh) failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
+  for (uint32_t i = 0; i < count && failed == 0; i++) failed = copy_one(gpu, take, &copies[i]);
+  if (failed == 0 && is_last) {
+    take->state |= TAKE_READ;
+    failed = acknowledge(gpu, take);
+  }
+  rc_cuda_leave(&entry);
+  return failed;
 }
 
 int ringcast_gpu_copy_out(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const struct ringcast_item *item,
                           ringcast_device_ptr to) {
-  if (item->placement == RINGCAST_PLACEMENT_INLINE)
-    return ringcast_gpu_copy_frame(gpu, take, item->data, item->bytes, to);
-  return copy_apart(gpu, take, item->device_offset, item->bytes, to, NULL);
+  struct ringcast_gpu_copy copy = {.offset = item->device_offset, .bytes = item->bytes, .to = to, .in_pool = 1};
+  if (item->placement != RINGCAST_PLACEMENT_INLINE) return ringcast_gpu_copy_all(gpu, take, &copy, 1, 0);
+  if (!is_open(gpu, take)) return fail_no_take();
+  if (!is_item_inside(&take->frame, item)) return fail_outside();
+  copy.offset = (uint64_t)((const uint8_t *)item->data - (const uint8_t *)take->frame.data);
+  copy.in_pool = 0;
+  return ringcast_gpu_copy_all(gpu, take, &copy, 1, 0);
 }
 
-static int synchronise(ringcast_gpu_reader *gpu, rc_cu_stream stream) {
+static int copy_pool_to_host(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take,
+                             const struct ringcast_item *item, void *to) {
   struct rc_cuda_entry entry;
+  rc_cu_ptr from;
+  if (!is_open(gpu, take)) return fail_no_take();
+  if (item->bytes == 0) return 0;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  gpu->syncs++;
-  rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);
-  if (result != RC_CU_SUCCESS) failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamSynchronize"));
+  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
+  if (failed == 0) failed = locate(gpu, take, item->device_offset, item->bytes, &from);
+  if (failed == 0) {
+    const struct rc_cuda *cuda = gpu->device.cuda;
+    rc_cu_result result = cuda->copy_dtoh(to, from, item->bytes, take->stream);
+    if (result == RC_CU_SUCCESS) result = cuda->stream_synchronize(take->stream);
+    gpu->syncs++;
+    gpu->pool_bytes += item->bytes;
+    failed = rc_gpu_reader_copied(gpu, result);
+  }
   rc_cuda_leave(&entry);
   return failed;
 }
 
 int ringcast_gpu_copy_to_host(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take,
                               const struct ringcast_item *item, void *to) {
+  int failed = rc_check_fork(gpu->forks);
+  take->state &= ~(uint32_t)TAKE_FRESH;
+  if (failed != 0) return failed;
   if (item->placement != RINGCAST_PLACEMENT_INLINE) {
-    int failed = copy_apart(gpu, take, item->device_offset, item->bytes, 0, to);
-    if (failed == 0 && item->bytes > 0) failed = synchronise(gpu, take->stream);
+    failed = copy_pool_to_host(gpu, take, item, to);
     return failed != 0 ? failed : ringcast_gpu_check(gpu);
   }
-  int refused = rc_check_fork(gpu->forks);
-  if (refused != 0) return refused;
   if (!is_open(gpu, take)) return fail_no_take();
-  if (!is_inside(&take->frame, item->data, item->bytes)) return fail_outside();
+  if (!is_item_inside(&take->frame, item)) return fail_outside();
   if (item->bytes > 0) memcpy(to, item->data, item->bytes);
   return 0;
 }
@@ -227,6 +274,7 @@ int ringcast_gpu_map(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, c
     return fail_no_take();
   }
   take->maps++;
+  take->state &= ~(uint32_t)TAKE_FRESH;
   *out = where;
   *hold = made;
   return 0;
@@ -241,30 +289,26 @@ void ringcast_gpu_unmap(ringcast_gpu_hold *hold) {
   free(hold);
 }
 
-/* -EBUSY: the `ack` would go into a graph. */
+/* -EBUSY: the `ack` would go into a graph. Where the context can't be entered, `ack` is pending. */
 static int end_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   struct rc_cuda_entry entry;
-  struct rc_import *import = gpu->import;
-  if (take->epoch == 0 || !import || import->segment.epoch != take->epoch) return 0;
+  if (take->epoch == 0 || take->state & TAKE_READ) return 0;
   bool has_entered = rc_gpu_reader_enter_context(gpu, &entry) == 0;
   int failed = has_entered ? rc_device_check_stream(&gpu->device, take->stream) : 0;
-  if (failed != -EBUSY) {
-    rc_cu_result result = rc_import_end(import, take->slot, take->generation, has_entered);
-    gpu->pool_frames++;
-    failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue");
-  }
+  if (failed != -EBUSY) failed = acknowledge(gpu, take);
   if (has_entered) rc_cuda_leave(&entry);
-  return failed == -EBUSY ? failed : rc_gpu_reader_failed(gpu, failed);
+  return failed;
 }
 
 int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  if (!is_open(gpu, take)) return fail_no_take();
+  uint64_t *begun = take->state & TAKE_OPEN ? find_begun(gpu, take->frame.position + 1) : NULL;
+  if (!begun) return fail_no_take();
   failed = end_in_pool(gpu, take);
   if (failed == -EBUSY) return failed;
   gpu->inline_frames += (take->state & TAKE_INLINE) != 0;
-  *find_begun(gpu, take->frame.position + 1) = 0;
+  *begun = 0;
   take->state = TAKE_NONE;
   int released = ringcast_reader_release(gpu->reader, &take->frame);
   return failed != 0 ? failed : released;

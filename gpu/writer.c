@@ -162,7 +162,7 @@ void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
 int rc_gpu_writer_enter_context(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
   *entry = (struct rc_cuda_entry){.pushed = false};
-  if (failed != 0 || gpu->is_inside) return failed;
+  if (failed != 0) return failed;
   rc_cu_result result = rc_cuda_enter_context(gpu->device.context, entry);
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuCtxPushCurrent"));
 }

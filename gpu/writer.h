@@ -23,7 +23,6 @@ struct ringcast_gpu_writer {
   struct rc_counted *counted;
   uint32_t forks;
   bool is_lost;
-  bool is_inside; /* ringcast_gpu_send has made the context current, from its first copy to its commit */
   bool registered, tried_to_register; /* the ring */
   uint64_t inline_most;
   uint32_t look_at; /* slots in use, at which it is looked for those that are done */

@@ -189,6 +189,16 @@ RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct 
 RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,
                                      ringcast_stream stream, size_t frame_bytes);
 
+/* As copy_in for each of the tensors, and then as commit, in one call: a call of the driver for each tensor, and three
+ * more. After an error the lease is still open, and the reservation: drop both. */
+struct ringcast_gpu_put {
+  const struct ringcast_tensor *tensor;
+  uint64_t offset; /* of the pool */
+};
+RINGCAST_API int ringcast_gpu_commit_all(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,
+                                         const struct ringcast_gpu_put *puts, uint32_t count, ringcast_stream stream,
+                                         size_t frame_bytes);
+
 /* Gives a lease back that comes to nothing. After copy_in it may wait for the device; if the stream captures a graph
  * then, the place stays taken until a later lease or info finds that it has ended: the stream must exist till then. */
 RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease);
@@ -308,16 +318,26 @@ RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ri
  * Bytes of the frame (INLINE) go through a pinned buffer of the reader's, of 8 MiB: when the call returns, they have
  * been copied there. If the device has yet to read all of the buffer, as the stream is behind, the call waits, as the
  * take's `timeout_ns` says. -ETIMEDOUT (-EAGAIN for 0), -EINTR (a signal): the first `copied` bytes are enqueued, and
- * ringcast_gpu_copy_frame takes the rest later. Where no pinned memory is available, the call waits for the stream
+ * ringcast_gpu_copy_all takes the rest later. Where no pinned memory is available, the call waits for the stream
  * before the copy, and then for the copy. */
 RINGCAST_API int ringcast_gpu_copy_out(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                        const struct ringcast_item *item, ringcast_device_ptr to);
-/* The same for any `bytes` of the frame (INLINE), or of the pool, that lie in a row: several tensors at once. For POOL,
- * `offset` is that of ringcast_item.device_offset. */
-RINGCAST_API int ringcast_gpu_copy_frame(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take, const void *from,
-                                         uint64_t bytes, ringcast_device_ptr to);
-RINGCAST_API int ringcast_gpu_copy_pool(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take, uint64_t offset,
-                                        uint64_t bytes, ringcast_device_ptr to);
+/* Bytes that lie in a row: of a tensor, or of several. Set `copied` to 0, and `reserved`. */
+struct ringcast_gpu_copy {
+  uint64_t offset; /* of the pool (ringcast_item.device_offset), or, in the frame (INLINE), from frame.data */
+  uint64_t bytes;
+  ringcast_device_ptr to;
+  uint64_t copied;  /* how many of the bytes earlier calls have enqueued: a call goes on from there, and counts it up */
+  uint32_t in_pool; /* 1: of the pool; 0: in the frame */
+  uint32_t reserved; /* 0 */
+};
+#define RINGCAST_GPU_LAST 1u
+/* All copies of a frame in one call: a call of the driver for each, and two or three more. Errors as _copy_out; after
+ * -ETIMEDOUT, -EAGAIN and -EINTR the same call with the same copies goes on. With RINGCAST_GPU_LAST in `flags`, these
+ * are the take's last copies, and `ack` is enqueued behind them: then only _end is left, and that calls nothing of the
+ * driver. */
+RINGCAST_API int ringcast_gpu_copy_all(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
+                                       struct ringcast_gpu_copy *copies, uint32_t count, uint32_t flags);
 /* Copies the item's bytes to host memory: it waits for the device. As _copy_out, and, of what lies in the pool, -EPIPE
  * and -ESTALE as ringcast_gpu_check. */
 RINGCAST_API int ringcast_gpu_copy_to_host(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,

@@ -83,9 +83,8 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
 bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets); /* NULL: not there, after all */
 /* How many bytes each of them has: those that have any, and are not there already. */
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out);
-/* Enqueues the copies to the pool. */
-int rc_py_device_copy_in(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
-                         const struct ringcast_gpu_extent *lease);
+/* The copies to the pool, of which there are at most encoding->on_device. */
+uint32_t rc_py_device_puts(const struct rc_py_encoding *encoding, struct ringcast_gpu_put *out);
 /* Copies them into the frame, and waits for that. */
 int rc_py_device_fetch(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu);
 static inline bool rc_py_is_on_device(const struct rc_py_part *part) {

@@ -264,6 +264,7 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
   if (how & 32 && is_pool) item.bytes = take(input, 8);
   const uint64_t most = RC_GPU_GRANULE;
   bool is_outside = is_pool && (item.device_offset > most || item.bytes > most - item.device_offset);
+  struct ringcast_gpu_copy copy = {.offset = item.device_offset, .bytes = item.bytes, .to = world.target, .in_pool = 1};
   bool fits = item.bytes <= OWN_BYTES; /* else the memory of this caller is too small, whose fault that is */
   switch (how % 6) {
   case 0:
@@ -275,11 +276,13 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
     break;
   case 2:
     if (is_pool && (fits || is_outside))
-      result = ringcast_gpu_copy_pool(reader->gpu, &held->take, item.device_offset, item.bytes, world.target);
+      result = ringcast_gpu_copy_all(reader->gpu, &held->take, &copy, 1, how & 64 ? RINGCAST_GPU_LAST : 0);
     break;
   case 3:
-    if (item.data && fits)
-      result = ringcast_gpu_copy_frame(reader->gpu, &held->take, item.data, item.bytes, world.target);
+    copy.offset = take(input, 2);
+    copy.in_pool = 0;
+    if (fits) result = ringcast_gpu_copy_all(reader->gpu, &held->take, &copy, 1, how & 64 ? RINGCAST_GPU_LAST : 0);
+    require(result != 0 || copy.offset + item.bytes <= held->frame.bytes);
     break;
   default:
     if (fits || is_outside) result = ringcast_gpu_copy_out(reader->gpu, &held->take, &item, world.target);

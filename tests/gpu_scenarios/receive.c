@@ -2,11 +2,13 @@
 /* Verbs of the reader's side. */
 #include "tests/gpu_scenarios/world.h"
 
+enum { MOST_COPIES = 8 };
 static struct received {
   struct ringcast_frame frame;
   struct ringcast_frame_reader opened;
   struct ringcast_item item; /* the first */
   struct ringcast_gpu_take take;
+  struct ringcast_gpu_copy copies[MOST_COPIES];
 } frames[8];
 static struct held {
   ringcast_gpu_hold *hold;
@@ -23,6 +25,7 @@ static struct allocated {
 static long do_next(struct words *words) {
   struct received *out = FRAME(1);
   int rc = ringcast_gpu_next(side->gpu_reader, has_word(words, "wait") ? RINGCAST_FOREVER : 0, &out->frame);
+  memset(out->copies, 0, sizeof out->copies);
   bool is_dict = rc == 0 && ringcast_frame_open(&out->opened, out->frame.data, out->frame.bytes) == 0;
   if (is_dict && out->opened.count > 0) must(ringcast_frame_item(&out->opened, 0, &out->item) == 0);
   return rc;
@@ -48,6 +51,30 @@ static long copy_all(struct received *received, uint64_t to) {
   return rc;
 }
 
+/* Bytes of the frame, or of the pool. */
+static int copy_bytes(struct received *received, bool in_pool, uint64_t offset, uint64_t bytes, uint64_t to) {
+  struct ringcast_gpu_copy copy = {.offset = offset, .bytes = bytes, .to = target + to, .in_pool = in_pool};
+  return ringcast_gpu_copy_all(side->gpu_reader, &received->take, &copy, 1, 0);
+}
+
+/* As copy_all, by one call, which goes on where it was. */
+static long copy_last(struct received *received, uint32_t flags) {
+  for (uint32_t i = 0; i < received->opened.count; i++) {
+    struct ringcast_item item;
+    must(i < MOST_COPIES && ringcast_frame_item(&received->opened, i, &item) == 0);
+    bool in_pool = item.placement == RINGCAST_PLACEMENT_POOL;
+    uint64_t offset = in_pool || item.bytes == 0
+                          ? item.device_offset
+                          : (uint64_t)((const uint8_t *)item.data - (const uint8_t *)received->frame.data);
+    received->copies[i].offset = offset;
+    received->copies[i].bytes = item.bytes;
+    received->copies[i].to = target + ITEM_BYTES * i;
+    received->copies[i].in_pool = in_pool;
+  }
+  return ringcast_gpu_copy_all(side->gpu_reader, &received->take, received->copies, received->opened.count, flags);
+}
+
+static long do_last(struct words *words) { return copy_last(FRAME(1), (uint32_t)number_of(words, "flags", 1)); }
 static long do_copy(struct words *words) { return copy_all(FRAME(1), number_of(words, "to", 0)); }
 static long do_end(struct words *words) { return ringcast_gpu_end(side->gpu_reader, &FRAME(1)->take); }
 static long do_release(struct words *words) { return ringcast_gpu_release(side->gpu_reader, &FRAME(1)->frame); }
@@ -72,7 +99,7 @@ long do_recv(struct words *words) {
   if (*words->at[2]) of_h.count = 3;
   long rc = do_next(&of_h);
   if (rc == 0) rc = do_begin(&of_h);
-  if (rc == 0) rc = copy_all(received, 0);
+  if (rc == 0) rc = copy_last(received, RINGCAST_GPU_LAST);
   if (rc == 0) rc = do_end(&of_h);
   if (rc != 0) return rc;
   for (uint32_t i = 0; i < received->opened.count; i++) {
@@ -93,7 +120,7 @@ static long do_copy_pool(struct words *words) {
   item.device_offset = NUMBER(2);
   item.bytes = NUMBER(3);
   int rc = ringcast_gpu_copy_out(gpu, &received->take, &item, target);
-  must(ringcast_gpu_copy_pool(gpu, &received->take, item.device_offset, item.bytes, target) == rc);
+  must(copy_bytes(received, true, item.device_offset, item.bytes, 0) == rc);
   must(ringcast_gpu_copy_to_host(gpu, &received->take, &item, host) == rc);
   must(ringcast_gpu_map(gpu, &received->take, &item, &where, &hold) == rc);
   return rc;
@@ -108,8 +135,8 @@ static long do_copy_frame(struct words *words) {
   if (has_word(words, "tensor")) base = received->item.data;
   const uint8_t *from = base + NUMBER(2) + number_of(words, "end", 0);
   if (!has_word(words, "item"))
-    return ringcast_gpu_copy_frame(side->gpu_reader, &received->take, from, NUMBER(3),
-                                   target + number_of(words, "to", 0));
+    return copy_bytes(received, false, (uint64_t)(from - (const uint8_t *)received->frame.data), NUMBER(3),
+                      number_of(words, "to", 0));
   struct ringcast_item item = received->item;
   item.placement = RINGCAST_PLACEMENT_INLINE;
   item.data = from;
@@ -162,6 +189,7 @@ const struct verb receive_verbs[] = {
     {"begin", do_begin},     /* LETTER [timeout=NS] */
     {"timeout", do_timeout}, /* LETTER NS */
     {"copy", do_copy},       /* LETTER [to=N]: all its tensors, to the target */
+    {"last", do_last},       /* LETTER [flags=N]: the same by one call, with `ack`; again: the rest */
     {"end", do_end},
     {"release", do_release},
     {"drain", do_drain},

@@ -295,3 +295,51 @@ def owe_beside_others(state):
 
 def test_others_run_while_the_driver_holds_up_what_is_owed(alone):
     assert alone(owe_beside_others) == "after it"
+
+
+# ---- How many calls ---------------------------------------------------------------------------------------------------
+
+OF_OURS = (
+    "cuCtxGetCurrent",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuMemcpyDtoDAsync",
+    "cuStreamWaitValue64",
+    "cuStreamWriteValue64",
+    "cuStreamIsCapturing",
+)
+
+
+def count_calls(state, count, is_late):
+    """Calls of the driver that ringcast makes to send a frame of so many tensors, and to receive it."""
+    torch, gate = state["torch"], Gate(state["torch"])
+    writer, reader = pair(state)
+    sent = {str(i): on_device(state, np.full(140000, float(i))) for i in range(count)}  # too large to share memory
+    writer.send(sent)
+    reader.recv(WATCHDOG)
+    assert reader.prepare_gpu()
+    torch.cuda.synchronize()
+    if not is_late:
+        gate.close_for(None)
+    counts = [sum(calls(*OF_OURS))]
+    writer.send(sent)
+    counts.append(sum(calls(*OF_OURS)))
+    if is_late:
+        torch.cuda.synchronize()
+    counts.append(sum(calls(*OF_OURS)))
+    got = reader.recv(WATCHDOG)
+    counts.append(sum(calls(*OF_OURS)))
+    gate.open()
+    torch.cuda.synchronize()
+    same = all((got[key].numpy() == float(key)).all() for key in sent)
+    assert reader.gpu.pool_frames == 1
+    del got
+    state.pop("reader").close()
+    state.pop("writer").close()
+    gate.end()
+    return counts[1] - counts[0], counts[3] - counts[2], same
+
+
+@pytest.mark.parametrize(("count", "is_late"), [(1, True), (1, False), (5, True), (5, False)])
+def test_a_frame_takes_few_calls_of_the_driver(alone, count, is_late):
+    sends, receives, same = alone(count_calls, count, is_late)
+    assert (sends, receives, same) == (4 + count - 1, 5 + count - 1 + (not is_late), True)

@@ -322,6 +322,7 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
                                     .classes = options->classes,
                                     .allow_pickle = options->allow_pickle,
                                     .hold = options->hold,
+                                    .is_last = options->is_last,
                                     .selection = options->selection};
   bool ok = open_frame(&decoding, frame);
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;

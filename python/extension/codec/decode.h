@@ -23,6 +23,7 @@ struct rc_py_decode_options {
   struct rc_py_hold *hold;                 /* arrays lie in the frame, and hold this; NULL: arrays are copied */
   const struct rc_py_selection *selection; /* of a dict, these entries alone; NULL: all */
   uint64_t *arrays;                        /* set to the bytes of the large arrays; may be NULL */
+  bool is_last;                            /* the frame is given back next, and nothing else is read of it */
   bool *device_failed;                     /* set to whether the device's part of the work raised; may be NULL */
 };
 /* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. If `reader` is evicted meanwhile,
@@ -79,7 +80,7 @@ struct rc_py_decoding {
   struct rc_py_reader *owner;
   const struct ringcast_frame *whole; /* the frame, as its Reader holds it */
   struct rc_py_fetching *device;      /* NULL: nothing of it was, or is to go, on a device as yet */
-  bool device_failed;
+  bool device_failed, is_last;
 };
 
 /* Raises ProtocolError. Always false. */

@@ -26,11 +26,6 @@ struct arena {
   uint64_t address;
 };
 
-struct transfer {
-  uint64_t at, bytes, to;
-  int source;
-};
-
 /* What is to be fetched from, or brought to, a device for one frame. */
 struct rc_py_fetching {
   bool to_host;
@@ -42,7 +37,7 @@ struct rc_py_fetching {
   struct ringcast_gpu_take *take;
   uint64_t pool_left; /* bytes that may still be asked for of the pool: entries could share theirs */
   struct arena arenas[SOURCES];
-  struct transfer *transfers;
+  struct ringcast_gpu_copy *copies; /* that are enqueued at the end */
   size_t count, room;
 };
 
@@ -194,15 +189,14 @@ static struct rc_py_fetching *begin(struct rc_py_decoding *decoding, const struc
 
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
 
-/* Of bytes of the frame. A stream that is far behind is waited for, until a signal raises (RC_PY_RAISED). */
-static int copy_frame(struct rc_py_decoding *decoding, const void *from, uint64_t bytes, uint64_t to) {
+/* A stream that is far behind is waited for, until a signal raises (RC_PY_RAISED). */
+static int copy_some(struct rc_py_decoding *decoding, struct ringcast_gpu_copy *copies, size_t count, uint32_t flags) {
   struct rc_py_fetching *device = decoding->device;
-  const uint8_t *source = from;
   int rc;
   device->take->timeout_ns = SLICE_NS;
-  for (uint64_t done = 0;; done += device->take->copied) {
+  for (;;) {
     Py_BEGIN_ALLOW_THREADS
-    rc = ringcast_gpu_copy_frame(device->reader, device->take, source + done, bytes - done, to + done);
+    rc = ringcast_gpu_copy_all(device->reader, device->take, copies, (uint32_t)count, flags);
     Py_END_ALLOW_THREADS
     if (rc != -ETIMEDOUT && rc != -EINTR) return rc;
     if (PyErr_CheckSignals() < 0) {
@@ -212,21 +206,12 @@ static int copy_frame(struct rc_py_decoding *decoding, const void *from, uint64_
   }
 }
 
-static int copy_one(struct rc_py_decoding *decoding, const struct transfer *transfer) {
+/* To be enqueued at the end. */
+static bool copy_later(struct rc_py_decoding *decoding, int source, uint64_t at, uint64_t bytes, uint64_t to) {
   struct rc_py_fetching *device = decoding->device;
-  int rc;
-  if (transfer->source == FRAME)
-    return copy_frame(decoding, (const uint8_t *)decoding->whole->data + transfer->at, transfer->bytes, transfer->to);
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_copy_pool(device->reader, device->take, transfer->at, transfer->bytes, transfer->to);
-  Py_END_ALLOW_THREADS
-  return rc;
-}
-
-static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t at, uint64_t bytes, uint64_t to) {
-  struct rc_py_fetching *device = decoding->device;
-  if (!rc_py_grow((void **)&device->transfers, device->count, &device->room, sizeof *device->transfers)) return false;
-  device->transfers[device->count++] = (struct transfer){.at = at, .bytes = bytes, .to = to, .source = source};
+  if (!rc_py_grow((void **)&device->copies, device->count, &device->room, sizeof *device->copies)) return false;
+  device->copies[device->count++] =
+      (struct ringcast_gpu_copy){.offset = at, .bytes = bytes, .to = to, .in_pool = source == POOL};
   return true;
 }
 
@@ -254,7 +239,7 @@ bool rc_py_device_copy(struct rc_py_decoding *decoding) {
   int rc = 0;
   if (device->count > 0) {
     rc = follow_torch(device);
-    for (size_t i = 0; i < device->count && rc == 0; i++) rc = copy_one(decoding, &device->transfers[i]);
+    if (rc == 0) rc = copy_some(decoding, device->copies, device->count, decoding->is_last ? RINGCAST_GPU_LAST : 0);
     rc = let_torch_follow(device, rc);
   }
   if (rc != 0) rc_py_raise(decoding->state, rc);
@@ -264,7 +249,7 @@ bool rc_py_device_copy(struct rc_py_decoding *decoding) {
 void rc_py_device_clear(struct rc_py_decoding *decoding) {
   struct rc_py_fetching *device = decoding->device;
   for (int i = 0; i < SOURCES; i++) Py_XDECREF(device->arenas[i].tensor);
-  PyMem_Free(device->transfers);
+  PyMem_Free(device->copies);
   PyMem_Free(device);
   decoding->device = NULL;
 }
@@ -290,7 +275,7 @@ static bool make_arena(struct rc_py_decoding *decoding, int source) {
   if (!shape) return false;
   arena->tensor = rc_py_torch_empty_on(decoding->state, rc_py_dtype_find(byte), shape, device->device, &arena->address);
   Py_DECREF(shape);
-  return arena->tensor && transfer_add(decoding, source, arena->start, bytes, arena->address);
+  return arena->tensor && copy_later(decoding, source, arena->start, bytes, arena->address);
 }
 
 /* NULL, with nothing raised: it is not in one. */
@@ -303,30 +288,17 @@ static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringc
   return rc_py_torch_within(decoding->state, arena->tensor, item, at - arena->start);
 }
 
-static int copy_wherever(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t to) {
-  struct rc_py_fetching *device = decoding->device;
-  int rc;
-  if (source_of(item) == FRAME) return copy_frame(decoding, item->data, item->bytes, to);
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
-  Py_END_ALLOW_THREADS
-  return rc;
-}
-
 /* Of one item, wherever it is; at once. */
 static bool copy_item(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t to) {
   struct rc_py_fetching *device = decoding->device;
   bool is_torch = item->flags & RINGCAST_ITEM_TORCH;
   int rc = is_torch ? follow_torch(device) : 0;
-  if (rc == 0) rc = copy_wherever(decoding, item, to);
+  struct ringcast_gpu_copy copy = {
+      .offset = place_of(decoding, item), .bytes = item->bytes, .to = to, .in_pool = source_of(item) == POOL};
+  if (rc == 0) rc = copy_some(decoding, &copy, 1, 0);
   if (is_torch) rc = let_torch_follow(device, rc);
   if (rc != 0) rc_py_raise(decoding->state, rc);
   return rc == 0;
-}
-
-/* Or later, with the others. */
-static bool copy_later(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes, uint64_t to) {
-  return transfer_add(decoding, source_of(item), place_of(decoding, item), bytes, to);
 }
 
 static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
@@ -336,7 +308,8 @@ static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast
   if (!shape) return NULL;
   PyObject *tensor = rc_py_torch_empty_on(decoding->state, index, shape, decoding->device->device, &address);
   Py_DECREF(shape);
-  if (tensor && bytes && !copy_later(decoding, item, bytes, address)) Py_CLEAR(tensor);
+  if (tensor && bytes && !copy_later(decoding, source_of(item), place_of(decoding, item), bytes, address))
+    Py_CLEAR(tensor);
   return tensor;
 }
 

@@ -90,15 +90,14 @@ bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets)
   return rc_py_encoding_plan(encoding);
 }
 
-int rc_py_device_copy_in(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
-                         const struct ringcast_gpu_extent *lease) {
-  int rc = 0;
-  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+uint32_t rc_py_device_puts(const struct rc_py_encoding *encoding, struct ringcast_gpu_put *out) {
+  uint32_t count = 0;
+  for (size_t i = 0; i < encoding->count; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
     if (!goes_to_pool(part)) continue;
-    rc = ringcast_gpu_copy_in(gpu, lease, part->scalar.in_pool, &part->source.tensor, encoding->device_stream);
+    out[count++] = (struct ringcast_gpu_put){.tensor = &part->source.tensor, .offset = part->scalar.in_pool};
   }
-  return rc;
+  return count;
 }
 
 /* Each on its own stream; one is waited for when the next tensor is on another. Also after a failure: what was enqueued

@@ -112,7 +112,7 @@ int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_wr
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
   if (rc == 0 && lease) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
-  if (rc == 0) rc = lease ? rc_py_device_copy_in(encoding, gpu, lease) : rc_py_device_fetch(encoding, gpu);
+  if (rc == 0 && !lease) rc = rc_py_device_fetch(encoding, gpu);
   if (rc < 0) return rc;
   rc = encoding->hash ? copy_and_hash(encoding, &builder) : copy_all(encoding, false);
   return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);

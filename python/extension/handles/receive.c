@@ -68,6 +68,7 @@ static PyObject *decode(struct rc_py_reader *self, struct arrival *call, const s
                                                .classes = &self->classes,
                                                .allow_pickle = self->allow_pickle,
                                                .hold = hold,
+                                               .is_last = !hold,
                                                .arrays = &arrays,
                                                .device_failed = &call->device_failed};
   PyObject *object = rc_py_decode(rc_py_state_of(self), frame, &options, tag);

@@ -38,6 +38,10 @@ PLANTS = {
         "  if (result == RC_CU_SUCCESS) return (int)rc_word_write(gpu->device.cuda, take->stream, "
         "segment->address + rc_gpu_ack_at(segment->consumers, take->slot, import->consumer), take->generation);\n"
         "  rc_import_forget")]),
+    "ack_before_the_last_copies": ("gpu_scenarios reader:last_copies_that_fail", [("take.c",
+        "  for (uint32_t i = 0; i < count && failed == 0; i++) failed = copy_one(gpu, take, &copies[i]);\n",
+        "  if (failed == 0 && is_last) acknowledge(gpu, take);\n"
+        "  for (uint32_t i = 0; i < count && failed == 0; i++) failed = copy_one(gpu, take, &copies[i]);\n")]),
     "ack_by_the_host": (SLOW, [("import.c",
         "  return rc_word_write(import->device.cuda, taken->stream,",
         "  rc_word_store(rc_import_ack(import, slot), taken->generation);\n"
@@ -62,25 +66,23 @@ PLANTS = {
         "(void)generation;")]),
     # There too early.
     "ready_before_the_copies": (SLOW, [("lease.c",
-        "failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, stream);",
-        "rc_word_write(gpu->device.cuda, stream, address_of(gpu, lease->slot), "
-        "slot->generation); "
-        "failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, stream);")]),
+        "int failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);",
+        "rc_word_write(gpu->device.cuda, slot->stream, address_of(gpu, lease->slot), slot->generation);\n"
+        "int failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);")]),
     "ready_by_the_host": (SLOW, [("lease.c",
-        "rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot), gpu->pool.slots[slot].generation);",
+        "rc_word_write(gpu->device.cuda, own->stream, address_of(gpu, slot), own->generation);",
         "address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(&gpu->exported->segment, slot), "
         "gpu->pool.slots[slot].generation);")]),
     "ready_on_another_stream": (SLOW, [("lease.c",
-        "rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot),",
+        "rc_word_write(gpu->device.cuda, own->stream, address_of(gpu, slot),",
         "rc_word_write(gpu->device.cuda, NULL, address_of(gpu, slot),")]),
     "frame_is_sent_before_ready": ("gpu_scenarios writer:a_commit_whose_word", [
-        ("lease.c", "  failed = enqueue_ready(gpu, lease->slot, stream);\n  if (failed != 0) rc_gpu_writer_failed",
+        ("lease.c", "  if (failed == 0) failed = enqueue_ready(gpu, lease->slot);\n",
          "  slot->position = gpu->writer->ring.tail;\n"
-         "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS);\n"
-         "  if (failed != 0) rc_gpu_writer_failed"),
+         "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS);\n"),
         ("lease.c", "  slot->position = gpu->writer->ring.tail;\n"
          "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */",
-         "  failed = enqueue_ready(gpu, lease->slot, stream);")]),
+         "  failed = enqueue_ready(gpu, lease->slot);")]),
     "wait_is_skipped": (SLOW, [("take.c",
         "rc_cu_result result = rc_word_wait(gpu->device.cuda, take->stream, ready, "
         "take->generation);",
