@@ -77,7 +77,6 @@ enum {
   RC_CU_STREAM_CAPTURE_STATUS_NONE = 0,
   RC_CU_STREAM_CAPTURE_MODE_RELAXED = 2, /* of a thread: what others capture forbids it nothing */
   RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
-  RC_CU_POINTER_ATTRIBUTE_BUFFER_ID = 7, /* of an allocation, for the life of the process */
   RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
   RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
   RC_CU_MEMORYTYPE_HOST = 1,

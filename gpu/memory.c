@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory for what is received, and copies without a handle. The memory holds the device's context, so it may
- * outlive the reader. It is freed in the order of its stream. While that captures a graph, which would take the call
- * for its own, or where the driver can only free it in no order, which may wait, the worker frees it.
+ * Device memory for what is received, and copies and streams without a handle. The memory holds the device's context,
+ * so it may outlive the reader. It is freed in the order of its stream. While that captures a graph, which would take
+ * the call for its own, or where the driver can only free it in no order, which may wait, the worker frees it.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -93,35 +93,71 @@ void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
   else rc_worker_do(&memory->job, 0);
 }
 
-int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {
+/* ---- Without a handle ------------------------------------------------------------------------------------------- */
+
+static int open_and_enter(int32_t ordinal, struct rc_device *device, struct rc_cuda_entry *entry) {
+  int failed = rc_device_open(ordinal, device);
+  if (failed != 0) return failed;
+  rc_cu_result result = rc_cuda_enter(device->context, entry);
+  if (result == RC_CU_SUCCESS) return 0;
+  rc_device_close(device);
+  return rc_cuda_fail(result, "cuCtxPushCurrent");
+}
+
+/* Waits for the stream, behind the copy of a tensor to the host if there is one. */
+static int copy_and_wait(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {
   struct rc_device device;
   struct rc_cuda_entry entry;
-  int failed = rc_device_open(ordinal, &device);
+  int failed = open_and_enter(ordinal, &device, &entry);
   if (failed != 0) return failed;
-  rc_cu_result result = rc_cuda_enter(device.context, &entry);
-  if (result == RC_CU_SUCCESS) {
-    failed = rc_device_check_stream(&device, stream);
-    if (failed == 0) {
-      failed = rc_device_pack(&device, tensor, 0, to, stream);
-      result = device.cuda->stream_synchronize(stream); /* also after a failure: some of it may be under way */
-    }
-    rc_cuda_leave(&entry);
+  failed = rc_device_check_stream(&device, stream);
+  if (failed == 0) {
+    if (tensor) failed = rc_device_pack(&device, tensor, 0, to, stream);
+    rc_cu_result result = device.cuda->stream_synchronize(stream); /* also after a failure: some may be under way */
+    if (failed == 0 && result != RC_CU_SUCCESS) failed = rc_cuda_fail(result, "cuStreamSynchronize");
   }
+  rc_cuda_leave(&entry);
   rc_device_close(&device);
-  return failed != 0 || result == RC_CU_SUCCESS ? failed : rc_cuda_fail(result, "cuStreamSynchronize");
+  return failed;
+}
+
+int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {
+  return copy_and_wait(ordinal, tensor, to, stream);
 }
 
 int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream) {
+  return copy_and_wait(ordinal, NULL, NULL, stream);
+}
+
+/* By an event, which the driver gives up when both streams have come by. */
+static rc_cu_result follow(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_stream before) {
+  bool has = cuda->event_create && cuda->event_record && cuda->stream_wait_event && cuda->event_destroy;
+  if (!has) return RC_CU_NOT_SUPPORTED;
+  rc_cu_event event;
+  rc_cu_result result = cuda->event_create(&event, RC_CU_EVENT_DISABLE_TIMING);
+  if (result != RC_CU_SUCCESS) return result;
+  result = cuda->event_record(event, before);
+  if (result == RC_CU_SUCCESS) result = cuda->stream_wait_event(stream, event, 0);
+  cuda->event_destroy(event);
+  return result;
+}
+
+static int follow_on(const struct rc_device *device, rc_cu_stream stream, rc_cu_stream before) {
+  int failed = rc_device_check_stream(device, stream);
+  if (failed == 0) failed = rc_device_check_stream(device, before);
+  if (failed != 0) return failed;
+  rc_cu_result result = follow(device->cuda, stream, before);
+  if (result != RC_CU_SUCCESS) result = device->cuda->stream_synchronize(before); /* there is no event */
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream that is to wait for another");
+}
+
+int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before) {
   struct rc_device device;
   struct rc_cuda_entry entry;
-  int failed = rc_device_open(ordinal, &device);
-  if (failed != 0) return failed;
-  rc_cu_result result = rc_cuda_enter(device.context, &entry);
-  if (result == RC_CU_SUCCESS) {
-    if (rc_device_check_stream(&device, stream) == -EBUSY) failed = -EBUSY;
-    else result = device.cuda->stream_synchronize(stream);
-    rc_cuda_leave(&entry);
-  }
+  int failed = stream == before ? 0 : open_and_enter(ordinal, &device, &entry);
+  if (failed != 0 || stream == before) return failed;
+  failed = follow_on(&device, stream, before);
+  rc_cuda_leave(&entry);
   rc_device_close(&device);
-  return failed != 0 || result == RC_CU_SUCCESS ? failed : rc_cuda_fail(result, "cuStreamSynchronize");
+  return failed;
 }

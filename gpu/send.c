@@ -132,13 +132,9 @@ int ringcast_gpu_send(ringcast_gpu_writer *gpu, const struct ringcast_gpu_item *
   struct sending sending = {.gpu = gpu, .items = items, .count = count};
   bool on_device = false;
   if ((flags & ~RINGCAST_GPU_NO_INLINE) != 0) return rc_fail(-EINVAL, "flags are 0x%x: one is not known", flags);
-  uint64_t *memory = calloc((size_t)count * 4 + 1, sizeof *memory);
-  sending.puts = calloc((size_t)count + 1, sizeof *sending.puts);
-  if (!memory || !sending.puts) {
-    free(memory);
-    free(sending.puts);
-    return rc_fail(-ENOMEM, "out of memory");
-  }
+  uint64_t *memory = calloc((size_t)count * 6 + 1, sizeof *memory); /* a put has two words */
+  if (!memory) return rc_fail(-ENOMEM, "out of memory");
+  sending.puts = (struct ringcast_gpu_put *)(memory + (size_t)count * 4);
   sending.bytes = memory;
   sending.there = memory + count;
   sending.offsets = memory + (size_t)count * 2;
@@ -155,6 +151,5 @@ int ringcast_gpu_send(ringcast_gpu_writer *gpu, const struct ringcast_gpu_item *
   }
   if (rc == 0) rc = send_planned(&sending, tag, stream, timeout_ns);
   free(memory);
-  free(sending.puts);
   return rc;
 }

@@ -22,7 +22,7 @@ static struct {
   pthread_mutex_t mutex;
   pthread_cond_t change; /* a job has come, or is done; by CLOCK_MONOTONIC */
   struct rc_job *first;
-  uint32_t posted;
+  int64_t pause_ns; /* the next one */
   bool is_running;
 } worker = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -68,17 +68,15 @@ static bool run_all(void) {
 }
 
 static void *work(void *unused) {
-  int64_t pause = PAUSE_NS;
   (void)unused;
   pthread_mutex_lock(&worker.mutex);
   while (worker.first) {
-    uint32_t posted = worker.posted;
-    if (run_all() || worker.posted != posted) {
-      pause = PAUSE_NS;
+    if (run_all()) {
+      worker.pause_ns = PAUSE_NS;
       continue;
     }
-    wait_until(rc_now_ns() + pause);
-    if (pause < MOST_PAUSE_NS) pause *= 2;
+    wait_until(rc_now_ns() + worker.pause_ns);
+    if (worker.pause_ns < MOST_PAUSE_NS) worker.pause_ns *= 2;
   }
   worker.is_running = false;
   pthread_mutex_unlock(&worker.mutex);
@@ -93,7 +91,7 @@ bool rc_worker_do(struct rc_job *job, int64_t patience_ns) {
   job->is_done = patience_ns > 0 ? &is_done : NULL;
   job->next = worker.first;
   worker.first = job;
-  worker.posted++;
+  worker.pause_ns = PAUSE_NS;
   if (!worker.is_running) worker.is_running = rc_thread_start(work, NULL) == 0;
   pthread_cond_broadcast(&worker.change);
   for (; !is_done && now < until; now = rc_now_ns()) {

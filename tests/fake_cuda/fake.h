@@ -67,7 +67,6 @@ struct fake_memory {
   uint8_t *host; /* where it lies in this process */
   size_t bytes;
   int fd;       /* ALLOCATED */
-  uint64_t id;  /* of the buffer */
   dev_t volume; /* of the memfd */
   ino_t inode;
   int references; /* IMPORTED: times opened */

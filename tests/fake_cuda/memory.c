@@ -51,11 +51,9 @@ struct fake_memory *fake_host_memory(const void *host, size_t bytes, bool *outsi
 }
 
 struct fake_memory *fake_memory_add(struct fake_memory memory) {
-  static uint64_t buffers;
   struct fake_memory *added = malloc(sizeof *added);
   if (!added) abort();
   *added = memory;
-  added->id = ++buffers;
   added->next = fake.memory;
   fake.memory = added;
   return added;
@@ -296,7 +294,6 @@ static rc_cu_result tell(const struct fake_memory *memory, int attribute, void *
   case RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     *(unsigned *)out = memory->kind == FAKE_REGISTERED ? RC_CU_MEMORYTYPE_HOST : RC_CU_MEMORYTYPE_DEVICE;
     return RC_CU_SUCCESS;
-  case RC_CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)out = memory->id; return RC_CU_SUCCESS;
   case RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = memory->context->device; return RC_CU_SUCCESS;
   /* As CUDA does not say of how many bytes it is, of as many as may be. */
   case RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)out = exportable; return RC_CU_SUCCESS;

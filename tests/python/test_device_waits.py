@@ -297,7 +297,7 @@ def test_others_run_while_the_driver_holds_up_what_is_owed(alone):
     assert alone(owe_beside_others) == "after it"
 
 
-# ---- How many calls ---------------------------------------------------------------------------------------------------
+# ---- How many calls --------------------------------------------------------------------------------------------------
 
 OF_OURS = (
     "cuCtxGetCurrent",
@@ -313,7 +313,8 @@ def count_calls(state, count, is_late):
     """Calls of the driver that ringcast makes to send a frame of so many tensors, and to receive it."""
     torch, gate = state["torch"], Gate(state["torch"])
     writer, reader = pair(state)
-    sent = {str(i): on_device(state, np.full(140000, float(i))) for i in range(count)}  # too large to share memory
+    large = 140000  # so that each has its own memory
+    sent = {str(i): on_device(state, np.full(large, float(i))) for i in range(count)}
     writer.send(sent)
     reader.recv(WATCHDOG)
     assert reader.prepare_gpu()

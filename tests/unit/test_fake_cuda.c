@@ -293,7 +293,6 @@ END_TEST
 START_TEST(memory_tells_what_it_is) {
   unsigned type = 0;
   int ordinal = -1, exportable = 0; /* it is one byte that is set */
-  uint64_t first = 0, second = 0;
   size_t bytes = 0;
   uint8_t *host = map_host(PAGE, true);
   rc_cu_ptr memory = allocate(BYTES), base = 0, pooled;
@@ -303,16 +302,11 @@ START_TEST(memory_tells_what_it_is) {
   ck_assert_uint_eq(type, RC_CU_MEMORYTYPE_HOST);
   must_be(cuda->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (rc_cu_ptr)(uintptr_t)&type), 1);
   must(cuda->pointer_get_attribute(&ordinal, RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
-  must(cuda->pointer_get_attribute(&first, RC_CU_POINTER_ATTRIBUTE_BUFFER_ID, memory));
   must(cuda->pointer_get_attribute(&exportable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory));
   ck_assert(ordinal == 0 && exportable == 1);
   must(cuda->mem_get_address_range(&base, &bytes, memory + 100));
   ck_assert(base == memory && bytes == BYTES);
   must_be(cuda->mem_get_address_range(&base, &bytes, memory + BYTES), RC_CU_NOT_FOUND);
-  must(cuda->mem_free(memory));
-  memory = allocate(BYTES);
-  must(cuda->pointer_get_attribute(&second, RC_CU_POINTER_ATTRIBUTE_BUFFER_ID, memory));
-  ck_assert_uint_ne(first, second);
   must(cuda->mem_free(memory));
 
   rc_cu_ipc_handle handle;

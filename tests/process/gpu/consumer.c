@@ -107,34 +107,6 @@ static void check_later(struct consumer *consumer, struct check *check, struct r
   check->at[index] = at;
 }
 
-/* Items that are copied to the device by one call, with which the frame is read. */
-struct together {
-  struct ringcast_gpu_copy copies[MOST_TENSORS];
-  struct ringcast_item items[MOST_TENSORS];
-  uint32_t index[MOST_TENSORS], count;
-  uint64_t at[MOST_TENSORS];
-};
-
-static void add_item(struct together *all, const struct ringcast_gpu_take *take, const struct check *check,
-                     const struct ringcast_item *item, uint32_t index, uint64_t at) {
-  bool in_pool = item->placement == RINGCAST_PLACEMENT_POOL;
-  uint64_t offset =
-      in_pool ? item->device_offset : (uint64_t)((const uint8_t *)item->data - (const uint8_t *)take->frame.data);
-  uint32_t i = all->count++;
-  all->copies[i] =
-      (struct ringcast_gpu_copy){.offset = offset, .bytes = item->bytes, .to = check->device + at, .in_pool = in_pool};
-  all->items[i] = *item;
-  all->index[i] = index;
-  all->at[i] = at;
-}
-
-static void copy_together(struct consumer *consumer, struct check *check, struct ringcast_gpu_take *take,
-                          struct together *all) {
-  must(ringcast_gpu_copy_all(consumer->gpu, take, all->copies, all->count, RINGCAST_GPU_LAST) == 0);
-  for (uint32_t i = 0; i < all->count; i++)
-    check_later(consumer, check, take, &all->items[i], all->index[i], all->at[i]);
-}
-
 /* Whether the reader has its pinned buffer. */
 static bool has_buffer(const struct consumer *consumer) {
   struct ringcast_gpu_info info = {.size = sizeof info};
@@ -145,8 +117,7 @@ static bool has_buffer(const struct consumer *consumer) {
 /* False: a call has waited for the device, for all that is known. */
 static bool read_items(struct consumer *consumer, struct check *check, const struct ringcast_frame_reader *frame,
                        struct ringcast_gpu_take *take, const struct plan *plan) {
-  bool all_later = true, has_copied = false, is_together = one_of(&consumer->dice, 2);
-  struct together all = {.count = 0};
+  bool all_later = true, has_copied = false;
   uint64_t at = 0;
   for (uint32_t i = 0; i < plan->count; i++) {
     const struct item *planned = &plan->items[i];
@@ -158,16 +129,12 @@ static bool read_items(struct consumer *consumer, struct check *check, const str
       self->corrupt += !plan_matches(planned, item.data);
     } else if (!try_view(consumer, check, take, &item, plan, i, at)) {
       has_copied |= item.placement == RINGCAST_PLACEMENT_INLINE && item.bytes > 0;
-      if (is_together) {
-        add_item(&all, take, check, &item, i, at);
-      } else {
-        must(ringcast_gpu_copy_out(consumer->gpu, take, &item, check->device + at) == 0);
-        check_later(consumer, check, take, &item, i, at);
-      }
+      must(ringcast_gpu_copy_out(consumer->gpu, take, &item, check->device + at) == 0);
+      check_later(consumer, check, take, &item, i, at);
     }
     at += (planned->bytes + 255) & ~(uint64_t)255;
   }
-  if (is_together) copy_together(consumer, check, take, &all);
+  if (one_of(&consumer->dice, 2)) must(ringcast_gpu_copy_all(consumer->gpu, take, NULL, 0, RINGCAST_GPU_LAST) == 0);
   if (has_copied) all_later = has_buffer(consumer);
   return all_later;
 }
