@@ -24,7 +24,7 @@ ALLOWED = {
     "ring": (3.9, 0.5),
     "shm": (3.5, 1.0),
     "channel": (5.1, 0.7),
-    "gpu": (11.1, 6.6),
+    "gpu": (11.0, 6.5),
     "python/extension": (11.6, 5.6),
     "python/ringcast": (8.9, 3.2),
     "tools": (5.8, 0.1),
