@@ -9,12 +9,14 @@ beside the page. One run on one machine takes some minutes; no other load should
 
 import argparse
 import json
-import os
 import pathlib
 import re
 import subprocess
 import sys
 import time
+
+from ringcast.bench import dropin
+from ringcast.bench import report as python
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOOL = ROOT / "build/bin/ringcast"
@@ -25,6 +27,7 @@ PICTURE = "cost_per_frame.svg"
 
 SIZES = [16, 40, 64, 256, *(4**power << 10 for power in range(11))]  # 1 KiB to 1 GiB
 CASES = "alone|tap|pages|full|spill"
+COLD_OBJECTS = ["metadata", "scheduler-64", "scheduler-256", "prefill-64", "tensor-dict", "features"]
 CROWD = 8
 
 
@@ -57,54 +60,28 @@ def run_cases(quick):
     )
     if "skipped" in found:
         sys.exit(f"report: the benchmark failed: {found['skipped']}")
-    cases, figures = {}, {}
+    cases = {}
     for entry in found["benchmarks"]:
         name = re.sub("/(iterations:[0-9]+|manual_time|repeats:[0-9]+)", "", entry["run_name"])
         if entry.get("error_occurred") or entry.get("skipped"):
             reason = entry.get("error_message") or entry.get("skip_message", "")
             cases[name] = {"skipped": reason.removeprefix("skipped: ")}
         elif entry.get("aggregate_name") == "median":
-            cases[name] = {"ns": entry["real_time"]}
-        elif "tap_lost_percent" in entry:
-            figures.setdefault(name, {}).setdefault("tap_lost_percent", []).append(entry["tap_lost_percent"])
-    return {**cases, "figures": figures}
-
-
-def read(path, default=""):
-    try:
-        return pathlib.Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return default
-
-
-def machine():
-    """Facts that the figures depend on, without a name of the machine."""
-    text = read("/proc/cpuinfo")
-    field = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
-    caches = {}
-    for index in sorted(pathlib.Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        if read(index / "type") != "Instruction":
-            caches[f"L{read(index / 'level')}"] = int(read(index / "size").rstrip("K")) << 10
-    memory = re.search(r"MemTotal: +(\d+)", read("/proc/meminfo"))
-    return {
-        "cpu": field.get("model name", os.uname().machine),
-        "family": field.get("cpu family", ""),
-        "model": field.get("model", ""),
-        "virtual": "hypervisor" in field.get("flags", "").split(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "caches": caches,
-        "memory_bytes": int(memory[1]) << 10 if memory else 0,
-        "kernel": re.match(r"[0-9.]*[0-9]", os.uname().release)[0],
-        "load": os.getloadavg()[0],
-    }
+            cases[name] = {"ns": entry["real_time"], "lost": entry.get("tap_lost_percent")}
+    return cases
 
 
 def measure(quick):
     second = 0.02 if quick else 1
-    raw = {"machine": machine(), "version": read(ROOT / "include/ringcast/version.h")}
+    raw = {"machine": python.machine()}
 
     def perf(name, seconds, *arguments):
         return run(TOOL, "perf", name, "--seconds", seconds * second, "--format", "json", *arguments)
+
+    def bench(command, seconds, *arguments, cases=()):
+        only = [word for case in cases for word in ("--case", case)]
+        options = ("--seconds", seconds * second, "--format", "json", *only, *arguments)
+        return run(sys.executable, "-m", "ringcast.bench", command, *options)
 
     def steps(world):
         """The example with torch: a driver and its workers, beside gloo."""
@@ -113,13 +90,16 @@ def measure(quick):
 
     sizes = [size for size in SIZES if not quick or size <= 1 << 24]
     gaps = [(gap, readers) for gap in (1, 5, 25) for readers in (1, 4, 8)]
-    raw["sizes"] = {size: perf("throughput", 2, "--size", size) for size in sizes}
-    raw["latency"] = {size: perf("latency", 4, "--size", size) for size in (40, 1024, 16384)}
+    raw["sizes"] = {size: perf("throughput", 1, "--size", size) for size in sizes}
+    raw["latency"] = {size: perf("latency", 3, "--size", size) for size in (40, 1024, 16384)}
     raw["wake"] = {readers: perf("wake", 4, "--readers", readers) for readers in (1, CROWD)}
-    raw["cadence"] = {f"{gap} ms, {n}": perf("cadence", 2, "--gap", gap, "--readers", n) for gap, n in gaps}
-    raw["scale"] = perf("scale", 0.5, "--readers", max(CROWD, min(14, raw["machine"]["cpus"] - 1)))
+    raw["cadence"] = {f"{gap} ms, {n}": perf("cadence", 1.5, "--gap", gap, "--readers", n) for gap, n in gaps}
+    raw["scale"] = perf("scale", 0.5, "--readers", max(CROWD, min(14, raw["machine"]["cores"] - 1)))
     raw["cases"] = run_cases(quick)
     raw["steps"] = {world: steps(world) for world in (2, 4)}
+    raw["codec"] = bench("codec", 1)
+    raw["object"] = {"hot": bench("object", 1), "cold": bench("object", 2, "--cold", cases=COLD_OBJECTS)}
+    raw["dropin"] = {"hot": bench("dropin", 1), "cold": bench("dropin", 2, "--cold")}
     return json.loads(json.dumps(raw))  # keys become strings, as in a file
 
 
@@ -141,10 +121,6 @@ def time_of(ns):
     return f"{three(ns / 1e9)} s"
 
 
-def us(found):
-    return f"{three(found['p50'] if isinstance(found, dict) else found)} us"
-
-
 def size_of(count):
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if int(count) >= 1 << shift and int(count) % (1 << shift) == 0:
@@ -156,21 +132,33 @@ def rate_of(per_second):
     return f"{three(per_second / 1e6)} million" if per_second >= 1e6 else three(per_second)
 
 
-def faults_of(count):
-    return three(count) if count >= 0.01 else "0"
-
-
 def table(head, rows):
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
-def perf_table(head, found, cells, label=str):
-    """A row for each measurement of `perf`: a label and cells(key, figures), or the reason why figures are missing."""
+def us(path):
+    return lambda found: f"{three(python.figure_of(found, path))} us"
+
+
+def ns(path):
+    return lambda found: time_of(python.figure_of(found, path))
+
+
+def plain(path, form="{:.2f}"):
+    return lambda found: form.format(python.figure_of(found, path))
+
+
+def gb(path):
+    return lambda found: f"{found[path] / 1e9:.2f}"
+
+
+def perf_table(label, columns, found, name=str):
+    """A row for each measurement: a label and the columns {title: text of the figures}, or why figures are missing."""
     rows = []
     for key, figures in found.items():
-        none = [f"not measured: {figures.get('skipped')}", *[""] * (len(head) - 2)]
-        rows.append([label(key), *(none if "skipped" in figures else cells(key, figures))])
-    return table(head, rows)
+        none = [f"not measured: {figures.get('skipped')}", *[""] * (len(columns) - 1)]
+        rows.append([name(key), *(none if "skipped" in figures else [show(figures) for show in columns.values()])])
+    return table([label, *columns], rows)
 
 
 # ---- The blocks of the page, from `ringcast perf` -------------------------------------------------------------------
@@ -179,92 +167,75 @@ def perf_table(head, found, cells, label=str):
 def show_machine(raw):
     facts, first = raw["machine"], next(iter(raw["sizes"].values()))
     caches = ", ".join(f"{level} {size_of(size)}" for level, size in facts["caches"].items())
-    version = re.search(r'RINGCAST_VERSION +"(.*)"', raw["version"])[1]
     kind = "a virtual machine" if facts["virtual"] else "a machine"
     return (
-        f"ringcast {version} on {facts['cpu']} (family {facts['family']}, model {facts['model']}), {facts['cpus']}"
-        f" CPUs of {kind}; caches: {caches}; {three(facts['memory_bytes'] / 2**30)} GiB of memory; Linux"
-        f" {facts['kernel']}. The load average was {facts['load']:.1f} when it began. The ring:"
-        f" {size_of(first['capacity'])} of {first['memory']} memory, the library's own choice here."
+        f"ringcast {facts['ringcast']} on {facts['cpu']} (family {facts['family']}, model {facts['model']}), "
+        f"{facts['cores']} CPUs of {kind}; caches: {caches}; {three(facts['memory_bytes'] / 2**30)} GiB of memory; "
+        f"Linux {facts['linux']}; Python {facts['python']}, NumPy {facts['numpy']}, torch {facts['torch']}. The load "
+        f"average was {facts['load_average']:.1f} when it began. The ring: {size_of(first['capacity'])} of "
+        f"{first['memory']} memory, the library's own choice here."
     )
 
 
 def show_sizes(raw):
-    half = int(next(iter(raw["sizes"].values()))["capacity"]) / 2
-    head = ["frame", "ring, per frame", "frames/s", "GB/s", "memcpy, read by the other", "ratio"]
-    head += ["memcpy, nobody reads", "page faults, writer / reader", "lies in"]
+    def faults(found):
+        counts = (found[f"{side}_faults_per_frame"] for side in ("writer", "reader"))
+        return " / ".join(three(count) if count >= 0.01 else "0" for count in counts)
 
-    def cells(size, found):
-        return [
-            time_of(1e9 / found["frames_per_s"]),
-            rate_of(found["frames_per_s"]),
-            f"{found['bytes_per_s'] / 1e9:.2f}",
-            f"{found['memcpy_bytes_per_s'] / 1e9:.2f}",
-            f"{found['ratio']:.2f}",
-            f"{found['memcpy_alone_bytes_per_s'] / 1e9:.1f}",
-            " / ".join(faults_of(found[f"{side}_faults_per_frame"]) for side in ("writer", "reader")),
-            "ring" if int(size) < half else "beside it",
-        ]
-
-    text = perf_table(head, raw["sizes"], cells, size_of)
-    return f"{text}\n\n{show_bends(raw)}\n\n![cost per frame by size]({PICTURE})"
-
-
-def show_bends(raw):
-    """One sentence on each of the two parts of the curve."""
-    measured = {int(size): found for size, found in raw["sizes"].items() if "skipped" not in found}
-    points = [(size, 1e9 / found["frames_per_s"]) for size, found in measured.items()]
-    flat = [(size, ns) for size, ns in points if ns < 2 * points[0][1]]
-    times = [ns for _, ns in flat]
-    slopes = [
-        f"{time_of((b[1] - a[1]) / (b[0] - a[0]) * 1024)} (to {size_of(b[0])})"
-        for a, b in zip(points, points[1:])
-        if b[0] > flat[-1][0] and b[0] >= 1024
-    ]
-    text = f"Flat: up to {size_of(flat[-1][0])} a frame takes {time_of(min(times))} to {time_of(max(times))}."
-    return f"{text} Then, for each KiB more: {', '.join(slopes)}." if slopes else text
+    columns = {
+        "ring, per frame": lambda found: time_of(1e9 / found["frames_per_s"]),
+        "frames/s": lambda found: rate_of(found["frames_per_s"]),
+        "GB/s": gb("bytes_per_s"),
+        "memcpy, read by the other": gb("memcpy_bytes_per_s"),
+        "ratio": plain("ratio"),
+        "memcpy, nobody reads": gb("memcpy_alone_bytes_per_s"),
+        "page faults, writer / reader": faults,
+        "lies in": lambda found: "ring" if found["size"] < found["capacity"] / 2 else "beside it",
+    }
+    return f"{perf_table('frame', columns, raw['sizes'], size_of)}\n\n![cost per frame by size]({PICTURE})"
 
 
 def show_latency(raw):
-    head = ["one way", "ring, p50", "p99", "p99.9", "floor: a line each way", "one line in turn"]
-    head += ["ratio to the floor", "to the line"]
-
-    def cells(size, found):
-        ratios = [f"{found[key]:.2f}" if size == "40" else "" for key in ("ratio", "ratio_line")]
-        one_way = [time_of(found["one_way_ns"][key]) for key in ("p50", "p99", "p999")]
-        return [*one_way, time_of(found["floor_ns"]["p50"]), time_of(found["line_ns"]["p50"]), *ratios]
-
-    return perf_table(head, raw["latency"], cells, size_of)
+    columns = {
+        "ring, p50": ns("one_way_ns.p50"),
+        "p99": ns("one_way_ns.p99"),
+        "p99.9": ns("one_way_ns.p999"),
+        "floor: a line each way": ns("floor_ns.p50"),
+        "one line in turn": ns("line_ns.p50"),
+        "ratio to the floor": lambda found: f"{found['ratio']:.2f}" if found["size"] == 40 else "",
+        "to the line": lambda found: f"{found['ratio_line']:.2f}" if found["size"] == 40 else "",
+    }
+    return perf_table("one way", columns, raw["latency"], size_of)
 
 
 def show_wake(raw):
-    head = ["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio", "CPU asleep"]
-    head += ["a futex's"]
-
-    def cells(_, found):
-        wake = found["wake_us"]
-        idle = [f"{found[key]:.3f} %" for key in ("idle_cpu_percent", "futex_idle_cpu_percent")]
-        return [us(wake), us(wake["p99"]), us(found["futex_us"]), f"{found['ratio']:.2f}", *idle]
-
-    return perf_table(head, raw["wake"], cells)
+    columns = {
+        "from send to running, p50": us("wake_us.p50"),
+        "p99": us("wake_us.p99"),
+        "bare futex, p50": us("futex_us.p50"),
+        "ratio": plain("ratio"),
+        "CPU asleep": plain("idle_cpu_percent", "{:.3f} %"),
+        "a futex's": plain("futex_idle_cpu_percent", "{:.3f} %"),
+    }
+    return perf_table("readers asleep", columns, raw["wake"])
 
 
 def show_cadence(raw):
-    head = ["gap, readers", "commit, p50", "wake, p50", "p99", "slowest reader, p50", "CPU of a reader"]
-    head += ["bare futex, p50", "CPU", "endless spinning, p50", "ratio to the futex"]
+    def cpu(percent, watts):
+        return lambda found: f"{found[percent]:.2f} %" + (f", {three(found[watts])} W" if watts in found else "")
 
-    def cpu(found, percent, watts):
-        return f"{found[percent]:.2f} %" + (f", {three(found[watts])} W" if watts in found else "")
-
-    def cells(_, found):
-        ring = [us(found["commit_us"]), us(found["wake_us"]), us(found["wake_us"]["p99"]), us(found["slowest_us"])]
-        futex = [us(found["futex_us"]), cpu(found, "futex_cpu_percent", "futex_watts")]
-        own = cpu(found, "reader_cpu_percent", "watts")
-        return [*ring, own, *futex, us(found["spin_us"]), f"{found['ratio']:.2f}"]
-
-    if "cadence" not in raw:
-        return "Not measured yet: `make bench-docs` measures this table."
-    return perf_table(head, raw["cadence"], cells)
+    columns = {
+        "commit, p50": us("commit_us.p50"),
+        "wake, p50": us("wake_us.p50"),
+        "p99": us("wake_us.p99"),
+        "slowest reader, p50": us("slowest_us.p50"),
+        "CPU of a reader": cpu("reader_cpu_percent", "watts"),
+        "bare futex, p50": us("futex_us.p50"),
+        "CPU": cpu("futex_cpu_percent", "futex_watts"),
+        "endless spinning, p50": us("spin_us.p50"),
+        "ratio to the futex": plain("ratio"),
+    }
+    return perf_table("gap, readers", columns, raw["cadence"])
 
 
 def show_scale(raw):
@@ -289,20 +260,72 @@ def show_scale(raw):
 
 
 def show_steps(raw):
-    head = ["processes", "a step, median: ringcast", "gloo", "times", "steps/s: ringcast", "gloo"]
+    def times(found):
+        return f"{found['ways']['gloo']['median_us'] / found['ways']['ringcast']['median_us']:.1f}"
 
-    def cells(_, found):
-        ring, gloo = found["ways"]["ringcast"], found["ways"]["gloo"]
-        times = f"{gloo['median_us'] / ring['median_us']:.1f}"
-        return [
-            us(ring["median_us"]),
-            us(gloo["median_us"]),
-            times,
-            three(ring["steps_per_s"]),
-            three(gloo["steps_per_s"]),
-        ]
+    columns = {
+        "a step, median: ringcast": us("ways.ringcast.median_us"),
+        "gloo": us("ways.gloo.median_us"),
+        "times": times,
+        "steps/s: ringcast": lambda found: three(found["ways"]["ringcast"]["steps_per_s"]),
+        "steps/s: gloo": lambda found: three(found["ways"]["gloo"]["steps_per_s"]),
+    }
+    return perf_table("processes", columns, raw["steps"])
 
-    return perf_table(head, raw["steps"], cells)
+
+# ---- The blocks of the page, from `python -m ringcast.bench` --------------------------------------------------------
+
+
+def python_table(found, columns):
+    """A row for each case, or the reason why there is none. `columns`: title, path of the figure."""
+    if "skipped" in found:
+        return f"Not measured: {found['skipped']}."
+    rows = [
+        [f"`{case}`", *(python.number(python.figure_of(figures, path)) for _, path in columns)]
+        for case, figures in found["cases"].items()
+    ]
+    why = "".join(f"\n\n`{name}` is left out: {why}." for name, why in found["left_out"].items())
+    return table(["case", *(title for title, _ in columns)], rows) + why
+
+
+def beside_cold(raw, rows):
+    """The hot figures, with the cold ones of the same row under `cold`; and after which gap cold messages came."""
+    hot, cold = raw["hot"], raw["cold"]
+    if "skipped" in hot or "skipped" in cold:
+        return hot if "skipped" in hot else cold, ""
+    chilled = rows(cold["cases"])
+    cases = {name: {**figures, "cold": chilled.get(name)} for name, figures in rows(hot["cases"]).items()}
+    return {**hot, "cases": cases}, f"\n\nCold: {cold['gap_ms']:.0f} ms before each message, and caches evicted in it."
+
+
+def show_codec(raw):
+    columns = [(f"{group} {title}".strip(), path) for title, group, _, path in python.COLUMNS["codec"]]
+    return python_table(raw["codec"], columns)
+
+
+def show_object(raw):
+    found, note = beside_cold(raw["object"], dict)
+    columns = [
+        ("ringcast, us: p50", "ringcast.one_way_p50_us"),
+        ("p99", "ringcast.one_way_p99_us"),
+        ("pickle p50", "pickle.one_way_p50_us"),
+        ("ratio", "ratio.one_way"),
+        ("pickle alone", "pickle_alone.dumps_loads_us"),
+        ("objects/s", "ringcast.objects_per_s"),
+        ("pickle's", "pickle.objects_per_s"),
+        ("GB/s", "ringcast.gb_per_s"),
+        ("cold: p50", "cold.ringcast.one_way_p50_us"),
+        ("pickle p50", "cold.pickle.one_way_p50_us"),
+        ("ratio", "cold.ratio.one_way"),
+    ]
+    return python_table(found, columns) + note
+
+
+def show_dropin(raw):
+    found, note = beside_cold(raw["dropin"], dropin.rows)
+    columns = [(f"{group} {title}".strip(), path) for title, group, _, path in python.COLUMNS["dropin"]]
+    columns += [("cold: p50", "cold.p50_us"), ("CPU of a reader", "cold.cpu_reader_us"), ("ratio", "cold.ratio")]
+    return python_table(found, columns) + note
 
 
 # ---- The blocks of the page, from Google Benchmark ------------------------------------------------------------------
@@ -372,10 +395,10 @@ def show_tap(raw):
         "tap/reader_and_tap": "a reader and a tap",
     }
     text = case_table(raw, ["40 B, and there looks on", "per frame", "to nobody"], "tap/nobody", labels)
-    lost = sorted(raw["cases"].get("figures", {}).get("tap/tap", {}).get("tap_lost_percent", []))
-    if not lost:
+    lost = raw["cases"].get("tap/tap", {}).get("lost")
+    if lost is None:
         return text
-    return f"{text}\n\nThe tap lost {three(lost[len(lost) // 2])} % of the bytes, and knew it: nobody waits for it."
+    return f"{text}\n\nThe tap lost {three(lost)} % of the bytes, and knew it: nobody waits for it."
 
 
 BLOCKS = {name.removeprefix("show_"): function for name, function in globals().items() if name.startswith("show_")}
@@ -424,7 +447,7 @@ def draw(raw, file):
     axes.minorticks_off()
     axes.set_xlabel("payload of a frame")
     axes.set_ylabel("time of a frame")
-    axes.set_title(f"From one process to another, {raw['machine']['cpu']}, {raw['machine']['cpus']} CPUs", fontsize=10)
+    axes.set_title(f"From one process to another, {raw['machine']['cpu']}, {raw['machine']['cores']} CPUs", fontsize=10)
     axes.grid(True, color="#ecf0f1")
     axes.set_axisbelow(True)
     axes.legend(loc="upper left", bbox_to_anchor=(0, 0.9), frameon=False)

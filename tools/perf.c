@@ -14,13 +14,16 @@
 
 static const char usage[] =
     "usage: ringcast perf latency|throughput|wake|scale|cadence [--size BYTES] [--readers N] [--seconds S]\n"
-    "                     [--capacity BYTES] [--cpus A,B,...] [--format text|json]\n"
+    "                     [--capacity BYTES] [--format text|json]\n"
     "                     latency: [--cold[=BYTES]]; cadence: [--gap MS] [--jitter F] [--cold[=BYTES]]\n"
     "       ringcast perf gpu [--sizes A,B,...] [--readers N] [--seconds S] [--capacity BYTES] [--format text|json]\n";
 
 static const char help[] =
     "\n"
-    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in the same run.\n"
+    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in the same run. Of the\n"
+    "CPUs that the command may use (taskset) the writer gets the first and the readers the last ones; if there are "
+    "too\n"
+    "few, no process is pinned.\n"
     "\n"
     "MEASUREMENTS\n"
     "  latency      one way from process to process: half a round trip over two rings, while both sides spin\n"
@@ -57,15 +60,12 @@ static const char help[] =
     "                     twice the L3 cache), so that the message meets cold caches. cadence: the gap must be twice\n"
     "                     as long as the walk, or longer; latency: --seconds of such trips follow the usual ones\n"
     "  --capacity BYTES   of the ring (default 0: the library's own default)\n"
-    "  --cpus A,B,...     the CPUs to run on: the writer's, then the readers' (default: of those allowed, the first "
-    "for\n"
-    "                     the writer and the last ones for the readers; no process is pinned if there are too few)\n"
     "  --format FORMAT    text or json (default text)\n"
     "  --help             this text\n"
     "\n"
     "EXAMPLES\n"
     "  ringcast perf latency\n"
-    "  ringcast perf latency --cpus 0,8 --size 1K\n"
+    "  taskset -c 0,8 ringcast perf latency --size 1K\n"
     "  ringcast perf throughput --size 40 --seconds 5\n"
     "  ringcast perf wake --readers 8 --format json\n"
     "  ringcast perf scale --readers 14\n"
@@ -135,52 +135,12 @@ static bool parse_number(const char *text, double least, double most, double *ou
   return true;
 }
 
-/* "0,3": each CPU is usable by this process, and named once. 0, or CLI_USAGE. */
-static int parse_cpus(const char *text, const cpu_set_t *allowed, struct perf_options *options) {
-  const char *given = text;
-  const int usable = CPU_COUNT(allowed);
-  cpu_set_t seen;
-  CPU_ZERO(&seen);
-  options->cpu_count = 0;
-  options->cpus_given = true;
-  for (;;) {
-    char *end;
-    unsigned long cpu = strtoul(text, &end, 10);
-    if (!isdigit((unsigned char)*text) || (*end != ',' && *end != '\0'))
-      return cli_misused(usage,
-                         "'%s' is not valid for --cpus: it takes numbers of CPUs with commas between them, such "
-                         "as 0,1",
-                         given);
-    if (options->cpu_count == usable && (cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, &seen)))
-      return cli_misused(usage,
-                         "'%s' is not valid for --cpus: it names more CPUs than the %d that this process may use",
-                         given, usable);
-    if (cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, allowed))
-      return cli_misused(usage,
-                         "'%s' is not valid for --cpus: there is no CPU %lu among the %d that this process may "
-                         "use (Cpus_allowed_list in /proc/self/status)",
-                         given, cpu, usable);
-    if (CPU_ISSET(cpu, &seen))
-      return cli_misused(usage, "'%s' is not valid for --cpus: it names CPU %lu twice", given, cpu);
-    CPU_SET(cpu, &seen);
-    options->cpus[options->cpu_count++] = (int)cpu;
-    if (*end == '\0') return 0;
-    text = end + 1;
-  }
-}
-
-static void take_all_cpus(const cpu_set_t *allowed, struct perf_options *options) {
-  for (int cpu = 0; cpu < PERF_MAX_CPUS; cpu++)
-    if (CPU_ISSET(cpu, allowed)) options->cpus[options->cpu_count++] = cpu;
-}
-
 /* Defaults that depend on other options, and options that exclude each other. 0, or CLI_USAGE. */
 static int settle(const struct measurement *measurement, struct perf_options *options) {
   bool scale = measurement->run == perf_scale, gpu = measurement->run == perf_gpu;
   uint32_t others = options->cpu_count > 1 ? (uint32_t)options->cpu_count - 1 : 1;
   if (options->readers == 0) options->readers = !scale ? 1 : others < 14 ? others : 14;
-  if (gpu && (options->cpus_given || options->size != measurement->size))
-    return cli_misused(usage, "gpu takes --sizes, and no --size; nor --cpus, since no process is pinned");
+  if (gpu && options->size != measurement->size) return cli_misused(usage, "gpu takes --sizes, and no --size");
   if (measurement->run != perf_cadence && (options->gap_ms >= 0 || options->jitter >= 0))
     return cli_misused(usage, "--gap and --jitter are for cadence; %s sends without gaps", options->name);
   if (options->cold && measurement->run != perf_cadence && measurement->run != perf_latency)
@@ -193,19 +153,22 @@ static int settle(const struct measurement *measurement, struct perf_options *op
   if (options->size < 8) return cli_misused(usage, "--size is at least 8: a frame carries a number that is checked");
   if (options->size > SIZE_MAX / 8)
     return cli_misused(usage, "--size is at most %zu: no machine has room for more", SIZE_MAX / 8);
-  if (options->cpus_given && (uint32_t)options->cpu_count <= options->readers)
-    return cli_misused(usage, "--cpus names %d CPUs: the writer and %u readers need %u", options->cpu_count,
-                       options->readers, options->readers + 1);
   return 0;
 }
 
 static int parse(int argc, char **argv, struct perf_options *options) {
-  enum { SIZE = 1, READERS, SECONDS, CAPACITY, CPUS, FORMAT, SIZES, GAP, JITTER, COLD, HELP };
-  static const struct option known[] = {
-      {"size", 1, NULL, SIZE},         {"readers", 1, NULL, READERS}, {"seconds", 1, NULL, SECONDS},
-      {"capacity", 1, NULL, CAPACITY}, {"cpus", 1, NULL, CPUS},       {"format", 1, NULL, FORMAT},
-      {"sizes", 1, NULL, SIZES},       {"gap", 1, NULL, GAP},         {"jitter", 1, NULL, JITTER},
-      {"cold", 2, NULL, COLD},         {"help", 0, NULL, HELP},       {0}};
+  enum { SIZE = 1, READERS, SECONDS, CAPACITY, FORMAT, SIZES, GAP, JITTER, COLD, HELP };
+  static const struct option known[] = {{"size", 1, NULL, SIZE},
+                                        {"readers", 1, NULL, READERS},
+                                        {"seconds", 1, NULL, SECONDS},
+                                        {"capacity", 1, NULL, CAPACITY},
+                                        {"format", 1, NULL, FORMAT},
+                                        {"sizes", 1, NULL, SIZES},
+                                        {"gap", 1, NULL, GAP},
+                                        {"jitter", 1, NULL, JITTER},
+                                        {"cold", 2, NULL, COLD},
+                                        {"help", 0, NULL, HELP},
+                                        {0}};
   static const char *const takes[] = {[SIZE] = "a number of bytes, at least 8, such as 40, 64K or 1M",
                                       [READERS] = "a whole number, 1 to 256",
                                       [SECONDS] = "a number of seconds, 0.001 to 86400",
@@ -227,9 +190,6 @@ static int parse(int argc, char **argv, struct perf_options *options) {
     case READERS: good = parse_readers(optarg, &options->readers); break;
     case SECONDS: good = parse_number(optarg, 0.001, 86400, &options->seconds); break;
     case CAPACITY: good = parse_bytes(optarg, &options->capacity); break;
-    case CPUS:
-      if (parse_cpus(optarg, &allowed, options) != 0) return CLI_USAGE;
-      break;
     case FORMAT: good = cli_format(optarg, &options->json); break;
     case SIZES: good = parse_sizes(optarg, options); break;
     case GAP: good = parse_number(optarg, 0.01, 60000, &options->gap_ms); break;
@@ -247,7 +207,8 @@ static int parse(int argc, char **argv, struct perf_options *options) {
   }
   if (optind < argc) return cli_misused(usage, "unexpected argument '%s'", argv[optind]);
   options->size = size;
-  if (!options->cpus_given) take_all_cpus(&allowed, options);
+  for (int cpu = 0; cpu < PERF_MAX_CPUS; cpu++)
+    if (CPU_ISSET(cpu, &allowed)) options->cpus[options->cpu_count++] = cpu;
   return 0;
 }
 

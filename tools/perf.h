@@ -29,9 +29,8 @@ struct perf_options {
   uint64_t cold_bytes;   /* 0: twice the L3 cache */
   uint64_t capacity;     /* 0: the library's default */
   bool json;
-  bool cpus_given;
   int cpu_count;
-  int cpus[PERF_MAX_CPUS]; /* usable CPUs; the writer's first */
+  int cpus[PERF_MAX_CPUS]; /* that this process may use */
 };
 
 /* Each measures, prints, and returns the exit status. */

@@ -71,8 +71,7 @@ void perf_watch_children(void) {
 int perf_cpu_of(const struct perf_options *options, uint32_t party, uint32_t parties) {
   uint32_t count = (uint32_t)options->cpu_count;
   if (count < parties) return -1;
-  if (party == 0 || options->cpus_given) return options->cpus[party];
-  return options->cpus[count - party];
+  return options->cpus[party == 0 ? 0 : count - party];
 }
 
 void perf_pin(int cpu) {

@@ -28,7 +28,7 @@ ALLOWED = {
     "python/extension": (11.6, 5.6),
     "python/ringcast": (8.9, 3.2),
     "tools": (5.8, 0.1),
-    "bench": (4.9, 0.0),
+    "bench": (4.8, 0.0),
     "examples": (5.1, 0.0),
     "docs": (9.8, 4.2),
     "README.md": (7.6, 2.6),

@@ -188,11 +188,9 @@ def test_without_torch_its_cases_are_left_out_and_named(monkeypatch):
 def test_asyncio_prints_what_a_wake_up_costs():
     pytest.importorskip("ringcast.bench.wakeup")
     found, text = run("asyncio", "--rounds", 3)
-    for fact in ("command", "machine"):
-        del found[fact]
-    measured = [value for value in figures(found) if isinstance(value, (int, float))]
-    assert len(measured) > 1 and all(value > 0 for value in measured)
-    assert all(report.number(value) in text for value in measured)
+    for way, measured in found["cases"].items():
+        assert measured["p50_us"] > 0
+        assert re.search(rf"^{way} +{re.escape(report.number(measured['p50_us']))}", text, re.M)
 
 
 # ---- The other process -----------------------------------------------------------------------------------------------
@@ -281,6 +279,9 @@ def test_a_percentile_is_one_of_the_values(share, wanted):
     "value, text",
     [
         (None, ""),
+        (True, "yes"),
+        (False, "NO"),
+        ("words", "words"),
         (7, "7"),
         (1234567, "1,234,567"),
         (0.0123, "0.012"),

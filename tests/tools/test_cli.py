@@ -9,7 +9,7 @@ import re
 import subprocess
 import unittest
 
-from case import CPUS, TOOL, Case
+from case import TOOL, Case
 from test_doctor import Doctor  # noqa: F401
 from test_gpu import DoctorOfGpus, PerfOfGpus  # noqa: F401
 from test_perf import Perf  # noqa: F401
@@ -39,7 +39,7 @@ class CommandLine(Case):
             text = self.succeed(*arguments)
             for word in ("usage: ringcast perf", "(default 40;", "(default text)", "(default 2;", "EXAMPLES"):
                 self.assertIn(word, text)
-            for option in ("size", "readers", "seconds", "capacity", "cpus", "format"):
+            for option in ("size", "readers", "seconds", "capacity", "format"):
                 self.assertRegex(text, rf"--{option} .*\n?.*default")
 
     def test_bad_usage_is_refused_with_the_usage(self):
@@ -69,11 +69,6 @@ class CommandLine(Case):
             ("--readers", ["0", "-1", "257", "x", "1.5"], "a whole number, 1 to 256"),
             ("--seconds", ["0", "-1", "nan", "inf", "x"], "a number of seconds, 0.001 to 86400"),
             ("--capacity", ["-1", "x"], "a number of bytes, such as 64K or 1M; 0: the library's own default"),
-            (
-                "--cpus",
-                ["", "x", "a,b", f"{CPUS[0]},", f"{CPUS[0]} ", "-1"],
-                "numbers of CPUs with commas between them",
-            ),
         ):
             for value in values:
                 with self.subTest(option=option, value=value):
@@ -93,23 +88,9 @@ class CommandLine(Case):
         self.refused("perf", "latency", "--gap", "5", says="--gap and --jitter are for cadence")
         self.refused("perf", "wake", "--cold", says="--cold is for latency and cadence")
         self.refused("perf", "latency", "--sizes", "1K", says="--sizes is for gpu")
-        for other in (["--size", "1K"], ["--cpus", str(CPUS[0])]):
-            self.refused("perf", "gpu", *other, says="gpu takes --sizes, and no --size; nor --cpus")
+        self.refused("perf", "gpu", "--size", "1K", says="gpu takes --sizes, and no --size")
         self.refused("perf", "latency", "--size", "7", says="--size is at least 8")
         self.refused("perf", "latency", "--size", "8000000000G", says="--size is at most")
-
-    def test_cpus_that_will_not_do_are_told_apart(self):
-        first, everyone = str(CPUS[0]), ",".join(map(str, CPUS))
-        for value, says in (
-            (f"{first},{first}", f"it names CPU {first} twice"),
-            (f"{everyone},{first}", f"it names CPU {first} twice"),
-            ("4095", f"there is no CPU 4095 among the {len(CPUS)} that this process may use"),
-            ("99999999999999999999", "there is no CPU"),
-            (f"{everyone},4095", f"it names more CPUs than the {len(CPUS)} that this process may use"),
-            (first, "the writer and 1 readers need 2"),
-        ):
-            with self.subTest(value=value):
-                self.refused("perf", "latency", "--cpus", value, says=says)
 
     def test_output_that_can_not_be_written_is_a_failure(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

@@ -146,13 +146,6 @@ class Perf(Case):
                 self.assertRegex(text, rf"(?m)^{row}\b")
         self.assertRegex(text, r"(?m)^ +p50 +p99$")
 
-    def test_given_cpus_are_used(self):
-        if len(CPUS) > 1:
-            found = self.measure("wake", "--cpus", f"{CPUS[1]},{CPUS[0]}")
-            self.assertEqual(found["cpus"], [CPUS[1], CPUS[0]])
-        else:
-            self.refused("perf", "wake", "--cpus", str(CPUS[0]), says="--cpus")
-
     def test_an_interrupt_ends_it_and_its_readers(self):
         process = subprocess.Popen([TOOL, "perf", "wake", "--seconds", "600", "--readers", "2"], stderr=subprocess.PIPE)
         children = f"/proc/{process.pid}/task/{process.pid}/children"

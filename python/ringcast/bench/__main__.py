@@ -152,6 +152,10 @@ def note(found: Dict[str, Any]) -> str:
     """The line above a table: what was measured."""
     if found["command"] == "codec":
         return "One process, the garbage collector on; ratio: of both, to pickle's."
+    if found["command"] == "death":
+        return (death.__doc__ or "").strip().split("\n\n")[1]
+    if found["command"] == "asyncio":
+        return f"From send() until a sleeping receiver has the value, a message every {found['gap_us'] / 1e3:g} ms."
     how = {None: "", "evict": ", caches evicted", "sleep": ", all asleep in it"}.get(found["cold"], ", caches cold")
     rest = f"\nWith a gap of {found['gap_ms']:g} ms before each{how}." if found["gap_ms"] else ""
     if found["command"] == "dropin":
@@ -167,10 +171,6 @@ def note(found: Dict[str, Any]) -> str:
 def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
     if options.format == "json":
         return json.dumps(found, indent=1)
-    if options.command == "asyncio":
-        return "\n".join(report.flat({key: value for key, value in found.items() if key != "command"}))
-    if options.command == "death":
-        return death.text(found)
     if options.command == "dropin":
         found = {**found, "cases": dropin.rows(found["cases"])}
     return report.text(found, report.COLUMNS[options.command], note(found))

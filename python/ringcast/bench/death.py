@@ -11,7 +11,7 @@ import signal
 import statistics
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 from ringcast.bench import ways
 from ringcast.bench.harness import Processes
@@ -104,7 +104,7 @@ def once(way: Way, world: int, victim: int) -> Dict[str, Any]:
 
 
 def run(rounds: int) -> Dict[str, Any]:
-    found: Dict[str, Any] = {"ways": {}, "left_out": {}}
+    found: Dict[str, Any] = {"cases": {}, "left_out": {}}
     for name, (way, world, module) in WAYS.items():
         try:
             importlib.import_module("torch.distributed")
@@ -115,24 +115,13 @@ def run(rounds: int) -> Dict[str, Any]:
         for whom, victim in ("a receiver", world - 1), ("the source", 0):
             taken = [once(way, world, victim) for _ in range(rounds)]
             times = sorted(one["ms"] for one in taken)
-            found["ways"][f"{name}, {whom}"] = {
+            found["cases"][f"{name}, {whom}"] = {
                 "ranks": world,
                 "kills": rounds,
                 "p50_ms": statistics.median(times),
                 "max_ms": times[-1],
                 "all_named": all(one["named"] for one in taken),
-                "errors": sorted({error for one in taken for error in one["errors"]}),
+                "error": ", ".join(sorted({error for one in taken for error in one["errors"]})),
                 "text": taken[-1]["text"],
             }
     return found
-
-
-def text(found: Dict[str, Any]) -> str:
-    lines: List[str] = [f"{'killed':42} {'kills':>5} {'p50 ms':>8} {'max ms':>8}  named  raised by the others"]
-    for name, one in found["ways"].items():
-        lines.append(
-            f"{name:42} {one['kills']:5} {one['p50_ms']:8.1f} {one['max_ms']:8.1f}  "
-            f"{'all' if one['all_named'] else 'NOT ALL':5}  {', '.join(one['errors'])}"
-        )
-    lines += [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
-    return "\n".join([*lines, "", __doc__.strip().split("\n\n")[1]])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts of the machine, and figures as text that fits 100 columns."""
 
+import glob
 import os
 import platform
 import re
@@ -29,11 +30,23 @@ def version(package: str) -> Optional[str]:
 
 def machine() -> Dict[str, Any]:
     """Facts that the figures depend on, without a name of the machine."""
-    cpu = re.search(r"^model name\s*: (.*)$", read("/proc/cpuinfo"), re.M)
+    lines = (line.partition(":") for line in read("/proc/cpuinfo").splitlines())
+    cpu = {key.strip(): value.strip() for key, _, value in lines}
     kernel = re.match(r"[0-9.]*[0-9]", platform.release())
+    memory = re.search(r"MemTotal: +(\d+)", read("/proc/meminfo"))
+    caches = {}
+    for index in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
+        kind, level, size = (read(f"{index}/{name}").strip() for name in ("type", "level", "size"))
+        if kind != "Instruction" and size.endswith("K"):
+            caches[f"L{level}"] = int(size[:-1]) << 10
     return {
-        "cpu": cpu[1] if cpu else platform.machine(),
+        "cpu": cpu.get("model name", platform.machine()),
+        "family": cpu.get("cpu family", ""),
+        "model": cpu.get("model", ""),
+        "virtual": "hypervisor" in cpu.get("flags", "").split(),
         "cores": len(os.sched_getaffinity(0)),
+        "caches": caches,
+        "memory_bytes": int(memory[1]) << 10 if memory else 0,
         "load_average": os.getloadavg()[0],
         "linux": kernel[0] if kernel else platform.release(),
         "python": platform.python_version(),
@@ -50,10 +63,10 @@ def say(text: str) -> None:
 # ---- As text ---------------------------------------------------------------------------------------------------------
 
 
-def number(value: Optional[float]) -> str:
-    """Three significant digits, or three behind the point; all digits of an int; "" for None."""
-    if value is None:
-        return ""
+def number(value: Any) -> str:
+    """Three significant digits, or three behind the point; all digits of an int; words as they are; "" for None."""
+    if value is None or isinstance(value, (bool, str)):
+        return {None: "", True: "yes", False: "NO"}.get(value, value)
     if isinstance(value, int) or value >= 99.95:
         return f"{value:,.0f}"
     if value < 0.0995:
@@ -65,11 +78,11 @@ def number(value: Optional[float]) -> str:
 Column = Tuple[str, str, int, str]
 
 
-def column(figures: Dict[str, Any], path: str) -> Optional[float]:
-    value: Any = figures
+def figure_of(figures: Any, path: str) -> Any:
+    """The figure at a path of keys, such as "ratio.one_way"; None if there is none."""
     for key in path.split("."):
-        value = value.get(key)
-    return value  # type: ignore[no-any-return]
+        figures = figures.get(key) if figures else None
+    return figures
 
 
 ONE_WAY: List[Column] = [
@@ -110,6 +123,14 @@ COLUMNS: Dict[str, List[Column]] = {
         ("a reader", "", 10, "cpu_reader_us"),
         ("ratio", "", 9, "ratio"),
     ],
+    "death": [
+        ("kills", "", 7, "kills"),
+        ("p50", "ms until all others know", 9, "p50_ms"),
+        ("max", "", 9, "max_ms"),
+        ("named", "", 7, "all_named"),
+        ("error", "", 14, "error"),
+    ],
+    "asyncio": [("p50, us", "", 10, "p50_us"), ("slept", "", 8, "slept")],
 }
 
 
@@ -123,7 +144,7 @@ def table(cases: Dict[str, Dict[str, Any]], columns: List[Column]) -> List[str]:
         groups = f"{groups:{start}}{group}" if group else groups
         titles += f"{title:>{width}}"
     rows = [
-        f"{name:{first}}" + "".join(f"{number(column(figures, path)):>{width}}" for _, _, width, path in columns)
+        f"{name:{first}}" + "".join(f"{number(figure_of(figures, path)):>{width}}" for _, _, width, path in columns)
         for name, figures in cases.items()
     ]
     return [groups, titles, *rows]
@@ -141,15 +162,3 @@ def text(found: Dict[str, Any], columns: List[Column], note: str) -> str:
     ]
     tail = [f"{name} left out: {why}" for name, why in found["left_out"].items()]
     return "\n".join([*head, *table(found["cases"], columns), *tail])
-
-
-def flat(found: Dict[str, Any], prefix: str = "") -> List[str]:
-    """A line for each figure."""
-    lines = []
-    for name, value in found.items():
-        if isinstance(value, dict):
-            lines += flat(value, f"{prefix}{name} ")
-        else:
-            shown = number(value) if isinstance(value, (int, float)) else value
-            lines.append(f"{prefix + name:40} {shown}")
-    return lines
