@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -96,8 +95,7 @@ static bool mend_by(struct doctor *doctor, const char *mend) {
 
 struct survey {
   struct ringcast_gpu_driver status;
-  char pool_words[256]; /* what is wrong with RINGCAST_GPU_POOL_BYTES */
-  int count;            /* devices looked at so far */
+  int count; /* devices looked at so far */
   struct {
     int result;
     bool mended; /* the line of the device says how to mend the obstacle to the pool */
@@ -106,23 +104,9 @@ struct survey {
   } devices[DEVICES];
 };
 
-/* The library checks RINGCAST_GPU_POOL_BYTES before the device's number. No device has this number, so nothing is
- * opened. "" if the value is valid. */
-static void check_pool_bytes(char *words, size_t size) {
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 1 << 16, .readers = 1};
-  struct ringcast_gpu_writer_options gpu = {.size = sizeof gpu, .device = INT32_MAX};
-  ringcast_writer *ring;
-  ringcast_gpu_writer *writer;
-  if (ringcast_writer_create_ex(&options, &ring) != 0) return;
-  if (ringcast_gpu_writer_open(ring, &gpu, &writer) == 0) ringcast_gpu_writer_close(writer);
-  else if (strstr(ringcast_last_error(), "RINGCAST_GPU_POOL_BYTES")) snprintf(words, size, "%s", ringcast_last_error());
-  ringcast_writer_close(ring);
-}
-
 static void look(void *context) {
   struct survey *survey = context;
   survey->status.size = sizeof survey->status;
-  check_pool_bytes(survey->pool_words, sizeof survey->pool_words);
   if (ringcast_gpu_status(&survey->status) != 0 || !survey->status.ready) return;
   for (int i = 0; i < survey->status.devices && i < DEVICES; i++) {
     survey->devices[i].found.size = sizeof survey->devices[i].found;
@@ -158,14 +142,6 @@ static void say(char *out, size_t size, const char *what, int32_t result, const 
   snprintf(out + strlen(out), size - strlen(out), "; %s: %s", what, words);
 }
 
-/* The bytes of a writer's pool, by the rules of ringcast_gpu_writer_open; 0: no pool; -1: no writer would open. */
-static int64_t pool_bytes(const struct survey *survey) {
-  const char *text = getenv("RINGCAST_GPU_POOL_BYTES");
-  const int64_t granule = 2 << 20;
-  if (*survey->pool_words) return -1;
-  return text && *text ? (strtoll(text, NULL, 10) + granule - 1) / granule * granule : 256 << 20;
-}
-
 static void tell_device(struct doctor *doctor, struct survey *survey, int index) {
   static const char *const names[DEVICES] = {"GPU 0", "GPU 1", "GPU 2", "GPU 3", "GPU 4", "GPU 5", "GPU 6", "GPU 7"};
   const struct ringcast_gpu_device_info *device = &survey->devices[index].found;
@@ -176,39 +152,17 @@ static void tell_device(struct doctor *doctor, struct survey *survey, int index)
     *mended = mend_by(doctor, mend_of(survey->devices[index].words));
     return;
   }
-  int64_t pool = pool_bytes(survey);
-  bool room = pool <= 0 || (uint64_t)pool <= device->free_bytes;
-  bool has_all = device->words == 1 && device->registers == 1 && device->exports == 1 && room;
+  bool has_all = device->words == 1 && device->registers == 1 && device->exports == 1;
   say(words, sizeof words, "streams wait for words of host memory", device->words, "cuda_register");
   say(words, sizeof words, "the ring's memory can be registered", device->registers, "cuda_register");
   say(words, sizeof words, "its memory can be exported", device->exports, "cuda_pool");
   doctor_add(doctor, names[index], has_all ? DOCTOR_OK : DOCTOR_NOTE,
-             "%s, GPU-%02x%02x%02x%02x, %.1f GiB, %.1f of them free%s; a pool takes %.1f MiB%s", device->name,
-             device->uuid[0], device->uuid[1], device->uuid[2], device->uuid[3],
-             (double)device->total_bytes / (1 << 30), (double)device->free_bytes / (1 << 30), words,
-             (double)(pool > 0 ? pool : 0) / (1 << 20), room ? "" : ", which is more than is free");
+             "%s, GPU-%02x%02x%02x%02x, %.1f GiB, %.1f of them free%s", device->name, device->uuid[0], device->uuid[1],
+             device->uuid[2], device->uuid[3], (double)device->total_bytes / (1 << 30),
+             (double)device->free_bytes / (1 << 30), words);
   *mended = mend_by(doctor, mend_of_device(survey->status.version, device));
-  if (!*mended && !room) doctor_mend(doctor, OUT_OF_MEMORY);
   doctor_facts(doctor, FACTS({"total_bytes", (int64_t)device->total_bytes}, {"free_bytes", (int64_t)device->free_bytes},
-                             {"words", device->words}, {"registers", device->registers}, {"exports", device->exports},
-                             {"pool_bytes", pool}));
-}
-
-/* The variables that change the defaults. */
-static void tell_settings(struct doctor *doctor, const struct survey *survey) {
-  const char *way = getenv("RINGCAST_GPU");
-  if (*survey->pool_words) {
-    doctor_add(doctor, "GPU settings", DOCTOR_PROBLEM, "%s", survey->pool_words);
-    doctor_mend(doctor, "unset RINGCAST_GPU_POOL_BYTES, or set it to a whole number of bytes; 0: no pool");
-  }
-  if (!way || !*way || strcmp(way, "1") == 0) return;
-  if (strcmp(way, "0") == 0) {
-    doctor_add(doctor, "GPU settings", DOCTOR_NOTE,
-               "RINGCAST_GPU is 0: with ringcast.torch, .vllm and .sglang no tensor goes by a pool");
-  } else {
-    doctor_add(doctor, "GPU settings", DOCTOR_PROBLEM, "RINGCAST_GPU is '%.40s': it must be 0 or 1", way);
-    doctor_mend(doctor, "unset RINGCAST_GPU, or set it to 0 or 1");
-  }
+                             {"words", device->words}, {"registers", device->registers}, {"exports", device->exports}));
 }
 
 /* ---- Tensors from one process to another ------------------------------------------------------------------------ */
@@ -216,7 +170,6 @@ static void tell_settings(struct doctor *doctor, const struct survey *survey) {
 /* Shared by the two processes, with the results of both. */
 struct pair {
   int devices[2];  /* the writer's, the reader's */
-  bool no_pool;    /* RINGCAST_GPU_POOL_BYTES is 0 */
   int ends[2];     /* of a socket, the same: the handle to the reader; a byte back for each frame read */
   int64_t open_ns; /* what the first frame took longer than the second: the time to open the pool */
   struct ringcast_gpu_info info[2];
@@ -263,8 +216,7 @@ static void send_all(void *context) {
   ringcast_writer *ring;
   ringcast_gpu_writer *writer;
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 1 << 20, .readers = 1};
-  struct ringcast_gpu_writer_options gpu = {
-      .size = sizeof gpu, .device = pair->devices[0], .pool_bytes = pair->no_pool ? RINGCAST_NO_POOL : 2 << 20};
+  struct ringcast_gpu_writer_options gpu = {.size = sizeof gpu, .device = pair->devices[0]};
   ringcast_device_ptr memory = open_device(pair, 0, &cuda);
   char byte;
   must(pair, 0, ringcast_writer_create_ex(&options, &ring), "can't make a ring");
@@ -333,9 +285,7 @@ static void run_pair(struct pair *pair, char *words, size_t size) {
  * the two devices says how. */
 static void tell_inline(struct doctor *doctor, const char *name, const struct pair *pair, bool mended) {
   const struct ringcast_gpu_info *writer = &pair->info[0], *reader = &pair->info[1];
-  const char *why = pair->no_pool                                             ? "RINGCAST_GPU_POOL_BYTES is 0"
-                    : reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why
-                                                                              : writer->why;
+  const char *why = reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why : writer->why;
   const char *off = doctor_is_disabled("cuda_pool") && !strstr(why, "RINGCAST_DISABLE") ? DOCTOR_SWITCHED_OFF : "";
   doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %d tensors went through the ring, by the CPU%s: %s", FRAMES, off, why);
   if (!*off && !mended) mend_by(doctor, mend_of(why));
@@ -345,7 +295,9 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
                       bool mended) {
   const struct ringcast_gpu_info *writer = &pair->info[0], *reader = &pair->info[1];
   if (*words) {
-    doctor_add(doctor, name, DOCTOR_NOTE, "tensors can't be sent: %s", words);
+    bool misset = strstr(words, "RINGCAST_GPU_POOL_BYTES is '");
+    doctor_add(doctor, name, misset ? DOCTOR_PROBLEM : DOCTOR_NOTE, "tensors can't be sent: %s", words);
+    if (misset) doctor_mend(doctor, "unset RINGCAST_GPU_POOL_BYTES, or set it to a whole number of bytes; 0: no pool");
     if (!mended && strstr(words, "CUDA_ERROR_")) mend_by(doctor, mend_of(words));
   } else if (pair->wrong) {
     doctor_add(doctor, name, DOCTOR_PROBLEM, "%d of %d tensors came with other bytes than were sent", pair->wrong,
@@ -353,23 +305,24 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
     doctor_mend(doctor, "RINGCAST_DISABLE=cuda_pool; and please report it, with all that is printed here");
   } else if (writer->pool_frames > 0) {
     doctor_add(doctor, name, DOCTOR_OK,
-               "POOL: of %d tensors, %llu went from process to process within the device, after %llu through the ring, "
-               "with which the reader opened the pool (%.1f ms)",
-               FRAMES, (unsigned long long)writer->pool_frames, (unsigned long long)writer->inline_frames,
-               (double)pair->open_ns / 1e6);
+               "POOL: of %d tensors, %llu went from process to process within the device, by a pool of %llu MiB, after "
+               "%llu through the ring, with which the reader opened the pool (%.1f ms)",
+               FRAMES, (unsigned long long)writer->pool_frames, (unsigned long long)(writer->pool_bytes >> 20),
+               (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6);
   } else {
     tell_inline(doctor, name, pair, mended);
   }
-  doctor_facts(doctor, FACTS({"pool_frames", (int64_t)writer->pool_frames},
-                             {"inline_frames", (int64_t)writer->inline_frames}, {"way", writer->way},
-                             {"registered", writer->registered && reader->registered}, {"open_ns", pair->open_ns}));
+  doctor_facts(doctor,
+               FACTS({"pool_frames", (int64_t)writer->pool_frames}, {"inline_frames", (int64_t)writer->inline_frames},
+                     {"way", writer->way}, {"pool_bytes", (int64_t)writer->pool_bytes},
+                     {"registered", writer->registered && reader->registered}, {"open_ns", pair->open_ns}));
 }
 
 static void probe_pair(struct doctor *doctor, const char *name, const struct survey *survey, int from, int to) {
   char words[256] = "";
   struct pair *pair = doctor_shared(sizeof *pair);
   if (!pair) return;
-  *pair = (struct pair){.devices = {from, to}, .no_pool = pool_bytes(survey) == 0};
+  *pair = (struct pair){.devices = {from, to}};
   run_pair(pair, words, sizeof words);
   tell_pair(doctor, name, pair, words, survey->devices[from].mended || survey->devices[to].mended);
   munmap(pair, sizeof *pair);
@@ -381,7 +334,6 @@ void doctor_probe_gpu(struct doctor *doctor) {
   if (!survey) return;
   doctor_await(doctor_start(look, survey), end, sizeof end);
   tell_driver(doctor, survey, end);
-  tell_settings(doctor, survey);
   for (int i = 0; i < survey->count; i++) tell_device(doctor, survey, i);
   if (survey->count > 0 && doctor->can_make) probe_pair(doctor, "GPU tensors", survey, 0, 0);
   if (survey->count > 1 && doctor->can_make) probe_pair(doctor, "GPU 0 to 1", survey, 0, 1);

@@ -33,7 +33,7 @@ ALLOWED = {
     "docs": (9.8, 4.2),
     "README.md": (7.6, 2.6),
     "CONTRIBUTING.md": (7.0, 1.7),
-    "CHANGELOG.md": (6.7, 2.4),
+    "CHANGELOG.md": (6.7, 2.3),
     "tests/unit": (11.7, 5.2),
     "tests/process": (11.5, 6.4),
     "tests/python": (11.6, 6.6),
