@@ -7,7 +7,7 @@
  * kernels, wait on the reader's stream for the writer's, and say on that stream when they have done. Without a
  * pool, the same frame carries the bytes itself (INLINE), and the reader's device gets the bytes by one copy.
  *
- * Device tensors have not run on a real GPU yet: docs/gpu.md, "What is proven where". A whole program: examples/gpu.c.
+ * What is proven where: docs/gpu.md. Whole programs: examples/gpu.c, and examples/kernel.cu in CUDA C.
  *
  * No CUDA is linked, and none is needed to build: the driver is opened when it is first asked for. Without a driver, or
  * a device, open gives -ENODEV and all else of ringcast works as before; ringcast_gpu_status says why.

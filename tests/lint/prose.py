@@ -30,7 +30,7 @@ ALLOWED = {
     "tools": (5.8, 0.1),
     "bench": (4.8, 0.0),
     "examples": (5.1, 0.0),
-    "docs": (9.8, 4.2),
+    "docs": (9.5, 4.2),
     "README.md": (7.6, 2.6),
     "CONTRIBUTING.md": (7.0, 1.7),
     "CHANGELOG.md": (6.7, 2.3),
