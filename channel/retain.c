@@ -49,8 +49,10 @@
 
 _Static_assert(RC_MAX_RETAINED <= RC_MAX_PINNED, "the ring's queue has room for the pins of all retained frames");
 
+enum { RETAINED, RELEASED, UNSHARED };
+
 struct ringcast_retained {
-  enum { RETAINED, RELEASED, UNSHARED } state; /* guarded by the retainer's mutex */
+  _Atomic uint32_t state;
   struct rc_retainer *retainer;
   struct ringcast_retained *next;
   uint64_t offset, bytes; /* of the frame's pages, in spill memory */
@@ -59,7 +61,7 @@ struct ringcast_retained {
 };
 
 struct rc_retainer {
-  pthread_mutex_t mutex; /* guards the list, the states of its frames, and the cleaning of their pages */
+  pthread_mutex_t mutex; /* guards the list, and changes of the pages of its frames */
   struct ringcast_retained *first;
   struct rc_private_map private_map;
   bool broken;              /* the mapping can't be made to show the file any more; guarded by the mutex */
@@ -78,13 +80,15 @@ static struct {
   struct rc_retainer *first;
 } all = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
+/* Relaxed: a concurrent ringcast_retained_release leaves the pages unchanged. */
+static bool is_retained(struct ringcast_retained *retained) { return rc_load_relaxed(&retained->state) == RETAINED; }
+
 static void before_fork(void) {
   pthread_mutex_lock(&all.mutex);
   for (struct rc_retainer *retainer = all.first; retainer; retainer = retainer->next) {
     pthread_mutex_lock(&retainer->mutex);
     for (struct ringcast_retained *retained = retainer->first; retained; retained = retained->next)
-      if (retained->state == RETAINED)
-        rc_private_map_unshare(&retainer->private_map, retained->offset, retained->bytes);
+      if (is_retained(retained)) rc_private_map_unshare(&retainer->private_map, retained->offset, retained->bytes);
   }
 }
 
@@ -113,9 +117,9 @@ static void after_fork_in_child(void) {
     rc_private_map_forked(&retainer->private_map);
     for (struct ringcast_retained *retained = retainer->first, *next; retained; retained = next) {
       next = retained->next;
-      if (retained->state == RETAINED) {
-        retained->state = UNSHARED;
-      } else if (retained->state == RELEASED) {
+      if (is_retained(retained)) {
+        rc_store_relaxed(&retained->state, UNSHARED);             /* relaxed: there is one thread */
+      } else if (rc_load_relaxed(&retained->state) == RELEASED) { /* as above */
         remove_frame(retained);
         rc_sub_acq_rel(&retainer->holders, 1); /* never the last: the reader is a holder until rc_retainer_put */
       }
@@ -236,8 +240,8 @@ int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame 
   if (result == -ENOTSUP && retainer && found.spilled && found.bytes == frame->bytes) skip_next(retainer);
   if (result != 0) return fail_to_retain(reader, frame, result);
   uint64_t page = rc_small_page(), end = (found.offset + found.bytes + page - 1) & ~(page - 1);
-  *retained = (struct ringcast_retained){
-      .state = RETAINED, .retainer = retainer, .frame = *frame, .spilled = retainer->spilled};
+  *retained = (struct ringcast_retained){.retainer = retainer, .frame = *frame, .spilled = retainer->spilled};
+  atomic_init(&retained->state, RETAINED);
   retained->offset = found.offset & ~(page - 1);
   retained->bytes = end - retained->offset;
   if (!link_last(retainer, retained)) {
@@ -263,12 +267,16 @@ int ringcast_reader_retains(const ringcast_reader *reader) {
 void ringcast_retained_release(ringcast_retained *retained) {
   if (!retained) return;
   struct rc_retainer *retainer = retained->retainer;
+  uint32_t state = RETAINED;
+  /* Release: the caller's accesses come before the writer's. -> the loads in find_due and rc_retain_settle */
+  if (rc_cas_strong_acq_rel(&retained->state, &state, RELEASED)) return;
+  /* UNSHARED, by the reader without the mutex: its accesses came before. <- the exchange in unshare. The failed
+   * exchange above is relaxed. */
+  (void)rc_load_acquire(&retained->state);
   pthread_mutex_lock(&retainer->mutex);
-  bool unshared = retained->state == UNSHARED; /* else the reader removes the frame */
-  if (unshared) remove_frame(retained);
-  else retained->state = RELEASED;
+  remove_frame(retained);
   pthread_mutex_unlock(&retainer->mutex);
-  if (unshared) rc_retainer_put(retainer);
+  rc_retainer_put(retainer);
 }
 
 /* ---- Releasing and unsharing ------------------------------------------------------------------------------------ */
@@ -285,20 +293,17 @@ static bool is_due(const ringcast_reader *reader, const struct ringcast_retained
          reader->retainer->spilled - retained->spilled > reader->segment.spill.bytes / 4;
 }
 
-/* Copies without the mutex, which a concurrent release waits for: until UNSHARED, only the reader frees the entry. */
+/* Without the mutex, which a concurrent release may wait for: until UNSHARED, only the reader frees the entry. */
 static void unshare(ringcast_reader *reader, struct ringcast_retained *retained, uint64_t wanted) {
-  struct rc_retainer *retainer = reader->retainer;
   struct ringcast_frame frame = retained->frame;
+  uint32_t state = RETAINED;
   bool changes = rc_load_acquire(&reader->ring.view.control->closed) == 0; /* C1 <- C0: a closed ring stays as it is */
   RC_POINT(UNSHARE);
-  if (changes) rc_private_map_unshare(&retainer->private_map, retained->offset, retained->bytes);
-  pthread_mutex_lock(&retainer->mutex);
-  bool unshared = retained->state == RETAINED; /* else the caller released the frame meanwhile */
-  if (unshared) retained->state = UNSHARED;
-  pthread_mutex_unlock(&retainer->mutex);
-  if (!unshared) return;
+  if (changes) rc_private_map_unshare(&retained->retainer->private_map, retained->offset, retained->bytes);
+  /* Release: from here on ringcast_retained_release frees the entry. -> its load */
+  if (!rc_cas_strong_acq_rel(&retained->state, &state, UNSHARED)) return; /* the caller released it meanwhile */
   RC_POINT(UNSHARED);
-  if (wanted != UINT64_MAX) learn(retainer, false);
+  if (wanted != UINT64_MAX) learn(reader->retainer, false);
   release(reader, &frame);
 }
 
@@ -315,22 +320,23 @@ static void finish_release(ringcast_reader *reader, struct ringcast_retained *re
 }
 
 /* The first frame that is RELEASED, or RETAINED for too long. NULL: there is none. */
-static struct ringcast_retained *find_due(const ringcast_reader *reader, uint64_t wanted, bool *released) {
+static struct ringcast_retained *find_due(const ringcast_reader *reader, uint64_t wanted) {
   struct rc_retainer *retainer = reader->retainer;
   pthread_mutex_lock(&retainer->mutex);
   struct ringcast_retained *retained = retainer->first;
-  while (retained && retained->state != RELEASED && (retained->state == UNSHARED || !is_due(reader, retained, wanted)))
-    retained = retained->next;
-  *released = retained && retained->state == RELEASED;
+  for (; retained; retained = retained->next) {
+    uint32_t state = rc_load_acquire(&retained->state); /* <- the exchange in ringcast_retained_release */
+    if (state == RELEASED || (state == RETAINED && is_due(reader, retained, wanted))) break;
+  }
   pthread_mutex_unlock(&retainer->mutex);
   return retained;
 }
 
 void rc_retain_settle(ringcast_reader *reader, uint64_t wanted) {
   struct ringcast_retained *retained;
-  bool released;
-  while (reader->retained > 0 && (retained = find_due(reader, wanted, &released))) {
-    if (released) finish_release(reader, retained);
+  while (reader->retained > 0 && (retained = find_due(reader, wanted))) {
+    if (rc_load_acquire(&retained->state) == RELEASED) /* <- the exchange in ringcast_retained_release */
+      finish_release(reader, retained);
     else unshare(reader, retained, wanted);
   }
 }
