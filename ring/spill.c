@@ -29,6 +29,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 #include "ring/point.h"
 
@@ -36,50 +37,45 @@ void rc_spill_init(struct rc_spill *spill, uint64_t bytes) {
   *spill = (struct rc_spill){.bytes = bytes & ~(uint64_t)(RC_SPILL_UNIT - 1)};
 }
 
-/* The region of the i-th oldest frame. */
-static const struct rc_spill_region *region_of(const struct rc_spill *spill, uint32_t i) {
-  return &spill->regions[(spill->first + i) % RC_SPILL_REGIONS];
-}
-
-/* The region of a frame, except the `passed` oldest ones, that `bytes` from `offset` on would overlap, or NULL. */
-static const struct rc_spill_region *find_overlap(const struct rc_spill *spill, uint32_t passed, uint64_t offset,
-                                                  uint64_t bytes) {
-  for (uint32_t i = passed; i < spill->count; i++) {
-    const struct rc_spill_region *region = region_of(spill, i);
-    if (region->offset < offset + bytes && offset < region->offset + region->bytes) return region;
-  }
-  return NULL;
-}
-
-static bool region_is_valid(const struct rc_spill *spill, const struct rc_spill_region *region) {
-  return region->bytes != 0 && (region->offset | region->bytes) % RC_SPILL_UNIT == 0 &&
-         region->offset <= spill->bytes && region->bytes <= spill->bytes - region->offset;
-}
-
 bool rc_spill_is_valid(const struct rc_spill *spill) {
   if (spill->count > RC_SPILL_REGIONS || spill->first >= RC_SPILL_REGIONS) return false;
-  uint64_t position = spill->floor;
+  uint64_t position = spill->floor, offset = 0;
   for (uint32_t i = 0; i < spill->count; i++) {
-    const struct rc_spill_region *region = region_of(spill, i);
-    if (region->end <= position) return false; /* in the order of the frames, all above the floor */
-    position = region->end;
-    if (!region_is_valid(spill, region) || find_overlap(spill, i + 1, region->offset, region->bytes)) return false;
+    uint64_t end = spill->regions[(spill->first + i) % RC_SPILL_REGIONS].end;
+    if (end <= position) return false; /* the queue is in the order of the frames, all above the floor */
+    position = end;
   }
-  if (!spill->is_open) return true;
-  return region_is_valid(spill, &spill->open) && spill->open.bytes == rc_spill_room(spill->reserved) &&
-         !find_overlap(spill, 0, spill->open.offset, spill->open.bytes);
+  for (uint32_t i = 0; i < spill->count; i++) {
+    const struct rc_spill_region *region = &spill->regions[spill->order[i]];
+    if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS >= spill->count) return false;
+    if (region->offset < offset || region->bytes == 0 || (region->offset | region->bytes) % RC_SPILL_UNIT != 0)
+      return false; /* by offset, without overlap */
+    offset = region->offset + region->bytes;
+    if (spill->is_open && region->offset < spill->open.offset + spill->open.bytes && spill->open.offset < offset)
+      return false;
+  }
+  if (spill->is_open &&
+      (spill->open.bytes != rc_spill_room(spill->reserved) || spill->open.offset + spill->open.bytes > spill->bytes))
+    return false;
+  return offset <= spill->bytes;
 }
 
 /* ---- Freeing ---------------------------------------------------------------------------------------------------- */
+
+static void drop_oldest(struct rc_spill *spill) {
+  uint32_t i = 0;
+  while (spill->order[i] != spill->first) i++;
+  spill->count--;
+  memmove(&spill->order[i], &spill->order[i + 1], (spill->count - i) * sizeof *spill->order);
+  spill->first = (spill->first + 1) % RC_SPILL_REGIONS;
+}
 
 int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
   uint64_t lowest, floor = spill->floor;
   int result = rc_ring_lowest(ring, &lowest);
   if (result != 0) return result;
-  for (; spill->count > 0 && region_of(spill, 0)->end <= lowest; spill->count--) {
-    floor = region_of(spill, 0)->end;
-    spill->first = (spill->first + 1) % RC_SPILL_REGIONS;
-  }
+  for (; spill->count > 0 && spill->regions[spill->first].end <= lowest; drop_oldest(spill))
+    floor = spill->regions[spill->first].end;
   if (floor == spill->floor) return 0;
   spill->floor = floor;
   RC_POINT(RECLAIM);
@@ -95,10 +91,15 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
 
 /* The lowest gap of `room` bytes between the regions in flight, ignoring the `passed` oldest regions. */
 static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t room, uint64_t *offset) {
-  const struct rc_spill_region *taken;
   uint64_t at = 0;
   if (room > spill->bytes) return false;
-  while ((taken = find_overlap(spill, passed, at, room))) at = taken->offset + taken->bytes;
+  for (uint32_t i = 0; i < spill->count; i++) {
+    const struct rc_spill_region *region = &spill->regions[spill->order[i]];
+    if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS < passed) continue;
+    if (region->offset - at >= room) break;
+    at = region->offset + region->bytes;
+  }
+  /* After a break, the rest of SPILL is at least the found gap, so the same check accepts the gap. */
   if (spill->bytes - at < room) return false;
   *offset = at;
   return true;
@@ -106,7 +107,13 @@ static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t roo
 
 /* Whether the open region can grow to `room` bytes in place. */
 static bool fits_in_place(const struct rc_spill *spill, uint64_t room) {
-  return room <= spill->bytes - spill->open.offset && !find_overlap(spill, 0, spill->open.offset, room);
+  uint64_t until = spill->bytes;
+  for (uint32_t i = spill->count; i > 0; i--) {
+    uint64_t offset = spill->regions[spill->order[i - 1]].offset;
+    if (offset < spill->open.offset) break;
+    until = offset;
+  }
+  return room <= until - spill->open.offset;
 }
 
 int rc_spill_find(const struct rc_spill *spill, uint64_t bytes, bool grows, uint64_t *offset) {
@@ -130,7 +137,7 @@ uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes) {
     if (find_gap(spill, middle, room, &offset)) enough = middle;
     else few = middle;
   }
-  return region_of(spill, enough - 1)->end;
+  return spill->regions[(spill->first + enough - 1) % RC_SPILL_REGIONS].end;
 }
 
 /* ---- Using ------------------------------------------------------------------------------------------------------ */
@@ -140,6 +147,14 @@ void rc_spill_open(struct rc_spill *spill, uint64_t offset, uint64_t bytes) {
   spill->is_open = true;
   spill->open = (struct rc_spill_region){.offset = offset, .bytes = rc_spill_room(spill->reserved)};
   assert(rc_spill_is_valid(spill));
+}
+
+static void enqueue(struct rc_spill *spill, struct rc_spill_region region) {
+  uint32_t index = (spill->first + spill->count) % RC_SPILL_REGIONS, i = spill->count++;
+  spill->regions[index] = region;
+  for (; i > 0 && spill->regions[spill->order[i - 1]].offset > region.offset; i--)
+    spill->order[i] = spill->order[i - 1];
+  spill->order[i] = (uint16_t)index;
 }
 
 static void close_region(struct rc_spill *spill) {
@@ -152,8 +167,8 @@ int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_
   if (!spill->is_open || bytes > spill->reserved) return -EINVAL;
   int result = rc_ring_commit_spilled(ring, spill->open.offset + RC_SPILL_PHASE, bytes, kind);
   if (result != 0) return result;
-  spill->regions[(spill->first + spill->count++) % RC_SPILL_REGIONS] =
-      (struct rc_spill_region){.offset = spill->open.offset, .bytes = rc_spill_room(bytes), .end = ring->tail};
+  enqueue(spill,
+          (struct rc_spill_region){.offset = spill->open.offset, .bytes = rc_spill_room(bytes), .end = ring->tail});
   close_region(spill);
   assert(rc_spill_is_valid(spill));
   return 0;

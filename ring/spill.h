@@ -24,6 +24,7 @@ struct rc_spill {
   uint64_t floor;                                   /* as published: the regions of frames below the floor are free */
   uint32_t first, count;                            /* the queue of the regions in flight, in the order of the frames */
   struct rc_spill_region regions[RC_SPILL_REGIONS]; /* the queue, circular */
+  uint16_t order[RC_SPILL_REGIONS];                 /* indices of the same regions, by offset */
   bool is_open;                                     /* `open` is the open reservation's region, not in the queue */
   struct rc_spill_region open;
   uint64_t reserved; /* payload bytes of the open reservation */
