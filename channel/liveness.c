@@ -94,14 +94,14 @@ static void queue_departure(struct rc_liveness *liveness, const struct ringcast_
   if (liveness->poller) rc_poller_raise(liveness->poller, true);
 }
 
-/* Goes on without a reader: frees its slot if dead, else evicts it. False: the reader has left meanwhile. */
-static bool remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
+/* Goes on without a reader: frees its slot if dead, else evicts it. Nothing to do: the reader has left meanwhile. */
+static void remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
   const struct rc_ring *ring = &writer->ring.view;
   struct ringcast_peer peer;
   bool known = rc_writer_peer(writer, slot, &peer);
   if (dead) RC_POINT(REAP);
   else RC_POINT(EVICT);
-  if (!(dead ? rc_slot_reap(ring, slot, owner) : rc_slot_evict(ring, slot, owner))) return false;
+  if (!(dead ? rc_slot_reap(ring, slot, owner) : rc_slot_evict(ring, slot, owner))) return;
   if (dead) RC_POINT(REAPED);
   else RC_POINT(V1_DONE);
   if (known) {
@@ -109,11 +109,10 @@ static bool remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner
     queue_departure(&writer->liveness, &peer);
   }
   rc_ring_participants(ring);
-  if (dead) return true;
+  if (dead) return;
   RC_POINT(EVICT_COUNTED);
   rc_wake(&ring->control->not_empty); /* the evicted reader may sleep while it holds a frame */
   RC_POINT(EVICT_TOLD);
-  return true;
 }
 
 void rc_liveness_reap_dead(ringcast_writer *writer) {
@@ -142,14 +141,16 @@ static void check_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner
 
 /* A reader that died while joining had no frames yet, so its death needs no report. */
 void rc_liveness_reap_joining(ringcast_writer *writer) {
+  bool checked = false;
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     if (rc_owner_state(owner) != RC_SLOT_JOINING) continue;
-    if (!rc_owner_is_dead(owner)) {
+    if (rc_owner_is_dead(owner)) {
+      rc_slot_reap(&writer->ring.view, i, owner);
+    } else if (!checked) { /* one at a time: the first one blocks the grant */
       check_joining(writer, i, owner, rc_now_ns());
-      return; /* one at a time: the first one blocks the grant */
+      checked = true;
     }
-    rc_slot_reap(&writer->ring.view, i, owner);
   }
 }
 
@@ -186,12 +187,15 @@ int64_t rc_liveness_slice(const ringcast_writer *writer) {
   return left < SLICE_NS ? left : SLICE_NS;
 }
 
-/* A dead or slow reader. 0: removed. -EOWNERDEAD, -ETIMEDOUT: by the policy the wait fails. -EAGAIN: the reader has
- * left meanwhile; if it then exited it is not a dead reader, and its slot shows the difference. */
+/* A dead or slow reader. 0: it is removed or has left, look for room again. -EOWNERDEAD, -ETIMEDOUT: by the policy the
+ * wait fails. -EAGAIN: the reader has left meanwhile; if it then exited it is not a dead reader, and its slot shows the
+ * difference. */
 static int judge(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
   const struct rc_liveness *liveness = &writer->liveness;
-  if ((dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT)
-    return remove_reader(writer, slot, owner, dead) ? 0 : -EAGAIN;
+  if ((dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT) {
+    remove_reader(writer, slot, owner, dead);
+    return 0;
+  }
   if (load_owner(writer, slot) != owner) return -EAGAIN;
   if (dead) writer->ring.blocker = slot; /* for the error text; and the next wait checks this reader first */
   return dead ? -EOWNERDEAD : -ETIMEDOUT;

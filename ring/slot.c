@@ -7,8 +7,8 @@
  *     ACTIVE  -> FREE      the reader leaves
  *     ACTIVE  -> EVICTED   V1  the writer goes on without a living reader
  *     JOINING -> EVICTED   V1  the same: the reader was stopped in the middle of joining
- *     EVICTED -> FREE      the evicted reader, when finding out or leaving; after its death a reader that looks for a
- * slot others  -> FREE      the writer, for a dead process
+ *     EVICTED -> FREE      the evicted reader, when finding out or leaving; after its death, a reader without a slot
+ *     others  -> FREE      the writer, for a dead process
  *
  * Evicting. A living process may store to the slot at any moment. So an evicted reader keeps the slot, which no process
  * reads any more, until the reader gives the slot up or is dead: a late store of the cursor hits nothing. The evicted

@@ -29,7 +29,7 @@ int rc_backing_init(struct rc_backing *backing, struct rc_memory *memory);
 void rc_backing_free(struct rc_backing *backing);
 
 /* Backs a range: from then on no write to the range fails. A range that is backed costs nothing. -ENOMEM, -ENOSPC and
- * other errors of the kernel, with the error text; then nothing has changed. */
+ * other errors of the kernel, with the error text; a part of the range may be backed then. */
 int rc_backing_provide(struct rc_backing *backing, uint64_t offset, uint64_t bytes);
 
 /* Gives idle chunks back, at most once a second; true if there were any. Chunks that `spill` uses are not idle. */

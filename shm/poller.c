@@ -61,11 +61,17 @@ static bool word_differs(const struct rc_poller *poller, uint32_t value) {
 
 /* ---- The timer -------------------------------------------------------------------------------------------------- */
 
+static bool has_ended_unpolled(const struct rc_poller *poller) {
+  for (uint32_t i = 0; poller->unpolled > 0 && i < poller->count; i++)
+    if (poller->watched[i].tag != 0 && poller->watched[i].process.fd == RC_WATCH_ENDED) return true;
+  return false;
+}
+
 /* Restarts the timer. An expired timer is no longer readable then. */
 static void set_timer(const struct rc_poller *poller) {
   int64_t ns = poller->most_ns;
   if (poller->unpolled > 0 && ns > RC_SLICE_NS) ns = RC_SLICE_NS;
-  if (ns < 1 || poller->raised) ns = 1; /* 0 would turn it off */
+  if (ns < 1 || poller->raised || has_ended_unpolled(poller)) ns = 1; /* 0 would turn it off */
   struct itimerspec once = {.it_value = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}};
   if (ns == INT64_MAX) once = (struct itimerspec){0};
   timerfd_settime(poller->timer, 0, &once, NULL);

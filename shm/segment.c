@@ -106,10 +106,18 @@ static int fail_gone(const struct rc_handle *handle) {
                  handle->writer.pid);
 }
 
-static int fail_to_open(const struct rc_handle *handle, int error) {
+/* Whether the link of a descriptor names a file of ringcast. True if the link can't be read. */
+static bool may_be_ours(const char *path) {
+  static const char ours[] = "/memfd:ringcast.";
+  char target[64];
+  ssize_t length = readlink(path, target, sizeof target);
+  return length < 0 || (length >= (ssize_t)sizeof ours - 1 && memcmp(target, ours, sizeof ours - 1) == 0);
+}
+
+static int fail_to_open(const struct rc_handle *handle, const char *path, int error) {
   if (error == EMFILE || error == ENFILE || error == ENOMEM)
     return rc_fail(-error, "can't open the ring: %s", strerror(error));
-  if (error == EACCES || error == EPERM)
+  if ((error == EACCES || error == EPERM) && may_be_ours(path))
     return rc_fail(-EACCES,
                    "process %" PRId32 " may not be looked into: ringcast attaches only processes of the same user "
                    "(and ptrace must not be forbidden between them)",
@@ -122,10 +130,10 @@ static int fail_to_open(const struct rc_handle *handle, int error) {
 static int open_file(const struct rc_handle *handle, int32_t number, int flags, struct stat *file) {
   char path[48];
   snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);
-  if (stat(path, file) != 0) return fail_to_open(handle, errno);
+  if (stat(path, file) != 0) return fail_to_open(handle, path, errno);
   if (!S_ISREG(file->st_mode)) return fail_gone(handle);
   int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return fail_to_open(handle, errno);
+  if (fd < 0) return fail_to_open(handle, path, errno);
   if (fstat(fd, file) != 0 || !S_ISREG(file->st_mode) || file->st_size <= 0) {
     close(fd);
     return fail_gone(handle);

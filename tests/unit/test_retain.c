@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #include "tests/support/children.h"
@@ -195,6 +197,46 @@ TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
   gate_free(&family.overwritten);
   ringcast_reader_close(family.reader);
   ringcast_writer_close(family.writer);
+}
+
+/* A library that was loaded before ringcast: its handler runs after ringcast's, which hold locks until the fork is
+ * done, and takes a lock under which another thread releases a retained frame. */
+static struct {
+  pthread_mutex_t mutex;
+  atomic_bool is_taken, is_forking;
+  ringcast_retained *retained;
+} other = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void prepare_other(void) {
+  atomic_store(&other.is_forking, true);
+  pthread_mutex_lock(&other.mutex);
+}
+
+static void end_other(void) { pthread_mutex_unlock(&other.mutex); }
+
+static void *release_in_a_fork(void *unused) {
+  pthread_mutex_lock(&other.mutex);
+  atomic_store(&other.is_taken, true);
+  while (!atomic_load(&other.is_forking)) sched_yield();
+  ringcast_retained_release(other.retained);
+  pthread_mutex_unlock(&other.mutex);
+  return unused;
+}
+
+TEST(a_frame_is_released_under_a_lock_that_a_fork_waits_for) {
+  pthread_t thread;
+  pthread_atfork(prepare_other, end_other, end_other);
+  ringcast_writer *writer = make_writer(16 * MIB);
+  ringcast_reader *reader = attach_retainer(writer);
+  other.retained = send_and_keep(writer, reader, 0, MIB).handle;
+  pthread_create(&thread, NULL, release_in_a_fork, NULL);
+  while (!atomic_load(&other.is_taken)) sched_yield();
+  pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  child_must_succeed(pid);
+  pthread_join(thread, NULL);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
 }
 
 /* What mlockall(MCL_CURRENT) does to the mapping of what is kept, which is the child's own then, all of it, with what
