@@ -158,7 +158,9 @@ static rc_cu_result enter_and_write_ack(const struct rc_import *import, uint32_t
 static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
                                 bool has_entered) {
   rc_cu_result result = has_entered ? write_ack(import, slot, taken) : enter_and_write_ack(import, slot, taken);
+  bool has_failed = result != RC_CU_SUCCESS && result != RC_CU_STREAM_CAPTURE_UNSUPPORTED;
   RC_POINT(ACK_ENQUEUED);
+  if (has_failed) rc_import_lose(import, -EIO); /* while it counts as acking: the worker closes it else */
   pthread_mutex_lock(&import->mutex);
   import->acking--;
   if (result != RC_CU_SUCCESS) {
@@ -166,9 +168,7 @@ static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const s
     rc_add_acq_rel(&import->pending, 1);
   }
   pthread_mutex_unlock(&import->mutex);
-  if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return result;
-  rc_cuda_last_failure = result;
-  rc_import_lose(import, -EIO);
+  if (has_failed) rc_cuda_last_failure = result;
   return result;
 }
 

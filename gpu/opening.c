@@ -88,7 +88,8 @@ static int try_memory(const struct rc_import *import, const struct rc_gpu_identi
   if (failed != 0) return failed;
   rc_cu_result result = cuda->copy_dtoh(pattern, import->pool + id->pool_bytes, sizeof pattern, stream);
   if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, rc_words_patience_ns);
-  if (result != RC_CU_NOT_READY) cuda->stream_destroy(stream);
+  if (result == RC_CU_NOT_READY) return rc_fail_as(-ETIMEDOUT, "the writer's pool could not be read in time");
+  cuda->stream_destroy(stream);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "reading the writer's pool");
   for (uint32_t i = 0; i < RC_GPU_PATTERN / sizeof(uint64_t); i++)
     if (pattern[i] != rc_gpu_pattern(id->seed, i))

@@ -26,6 +26,7 @@ void rc_pool_free(struct rc_pool *pool) {
   free(pool->order);
   pool->slots = NULL;
   pool->order = NULL;
+  pool->slot_count = 0;
 }
 
 static uint64_t end_of(const struct rc_pool_slot *slot) { return slot->base + slot->bytes; }

@@ -186,6 +186,7 @@ static bool was_missing(const ringcast_gpu_reader *gpu) {
 int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
+  if (gpu->import) rc_import_ack_pending(gpu->import);
   failed = ringcast_reader_check(gpu->reader); /* evicted: what was read may have been overwritten meanwhile */
   if (failed != 0) return failed;
   if (!was_missing(gpu) && (!gpu->import || !rc_import_is_missing(gpu->import))) return 0;

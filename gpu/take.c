@@ -149,6 +149,8 @@ static int check_copies(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take
   *by_ring = false;
   for (uint32_t i = 0; i < count && failed == 0; i++) {
     const struct ringcast_gpu_copy *copy = &copies[i];
+    if (copy->in_pool > 1 || copy->reserved != 0)
+      return rc_fail_as(-EINVAL, "a copy's in_pool must be 0 or 1, and its reserved must be 0");
     if (copy->copied > copy->bytes) return rc_fail_as(-EINVAL, "more bytes of a copy are copied than it has");
     if (copy->in_pool) failed = copy->bytes > 0 ? locate(gpu, take, copy->offset, copy->bytes, &where) : 0;
     else if (!is_inside(&take->frame, copy->offset, copy->bytes)) failed = fail_outside();
@@ -175,13 +177,14 @@ static int copy_one(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, st
   return rc_gpu_reader_copied(gpu, result);
 }
 
-/* -EIO: `ack` could not be enqueued: it is pending. The context is current, and the stream captures nothing. */
+/* -EIO: `ack` could not be enqueued: it is pending, as after a capture that has just begun. The context is current. */
 static int acknowledge(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
   struct rc_import *import = gpu->import;
   if (take->epoch == 0 || !import || import->segment.epoch != take->epoch) return 0;
   rc_cu_result result = rc_import_end(import, take->slot, take->generation, true);
   gpu->pool_frames++;
-  return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
+  if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return 0;
+  return rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
 }
 
 int ringcast_gpu_copy_all(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, struct ringcast_gpu_copy *copies,
@@ -319,6 +322,7 @@ int ringcast_gpu_release(ringcast_gpu_reader *gpu, const struct ringcast_frame *
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = check_held(gpu, frame);
   if (failed != 0) return failed;
+  if (gpu->import) rc_import_ack_pending(gpu->import);
   bool is_whole = frame->kind == RINGCAST_KIND_TENSORS && ringcast_reader_check(gpu->reader) == 0 &&
                   ringcast_frame_open(&opened, frame->data, frame->bytes) == 0;
   if (is_whole && opened.device_epoch != 0) {

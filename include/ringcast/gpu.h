@@ -62,8 +62,8 @@
  *   Files    A writer with a pool holds one descriptor more; a reader one more while it has a pool open, and the
  *            writer's pidfd; such a process one more for the thread that watches writers.
  *   Trust    As for the ring: a process that may attach may read and write the words and the pool. A hostile process
- *            can make readers read other bytes, make a reader's stream wait until the reader closes, and make a reader
- *            close the pool while its stream still reads the pool.
+ *            can make readers read other bytes, make a reader's stream wait until the reader closes, make a reader
+ * close the pool while its stream still reads the pool, and have a writer free memory that readers have open.
  *
  * Results are as in ringcast.h, and: -ENODEV (CPU mode), -EIO (the driver fails: ringcast_last_error has its words),
  * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY (not now, and nothing was done: the stream captures a
@@ -306,8 +306,9 @@ struct ringcast_gpu_take {
  * Opens the pool if need be (then it blocks). On an error the frame is still held.
  * -ECONNABORTED: the frame was under way when this reader attached, and the frame's device tensors are not for this
  * reader: release the frame and go on.
- * -EPIPE: the writer, or its device, is gone, and the pool with it. -EBUSY: capture, or its take is open already.
- * -EINVAL: it is not held, or holds no tensors. -EPROTO, -EIO. */
+ * From here to the take's first copy or map, the stream must not begin to capture a graph: that call does not ask
+ * again, and its copies would be the graph's. -EPIPE: the writer, or its device, is gone, and the pool with it. -EBUSY:
+ * capture, or its take is open already. -EINVAL: it is not held, or holds no tensors. -EPROTO, -EIO. */
 RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ringcast_frame *frame,
                                     ringcast_stream stream, struct ringcast_gpu_take *out);
 

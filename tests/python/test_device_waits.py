@@ -190,6 +190,34 @@ def test_a_frame_that_comes_in_a_capture_is_received_after_it(alone, pooled):
     assert alone(receive_captured, pooled) == (True, 0, 3 if pooled else 0)
 
 
+def drop_view_captured(state):
+    """A view is dropped in a capture; then the reader only asks for frames, of which none has a device tensor."""
+    torch, side = state["torch"], state["torch"].cuda.Stream()
+    writer, reader = pair(state)
+    tensor = on_device(state, np.arange(1000.0))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        for receive in reader.recv, reader.view:
+            writer.send({"x": tensor}, WATCHDOG)
+            value = receive(WATCHDOG)
+        kept = value.__enter__()["x"]
+        value.__exit__(None, None, None)
+        del value
+        with capture(torch, side):
+            del kept
+            gc.collect()
+            torch._forget_dropped()
+    held = writer.gpu.slots_used
+    with pytest.raises(TimeoutError):
+        reader.recv(0)
+    side.synchronize()
+    return held, writer.gpu.slots_used
+
+
+def test_a_view_that_was_dropped_in_a_capture_is_given_back_by_a_recv_without_a_frame(alone):
+    assert alone(drop_view_captured) == (1, 0)
+
+
 def lend_after_capture(state, lend):
     """What recv() could not copy is lent by the next call, once: after it come the others."""
     torch, side = state["torch"], state["torch"].cuda.Stream()

@@ -237,6 +237,23 @@ def test_a_rank_that_is_interrupted_leaves_nobody_waiting() -> None:
     check(share_once(lambda: mm_inputs(3), 1, src=0, how="share").result(), 3)
 
 
+class Interrupts:
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+@on_ranks(2)
+def test_a_rank_that_is_interrupted_while_it_sends_leaves_nobody_waiting() -> None:
+    for hash in None, "sha256":
+        if dist.get_rank() == 0:
+            with pytest.raises(KeyboardInterrupt):
+                share_once(lambda: {"a": Interrupts()}, 1, src=0, hash=hash, how="share")
+        else:
+            shared = share_once(lambda: None, 1, src=0, hash=hash, how="share")
+            assert "KeyboardInterrupt" in text_of(ringcast.SendError, shared.result)
+    check(share_once(lambda: mm_inputs(3), 1, src=0, how="share").result(), 3)
+
+
 @on_ranks(3)
 def test_ranks_that_make_other_calls_hear_of_it() -> None:
     check(share_once(lambda: mm_inputs(0), 1, src=0, how="share").result(), 0)

@@ -195,6 +195,10 @@ class Source(WriterEnd):
         """Set the number of the next call, for a caller that numbers its calls over several rings."""
         self._call = call & CALL_MASK
 
+    def is_at(self, call: int) -> bool:
+        """Whether this is the number of the next call: nothing was sent with it."""
+        return self._call == call & CALL_MASK
+
     def close(self) -> None:
         self._unwatch()  # before the descriptor is closed
         self.ring.close()

@@ -7,6 +7,7 @@ the group.
 """
 
 import atexit
+import contextlib
 import math
 import operator
 import os
@@ -46,15 +47,20 @@ def ends_if_any(group: Any) -> Dict[Tuple[str, int], Any]:
 def close(group: Any) -> None:
     """Close this process's ends; what waits in an outbox of p2p.py is lost. For all ranks to call, with nothing under
     way."""
-    made = ends_if_any(group)
-    for end in made.values():
-        end.close()
-    made.clear()
+    made, failure = ends_if_any(group), None
+    while made:
+        try:
+            made.popitem()[1].close()
+        except RuntimeError as error:  # another thread is in a call; the others are closed even so
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def _close_all() -> None:
     for group in list(_rings):
-        close(group)
+        with contextlib.suppress(RuntimeError):
+            close(group)
 
 
 atexit.register(_close_all)

@@ -169,7 +169,8 @@ def _put(module: types.ModuleType) -> None:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        elif of:
+            return
+        if of:
             _replaced.set(owner, name, target.replace(original))
         else:
             _replaced.replace(original, target.replace(original))

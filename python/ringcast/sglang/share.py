@@ -238,6 +238,10 @@ class _Sharing:
                 pass
             except Exception as error:
                 return error
+            except BaseException as error:
+                if not end.is_at(number):
+                    raise
+                return self._refuse(end, number, error)
         try:
             packed = pack(value, hash)
         except BaseException as error:
