@@ -23,7 +23,6 @@
  * waits for that copy.
  */
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -101,7 +100,7 @@ static bool is_read_still(struct rc_bounce *bounce) {
 
 /* By the worker. Of a device that is lost, no stream reads the buffer any more. */
 static bool try_to_free(struct rc_job *job) {
-  struct rc_bounce *bounce = (struct rc_bounce *)((char *)job - offsetof(struct rc_bounce, job));
+  struct rc_bounce *bounce = RC_CONTAINER_OF(job, struct rc_bounce, job);
   struct rc_cuda_entry entry;
   if (rc_cuda_enter(bounce->device.context, &entry) == RC_CU_SUCCESS) {
     bool is_read = is_read_still(bounce);
@@ -113,7 +112,7 @@ static bool try_to_free(struct rc_job *job) {
   return true;
 }
 
-static void free_job(struct rc_job *job) { free((char *)job - offsetof(struct rc_bounce, job)); }
+static void free_job(struct rc_job *job) { free(RC_CONTAINER_OF(job, struct rc_bounce, job)); }
 
 /* In a forked child the buffer is the parent's. */
 void rc_bounce_end(struct rc_bounce *bounce) {

@@ -167,7 +167,7 @@ static bool has_consumers(const struct rc_exported *exported) {
 
 /* By the worker: to free device memory may wait for all that the context's streams do. */
 static bool free_left(struct rc_job *job) {
-  struct rc_exported *exported = (struct rc_exported *)((char *)job - offsetof(struct rc_exported, job));
+  struct rc_exported *exported = RC_CONTAINER_OF(job, struct rc_exported, job);
   struct rc_cuda_entry entry;
   if (rc_cuda_enter(exported->device.context, &entry) == RC_CU_SUCCESS) {
     free_memory(exported);
@@ -179,7 +179,7 @@ static bool free_left(struct rc_job *job) {
   return true;
 }
 
-static void free_job(struct rc_job *job) { free((char *)job - offsetof(struct rc_exported, job)); }
+static void free_job(struct rc_job *job) { free(RC_CONTAINER_OF(job, struct rc_exported, job)); }
 
 /* Takes the pools out of the list that no reader has open any more. */
 static struct rc_exported *unlink_ended(void) {

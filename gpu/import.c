@@ -40,7 +40,7 @@
 /* ---- Life ------------------------------------------------------------------------------------------------------- */
 
 static void writer_died(struct rc_watched *watched) {
-  rc_import_mark_dead((struct rc_import *)((char *)watched - offsetof(struct rc_import, writer)));
+  rc_import_mark_dead(RC_CONTAINER_OF(watched, struct rc_import, writer));
 }
 
 struct rc_import *rc_import_new(ringcast_reader *reader) {
@@ -336,7 +336,7 @@ static void note_end(struct rc_import *import, bool *out) {
 
 /* By the worker: closes all once no stream reads the pool any more. */
 static bool try_to_close(struct rc_job *job) {
-  struct rc_import *import = (struct rc_import *)((char *)job - offsetof(struct rc_import, job));
+  struct rc_import *import = RC_CONTAINER_OF(job, struct rc_import, job);
   struct rc_cuda_entry entry;
   rc_import_ack_pending(import);
   if (!is_idle(import)) {
@@ -362,9 +362,7 @@ static bool try_to_close(struct rc_job *job) {
   return true;
 }
 
-static void drop_job(struct rc_job *job) {
-  rc_import_drop((struct rc_import *)((char *)job - offsetof(struct rc_import, job)));
-}
+static void drop_job(struct rc_job *job) { rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, job)); }
 
 void rc_import_close(struct rc_import *import) {
   if (import->forks != rc_fork_count()) return; /* the parent's */

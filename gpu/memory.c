@@ -5,7 +5,6 @@
  * the call for its own, or where the driver can only free it in no order, which may wait, the worker frees it.
  */
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 
 #include "gpu/reader.h"
@@ -40,7 +39,7 @@ static bool free_in_order(const ringcast_gpu_memory *memory) {
 
 /* By the worker, or the caller. Memory whose context can't be entered has gone with the context. */
 static bool try_to_free(struct rc_job *job) {
-  ringcast_gpu_memory *memory = (ringcast_gpu_memory *)((char *)job - offsetof(ringcast_gpu_memory, job));
+  ringcast_gpu_memory *memory = RC_CONTAINER_OF(job, ringcast_gpu_memory, job);
   struct rc_cuda_entry entry;
   if (rc_cuda_enter(memory->device.context, &entry) == RC_CU_SUCCESS) {
     bool is_free = !memory->in_order || free_in_order(memory);
@@ -52,7 +51,7 @@ static bool try_to_free(struct rc_job *job) {
   return true;
 }
 
-static void free_job(struct rc_job *job) { free((char *)job - offsetof(ringcast_gpu_memory, job)); }
+static void free_job(struct rc_job *job) { free(RC_CONTAINER_OF(job, ringcast_gpu_memory, job)); }
 
 int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast_stream stream,
                               ringcast_device_ptr *out, ringcast_gpu_memory **out_memory) {

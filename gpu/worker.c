@@ -83,7 +83,7 @@ static void *work(void *unused) {
   return NULL;
 }
 
-bool rc_worker_do(struct rc_job *job, int64_t patience_ns) {
+void rc_worker_do(struct rc_job *job, int64_t patience_ns) {
   int64_t now = rc_now_ns(), until = now + patience_ns;
   bool is_done = false;
   pthread_once(&once, init);
@@ -100,5 +100,4 @@ bool rc_worker_do(struct rc_job *job, int64_t patience_ns) {
   }
   if (patience_ns > 0 && !is_done) job->is_done = NULL;
   pthread_mutex_unlock(&worker.mutex);
-  return is_done;
 }

@@ -4,7 +4,11 @@
 #define RC_GPU_WORKER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+/* The struct of this type whose member this is. */
+#define RC_CONTAINER_OF(pointer, type, member) ((type *)((char *)(pointer)-offsetof(type, member)))
 
 struct rc_job {
   bool (*run)(struct rc_job *job); /* false: not yet; it is called again soon */
@@ -13,9 +17,9 @@ struct rc_job {
   struct rc_job *next;
 };
 
-/* Has the worker run the job until the job is done, and waits for that for `patience_ns` at most. False: not done yet.
- * Not for a job to call with a patience. */
-bool rc_worker_do(struct rc_job *job, int64_t patience_ns);
+/* Has the worker run the job until the job is done, and waits for that for `patience_ns` at most. Not for a job to call
+ * with a patience. */
+void rc_worker_do(struct rc_job *job, int64_t patience_ns);
 
 /* How long the close of a handle waits for what the worker does for that: a second, but in tests. */
 extern int64_t rc_gpu_close_ns;

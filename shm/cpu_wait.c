@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shm/cpu_wait.h"
 
+#include "ring/atomics.h"
 #include "shm/environment.h"
 
 #if defined(__x86_64__)
@@ -78,4 +79,9 @@ void rc_cpu_wait(enum rc_cpu_wait how) { (void)how; }
 
 #endif
 
-enum rc_cpu_wait rc_cpu_wait_choose(void) { return rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : find(); }
+enum rc_cpu_wait rc_cpu_wait_choose(void) {
+  static _Atomic int found = -1;     /* not asked yet */
+  int how = rc_load_relaxed(&found); /* relaxed: the number is all there is */
+  if (how < 0) rc_store_relaxed(&found, how = (int)find());
+  return rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : (enum rc_cpu_wait)how;
+}

@@ -13,8 +13,8 @@
 
 enum rc_cpu_wait { RC_CPU_PAUSE = 0, RC_CPU_UMWAIT, RC_CPU_MWAITX, RC_CPU_WFET };
 
-/* The best that this CPU has; RC_CPU_PAUSE with RINGCAST_DISABLE=cpu_wait. Not for the hot path: under a hypervisor the
- * CPU's answer takes 20 us or more. */
+/* The best that this CPU has, asked once: under a hypervisor the CPU's answer takes 20 us or more. RC_CPU_PAUSE with
+ * RINGCAST_DISABLE=cpu_wait. Not for the hot path. */
 enum rc_cpu_wait rc_cpu_wait_choose(void);
 
 /* Not for RC_CPU_PAUSE. The word is only read. */
