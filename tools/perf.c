@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ringcast perf`: its options. */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,11 +176,9 @@ static int parse(int argc, char **argv, struct perf_options *options) {
                                       [GAP] = "a number of milliseconds, 0.01 to 60000",
                                       [JITTER] = "a number, 0 to 1",
                                       [COLD] = "nothing, or =BYTES, at least 64"};
-  cpu_set_t allowed;
   uint64_t size = options->size;
   bool good = true;
   int option;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) perf_die("can't tell the CPUs: %s", strerror(errno));
   opterr = 0;
   while ((option = getopt_long(argc, argv, ":", known, NULL)) >= 0) {
     switch (option) {
@@ -207,8 +203,7 @@ static int parse(int argc, char **argv, struct perf_options *options) {
   }
   if (optind < argc) return cli_misused(usage, "unexpected argument '%s'", argv[optind]);
   options->size = size;
-  for (int cpu = 0; cpu < PERF_MAX_CPUS; cpu++)
-    if (CPU_ISSET(cpu, &allowed)) options->cpus[options->cpu_count++] = cpu;
+  perf_find_cpus(options);
   return 0;
 }
 
