@@ -137,13 +137,16 @@ def fake_driver(tmp_path_factory):
         pytest.skip("there is no compiler to make it with")
     command = [*compiler, "-shared", "-fPIC", "-O1", "-std=gnu11", "-fvisibility=hidden", f"-I{root}", *sources]
     subprocess.run([*command, "-o", str(folder / "libcuda.so.1"), "-pthread", "-Wl,-z,nodelete"], check=True)
+    import device_peers
+
+    device_peers.serve(folder)
     return folder
 
 
-def processes(count, folder, **names):
+def processes(count, **names):
     import device_peers
 
-    peers = [device_peers.start(folder, **names) for _ in range(count)]
+    peers = [device_peers.start(**names) for _ in range(count)]
     yield peers
     for peer in peers:
         peer.stop()
@@ -152,19 +155,19 @@ def processes(count, folder, **names):
 @pytest.fixture(scope="session")
 def gpus(fake_driver):
     """Five processes with one CUDA device, on which things take their time."""
-    yield from processes(5, fake_driver, FAKE_CUDA_JITTER="7")
+    yield from processes(5, FAKE_CUDA_JITTER="7")
 
 
 @pytest.fixture(scope="session")
 def two_devices(fake_driver):
     """Three processes with two."""
-    yield from processes(3, fake_driver, FAKE_CUDA_DEVICES="2", FAKE_CUDA_JITTER="3")
+    yield from processes(3, FAKE_CUDA_DEVICES="2", FAKE_CUDA_JITTER="3")
 
 
 @pytest.fixture(scope="session")
 def no_gpu(fake_driver):
     """A process that has one but may not use it."""
-    for peers in processes(1, fake_driver, RINGCAST_DISABLE="cuda"):
+    for peers in processes(1, RINGCAST_DISABLE="cuda"):
         yield peers[0]
 
 
@@ -189,7 +192,7 @@ def mortal(fake_driver):
     """A process with a device for one test, to be killed."""
     import device_peers
 
-    peer = device_peers.start(fake_driver)
+    peer = device_peers.start()
     yield peer
     peer.stop()
 

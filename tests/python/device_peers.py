@@ -5,12 +5,15 @@
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import pathlib
 import signal
 import sys
 import threading
+from multiprocessing import forkserver
+from unittest import mock
 
 import numpy as np
 from peers import WATCHDOG, Peer
@@ -34,11 +37,23 @@ def environment(**names):
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def start(folder, **names):
-    """A process with the driver that is in `folder`."""
-    with environment(LD_LIBRARY_PATH=str(folder), **names):
-        peer = Peer()
-    peer.call(begin)
+# Importing NumPy takes a third of a second: one process does it, and the others are forked from that. multiprocessing's
+# own such process has the real torch.
+server = forkserver.ForkServer()
+server.set_forkserver_preload(["torch", "device_peers", "pytest"])
+
+
+def serve(folder):
+    """Has processes begin with the driver that is in `folder`."""
+    path = os.pathsep.join(map(str, [HERE / "fake_torch", HERE, os.environ.get("PYTHONPATH", "")]))
+    with environment(LD_LIBRARY_PATH=str(folder), PYTHONPATH=path):
+        server.ensure_running()
+
+
+def start(**names):
+    with mock.patch.object(forkserver, "connect_to_new_process", server.connect_to_new_process):
+        peer = Peer("forkserver")
+    peer.call(begin, names)
     return peer
 
 
@@ -50,8 +65,9 @@ def kill(peer):
 # ---- In the process --------------------------------------------------------------------------------------------------
 
 
-def begin(state):
-    assert "torch" not in sys.modules
+def begin(state, names):
+    gc.freeze()
+    os.environ.update(names)
     sys.path.insert(0, str(HERE / "fake_torch"))
     import torch
 
@@ -181,8 +197,6 @@ def close(state):
 
 def left(state):
     """What the driver still has of ours, when its streams have done what they were told to."""
-    import gc
-
     gc.collect()
     if "torch" in state:
         state["torch"].cuda.synchronize()

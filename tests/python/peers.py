@@ -44,8 +44,8 @@ def serve(pipe):
 
 
 class Peer:
-    def __init__(self):
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, how="spawn"):
+        context = multiprocessing.get_context(how)
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
         self.process.start()

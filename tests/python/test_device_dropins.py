@@ -19,13 +19,13 @@ def job(state, name, *args):
     return device_dropins.run(getattr(module, name), *args)
 
 
-def start(folder, count, **names):
-    return [device_peers.start(folder, FAKE_CUDA_JITTER=str(3 + rank), **names) for rank in range(count)]
+def start(count, **names):
+    return [device_peers.start(FAKE_CUDA_JITTER=str(3 + rank), **names) for rank in range(count)]
 
 
 @pytest.fixture(scope="module")
 def ranks(fake_driver):
-    peers = start(fake_driver, 4)
+    peers = start(4)
     yield peers
     for peer in peers:
         peer.stop()
@@ -33,7 +33,7 @@ def ranks(fake_driver):
 
 @pytest.fixture
 def mortals(fake_driver):
-    peers = start(fake_driver, 3)
+    peers = start(3)
     yield peers
     for peer in peers:
         peer.stop()
@@ -180,7 +180,7 @@ def test_between_machines_the_first_dict_to_one_rank_has_them_in_it(ranks):
 
 
 def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_driver):
-    (lacking,) = start(fake_driver, 1, RINGCAST_DISABLE="cuda")
+    (lacking,) = start(1, RINGCAST_DISABLE="cuda")
     try:
         results = run([*ranks[:2], lacking], "ranks_lacking", 2)
     finally:

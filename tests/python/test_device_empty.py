@@ -236,7 +236,7 @@ def close_before(state):
 
 
 def test_it_outlives_its_writer(fake_driver):
-    peer = peers.start(fake_driver)
+    peer = peers.start()
     try:
         peer.call(peers.make_writer, peers.MEGABYTE)
         assert peer.call(close_before) == ([3.0] * 6, True)

@@ -105,7 +105,7 @@ def receive_rest(state):
 
 
 def test_a_tensor_that_never_came_is_told_of_before_what_came_after(fake_driver):
-    writer, reader = (peers.start(fake_driver, FAKE_CUDA_JITTER="7") for _ in range(2))
+    writer, reader = (peers.start(FAKE_CUDA_JITTER="7") for _ in range(2))
     reader.call(peers.attach, writer.call(peers.make_writer, MEGABYTE))
     writer.call(peers.send, {"x": ("cuda", np.arange(3))})
     reader.call(peers.receive)
@@ -356,7 +356,7 @@ def receive_without_cuda(state):
 
 
 def test_a_torch_without_cuda_is_told_of(fake_driver):
-    peer = peers.start(fake_driver)
+    peer = peers.start()
     try:
         said, got = peer.call(receive_without_cuda)
     finally:
@@ -402,7 +402,7 @@ def name_missing_device(state, is_known):
 
 
 def test_a_device_that_is_not_there_is_named(fake_driver):
-    peer = peers.start(fake_driver)
+    peer = peers.start()
     try:
         assert peer.call(name_missing_device, False) and peer.call(name_missing_device, True)
     finally:
@@ -476,7 +476,7 @@ def view_after_failure(state):
 
 
 def test_one_failure_of_from_dlpack_is_not_for_good(fake_driver):
-    peer = peers.start(fake_driver)
+    peer = peers.start()
     try:
         failed, looked = ["_DeviceMemory", "_HostMemory"], ["_Borrowed"] * 2
         assert peer.call(view_after_failure) == failed + looked + failed + looked

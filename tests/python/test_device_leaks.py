@@ -42,11 +42,9 @@ class Ends:
             "host": self.torch.from_numpy(np.arange(4)),
             "empty": on_device(state, np.empty(0)),
         }
-        self.frames = 0
 
     def send(self):
         self.writer.send(self.value, WATCHDOG)
-        self.frames += 1
 
     def arrive(self):
         """In each way that there is."""
@@ -68,7 +66,6 @@ class Ends:
         self.copying.recv(WATCHDOG)
         self.inline.send(ringcast.pack(self.value), WATCHDOG)
         self.copying.recv(WATCHDOG)
-        self.frames += 2
 
     def fail(self):
         """A failure of each function of the driver's, as far as sending and receiving go on after it."""
@@ -121,13 +118,13 @@ def begin(state):
 
 
 def go_on(state, rounds):
-    """Some of them, what there is of each afterwards, and how many frames that was so far."""
+    """Some of them, and what there is of each afterwards."""
     ends = state["ends"]
     known = [*ends.value.values(), ends.torch.Tensor, ends.torch.float64, ringcast.DeviceTensor, None, ()]
     for _ in range(looks.ROUNDS):
         for step in rounds:
             getattr(ends, step)()
-    return ends.frames, (*ends.measure(), [sys.getrefcount(each) for each in known])
+    return *ends.measure(), [sys.getrefcount(each) for each in known]
 
 
 def close_all(state):
@@ -138,17 +135,15 @@ def close_all(state):
 
 
 @pytest.mark.unwatched  # AddressSanitizer keeps what is freed for a while
-@pytest.mark.parametrize("rounds, frames", [(["arrive"], 4_000), (["fail", "refuse"], 600)])
-def test_memory_references_and_descriptors_stay_as_they_are(fake_driver, rounds, frames):
-    peer = peers.start(fake_driver)
+@pytest.mark.parametrize("rounds", [["arrive"], ["fail", "refuse"]])
+def test_memory_references_and_descriptors_stay_as_they_are(fake_driver, rounds):
+    peer = peers.start()
     try:
         peer.call(begin)
-        seen, count = [], 0
-        while count < frames or len(seen) < 5:
-            count, look = peer.call(go_on, rounds)
-            seen.append(look)
+        seen = [peer.call(go_on, rounds) for _ in range(6)]
         live, descriptors, memory, counts = zip(*seen)
-        assert len(set(live[1:])) == 1, live
+        # What was dropped in a capture, or where a call failed, may go a call later.
+        assert all(max(each) - min(each) < looks.ROUNDS // 2 for each in zip(*live[1:])), live
         assert len(set(descriptors[1:])) == 1, descriptors
         looks.check(list(memory))
         # From look to look, as a leak grows: an allocator takes another piece now and then.

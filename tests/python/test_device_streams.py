@@ -188,7 +188,7 @@ def use_without_events(state):
 
 @pytest.mark.parametrize("how", [{"FAKE_CUDA_WITHOUT": "cuEventCreate"}, {"FAKE_CUDA_FAIL": "cuEventRecord:0:2"}])
 def test_without_events_the_host_waits(fake_driver, how):
-    peer = peers.start(fake_driver, FAKE_CUDA_JITTER="5", **how)
+    peer = peers.start(FAKE_CUDA_JITTER="5", **how)
     try:
         assert peer.call(use_without_events) == [(2, True)] * 3  # before and after
     finally:

@@ -28,7 +28,7 @@ def receive_and_tell_bases(state):
 
 def test_small_tensors_share_their_storage_but_are_no_views(rings, fake_driver):
     writer, _ = rings()
-    reader = peers.start(fake_driver)
+    reader = peers.start()
     try:
         reader.call(peers.attach, writer.call(peers.make_writer, MEGABYTE))
         value = {f"{i}": ("cuda", np.arange(i + 1, dtype=kind)) for i, kind in enumerate(["int8", "float64", "int32"])}
