@@ -3,6 +3,8 @@
 
 #define ENOUGH     4u /* gaps learnt before the first window */
 #define WEIGHT     8  /* a gap moves the mean by an eighth */
+#define SPREAD     32 /* and the spread by a thirty-second */
+#define BURST      8u /* messages, without those that follow each other within LEAST_GAP */
 #define STRANGE    4u /* clipped errors in a row that start a new cadence */
 #define SAVED      4  /* messages for which the budget is saved at most */
 #define LEAST_GAP  ((int64_t)200 * 1000)
@@ -20,32 +22,49 @@ void rc_cadence_init(struct rc_cadence *cadence) {
 
 static void begin(struct rc_cadence *cadence, int64_t gap) {
   cadence->gap = gap;
-  cadence->error = 0;
+  cadence->spread = 0;
   cadence->known = 1;
   cadence->strange = 0;
 }
 
+/* At first the spread is the largest of the last errors, about. Later seven small steps in and one large step out are
+ * as long, so one error of eight is larger than the spread, however large that error is. */
+static void learn_spread(struct rc_cadence *cadence, int64_t error) {
+  int64_t step = cadence->spread / least(cadence->known, SPREAD) + 1;
+  if (cadence->known <= WEIGHT) cadence->spread = most(cadence->spread / 2, error);
+  else if (error > cadence->spread) cadence->spread += 7 * step;
+  else cadence->spread -= least(step, cadence->spread);
+}
+
 static void learn(struct rc_cadence *cadence, int64_t gap) {
-  int64_t error = gap - cadence->gap, limit = 4 * cadence->error + cadence->gap / 32;
-  bool strange = cadence->known >= ENOUGH && (error > limit || error < -limit);
+  int64_t error = gap - cadence->gap, distance = error < 0 ? -error : error;
+  int64_t limit = 2 * cadence->spread + cadence->gap / 32;
+  bool strange = cadence->known >= ENOUGH && distance > limit;
   cadence->strange = strange ? cadence->strange + 1 : 0;
-  bool unlike = cadence->known < ENOUGH && (error > cadence->gap / 2 || error < -cadence->gap / 2);
+  bool unlike = cadence->known < ENOUGH && distance > cadence->gap / 2;
   if (unlike || cadence->strange == STRANGE) {
     begin(cadence, gap);
     return;
   }
-  if (strange) error = error > 0 ? limit : -limit;
-  int64_t weight = least(++cadence->known, WEIGHT);
-  cadence->gap += error / weight;
-  /* The first error sets the mean in full; each later error counts by the number of errors so far. */
-  cadence->error += ((error < 0 ? -error : error) - cadence->error) / most(weight - 1, 1);
+  if (strange) distance = limit;
+  cadence->known++;
+  cadence->gap += (error < 0 ? -distance : distance) / least(cadence->known, WEIGHT);
+  learn_spread(cadence, distance);
 }
 
 void rc_cadence_came(struct rc_cadence *cadence, int64_t now) {
-  int64_t gap = now - cadence->came;
-  if (cadence->known != 0 && cadence->known != UINT32_MAX && gap < cadence->gap / 4) return; /* of the same burst */
+  int64_t gap = now - cadence->came, step = now - cadence->last;
+  bool first = cadence->known == UINT32_MAX;
+  cadence->last = now;
+  if (!first && step < LEAST_GAP) return; /* of a burst */
+  if (!first && cadence->known != 0 && gap < cadence->gap / 4) {
+    if (++cadence->burst < BURST) return;
+    gap = step;
+    cadence->known = 0;
+  }
   cadence->came = now;
-  if (cadence->known == UINT32_MAX) cadence->known = 0;
+  cadence->burst = 0;
+  if (first) cadence->known = 0;
   else if (cadence->known == 0) begin(cadence, gap);
   else learn(cadence, gap);
 }
@@ -56,16 +75,13 @@ void rc_cadence_woke(struct rc_cadence *cadence, int64_t wake, int64_t now) {
 }
 
 bool rc_cadence_window(struct rc_cadence *cadence, int64_t now, uint32_t percent, struct rc_window *out) {
-  int64_t budget = cadence->gap / 100 * percent, due = cadence->came + cadence->gap;
-  if (cadence->known == UINT32_MAX || cadence->known < ENOUGH || cadence->gap < LEAST_GAP || budget == 0 ||
-      cadence->error > budget)
-    return false;
+  if (cadence->known == UINT32_MAX || cadence->known < ENOUGH) return false;
+  int64_t budget = cadence->gap / 100 * percent, most_half = least(budget, MOST_HALF);
+  if (budget == 0 || cadence->spread > 2 * most_half) return false;
   int64_t passed = least(now - cadence->refilled, SAVED * cadence->gap);
   cadence->saved = least(cadence->saved + passed / 100 * percent, SAVED * budget);
   cadence->refilled = now;
-  int64_t half = 2 * cadence->error + MARGIN;
-  if (half > MOST_HALF) return false;
-  half = least(half, budget);
+  int64_t half = least(cadence->spread + MARGIN, most_half), due = cadence->came + cadence->gap;
   int64_t wake = due - half - cadence->lead, start = now < wake ? due - half : now;
   if (now >= due + half || start + cadence->saved < due + half) return false;
   *out = (struct rc_window){.wake = wake, .until = due + half};

@@ -6,16 +6,19 @@
  *
  * Pure arithmetic on times in nanoseconds, of one clock; no system call. One thread at a time.
  *
- *   gap, error  the mean gap between messages and the mean distance from the mean gap, each moved by an eighth per
- *               message. An error is clipped to four times the mean error, plus 1/32 of the gap, so a single pause
- *               moves little. Four clipped errors in a row start a new cadence, learnt from the beginning.
- *   burst       a message within a quarter of the gap after the first message of a burst belongs to the burst
- *   window      twice the error, plus a margin, before and after the due time; each side at most the budget of one
- *               gap. If a side would be longer than a millisecond, or the saved budget does not last to the end of
- *               the window, the waiter has no window: irregular and rare messages cost a plain sleep
- *   budget      a share of the elapsed time. The unused budget is saved, for a few messages at most; the time spun in
- *               a window is subtracted, so the share holds on average
- *   lead        the learnt delay between the requested and the actual end of a sleep (timer slack, scheduling)
+ *   gap         the mean gap between messages, moved by an eighth of each error. An error is clipped to twice the
+ *               spread, plus 1/32 of the gap, so a single pause moves little. Four clipped errors in a row start a new
+ *               cadence, learnt from the beginning.
+ *   spread      the distance from the mean gap that seven of eight messages keep, learnt from the number of messages
+ *               beyond it and not from their distance: a few very late messages do not widen the window
+ *   burst       a message belongs to a burst, and is not counted, within 200 us after the last message or within a
+ *               quarter of the gap after the last counted message. Eight messages in a quarter of the gap, 200 us
+ * apart, are no burst, but a faster cadence after pauses window      the spread, plus a margin, before and after the
+ * due time; each side at most the budget of one gap, and a millisecond. If the spread is over twice as long, or the
+ * saved budget does not last to the end of the window, the waiter has no window: irregular and rare messages cost a
+ * plain sleep budget      a share of the elapsed time. The unused budget is saved, for a few messages at most; the time
+ * spun in a window is subtracted, so the share holds on average lead        the learnt delay between the requested and
+ * the actual end of a sleep (timer slack, scheduling)
  */
 #ifndef RC_SHM_CADENCE_H
 #define RC_SHM_CADENCE_H
@@ -24,10 +27,12 @@
 #include <stdint.h>
 
 struct rc_cadence {
-  int64_t came; /* when the last message came */
-  int64_t gap, error;
+  int64_t came; /* when the last counted message came */
+  int64_t last; /* when the last message came */
+  int64_t gap, spread;
   uint32_t known;   /* number of gaps learnt; UINT32_MAX: before the first message */
   uint32_t strange; /* clipped errors in a row */
+  uint32_t burst;   /* messages within a quarter of the gap */
   int64_t lead;
   int64_t saved, refilled; /* the saved budget, and when the budget was last updated */
 };

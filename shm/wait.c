@@ -32,14 +32,15 @@
 #include "shm/error.h"
 #include "shm/os.h"
 
-#define MOST_CREDIT   8u
-#define YIELD_NS      ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
-#define LOST_NS       ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
-#define LEAST_HOLDOFF 16u                   /* waits without yields after a loss; see shm/holdoff.h */
-#define MOST_HOLDOFF  16384u
-#define WELL          256u                 /* waits with yields and without a loss */
-#define MOST_COST     ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
-#define LEAST_COST    ((int64_t)5 * 1000)
+#define MOST_CREDIT 8u
+#define YIELD_NS    ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
+#define LOST_NS     ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
+/* Waits without yields after a loss, at least and at most, and waits with yields and without a loss that end that; the
+ * same for windows, which are rare: see shm/holdoff.h. */
+#define YIELDS_HOLDOFF  16u, 16384u, 256u
+#define WINDOWS_HOLDOFF 2u, 1024u, 8u
+#define MOST_COST       ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
+#define LEAST_COST      ((int64_t)5 * 1000)
 
 /* Percent of a CPU for spinning when a message is due, by enum ringcast_wait_mode. */
 static const uint32_t percents[] = {
@@ -100,10 +101,6 @@ static bool should_spin(struct rc_waiter *waiter) {
 static bool should_yield(struct rc_waiter *waiter) {
   if (!waiter->may_yield || !waiter->oversubscribed || (waiter->credit == 0 && !waiter->spin_asked)) return false;
   return rc_holdoff_permits(&waiter->holdoff);
-}
-
-static void learn_of_yields(struct rc_waiter *waiter, bool lost) {
-  rc_holdoff_learn(&waiter->holdoff, !lost, LEAST_HOLDOFF, MOST_HOLDOFF, WELL);
 }
 
 /* came: what the waiter waited for. A short timeout that passes says nothing for spinning. */
@@ -191,7 +188,7 @@ static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t u
     result = look(waiter, wait);
     if (result == -EAGAIN) result = check_now_and_then(waiter, wait, *now);
   } while (result == -EAGAIN && !lost && *now < until);
-  learn_of_yields(waiter, lost);
+  rc_holdoff_learn(&waiter->holdoff, !lost, YIELDS_HOLDOFF);
   return result;
 }
 
@@ -253,7 +250,7 @@ static int meet(struct rc_waiter *waiter, const struct rc_wait *wait, const stru
   lost = *now - began > LOST_NS;
   if (!lost) result = spin(waiter, wait, least(window->until, deadline), now, &lost);
   rc_cadence_spun(&waiter->cadence, *now - began);
-  learn_of_yields(waiter, lost);
+  rc_holdoff_learn(&waiter->holdoff, !lost, WINDOWS_HOLDOFF);
   return result;
 }
 

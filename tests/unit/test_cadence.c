@@ -65,6 +65,25 @@ TEST(a_pause_moves_little_and_a_new_cadence_is_learnt_soon) {
   ck_assert_int_lt(window.until, now + 4 * MS);
 }
 
+TEST(a_few_very_late_messages_do_not_close_the_window) {
+  for (int i = 0; i < 200; i++) {
+    come_after(5 * MS + 30 * US * dither(i) / 1000 + (i % 12 == 11 ? 8 * MS : 0));
+    ck_assert(i < 20 || rc_cadence_window(&cadence, now, 5, &window));
+  }
+  ck_assert_int_lt(cadence.spread, 500 * US);
+}
+
+TEST(the_spread_is_the_distance_that_seven_of_eight_keep) {
+  int within = 0;
+  for (int i = 0; i < 4000; i++) {
+    int64_t due = now + cadence.gap, spread = cadence.spread;
+    come_after(10 * MS + MS * dither(i) / 1000);
+    within += i >= 1000 && now - due <= spread && due - now <= spread;
+  }
+  ck_assert_int_gt(within, 3000 * 82 / 100);
+  ck_assert_int_lt(within, 3000 * 92 / 100);
+}
+
 TEST(a_burst_counts_as_its_first_message) {
   for (int i = 0; i < 40; i++) {
     come_after(100 * US);
@@ -72,6 +91,25 @@ TEST(a_burst_counts_as_its_first_message) {
   }
   ck_assert_int_gt(cadence.gap, 9 * MS);
   ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+}
+
+TEST(a_faster_cadence_between_pauses_is_no_burst) {
+  come(8, 250 * MS, 20);
+  for (int i = 0; i < 5; i++) {
+    come_after(250 * MS);
+    come(20, 5 * MS, 20);
+  }
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  ck_assert_int_lt(window.until, now + 6 * MS);
+}
+
+TEST(a_long_burst_of_messages_that_follow_at_once_is_one_message) {
+  for (int i = 0; i < 40; i++) {
+    for (int j = 0; j < 20; j++) come_after(10 * US);
+    come_after(9800 * US);
+  }
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  ck_assert_int_gt(window.until, now + 9 * MS);
 }
 
 /* One wait for a message that comes at `due`, where sleeps end `late`. True: spun or woken for it in vain. */

@@ -241,7 +241,7 @@ LOOP_TEST(who_loses_the_cpu_in_a_window_leaves_it_to_who_computes, 0, SIDES) {
   wait_often(20, 10 * MS, 0);
   yield_ns = 1 * MS; /* another process computes */
   int64_t last = now;
-  for (int without = 0, least = 0; least <= 64; least = least == 0 ? 16 : 2 * least, without = 0) {
+  for (int without = 0, least = 0; least <= 64; least = least == 0 ? 2 : 2 * least, without = 0) {
     for (yields = 0; yields == 0; without += yields == 0) {
       last += 10 * MS;
       wait_until(last);
