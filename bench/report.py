@@ -364,6 +364,7 @@ def show_room(raw):
         "full/room_enough": "room enough (the default ring)",
         "full/room_short": "room for three frames: the writer waits for the reader",
         "full/memcpy": "memcpy into three places, read by the other",
+        "full/slow_reader_2us": "room for three, and a reader that takes 2 us for each",
     }
     return case_table(raw, ["1 KiB", "per frame", "to memcpy"], "full/memcpy", labels)
 

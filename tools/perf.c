@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ringcast perf`: its options. */
+#define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,9 +178,11 @@ static int parse(int argc, char **argv, struct perf_options *options) {
                                       [GAP] = "a number of milliseconds, 0.01 to 60000",
                                       [JITTER] = "a number, 0 to 1",
                                       [COLD] = "nothing, or =BYTES, at least 64"};
+  cpu_set_t allowed;
   uint64_t size = options->size;
   bool good = true;
   int option;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) perf_die("can't tell the CPUs: %s", strerror(errno));
   opterr = 0;
   while ((option = getopt_long(argc, argv, ":", known, NULL)) >= 0) {
     switch (option) {
@@ -203,7 +207,8 @@ static int parse(int argc, char **argv, struct perf_options *options) {
   }
   if (optind < argc) return cli_misused(usage, "unexpected argument '%s'", argv[optind]);
   options->size = size;
-  perf_find_cpus(options);
+  for (int cpu = 0; cpu < PERF_MAX_CPUS; cpu++)
+    if (CPU_ISSET(cpu, &allowed)) options->cpus[options->cpu_count++] = cpu;
   return 0;
 }
 

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "tools/cli.h"
+#include "tools/measure/walk.h"
 #include "tools/perf.h"
 
 enum way { RING, FUTEX, SPIN, WAYS };
@@ -75,7 +76,7 @@ struct cadence {
   size_t shared_bytes;
   float *wakes; /* shared: [reader][message], ns */
   size_t block; /* messages of a block, the first ones included */
-  struct perf_walk walk;
+  struct walk walk;
   struct perf_children children;
   ringcast_writer *writer;
   struct ringcast_info info; /* of the last ring */
@@ -120,12 +121,12 @@ static int64_t await_word(const struct cadence *cadence, uint32_t value, struct 
 static int64_t timed_walk(const struct cadence *cadence, uint64_t parties) {
   uint64_t *walked = &cadence->shared->walked;
   int64_t shortest = INT64_MAX;
-  perf_walk_once(&cadence->walk);
+  walk_once(&cadence->walk);
   __atomic_add_fetch(walked, 1, __ATOMIC_ACQ_REL);
   while (perf_load(walked) < parties) perf_relax(true);
   for (int i = 0; i < WALKS; i++) {
     int64_t start = perf_now_ns();
-    perf_walk_once(&cadence->walk);
+    walk_once(&cadence->walk);
     int64_t took = perf_now_ns() - start;
     if (took < shortest) shortest = took;
   }
@@ -148,7 +149,7 @@ static void reader_body(void *context, uint32_t index) {
     if (reader) perf_must(ringcast_reader_stats(reader, &stats), "no statistics");
     shared->readers[index].calls = stats.sleeps + stats.wakes;
     perf_store(&shared->readers[index].had, number);
-    if (cadence->walk.bytes > 0) shared->readers[index].walk_cpu_ns += perf_walk_once(&cadence->walk);
+    if (cadence->walk.bytes > 0) shared->readers[index].walk_cpu_ns += walk_once(&cadence->walk);
   }
 }
 
@@ -175,7 +176,7 @@ static void await_readers(const struct cadence *cadence, uint64_t number) {
 static void await_turn(struct cadence *cadence, uint64_t number) {
   const struct perf_options *options = cadence->options;
   int64_t due = cadence->due + (int64_t)(options->gap_ms * 1e6 * (1 + options->jitter * vary(cadence)));
-  if (cadence->walk.bytes > 0) perf_walk_once(&cadence->walk);
+  if (cadence->walk.bytes > 0) walk_once(&cadence->walk);
   sleep_until(due);
   await_readers(cadence, number - 1);
 }
@@ -358,6 +359,7 @@ static void print(struct cadence *cadence) {
     report_number(&report, "idle_cpu_percent", cadence->idle_percent[RING]);
     report_number(&report, "futex_idle_cpu_percent", cadence->idle_percent[FUTEX]);
   }
+  report_integer(&report, "wakes", (int64_t)cadence->figures[RING].wakes.count);
   report_close(&report);
 }
 
@@ -377,7 +379,7 @@ static void set_up(struct cadence *cadence, const struct perf_options *options) 
   cadence->shared = perf_shared(cadence->shared_bytes);
   cadence->source = perf_source(options->size);
   cadence->wakes = perf_shared(options->readers * cadence->block * sizeof *cadence->wakes);
-  if (options->cold) perf_walk_make(&cadence->walk, options->cold_bytes);
+  if (options->cold) walk_make(&cadence->walk, options->cold_bytes);
 }
 
 static int run(struct cadence *cadence, const struct perf_options *options) {

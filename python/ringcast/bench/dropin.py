@@ -5,8 +5,11 @@ of the other ranks has the object, by the clock that the processes of a machine 
 One message at a time. Each receiver drops the object, then answers on a ring of its own; when all have answered, and
 the gap that --gap asks for is over (ringcast.bench.harness), rank 0 sends the next message. That is the same for all
 ways, and in no figure but the CPU time, which is that of a process with all its threads. Waits spin and sleep as each
-way's defaults say, and no process is pinned to a CPU. All ranks run from the start; a smaller group is made of some
-ranks, and the other ranks sleep.
+way's defaults say. All ranks run from the start; a smaller group is made of some ranks, and the other ranks sleep.
+
+Each rank has a CPU of its own where there are enough. Kernels of virtual machines may pack processes that sleep most of
+the time onto one CPU, on which a receiver can run only when the source sleeps; and which processes are packed changes
+from second to second.
 """
 
 import contextlib
@@ -25,6 +28,7 @@ from ringcast.bench import cases, report, ways
 from ringcast.bench.harness import LIMIT, Failed, Plan, Processes, in_turns, percentile, rest_of
 
 RANKS = (2, 4)
+CPUS = sorted(os.sched_getaffinity(0))
 # How long the source looks for an answer before it sleeps, where each rank has a CPU: longer than a small object takes,
 # so that no receiver waits for a sleeping source; not longer, since on a busy machine a spinning source keeps a
 # receiver from the CPU.
@@ -137,7 +141,7 @@ class Team:
 
         self.me = me
         self.calls: Dict[Any, ways.Call] = {}
-        self.oversubscribed = me.ranks > len(os.sched_getaffinity(0))
+        self.oversubscribed = me.ranks > len(CPUS)
         self.writer = ringcast.Writer(1 << 16) if me.rank else None
         handles: List[Any] = [None] * me.ranks
         dist.all_gather_object(handles, self.writer.handle if self.writer else None, me.group)
@@ -204,6 +208,7 @@ class Rank:
         """Prepares a case; returns whether the value arrives unchanged by each of the ways."""
         if self.name != name:
             self.name, self.value = name, CASES[name].value()
+        os.sched_setaffinity(0, {CPUS[self.rank]} if ranks <= len(CPUS) else CPUS)
         team, true = self.teams[ranks], True
         for way in chosen:
             make = CASES[name].ways[way]
@@ -252,7 +257,7 @@ def spans(turn: List[Tuple[List[int], float]]) -> List[int]:
     return [max(ends) - start for start, *ends in zip(begun, *had)]
 
 
-def measure(ranks: Processes, name: str, size: int, chosen: List[str], seconds: float) -> Dict[str, Any]:
+def measure(ranks: Processes, name: str, size: int, chosen: List[str], seconds: float, gap: float) -> Dict[str, Any]:
     if not all(ranks.ask(("take", name, size, chosen), size)):
         raise Failed(f"{name}, {size} ranks: what arrived is not what was sent")
 
@@ -264,7 +269,7 @@ def measure(ranks: Processes, name: str, size: int, chosen: List[str], seconds: 
 
         return run
 
-    turns = in_turns({which: way(which) for which in chosen}, seconds)
+    turns = in_turns({which: way(which) for which in chosen}, seconds, gap)
     return {"name": name, "ranks": size, **figures(turns, CASES[name].ratios)}
 
 
@@ -315,7 +320,7 @@ def run(
             there = [way for way in CASES[name].ways if way not in found["left_out"]]
             for size in sizes:
                 report.say(f"dropin {name}, {size} ranks")
-                found["cases"].append(measure(ranks, name, size, there, seconds))
+                found["cases"].append(measure(ranks, name, size, there, seconds, plan.gap))
     return found
 
 

@@ -12,6 +12,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 TURNS = 40  # of each way, in the time that there is
 LEAST = 2  # rounds of a turn
+IN_A_ROW = 20  # rounds of a turn with a gap, if so many take no longer than MOST: an engine's steps follow each other
+MOST = 0.5  # seconds
 UNCOUNTED = 2  # turns that warm up, and tell how many rounds fill a turn
 UNKNOWN = 64 << 20  # bytes of a walk where the system does not tell the size of the L3 cache
 SLEEP = 0.005  # seconds, where no --gap is given
@@ -25,10 +27,11 @@ class Failed(Exception):
 # ---- Turns -----------------------------------------------------------------------------------------------------------
 
 
-def in_turns(ways: Dict[str, Callable[[int], Any]], seconds: float) -> Dict[str, List[Any]]:
+def in_turns(ways: Dict[str, Callable[[int], Any]], seconds: float, gap: float = 0.0) -> Dict[str, List[Any]]:
     """The results of each way(rounds), turn by turn, for some `seconds` in all; at least one turn of each. All other
-    load of the machine meets all ways alike. The number of rounds is such that the ways get the same time."""
-    share = seconds / TURNS / len(ways)
+    load of the machine meets all ways alike. The number of rounds is such that the ways get the same time. `gap` is
+    that of the Plan."""
+    share = max(seconds / TURNS / len(ways), min(IN_A_ROW * gap, MOST))
     rounds = dict.fromkeys(ways, LEAST)
     results: Dict[str, List[Any]] = {name: [] for name in ways}
     order = list(ways)
