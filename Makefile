@@ -6,6 +6,7 @@ ARGS ?=
 export TORCH
 
 python := build/venv/bin/python
+PYTHON ?= $(python)
 installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
@@ -23,6 +24,7 @@ help:
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
 	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'
+	@echo '                (with a Python that imports vLLM: PYTHON=... ARGS="--vllm FOLDER", docs/benchmarks.md)'
 	@echo 'make gpu-test   on a machine with a GPU: what only a real one can show; results in build/gpu/out (docs/gpu.md)'
 	@echo 'make vllm-compat, sglang-compat: their own tests or callers, fetched into build/compat, with ringcast in place'
 	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
@@ -69,8 +71,8 @@ bench: build
 	build/release/bench/ringcast_bench $(ARGS)
 
 bench-docs: build
-	$(python) -c 'import matplotlib' 2>/dev/null || $(python) -m pip install -q --disable-pip-version-check matplotlib
-	$(python) bench/report.py $(ARGS)
+	$(PYTHON) -c 'import matplotlib' 2>/dev/null || $(PYTHON) -m pip install -q --disable-pip-version-check matplotlib
+	$(PYTHON) bench/report.py $(ARGS)
 
 # Needs a compiler, CMake and Python, and fetches nothing. ARGS="doctor probes" runs only these.
 gpu-test:

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A benchmark is a name and three functions in C. main.cc hands each case to Google Benchmark. The kernels are in
- * tools/measure/, and `ringcast perf` calls the same kernels. A case's floor stands beside the case, and
- * `make bench ARGS="--benchmark_enable_random_interleaving=true --benchmark_repetitions=5"` runs the cases in turns.
+ * A benchmark is a name and three functions in C. main.cc hands each case to Google Benchmark. `ringcast perf` measures
+ * the streams of tools/measure/stream.h too. A case's floor stands beside the case, and `make bench
+ * ARGS="--benchmark_enable_random_interleaving=true --benchmark_repetitions=5"` runs the cases in turns.
  */
 #ifndef BENCH_CASES_H
 #define BENCH_CASES_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,12 +16,13 @@ extern "C" {
 
 struct bench_case {
   const char *name;
-  size_t bytes;                                    /* of a frame's payload; 0: no frames */
-  void *(*setup)(const struct bench_case *self);   /* NULL: not possible here, see bench_reason */
-  double (*run)(void *state, uint64_t iterations); /* seconds that all iterations took */
-  void (*teardown)(void *state);
-  const void *options; /* what the three functions need to know beside the size */
-  uint64_t batch;      /* iterations that are timed as one; 0: 1000, fewer for large frames */
+  size_t bytes;                                  /* of a frame's payload */
+  uint64_t batch;                                /* iterations timed together */
+  void *(*setup)(const struct bench_case *self); /* NULL: not possible here, see bench_reason */
+  /* Seconds of all iterations. */
+  double (*run)(const struct bench_case *self, void *state, uint64_t iterations);
+  double (*teardown)(void *state); /* the share of the bytes sent that a tap has lost */
+  const void *options;             /* for the three functions */
 };
 
 extern const struct bench_case bench_cases[];
@@ -33,12 +33,6 @@ void bench_begin(void);
 
 /* From setup that has returned NULL: why the machine can't do the case. */
 const char *bench_reason(void);
-
-/* A figure that teardown has left beside the time; false: none. */
-bool bench_figure(const char **key, double *value);
-
-/* The processor, as the kernel names it. */
-const char *bench_cpu(void);
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ringcast perf`: its options. */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,8 +37,7 @@ static const char help[] =
     "               from just before the commit until a reader runs (wake_us; slowest_us: the last reader of each\n"
     "               message), and a reader's CPU time; beside them the same with a bare futex, and with readers that\n"
     "               spin without end. system_calls_per_message: the sleeps and wakes that a reader's own statistics\n"
-    "               count (ringcast_reader_stats); one sleep can be more than one system call. The power of the\n"
-    "               CPUs, in watts, where RAPL can be read (/sys/class/powercap)\n"
+    "               count (ringcast_reader_stats); one sleep can be more than one system call\n"
     "  gpu          a tensor of a GPU to other processes on the same GPU, by the device pool (POOL) and through the\n"
     "               ring (INLINE): the CPU's time, the time until all readers have the tensor (completion_us), the\n"
     "               rate of several in a row; beside them a plain copy of the same bytes within the device, and a\n"
@@ -178,11 +175,9 @@ static int parse(int argc, char **argv, struct perf_options *options) {
                                       [GAP] = "a number of milliseconds, 0.01 to 60000",
                                       [JITTER] = "a number, 0 to 1",
                                       [COLD] = "nothing, or =BYTES, at least 64"};
-  cpu_set_t allowed;
   uint64_t size = options->size;
   bool good = true;
   int option;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) perf_die("can't tell the CPUs: %s", strerror(errno));
   opterr = 0;
   while ((option = getopt_long(argc, argv, ":", known, NULL)) >= 0) {
     switch (option) {
@@ -207,8 +202,7 @@ static int parse(int argc, char **argv, struct perf_options *options) {
   }
   if (optind < argc) return cli_misused(usage, "unexpected argument '%s'", argv[optind]);
   options->size = size;
-  for (int cpu = 0; cpu < PERF_MAX_CPUS; cpu++)
-    if (CPU_ISSET(cpu, &allowed)) options->cpus[options->cpu_count++] = cpu;
+  perf_find_cpus(options);
   return 0;
 }
 

@@ -60,6 +60,8 @@ static inline int perf_must(int result, const char *what) {
 /* Children die with the parent, the parent ends when a child ends, and an interrupt ends all processes. */
 void perf_watch_children(void);
 
+void perf_find_cpus(struct perf_options *options); /* sets cpus and cpu_count */
+
 /* The CPU of a party (0 is the writer, then the readers): the writer has the first, the readers the last ones. -1 when
  * there are fewer CPUs than `parties`: then no process is pinned. */
 int perf_cpu_of(const struct perf_options *options, uint32_t party, uint32_t parties);
@@ -77,9 +79,6 @@ void perf_start(struct perf_children *children, const struct perf_options *optio
 void perf_stop(struct perf_children *children);
 double perf_cpu_ns(const struct perf_children *children, uint32_t index); /* the CPU time of the reader so far */
 
-/* The writer's own page faults so far (tools/measure/stream.c). */
-uint64_t perf_page_faults(void);
-
 /* Notes why a measurement is not possible here, and returns NULL. */
 __attribute__((format(printf, 1, 2))) void *perf_skip(const char *format, ...);
 const char *perf_reason(void);
@@ -94,14 +93,7 @@ ringcast_reader *perf_attach(const char *handle, int64_t spin_ns);
 
 int64_t perf_now_ns(void);
 
-/* The finest clock of the machine: ticks, nanoseconds of a tick, and the cost of one reading. */
-uint64_t perf_ticks(void);
-struct perf_clock {
-  const char *name;
-  double ns_per_tick;
-  double cost_ns;
-};
-struct perf_clock perf_clock_measure(void);
+double perf_clock_cost(void); /* nanoseconds that a reading takes */
 
 /* One turn of a spinning wait. `oversubscribed`: there are fewer CPUs than processes, so the process yields. */
 static inline void perf_relax(bool oversubscribed) {
@@ -113,6 +105,20 @@ static inline void perf_relax(bool oversubscribed) {
 
 static inline uint64_t perf_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 static inline void perf_store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+/* ---- Cold caches ------------------------------------------------------------------------------------------------ */
+
+/* Between two steps of an engine other code runs, and a core's caches and TLB then hold other data. Each process of a
+ * measurement with --cold reads one word of each line of a block between two messages. */
+struct perf_walk {
+  size_t bytes; /* 0: no walk */
+  const uint64_t *memory;
+};
+
+/* Maps and fills the block, before the processes of the measurement start: all share the block. `bytes` of 0: twice the
+ * L3 cache, or 64 MiB where the system does not tell the size of the cache. */
+void perf_walk_make(struct perf_walk *walk, size_t bytes);
+int64_t perf_walk_once(const struct perf_walk *walk); /* nanoseconds of CPU time that the walk took */
 
 /* ---- Figures ---------------------------------------------------------------------------------------------------- */
 

@@ -6,12 +6,11 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
 
 #include "tools/cli.h"
 #include "tools/perf.h"
+
+enum { LINE = 64, UNKNOWN_CACHE = 64 << 20 };
 
 /* ---- Clock ------------------------------------------------------------------------------------------------------ */
 
@@ -21,49 +20,39 @@ int64_t perf_now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-#if defined(__x86_64__)
-/* The time stamp counter ticks evenly and never stops, on all CPUs alike. */
-static bool counter_is_steady(void) {
-  static int steady = -1;
-  char line[8192];
-  FILE *file = steady < 0 ? fopen("/proc/cpuinfo", "re") : NULL;
-  while (file && fgets(line, sizeof line, file))
-    if (strncmp(line, "flags", 5) == 0) {
-      steady = strstr(line, " constant_tsc") && strstr(line, " nonstop_tsc");
-      break;
-    }
-  if (file) fclose(file);
-  return steady > 0;
-}
-
-uint64_t perf_ticks(void) {
-  static int use = -1;
-  if (__builtin_expect(use < 0, 0)) use = counter_is_steady();
-  return use ? __rdtsc() : (uint64_t)perf_now_ns();
-}
-#else
-static bool counter_is_steady(void) { return false; }
-uint64_t perf_ticks(void) { return (uint64_t)perf_now_ns(); }
-#endif
-
-/* The cost is that of many readings in a row: some counters move in steps that are longer than a reading. */
-struct perf_clock perf_clock_measure(void) {
+double perf_clock_cost(void) {
   enum { BATCHES = 41, READS = 100 };
   double costs[BATCHES];
-  int64_t start = perf_now_ns();
-  uint64_t first = perf_ticks();
-  while (perf_now_ns() - start < 20000000) continue;
-  int64_t passed = perf_now_ns() - start;
-  double ns_per_tick = (double)passed / (double)(perf_ticks() - first);
   for (int batch = 0; batch < BATCHES; batch++) {
-    uint64_t now = first = perf_ticks();
-    for (int i = 0; i < READS; i++) now = perf_ticks();
-    costs[batch] = (double)(now - first) * ns_per_tick / READS;
+    int64_t start = perf_now_ns(), now = start;
+    for (int i = 0; i < READS; i++) now = perf_now_ns();
+    costs[batch] = (double)(now - start) / READS;
   }
-  perf_sort(costs, BATCHES);
-  return (struct perf_clock){.name = counter_is_steady() ? "rdtsc" : "CLOCK_MONOTONIC",
-                             .ns_per_tick = ns_per_tick,
-                             .cost_ns = costs[BATCHES / 2]};
+  return perf_median(costs, BATCHES);
+}
+
+/* ---- Cold caches ------------------------------------------------------------------------------------------------ */
+
+void perf_walk_make(struct perf_walk *walk, size_t bytes) {
+  long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (bytes == 0) bytes = cache > 0 ? 2 * (size_t)cache : UNKNOWN_CACHE;
+  void *memory = perf_shared(bytes);
+  memset(memory, 1, bytes);
+  *walk = (struct perf_walk){.bytes = bytes, .memory = memory};
+}
+
+static int64_t cpu_now_ns(void) {
+  struct timespec used;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
+int64_t perf_walk_once(const struct perf_walk *walk) {
+  uint64_t sum = 0;
+  int64_t start = cpu_now_ns();
+  for (size_t i = 0; i < walk->bytes / sizeof sum; i += LINE / sizeof sum) sum += walk->memory[i];
+  __asm__ volatile("" ::"r"(sum)); /* keeps the loads: the sum has no other use */
+  return cpu_now_ns() - start;
 }
 
 /* ---- Data ------------------------------------------------------------------------------------------------------- */

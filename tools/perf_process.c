@@ -68,6 +68,13 @@ void perf_watch_children(void) {
 
 /* ---- CPUs ------------------------------------------------------------------------------------------------------- */
 
+void perf_find_cpus(struct perf_options *options) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) perf_die("can't tell the CPUs: %s", strerror(errno));
+  for (int cpu = 0; cpu < PERF_MAX_CPUS; cpu++)
+    if (CPU_ISSET(cpu, &allowed)) options->cpus[options->cpu_count++] = cpu;
+}
+
 int perf_cpu_of(const struct perf_options *options, uint32_t party, uint32_t parties) {
   uint32_t count = (uint32_t)options->cpu_count;
   if (count < parties) return -1;

@@ -23,7 +23,7 @@ PARTS = {
     "gpu": ("gpu", 4700),
     "extension": ("python/extension", 10760),
     "package": ("python/ringcast", 7560),
-    "measuring": ("tools bench python/ringcast/bench", 7030),
+    "measuring": ("tools bench python/ringcast/bench", 6640),
     "tests": ("tests", 41770),
     "tests of gpu": ("tests", 19280),
 }

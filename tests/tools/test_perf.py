@@ -90,7 +90,7 @@ class Perf(Case):
             for key in ("idle_cpu_percent", "futex_idle_cpu_percent"):
                 self.assertGreaterEqual(found[key], 0)
                 self.assertLessEqual(found[key], 100)
-            self.assertGreater(found["wakes"], 0)
+            self.assertGreater(found["messages"], 0)
 
     def test_scale(self):
         readers = min(len(CPUS), 4)  # the last step has more readers than CPUs, where there are few

@@ -15,7 +15,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <glob.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <math.h>
@@ -27,7 +26,6 @@
 #include <unistd.h>
 
 #include "tools/cli.h"
-#include "tools/measure/walk.h"
 #include "tools/perf.h"
 
 enum way { RING, FUTEX, SPIN, WAYS };
@@ -61,7 +59,7 @@ struct shared {
 
 struct figures {
   struct perf_series commits, wakes, slowest; /* ns, of each counted message; wakes: of each message and reader */
-  double cpu_ns, wall_ns, joules;             /* cpu_ns: of all readers together */
+  double cpu_ns, wall_ns;                     /* cpu_ns: of all readers together */
   uint64_t calls;
 };
 
@@ -76,7 +74,7 @@ struct cadence {
   size_t shared_bytes;
   float *wakes; /* shared: [reader][message], ns */
   size_t block; /* messages of a block, the first ones included */
-  struct walk walk;
+  struct perf_walk walk;
   struct perf_children children;
   ringcast_writer *writer;
   struct ringcast_info info; /* of the last ring */
@@ -121,12 +119,12 @@ static int64_t await_word(const struct cadence *cadence, uint32_t value, struct 
 static int64_t timed_walk(const struct cadence *cadence, uint64_t parties) {
   uint64_t *walked = &cadence->shared->walked;
   int64_t shortest = INT64_MAX;
-  walk_once(&cadence->walk);
+  perf_walk_once(&cadence->walk);
   __atomic_add_fetch(walked, 1, __ATOMIC_ACQ_REL);
   while (perf_load(walked) < parties) perf_relax(true);
   for (int i = 0; i < WALKS; i++) {
     int64_t start = perf_now_ns();
-    walk_once(&cadence->walk);
+    perf_walk_once(&cadence->walk);
     int64_t took = perf_now_ns() - start;
     if (took < shortest) shortest = took;
   }
@@ -149,7 +147,7 @@ static void reader_body(void *context, uint32_t index) {
     if (reader) perf_must(ringcast_reader_stats(reader, &stats), "no statistics");
     shared->readers[index].calls = stats.sleeps + stats.wakes;
     perf_store(&shared->readers[index].had, number);
-    if (cadence->walk.bytes > 0) shared->readers[index].walk_cpu_ns += walk_once(&cadence->walk);
+    if (cadence->walk.bytes > 0) shared->readers[index].walk_cpu_ns += perf_walk_once(&cadence->walk);
   }
 }
 
@@ -176,7 +174,7 @@ static void await_readers(const struct cadence *cadence, uint64_t number) {
 static void await_turn(struct cadence *cadence, uint64_t number) {
   const struct perf_options *options = cadence->options;
   int64_t due = cadence->due + (int64_t)(options->gap_ms * 1e6 * (1 + options->jitter * vary(cadence)));
-  if (cadence->walk.bytes > 0) walk_once(&cadence->walk);
+  if (cadence->walk.bytes > 0) perf_walk_once(&cadence->walk);
   sleep_until(due);
   await_readers(cadence, number - 1);
 }
@@ -202,32 +200,16 @@ static int64_t send(struct cadence *cadence, uint64_t number) {
   return perf_now_ns() - now;
 }
 
-/* ---- CPU time, and energy ---------------------------------------------------------------------------------------- */
+/* ---- CPU time ---------------------------------------------------------------------------------------------------- */
 
 struct meter {
   int64_t wall_ns;
-  double cpu_ns, joules; /* joules: NAN where RAPL can't be read */
+  double cpu_ns;
   uint64_t calls;
 };
 
-/* The sum over the machine's packages. The counters start again at some hundred kJ: see `joules_between`. */
-static double read_joules(void) {
-  glob_t found;
-  double sum = 0;
-  char text[32];
-  bool any = false;
-  if (glob("/sys/class/powercap/intel-rapl:?/energy_uj", 0, NULL, &found) != 0) return NAN;
-  for (size_t i = 0; i < found.gl_pathc; i++) {
-    if (*cli_read_line(found.gl_pathv[i], text, sizeof text) == '\0') continue;
-    sum += strtod(text, NULL) * 1e-6;
-    any = true;
-  }
-  globfree(&found);
-  return any ? sum : NAN;
-}
-
 static void read_meter(const struct cadence *cadence, struct meter *meter) {
-  *meter = (struct meter){.wall_ns = perf_now_ns(), .joules = read_joules()};
+  *meter = (struct meter){.wall_ns = perf_now_ns()};
   for (uint32_t i = 0; i < cadence->options->readers; i++) {
     meter->cpu_ns += perf_cpu_ns(&cadence->children, i) - (double)cadence->shared->readers[i].walk_cpu_ns;
     meter->calls += cadence->shared->readers[i].calls;
@@ -238,7 +220,6 @@ static void add_meters(struct figures *figures, const struct meter *from, const 
   figures->wall_ns += (double)(to->wall_ns - from->wall_ns);
   figures->cpu_ns += to->cpu_ns - from->cpu_ns;
   figures->calls += to->calls - from->calls;
-  figures->joules += to->joules < from->joules ? NAN : to->joules - from->joules; /* a counter has started again */
 }
 
 /* ---- Blocks ----------------------------------------------------------------------------------------------------- */
@@ -328,10 +309,9 @@ static double calls_per_message(const struct cadence *cadence) {
 }
 
 static void print(struct cadence *cadence) {
-  static const char *const keys[WAYS][5] = {
-      {"wake_us", "commit_us", "slowest_us", "reader_cpu_percent", "watts"},
-      {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
-      {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
+  static const char *const keys[WAYS][4] = {{"wake_us", "commit_us", "slowest_us", "reader_cpu_percent"},
+                                            {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent"},
+                                            {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent"}};
   const struct perf_options *options = cadence->options;
   struct report report;
   perf_print_head(&report, options, &cadence->info, options->readers + 1);
@@ -349,7 +329,6 @@ static void print(struct cadence *cadence) {
   for (enum way way = 0; way < cadence->ways; way++) {
     const struct figures *figures = &cadence->figures[way];
     report_number(&report, keys[way][3], 100 * figures->cpu_ns / figures->wall_ns / options->readers);
-    if (!isnan(figures->joules)) report_number(&report, keys[way][4], figures->joules / figures->wall_ns * 1e9);
   }
   report_number(&report, "system_calls_per_message", calls_per_message(cadence));
   report_number(&report, "ratio",
@@ -359,7 +338,6 @@ static void print(struct cadence *cadence) {
     report_number(&report, "idle_cpu_percent", cadence->idle_percent[RING]);
     report_number(&report, "futex_idle_cpu_percent", cadence->idle_percent[FUTEX]);
   }
-  report_integer(&report, "wakes", (int64_t)cadence->figures[RING].wakes.count);
   report_close(&report);
 }
 
@@ -379,7 +357,7 @@ static void set_up(struct cadence *cadence, const struct perf_options *options) 
   cadence->shared = perf_shared(cadence->shared_bytes);
   cadence->source = perf_source(options->size);
   cadence->wakes = perf_shared(options->readers * cadence->block * sizeof *cadence->wakes);
-  if (options->cold) walk_make(&cadence->walk, options->cold_bytes);
+  if (options->cold) perf_walk_make(&cadence->walk, options->cold_bytes);
 }
 
 static int run(struct cadence *cadence, const struct perf_options *options) {

@@ -6,17 +6,36 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { HEADER = 16, LINE = 64 };
+enum { HEADER = 16, LINE = 64, FRAME_ALIGN = 128 /* a ring's frames start at multiples */ };
+enum { PUBLISHED = 4096 /* a counter of the window moves once in so many bytes, or with each frame that is larger */ };
 enum mark { GO_ON, LEAVE }; /* the bytes of a frame that carries no data: the reader stays in the ring, or leaves */
 
 struct shared {
   _Alignas(PERF_LINE) uint64_t command; /* turn * STREAM_KINDS + kind: what the readers read next */
-  char handle[96];
+  _Alignas(PERF_LINE) uint64_t written; /* into the window: frames */
+  _Alignas(PERF_LINE) uint64_t last;    /* of these, at the last flush */
+  char handle[96], window_handle[96];
   struct {
     _Alignas(PERF_LINE) uint64_t done; /* batches that this process has read; of a tap: 1 when attached */
     uint64_t faults; /* page faults in the ring's turns but the first two, which put memory in place */
     uint64_t lost;   /* bytes that this tap has lost */
+    _Alignas(PERF_LINE) uint64_t read; /* frames of the window that this process has read */
   } others[];
+};
+
+/*
+ * The floor: the same copying and the same reading, in memory of the same kind and size, handed over by nothing but two
+ * counters. The memory is one frame of a ring of its own, which all readers hold for good: so it has the same pages.
+ */
+struct window {
+  ringcast_writer *ring;
+  uint8_t *base;
+  uint64_t stride;
+  uint64_t slots;  /* frames that it holds */
+  uint64_t every;  /* frames between two stores of a counter; a power of two */
+  uint64_t frames; /* written or read so far, by this process */
+  uint64_t offset; /* of the next frame */
+  uint64_t released;
 };
 
 struct stream {
@@ -34,18 +53,123 @@ struct stream {
   uint64_t turns, batches, sent;
 };
 
-uint64_t perf_page_faults(void) {
+uint64_t stream_writer_faults(void) {
   struct rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   return (uint64_t)usage.ru_minflt;
 }
 
-/* ---- The other processes ---------------------------------------------------------------------------------------- */
+/* ---- The window -------------------------------------------------------------------------------------------------- */
 
-static void work(uint32_t ns) {
-  int64_t start = ns > 0 ? perf_now_ns() : 0;
-  while (ns > 0 && perf_now_ns() - start < ns) continue;
+/* Where the next frame lies. No division here: it would cost as much as a small frame. */
+static inline uint8_t *next_place(struct window *window) {
+  uint64_t offset = window->offset;
+  window->offset = offset + window->stride == window->slots * window->stride ? 0 : offset + window->stride;
+  return window->base + offset + HEADER;
 }
+
+/* As large as the ring, or two frames where larger frames leave the ring. The window is the largest frame of a ring
+ * twice as large as the other ring, since half a ring is the most; or of the same size, where frames leave the ring. */
+static void make_window(struct stream *stream) {
+  struct window *window = &stream->window;
+  struct ringcast_info info = {.size = sizeof info};
+  size_t size = stream->options.size;
+  uint64_t capacity = stream->info.capacity, room = capacity - 2 * HEADER - LINE;
+  window->stride = (size + HEADER + LINE - 1) & ~(uint64_t)(LINE - 1);
+  bool inside = window->stride <= room / 2;
+  struct ringcast_writer_options options = {.size = sizeof options,
+                                            .capacity = inside ? 2 * capacity : capacity,
+                                            .readers = stream->options.readers,
+                                            .memory = stream->info.memory};
+  int result = ringcast_writer_create_ex(&options, &window->ring);
+  if (result != 0) { /* the ring may have got the last of the reserved pages */
+    options.memory = RINGCAST_MEMORY_AUTO;
+    result = ringcast_writer_create_ex(&options, &window->ring);
+  }
+  perf_must(result, "can't make the memory to compare with");
+  perf_must(ringcast_writer_info(window->ring, &info), "no facts of the ring");
+  strncpy(stream->shared->window_handle, ringcast_writer_handle(window->ring),
+          sizeof stream->shared->window_handle - 1);
+  for (window->every = 1; window->every * 2 * window->stride <= PUBLISHED;) window->every *= 2;
+  for (window->slots = inside ? room / window->stride : 2; window->slots * window->stride > info.max_frame;)
+    if ((window->slots /= 2) == 0)
+      perf_die("a frame of %zu bytes leaves no room for the memory to compare with; give --capacity", size);
+}
+
+/* Hands the memory to the readers' processes. */
+static void open_window(struct stream *stream) {
+  struct window *window = &stream->window;
+  size_t bytes = window->slots * window->stride;
+  struct ringcast_span span;
+  perf_must(ringcast_writer_wait_readers(window->ring, stream->options.readers, RINGCAST_FOREVER), "no readers");
+  perf_must(ringcast_writer_reserve(window->ring, bytes, RINGCAST_FOREVER, &span), "can't reserve");
+  memset(span.data, 0, bytes);
+  perf_must(ringcast_writer_commit(window->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
+  window->base = span.data;
+}
+
+static void attach_window(struct stream *stream) {
+  struct ringcast_frame frame;
+  ringcast_reader *reader = perf_attach(stream->shared->window_handle, 0);
+  perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
+  stream->window.base = (uint8_t *)(uintptr_t)frame.data; /* only read from here on; held until the process ends */
+}
+
+static void await_room(struct stream *stream) {
+  struct window *window = &stream->window;
+  while (window->frames - window->released >= window->slots) {
+    uint64_t least = UINT64_MAX;
+    perf_store(&stream->shared->written, window->frames);
+    for (uint32_t i = 0; i < stream->options.readers; i++) {
+      uint64_t read = perf_load(&stream->shared->others[i].read);
+      if (read < least) least = read;
+    }
+    window->released = least;
+    if (window->frames - least >= window->slots) perf_relax(stream->oversubscribed);
+  }
+}
+
+static void write_window(struct stream *stream, uint64_t frames) {
+  struct window *window = &stream->window;
+  while (frames-- > 0) {
+    if (window->frames - window->released >= window->slots) await_room(stream);
+    copy_bytes(next_place(window), stream->source, stream->options.size);
+    if ((++window->frames & (window->every - 1)) == 0) perf_store(&stream->shared->written, window->frames);
+  }
+}
+
+/* Without the readers; the window is as before. */
+static void write_alone(struct stream *stream, uint64_t frames) {
+  uint64_t offset = stream->window.offset;
+  while (frames-- > 0) copy_bytes(next_place(&stream->window), stream->source, stream->options.size);
+  stream->window.offset = offset;
+}
+
+/* The readers see all frames, and stop there. */
+static void flush_window(struct stream *stream) {
+  perf_store(&stream->shared->written, stream->window.frames);
+  perf_store(&stream->shared->last, stream->window.frames);
+}
+
+/* Until the next flush. */
+static void read_window(struct stream *stream, uint32_t index) {
+  struct window *window = &stream->window;
+  struct shared *shared = stream->shared;
+  uint64_t start = window->frames, at = start, written;
+  for (;; window->frames = at) {
+    while ((written = perf_load(&shared->written)) == at) {
+      if (at != start && perf_load(&shared->last) == at) return;
+      perf_relax(stream->oversubscribed);
+    }
+    while (at < written) {
+      if (sum_bytes(next_place(window), stream->options.size) != stream->sum)
+        perf_die("reader %u has read what was not written", index);
+      if ((++at & (window->every - 1)) == 0 || at == written) perf_store(&shared->others[index].read, at);
+    }
+  }
+}
+
+/* ---- The other processes ---------------------------------------------------------------------------------------- */
 
 /* Until a mark tells the reader to leave. */
 static void read_ring(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
@@ -54,7 +178,6 @@ static void read_ring(const struct stream *stream, ringcast_reader *reader, uint
     perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
     size_t bytes = frame.bytes;
     uint64_t sum = sum_bytes(frame.data, bytes);
-    work(stream->options.work_ns);
     perf_must(ringcast_reader_release(reader, &frame), "can't release");
     if (__builtin_expect(bytes > LEAVE, 1)) {
       if (sum != stream->sum) perf_die("frame %llu arrived damaged", (unsigned long long)frames);
@@ -69,18 +192,18 @@ static void reader_body(struct stream *stream, uint32_t index) {
   struct shared *shared = stream->shared;
   uint64_t *done = &shared->others[index].done, visits = 0;
   ringcast_reader *reader = perf_attach(shared->handle, stream->options.spin_ns);
-  if (stream->options.floor) window_attach(&stream->window);
+  if (stream->options.floor) attach_window(stream);
   for (uint64_t turn = 1;; turn++) {
     uint64_t command;
     while ((command = perf_load(&shared->command)) / STREAM_KINDS != turn) perf_relax(stream->oversubscribed);
     if (command % STREAM_KINDS == STREAM_FLOOR) {
-      window_read(&stream->window, index);
+      read_window(stream, index);
       perf_store(done, *done + 1);
       continue;
     }
-    uint64_t faults = perf_page_faults();
+    uint64_t faults = stream_writer_faults();
     read_ring(stream, reader, done);
-    if (visits++ > 1) shared->others[index].faults += perf_page_faults() - faults;
+    if (visits++ > 1) shared->others[index].faults += stream_writer_faults() - faults;
   }
 }
 
@@ -130,8 +253,8 @@ static void enter(struct stream *stream, enum stream_kind kind) {
 
 void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames) {
   enter(stream, kind);
-  if (kind == STREAM_FLOOR) window_write(&stream->window, frames);
-  if (kind == STREAM_ALONE) window_write_alone(&stream->window, frames);
+  if (kind == STREAM_FLOOR) write_window(stream, frames);
+  if (kind == STREAM_ALONE) write_alone(stream, frames);
   if (kind != STREAM_RING) return;
   write_ring(stream, stream->options.size, frames);
   stream->sent += frames;
@@ -139,7 +262,7 @@ void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames) 
 
 void stream_finish(struct stream *stream, enum stream_kind kind) {
   if (kind == STREAM_RING) write_ring(stream, GO_ON, 1);
-  if (kind == STREAM_FLOOR) window_flush(&stream->window);
+  if (kind == STREAM_FLOOR) flush_window(stream);
   if (kind != STREAM_ALONE) await_batch(stream);
   if (kind == STREAM_FLOOR) stream->kind = STREAM_ALONE; /* a reader leaves the window at each flush */
 }
@@ -163,7 +286,7 @@ static void start(struct stream *stream) {
   for (uint32_t i = 1; i < parties; i++) perf_start(&stream->children, stream->machine, parties, child, stream);
   perf_pin(perf_cpu_of(stream->machine, 0, parties));
   perf_must(ringcast_writer_wait_readers(stream->ring, options->readers, RINGCAST_FOREVER), "no readers");
-  if (options->floor) window_open(&stream->window);
+  if (options->floor) open_window(stream);
   for (uint32_t i = options->readers; i < parties - 1; i++)
     while (perf_load(&stream->shared->others[i].done) == 0) perf_relax(true);
 }
@@ -189,10 +312,7 @@ struct stream *stream_make(const struct perf_options *machine, const struct stre
   stream->sum = sum_bytes(stream->source, options->size);
   stream->oversubscribed = perf_cpu_of(machine, 0, options->readers + options->taps + 1) < 0;
   strncpy(stream->shared->handle, ringcast_writer_handle(ring), sizeof stream->shared->handle - 1);
-  if (options->floor)
-    window_make(
-        &stream->window, stream->source, options->size,
-        &(struct window_wish){stream->info.capacity, stream->info.memory, options->readers, stream->oversubscribed});
+  if (options->floor) make_window(stream);
   start(stream);
   stream_run(stream, STREAM_RING, 4); /* the readers' mapping */
   if (options->floor) stream_run(stream, STREAM_FLOOR, 4);
@@ -202,7 +322,7 @@ struct stream *stream_make(const struct perf_options *machine, const struct stre
 void stream_destroy(struct stream *stream) {
   perf_stop(&stream->children);
   perf_unpin(stream->machine);
-  if (stream->options.floor) window_destroy(&stream->window);
+  if (stream->options.floor) ringcast_writer_close(stream->window.ring);
   ringcast_writer_close(stream->ring);
   free(stream->source);
   perf_unshare(stream->shared, shared_bytes(&stream->options));
@@ -214,7 +334,7 @@ void stream_destroy(struct stream *stream) {
 const struct ringcast_info *stream_info(const struct stream *stream) { return &stream->info; }
 
 uint64_t stream_stride(const struct stream *stream) {
-  return (stream->options.size + HEADER + LINE - 1) & ~(uint64_t)(LINE - 1);
+  return (stream->options.size + HEADER + FRAME_ALIGN - 1) & ~(uint64_t)(FRAME_ALIGN - 1);
 }
 
 uint64_t stream_reader_faults(const struct stream *stream) {
@@ -224,7 +344,8 @@ uint64_t stream_reader_faults(const struct stream *stream) {
   return most;
 }
 
-double stream_tap_lost(const struct stream *stream, uint32_t tap) {
-  uint64_t lost = stream->shared->others[stream->options.readers + tap].lost;
+double stream_tap_lost(const struct stream *stream) {
+  if (stream->options.taps == 0) return 0;
+  uint64_t lost = stream->shared->others[stream->options.readers].lost;
   return (double)lost / ((double)stream->sent * (double)stream_stride(stream));
 }

@@ -2,8 +2,7 @@
 /*
  * A stream: this process copies a buffer into each frame, and each reader reads every byte of each frame in place.
  *   RING    through a ring
- *   FLOOR   the same copying and reading without a ring (tools/measure/window.h): the limit when the bytes move from
- *           one core to another
+ *   FLOOR   the same copying and reading without a ring: the limit when the bytes move from one core to another
  *   ALONE   the copying of FLOOR without a reader: the limit when no other core has read the memory
  * A batch of frames ends when every reader has read the last frame. Observers (taps) may look on; the writer does not
  * wait for a tap.
@@ -11,7 +10,6 @@
 #ifndef TOOLS_MEASURE_STREAM_H
 #define TOOLS_MEASURE_STREAM_H
 
-#include "tools/measure/window.h"
 #include "tools/perf.h"
 
 enum stream_kind { STREAM_RING, STREAM_FLOOR, STREAM_ALONE, STREAM_KINDS };
@@ -22,8 +20,7 @@ struct stream_options {
   uint32_t memory;   /* enum ringcast_memory */
   int64_t spin_ns;   /* of the writer and the readers; 0: the library's default */
   uint32_t readers, taps;
-  uint32_t work_ns; /* that a reader spends on each frame, beside reading the frame */
-  bool floor;       /* FLOOR and ALONE are measured too */
+  bool floor; /* FLOOR and ALONE are measured too */
 };
 
 struct stream;
@@ -43,10 +40,11 @@ double stream_run(struct stream *stream, enum stream_kind kind, uint64_t frames)
 const struct ringcast_info *stream_info(const struct stream *stream);
 uint64_t stream_stride(const struct stream *stream); /* bytes of a frame with its header */
 
-/* The page faults of the readers' process with most, but for its first frames. */
+/* The writer's page faults so far; those of the readers' process with most, but for its first frames. */
+uint64_t stream_writer_faults(void);
 uint64_t stream_reader_faults(const struct stream *stream);
 
-/* What share of the bytes that were sent the tap has lost. */
-double stream_tap_lost(const struct stream *stream, uint32_t tap);
+/* What share of the bytes that were sent the first tap has lost; 0 without taps. */
+double stream_tap_lost(const struct stream *stream);
 
 #endif
