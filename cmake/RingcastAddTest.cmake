@@ -33,7 +33,7 @@ endfunction()
 # ringcast_add_gpu_test(<name> ...): the same, with the tests' own libcuda.so.1.
 function(ringcast_add_gpu_test name)
   ringcast_add_test(${name} ${ARGN} NOT_BY_QEMU "a static program opens no driver")
-  add_dependencies(${name} fake_cuda_new fake_cuda_symbols fake_cuda_old fake_cuda_lacking)
+  add_dependencies(${name} fake_cuda_new fake_cuda_old)
   set_property(TEST ${name} APPEND PROPERTY
                ENVIRONMENT_MODIFICATION LD_LIBRARY_PATH=path_list_prepend:${RINGCAST_FAKE_CUDA})
 endfunction()

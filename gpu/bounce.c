@@ -19,7 +19,7 @@
  * A buffer that a stream may still read is not freed. A reader that closes leaves the buffer to the worker, and waits a
  * second for that.
  *
- * Without pinned memory, or without events, the call waits until the stream is idle, copies out of the ring itself, and
+ * Without pinned memory the call waits until the stream is idle, copies out of the ring itself, and
  * waits for that copy.
  */
 #include <errno.h>
@@ -74,9 +74,7 @@ static rc_cu_result allocate(struct rc_bounce *bounce) {
 
 /* The context is current. NULL: there is no such memory here. */
 static struct rc_bounce *make(const ringcast_gpu_reader *gpu) {
-  const struct rc_cuda *cuda = gpu->device.cuda;
-  bool has_events = cuda->event_create && cuda->event_record && cuda->event_query && cuda->event_destroy;
-  if (!has_events || rc_feature_disabled("cuda_register")) return NULL;
+  if (rc_feature_disabled("cuda_register")) return NULL;
   struct rc_bounce *bounce = calloc(1, sizeof *bounce);
   if (!bounce || rc_device_open(gpu->device.ordinal, &bounce->device) != 0) {
     free(bounce);

@@ -63,7 +63,6 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) 
   if ((uintptr_t)stream == PER_THREAD) /* a close in another thread would miss it */
     return rc_fail_as(-EINVAL, "the per-thread default stream is another one in each thread: give a stream of your "
                                "own");
-  if (!device->cuda->stream_is_capturing) return 0;
   rc_cu_result result = device->cuda->stream_is_capturing(stream, &status);
   if (result != RC_CU_SUCCESS)
     return rc_cuda_fail(result,

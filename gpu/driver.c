@@ -28,17 +28,12 @@
 typedef rc_cu_result (*proc_address)(const char *name, void **out, int version, uint64_t flags, int *why);
 
 static const struct entry {
-  const char *name, *symbol;
+  const char *name;
   size_t offset; /* in struct rc_cuda */
-  bool must;
 } entries[] = {
-#define MUST                                        true
-#define MAY                                         false
-#define ENTRY(need, field, name, symbol, arguments) {#name, #symbol, offsetof(struct rc_cuda, field), need},
+#define ENTRY(field, name, symbol, arguments) {#name, offsetof(struct rc_cuda, field)},
     RC_CUDA_FUNCTIONS(ENTRY)
 #undef ENTRY
-#undef MUST
-#undef MAY
 };
 
 static struct {
@@ -67,23 +62,17 @@ __attribute__((format(printf, 3, 4))) static void conclude(enum rc_cuda_mode mod
   va_end(arguments);
 }
 
-/* Fills the table; returns the name of a function that must be there and is not, or NULL. */
+/* Fills the table. Returns the name of a function that the driver lacks, or NULL. */
 static const char *find_functions(void *library) {
-  void *found = dlsym(library, "cuGetProcAddress_v2");
+  void *function = dlsym(library, "cuGetProcAddress_v2");
   proc_address get;
-  memcpy(&get, &found, sizeof get);
-  driver.status.by_proc_address = found != NULL;
+  if (!function) return "cuGetProcAddress_v2";
+  memcpy(&get, &function, sizeof get);
   for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-    const struct entry *entry = &entries[i];
     int why = 0;
-    void *function = NULL;
-    if (!get) {
-      function = dlsym(library, entry->symbol);
-    } else if (get(entry->name, &function, VERSION, RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM, &why) != RC_CU_SUCCESS) {
-      function = NULL;
-    }
-    if (!function && entry->must) return entry->name;
-    memcpy((char *)&driver.table + entry->offset, &function, sizeof function);
+    rc_cu_result result = get(entries[i].name, &function, VERSION, RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM, &why);
+    if (result != RC_CU_SUCCESS || !function) return entries[i].name;
+    memcpy((char *)&driver.table + entries[i].offset, &function, sizeof function);
   }
   return NULL;
 }
@@ -146,7 +135,8 @@ static void open_driver(void) {
   if (missing) {
     memset(&driver.table, 0, sizeof driver.table);
     dlclose(library);
-    conclude(RC_CUDA_TOO_OLD, RC_CU_NOT_FOUND, "the driver has no %s: install one of CUDA 12 or newer", missing);
+    conclude(RC_CUDA_TOO_OLD, RC_CU_NOT_FOUND,
+             "the driver is too old: it has no %s; install a driver of CUDA 12 or newer", missing);
     return;
   }
   start();
@@ -177,23 +167,11 @@ bool rc_cuda_is_open(void) { return rc_load_acquire(&driver.done) && look()->mod
 
 /* ---- Results in words ------------------------------------------------------------------------------------------- */
 
-/* For when there is no driver to ask, or for a result that is newer than it. */
-static const char *name_without_driver(rc_cu_result result) {
-  switch (result) {
-  case RC_CU_SUCCESS: return "CUDA_SUCCESS";
-  case RC_CU_NOT_INITIALIZED: return "CUDA_ERROR_NOT_INITIALIZED";
-  case RC_CU_STUB_LIBRARY: return "CUDA_ERROR_STUB_LIBRARY";
-  case RC_CU_NO_DEVICE: return "CUDA_ERROR_NO_DEVICE";
-  case RC_CU_NOT_FOUND: return "CUDA_ERROR_NOT_FOUND";
-  default: return "an error without a name";
-  }
-}
-
 /* Also while the driver starts, as long as it is done by who starts it. */
 const char *rc_cuda_name(rc_cu_result result) {
   const char *name = NULL;
   if (driver.table.get_error_name && driver.table.get_error_name(result, &name) == RC_CU_SUCCESS && name) return name;
-  return name_without_driver(result);
+  return "an error without a name"; /* no driver is open, or the result is newer than the driver */
 }
 
 static int code_of(rc_cu_result result) {
@@ -234,7 +212,7 @@ void rc_cuda_relax(struct rc_cuda_entry *entry) {
   const struct rc_cuda *cuda = &driver.table;
   entry->pushed = false;
   entry->mode = RC_CU_STREAM_CAPTURE_MODE_RELAXED;
-  entry->relaxed = cuda->exchange_capture_mode && cuda->exchange_capture_mode(&entry->mode) == RC_CU_SUCCESS;
+  entry->relaxed = cuda->exchange_capture_mode(&entry->mode) == RC_CU_SUCCESS;
 }
 
 rc_cu_result rc_cuda_enter(rc_cu_context context, struct rc_cuda_entry *entry) {

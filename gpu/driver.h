@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The boundary to CUDA's driver: every function of it that is used, declared once, here. Nothing is linked, and no
- * toolkit is needed to build: the library is opened when it is first asked for, and a machine without one, without a
- * device, or whose driver lacks a function that must be there, is in CPU mode, which is no error and says why. Where
- * cuda.h is there, driver_check.c holds these declarations against it.
+ * The boundary to CUDA's driver: each function of the driver that ringcast calls is declared once, here. Nothing is
+ * linked, and the build needs no toolkit: the first call of rc_cuda() opens the driver's library. A machine without the
+ * library, without a device, or with a driver older than CUDA 12.0 is in CPU mode, which is no error; the status says
+ * why. Where cuda.h exists, tests/gpu/driver_check.c compares these declarations with it.
  *
- * Names and meanings are those of CUDA's driver API, as of version 12.0 and in the variants for the legacy default
- * stream; the prefix rc_cu_ stands for their CU.
+ * Names and meanings are those of CUDA's driver API 12.0, in the variants for the legacy default stream; the prefix
+ * rc_cu_ stands for CUDA's CU.
  */
 #ifndef RC_GPU_DRIVER_H
 #define RC_GPU_DRIVER_H
@@ -17,14 +17,11 @@
 
 typedef int rc_cu_result;
 typedef int rc_cu_device;
-/* Enums of CUDA's. */
-typedef int rc_cu_device_attribute, rc_cu_pointer_attribute, rc_cu_capture_status, rc_cu_capture_mode;
-typedef unsigned long long rc_cu_ptr; /* memory as a device sees it */
+typedef int rc_cu_capture_status, rc_cu_capture_mode; /* enums in CUDA */
+typedef unsigned long long rc_cu_ptr;                 /* memory as a device sees it */
 typedef struct rc_cu_context *rc_cu_context;
 typedef struct rc_cu_stream *rc_cu_stream; /* NULL: the legacy default stream */
 typedef struct rc_cu_event *rc_cu_event;
-typedef struct rc_cu_module *rc_cu_module;
-typedef struct rc_cu_function *rc_cu_function;
 typedef struct {
   char bytes[16];
 } rc_cu_uuid;
@@ -32,30 +29,18 @@ typedef struct {
   char reserved[64];
 } rc_cu_ipc_handle;
 
-/* Results that are told apart; all others are failures by their name. */
+/* The results that ringcast distinguishes; each other result is a failure, reported by its name. */
 enum {
   RC_CU_SUCCESS = 0,
-  RC_CU_INVALID_VALUE = 1,
   RC_CU_OUT_OF_MEMORY = 2,
   RC_CU_NOT_INITIALIZED = 3, /* also in a child of a fork */
-  RC_CU_DEINITIALIZED = 4,
   RC_CU_STUB_LIBRARY = 34,
   RC_CU_NO_DEVICE = 100,
-  RC_CU_INVALID_DEVICE = 101,
-  RC_CU_INVALID_CONTEXT = 201, /* of opening a handle: of this very process */
-  RC_CU_MAP_FAILED = 205,
-  RC_CU_ALREADY_MAPPED = 208,
-  RC_CU_PEER_ACCESS_UNSUPPORTED = 217,
-  RC_CU_INVALID_HANDLE = 400,
   RC_CU_NOT_FOUND = 500,
   RC_CU_NOT_READY = 600,
-  RC_CU_ILLEGAL_ADDRESS = 700,
-  RC_CU_TOO_MANY_PEERS = 711,
-  RC_CU_HOST_MEMORY_ALREADY_REGISTERED = 712,
-  RC_CU_HOST_MEMORY_NOT_REGISTERED = 713,
   RC_CU_NOT_PERMITTED = 800,
   RC_CU_NOT_SUPPORTED = 801,
-  RC_CU_STREAM_CAPTURE_UNSUPPORTED = 900, /* from here on: something captures a graph, here or in another thread */
+  RC_CU_STREAM_CAPTURE_UNSUPPORTED = 900, /* from here on: a thread of the process captures a graph */
   RC_CU_STREAM_CAPTURE_INVALIDATED = 901,
   RC_CU_STREAM_CAPTURE_ISOLATION = 905,
   RC_CU_STREAM_CAPTURE_IMPLICIT = 906,
@@ -63,11 +48,10 @@ enum {
   RC_CU_STREAM_CAPTURE_WRONG_THREAD = 908,
 };
 
-/* Flags and attributes, under CUDA's names. */
+/* Flags, under CUDA's names. */
 enum {
   RC_CU_MEMHOSTREGISTER_PORTABLE = 0x01,
   RC_CU_MEMHOSTREGISTER_DEVICEMAP = 0x02,
-  RC_CU_MEMHOSTREGISTER_READ_ONLY = 0x08,
   RC_CU_MEMHOSTALLOC_PORTABLE = 0x01,
   RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 0x1,
   RC_CU_STREAM_NON_BLOCKING = 0x1,
@@ -75,92 +59,71 @@ enum {
   RC_CU_STREAM_WAIT_VALUE_GEQ = 0x0,      /* cyclic: (int)(*address - value) >= 0 */
   RC_CU_STREAM_WRITE_VALUE_DEFAULT = 0x0, /* all earlier writes of the stream first, for the whole system */
   RC_CU_STREAM_CAPTURE_STATUS_NONE = 0,
-  RC_CU_STREAM_CAPTURE_MODE_RELAXED = 2, /* of a thread: what others capture forbids it nothing */
-  RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
-  RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
-  RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
-  RC_CU_MEMORYTYPE_HOST = 1,
-  RC_CU_MEMORYTYPE_DEVICE = 2,
-  RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED = 113,
+  RC_CU_STREAM_CAPTURE_MODE_RELAXED = 2, /* of a thread: captures elsewhere forbid its calls nothing */
   RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
 };
 
-/* need, field, CUDA's name, the symbol that has the meaning of 12.0, arguments. MUST: without it there is CPU mode.
- * MAY: the field is NULL then, and who uses it has another way. */
+/* The field, CUDA's name, the symbol that has the meaning of 12.0, the arguments. A driver that lacks one of the
+ * functions is too old. */
 /* clang-format off */
 #define RC_CUDA_FUNCTIONS(X)                                                                                          \
-  X(MUST, init, cuInit, cuInit, (unsigned flags))                                                                     \
-  X(MUST, driver_get_version, cuDriverGetVersion, cuDriverGetVersion, (int *out))                                     \
-  X(MUST, get_error_name, cuGetErrorName, cuGetErrorName, (rc_cu_result result, const char **out))                    \
-  X(MAY, get_error_string, cuGetErrorString, cuGetErrorString, (rc_cu_result result, const char **out))               \
-  X(MUST, device_get_count, cuDeviceGetCount, cuDeviceGetCount, (int *out))                                           \
-  X(MUST, device_get, cuDeviceGet, cuDeviceGet, (rc_cu_device *out, int ordinal))                                     \
-  X(MUST, device_get_name, cuDeviceGetName, cuDeviceGetName, (char *out, int bytes, rc_cu_device device))             \
-  X(MUST, device_get_uuid, cuDeviceGetUuid, cuDeviceGetUuid_v2, (rc_cu_uuid *out, rc_cu_device device))               \
-  X(MUST, device_get_attribute, cuDeviceGetAttribute, cuDeviceGetAttribute,                                           \
-    (int *out, rc_cu_device_attribute attribute, rc_cu_device device))                                                \
-  X(MUST, primary_retain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain,                                         \
-    (rc_cu_context *out, rc_cu_device device))                                                                        \
-  X(MUST, primary_release, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (rc_cu_device device))            \
-  X(MUST, ctx_push, cuCtxPushCurrent, cuCtxPushCurrent_v2, (rc_cu_context context))                                   \
-  X(MUST, ctx_pop, cuCtxPopCurrent, cuCtxPopCurrent_v2, (rc_cu_context * out))                                        \
-  X(MUST, ctx_get_current, cuCtxGetCurrent, cuCtxGetCurrent, (rc_cu_context * out))                                   \
-  X(MUST, ctx_get_device, cuCtxGetDevice, cuCtxGetDevice, (rc_cu_device * out))                                       \
-  X(MUST, ctx_synchronize, cuCtxSynchronize, cuCtxSynchronize, (void))                                                \
-  X(MUST, mem_alloc, cuMemAlloc, cuMemAlloc_v2, (rc_cu_ptr *out, size_t bytes))                                       \
-  X(MUST, mem_free, cuMemFree, cuMemFree_v2, (rc_cu_ptr memory))                                                      \
-  X(MUST, mem_get_info, cuMemGetInfo, cuMemGetInfo_v2, (size_t *out_free, size_t *out_total))                         \
-  X(MUST, mem_get_address_range, cuMemGetAddressRange, cuMemGetAddressRange_v2,                                       \
+  X(init, cuInit, cuInit, (unsigned flags))                                                                           \
+  X(driver_get_version, cuDriverGetVersion, cuDriverGetVersion, (int *out))                                           \
+  X(get_error_name, cuGetErrorName, cuGetErrorName, (rc_cu_result result, const char **out))                          \
+  X(device_get_count, cuDeviceGetCount, cuDeviceGetCount, (int *out))                                                 \
+  X(device_get, cuDeviceGet, cuDeviceGet, (rc_cu_device *out, int ordinal))                                           \
+  X(device_get_name, cuDeviceGetName, cuDeviceGetName, (char *out, int bytes, rc_cu_device device))                   \
+  X(device_get_uuid, cuDeviceGetUuid, cuDeviceGetUuid_v2, (rc_cu_uuid *out, rc_cu_device device))                     \
+  X(primary_retain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (rc_cu_context *out, rc_cu_device device))    \
+  X(primary_release, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (rc_cu_device device))                  \
+  X(ctx_push, cuCtxPushCurrent, cuCtxPushCurrent_v2, (rc_cu_context context))                                         \
+  X(ctx_pop, cuCtxPopCurrent, cuCtxPopCurrent_v2, (rc_cu_context *out))                                               \
+  X(ctx_get_current, cuCtxGetCurrent, cuCtxGetCurrent, (rc_cu_context *out))                                          \
+  X(ctx_get_device, cuCtxGetDevice, cuCtxGetDevice, (rc_cu_device *out))                                              \
+  X(mem_alloc, cuMemAlloc, cuMemAlloc_v2, (rc_cu_ptr *out, size_t bytes))                                             \
+  X(mem_free, cuMemFree, cuMemFree_v2, (rc_cu_ptr memory))                                                            \
+  X(mem_get_info, cuMemGetInfo, cuMemGetInfo_v2, (size_t *out_free, size_t *out_total))                               \
+  X(mem_get_address_range, cuMemGetAddressRange, cuMemGetAddressRange_v2,                                             \
     (rc_cu_ptr *out_base, size_t *out_bytes, rc_cu_ptr inside))                                                       \
-  X(MAY, mem_alloc_async, cuMemAllocAsync, cuMemAllocAsync, (rc_cu_ptr *out, size_t bytes, rc_cu_stream stream))      \
-  X(MAY, mem_free_async, cuMemFreeAsync, cuMemFreeAsync, (rc_cu_ptr memory, rc_cu_stream stream))                     \
-  X(MUST, host_register, cuMemHostRegister, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags))       \
-  X(MUST, host_unregister, cuMemHostUnregister, cuMemHostUnregister, (void *memory))                                  \
-  X(MUST, host_alloc, cuMemHostAlloc, cuMemHostAlloc, (void **out, size_t bytes, unsigned flags))                     \
-  X(MUST, host_free, cuMemFreeHost, cuMemFreeHost, (void *memory))                                                    \
-  X(MUST, host_get_device_pointer, cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                           \
+  X(mem_alloc_async, cuMemAllocAsync, cuMemAllocAsync, (rc_cu_ptr *out, size_t bytes, rc_cu_stream stream))           \
+  X(mem_free_async, cuMemFreeAsync, cuMemFreeAsync, (rc_cu_ptr memory, rc_cu_stream stream))                          \
+  X(host_register, cuMemHostRegister, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags))             \
+  X(host_unregister, cuMemHostUnregister, cuMemHostUnregister, (void *memory))                                        \
+  X(host_alloc, cuMemHostAlloc, cuMemHostAlloc, (void **out, size_t bytes, unsigned flags))                           \
+  X(host_free, cuMemFreeHost, cuMemFreeHost, (void *memory))                                                          \
+  X(host_get_device_pointer, cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                                 \
     (rc_cu_ptr *out, void *memory, unsigned flags))                                                                   \
-  X(MUST, ipc_get_handle, cuIpcGetMemHandle, cuIpcGetMemHandle, (rc_cu_ipc_handle *out, rc_cu_ptr memory))            \
-  X(MUST, ipc_open_handle, cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2,                                                 \
+  X(ipc_get_handle, cuIpcGetMemHandle, cuIpcGetMemHandle, (rc_cu_ipc_handle *out, rc_cu_ptr memory))                  \
+  X(ipc_open_handle, cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2,                                                       \
     (rc_cu_ptr *out, rc_cu_ipc_handle handle, unsigned flags))                                                        \
-  X(MUST, ipc_close_handle, cuIpcCloseMemHandle, cuIpcCloseMemHandle, (rc_cu_ptr memory))                             \
-  X(MUST, copy_dtod, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2,                                                         \
+  X(ipc_close_handle, cuIpcCloseMemHandle, cuIpcCloseMemHandle, (rc_cu_ptr memory))                                   \
+  X(copy_dtod, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2,                                                               \
     (rc_cu_ptr to, rc_cu_ptr from, size_t bytes, rc_cu_stream stream))                                                \
-  X(MUST, copy_htod, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2,                                                         \
+  X(copy_htod, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2,                                                               \
     (rc_cu_ptr to, const void *from, size_t bytes, rc_cu_stream stream))                                              \
-  X(MUST, copy_dtoh, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2,                                                         \
+  X(copy_dtoh, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2,                                                               \
     (void *to, rc_cu_ptr from, size_t bytes, rc_cu_stream stream))                                                    \
-  X(MAY, write_value64, cuStreamWriteValue64, cuStreamWriteValue64_v2,                                                \
+  X(write_value64, cuStreamWriteValue64, cuStreamWriteValue64_v2,                                                     \
     (rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags))                                         \
-  X(MAY, wait_value64, cuStreamWaitValue64, cuStreamWaitValue64_v2,                                                   \
+  X(wait_value64, cuStreamWaitValue64, cuStreamWaitValue64_v2,                                                        \
     (rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags))                                         \
-  X(MUST, stream_create, cuStreamCreate, cuStreamCreate, (rc_cu_stream * out, unsigned flags))                        \
-  X(MUST, stream_destroy, cuStreamDestroy, cuStreamDestroy_v2, (rc_cu_stream stream))                                 \
-  X(MUST, stream_synchronize, cuStreamSynchronize, cuStreamSynchronize, (rc_cu_stream stream))                        \
-  X(MUST, stream_query, cuStreamQuery, cuStreamQuery, (rc_cu_stream stream))                                          \
-  X(MAY, stream_is_capturing, cuStreamIsCapturing, cuStreamIsCapturing,                                               \
-    (rc_cu_stream stream, rc_cu_capture_status *out))                                                                 \
-  X(MAY, exchange_capture_mode, cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode,                 \
+  X(stream_create, cuStreamCreate, cuStreamCreate, (rc_cu_stream *out, unsigned flags))                               \
+  X(stream_destroy, cuStreamDestroy, cuStreamDestroy_v2, (rc_cu_stream stream))                                       \
+  X(stream_synchronize, cuStreamSynchronize, cuStreamSynchronize, (rc_cu_stream stream))                              \
+  X(stream_query, cuStreamQuery, cuStreamQuery, (rc_cu_stream stream))                                                \
+  X(stream_is_capturing, cuStreamIsCapturing, cuStreamIsCapturing, (rc_cu_stream stream, rc_cu_capture_status *out))  \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode,                      \
     (rc_cu_capture_mode *mode))                                                                                       \
-  X(MUST, pointer_get_attribute, cuPointerGetAttribute, cuPointerGetAttribute,                                        \
-    (void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer))                                                \
-  X(MAY, event_create, cuEventCreate, cuEventCreate, (rc_cu_event * out, unsigned flags))                             \
-  X(MAY, event_record, cuEventRecord, cuEventRecord, (rc_cu_event event, rc_cu_stream stream))                        \
-  X(MAY, event_query, cuEventQuery, cuEventQuery, (rc_cu_event event))                                                \
-  X(MAY, event_destroy, cuEventDestroy, cuEventDestroy_v2, (rc_cu_event event))                                       \
-  X(MAY, stream_wait_event, cuStreamWaitEvent, cuStreamWaitEvent,                                                     \
-    (rc_cu_stream stream, rc_cu_event event, unsigned flags))                                                         \
-  X(MAY, module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module * out, const void *image))               \
-  X(MAY, module_unload, cuModuleUnload, cuModuleUnload, (rc_cu_module module))                                        \
-  X(MAY, module_get_function, cuModuleGetFunction, cuModuleGetFunction,                                               \
-    (rc_cu_function * out, rc_cu_module module, const char *name))                                                    \
-  X(MAY, launch_kernel, cuLaunchKernel, cuLaunchKernel,                                                               \
-    (rc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
-     unsigned block_z, unsigned shared_bytes, rc_cu_stream stream, void **arguments, void **extra))
+  X(event_create, cuEventCreate, cuEventCreate, (rc_cu_event *out, unsigned flags))                                   \
+  X(event_record, cuEventRecord, cuEventRecord, (rc_cu_event event, rc_cu_stream stream))                             \
+  X(event_query, cuEventQuery, cuEventQuery, (rc_cu_event event))                                                     \
+  X(event_destroy, cuEventDestroy, cuEventDestroy_v2, (rc_cu_event event))                                            \
+  X(stream_wait_event, cuStreamWaitEvent, cuStreamWaitEvent,                                                          \
+    (rc_cu_stream stream, rc_cu_event event, unsigned flags))
 /* clang-format on */
 
 struct rc_cuda {
-#define RC_CUDA_FIELD(need, field, name, symbol, arguments) rc_cu_result(*field) arguments;
+#define RC_CUDA_FIELD(field, name, symbol, arguments) rc_cu_result(*field) arguments;
   RC_CUDA_FUNCTIONS(RC_CUDA_FIELD)
 #undef RC_CUDA_FIELD
 };
@@ -181,8 +144,7 @@ struct rc_cuda_status {
   rc_cu_result result; /* of cuInit or whatever failed */
   int version;         /* of the driver: 1000 * major + 10 * minor; 0: not known */
   int devices;
-  bool by_proc_address; /* functions came from cuGetProcAddress; else by their symbols */
-  char why[256];        /* in words; empty when READY */
+  char why[256]; /* in words; empty when READY */
 };
 
 /* The driver, or NULL: CPU mode. The first call opens the library, and blocks while the driver starts (0.1 s and more);

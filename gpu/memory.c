@@ -21,13 +21,9 @@ struct ringcast_gpu_memory {
 
 static rc_cu_result allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
   const struct rc_cuda *cuda = memory->device.cuda;
-  memory->in_order = cuda->mem_alloc_async && cuda->mem_free_async;
-  if (memory->in_order) {
-    rc_cu_result result = cuda->mem_alloc_async(&memory->address, bytes, memory->stream);
-    if (result != RC_CU_NOT_SUPPORTED) return result; /* a device without memory pools */
-    memory->in_order = false;
-  }
-  return cuda->mem_alloc(&memory->address, bytes);
+  rc_cu_result result = cuda->mem_alloc_async(&memory->address, bytes, memory->stream);
+  memory->in_order = result != RC_CU_NOT_SUPPORTED; /* of a device without memory pools */
+  return memory->in_order ? result : cuda->mem_alloc(&memory->address, bytes);
 }
 
 /* False: not now. The context is current. */
@@ -130,8 +126,6 @@ int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream) {
 
 /* By an event, which the driver gives up when both streams have come by. */
 static rc_cu_result follow(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_stream before) {
-  bool has = cuda->event_create && cuda->event_record && cuda->stream_wait_event && cuda->event_destroy;
-  if (!has) return RC_CU_NOT_SUPPORTED;
   rc_cu_event event;
   rc_cu_result result = cuda->event_create(&event, RC_CU_EVENT_DISABLE_TIMING);
   if (result != RC_CU_SUCCESS) return result;

@@ -38,22 +38,14 @@ static void *map_page(size_t bytes) {
   return rc_os.map(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, &page) == 0 ? page : NULL;
 }
 
-static int try_words(const struct rc_cuda *cuda, struct rc_word *words, rc_cu_ptr address) {
-  if (!cuda->write_value64 || !cuda->wait_value64) return 0;
-  int result = rc_words_try(cuda, words, address, rc_words_patience_ns);
-  return result == 0 ? 1 : result;
-}
-
 /* Returns whether the page may be given back: not while a stream may wait for a word of it. */
 static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringcast_gpu_device_info *out) {
   struct rc_word *words = page;
   rc_cu_ptr address;
   rc_cu_result result = cuda->host_get_device_pointer(&address, page, 0);
-  if (result != RC_CU_SUCCESS) {
-    out->words = rc_cuda_fail(result, "cuMemHostGetDevicePointer");
-  } else {
-    out->words = try_words(cuda, words, address);
-  }
+  int failed = result == RC_CU_SUCCESS ? rc_words_try(cuda, words, address, rc_words_patience_ns)
+                                       : rc_cuda_fail(result, "cuMemHostGetDevicePointer");
+  out->words = failed == 0 ? 1 : failed;
   if (out->words == -ETIMEDOUT) return false;
   result = cuda->host_unregister(page);
   if (result == RC_CU_SUCCESS) return true;
@@ -72,26 +64,6 @@ static bool try_memory(const struct rc_cuda *cuda, struct ringcast_gpu_device_in
   if (out->registers == 1 && !try_registered(cuda, page, out)) return false;
   munmap(page, bytes);
   return true;
-}
-
-static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device_info *out) {
-  size_t bytes = rc_small_page();
-  int supported = 0;
-  rc_cu_result result =
-      cuda->device_get_attribute(&supported, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, device);
-  if (result != RC_CU_SUCCESS) out->registers_read_only = rc_cuda_fail(result, "cuDeviceGetAttribute");
-  void *page = !supported || rc_feature_disabled("cuda_register") ? NULL : map_page(bytes);
-  if (!page) return;
-  if (mprotect(page, bytes, PROT_READ) == 0) {
-    result = cuda->host_register(page, bytes,
-                                 RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP |
-                                     RC_CU_MEMHOSTREGISTER_READ_ONLY);
-    bool registered = result == RC_CU_SUCCESS;
-    if (registered) result = cuda->host_unregister(page);
-    out->registers_read_only = result == RC_CU_SUCCESS ? 1 : rc_cuda_fail(result, "read-only host memory");
-    if (registered && result != RC_CU_SUCCESS) return; /* what is registered still stays mapped */
-  }
-  munmap(page, bytes);
 }
 
 static void try_export(const struct rc_cuda *cuda, struct ringcast_gpu_device_info *out) {
@@ -122,7 +94,6 @@ static int try_device(const struct rc_cuda *cuda, rc_cu_device device, struct ri
     out->free_bytes = free_bytes;
     out->total_bytes = total_bytes;
     try_export(cuda, out);
-    try_read_only(cuda, device, out);
     idle = try_memory(cuda, out);
   } else {
     failed = rc_cuda_fail(result, "the context of device %d", device);

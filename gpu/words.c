@@ -34,7 +34,6 @@ rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, in
 /* Enqueues what does nothing, and is done when the device comes to it. */
 static rc_cu_result enqueue_mark(const struct rc_cuda *cuda, rc_cu_stream stream) {
   rc_cu_event event;
-  if (!cuda->event_create || !cuda->event_record || !cuda->event_destroy) return RC_CU_SUCCESS;
   rc_cu_result result = cuda->event_create(&event, RC_CU_EVENT_DISABLE_TIMING);
   if (result != RC_CU_SUCCESS) return result;
   result = cuda->event_record(event, stream);
@@ -59,8 +58,6 @@ int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream
 }
 
 int rc_words_try(const struct rc_cuda *cuda, struct rc_word words[2], rc_cu_ptr address, int64_t patience_ns) {
-  if (!cuda->write_value64 || !cuda->wait_value64)
-    return rc_fail_as(-ENOTSUP, "the driver has no stream operations on words of host memory");
   rc_cu_stream stream;
   int failed = rc_stream_make(cuda, patience_ns, &stream);
   if (failed != 0) return failed;

@@ -104,10 +104,9 @@ struct ringcast_gpu_device_info {
   uint8_t uuid[16];
   uint64_t free_bytes, total_bytes; /* 0 unless `probe` */
   /* What was tried: 1 yes; 0 no, or not tried; negative: why not, an errno (-EAGAIN: the device is busy, ask again). */
-  int32_t words;               /* streams wait for and write words of host memory, of 64 bits */
-  int32_t registers;           /* host memory can be registered, */
-  int32_t registers_read_only; /* ... also what this process may only read */
-  int32_t exports;             /* memory can be exported by a handle */
+  int32_t words;     /* streams wait for and write words of host memory, of 64 bits */
+  int32_t registers; /* host memory can be registered */
+  int32_t exports;   /* memory can be exported by a handle */
 };
 
 /* Device `ordinal` of this process. `probe`: makes the device's context and tries the operations of the paths. -ENODEV,
@@ -367,10 +366,10 @@ RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct 
  * reader waited for was released: it holds no message. -ESTALE: this reader was evicted, as ringcast_reader_check. */
 RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
-/* Device memory for received tensors, for callers without an allocator. In the order of the stream where the driver can
- * (CUDA 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the
- * stream must still exist, and if it captures a graph then, until the capture has ended. NULL
- * is allowed. -ENOMEM, -EBUSY (capture), -EINVAL, -EIO, -ECHILD. */
+/* Device memory for received tensors, for callers without an allocator. In the order of the stream where the
+ * device has memory pools, else alloc and free may wait for the device. `free`: any thread, also after the reader was
+ * closed; the stream must still exist, and if it captures a graph then, until the capture has ended. NULL is allowed.
+ * -ENOMEM, -EBUSY (capture), -EINVAL, -EIO, -ECHILD. */
 typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
                                            ringcast_device_ptr *out, ringcast_gpu_memory **memory);

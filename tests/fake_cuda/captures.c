@@ -13,7 +13,6 @@ static const bool is_allowed[FAKE_FUNCTIONS] = {
     [FAKE_init] = true,
     [FAKE_driver_get_version] = true,
     [FAKE_get_error_name] = true,
-    [FAKE_get_error_string] = true,
     [FAKE_device_get_count] = true,
     [FAKE_device_get] = true,
     [FAKE_device_get_name] = true,

@@ -98,15 +98,13 @@ static const struct {
     {999, "CUDA_ERROR_UNKNOWN"},
 };
 
-/* These two take no lock, count nothing, and work in a child too: who reports a failure calls them. */
+/* Takes no lock, counts nothing, and works in a child too: reports of failures call this function. */
 rc_cu_result cuGetErrorName(rc_cu_result wanted, const char **out) {
   *out = NULL;
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (names[i].result == wanted) *out = names[i].name;
   return *out ? RC_CU_SUCCESS : RC_CU_INVALID_VALUE;
 }
-
-rc_cu_result cuGetErrorString(rc_cu_result wanted, const char **out) { return cuGetErrorName(wanted, out); }
 
 /* ---- Devices ---------------------------------------------------------------------------------------------------- */
 

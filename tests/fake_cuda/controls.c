@@ -13,8 +13,8 @@ enum { MOST_FAULTS = 32, ALL = FAKE_FUNCTIONS, NONE = -1 };
 struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static const char *const names[] = {
-#define NAME(need, field, name, symbol, arguments) #name,
-    RC_CUDA_FUNCTIONS(NAME)
+#define NAME(field, name, symbol, arguments) #name,
+    FAKE_CUDA_FUNCTIONS(NAME)
 #undef NAME
 };
 
@@ -152,8 +152,8 @@ static const struct {
   const char *name;
   rc_cu_result (*function)(void);
 } functions[] = {
-#define FUNCTION(need, field, name, symbol, arguments) {#name, (rc_cu_result(*)(void))(void *)symbol},
-    RC_CUDA_FUNCTIONS(FUNCTION)
+#define FUNCTION(field, name, symbol, arguments) {#name, (rc_cu_result(*)(void))(void *)symbol},
+    FAKE_CUDA_FUNCTIONS(FUNCTION)
 #undef FUNCTION
 };
 

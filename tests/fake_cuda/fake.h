@@ -17,13 +17,13 @@
 #define FAKE_API __attribute__((visibility("default")))
 
 /* The functions, by the name that is in driver.h. */
-#define FAKE_PROTOTYPE(need, field, name, symbol, arguments) FAKE_API rc_cu_result symbol arguments;
-RC_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
+#define FAKE_PROTOTYPE(field, name, symbol, arguments) FAKE_API rc_cu_result symbol arguments;
+FAKE_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
 #undef FAKE_PROTOTYPE
 
 enum fake_function {
-#define FAKE_NUMBER(need, field, name, symbol, arguments) FAKE_##field,
-  RC_CUDA_FUNCTIONS(FAKE_NUMBER)
+#define FAKE_NUMBER(field, name, symbol, arguments) FAKE_##field,
+  FAKE_CUDA_FUNCTIONS(FAKE_NUMBER)
 #undef FAKE_NUMBER
       FAKE_FUNCTIONS
 };

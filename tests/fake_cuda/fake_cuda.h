@@ -46,6 +46,9 @@
 #define FAKE_CUDA_H
 
 #include "gpu/driver.h"
+#include "tests/support/cuda_more.h"
+
+#define FAKE_CUDA_FUNCTIONS(X) RC_CUDA_FUNCTIONS(X) CUDA_MORE_FUNCTIONS(X)
 
 /* What a test can ask of it, by dlsym: see tests/support/gpu.h. */
 /* clang-format off */

@@ -29,7 +29,7 @@ static void delayed_by_a_kernel(int readers, bool on_null_stream) {
   introduce(&world, helpers, readers, count);
   for (int round = 0; round < count; round++) {
     bool spins = info_of(&world).way == RINGCAST_GPU_WAY_POOL;
-    if (spins) gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, BOUND_NS);
+    if (spins) gpu_spin(world.gpu.stream, world.spin_address, BOUND_NS);
     if (!spins && round > 2) no_pool(info_of(&world).why);
     send_one(&world);
     if (spins) must_be_pending(&world, "before the kernel before it has ended");
@@ -62,7 +62,7 @@ static void in_a_row(int readers) {
   }
   double begun = now_us();
   for (int round = 3; round < count; round++) {
-    if (round % 4 == 3) gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, (uint64_t)(round % 5) * 40000);
+    if (round % 4 == 3) gpu_spin(world.gpu.stream, world.spin_address, (uint64_t)(round % 5) * 40000);
     send_one(&world);
   }
   figure_number("sent_us", (now_us() - begun) / (count - 3));

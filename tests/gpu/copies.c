@@ -75,7 +75,7 @@ static void spinning_kernel(void) {
   struct gpu gpu = gpu_open();
   rc_cu_ptr address = gpu_register(&gpu, word, 4096);
   double begun = now_us();
-  gpu_spin(&gpu, gpu.stream, address, UINT64_C(10000000000));
+  gpu_spin(gpu.stream, address, UINT64_C(10000000000));
   figure_number("load_and_launch_us", now_us() - begun);
   for (double until = now_us() + 20000; now_us() < until;)
     if (gpu.cuda->stream_query(gpu.stream) != RC_CU_NOT_READY) failed("it does not spin");
@@ -85,7 +85,7 @@ static void spinning_kernel(void) {
   figure_number("store_to_end_us", now_us() - begun);
   __atomic_store_n(word, 0, __ATOMIC_RELEASE);
   begun = now_us();
-  gpu_spin(&gpu, gpu.stream, address, 20000000);
+  gpu_spin(gpu.stream, address, 20000000);
   must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
   figure_number("bound_of_20_ms_us", now_us() - begun);
 }

@@ -30,7 +30,8 @@ static void device_attributes(void) {
   for (int number = 1; number < 160; number++) {
     char key[64];
     int value;
-    if (gpu.cuda->device_get_attribute(&value, (rc_cu_device_attribute)number, gpu.device) != RC_CU_SUCCESS) continue;
+    if (cuda_more()->device_get_attribute(&value, (rc_cu_device_attribute)number, gpu.device) != RC_CU_SUCCESS)
+      continue;
     snprintf(key, sizeof key, "%d", number);
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
       if (named[i].number == number) snprintf(key, sizeof key, "%d_%s", number, named[i].name);
@@ -67,16 +68,15 @@ static rc_cu_result copy_small(struct bench *bench) {
   return bench->gpu.cuda->copy_dtod(bench->to, bench->from, 1024, bench->gpu.stream);
 }
 static rc_cu_result record(struct bench *bench) {
-  return bench->event ? bench->gpu.cuda->event_record(bench->event, bench->gpu.stream) : RC_CU_NOT_FOUND;
+  return bench->gpu.cuda->event_record(bench->event, bench->gpu.stream);
 }
 static rc_cu_result is_capturing(struct bench *bench) {
   int status;
-  if (!bench->gpu.cuda->stream_is_capturing) return RC_CU_NOT_FOUND;
   return bench->gpu.cuda->stream_is_capturing(bench->gpu.stream, &status);
 }
 static rc_cu_result exchange_mode(struct bench *bench) {
   rc_cu_capture_mode mode = RC_CU_STREAM_CAPTURE_MODE_RELAXED;
-  return bench->gpu.cuda->exchange_capture_mode ? bench->gpu.cuda->exchange_capture_mode(&mode) : RC_CU_NOT_FOUND;
+  return bench->gpu.cuda->exchange_capture_mode(&mode);
 }
 static rc_cu_result get_current(struct bench *bench) {
   rc_cu_context current;
@@ -115,8 +115,7 @@ static void cost_of_each_call(void) {
   bench.words = gpu_register(&bench.gpu, words, PAGE);
   bench.from = gpu_alloc(&bench.gpu, PAGE);
   bench.to = gpu_alloc(&bench.gpu, PAGE);
-  if (bench.gpu.cuda->event_create)
-    must(bench.gpu.cuda->event_create(&bench.event, RC_CU_EVENT_DISABLE_TIMING), "event");
+  must(bench.gpu.cuda->event_create(&bench.event, RC_CU_EVENT_DISABLE_TIMING), "event");
   uint64_t turn = 0;
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     double host[ROUNDS], device[ROUNDS];

@@ -39,7 +39,7 @@ static void write_and_hang(struct helper *me, void *context) {
   helper_hear(me, &byte, 1); /* attached */
   for (int i = 0; i < 4; i++) {
     if (i == 3 && info_of(&world).way == RINGCAST_GPU_WAY_POOL)
-      gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, BOUND_NS);
+      gpu_spin(world.gpu.stream, world.spin_address, BOUND_NS);
     send_one(&world);
     if (i < 3) helper_hear(me, &byte, 1);
   }
@@ -58,7 +58,7 @@ static void writer_dies(bool forks, bool has_much) {
   struct opened opened = open_reader(&helper);
   struct ringcast_gpu_info info = {.size = sizeof info};
   char byte = 1;
-  gpu_load_spin(&opened.gpu); /* if it can't be, then neither by the writer, which would end */
+  gpu_load_spin(); /* if it can't be, then neither by the writer, which would end */
   for (int i = 0; i < 4; i++) {
     helper_tell(&helper, &byte, 1);
     read_one(&opened, 0);

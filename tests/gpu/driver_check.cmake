@@ -7,7 +7,7 @@ find_path(RINGCAST_CUDA_INCLUDE cuda.h HINTS ENV CUDA_PATH ENV CUDA_HOME "${tool
           PATH_SUFFIXES include targets/x86_64-linux/include)
 mark_as_advanced(RINGCAST_CUDA_INCLUDE RINGCAST_NVCC)
 if(RINGCAST_CUDA_INCLUDE)
-  add_library(driver_check OBJECT ${PROJECT_SOURCE_DIR}/gpu/driver_check.c)
+  add_library(driver_check OBJECT ${PROJECT_SOURCE_DIR}/tests/gpu/driver_check.c)
   ringcast_own(driver_check)
   target_include_directories(driver_check SYSTEM PRIVATE ${RINGCAST_CUDA_INCLUDE})
 endif()

@@ -53,7 +53,7 @@ static void write_and_fault(struct helper *me, void *spin) {
     send_one(&world);
     helper_hear(me, &byte, 1);
   }
-  gpu_fault(&world.gpu, world.gpu.stream);
+  gpu_fault(world.gpu.stream);
   fault.send_at_once = send_only(&world);
   helper_tell(me, &fault.send_at_once, sizeof fault.send_at_once);
   helper_hear(me, &byte, 1); /* the reader has enqueued what came */
@@ -71,7 +71,7 @@ static void writer_faults(void) {
   struct fault fault;
   int sent;
   char byte = 1;
-  gpu_load_spin(&opened.gpu);
+  gpu_load_spin();
   say_attached(&helper);
   for (int i = 0; i < WARM_UP; i++) {
     read_one(&opened, 0);
@@ -111,7 +111,7 @@ static void read_and_fault(struct helper *me, void *context) {
   for (int i = 0; i < WARM_UP; i++) tell_wrong(me, &opened, read_one(&opened, 0));
   must_ringcast(ringcast_gpu_next(opened.reader, LIMIT_NS, &frame), "ringcast_gpu_next");
   must_ringcast(ringcast_gpu_begin(opened.reader, &frame, opened.gpu.stream, &take), "ringcast_gpu_begin");
-  gpu_fault(&opened.gpu, opened.gpu.stream);
+  gpu_fault(opened.gpu.stream);
   rc_cu_result stream = await_stream(&opened.gpu);
   int ended = ringcast_gpu_end(opened.reader, &take);
   double begun = now_us();
@@ -192,7 +192,7 @@ static void exit_by(const char *name, bool at_once) {
     hear_all(&helper, 1);
   }
   if (info_of(&world).pool_frames == 0) no_pool(info_of(&world).why);
-  gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, BOUND_NS);
+  gpu_spin(world.gpu.stream, world.spin_address, BOUND_NS);
   send_one(&world);
   helper_hear(&helper, &byte, 1);
   double took = await_exit(&helper, 5e6);

@@ -206,15 +206,14 @@ static void what_is_not_exported(void) {
   rc_cu_ptr memory = gpu_alloc(&gpu, 2 * MIB), pooled;
   int capable = 0; /* of which the driver may write one byte */
   figure_result("from_the_middle", gpu.cuda->ipc_get_handle(&handle, memory + 4096));
-  if (!gpu.cuda->mem_alloc_async) return;
   must(gpu.cuda->mem_alloc_async(&pooled, 2 * MIB, gpu.stream), "cuMemAllocAsync");
   must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
-  must(gpu.cuda->pointer_get_attribute(&capable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pooled),
+  must(cuda_more()->pointer_get_attribute(&capable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pooled),
        "cuPointerGetAttribute");
   figure_integer("pooled_is_said_to_be_capable", capable);
   figure_result("pooled", gpu.cuda->ipc_get_handle(&handle, pooled));
   capable = 0;
-  must(gpu.cuda->pointer_get_attribute(&capable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory),
+  must(cuda_more()->pointer_get_attribute(&capable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory),
        "cuPointerGetAttribute");
   figure_integer("allocated_is_said_to_be_capable", capable);
 }

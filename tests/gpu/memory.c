@@ -97,7 +97,7 @@ static void register_read_only(void) {
   figure_integer("sealed", fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0);
 #endif
   uint8_t *view = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd, 0);
-  must(gpu.cuda->device_get_attribute(&value, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, gpu.device),
+  must(cuda_more()->device_get_attribute(&value, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, gpu.device),
        "cuDeviceGetAttribute");
   figure_integer("attribute", value);
   rc_cu_result result = gpu.cuda->host_register(view, BYTES, MAPPED);
@@ -160,24 +160,18 @@ static void contexts(void) {
 
 static void driver(void) {
   double begun = now_us();
-  const struct rc_cuda *cuda = rc_cuda();
+  bool has_driver = rc_cuda() != NULL;
   figure_number("start_ms", (now_us() - begun) / 1e3);
-  if (!cuda) skipped("%s", rc_cuda_status()->why);
+  if (!has_driver) skipped("%s", rc_cuda_status()->why);
   struct ringcast_gpu_device_info device = {.size = sizeof device};
   figure_integer("version", rc_cuda_status()->version);
   figure_integer("devices", rc_cuda_status()->devices);
-  figure_integer("by_proc_address", rc_cuda_status()->by_proc_address);
-#define MISSING(need, field, name, symbol, arguments) \
-  if (!cuda->field) figure_text("missing", #name);
-  RC_CUDA_FUNCTIONS(MISSING)
-#undef MISSING
   begun = now_us();
   must_ringcast(ringcast_gpu_device(0, 1, &device), "ringcast_gpu_device");
   figure_number("probe_ms", (now_us() - begun) / 1e3);
   figure_text("name", device.name);
   figure_integer("words", device.words);
   figure_integer("registers", device.registers);
-  figure_integer("registers_read_only", device.registers_read_only);
   figure_integer("exports", device.exports);
   if (device.words != 1) failed("no words: all would go INLINE");
 }

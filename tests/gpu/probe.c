@@ -268,30 +268,28 @@ static const char spin_ptx[] = ".version 6.4\n"
 
 static rc_cu_function spin, fault;
 
-void gpu_load_spin(struct gpu *gpu) {
+void gpu_load_spin(void) {
   enum { JIT_COMPILER_NOT_FOUND = 221, UNSUPPORTED_PTX_VERSION = 222, JIT_COMPILATION_DISABLED = 223 };
   rc_cu_module module;
-  if (!gpu->cuda->module_load_data || !gpu->cuda->module_get_function || !gpu->cuda->launch_kernel)
-    skipped("the driver can't load kernels");
-  rc_cu_result result = gpu->cuda->module_load_data(&module, spin_ptx);
+  rc_cu_result result = cuda_more()->module_load_data(&module, spin_ptx);
   if (result >= JIT_COMPILER_NOT_FOUND && result <= JIT_COMPILATION_DISABLED)
     skipped("the driver translates no PTX: cuModuleLoadData gives %d, %s", result, rc_cuda_name(result));
   must(result, "cuModuleLoadData");
-  must(gpu->cuda->module_get_function(&spin, module, "spin"), "cuModuleGetFunction");
-  must(gpu->cuda->module_get_function(&fault, module, "fault"), "cuModuleGetFunction");
+  must(cuda_more()->module_get_function(&spin, module, "spin"), "cuModuleGetFunction");
+  must(cuda_more()->module_get_function(&fault, module, "fault"), "cuModuleGetFunction");
 }
 
-void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns) {
-  if (!spin) gpu_load_spin(gpu);
+void gpu_spin(rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns) {
+  if (!spin) gpu_load_spin();
   void *arguments[] = {&word, &bound_ns};
   if (is_little()) bound_ns /= 100000; /* the fake counts turns */
-  must(gpu->cuda->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL), "cuLaunchKernel");
+  must(cuda_more()->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL), "cuLaunchKernel");
 }
 
-void gpu_fault(struct gpu *gpu, rc_cu_stream stream) {
+void gpu_fault(rc_cu_stream stream) {
   void *none[] = {NULL};
-  if (!fault) gpu_load_spin(gpu);
-  must(gpu->cuda->launch_kernel(fault, 1, 1, 1, 1, 1, 1, 0, stream, none, NULL), "cuLaunchKernel");
+  if (!fault) gpu_load_spin();
+  must(cuda_more()->launch_kernel(fault, 1, 1, 1, 1, 1, 1, 0, stream, none, NULL), "cuLaunchKernel");
 }
 
 rc_cu_ptr gpu_register(struct gpu *gpu, void *memory, size_t bytes) {

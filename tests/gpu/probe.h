@@ -18,6 +18,7 @@
 
 #include "gpu/driver.h"
 #include "gpu/words.h"
+#include "tests/support/cuda_more.h"
 
 struct probe_case {
   const char *name;
@@ -74,10 +75,10 @@ void *gpu_symbol(const char *symbol);
 
 /* A kernel that runs until the word is not 0, or so many nanoseconds have gone. Where the driver can't translate it the
  * probe is skipped. */
-void gpu_load_spin(struct gpu *gpu); /* now, and not with the first */
-void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns);
+void gpu_load_spin(void); /* now, and not with the first */
+void gpu_spin(rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns);
 /* A kernel that stores to an address that is none: the context has failed then, for good. */
-void gpu_fault(struct gpu *gpu, rc_cu_stream stream);
+void gpu_fault(rc_cu_stream stream);
 
 /* Memory that children share; registered is a thing of each process. */
 void *shared_memory(size_t bytes);

@@ -13,8 +13,6 @@
 enum { ROUNDS = 200, PAGE = 4096 };
 static const unsigned LONG_MS = 1500;
 
-static bool has_words(const struct gpu *gpu) { return gpu->cuda->wait_value64 && gpu->cuda->write_value64; }
-
 static void await_word(struct rc_word *word, uint64_t value) {
   while (!rc_word_has_reached(word, value)) sched_yield();
 }
@@ -45,7 +43,6 @@ static void store_wakes(struct gpu *gpu, struct rc_word *words, const char *key)
 static void store_wakes_64(void) {
   struct rc_word *words = shared_memory(PAGE);
   struct gpu gpu = gpu_open();
-  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   store_wakes(&gpu, words, "store_to_write_us");
 }
 
@@ -69,7 +66,6 @@ static void store_by_another_process(void) {
   struct gpu gpu = gpu_open();
   rc_cu_ptr address = gpu_register(&gpu, words, PAGE);
   int count = rounds(50);
-  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   helper_tell(&helper, &count, sizeof count);
   for (uint64_t value = 1; value <= (uint64_t)count; value++) {
     must(rc_word_wait(gpu.cuda, gpu.stream, address, value), "cuStreamWaitValue64");
@@ -104,7 +100,6 @@ static void two_processes_streams(void) {
   struct rc_word *words = shared_memory(PAGE);
   struct helper helper = helper_start(take_turns, words);
   struct gpu gpu = gpu_open();
-  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   rc_cu_ptr address = gpu_register(&gpu, words, PAGE);
   int count = rounds(100);
   char ready;
@@ -134,7 +129,6 @@ static void other_streams_go_on(void) {
   struct gpu gpu = gpu_open();
   rc_cu_ptr address = gpu_register(&gpu, pending, PAGE), from = gpu_alloc(&gpu, PAGE), to = gpu_alloc(&gpu, PAGE);
   static rc_cu_stream streams[STREAMS];
-  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   for (int i = 0; i < STREAMS; i++)
     must(gpu.cuda->stream_create(&streams[i], RC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   must(rc_word_wait(gpu.cuda, gpu.stream, address, 1), "cuStreamWaitValue64");
@@ -181,7 +175,6 @@ static rc_cu_result call_export(struct gpu *gpu) {
 }
 static rc_cu_result call_alloc_async(struct gpu *gpu) {
   rc_cu_ptr memory;
-  if (!gpu->cuda->mem_alloc_async || !gpu->cuda->mem_free_async) return RC_CU_NOT_SUPPORTED;
   rc_cu_stream other;
   rc_cu_result result = gpu->cuda->stream_create(&other, RC_CU_STREAM_NON_BLOCKING);
   if (!result) result = gpu->cuda->mem_alloc_async(&memory, 1 << 20, other);
@@ -203,7 +196,6 @@ static void calls_beside_a_wait(void) {
   pending = shared_memory(PAGE);
   spare_host = shared_memory(PAGE);
   struct gpu gpu = gpu_open();
-  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   rc_cu_ptr address = gpu_register(&gpu, pending, PAGE);
   spare_other = gpu_alloc(&gpu, 4 << 20);
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
@@ -233,7 +225,6 @@ static void stream_follows_another(void) {
   rc_cu_ptr address = gpu_register(&gpu, word, PAGE);
   rc_cu_ptr from = gpu_alloc(&gpu, PAGE), by = gpu_alloc(&gpu, PAGE), to = gpu_alloc(&gpu, PAGE);
   rc_cu_stream other;
-  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   must(gpu.cuda->stream_create(&other, RC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   gpu_fill(&gpu, from, PAGE, 3);
   gpu_fill(&gpu, by, PAGE, 4);

@@ -142,9 +142,9 @@ static _Atomic uint32_t *hold_up_the_writer(void) {
   void *arguments[] = {&word, &turns};
   _Atomic uint32_t *host = fake_cuda()->host(word);
   atomic_store(host, 0);
-  child_must(both.own.cuda->module_load_data(&module, "spin") == RC_CU_SUCCESS);
-  child_must(both.own.cuda->module_get_function(&spin, module, "spin") == RC_CU_SUCCESS);
-  child_must(both.own.cuda->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, both.own.stream, arguments, NULL) == 0);
+  child_must(cuda_more()->module_load_data(&module, "spin") == RC_CU_SUCCESS);
+  child_must(cuda_more()->module_get_function(&spin, module, "spin") == RC_CU_SUCCESS);
+  child_must(cuda_more()->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, both.own.stream, arguments, NULL) == 0);
   return host;
 }
 

@@ -189,9 +189,9 @@ static inline void spin_for_ever(struct own_device *own) {
   void *arguments[] = {&word, &turns};
   rc_cu_module module;
   rc_cu_function spin;
-  child_must(own->cuda->module_load_data(&module, "spin") == RC_CU_SUCCESS);
-  child_must(own->cuda->module_get_function(&spin, module, "spin") == RC_CU_SUCCESS);
-  child_must(own->cuda->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, own->stream, arguments, NULL) == RC_CU_SUCCESS);
+  child_must(cuda_more()->module_load_data(&module, "spin") == RC_CU_SUCCESS);
+  child_must(cuda_more()->module_get_function(&spin, module, "spin") == RC_CU_SUCCESS);
+  child_must(cuda_more()->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, own->stream, arguments, NULL) == RC_CU_SUCCESS);
 }
 
 static inline uint32_t way_of(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {

@@ -77,16 +77,16 @@ START_TEST(a_kernel_spins_until_its_word_or_its_turns) {
   uint64_t turns = UINT64_MAX, few = 3;
   rc_cu_module module;
   rc_cu_function kernel;
-  must(cuda->module_load_data(&module, "any"));
-  must_be(cuda->module_get_function(&kernel, module, "run"), RC_CU_NOT_FOUND);
-  must(cuda->module_get_function(&kernel, module, "spin"));
-  must(cuda->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&words, &turns}, NULL));
-  must(cuda->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, other, (void *[]){&none, &few}, NULL));
+  must(cuda_more()->module_load_data(&module, "any"));
+  must_be(cuda_more()->module_get_function(&kernel, module, "run"), RC_CU_NOT_FOUND);
+  must(cuda_more()->module_get_function(&kernel, module, "spin"));
+  must(cuda_more()->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&words, &turns}, NULL));
+  must(cuda_more()->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, other, (void *[]){&none, &few}, NULL));
   must(cuda->stream_synchronize(other));
   must_be(cuda->stream_query(stream), RC_CU_NOT_READY);
   store(host, 1);
   must(cuda->stream_synchronize(stream));
-  must(cuda->module_unload(module));
+  must(cuda_more()->module_unload(module));
   unmap_host(host, PAGE);
 }
 END_TEST
@@ -101,7 +101,7 @@ START_TEST(a_stream_that_is_destroyed_does_what_it_was_told) {
   must(cuda->stream_destroy(brief));
   must_be(cuda->stream_query(brief), RC_CU_INVALID_HANDLE);
   store(host, 1);
-  must(cuda->ctx_synchronize());
+  must(cuda_more()->ctx_synchronize());
   ck_assert_uint_eq(load(host + 64), 1);
   unmap_host(host, PAGE);
 }
@@ -161,7 +161,7 @@ START_TEST(a_capture_is_spoilt_by_all_that_would_have_to_wait_for_it) {
   must_be(cuda->stream_query(stream), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
   must_be(controls->capture(stream, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
   must(controls->capture(stream, true));
-  must_be(cuda->ctx_synchronize(), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
+  must_be(cuda_more()->ctx_synchronize(), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
   must_be(controls->capture(stream, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
   must(cuda->stream_create(&blocking, 0));
   must(controls->capture(blocking, true));
@@ -278,9 +278,9 @@ START_TEST(freeing_waits_for_the_device_and_overwrites) {
   uint64_t few = 20;
   rc_cu_module module;
   rc_cu_function kernel;
-  must(cuda->module_load_data(&module, "any"));
-  must(cuda->module_get_function(&kernel, module, "spin"));
-  must(cuda->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&none, &few}, NULL));
+  must(cuda_more()->module_load_data(&module, "any"));
+  must(cuda_more()->module_get_function(&kernel, module, "spin"));
+  must(cuda_more()->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&none, &few}, NULL));
   must(cuda->copy_dtod(retained, memory, 64, stream));
   must(cuda->mem_free(memory));
   must_be(cuda->stream_query(stream), RC_CU_SUCCESS);
@@ -296,13 +296,14 @@ START_TEST(memory_tells_what_it_is) {
   size_t bytes = 0;
   uint8_t *host = map_host(PAGE, true);
   rc_cu_ptr memory = allocate(BYTES), base = 0, pooled;
-  must(cuda->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory + 5));
+  must(cuda_more()->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory + 5));
   ck_assert_uint_eq(type, RC_CU_MEMORYTYPE_DEVICE);
-  must(cuda->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (rc_cu_ptr)(uintptr_t)host));
+  must(cuda_more()->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (rc_cu_ptr)(uintptr_t)host));
   ck_assert_uint_eq(type, RC_CU_MEMORYTYPE_HOST);
-  must_be(cuda->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (rc_cu_ptr)(uintptr_t)&type), 1);
-  must(cuda->pointer_get_attribute(&ordinal, RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
-  must(cuda->pointer_get_attribute(&exportable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory));
+  must_be(cuda_more()->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (rc_cu_ptr)(uintptr_t)&type),
+          1);
+  must(cuda_more()->pointer_get_attribute(&ordinal, RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
+  must(cuda_more()->pointer_get_attribute(&exportable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory));
   ck_assert(ordinal == 0 && exportable == 1);
   must(cuda->mem_get_address_range(&base, &bytes, memory + 100));
   ck_assert(base == memory && bytes == BYTES);
@@ -311,7 +312,7 @@ START_TEST(memory_tells_what_it_is) {
 
   rc_cu_ipc_handle handle;
   must(cuda->mem_alloc_async(&pooled, BYTES, stream));
-  must(cuda->pointer_get_attribute(&exportable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pooled));
+  must(cuda_more()->pointer_get_attribute(&exportable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pooled));
   ck_assert_int_eq(exportable, 0);
   must_be(cuda->ipc_get_handle(&handle, pooled), RC_CU_INVALID_VALUE);
   must(cuda->mem_free_async(pooled, stream));

@@ -185,7 +185,7 @@ START_TEST(memory_that_is_mapped_read_only_is_refused_as_by_a_card) {
   uint8_t *host = map_host(PAGE, false);
   int supported = 1;
   ck_assert_int_eq(mprotect(host, PAGE, PROT_READ), 0);
-  must(cuda->device_get_attribute(&supported, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0));
+  must(cuda_more()->device_get_attribute(&supported, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0));
   ck_assert_int_eq(supported, 0);
   must_be(cuda->host_register(host, PAGE, RC_CU_MEMHOSTREGISTER_PORTABLE), RC_CU_INVALID_VALUE);
   must_be(cuda->host_register(host, PAGE, RC_CU_MEMHOSTREGISTER_READ_ONLY), RC_CU_NOT_SUPPORTED);

@@ -18,10 +18,9 @@ static int look(int32_t ordinal, int probe) {
   return ringcast_gpu_device(ordinal, probe, &device);
 }
 
-static void must_do(int words, int registers, int read_only, int exports) {
+static void must_do(int words, int registers, int exports) {
   ck_assert_int_eq(device.words, words);
   ck_assert_int_eq(device.registers, registers);
-  ck_assert_int_eq(device.registers_read_only, read_only);
   ck_assert_int_eq(device.exports, exports);
 }
 
@@ -30,7 +29,7 @@ START_TEST(without_a_probe_there_is_no_context) {
   ck_assert_str_eq(device.name, "Fake GPU 0");
   ck_assert_mem_eq(device.uuid, "fake-cuda-gpu-0", 16);
   ck_assert(device.total_bytes == 0 && device.free_bytes == 0);
-  must_do(0, 0, 0, 0);
+  must_do(0, 0, 0);
   ck_assert_int_eq(fake_cuda()->live("contexts made"), 0);
 }
 END_TEST
@@ -39,7 +38,7 @@ START_TEST(a_device_that_can_do_all_says_so_and_has_nothing_left) {
   int descriptors = look(0, 0) == 0 ? open_descriptors() : -1;
   for (int i = 0; i < 3; i++) {
     ck_assert_int_eq(look(0, 1), 0);
-    must_do(1, 1, 0, 1);
+    must_do(1, 1, 1);
     ck_assert(device.total_bytes > 0 && device.free_bytes == device.total_bytes);
     fake_must_be_empty();
     rc_cu_context current;
@@ -75,18 +74,11 @@ END_TEST
 
 /* ---- What it can't do ------------------------------------------------------------------------------------------- */
 
-START_TEST(a_driver_without_stream_operations_has_no_words) {
-  setenv("FAKE_CUDA_WITHOUT", "cuStreamWaitValue64", 1);
-  ck_assert_int_eq(look(0, 1), 0);
-  must_do(0, 1, 0, 1);
-}
-END_TEST
-
 START_TEST(what_is_switched_off_is_not_tried) {
   disable_too("cuda_register");
   disable_too("cuda_pool");
   ck_assert_int_eq(look(0, 1), 0);
-  must_do(0, 0, 0, 0);
+  must_do(0, 0, 0);
   ck_assert_int_eq(fake_cuda()->calls("cuMemAlloc"), 0);
 }
 END_TEST
@@ -96,7 +88,7 @@ START_TEST(a_driver_whose_words_never_come_does_not_hold_the_caller) {
   setenv("FAKE_CUDA_STUCK_WORDS", "1", 1);
   rc_words_patience_ns = 20 * 1000 * 1000; /* it is in vain */
   ck_assert_int_eq(look(0, 1), 0);
-  must_do(-ETIMEDOUT, 1, 0, 1);
+  must_do(-ETIMEDOUT, 1, 1);
   ck_assert_int_eq(fake_cuda()->live("registered"), 1);
   ck_assert_int_eq(fake_cuda()->live("contexts"), 1);
   ck_assert_int_eq(fake_cuda()->live("streams"), 0);
@@ -110,7 +102,6 @@ START_TEST(each_call_that_fails_is_told_and_leaves_nothing) {
   static const char *const names[] = {"cuDeviceGet",
                                       "cuDeviceGetName",
                                       "cuDeviceGetUuid",
-                                      "cuDeviceGetAttribute",
                                       "cuDevicePrimaryCtxRetain",
                                       "cuCtxGetCurrent",
                                       "cuCtxPushCurrent",
@@ -129,8 +120,8 @@ START_TEST(each_call_that_fails_is_told_and_leaves_nothing) {
       fake_cuda()->fault(names[i], nth, RC_CU_OUT_OF_MEMORY);
       int result = look(0, 1);
       bool failed = fake_cuda()->calls(names[i]) >= before + nth;
-      bool told = result == -ENOMEM || device.words == -ENOMEM || device.registers == -ENOMEM ||
-                  device.registers_read_only == -ENOMEM || device.exports == -ENOMEM;
+      bool told =
+          result == -ENOMEM || device.words == -ENOMEM || device.registers == -ENOMEM || device.exports == -ENOMEM;
       ck_assert_msg(failed == told, "%s, call %ld: result %d", names[i], nth, result);
       ck_assert(!failed || strstr(ringcast_last_error(), "CUDA_ERROR_OUT_OF_MEMORY (2)"));
       fake_cuda()->fault(NULL, 0, 0);
@@ -178,7 +169,6 @@ int main(void) {
   tcase_add_test(tests, a_device_that_can_do_all_says_so_and_has_nothing_left);
   tcase_add_test(tests, what_there_is_not_is_refused);
   tcase_add_test(tests, without_a_driver_there_is_no_device_and_a_reason);
-  tcase_add_test(tests, a_driver_without_stream_operations_has_no_words);
   tcase_add_test(tests, what_is_switched_off_is_not_tried);
   tcase_add_test(tests, a_driver_whose_words_never_come_does_not_hold_the_caller);
   tcase_add_test(tests, each_call_that_fails_is_told_and_leaves_nothing);

@@ -183,7 +183,7 @@ def plant(source, out, name, replacements):
     users = []
     if any(file.endswith(".h") for file in changed):  # all that may see it
         users = [file for file in os.listdir(os.path.join(source, "gpu"))
-                 if file.endswith(".c") and file not in (*changed, "driver_check.c")]
+                 if file.endswith(".c") and file not in changed]
     return folder, ([os.path.join(folder, "gpu", file) for file in changed if file.endswith(".c")] +
                     [os.path.join(source, "gpu", file) for file in users])
 

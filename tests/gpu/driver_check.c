@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holds driver.h against CUDA's own header, where that is: sizes, numbers, and the type of each function. It is
- * compiled with the tests, linked into nothing, and has nothing to run.
+ * Compares gpu/driver.h and tests/support/cuda_more.h with CUDA's own header, where that exists: sizes, numbers, and
+ * the type of each function. The file is compiled with the tests, linked into nothing, and has nothing to run.
  */
-#include "gpu/driver.h"
+#include "tests/support/cuda_more.h"
 
 #include <cuda.h>
 
@@ -76,7 +76,7 @@ SAME_SIZE(rc_cu_pointer_attribute, CUpointer_attribute);
 SAME_SIZE(rc_cu_capture_status, CUstreamCaptureStatus);
 SAME_SIZE(rc_cu_capture_mode, CUstreamCaptureMode);
 
-/* From here on the arguments in RC_CUDA_FUNCTIONS are of CUDA's own types. */
+/* From here on the arguments are of CUDA's own types. */
 #define rc_cu_result            CUresult
 #define rc_cu_device            CUdevice
 #define rc_cu_device_attribute  CUdevice_attribute
@@ -93,10 +93,11 @@ SAME_SIZE(rc_cu_capture_mode, CUstreamCaptureMode);
 #define rc_cu_ipc_handle        CUipcMemHandle
 
 /* The symbols are declared by that very name, as the header's plain names are macros for them. */
-#define SAME_FUNCTION(need, field, name, symbol, arguments)                                \
+#define SAME_FUNCTION(field, name, symbol, arguments)                                      \
   _Static_assert(__builtin_types_compatible_p(CUresult(*) arguments, __typeof__(&symbol)), \
                  "rc_cuda." #field " is not like " #symbol);
 RC_CUDA_FUNCTIONS(SAME_FUNCTION)
+CUDA_MORE_FUNCTIONS(SAME_FUNCTION)
 
 typedef CUresult (*proc_address)(const char *name, void **out, int version, cuuint64_t flags,
                                  CUdriverProcAddressQueryResult *why);
