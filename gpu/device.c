@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices, and packing a tensor that lies on one. */
+/* Devices, and the copy of a tensor of a device. */
 #include "gpu/device.h"
 
 #include <errno.h>
@@ -8,8 +8,7 @@
 #include "ring/tensor.h"
 #include "shm/error.h"
 
-#define MOST_COPIES 4096 /* each takes the host a microsecond; a kernel of the caller's packs the rest better */
-#define PER_THREAD  ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
+#define PER_THREAD ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
 
 static int pick(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *out) {
   rc_cu_context current = NULL;
@@ -84,67 +83,21 @@ bool rc_device_is_lost(const struct rc_device *device) {
   return result != RC_CU_SUCCESS && result != RC_CU_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-/* ---- Packing ---------------------------------------------------------------------------------------------------- */
-
-/* A tensor as rows of bytes that lie in a row: `dims` outer dimensions count them. */
-struct rows {
-  int32_t dims;
-  int64_t shape[RINGCAST_MAX_NDIM], stride[RINGCAST_MAX_NDIM]; /* bytes */
-  int64_t count;
-  uint64_t bytes; /* of each */
-};
-
-static int make_rows(const struct ringcast_tensor *tensor, uint64_t total, struct rows *out) {
-  uint32_t bits = rc_element_bits(tensor->dtype, tensor->flags);
-  int32_t inner = tensor->ndim;
-  out->dims = 0;
-  out->count = 1;
-  out->bytes = total;
+int rc_device_check_order(const struct ringcast_tensor *tensor) {
   if (!tensor->strides || rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides)) return 0;
-  if (bits % 8 != 0)
-    return rc_fail_as(-EINVAL, "a tensor of elements of less than a byte must be in C order: make it contiguous first");
-  int64_t row = 1;
-  while (inner > 0 && (tensor->strides[inner - 1] == row || tensor->shape[inner - 1] == 1))
-    row *= tensor->shape[--inner];
-  out->bytes = (uint64_t)row * (bits / 8);
-  for (int32_t i = 0; i < inner; i++) {
-    if (__builtin_mul_overflow(tensor->strides[i], (int64_t)(bits / 8), &out->stride[out->dims]))
-      return rc_fail_as(-EINVAL, "the tensor's strides reach beyond any memory");
-    out->shape[out->dims++] = tensor->shape[i];
-    out->count *= tensor->shape[i]; /* as all that ringcast_tensor_bytes counts, this fits */
-    if (out->count > MOST_COPIES)
-      return rc_fail(-ENOTSUP, "the tensor's strides would take more than %d copies: make it contiguous first",
-                     MOST_COPIES);
-  }
-  return 0;
+  return rc_fail_as(-ENOTSUP, "the device tensor is not in C order: make it contiguous first");
 }
 
-static rc_cu_result copy_row(const struct rc_device *device, rc_cu_ptr from, rc_cu_ptr to, void *to_host, uint64_t at,
-                             uint64_t bytes, rc_cu_stream stream) {
-  return to_host ? device->cuda->copy_dtoh((uint8_t *)to_host + at, from, bytes, stream)
-                 : device->cuda->copy_dtod(to + at, from, bytes, stream);
-}
-
-int rc_device_pack(const struct rc_device *device, const struct ringcast_tensor *tensor, rc_cu_ptr to, void *to_host,
+int rc_device_copy(const struct rc_device *device, const struct ringcast_tensor *tensor, rc_cu_ptr to, void *to_host,
                    rc_cu_stream stream) {
-  struct rows rows;
-  uint64_t total;
-  if (ringcast_tensor_bytes(tensor, &total) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
-  if (total == 0) return 0;
-  if (!tensor->data) return rc_fail_as(-EINVAL, "the tensor has no memory");
-  int failed = make_rows(tensor, total, &rows);
-  if (failed != 0) return failed;
-  int64_t index[RINGCAST_MAX_NDIM] = {0};
   rc_cu_ptr from = (rc_cu_ptr)(uintptr_t)tensor->data;
-  for (int64_t row = 0; row < rows.count; row++) {
-    rc_cu_result result = copy_row(device, from, to, to_host, (uint64_t)row * rows.bytes, rows.bytes, stream);
-    if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "the copy of %llu bytes", (unsigned long long)rows.bytes);
-    for (int32_t i = rows.dims; i-- > 0;) {
-      from += (rc_cu_ptr)rows.stride[i];
-      if (++index[i] < rows.shape[i]) break;
-      from -= (rc_cu_ptr)(rows.stride[i] * rows.shape[i]);
-      index[i] = 0;
-    }
-  }
-  return 0;
+  uint64_t bytes;
+  if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is invalid");
+  if (bytes == 0) return 0;
+  if (!from) return rc_fail_as(-EINVAL, "the tensor has no memory");
+  int failed = rc_device_check_order(tensor);
+  if (failed != 0) return failed;
+  rc_cu_result result = to_host ? device->cuda->copy_dtoh(to_host, from, bytes, stream)
+                                : device->cuda->copy_dtod(to, from, bytes, stream);
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "the copy of %llu bytes", (unsigned long long)bytes);
 }

@@ -26,9 +26,11 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream);
 /* Whether the driver says that nothing works any more in the context, current or not. */
 bool rc_device_is_lost(const struct rc_device *device);
 
-/* Enqueues the copy of a tensor of the device, `tensor->data`, to `to`, in C order. One of them is NULL: device memory,
- * or host memory. -EINVAL, -ENOTSUP (too many pieces), -EIO. */
-int rc_device_pack(const struct rc_device *device, const struct ringcast_tensor *tensor, rc_cu_ptr to, void *to_host,
+/* 0, or -ENOTSUP: the tensor of the device is not in C order. */
+int rc_device_check_order(const struct ringcast_tensor *tensor);
+/* Enqueues the copy of a tensor of the device, which is in C order, to device memory `to`, or to host memory `to_host`
+ * unless that is NULL. -EINVAL, -ENOTSUP (not in C order), -EIO. */
+int rc_device_copy(const struct rc_device *device, const struct ringcast_tensor *tensor, rc_cu_ptr to, void *to_host,
                    rc_cu_stream stream);
 
 #endif

@@ -196,7 +196,7 @@ static int put(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, const struct
   if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
   if (offset < slot->base || offset - slot->base > lease->bytes || bytes > lease->bytes - (offset - slot->base))
     return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
-  int failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);
+  int failed = rc_device_copy(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);
   RC_POINT(COPIED_IN);
   return failed;
 }

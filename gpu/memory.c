@@ -107,7 +107,7 @@ static int copy_and_wait(int32_t ordinal, const struct ringcast_tensor *tensor, 
   if (failed != 0) return failed;
   failed = rc_device_check_stream(&device, stream);
   if (failed == 0) {
-    if (tensor) failed = rc_device_pack(&device, tensor, 0, to, stream);
+    if (tensor) failed = rc_device_copy(&device, tensor, 0, to, stream);
     rc_cu_result result = device.cuda->stream_synchronize(stream); /* also after a failure: some may be under way */
     if (failed == 0 && result != RC_CU_SUCCESS) failed = rc_cuda_fail(result, "cuStreamSynchronize");
   }

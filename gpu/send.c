@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "ring/tensor.h"
 #include "shm/error.h"
 
 struct sending {
@@ -27,21 +26,23 @@ static bool is_apart(const struct sending *sending, uint32_t i) {
 }
 
 static int measure(struct sending *sending) {
-  for (uint32_t i = 0; i < sending->count; i++)
-    if (ringcast_tensor_bytes(&sending->items[i].tensor, &sending->bytes[i]) < 0)
+  int failed = 0;
+  for (uint32_t i = 0; i < sending->count && failed == 0; i++) {
+    const struct ringcast_gpu_item *item = &sending->items[i];
+    if (ringcast_tensor_bytes(&item->tensor, &sending->bytes[i]) < 0)
       return rc_fail(-EINVAL, "item %u: its dtype, shape or strides make no tensor", i);
-  return 0;
+    if (item->on_device) failed = rc_device_check_order(&item->tensor);
+  }
+  return failed;
 }
 
 static uint64_t at_of(const struct sending *sending, uint32_t i) {
   return (uint64_t)(uintptr_t)sending->items[i].tensor.data - sending->gpu->exported->memory;
 }
 
-/* A tensor in C order in memory of ringcast_gpu_allocate needs no copy, unless a frame refers to the memory still. */
+/* A tensor in memory of ringcast_gpu_allocate needs no copy, unless a frame still refers to the memory. */
 static void find_there(struct sending *sending, uint32_t i) {
-  const struct ringcast_tensor *tensor = &sending->items[i].tensor;
-  bool is_c = !tensor->strides || rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides);
-  if (!sending->gpu->exported || !is_c) return;
+  if (!sending->gpu->exported) return;
   int slot = rc_pool_find(&sending->gpu->pool, at_of(sending, i), sending->bytes[i]);
   if (slot >= 0 && sending->gpu->pool.slots[slot].frame != 0) rc_consumers_reclaim(sending->gpu, true);
   if (slot >= 0 && sending->gpu->pool.slots[slot].frame == 0) sending->there[i] = (uint64_t)slot + 1;

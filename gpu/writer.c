@@ -214,7 +214,7 @@ int ringcast_gpu_fetch(ringcast_gpu_writer *gpu, const struct ringcast_tensor *t
   if (failed != 0) return failed;
   register_ring(gpu);
   failed = rc_device_check_stream(&gpu->device, stream);
-  if (failed == 0) failed = rc_device_pack(&gpu->device, tensor, 0, to, stream);
+  if (failed == 0) failed = rc_device_copy(&gpu->device, tensor, 0, to, stream);
   if (failed != 0) rc_gpu_writer_failed(gpu, failed);
   rc_cuda_leave(&entry);
   return failed;

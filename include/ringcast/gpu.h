@@ -175,9 +175,9 @@ RINGCAST_API int ringcast_gpu_allocate(ringcast_gpu_writer *writer, uint64_t byt
 RINGCAST_API int ringcast_gpu_attach(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                      const struct ringcast_gpu_extent *memory);
 
-/* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. All copies of a lease, and its
- * commit, are on one stream. -EINVAL (not in the lease; no such tensor; another stream), -ENOTSUP (its strides would
- * take more than 4096 copies: make it contiguous first), -EBUSY (capture), -EIO.
+/* Enqueues the copy of a device tensor, which is in C order, to `offset` of the pool. All copies of a lease, and its
+ * commit, are on one stream. -EINVAL (not in the lease; no such tensor; another stream), -ENOTSUP (the
+ * tensor is not in C order: make it contiguous first), -EBUSY (capture), -EIO.
  * Does not wait. */
 RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                       uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
@@ -202,15 +202,16 @@ RINGCAST_API int ringcast_gpu_commit_all(ringcast_gpu_writer *writer, struct rin
  * then, the place stays taken until a later lease or info finds that it has ended: the stream must exist till then. */
 RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease);
 
-/* The other way: copies a device tensor to host memory (the place that ringcast_build_tensor_in_place gave), packed in
- * C order, on the stream; `wait` after the last one, before the frame is committed: it waits for the device. Errors as
+/* The other way: copies a device tensor to host memory (the place that ringcast_build_tensor_in_place gave) on the
+ * stream; `wait` after the last one, before the frame is committed: it waits for the device. Errors as
  * copy_in. */
 RINGCAST_API int ringcast_gpu_fetch(ringcast_gpu_writer *writer, const struct ringcast_tensor *tensor, void *to,
                                     ringcast_stream stream);
 RINGCAST_API int ringcast_gpu_wait(ringcast_gpu_writer *writer, ringcast_stream stream);
 
 /* A dict of tensors, of the host and of the device, in one call: POOL if it can be, else INLINE, else, with
- * RINGCAST_GPU_NO_INLINE, -EAGAIN. A tensor in C order in memory of ringcast_gpu_allocate is not copied. Errors as the
+ * RINGCAST_GPU_NO_INLINE, -EAGAIN. Device tensors are in C order (-ENOTSUP). A tensor in
+ * memory of ringcast_gpu_allocate is not copied. Errors as the
  * calls it is made of; after one nothing was sent. */
 struct ringcast_gpu_item {
   const char *key;
@@ -374,7 +375,7 @@ typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
                                            ringcast_device_ptr *out, ringcast_gpu_memory **memory);
 RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
-/* Like ringcast_gpu_fetch, without a writer: copies a tensor of device `ordinal` to host memory, packed in C order, and
+/* Like ringcast_gpu_fetch, without a writer: copies a tensor of device `ordinal` to host memory, and
  * waits for that. -ENODEV, -EINVAL, -ENOTSUP (as ringcast_gpu_copy_in), -EBUSY, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to,
                                         ringcast_stream stream);

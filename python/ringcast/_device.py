@@ -68,6 +68,16 @@ def export(value: Any) -> Tuple[Any, int, int, bool]:
     return value.__dlpack__(stream=1), 0, flags, library != "ringcast"
 
 
+def export_contiguous(value: Any) -> Tuple[Any, int, int, bool]:
+    """As export(), of an array that is not in C order, whose library is not known: torch makes a copy in C order."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise TypeError(f"a {type(value).__name__} on a CUDA device is not contiguous: make it so, or import torch")
+    copy = torch.from_dlpack(value).contiguous()
+    stream = raw_stream()(copy.device.index)
+    return copy.__dlpack__(stream=stream or 1), stream, 0, True
+
+
 def plan_empty(shape: Any, dtype: Any, device: Any) -> Tuple[int, int, int, Tuple[Any, ...]]:
     """Of a tensor to be made in a Writer's pool: device, bytes, torch's current stream, and the shape."""
     torch = importlib.import_module("torch")

@@ -236,6 +236,12 @@ def test_a_library_that_is_missing_is_looked_for_once(monkeypatch):
     _device._imported.cache_clear()
 
 
+def test_an_unknown_array_that_is_not_contiguous_needs_torch(monkeypatch):
+    monkeypatch.delitem(_device.sys.modules, "torch", raising=False)
+    with pytest.raises(TypeError, match="object on a CUDA device is not contiguous"):
+        _device.export_contiguous(object())
+
+
 class Plain:
     is_cuda, is_nested, layout = True, False, "strided"
 

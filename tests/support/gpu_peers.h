@@ -23,10 +23,10 @@
 enum {
   PLAIN_BYTES = 4000,
   ROWS = 10,
-  ROW_BYTES = 80, /* of 160: every other 20 words */
-  STRIDED_BYTES = ROWS * ROW_BYTES,
+  ROW_BYTES = 80,
+  SQUARE_BYTES = ROWS * ROW_BYTES,
   PLAIN_AT = 0,
-  STRIDED_AT = 4096,
+  SQUARE_AT = 4096,
   OWN_BYTES = 16384
 };
 
@@ -148,29 +148,23 @@ static inline void must_say_why(int rc) {
 
 /* Fills the device memory of the sender, in the order of its stream. False: its device is broken. */
 static inline bool fill_frame(struct own_device *own, uint64_t number) {
-  static uint8_t plain[PLAIN_BYTES], packed[STRIDED_BYTES], strided[2 * STRIDED_BYTES];
+  static uint8_t plain[PLAIN_BYTES], square[SQUARE_BYTES];
   const struct rc_cuda *cuda = own->cuda;
   pattern_fill(plain, sizeof plain, 4 * number);
-  pattern_fill(packed, sizeof packed, 4 * number + 1);
-  memset(strided, 0xee, sizeof strided);
-  for (int row = 0; row < ROWS; row++) memcpy(strided + 2 * row * ROW_BYTES, packed + row * ROW_BYTES, ROW_BYTES);
+  pattern_fill(square, sizeof square, 4 * number + 1);
   return twice(cuda->copy_htod(own->memory + PLAIN_AT, plain, sizeof plain, own->stream)) &&
-         twice(cuda->copy_htod(own->memory + STRIDED_AT, strided, sizeof strided, own->stream));
+         twice(cuda->copy_htod(own->memory + SQUARE_AT, square, sizeof square, own->stream));
 }
 
 static inline const void *device_data(rc_cu_ptr pointer) { return (const void *)(uintptr_t)pointer; }
 
 static inline int send_frame(ringcast_gpu_writer *gpu, struct own_device *own, uint64_t number, int64_t timeout_ns) {
   const struct ringcast_dtype bytes = {1, 8, 1}, words = {0, 32, 1};
-  const int64_t eight[1] = {8}, plain[1] = {PLAIN_BYTES}, shape[2] = {ROWS, ROW_BYTES / 4},
-                strides[2] = {2 * ROW_BYTES / 4, 1};
+  const int64_t eight[1] = {8}, plain[1] = {PLAIN_BYTES}, shape[2] = {ROWS, ROW_BYTES / 4};
   const struct ringcast_gpu_item items[] = {
       {"n", 1, {.data = &number, .dtype = bytes, .ndim = 1, .shape = eight}, 0},
       {"p", 1, {.data = device_data(own->memory + PLAIN_AT), .dtype = bytes, .ndim = 1, .shape = plain}, 1},
-      {"s",
-       1,
-       {.data = device_data(own->memory + STRIDED_AT), .dtype = words, .ndim = 2, .shape = shape, .strides = strides},
-       1},
+      {"s", 1, {.data = device_data(own->memory + SQUARE_AT), .dtype = words, .ndim = 2, .shape = shape}, 1},
   };
   int rc = ringcast_gpu_send(gpu, items, 3, 0, 0, own->stream, timeout_ns);
   must_say_why(rc);
@@ -237,14 +231,14 @@ static inline void look_at_bytes(ringcast_gpu_reader *gpu, struct own_device *ow
   note(out, ringcast_gpu_check(gpu));
   if (out->failed != 0) return;
   compare(found + PLAIN_AT, PLAIN_BYTES, 4 * out->number, out, "plain");
-  compare(found + STRIDED_AT, STRIDED_BYTES, 4 * out->number + 1, out, "strided");
+  compare(found + SQUARE_AT, SQUARE_BYTES, 4 * out->number + 1, out, "square");
   out->whole = true;
 }
 
 /* Every other frame of the pool is read where it lies. */
 static inline int take_item(ringcast_gpu_reader *gpu, struct own_device *own, struct ringcast_gpu_take *take,
                             const struct ringcast_item *item, ringcast_gpu_hold **hold, struct received *out) {
-  rc_cu_ptr to = own->memory + (*item->key == 'p' ? PLAIN_AT : STRIDED_AT);
+  rc_cu_ptr to = own->memory + (*item->key == 'p' ? PLAIN_AT : SQUARE_AT);
   ringcast_device_ptr where;
   out->by_pool |= item->placement == RINGCAST_PLACEMENT_POOL;
   if (item->placement != RINGCAST_PLACEMENT_POOL || *item->key != 'p' || out->number % 2 == 0)

@@ -228,16 +228,9 @@ static bool is_known(struct rc_py_state *state, PyTypeObject *type) {
   return state->torch.tensor && PyType_IsSubtype(type, (PyTypeObject *)state->torch.tensor);
 }
 
-int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
-  if (is_known(state, Py_TYPE(object))) return 0;
-  if (Py_TYPE(object) == state->device_tensor_type) return describe_own(object, out);
-  int type, device;
-  PyObject *pair = PyObject_CallMethodNoArgs(object, state->names.__dlpack_device__);
-  bool is_pair = pair && PyTuple_Check(pair) && PyArg_ParseTuple(pair, "ii", &type, &device);
-  Py_XDECREF(pair);
-  if (!is_pair) return none_or_raised();
-  if (type != RC_PY_DLPACK_CUDA) return 0;
-  PyObject *exported = rc_py_device_call(state, "export", "(O)", object), *capsule;
+/* What export() of _device.py gives, or export_contiguous(). Takes it over. 1, 0, -1. */
+static int describe_exported(PyObject *exported, struct rc_py_source *out) {
+  PyObject *capsule;
   unsigned long long stream;
   unsigned flags;
   int is_loose, described = -1;
@@ -250,4 +243,22 @@ int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_p
   Py_XDECREF(exported);
   if (described <= 0) rc_py_source_clear(out);
   return described;
+}
+
+int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+  if (is_known(state, Py_TYPE(object))) return 0;
+  if (Py_TYPE(object) == state->device_tensor_type) return describe_own(object, out);
+  int type, device;
+  PyObject *pair = PyObject_CallMethodNoArgs(object, state->names.__dlpack_device__);
+  bool is_pair = pair && PyTuple_Check(pair) && PyArg_ParseTuple(pair, "ii", &type, &device);
+  Py_XDECREF(pair);
+  if (!is_pair) return none_or_raised();
+  if (type != RC_PY_DLPACK_CUDA) return 0;
+  int described = describe_exported(rc_py_device_call(state, "export", "(O)", object), out);
+  const struct ringcast_tensor *tensor = &out->tensor;
+  if (described <= 0 || !tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides))
+    return described;
+  rc_py_source_clear(out);
+  if (!rc_py_device_may_start(state)) return -1; /* what a capture copies isn't there before it is replayed */
+  return describe_exported(rc_py_device_call(state, "export_contiguous", "(O)", object), out);
 }

@@ -66,9 +66,9 @@ PLANTS = {
         "(void)generation;")]),
     # There too early.
     "ready_before_the_copies": (SLOW, [("lease.c",
-        "int failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);",
+        "int failed = rc_device_copy(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);",
         "rc_word_write(gpu->device.cuda, slot->stream, address_of(gpu, lease->slot), slot->generation);\n"
-        "int failed = rc_device_pack(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);")]),
+        "int failed = rc_device_copy(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);")]),
     "ready_by_the_host": (SLOW, [("lease.c",
         "rc_word_write(gpu->device.cuda, own->stream, address_of(gpu, slot), own->generation);",
         "address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(&gpu->exported->segment, slot), "
@@ -149,9 +149,6 @@ PLANTS = {
     "captured_stream_is_written_to": ("gpu_scenarios writer:while_a_stream_captures", [("device.c",
         "if (status == RC_CU_STREAM_CAPTURE_STATUS_NONE) return 0;", "if (status >= 0) return 0;")]),
     "extents_overlap": ("test_gpu_pool", [("pool.c", "at = end_of(next);", "at = next->base;")]),
-    "rows_are_packed_at_the_wrong_place": ("test_gpu_pack", [("device.c",
-        "from -= (rc_cu_ptr)(rows.stride[i] * rows.shape[i]);",
-        "from -= (rc_cu_ptr)(rows.stride[i] * (rows.shape[i] - 1));")]),
     # Ends.
     "closed_while_streams_read": (CLOSING, [("import.c",
         "  bool idle = import->acking == 0 && !has_holds(import);",

@@ -147,7 +147,7 @@ class Tensor:
             check(driver().cuMemcpyDtoDAsync_v2(*at, nbytes, stream))
         return self
 
-    def __dlpack__(self):
+    def __dlpack__(self, *, stream=None):
         return _export(self)
 
     def element_size(self):
