@@ -3,8 +3,8 @@
  * Frames by the pool, as the writer sends them: from the caller's tensor to the pool, on the caller's stream.
  *
  *   lease      Q1  a free slot, and an extent (looked for among those that all have read: consumers.c)
- *   copy_in    Q2  enqueue: tensor -> extent
- *   commit     Q3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, U2)
+ *   commit     Q2  enqueue: tensor -> extent, for each
+ *              Q3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, U2)
  *              Q4  commit the frame, which names slot, epoch and generation
  *
  * Q3 is enqueued before Q4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
@@ -149,21 +149,6 @@ static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct
 
 static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not open: lease a place first"); }
 
-int ringcast_gpu_lease_address(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
-                               ringcast_stream stream, ringcast_device_ptr *out) {
-  struct rc_pool_slot *slot = slot_of(gpu, lease);
-  int failed = rc_check_fork(gpu->forks);
-  if (failed != 0) return failed;
-  if (!slot) return fail_no_lease();
-  if (offset < slot->base || offset - slot->base > lease->bytes)
-    return rc_fail_as(-EINVAL, "the place does not lie within its lease");
-  if (slot->copied && slot->stream != stream) return fail_other_stream();
-  slot->stream = stream;
-  slot->copied = true;
-  *out = gpu->exported->memory + offset;
-  return 0;
-}
-
 int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_stream stream, ringcast_device_ptr *out,
                           struct ringcast_gpu_extent *lease) {
   uint64_t offset, sum;
@@ -173,9 +158,12 @@ int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_str
   if (failed != 0) return failed;
   int slot = take_slot(gpu, bytes);
   if (slot < 0) return slot;
-  gpu->pool.slots[slot].is_kept = true;
+  struct rc_pool_slot *kept = &gpu->pool.slots[slot];
+  kept->is_kept = kept->copied = true;
+  kept->stream = stream;
   *lease = lease_of(gpu, (uint32_t)slot, bytes);
-  return ringcast_gpu_lease_address(gpu, lease, lease->base, stream, out);
+  *out = gpu->exported->memory + kept->base;
+  return 0;
 }
 
 int ringcast_gpu_attach(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease,
@@ -211,22 +199,9 @@ static int choose_stream(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, ri
   return 0;
 }
 
-int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
-                         const struct ringcast_tensor *tensor, ringcast_stream stream) {
-  struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = slot_of(gpu, lease);
-  if (!slot) return fail_no_lease();
-  int failed = rc_gpu_writer_enter_context(gpu, &entry);
-  if (failed != 0) return failed;
-  failed = choose_stream(gpu, slot, stream);
-  if (failed == 0) failed = put(gpu, slot, lease, offset, tensor);
-  rc_cuda_leave(&entry);
-  return rc_gpu_writer_failed(gpu, failed);
-}
-
-int ringcast_gpu_commit_all(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease,
-                            const struct ringcast_gpu_put *puts, uint32_t count, ringcast_stream stream,
-                            size_t frame_bytes) {
+int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease,
+                        const struct ringcast_gpu_put *puts, uint32_t count, ringcast_stream stream,
+                        size_t frame_bytes) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot) return fail_no_lease();
@@ -246,11 +221,6 @@ int ringcast_gpu_commit_all(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent
   gpu->pool_frames++;
   gpu->pool_bytes += lease->bytes;
   return 0;
-}
-
-int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
-                        size_t frame_bytes) {
-  return ringcast_gpu_commit_all(gpu, lease, NULL, 0, stream, frame_bytes);
 }
 
 /* Nobody has been told of this generation, nor will be: it is the next one's, as readers take no other. */

@@ -120,7 +120,7 @@ static int send_planned(struct sending *sending, uint32_t tag, ringcast_stream s
   if (rc == 0) {
     rc = fill(sending, &span, &planned, tag, stream, &bytes);
     if (rc == 0 && sending->by_pool)
-      rc = ringcast_gpu_commit_all(sending->gpu, &sending->lease, sending->puts, sending->put_count, stream, bytes);
+      rc = ringcast_gpu_commit(sending->gpu, &sending->lease, sending->puts, sending->put_count, stream, bytes);
     else if (rc == 0) rc = ringcast_writer_commit(sending->gpu->writer, bytes, RINGCAST_KIND_TENSORS);
     if (rc != 0) ringcast_writer_abort(sending->gpu->writer);
   }

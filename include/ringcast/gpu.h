@@ -20,9 +20,9 @@
  *
  *     rc = ringcast_gpu_lease(writer, bytes, count, offsets, &lease) where in the pool; -EAGAIN: write it INLINE
  *     ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(.., offsets[i]), ..., _end
- *     ringcast_gpu_copy_in(writer, &lease, offsets[i], tensor, stream)        for each, on the caller's stream;
- *       or ringcast_gpu_lease_address: the caller's kernels write the tensor there
- *     ringcast_gpu_commit(writer, &lease, stream, frame_bytes)       `ready`, then the frame
+ *     ringcast_gpu_commit(writer, &lease, puts, count, stream, frame_bytes)   the copies, `ready`, then the frame
+ *
+ * A kernel writes a tensor into the pool itself in memory of ringcast_gpu_allocate.
  *
  * and read:
  *
@@ -157,11 +157,6 @@ struct ringcast_gpu_extent {
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);
 
-/* In place of a copy: the device's address of `offset`, for kernels of the caller's that write a tensor there, in C
- * order, on `stream`, on which the lease is also committed or dropped. -EINVAL: not in the lease, or other stream. */
-RINGCAST_API int ringcast_gpu_lease_address(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
-                                            uint64_t offset, ringcast_stream stream, ringcast_device_ptr *out);
-
 /* Memory in the pool that the caller keeps: kernels write a tensor there, and frames refer to the memory without a
  * copy, one frame at a time. *lease is for ringcast_gpu_attach and ringcast_gpu_drop, after which the memory is used
  * again when `stream` has come so far and the readers have read the frame. If the writer closes before, the pool stays
@@ -175,44 +170,34 @@ RINGCAST_API int ringcast_gpu_allocate(ringcast_gpu_writer *writer, uint64_t byt
 RINGCAST_API int ringcast_gpu_attach(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                      const struct ringcast_gpu_extent *memory);
 
-/* Enqueues the copy of a device tensor, which is in C order, to `offset` of the pool. All copies of a lease, and its
- * commit, are on one stream. -EINVAL (not in the lease; no such tensor; another stream), -ENOTSUP (the
- * tensor is not in C order: make it contiguous first), -EBUSY (capture), -EIO.
- * Does not wait. */
-RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
-                                      uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
-
-/* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The
- * lease is used up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both.
- * -EBUSY, -EIO, and as ringcast_writer_commit. */
-RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,
-                                     ringcast_stream stream, size_t frame_bytes);
-
-/* As copy_in for each of the tensors, and then as commit, in one call: a call of the driver for each tensor, and three
- * more. After an error the lease is still open, and the reservation: drop both. */
+/* A device tensor, in C order, that is copied to `offset` of the pool. */
 struct ringcast_gpu_put {
   const struct ringcast_tensor *tensor;
-  uint64_t offset; /* of the pool */
+  uint64_t offset;
 };
-RINGCAST_API int ringcast_gpu_commit_all(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,
-                                         const struct ringcast_gpu_put *puts, uint32_t count, ringcast_stream stream,
-                                         size_t frame_bytes);
+/* Enqueues the copies and then `ready`, and commits the frame that is open in the ring, as ringcast_writer_commit: a
+ * call of the driver for each copy, and three more. Does not wait. The lease is used up. On an error nothing was sent,
+ * the reservation is still open, and so may be the lease: drop both, or commit on the same stream again. -EINVAL (no
+ * such tensor; not in the lease; another stream), -ENOTSUP (a tensor is not in C order: make it contiguous first),
+ * -EBUSY (capture), -EIO, and as ringcast_writer_commit. */
+RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,
+                                     const struct ringcast_gpu_put *puts, uint32_t count, ringcast_stream stream,
+                                     size_t frame_bytes);
 
-/* Gives a lease back that comes to nothing. After copy_in it may wait for the device; if the stream captures a graph
- * then, the place stays taken until a later lease or info finds that it has ended: the stream must exist till then. */
+/* Gives back a lease that is not committed, or memory of ringcast_gpu_allocate. The call may wait for the device; if
+ * the stream captures a graph then, the place stays taken until a later lease or info finds that the capture has ended:
+ * the stream must exist till then. */
 RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease);
 
 /* The other way: copies a device tensor to host memory (the place that ringcast_build_tensor_in_place gave) on the
- * stream; `wait` after the last one, before the frame is committed: it waits for the device. Errors as
- * copy_in. */
+ * stream; `wait` after the last one, before the frame is committed: it waits for the device. Errors as commit. */
 RINGCAST_API int ringcast_gpu_fetch(ringcast_gpu_writer *writer, const struct ringcast_tensor *tensor, void *to,
                                     ringcast_stream stream);
 RINGCAST_API int ringcast_gpu_wait(ringcast_gpu_writer *writer, ringcast_stream stream);
 
 /* A dict of tensors, of the host and of the device, in one call: POOL if it can be, else INLINE, else, with
- * RINGCAST_GPU_NO_INLINE, -EAGAIN. Device tensors are in C order (-ENOTSUP). A tensor in
- * memory of ringcast_gpu_allocate is not copied. Errors as the
- * calls it is made of; after one nothing was sent. */
+ * RINGCAST_GPU_NO_INLINE, -EAGAIN. Device tensors are in C order (-ENOTSUP). A tensor in memory of
+ * ringcast_gpu_allocate is not copied. Errors as the calls it is made of; after one nothing was sent. */
 struct ringcast_gpu_item {
   const char *key;
   size_t key_bytes;
@@ -375,8 +360,8 @@ typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
                                            ringcast_device_ptr *out, ringcast_gpu_memory **memory);
 RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
-/* Like ringcast_gpu_fetch, without a writer: copies a tensor of device `ordinal` to host memory, and
- * waits for that. -ENODEV, -EINVAL, -ENOTSUP (as ringcast_gpu_copy_in), -EBUSY, -EIO, -ECHILD. */
+/* Like ringcast_gpu_fetch, without a writer: copies a tensor of device `ordinal` to host memory, and waits for that.
+ * -ENODEV, -EINVAL, -ENOTSUP (as ringcast_gpu_commit), -EBUSY, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to,
                                         ringcast_stream stream);
 /* Waits until a stream of device `ordinal` has done all its work, for callers that go on by another stream. Not

@@ -205,7 +205,9 @@ static void try_lease(struct input *input) {
   int64_t shape[1] = {(int64_t)bytes[1]};
   struct ringcast_tensor tensor = {
       .data = (const void *)(uintptr_t)world.source, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape};
-  if (bytes[0] & 1) require(ringcast_gpu_copy_in(world.gpu, &lease, offsets[1], &tensor, world.streams[0]) == 0);
+  const struct ringcast_gpu_put put = {.tensor = &tensor, .offset = offsets[1]};
+  /* The copies are enqueued; then the ring refuses the frame, as nothing is reserved. */
+  if (bytes[0] & 1) require(ringcast_gpu_commit(world.gpu, &lease, &put, 1, world.streams[0], 1) == -EINVAL);
   ringcast_gpu_drop(world.gpu, &lease);
 }
 

@@ -95,18 +95,16 @@ static long do_forge_frame(struct words *words) {
   return ringcast_writer_commit(side->writer, build_frame(&lease, offset, NUMBER(1)), RINGCAST_KIND_TENSORS);
 }
 
-/* LETTER AT BYTES [at=OFFSET from where the lease's tensor is to be] [pieces=N: as N rows with a gap] */
-static long do_copy_in(struct words *words) {
-  int64_t shape[2] = {(int64_t)NUMBER(3), 1}, strides[2] = {2, 1};
-  struct ringcast_tensor tensor = bytes_at(source + NUMBER(2), shape);
-  if (option(words, "dims")) tensor.ndim = (int32_t)number_of(words, "dims", 1), tensor.strides = strides;
-  uint64_t offset = DRAFT(1)->offset + number_of(words, "at", 0);
-  return ringcast_gpu_copy_in(side->gpu_writer, &DRAFT(1)->lease, offset, &tensor, stream);
-}
-
+/* LETTER [BYTES of the frame] [from=AT put=BYTES: one copy, at=OFFSET from where the lease's tensor is to be] [dims=N]
+ */
 static long do_commit(struct words *words) {
-  size_t bytes = *words->at[2] ? NUMBER(2) : DRAFT(1)->bytes;
-  return ringcast_gpu_commit(side->gpu_writer, &DRAFT(1)->lease, stream, bytes);
+  int64_t shape[2] = {(int64_t)number_of(words, "put", 0), 1}, strides[2] = {2, 1};
+  struct ringcast_tensor tensor = bytes_at(source + number_of(words, "from", 0), shape);
+  if (option(words, "dims")) tensor.ndim = (int32_t)number_of(words, "dims", 1), tensor.strides = strides;
+  const struct ringcast_gpu_put put = {.tensor = &tensor, .offset = DRAFT(1)->offset + number_of(words, "at", 0)};
+  bool has_bytes = *words->at[2] && !strchr(words->at[2], '=');
+  size_t bytes = has_bytes ? NUMBER(2) : DRAFT(1)->bytes;
+  return ringcast_gpu_commit(side->gpu_writer, &DRAFT(1)->lease, &put, option(words, "put") != NULL, stream, bytes);
 }
 
 static long do_drop(struct words *words) { return ringcast_gpu_drop(side->gpu_writer, &DRAFT(1)->lease), 0; }
@@ -120,10 +118,6 @@ static long do_attach(struct words *words) {
 }
 static long do_allocate(struct words *words) {
   return ringcast_gpu_allocate(side->gpu_writer, NUMBER(2), stream, &DRAFT(1)->where, &DRAFT(1)->lease);
-}
-static long do_address(struct words *words) {
-  uint64_t offset = DRAFT(1)->offset + (*words->at[2] ? NUMBER(2) : 0);
-  return ringcast_gpu_lease_address(side->gpu_writer, &DRAFT(1)->lease, offset, stream, &DRAFT(1)->where);
 }
 /* In place of a kernel: bytes of the source go to where the draft's address is. */
 static long do_compute(struct words *words) {
@@ -150,8 +144,7 @@ const struct verb send_verbs[] = {
     {"lease", do_lease},             /* LETTER BYTES ... */
     {"draft", do_draft},             /* LETTER BYTES: leases, and builds a frame of it */
     {"forge-frame", do_forge_frame}, /* BYTES [slot=N] [epoch=N more] [generation=N], or of=LETTER */
-    {"copy-in", do_copy_in},         /* LETTER AT BYTES [at=N] [dims=N] */
-    {"commit", do_commit},           /* LETTER [BYTES] */
+    {"commit", do_commit},           /* LETTER [BYTES] [from=AT] [put=BYTES] [at=N] [dims=N] */
     {"drop", do_drop},               /* LETTER */
     {"abort", do_abort},
     {"wait", do_wait},
@@ -160,7 +153,6 @@ const struct verb send_verbs[] = {
     {"another-slot", do_another_slot}, /* LETTER N: in the struct */
     {"allocate", do_allocate},         /* LETTER BYTES */
     {"attach", do_attach},             /* LEASE MEMORY */
-    {"address", do_address},           /* LETTER [N more] */
     {"compute", do_compute},           /* LETTER AT BYTES */
     {"fetch", do_fetch},               /* AT BYTES */
     {"copy-back", do_copy_back},       /* AT BYTES */

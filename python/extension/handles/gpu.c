@@ -115,7 +115,7 @@ static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encodi
   int rc;
   uint32_t count = rc_py_device_puts(encoding, puts);
   Py_BEGIN_ALLOW_THREADS /* the driver may wait, where the stream is far behind */
-  rc = ringcast_gpu_commit_all(self->gpu, lease, puts, count, encoding->device_stream, bytes);
+  rc = ringcast_gpu_commit(self->gpu, lease, puts, count, encoding->device_stream, bytes);
   Py_END_ALLOW_THREADS
   PyMem_Free(puts);
   if (rc < 0 || !encoding->is_loose) return rc;

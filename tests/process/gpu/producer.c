@@ -70,13 +70,14 @@ static void lease_and_drop(struct producer *producer) {
   struct ringcast_gpu_extent lease;
   uint64_t bytes = 1 + throw(&producer->dice, options.typical < JUNK_BYTES ? options.typical : JUNK_BYTES), offset;
   int stream = (int) throw(&producer->dice, STREAMS);
-  int64_t shape[1] = {(int64_t)bytes};
-  struct ringcast_tensor junk = {
-      .data = (const void *)(uintptr_t)producer->stage.junk, .dtype = {0, 8, 1}, .ndim = 1, .shape = shape};
-  if (ringcast_gpu_lease(producer->gpu, &bytes, 1, &offset, &lease) != 0) return;
-  if (!one_of(&producer->dice, 3)) {
+  rc_cu_stream on = producer->stage.streams[stream];
+  if (one_of(&producer->dice, 3)) {
+    if (ringcast_gpu_lease(producer->gpu, &bytes, 1, &offset, &lease) != 0) return;
+  } else {
+    ringcast_device_ptr to;
+    if (ringcast_gpu_allocate(producer->gpu, bytes, on, &to, &lease) != 0) return;
     stage_delay(&producer->stage, stream);
-    must(ringcast_gpu_copy_in(producer->gpu, &lease, offset, &junk, producer->stage.streams[stream]) == 0);
+    must(producer->stage.cuda->copy_dtod(to, producer->stage.junk, bytes, on) == 0);
   }
   ringcast_gpu_drop(producer->gpu, &lease);
   self->drops++;
