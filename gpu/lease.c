@@ -17,21 +17,21 @@
 #include "gpu/point.h"
 #include "shm/error.h"
 
-/* Sums up, and says where in the extent each tensor goes. */
-static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_t *offsets, uint64_t *sum) {
+static int fail_too_large(uint64_t bytes, uint64_t most) {
+  return rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)bytes,
+                 (unsigned long long)most);
+}
+
+/* Where in the extent each tensor goes, and how long the extent is. */
+static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_t *offsets, uint64_t *out) {
   uint64_t total = 0;
-  *sum = 0;
   for (uint32_t i = 0; i < count; i++) {
-    if (bytes[i] > most || total > most)
-      return rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)bytes[i],
-                     (unsigned long long)most);
+    if (bytes[i] > most || total > most) return fail_too_large(bytes[i], most);
     offsets[i] = total;
-    *sum += bytes[i];
+    *out = total + bytes[i];
     total += (bytes[i] + RC_GPU_ALIGN - 1) & ~(uint64_t)(RC_GPU_ALIGN - 1);
   }
-  return total <= most ? 0
-                       : rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)total,
-                                 (unsigned long long)most);
+  return total <= most ? 0 : fail_too_large(total, most);
 }
 
 /* One word is written behind the copies, and it is behind those of its own stream alone. */
@@ -122,15 +122,11 @@ static struct ringcast_gpu_extent lease_of(const ringcast_gpu_writer *gpu, uint3
 
 int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t count, uint64_t *offsets,
                        struct ringcast_gpu_extent *out) {
-  uint64_t sum, total = 0;
+  uint64_t total = 0;
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = look_at_readers(gpu);
-  if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &sum);
+  if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &total);
   if (failed != 0) return failed;
-  if (count > 0) total = offsets[count - 1] + bytes[count - 1];
-  if (count > 0 && sum <= gpu->inline_most)
-    return rc_fail(-EAGAIN, "%llu bytes go INLINE: options.inline_most is %llu", (unsigned long long)sum,
-                   (unsigned long long)gpu->inline_most);
   int slot = take_slot(gpu, total);
   if (slot < 0) return slot;
   *out = lease_of(gpu, (uint32_t)slot, total);
@@ -151,10 +147,10 @@ static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not o
 
 int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_stream stream, ringcast_device_ptr *out,
                           struct ringcast_gpu_extent *lease) {
-  uint64_t offset, sum;
+  uint64_t offset, total;
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = check_pool(gpu);
-  if (failed == 0) failed = lay_out(&bytes, 1, gpu->pool.bytes, &offset, &sum);
+  if (failed == 0) failed = lay_out(&bytes, 1, gpu->pool.bytes, &offset, &total);
   if (failed != 0) return failed;
   int slot = take_slot(gpu, bytes);
   if (slot < 0) return slot;

@@ -131,8 +131,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
     free(counted);
     return rc_fail(-ENOMEM, "out of memory");
   }
-  *gpu = (ringcast_gpu_writer){
-      .writer = writer, .counted = counted, .forks = rc_fork_count(), .inline_most = options.inline_most};
+  *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count()};
   failed = rc_device_open(options.device, &gpu->device);
   if (failed == 0) rc_exported_tidy(rc_gpu_close_ns); /* only where there is a driver */
   if (failed == 0) failed = add_pool(gpu, &options);

@@ -24,11 +24,10 @@ struct ringcast_gpu_writer {
   uint32_t forks;
   bool is_lost;
   bool registered, tried_to_register; /* the ring */
-  uint64_t inline_most;
-  uint32_t look_at; /* slots in use, at which it is looked for those that are done */
-  int64_t asked;    /* when it was last asked which consumers live */
-  int no_pool;      /* why there is none: a negative errno, and ... */
-  char why[200];    /* ... in words */
+  uint32_t look_at;                   /* slots in use, at which it is looked for those that are done */
+  int64_t asked;                      /* when it was last asked which consumers live */
+  int no_pool;                        /* why there is none: a negative errno, and ... */
+  char why[200];                      /* ... in words */
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
 };
 

@@ -117,13 +117,12 @@ RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast
 
 struct ringcast_gpu_writer_options {
   uint32_t size;
-  int32_t device;       /* ordinal: 0 is the first device, and no default; -1, or NULL options: that of the context that
-                         * is current, else 0 */
-  uint64_t pool_bytes;  /* at most 1 TiB, rounded up to 2 MiB; 0: what RINGCAST_GPU_POOL_BYTES says, else 256 MiB;
-                         * RINGCAST_NO_POOL: none, all is INLINE */
-  uint32_t slots;       /* the most frames under way in the pool; 0: 128; at most 1024 */
-  uint32_t flags;       /* must be 0 */
-  uint64_t inline_most; /* device tensors that together have no more bytes go INLINE; 0: none do */
+  int32_t device;      /* ordinal: 0 is the first device, and no default; -1, or NULL options: that of the context that
+                        * is current, else 0 */
+  uint64_t pool_bytes; /* at most 1 TiB, rounded up to 2 MiB; 0: what RINGCAST_GPU_POOL_BYTES says, else 256 MiB;
+                        * RINGCAST_NO_POOL: none, all is INLINE */
+  uint32_t slots;      /* the most frames under way in the pool; 0: 128; at most 1024 */
+  uint32_t flags;      /* must be 0 */
 };
 #define RINGCAST_NO_POOL UINT64_MAX
 
@@ -152,7 +151,7 @@ struct ringcast_gpu_extent {
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
  * `count` of 0, for a frame of attached memory alone. Reads the readers' answers, and does not wait.
  * -EAGAIN: send INLINE, or later: the pool is full, there is none, or not all readers have opened it
- * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
+ * (which ringcast_gpu_writer_info tells apart). -EMSGSIZE: the
  * pool is smaller than that. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);

@@ -110,8 +110,6 @@ int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
 /* Of that device, unless it is open. 0, -errno. */
 int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device);
 void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run);
-/* gpu_pool_bytes, gpu_inline_most, gpu_full; each may be NULL or None. */
-bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, struct rc_py_gpu_options *out);
 
 struct rc_py_take {
   struct ringcast_gpu_take take;

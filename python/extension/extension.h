@@ -190,11 +190,6 @@ struct rc_py_lease {
   Py_ssize_t exports; /* memoryviews and other buffers in use */
 };
 
-struct rc_py_gpu_options {
-  uint64_t pool_bytes, inline_most;
-  bool raises; /* when the pool is full; else such a frame is INLINE */
-};
-
 /* Where tensors arrive. */
 struct rc_py_map {
   enum { RC_PY_MAP_AS_SENT, RC_PY_MAP_CPU, RC_PY_MAP_CUDA } to;
@@ -214,11 +209,11 @@ struct rc_py_writer {
   struct ringcast_span span;
   PyObject *watch; /* as below, of ringcast_writer_room_fd */
   unsigned spent;
-  bool offering;            /* the call at work is _offer() */
-  ringcast_gpu_writer *gpu; /* NULL until a tensor of a device was sent; of ... */
-  int32_t gpu_device;       /* ... this one */
-  int gpu_late;             /* a failure of the last frame that came to light when it had been sent; 0: none */
-  struct rc_py_gpu_options gpu_options;
+  bool offering;              /* the call at work is _offer() */
+  ringcast_gpu_writer *gpu;   /* NULL until a tensor of a device was sent; of ... */
+  int32_t gpu_device;         /* ... this one */
+  int gpu_late;               /* a failure of the last frame that came to light when it had been sent; 0: none */
+  uint64_t gpu_pool_bytes;    /* as ringcast_gpu_writer_options.pool_bytes */
   struct rc_py_place *places; /* empty.c: memory in the pool, of tensors that live */
 };
 
@@ -458,7 +453,7 @@ void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run);
 
 /* Of Writer()'s arguments. False: raised. */
 bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
-                          struct rc_py_gpu_options *gpu);
+                          uint64_t *gpu_pool_bytes);
 
 /* ---- span.c ----------------------------------------------------------------------------------------------------- */
 

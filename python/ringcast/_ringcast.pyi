@@ -331,8 +331,6 @@ class Writer:
     on_slow: what happens after `slow`: "fail" raises TimeoutError, "evict" goes on, and the reader gets Evicted.
     gpu_pool_bytes: device memory for tensors on a CUDA device, allocated by the first such tensor. None:
     RINGCAST_GPU_POOL_BYTES, else 256 MiB. 0: no pool; such tensors go through the ring.
-    gpu_inline_most: a frame with at most so many bytes of device tensors goes through the ring.
-    gpu_full: if the pool has no room, send the frame through the ring ("inline") or raise TimeoutError ("raise").
     wait: how much to spin when a regular message is due: "balanced" (RINGCAST_WAIT, else 5 %), "latency" or "power".
 
     One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError: an
@@ -353,8 +351,6 @@ class Writer:
         on_slow: str = "fail",
         slow: Optional[float] = None,
         gpu_pool_bytes: Optional[int] = None,
-        gpu_inline_most: Optional[int] = None,
-        gpu_full: str = "inline",
         wait: str = "balanced",
     ) -> Self: ...
     @property

@@ -120,15 +120,13 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
 
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
-static struct ringcast_gpu_writer_options options_of(uint64_t how) {
-  return (struct ringcast_gpu_writer_options){.size = sizeof(struct ringcast_gpu_writer_options),
-                                              .pool_bytes = RC_GPU_GRANULE,
-                                              .slots = POOL_SLOTS,
-                                              .inline_most = how & 1 ? 64 : 0};
+static struct ringcast_gpu_writer_options options_of(void) {
+  return (struct ringcast_gpu_writer_options){
+      .size = sizeof(struct ringcast_gpu_writer_options), .pool_bytes = RC_GPU_GRANULE, .slots = POOL_SLOTS};
 }
 
-static void open_pool_of(uint64_t how) {
-  struct ringcast_gpu_writer_options options = options_of(how);
+static void open_pool(void) {
+  struct ringcast_gpu_writer_options options = options_of();
   if (world.gpu || peer.count == MOST_POOLS) return;
   require(ringcast_gpu_writer_open(world.writer, &options, &world.gpu) == 0);
   map_pool();
@@ -154,7 +152,7 @@ static ringcast_writer *make_ring(void) {
 
 /* Another ring of this process: to open and close its pool looks at what all others have left. */
 static void use_other(void) {
-  struct ringcast_gpu_writer_options options = options_of(0);
+  struct ringcast_gpu_writer_options options = options_of();
   if (!world.other) world.other = make_ring();
   if (world.gpu_other) {
     ringcast_gpu_writer_close(world.gpu_other);
@@ -397,7 +395,7 @@ static void step(struct input *input) {
   case 16:
     if (what & 128) use_other();
     else if (what & 64 && world.gpu) close_pool();
-    else open_pool_of(what >> 5);
+    else open_pool();
     break;
   default:
     if (what & 64) rc_word_store(turn, rc_load_relaxed(&turn->whole) + 1);
@@ -463,7 +461,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   int before = lowest_descriptor();
   uint64_t how = take(&input, 1);
   open_world();
-  if (how & 1) open_pool_of(how >> 1);
+  if (how & 1) open_pool();
   if (how & 4) attach(&world.readers[0], how >> 3);
   while (input.left > 0) {
     rc_store_release(&peer.steps, rc_load_relaxed(&peer.steps) + 1);

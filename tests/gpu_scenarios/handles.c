@@ -25,8 +25,7 @@ static long do_gpu_writer(struct words *words) {
                                                 .device = (int32_t)number_of(words, "device", (uint64_t)-1),
                                                 .pool_bytes = number_of(words, "pool", 2 << 20),
                                                 .slots = (uint32_t)number_of(words, "slots", 4),
-                                                .flags = (uint32_t)number_of(words, "flags", 0),
-                                                .inline_most = number_of(words, "inline", 0)};
+                                                .flags = (uint32_t)number_of(words, "flags", 0)};
   ringcast_gpu_writer *opened = NULL;
   int rc = ringcast_gpu_writer_open(side->writer, has_word(words, "default") ? NULL : &options, &opened);
   must((rc == 0) == (opened != NULL));
@@ -149,7 +148,7 @@ static long do_pair(struct words *words) {
 const struct verb handles_verbs[] = {
     {"use", do_use},                 /* N: another writer and reader, from then on; 0 at first */
     {"ring", do_ring},               /* ring=BYTES readers=N evict evict-slow */
-    {"gpu-writer", do_gpu_writer},   /* pool=BYTES slots=N inline=BYTES device=N flags=N size=N default */
+    {"gpu-writer", do_gpu_writer},   /* pool=BYTES slots=N device=N flags=N size=N default */
     {"writer", do_writer},           /* both */
     {"ring-reader", do_ring_reader}, /* leases=N */
     {"gpu-reader", do_gpu_reader},   /* device=N flags=N reserved=N size=N default */

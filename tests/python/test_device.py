@@ -191,36 +191,7 @@ def test_a_large_frame_through_the_ring_is_there_as_a_whole(rings):
     assert (info.way, info.pool_bytes, info.inline_frames) == ("no_pool", 0, 3)
 
 
-def test_few_bytes_go_through_the_ring_if_so_asked(rings):
-    writer, others = rings(1, {"gpu_inline_most": 1000})
-    for count, pooled in [(10, 0), (10, 0), (2000, 1), (10, 1)]:
-        value = {"x": ("cuda", np.arange(count))}
-        assert exchange(writer, others, value) == [expected(value)]
-        assert writer.call(peers.gpu).pool_frames == pooled
-
-
 # ---- A full pool ---------------------------------------------------------------------------------------------------
-
-
-def fill_up(state, array):
-    tensor = state["torch"].from_numpy(array).cuda()
-    for sent in itertools.count():
-        try:
-            state["writer"].send({"x": tensor, "i": sent}, 0)
-        except TimeoutError as error:
-            return sent, str(error)
-
-
-def test_a_full_pool_raises_if_so_asked(rings):
-    writer, others = rings(1, {"gpu_pool_bytes": 2 * MEGABYTE, "gpu_full": "raise"})
-    array = np.arange(60000, dtype=np.float64)
-    exchange(writer, others, {"x": ("cuda", array)})
-    sent, why = writer.call(fill_up, array)
-    assert sent == 4 and "no room" in why
-    assert writer.call(peers.gpu).full == 1
-    for i in range(sent):
-        assert others[0].call(peers.receive) == {"x": told("cuda", array), "i": i}
-    assert exchange(writer, others, {"x": ("cuda", array)}) == [{"x": told("cuda", array)}]
 
 
 def test_a_full_pool_sends_through_the_ring(rings):

@@ -20,26 +20,10 @@ bool rc_py_device_may_start(struct rc_py_state *state) {
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
-static bool bytes_or_none(const char *name, PyObject *object, uint64_t *out) {
-  return !object || object == Py_None || rc_py_integer(name, object, 0, RC_PY_MOST_BYTES, out);
-}
-
-bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, struct rc_py_gpu_options *out) {
-  *out = (struct rc_py_gpu_options){0};
-  if (!bytes_or_none("gpu_pool_bytes", pool_bytes, &out->pool_bytes)) return false;
-  if (!bytes_or_none("gpu_inline_most", inline_most, &out->inline_most)) return false;
-  if (pool_bytes && pool_bytes != Py_None && out->pool_bytes == 0) out->pool_bytes = RINGCAST_NO_POOL;
-  out->raises = strcmp(full, "raise") == 0;
-  if (out->raises || strcmp(full, "inline") == 0) return true;
-  PyErr_Format(PyExc_ValueError, "gpu_full must be 'inline' or 'raise', not '%s'", full);
-  return false;
-}
-
-/* inline_most is looked at here: a frame that needs no copy goes by the pool, however little there is beside it. */
 int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
   if (self->gpu) return 0;
   const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = device, .pool_bytes = self->gpu_options.pool_bytes};
+      .size = sizeof options, .device = device, .pool_bytes = self->gpu_pool_bytes};
   int rc;
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
@@ -58,36 +42,18 @@ void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run) {
   if (thread) PyEval_RestoreThread(thread);
 }
 
-static uint64_t times_full(ringcast_gpu_writer *gpu) {
-  struct ringcast_gpu_info info = {.size = sizeof info};
-  return ringcast_gpu_writer_info(gpu, &info) == 0 ? info.full : 0;
-}
-
-static bool are_few(const struct rc_py_writer *self, const uint64_t *sizes, uint32_t count) {
-  uint64_t sum = 0;
-  for (uint32_t i = 0; i < count; i++) sum += sizes[i];
-  return sum <= self->gpu_options.inline_most;
-}
-
 /* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; -EBUSY: ask again, as some of them are to
  * be copied after all; or any other failure. */
 static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes, bool is_there,
                     struct ringcast_gpu_extent *out) {
   uint64_t *offsets = sizes + encoding->on_device;
   uint32_t count = rc_py_device_sizes(encoding, sizes);
-  if (!is_there && are_few(self, sizes, count)) return -EAGAIN;
-  uint64_t full = self->gpu_options.raises ? times_full(self->gpu) : 0;
   int rc = ringcast_gpu_lease(self->gpu, sizes, count, offsets, out);
-  if (rc == 0) {
-    if (is_there) rc = rc_py_places_attach(self, encoding, out);
-    if (rc == 0 && !rc_py_device_plan(encoding, offsets)) rc = RC_PY_RAISED;
-    if (rc < 0) ringcast_gpu_drop(self->gpu, out);
-    return rc;
-  }
-  if (rc != -EAGAIN || !self->gpu_options.raises || times_full(self->gpu) == full) return rc;
-  PyErr_SetString(PyExc_TimeoutError, "the pool on the device has no room, as readers have not read what is in it yet, "
-                                      "and gpu_full is 'raise'");
-  return RC_PY_RAISED;
+  if (rc != 0) return rc;
+  if (is_there) rc = rc_py_places_attach(self, encoding, out);
+  if (rc == 0 && !rc_py_device_plan(encoding, offsets)) rc = RC_PY_RAISED;
+  if (rc < 0) ringcast_gpu_drop(self->gpu, out);
+  return rc;
 }
 
 static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, struct ringcast_gpu_extent *out) {

@@ -64,17 +64,15 @@ static bool take_policies(const char *on_death, const char *on_slow, PyObject *s
 }
 
 bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
-                          struct rc_py_gpu_options *gpu) {
-  static char *names[] = {"capacity",       "readers",         "memory",   "spin",    "numa",
-                          "spill_bytes",    "allow_pickle",    "on_death", "on_slow", "slow",
-                          "gpu_pool_bytes", "gpu_inline_most", "gpu_full", "wait",    NULL};
+                          uint64_t *gpu_pool_bytes) {
+  static char *names[] = {"capacity", "readers", "memory", "spin",           "numa", "spill_bytes", "allow_pickle",
+                          "on_death", "on_slow", "slow",   "gpu_pool_bytes", "wait", NULL};
   PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None, *pickle = Py_None;
-  PyObject *slow = Py_None, *pool = Py_None, *inline_most = Py_None;
-  const char *memory = "auto", *on_death = "fail", *on_slow = "fail", *full = "inline", *wait = "balanced";
+  PyObject *slow = Py_None, *pool = Py_None;
+  const char *memory = "auto", *on_death = "fail", *on_slow = "fail", *wait = "balanced";
   uint64_t value = 64;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssOOOss:Writer", names, &capacity, &readers, &memory,
-                                   &spin, &numa, &spill, &pickle, &on_death, &on_slow, &slow, &pool, &inline_most,
-                                   &full, &wait)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssOOs:Writer", names, &capacity, &readers, &memory, &spin,
+                                   &numa, &spill, &pickle, &on_death, &on_slow, &slow, &pool, &wait)) {
     return false;
   }
   *out = (struct ringcast_writer_options){.size = sizeof *out};
@@ -84,6 +82,10 @@ bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_wr
   if (numa && !numa_number(numa, &out->numa, &out->numa_node)) return false;
   if (!spill_number(spill, &out->spill_bytes) || !rc_py_allow_pickle(pickle, allow_pickle)) return false;
   if (!take_policies(on_death, on_slow, slow, out)) return false;
-  if (!rc_py_gpu_options(pool, inline_most, full, gpu)) return false;
+  *gpu_pool_bytes = 0;
+  if (pool != Py_None) {
+    if (!rc_py_integer("gpu_pool_bytes", pool, 0, RC_PY_MOST_BYTES, gpu_pool_bytes)) return false;
+    if (*gpu_pool_bytes == 0) *gpu_pool_bytes = RINGCAST_NO_POOL;
+  }
   return memory_number(memory, &out->memory) && rc_py_spin(spin, &out->spin_ns) && rc_py_wait_mode(wait, &out->wait);
 }

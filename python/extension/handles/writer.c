@@ -24,14 +24,14 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   struct ringcast_writer_options options;
-  struct rc_py_gpu_options gpu;
+  uint64_t gpu_pool_bytes;
   bool allow_pickle;
-  if (!rc_py_writer_options(args, keywords, &options, &allow_pickle, &gpu)) return NULL;
+  if (!rc_py_writer_options(args, keywords, &options, &allow_pickle, &gpu_pool_bytes)) return NULL;
   struct rc_py_writer *self = (struct rc_py_writer *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
   self->allow_pickle = allow_pickle;
-  self->gpu_options = gpu;
+  self->gpu_pool_bytes = gpu_pool_bytes;
   self->fail_ns = options.on_slow == RINGCAST_FAIL ? options.slow_ns : 0;
   int rc = open_ring(self, &options);
   if (rc == 0) return (PyObject *)self;

@@ -33,7 +33,7 @@ enum { MOST_TENSORS = 6, MOST_DIMS = 5, MOST_PARTICIPANTS = 32, STREAMS = 3, MAR
 
 struct options {
   uint64_t seed, consumers, messages, guests, kills;
-  uint64_t pool, ring, slots, inline_most; /* bytes, bytes, number, bytes; pool 0: none */
+  uint64_t pool, ring, slots;              /* bytes, bytes, number; pool 0: none */
   uint64_t typical;                        /* bytes of a tensor */
   uint64_t generation;                     /* ... that the slots begin with */
   uint64_t delays, slow;                   /* us that a stream is held up, a consumer's host sleeps, at most */

@@ -49,7 +49,6 @@ static const struct {
     {"pool", &options.pool},     /* bytes; 0: none */
     {"ring", &options.ring},
     {"slots", &options.slots},
-    {"inline-most", &options.inline_most},
     {"typical", &options.typical},       /* bytes of a tensor */
     {"generation", &options.generation}, /* that the pool's words begin with */
     {"delays", &options.delays},         /* us that a stream is held up, at most; 0: never, and no jitter either */

@@ -28,8 +28,7 @@ static void open_all(struct producer *producer) {
   struct ringcast_gpu_writer_options gpu = {.size = sizeof gpu,
                                             .device = -1,
                                             .pool_bytes = options.pool != 0 ? options.pool : RINGCAST_NO_POOL,
-                                            .slots = (uint32_t)options.slots,
-                                            .inline_most = options.inline_most};
+                                            .slots = (uint32_t)options.slots};
   *producer = (struct producer){.dice = dice_of(2, 0)};
   stage_open(&producer->stage, 0);
   for (int i = 0; i < STREAMS; i++) must(producer->stage.cuda->mem_alloc(&producer->sources[i], plan_most()) == 0);
