@@ -166,7 +166,7 @@ for line in lines:
 END
 }
 
-step recon 60 probes.jsonl "${probe[@]}" --after "$out/probes.jsonl" device_attributes driver register_read_only \
+step recon 60 probes.jsonl "${probe[@]}" --after "$out/probes.jsonl" device_attributes driver \
   two_processes_streams all_beside_a_capture
 "$python" tests/gpu/verdict.py --table "$out" | tee -a "$out/summary.txt"
 is_wanted doctor && rm -f "$out/doctor.json"

@@ -84,39 +84,6 @@ static void register_mirrored(void) {
   try_registering(&gpu, "mirrored", memory, 2 * BYTES, BYTES - 1000);
 }
 
-/* A reader's view of a ring: sealed against writing by others, mapped for reading. */
-static void register_read_only(void) {
-  enum { BYTES = 4 * HUGE, TRIED = 65536 };
-  static uint8_t came[TRIED];
-  struct gpu gpu = gpu_open();
-  int fd = memfd_create("probe", MFD_CLOEXEC | MFD_ALLOW_SEALING), value = -1;
-  if (fd < 0 || ftruncate(fd, BYTES) != 0) failed("no memfd: %s", strerror(errno));
-  uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  memset(memory, 0x5a, BYTES);
-#ifdef F_SEAL_FUTURE_WRITE
-  figure_integer("sealed", fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0);
-#endif
-  uint8_t *view = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd, 0);
-  must(cuda_more()->device_get_attribute(&value, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, gpu.device),
-       "cuDeviceGetAttribute");
-  figure_integer("attribute", value);
-  rc_cu_result result = gpu.cuda->host_register(view, BYTES, MAPPED);
-  figure_result("without_flag", result);
-  if (result == RC_CU_SUCCESS) gpu.cuda->host_unregister(view);
-  double begun = now_us();
-  result = gpu.cuda->host_register(view, BYTES, MAPPED | RC_CU_MEMHOSTREGISTER_READ_ONLY);
-  figure_number("register_us", now_us() - begun);
-  figure_result("read_only", result);
-  if (result != RC_CU_SUCCESS) return;
-  rc_cu_ptr device = gpu_alloc(&gpu, TRIED);
-  must(gpu.cuda->copy_htod(device, view + 1000, TRIED, gpu.stream), "cuMemcpyHtoDAsync from read-only memory");
-  must(gpu.cuda->copy_dtoh(came, device, TRIED, gpu.stream), "cuMemcpyDtoHAsync");
-  must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
-  for (size_t i = 0; i < TRIED; i++)
-    if (came[i] != 0x5a) failed("byte %zu is wrong", i);
-  figure_result("unregister", gpu.cuda->host_unregister(view));
-}
-
 /* ---- What a process costs --------------------------------------------------------------------------------------- */
 
 static void hold_context(struct helper *me, void *context) {
@@ -180,5 +147,4 @@ const struct probe_case memory_probes[] = {{"driver", driver, 60, false},
                                            {"contexts", contexts, 90, false},
                                            {"register_kinds_of_memory", register_kinds, 60, false},
                                            {"register_mirrored", register_mirrored, 60, false},
-                                           {"register_read_only", register_read_only, 60, false},
                                            {NULL, NULL, 0, false}};

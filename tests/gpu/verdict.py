@@ -305,7 +305,7 @@ MUST_SHOW = [
 ]
 
 
-RECON = "driver", "register_read_only", "two_processes_streams", "all_beside_a_capture", "device_attributes"
+RECON = "driver", "two_processes_streams", "all_beside_a_capture", "device_attributes"
 
 
 def table(folder):
