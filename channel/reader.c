@@ -95,6 +95,8 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   struct rc_control *control = rc_segment_control(&reader->segment);
   int result = rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus, options->spin_ns, options->wait);
   if (result != 0) return result;
+  reader->waiter.warm = options->warm;
+  reader->waiter.warm_context = options->warm_context;
   reader->forks = rc_fork_count();
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   rc_cpus_enter(&control->cpus);

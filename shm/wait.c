@@ -248,6 +248,10 @@ static int meet(struct rc_waiter *waiter, const struct rc_wait *wait, const stru
   rc_os.yield();
   *now = rc_now_ns();
   lost = *now - began > LOST_NS;
+  if (!lost && waiter->warm) {
+    waiter->warm(waiter->warm_context);
+    *now = rc_now_ns();
+  }
   if (!lost) result = spin(waiter, wait, least(window->until, deadline), now, &lost);
   rc_cadence_spun(&waiter->cadence, *now - began);
   rc_holdoff_learn(&waiter->holdoff, !lost, WINDOWS_HOLDOFF);

@@ -164,7 +164,8 @@ struct rc_py_state {
   PyObject *no_arguments;                                             /* () */
   PyObject *sha256;                                                   /* of hashlib; NULL until it is needed */
   PyObject *keys[RC_PY_KEYS];
-  uint64_t serial; /* of the last stream that was written */
+  uint64_t serial;   /* of the last stream that was written */
+  uint64_t ran_code; /* how often decoding ran code that the user may have written */
   struct rc_py_spare spare;
   struct rc_py_names names;
   struct rc_py_torch torch;
@@ -243,6 +244,7 @@ struct rc_py_reader {
   struct ringcast_frame stash;
   struct rc_py_gpu_reader *gpu; /* NULL until a tensor of a device came */
   struct rc_py_map map;
+  struct rc_py_warming *warming; /* NULL until a wait has spun for a message that was due: warm.c */
 };
 
 extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_tap_spec, rc_py_span_spec, rc_py_frame_spec,

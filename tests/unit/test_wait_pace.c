@@ -172,6 +172,34 @@ LOOP_TEST(a_regular_message_is_met_awake_and_spun_for_only_shortly_before, 0, SI
   close_ring();
 }
 
+static int warmed;
+static int64_t warmed_at;
+
+static void warm(void *context) {
+  ck_assert_ptr_eq(context, &warmed);
+  warmed++;
+  warmed_at = now;
+  now += 40 * US;
+}
+
+TEST(a_window_begins_with_the_call_that_warms_the_caches) {
+  side = READER;
+  writer = writer_of(.capacity = 4096);
+  reader = reader_of(writer, .wait = RINGCAST_WAIT_LATENCY, .warm = warm, .warm_context = &warmed);
+  wait_often(20, 10 * MS, 0);
+  warmed = 0;
+  wait_until(now + 10 * MS);
+  ck_assert_int_eq(warmed, 1);
+  ck_assert_int_lt(warmed_at, due);
+  ck_assert_int_ge(warmed_at, met_from);
+  wait_until(now + 3 * MS); /* early: the sleeper is woken */
+  ck_assert_int_eq(warmed, 1);
+  yield_ns = 1 * MS; /* another process computes */
+  wait_until(now + 10 * MS);
+  ck_assert_int_eq(warmed, 1);
+  close_ring();
+}
+
 LOOP_TEST(the_budget_of_each_mode_holds_however_much_the_gaps_vary, 0, SIDES) {
   static const int64_t percents[] = {
       [RINGCAST_WAIT_BALANCED] = 5, [RINGCAST_WAIT_LATENCY] = 25, [RINGCAST_WAIT_POWER] = 0};

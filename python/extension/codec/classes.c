@@ -196,6 +196,7 @@ static PyObject *make_dataclass(struct rc_py_state *state, const struct rc_py_cl
 
 PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
+  if (class->kind == RINGCAST_CLASS_STRUCT || class->type->tp_finalize || class->type->tp_del) state->ran_code++;
   if (class->kind == RINGCAST_CLASS_STRUCT) return make_struct(class, fields, count);
   if (class->kind == RINGCAST_CLASS_NAMEDTUPLE) return make_namedtuple(class, fields, count);
   return make_dataclass(state, class, fields, count);

@@ -178,6 +178,7 @@ static bool was_whole(const struct rc_py_decoding *decoding) {
 static PyObject *load_pickle(struct rc_py_decoding *decoding) {
   struct rc_py_state *state = decoding->state;
   if (!state->loads && !(state->loads = rc_py_import("ringcast._pickling", "loads"))) return NULL;
+  state->ran_code++;
   return PyObject_CallFunctionObjArgs(state->loads, decoding->pickle, decoding->buffers, NULL);
 }
 

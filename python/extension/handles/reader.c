@@ -5,6 +5,7 @@
 
 #include "python/docstrings.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <structmember.h>
@@ -50,6 +51,8 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   self->allow_pickle = allow_pickle;
   self->retains = retains;
   self->map = map;
+  options.warm = rc_py_warm;
+  options.warm_context = self;
   self->handle = rc_py_ref(handle);
   int rc = attach(self, text, &options);
   if (rc == 0) return (PyObject *)self;
@@ -67,6 +70,7 @@ static void reader_dealloc(PyObject *object) {
   rc_py_reader_shut(self, self->retains || (self->gpu && self->gpu->reader));
   if (self->gpu) Py_XDECREF(self->gpu->why);
   PyMem_Free(self->gpu);
+  free(self->warming);
   Py_XDECREF(self->handle);
   Py_XDECREF(self->classes);
   type->tp_free(object);

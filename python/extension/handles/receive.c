@@ -95,12 +95,14 @@ static bool is_to_be_retained(const struct rc_py_reader *self, const struct ring
 
 /* The frame that has arrived. RC_PY_SKIPPED: it was not for this Reader. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
+  uint64_t ran_code = rc_py_state_of(self)->ran_code;
   rc_py_gpu_skips_none(self);
   call->retained = call->device_failed = false;
   *object = is_to_be_retained(self, &call->frame) ? decode_retained(self, call, tag)
                                                   : decode(self, call, &call->frame, NULL, tag);
   if (!*object && !call->retained && rc_py_reader_stash(self, &call->frame, call->device_failed)) return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);
+  if (*object && !call->retained) rc_py_warming_keep(self, &call->frame, rc_py_state_of(self)->ran_code != ran_code);
   if (!call->retained && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
   if (!*object && PyErr_Occurred()) return RC_PY_RAISED;
   return skips ? RC_PY_SKIPPED : 0;

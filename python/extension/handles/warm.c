@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Warming. Between two steps of an engine other code runs, or the CPU sleeps, and the caches, the TLB and the branch
+ * predictors forget the decoder: a dict that takes 2 us to decode right after another one then takes 40. So a Reader
+ * keeps a copy of the last small frame. Shortly before the next frame is due (`warm` of struct ringcast_reader_options)
+ * the copy is decoded, and the result is dropped.
+ *
+ * A frame is only kept if its decoding ran no code of the user, as unpickling does, for that code must run once per
+ * frame. Frames for a device are not kept.
+ *
+ * Warming needs the GIL. Where another thread holds the GIL, warming would delay the message that is due; the next
+ * windows then go without.
+ */
+#include "python/extension/codec/decode.h"
+#include "python/extension/device.h"
+#include "python/extension/handles/receive.h"
+
+#include <stdlib.h>
+
+#define MOST_BYTES   ((size_t)16 << 10)
+#define CONTENDED_NS 100000 /* a longer wait for the GIL */
+#define SKIPPED      64     /* windows, after such a wait */
+
+struct rc_py_warming {
+  bool is_asked;               /* a window has begun since a frame was kept */
+  unsigned skipped;            /* windows still to go without */
+  struct ringcast_frame frame; /* of 0 bytes: none */
+  _Alignas(64) uint8_t memory[16 + MOST_BYTES];
+};
+
+static void decode(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  const struct rc_py_decode_options options = {.classes = &self->classes, .allow_pickle = self->allow_pickle};
+  uint32_t tag;
+  Py_XDECREF(rc_py_decode(rc_py_state_of(self), frame, &options, &tag));
+  PyErr_Clear();
+}
+
+/* Called without the GIL. */
+void rc_py_warm(void *context) {
+  struct rc_py_reader *self = context;
+  struct rc_py_warming *warming = self->warming;
+  if (!warming && (warming = self->warming = aligned_alloc(64, sizeof *warming))) {
+    warming->skipped = 0;
+    warming->frame.bytes = 0;
+  }
+  if (!warming) return;
+  warming->is_asked = true;
+  if (warming->frame.bytes == 0) return;
+  if (warming->skipped > 0) {
+    warming->skipped--;
+    return;
+  }
+  int64_t began = rc_py_now_ns();
+  PyGILState_STATE gil = PyGILState_Ensure();
+  if (rc_py_now_ns() - began > CONTENDED_NS) warming->skipped = SKIPPED;
+  else decode(self, &warming->frame);
+  PyGILState_Release(gil);
+}
+
+void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *frame, bool ran_code) {
+  struct rc_py_warming *warming = self->warming;
+  if (!warming || !warming->is_asked) return;
+  warming->is_asked = false;
+  warming->frame.bytes = 0;
+  if (ran_code || frame->bytes > MOST_BYTES || rc_py_has_device(frame) || self->map.to == RC_PY_MAP_CUDA) return;
+  uint8_t *data = warming->memory + 16; /* as the ring has it: 16 bytes into a line */
+  memcpy(data, frame->data, frame->bytes);
+  warming->frame = (struct ringcast_frame){.data = data, .bytes = frame->bytes, .kind = frame->kind};
+}
