@@ -4,9 +4,12 @@
 The functions take a dict first, which lives as long as the process.
 """
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
+import pickle
+import signal
 import traceback
 
 import numpy as np
@@ -16,17 +19,40 @@ import ringcast
 WATCHDOG = 120  # seconds; a test that takes longer hangs
 
 
-def in_a_forked_child(function):
-    """Calls it in a child made by fork, which must end well."""
-    child = os.fork()
-    if child == 0:
-        status = 1
+@contextlib.contextmanager
+def forked(function):
+    """A child, made by fork, that calls it once the block is over; then what it gave is in the list."""
+    (go, told), (reading, writing) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        answer = b""
         try:
-            function()
-            status = 0
+            signal.alarm(WATCHDOG)
+            os.close(told)
+            os.read(go, 1)
+            answer = pickle.dumps(function())
         finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+            os.write(writing, answer)
+            os._exit(0)
+    os.close(go)
+    os.close(writing)
+    answers = []
+    try:
+        yield answers
+    finally:
+        os.close(told)
+        with open(reading, "rb") as pipe:
+            answer = pipe.read()
+        os.waitpid(pid, 0)
+    assert answer, "the child died"
+    answers.append(pickle.loads(answer))
+
+
+def in_a_fork(function):
+    """What `function` gives in a child made by fork."""
+    with forked(function) as answers:
+        pass
+    return answers[0]
 
 
 def serve(pipe):

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 from loops import LOOPS, is_let_go, is_out_of, run, turns, waits
-from peers import WATCHDOG, attach, in_a_forked_child
+from peers import WATCHDOG, attach
 
 import ringcast
 
@@ -315,15 +315,6 @@ async def test_what_can_never_be_sent_is_refused_at_once(loop):
 
 
 # ---- Loops come and go -------------------------------------------------------------------------------------------
-
-
-async def test_a_forked_child_takes_nothing_from_the_parent(loop, small):
-    writer, reader = small
-    fill(writer)
-    task = start(writer.asend(1))
-    await waits(writer)
-    in_a_forked_child(writer.close)
-    assert await drain_until(reader, task) == [1]
 
 
 def test_the_descriptor_serves_any_other_loop(loop, small):

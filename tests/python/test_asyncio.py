@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import errno
-import gc
 import os
 import random
 import resource
@@ -14,7 +13,7 @@ import threading
 import numpy as np
 import pytest
 from loops import LOOPS, is_let_go, is_out_of, new_loop, run, run_in, turns, waits
-from peers import WATCHDOG, close_writer, in_a_forked_child, make_writer
+from peers import WATCHDOG, in_a_fork, make_writer
 
 import ringcast
 
@@ -312,22 +311,6 @@ def test_so_does_its_death(loop, peer):
         end_of_wait(loop, reader, kill)
 
 
-def test_iterating_ends_with_the_writer(loop, crew):
-    async def main():
-        received = []
-        with ringcast.Reader(crew[0].call(make_writer, 1 << 16)) as reader:
-            task = asyncio.ensure_future(receive_all(reader))
-            await waits(reader)
-            crew[0].start(close_writer)
-            received = await task
-            with pytest.raises(StopAsyncIteration):
-                await reader.__anext__()
-        return received
-
-    assert run(loop, main()) == []
-    crew[0].finish()
-
-
 def test_one_that_is_evicted_while_it_waits_is_told(loop):
     with ringcast.Writer(1 << 12, on_slow="evict", slow=0.001) as writer:
         with ringcast.Reader(writer.handle, leases=4) as reader:
@@ -375,26 +358,11 @@ def test_one_that_waits_in_another_loop_is_refused(loop, ring):
     first.close()
 
 
-async def test_a_reader_that_is_dropped_is_out_of_the_loop(loop):
-    running = asyncio.get_running_loop()
-    with ringcast.Writer(1 << 12) as writer:
-        reader = ringcast.Reader(writer.handle)
-        task = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        writer.send(1)
-        assert await task == 1
-        fd, watch = reader.fileno(), reader._watch
-        del reader, task
-        gc.collect()
-        assert watch.fd is None and not watch.registered
-        assert is_out_of(running, fd)
-
-
 async def test_a_forked_child_that_closes_its_copy_takes_nothing_from_the_parent(loop, ring):
     writer, reader = ring
     task = asyncio.ensure_future(reader.arecv())
     await waits(reader)
-    in_a_forked_child(reader.close)
+    in_a_fork(reader.close)
     writer.send(1)
     assert await task == 1
 

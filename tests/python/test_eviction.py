@@ -88,14 +88,6 @@ def test_a_writer_goes_on_without_a_dead_reader_and_tells_of_it_once(peer):
         assert still_works(writer, reader)
 
 
-def test_a_dead_reader_is_found_before_it_is_in_the_way(peer):
-    with ringcast.Writer(1 << 16, on_death="evict") as writer:
-        peer.call(attach, writer.handle, "the late one")
-        kill(peer)
-        assert writer.check().name == "the late one"
-        assert writer.check() is None and writer.peers() == []
-
-
 def test_a_writer_that_is_to_fail_names_the_dead_reader_at_each_look(peer):
     with ringcast.Writer(1 << 16) as writer:
         peer.call(attach, writer.handle, "the late one")
@@ -189,16 +181,6 @@ def test_a_reader_that_is_too_slow_is_evicted_and_told():
         assert writer.peers() == []
         with ringcast.Reader(writer.handle) as again:
             assert still_works(writer, again)
-
-
-def test_an_evicted_process_is_told(peer):
-    with ringcast.Writer(1 << 16, on_slow="evict", slow=SLOW) as writer:
-        peer.call(attach, writer.handle, "elsewhere")
-        fill(writer)
-        with pytest.raises(ringcast.Evicted):
-            peer.call(receive)
-        assert writer.check().name == "elsewhere"
-        peer.call(detach)
 
 
 def test_a_reader_that_is_polled_hears_of_it():
@@ -322,15 +304,6 @@ def test_an_error_made_of_what_was_overwritten_is_not_told_even_if_an_array_is_l
         del array
 
 
-def test_an_error_that_is_no_exception_is_not_hidden():
-    with evicting_ring() as (writer, reader):
-        writer.send_bytes(b"whole")
-        with pytest.raises(KeyboardInterrupt):
-            with reader.next(0):
-                fill(writer)
-                raise KeyboardInterrupt
-
-
 def test_a_frame_that_is_dropped_during_a_call_does_not_hide_the_eviction():
     with evicting_ring(leases=64) as (writer, reader):
         writer.send_bytes(b"whole")
@@ -418,11 +391,3 @@ def test_policies_out_of_range_are_refused(options, text):
 def test_policies_of_another_type_are_refused(options):
     with pytest.raises(TypeError):
         ringcast.Writer(1 << 16, **options)
-
-
-def test_readers_in_time_are_not_evicted():
-    with evicting_ring() as (writer, reader):
-        fill(writer, reader)
-        assert writer.check() is None and still_works(writer, reader)
-        writer.send({"x": np.arange(3)}, 0)
-        assert reader.recv(0)["x"].tolist() == [0, 1, 2]

@@ -4,7 +4,6 @@
 import contextlib
 import errno
 import pickle
-import random
 import struct
 import tracemalloc
 
@@ -19,12 +18,6 @@ from peers import send_frame, still_works
 import ringcast
 
 pytestmark = pytest.mark.alike
-
-
-def raw_frame(writer, reader, value):
-    writer.send(value, 0)
-    with reader.next(0) as frame:
-        return bytes(frame)
 
 
 HEADER = struct.Struct("<IHHIIQQQQ")
@@ -160,28 +153,6 @@ def test_a_frame_of_an_unknown_kind_can_be_looked_at_but_not_received(ring):
         reader.recv(0)
     with reader.next(0) as frame:
         assert (frame.kind, bytes(frame)) == (77, b"abc")
-
-
-def test_frames_with_any_bytes_changed_do_no_harm(ring):
-    """They arrive, changed or not, or are refused. The pickles are left whole: they may do anything by nature."""
-    writer, reader = ring
-    whole = {"a": 1, "b": 1.5, "c": "text", "d": b"bytes", "n": np.arange(6).reshape(2, 3), "e": None, "f": True}
-    if torch:
-        whole["t"] = torch.nn.Parameter(torch.ones(2, 3))
-    frame = raw_frame(writer, reader, whole)
-    dice, refused = random.Random(1), 0
-    for round_ in range(4000):
-        damaged = bytearray(frame)
-        for _ in range(dice.choice((1, 1, 2, 8))):
-            damaged[dice.randrange(len(damaged))] = dice.choice((0, 1, 2, 4, 8, 0x7F, 0x80, 0xFF, dice.randrange(256)))
-        if any(damaged[48 + 64 * i + 8] == PICKLE for i in range(len(whole))):
-            continue  # it would be loaded
-        send_frame(writer, damaged if round_ % 4 else damaged[: dice.randrange(len(damaged))])
-        try:
-            values.scribble(reader.recv(0))
-        except (ringcast.ProtocolError, ringcast.SendError):
-            refused += 1
-    assert refused > 1000 and still_works(writer, reader)
 
 
 @pytest.fixture(scope="module")

@@ -452,18 +452,6 @@ def rich():
     return value
 
 
-def test_a_stream_with_any_byte_changed_does_no_harm():
-    whole = bytes(ringcast.pack(rich(), allow_pickle=False))
-    start = whole.index(b"request-0") - 30
-    refused = 0
-    for place in range(start, min(len(whole), start + 1500)):
-        for byte in {whole[place] ^ 1, whole[place] ^ 0x80, 0, 0xFF, (whole[place] + 1) % 256, 0xCF, 0xD8}:
-            damaged = bytearray(whole)
-            damaged[place] = byte
-            refused += isinstance(attempt(damaged), Exception)
-    assert refused > 1000
-
-
 def test_a_frame_with_bytes_cut_out_put_in_or_changed_does_no_harm():
     whole = bytes(ringcast.pack(rich(), allow_pickle=False))
     dice = random.Random(int(os.environ.get("RINGCAST_TEST_SEED", 7)))

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several frames held at once, and what ends a wait from outside: cancel() and a descriptor to poll."""
 
-import asyncio
 import errno
-import gc
-import random
 import select
 import threading
 
-import numpy as np
 import pytest
 from peers import WATCHDOG
 
@@ -54,59 +50,6 @@ def test_receiving_goes_on_while_frames_are_held(four):
     assert [reader.recv(0)["n"], reader.recv(0)["n"]] == [2, 3] and reader.lag > 0
     held.clear()
     assert reader.lag == 0
-
-
-def test_any_order_of_holding_and_dropping_keeps_what_is_held(four):
-    writer, reader = four
-    random_order = random.Random(7)
-    held, sent, taken = {}, 0, 0
-    for _ in range(3000):
-        if random_order.random() < 0.5 and sent - taken < 8:
-            writer.send_bytes(np.full(random_order.randrange(1, 900), sent % 251, np.uint8), 0)
-            sent += 1
-        elif taken < sent and random_order.random() < 0.6:
-            if len(held) == 4:  # what was released behind one that is still held is none
-                with pytest.raises(ringcast.Error, match="4 frames are held"):
-                    reader.next(0)
-                continue
-            held[taken] = reader.next(0)
-            taken += 1
-        elif held:
-            number = random_order.choice(list(held))
-            frame = held.pop(number)
-            assert set(bytes(frame)) == {number % 251}
-            how = random_order.randrange(3)
-            if how == 0:
-                frame.release()
-            elif how == 1:
-                with frame:
-                    pass
-            del frame
-    held.clear()
-    while taken < sent:
-        reader.recv(0)
-        taken += 1
-    assert reader.lag == 0
-
-
-def test_closing_a_reader_releases_what_it_holds(four):
-    writer, reader = four
-    for _ in range(3):
-        writer.send_bytes(b"x", 0)
-    frames = [reader.next(0) for _ in range(3)]
-    view = memoryview(frames[1])
-    with pytest.raises(BufferError, match="1 memoryview"):
-        reader.close()
-    frames[0].release()
-    with pytest.raises(BufferError):
-        frames[1].release()
-    view.release()
-    reader.close()
-    for frame in frames[1:]:
-        with pytest.raises(ValueError, match="the Reader was closed"):
-            bytes(frame)
-        frame.release()
-    assert writer.peers() == []
 
 
 def test_after_an_exception_each_frame_goes_with_its_own_last_view(four):
@@ -181,18 +124,6 @@ def test_a_frame_dropped_by_what_is_unpickled_is_released(four):
 def test_leases_out_of_range_are_refused(ring, leases, error):
     with pytest.raises(error, match="leases"):
         ringcast.Reader(ring[0].handle, leases=leases)
-
-
-def test_as_many_as_can_be_are_held():
-    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle, leases=64) as reader:
-        for _ in range(64):
-            writer.send_bytes(b"x", 0)
-        frames = [reader.next(0) for _ in range(64)]
-        random.Random(1).shuffle(frames)
-        while frames:
-            frames.pop()
-        gc.collect()
-        assert reader.lag == 0
 
 
 # ---- Cancelling ----------------------------------------------------------------------------------------------------
@@ -274,24 +205,3 @@ def test_the_descriptor_tells_when_to_look(ring):
     assert select.select([reader], [], [], WATCHDOG)[0]
     with pytest.raises(ringcast.WriterGone):
         reader.recv(0)
-
-
-def test_asyncio_waits_on_a_reader(ring):
-    writer, reader = ring
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        got = loop.create_future()
-
-        def look():
-            for item in drain(reader):
-                got.set_result(item)
-
-        loop.add_reader(reader, look)
-        loop.call_later(0.01, writer.send, "hello")
-        try:
-            return await asyncio.wait_for(got, WATCHDOG)
-        finally:
-            loop.remove_reader(reader)
-
-    assert asyncio.run(main()) == "hello"

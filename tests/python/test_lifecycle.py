@@ -2,20 +2,17 @@
 """Closing, forking, dropping: nothing is used after its end, and nothing is left."""
 
 import gc
-import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
-import tracemalloc
 import weakref
 
 import numpy as np
 import pytest
 from conftest import descriptors, ring_mappings
 from needs import needs_torch, torch
-from peers import WATCHDOG
+from peers import WATCHDOG, in_a_fork
 
 import ringcast
 import ringcast.exceptions
@@ -79,26 +76,6 @@ def test_what_is_closed_is_closed(handles):
     assert all(handle.capacity == 1 << 20 for handle, _ in handles[1:])
 
 
-def test_leaving_the_block_closes():
-    with ringcast.Writer(1 << 16) as writer:
-        with ringcast.Reader(writer.handle) as reader:
-            assert not reader.closed
-        assert reader.closed and not writer.closed
-    assert writer.closed
-
-
-def test_closing_ends_a_reservation_and_a_frame(ring):
-    writer, reader = ring
-    writer.send_bytes(b"x", 0)
-    frame, span = reader.next(0), writer.reserve(10)
-    reader.close()
-    writer.close()
-    for use in (lambda: len(frame), lambda: len(span), span.commit, lambda: memoryview(frame)):
-        with pytest.raises(ValueError):
-            use()
-    frame.release()
-
-
 def test_dropping_them_lets_go_of_the_ring():
     before = descriptors(), ring_mappings()
     writer = ringcast.Writer(1 << 16)
@@ -123,7 +100,7 @@ def test_a_failed_writer_or_reader_leaves_nothing():
     with ringcast.Writer(1 << 16, readers=1) as writer, ringcast.Reader(writer.handle):
         inside = descriptors(), ring_mappings()
         for _ in range(3):
-            with pytest.raises(ringcast.NoFreeSlot):
+            with pytest.raises(ringcast.NoFreeSlot, match="all 1 reader slots"):
                 ringcast.Reader(writer.handle)
             with pytest.raises((ringcast.Error, ValueError)):
                 ringcast.Writer(1 << 60)
@@ -145,37 +122,6 @@ def test_what_arrived_is_freed_with_its_last_reference(ring):
     watched = [weakref.ref(item) for item in (got["t"], got["n"], got["in"][0])]
     del got
     assert [reference() for reference in watched] == [None] * 3
-
-
-def test_memory_does_not_grow(ring):
-    writer, reader = ring
-    value = {"a": np.zeros(5000, np.uint8), "b": [np.zeros(5000, np.uint8), {"x"}], "c" * 100: b"y" * 500, "d": "z"}
-
-    def work(rounds):
-        for _ in range(rounds):
-            writer.send(value, 0)
-            reader.recv(0)
-            with pytest.raises(TypeError):
-                writer.send({**value, "e": (i for i in ())}, 0)
-            writer.send_error("no", 0)
-            with pytest.raises(ringcast.SendError):
-                reader.recv(0)
-
-    def growth(rounds):
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        work(rounds)
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0] - before
-
-    tracemalloc.start()
-    try:
-        work(50)
-        # What others fill once, a cache say, is in one of the three; what is kept in each round is in all.
-        least = min(growth(1000) for _ in range(3))
-    finally:
-        tracemalloc.stop()
-    assert least < 20 * 1000  # bytes: less than any object kept in each round
 
 
 class Taker:
@@ -259,26 +205,6 @@ def test_what_goes_with_its_module_may_fail_then():
 # ---- Fork ----------------------------------------------------------------------------------------------------------
 
 
-def in_a_fork(function):
-    """What `function` gives in a child made by fork."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        answer = b""
-        try:
-            signal.alarm(WATCHDOG)
-            answer = pickle.dumps(function())
-        finally:
-            os.write(writing, answer)
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(pid, 0)
-    assert answer, "the child died"
-    return pickle.loads(answer)
-
-
 def outcomes(calls, handle):
     results = []
     for call in calls:
@@ -336,28 +262,6 @@ def test_a_child_forked_while_a_thread_waits_is_told_so(ring):
     finally:
         writer.send(1, 0)
         thread.join()
-
-
-def test_a_forked_child_can_attach(ring):
-    writer, _ = ring
-    attached = os.pipe()
-
-    def child():
-        with ringcast.Reader(writer.handle) as mine:
-            os.write(attached[1], b"!")
-            return mine.writer_pid, mine.recv(WATCHDOG)
-
-    def send():
-        os.read(attached[0], 1)
-        writer.send("to the child", WATCHDOG)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    assert in_a_fork(child) == (os.getpid(), "to the child")
-    thread.join()
-    for end in attached:
-        os.close(end)
-    assert len(writer.readers()) == 1
 
 
 # ---- Errors --------------------------------------------------------------------------------------------------------

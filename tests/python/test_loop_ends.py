@@ -13,7 +13,7 @@ import threading
 
 import pytest
 from loops import LOOPS, is_out_of, new_loop, run, run_in, waits
-from peers import in_a_forked_child
+from peers import in_a_fork
 from test_asend import drain_until, fill, start
 
 import ringcast
@@ -213,7 +213,7 @@ async def test_a_forked_child_that_drops_its_copy_of_a_wait_takes_nothing_from_t
     writer, reader = ring
     task = asyncio.ensure_future(reader.arecv())
     await waits(reader)
-    in_a_forked_child(task.get_coro().close)  # as the collector does, and the end of the interpreter
+    in_a_fork(task.get_coro().close)  # as the collector does, and the end of the interpreter
     writer.send(1)
     assert await task == 1
 

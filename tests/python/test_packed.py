@@ -10,7 +10,6 @@ import pytest
 import values
 from hypothesis import given, settings
 from needs import needs_torch, torch
-from peers import WATCHDOG
 
 import ringcast
 
@@ -74,26 +73,6 @@ def test_packing_twice_is_packing_once():
     assert ringcast.pack(packed) is packed
 
 
-def test_several_threads_send_one_packed_frame():
-    packed = ringcast.pack({"a": np.arange(50_000), "b": [1, 2]})
-    writers = [ringcast.Writer(1 << 20) for _ in range(4)]
-    readers = [ringcast.Reader(writer.handle) for writer in writers]
-    threads = [
-        threading.Thread(target=lambda writer=writer: [writer.send(packed, WATCHDOG) for _ in range(30)])
-        for writer in writers
-    ]
-    for thread in threads:
-        thread.start()
-    for _ in range(30):
-        for reader in readers:
-            got = reader.recv(WATCHDOG)
-            assert got["b"] == [1, 2] and got["a"].sum() == 49_999 * 25_000
-    for thread in threads:
-        thread.join()
-    for end in readers + writers:
-        end.close()
-
-
 def test_what_cannot_be_packed_is_told_as_by_send():
     with pytest.raises(TypeError, match=r"value\['a'\]\[1\]: cannot pickle"):
         ringcast.pack({"a": [1, threading.Lock()]})
@@ -115,21 +94,6 @@ def test_a_packed_frame_goes_by_itself_only(ring):
             use(packed)
     with pytest.raises(TimeoutError):
         reader.recv(0)
-
-
-def test_a_packed_frame_that_is_too_large_is_told_so(ring):
-    writer, reader = ring
-    packed = ringcast.pack(bytes(1_000_000))
-    with ringcast.Writer(1 << 20, spill_bytes=0) as other, pytest.raises(ringcast.FrameTooLarge) as raised:
-        other.send(packed, 0)
-    for options in {"capacity": raised.value.capacity}, {"spill_bytes": raised.value.spill_bytes}:
-        with ringcast.Writer(**options) as larger, ringcast.Reader(larger.handle) as end:
-            larger.send(packed, 0)
-            assert end.recv(0) == bytes(1_000_000)
-    with pytest.raises(ValueError, match="tag"):
-        writer.send(packed, 0, tag=1 << 32)
-    writer.send("goes on", 0)
-    assert reader.recv(0) == "goes on"
 
 
 @needs_torch
@@ -167,22 +131,6 @@ def test_a_span_grows_and_keeps_what_was_written(ring):
     with pytest.raises(ValueError, match="committed or aborted"):
         span.grow(9)
     assert reader.recv(0) == b"abcdefgh"
-
-
-def test_a_span_that_has_no_room_to_grow_stays_as_it_was(ring):
-    writer, reader = ring
-    for _ in range(9):
-        writer.send_bytes(bytes(100_000), 0)
-    with writer.reserve(1000, 0) as span:
-        with pytest.raises(TimeoutError):
-            span.grow(400_000, timeout=0.001)
-        with pytest.raises(TimeoutError):
-            span.grow(400_000, timeout=0)
-        assert len(span) == 1000
-        for _ in range(9):
-            reader.recv(0)
-        span.grow(400_000, timeout=0)
-    assert len(reader.recv(0)) == 400_000
 
 
 @pytest.fixture

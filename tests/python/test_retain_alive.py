@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import pickle
 import queue
 import signal
 import subprocess
@@ -15,14 +14,12 @@ import sys
 import threading
 
 import loops
-import numpy as np
 import pytest
 from conftest import ring_mappings
 from keeping import KEEPS, MIB, is_free, is_kept, is_some, keeping, some, teach, tensor
 from needs import needs_torch, torch
-from peers import WATCHDOG
+from peers import WATCHDOG, forked, in_a_fork
 from receiving import Receiving
-from test_lifecycle import in_a_fork
 
 import ringcast
 
@@ -97,44 +94,6 @@ def test_a_task_that_waits_gives_the_writer_room(kind):
 
         loops.run(kind, both())
         assert are_right(held)
-
-
-@pytest.mark.parametrize("kind", loops.LOOPS)
-def test_tasks_that_send_and_keep_what_they_receive_come_to_an_end(kind):
-    with keeping(16) as (writer, reader):
-
-        async def send():
-            for number in range(1, 40):
-                await writer.asend({"x": some(number)})
-
-        async def receive():
-            return [(await reader.arecv())["x"] for _ in range(1, 40)]
-
-        async def both():
-            return (await asyncio.gather(receive(), send()))[0]
-
-        held = loops.run(kind, both())
-        assert any(map(is_kept, held)) == KEEPS
-        assert all(is_some(got, number) for number, got in enumerate(held, 1))
-
-
-def receive_and_hold(state, handle, count):
-    """All that comes, kept to the end."""
-    with ringcast.Reader(handle, retain=True) as reader:
-        state["pipe"].send("attached")
-        held = [reader.recv(WATCHDOG) for _ in range(count)]
-        kept = any(map(is_kept, held))
-        return kept, all(is_some(got, number) for number, got in enumerate(held))
-
-
-def test_readers_of_other_processes_hold_all_they_get(crew):
-    with ringcast.Writer(1 << 16, spill_bytes=16 * MIB) as writer:
-        for peer in crew:
-            peer.start(receive_and_hold, writer.handle, 60)
-        assert [peer.message() for peer in crew] == ["attached"] * 3
-        for number in range(60):
-            writer.send(some(number), WATCHDOG)
-        assert [peer.finish() for peer in crew] == [(KEEPS, True)] * 3
 
 
 @pytest.mark.skipif(not KEEPS, reason="nothing can be kept here")
@@ -302,50 +261,7 @@ def test_it_may_be_dropped_in_any_thread():
         assert wrong == [] and is_free(reader)
 
 
-def test_a_cycle_is_collected_in_another_thread():
-    with keeping(16) as (writer, reader):
-        for number in range(1, 20):
-            writer.send({"x": some(number)}, 0)
-            got = reader.recv(0)
-            got["self"] = got
-            assert is_some(got["x"], number)
-            del got
-            thread = threading.Thread(target=gc.collect)
-            thread.start()
-            thread.join()
-            assert is_free(reader)
-
-
 # ---- Forks -----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def forked(function):
-    """A child, made by fork, that calls it once the block is over; then what it gave is in the list."""
-    (go, told), (reading, writing) = os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        answer = b""
-        try:
-            signal.alarm(WATCHDOG)
-            os.close(told)
-            os.read(go, 1)
-            answer = pickle.dumps(function())
-        finally:
-            os.write(writing, answer)
-            os._exit(0)
-    os.close(go)
-    os.close(writing)
-    answers = []
-    try:
-        yield answers
-    finally:
-        os.close(told)
-        with open(reading, "rb") as pipe:
-            answer = pipe.read()
-        os.waitpid(pid, 0)
-    assert answer, "the child died"
-    answers.append(pickle.loads(answer))
 
 
 def test_parent_and_child_of_a_fork_have_values_of_their_own():
@@ -378,23 +294,6 @@ def test_parent_and_child_of_a_fork_have_values_of_their_own():
                 assert is_some(reader.recv(0), number)
         assert answers == [([True, True, True, 99, 5, True], [])]
         assert (held[4] == 17).all() and int(held[2][0]) == 99 and (held[2][1:] == some(2)[1:]).all()
-
-
-def test_what_a_child_writes_its_parent_does_not_see():
-    with keeping() as (writer, reader):
-        writer.send({"x": some(1), "y": some(2)}, 0)
-        got = reader.recv(0)
-
-        def child():
-            got["x"][:] = 5
-            return in_a_fork(lambda: (int(got["x"].max()), is_some(got["y"], 2)))
-
-        assert in_a_fork(child) == (5, True)
-        assert is_some(got["x"], 1) and is_some(got["y"], 2)
-        got.clear()
-        for number in range(3, 30):
-            writer.send(some(number), 0)
-            assert is_some(reader.recv(0), number)
 
 
 def test_forks_beside_threads_that_keep_and_drop_do_not_hang():
@@ -461,37 +360,3 @@ def test_many_that_are_kept_with_others_between_are_no_leases(leases):
         for frame in frames:
             frame.release()
         assert all(is_some(got, number, 1) for number, got in enumerate(held, 1))
-
-
-def test_frames_that_are_held_and_others_that_are_kept_mix():
-    with keeping(32, leases=3) as (writer, reader):
-        frames, held = [], {}
-        for number in range(1, 40):
-            writer.send({"x": some(number)}, 0)
-            if number % 3:
-                held[number] = reader.recv(0)["x"]
-            else:
-                frames.append((number, reader.next(0)))
-            if len(frames) == 2:
-                old, frame = frames.pop(number % 2)
-                assert is_some(frame["x"], old)
-                frame.release()
-            if len(held) == 3:
-                old = sorted(held)[number % 3]
-                assert is_some(held.pop(old), old)
-        assert all(is_some(got, number) for number, got in held.items())
-        assert all(is_some(frame["x"], number) for number, frame in frames)
-        for _, frame in frames:
-            frame.release()
-
-
-def test_bytes_between_arrays_arrive():
-    with keeping() as (writer, reader):
-        receiving = Receiving(lambda: [reader.recv(WATCHDOG) for _ in range(60)])
-        for number in range(20):
-            writer.send({"x": some(number)}, WATCHDOG)
-            writer.send_bytes(some(number), WATCHDOG)
-            writer.send([some(-number, 1), "text"], WATCHDOG)
-        for number, (array, raw, nested) in enumerate(zip(*[iter(receiving.finish())] * 3)):
-            assert is_some(array["x"], number) and is_some(np.frombuffer(raw, np.uint64), number)
-            assert is_some(nested[0], -number, 1) and nested[1] == "text"

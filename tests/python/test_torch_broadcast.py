@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast.torch among the ranks of gloo groups; test_all_dropins.py has what all drop-ins promise."""
 
-import contextlib
 import hashlib
-import os
 from typing import Any, Dict
 
 import needs
@@ -16,6 +14,7 @@ import _dist
 import torch
 import torch.distributed as dist
 from _dist import check_usable, on_ranks, text_of
+from peers import in_a_fork
 from values import assert_same
 
 import ringcast
@@ -186,11 +185,5 @@ def test_closing_frees_the_rings_of_that_group_and_the_next_use_makes_new_ones()
 @on_ranks(2)
 def test_in_a_forked_child_the_rings_are_refused_and_the_parents_go_on() -> None:
     check_usable()
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):
-            text_of(ringcast.ForkedError, lambda: rt.broadcast_object(1))
-            os._exit(42)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    in_a_fork(lambda: text_of(ringcast.ForkedError, lambda: rt.broadcast_object(1)))
     check_usable()

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import values
 from hypothesis import given, settings
+from looks import resident
 from needs import needs_torch, torch
-from peers import WATCHDOG, still_works
+from peers import WATCHDOG, in_a_fork, still_works
 from test_hostile_frames import INT64, NUMPY, TENSOR, VALUE, entry, frame_of, send_frame
 
 import ringcast
@@ -41,11 +42,6 @@ def is_in_a_ring(array):
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
-
-
-def resident():
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
 
 
 def fill(writer):
@@ -308,7 +304,7 @@ def test_in_a_forked_child_the_arrays_are_there_and_the_frame_is_the_parents(pai
             ringcast.Reader.view(other, 0)
 
     with ringcast.Reader(writer.handle) as other:
-        assert exit_status(child) == 0
+        in_a_fork(child)
         assert len(writer.peers()) == 2
     with view as obj:
         assert obj.sum() == 499500 and reader.lag > 0

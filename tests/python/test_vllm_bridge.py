@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 import pytest
-from peers import WATCHDOG, Peer
+from peers import WATCHDOG, Peer, in_a_fork
 from receiving import Receiving
 
 import ringcast
@@ -430,23 +430,9 @@ def test_what_is_dropped_ends_its_threads():
 def test_a_forked_child_leaves_its_parents_leg_alone(legs):
     leg = legs()
     reader = leg.downlink()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        with contextlib.suppress(BaseException):
-            leg.uplink.close()
-            leg.downlinks[0].close()
-            code = 0
-        os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    in_a_fork(lambda: (leg.uplink.close(), leg.downlinks[0].close()))
     leg.writer.send("still")
     assert reader.recv(WATCHDOG) == "still"
-
-
-def test_without_pyzmq_it_is_said_what_to_install():
-    script = "import sys; sys.modules['zmq'] = None; import ringcast.vllm.zmq_hub"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert result.stderr.splitlines()[-1].endswith("needs pyzmq: pip install pyzmq")
 
 
 EXITS = """

@@ -9,7 +9,7 @@ import signal
 import threading
 
 import pytest
-from peers import WATCHDOG, Peer
+from peers import WATCHDOG, Peer, in_a_fork
 from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
@@ -262,18 +262,15 @@ def test_a_writer_whose_process_ends_has_left(peer):
 def test_a_child_leaves_its_parents_queue_alone():
     writer, (reader,) = make()
     writer.wait_until_ready()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        with contextlib.suppress(BaseException):
-            try:
-                writer.enqueue("from the child")
-            except ringcast.ForkedError:
-                status = 0
-            del writer, reader
-            gc.collect()
-        os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def child():
+        nonlocal writer, reader
+        with pytest.raises(ringcast.ForkedError):
+            writer.enqueue("from the child")
+        del writer, reader
+        gc.collect()
+
+    in_a_fork(child)
     assert goes_on(writer, reader)
 
 
