@@ -266,17 +266,18 @@ def steps(raw):
 # ---- From `python -m ringcast.bench` --------------------------------------------------------------------------------
 
 
-def python_table(found, columns, cold=None, rows=dict):
+def python_table(found, columns, cold=None):
     """A row for each case, or the reason why there is none. `cold`: the same measured cold, with the figures of a row
     at the path `cold`."""
     skipped = found.get("skipped") or (cold or {}).get("skipped")
     if skipped:
         return f"Not measured: {skipped}."
-    chilled = rows(cold["cases"]) if cold else {}
-    cases = {name: {**figures, "cold": chilled.get(name)} for name, figures in rows(found["cases"]).items()}
-    text = table_of("case", [(*column, python.number) for column in columns], cases, "`{}`".format)
+    rows, text = found["cases"], ""
     if cold:
-        text += f"\n\nCold: {cold['gap_ms']:.0f} ms before each message, and caches evicted in it."
+        chilled = dropin.rows(cold["cases"])
+        rows = {name: {**figures, "cold": chilled.get(name)} for name, figures in dropin.rows(rows).items()}
+        text = f"\n\nCold: {cold['gap_ms']:.0f} ms before each message, and caches evicted in it."
+    text = table_of("case", [(*column, python.number) for column in columns], rows, "`{}`".format) + text
     return text + "".join(f"\n\n`{name}` is left out: {why}." for name, why in found["left_out"].items())
 
 
@@ -284,30 +285,20 @@ def columns_of(command):
     return [(f"{group} {title}".strip(), path) for title, group, _, path in python.COLUMNS[command]]
 
 
+COLD = [("cold: p50", "cold.p50_us"), ("CPU of a reader", "cold.cpu_reader_us"), ("ratio", "cold.ratio")]
+
+
 def codec(raw):
     return python_table(raw["codec"], columns_of("codec"))
 
 
 def objects(raw):
-    columns = [
-        ("ringcast, us: p50", "ringcast.one_way_p50_us"),
-        ("p99", "ringcast.one_way_p99_us"),
-        ("pickle p50", "pickle.one_way_p50_us"),
-        ("ratio", "ratio.one_way"),
-        ("pickle alone", "pickle_alone.dumps_loads_us"),
-        ("objects/s", "ringcast.objects_per_s"),
-        ("pickle's", "pickle.objects_per_s"),
-        ("GB/s", "ringcast.gb_per_s"),
-        ("cold: p50", "cold.ringcast.one_way_p50_us"),
-        ("pickle p50", "cold.pickle.one_way_p50_us"),
-        ("ratio", "cold.ratio.one_way"),
-    ]
+    columns = [*columns_of("object"), ("GB/s", "gb_per_s"), *COLD]
     return python_table(raw["object"]["hot"], columns, raw["object"]["cold"])
 
 
 def dropins(raw):
-    cold = [("cold: p50", "cold.p50_us"), ("CPU of a reader", "cold.cpu_reader_us"), ("ratio", "cold.ratio")]
-    return python_table(raw["dropin"]["hot"], columns_of("dropin") + cold, raw["dropin"]["cold"], dropin.rows)
+    return python_table(raw["dropin"]["hot"], columns_of("dropin") + COLD, raw["dropin"]["cold"])
 
 
 # ---- From Google Benchmark ------------------------------------------------------------------------------------------

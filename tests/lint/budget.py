@@ -23,7 +23,7 @@ PARTS = {
     "gpu": ("gpu", 4460),
     "extension": ("python/extension", 10830),
     "package": ("python/ringcast", 7560),
-    "measuring": ("tools bench python/ringcast/bench", 6640),
+    "measuring": ("tools bench python/ringcast/bench", 6450),
     "tests": ("tests", 40840),
     "tests of gpu": ("tests", 19280),
 }

@@ -22,7 +22,7 @@ from values import assert_same
 
 import ringcast
 from ringcast.bench import __main__ as command_line
-from ringcast.bench import cases, codec, exchange, harness, report
+from ringcast.bench import cases, codec, dropin, harness, report, ways
 
 pytestmark = pytest.mark.alike
 
@@ -60,35 +60,39 @@ def figures(found):
 
 # ---- The commands ----------------------------------------------------------------------------------------------------
 
-BOTH = {"one_way_p50_us", "one_way_p99_us", "objects_per_s", "bytes", "round_trips"}
-WANTED = {
-    "codec": {"encode_us", "decode_us", "encode_decode_us", "bytes"},
-    "object": BOTH,
-    "tensors": BOTH | {"gb_per_s"},
-}
-
 
 def test_the_codec_is_measured_with_every_case():
-    look_at("codec")
+    found, text = run("codec", "--seconds", 0.001)
+    look_at(found, "codec", text)
+    for name, measured in found["cases"].items():
+        for way in ("ringcast", "pickle"):
+            assert {"encode_us", "decode_us", "encode_decode_us", "bytes"} <= set(measured[way])
+        assert all(value > 0 for value in figures(measured))
+        assert re.search(rf"^{name} .*[0-9]$", text, re.M)
 
 
 def test_every_case_is_measured_between_two_processes(monkeypatch):
-    with exchange.Pair() as pair:  # one for both: that the other process imports torch takes seconds
-        monkeypatch.setattr(exchange, "Pair", lambda plan: contextlib.nullcontext(pair))
-        look_at("object")
-        look_at("tensors")
+    with dropin.all_ranks(2, harness.Plan(), "object") as pair:  # for both: that a process imports torch takes seconds
+        monkeypatch.setattr(dropin, "all_ranks", lambda *_: contextlib.nullcontext(pair))
+        for command in ("object", "tensors"):
+            found, text = run(command, "--seconds", 0.001)
+            found["cases"] = {case["name"]: case for case in found["cases"]}
+            look_at(found, command, text)
+            for name, case in found["cases"].items():
+                assert list(case["ways"]) == ["ringcast", "pickle"]
+                wanted = {"objects_per_s", "gb_per_s"} if name in cases.WITH_TENSORS else {"objects_per_s"}
+                for way, measured in case["ways"].items():
+                    assert wanted == set(measured) - {"p50_us", "p99_us", "cpu_us", "messages"}
+                    assert all(measured[key] > 0 for key in wanted) and 0 < measured["p50_us"] <= measured["p99_us"]
+                    assert re.search(rf"^{name}, 2 ranks: {way} .*[0-9]$", text, re.M)
+                p50 = {way: measured["p50_us"] for way, measured in case["ways"].items()}
+                assert case["ratios"] == {"pickle": p50["ringcast"] / p50["pickle"]}
 
 
-def look_at(command):
-    found, text = run(command, "--seconds", 0.001)
+def look_at(found, command, text):
     wanted = set(cases.WITH_TENSORS if command == "tensors" else cases.CASES)
     left_out = set() if torch else wanted & NEEDS_TORCH
     assert (set(found["cases"]), set(found["left_out"])) == (wanted - left_out, left_out)
-    for name, measured in found["cases"].items():
-        for way in ("ringcast", "pickle"):
-            assert WANTED[command] <= set(measured[way])
-        assert all(value > 0 for value in figures(measured))
-        assert re.search(rf"^{name} .*[0-9]$", text, re.M)
     assert {"cpu", "cores", "python", "numpy", "torch", "ringcast"} <= set(found["machine"])
     assert (found["command"], found["machine"]["ringcast"]) == (command, ringcast.__version__)
     assert max(map(len, text.splitlines())) <= 100
@@ -98,8 +102,8 @@ def look_at(command):
 def test_objects_are_measured_cold(how):
     found, text = run("object", "--case", "metadata", "--seconds", 0.001, "--cold", how, "--gap", "2")
     assert (found["gap_ms"], found["cold"]) == (2, how)
-    (measured,) = found["cases"].values()
-    assert measured["ringcast"]["one_way_p50_us"] > 0 and "objects_per_s" not in measured["ringcast"]
+    (measured,) = found["cases"]
+    assert measured["ways"]["ringcast"]["p50_us"] > 0 and "objects_per_s" not in measured["ways"]["ringcast"]
     assert "a gap of 2 ms before each, " in text
     assert {"65536": "caches cold", "sleep": "all asleep in it"}[how] in text
 
@@ -128,7 +132,7 @@ def test_the_command_line_runs_as_a_module():
         [*command, "--format", "json"], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
-    assert list(json.loads(done.stdout)["cases"]) == ["metadata"]
+    assert [case["name"] for case in json.loads(done.stdout)["cases"]] == ["metadata"]
 
 
 def documented():
@@ -193,24 +197,20 @@ def test_asyncio_prints_what_a_wake_up_costs():
         assert re.search(rf"^{way} +{re.escape(report.number(measured['p50_us']))}", text, re.M)
 
 
-# ---- The other process -----------------------------------------------------------------------------------------------
+# ---- The other processes ---------------------------------------------------------------------------------------------
 
 
-def test_the_death_of_the_other_process_is_told():
-    with exchange.Pair() as pair:
-        process, _ = pair.processes.workers[0]
+def test_each_process_has_a_cpu_of_its_own_and_its_death_is_told():
+    with (
+        pytest.raises(harness.Failed, match="rank 1 has ended"),
+        dropin.all_ranks(2, harness.Plan(), "object") as ranks,
+    ):
+        theirs = [os.sched_getaffinity(process.pid) for process, _ in ranks.workers]
+        assert theirs == [{cpu} for cpu in sorted(CPUS)[:2]] if len(CPUS) > 1 else [CPUS] * 2
+        process, _ = ranks.workers[1]
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        with pytest.raises(harness.Failed, match="the other process has ended"):
-            pair.measure("metadata", cases.metadata(), 0.001)
-
-
-def test_each_process_has_a_cpu_of_its_own():
-    with exchange.Pair() as pair:
-        assert pair.cpus[0] is None or os.sched_getaffinity(0) == {pair.cpus[0]}
-        process, _ = pair.processes.workers[0]
-        theirs = os.sched_getaffinity(process.pid)
-        assert pair.cpus[1] is None or theirs == {pair.cpus[1]} != {pair.cpus[0]}
+        ranks.ask(("take", "metadata", ["ringcast"]))
 
 
 # ---- What is in the figures ------------------------------------------------------------------------------------------
@@ -244,22 +244,24 @@ def test_each_round_of_the_codec_does_its_work(counted, name, what, dumped, load
     assert (Counted.dumped, Counted.loaded) == (dumped, loaded)
 
 
-@pytest.mark.parametrize("rested", [False, True])
-@pytest.mark.parametrize("name", exchange.LOOPS)
-def test_each_round_between_two_does_its_work(counted, name, rested):
-    rests = []
-    rest = (lambda: rests.append(threading.get_ident())) if rested else None
-    mine, theirs = exchange.LOOPS[name]
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("make", [ways.ring, ways.ring_of_pickles])
+def test_each_round_between_two_does_its_work(counted, make, streamed):
+    rests, results = [], []
     with ringcast.Writer(1 << 16) as there, ringcast.Writer(1 << 16) as back:
         with ringcast.Reader(there.handle) as arrives, ringcast.Reader(back.handle) as returns:
-            other = threading.Thread(target=theirs, args=(back, arrives, counted, 5, rest))
+            send, receive = make(ways.Member(0, 2, None, ring=there)), make(ways.Member(1, 2, None, ring=arrives))
+            reads, writes = (dropin.drain, receive, 5), (dropin.pour, send, counted, 5)
+            if not streamed:
+                reads = dropin.receive_all, receive, None, back.send, 5, lambda: rests.append("reader")
+                writes = dropin.send_all, send, [returns.recv], counted, 5, lambda: rests.append("writer")
+            other = threading.Thread(target=lambda loop, *rest: results.append(loop(*rest)), args=reads)
             other.start()
-            result = mine(there, returns, counted, 5, rest)
+            sent = writes[0](*writes[1:])
             other.join()
-    ways = 1 if "stream" in name else 2
-    assert (Counted.dumped, Counted.loaded) == (5 * ways, 5 * ways)
-    assert len(rests) == (10 if rested and ways == 2 else 0)
-    assert result > 0 if ways == 1 else len(result) == 5
+    assert (Counted.dumped, Counted.loaded) == (5, 5)
+    assert results[0] > 0 if streamed else len(results[0]) == len(sent) == 5
+    assert sorted(rests) == ([] if streamed else ["reader"] * 5 + ["writer"] * 5)
 
 
 def test_the_ways_take_turns():

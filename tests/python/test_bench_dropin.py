@@ -18,7 +18,7 @@ from needs import needs_torch, torch
 
 import ringcast
 from ringcast.bench import __main__ as command_line
-from ringcast.bench import cases, dropin, report, ways
+from ringcast.bench import cases, dropin, harness, report, ways
 
 pytestmark = pytest.mark.alike
 
@@ -99,7 +99,10 @@ def test_every_case_is_measured_with_each_number_of_ranks(stub):
 @pytest.mark.skipif(bool(importlib.util.find_spec("vllm")), reason="vLLM is installed here")
 def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(monkeypatch):
     arguments = ("--case", "metadata", "--ranks", "2", "--seconds", "0.001", "--gap", "0.001", "--cold", "sleep")
-    with pytest.raises(dropin.Failed, match="^rank 1 has ended"), dropin.all_ranks(2, None) as ranks:
+    with (
+        pytest.raises(dropin.Failed, match="^rank 1 has ended"),
+        dropin.all_ranks(2, harness.Plan(0.001, sleep=True), "dropin") as ranks,
+    ):
         monkeypatch.setattr(dropin, "all_ranks", lambda *_: contextlib.nullcontext(ranks))
         data = command_line.run(command_line.parser().parse_args(["dropin", *arguments]))
         (case,) = data["cases"]

@@ -8,7 +8,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cases, codec, death, dropin, exchange, harness, report
+from ringcast.bench import cases, codec, death, dropin, harness, report
 
 EXAMPLES = """
 EXAMPLES
@@ -33,13 +33,7 @@ COMMANDS = {
     "asyncio": "waking a reader that sleeps: one that blocks, and one in an event loop",
     "dropin": "what stands in for gloo's, vLLM's and SGLang's broadcasts, beside them, with 2 and 4 ranks",
 }
-CASES = {
-    "codec": list(cases.CASES),
-    "object": list(cases.CASES),
-    "tensors": cases.WITH_TENSORS,
-    "dropin": list(dropin.CASES),
-}
-BETWEEN = ("object", "tensors", "dropin")  # commands with a rest between two messages
+CASES = {"codec": list(cases.CASES), **{command: list(of) for command, of in dropin.COMMANDS.items()}}
 
 
 # ---- Options ---------------------------------------------------------------------------------------------------------
@@ -93,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
         only = f"only this one; may be repeated. {', '.join(CASES[command])}"
         add("--case", action="append", dest="cases", metavar="NAME", choices=CASES[command], help=only)
         add("--seconds", type=SECONDS, default=2.0, metavar="S", help="for each case; default: 2")
-        if command in BETWEEN:
+        if command in dropin.COMMANDS:
             before = "milliseconds before each message; default: 0"
             add("--gap", type=MILLISECONDS, default=0.0, metavar="MS", help=before)
             add("--cold", nargs="?", const="evict", type=coldness, metavar="HOW", help=COLD)
@@ -107,42 +101,25 @@ def parser() -> argparse.ArgumentParser:
 # ---- Measuring -------------------------------------------------------------------------------------------------------
 
 
-def measure(options: argparse.Namespace, one: Callable[[str, Any, float], Dict[str, Any]]) -> Dict[str, Any]:
-    """The figures of each case, and why some are left out."""
-    found: Dict[str, Any] = {"cases": {}, "left_out": {}}
-    for name in options.cases or CASES[options.command]:
-        try:
-            value = cases.CASES[name]()
-        except cases.LeftOut as why:
-            found["left_out"][name] = str(why)
-            continue
-        report.say(f"{options.command} {name}")
-        found["cases"][name] = one(name, value, options.seconds)
-    if not found["cases"]:
-        sys.exit("ringcast.bench: nothing was measured: " + "; ".join(f"{k} {v}" for k, v in found["left_out"].items()))
-    return found
-
-
 def run(options: argparse.Namespace) -> Dict[str, Any]:
-    facts = {"command": options.command, "machine": report.machine()}
-    if options.command == "asyncio":
+    command = options.command
+    facts = {"command": command, "machine": report.machine()}
+    if command == "asyncio":
         try:
             wakeup = importlib.import_module("ringcast.bench.wakeup")
         except ModuleNotFoundError as error:
             sys.exit(f"ringcast.bench: asyncio can't be measured by this installation: {error}")
         return {**facts, "rounds": options.rounds, **wakeup.run(options.rounds)}
-    if options.command == "death":
+    if command == "death":
         return {**facts, "rounds": options.rounds, **death.run(options.rounds)}
     facts.update(seconds_per_case=options.seconds, garbage_collector="on")
-    if options.command == "codec":
-        return {**facts, **measure(options, lambda name, value, seconds: codec.measure(value, seconds))}
-    sizes = sorted(set(getattr(options, "ranks", None) or dropin.RANKS))
-    plan = harness.plan(options.cold, options.gap / 1e3, max(sizes) if options.command == "dropin" else 2)
+    chosen = options.cases or CASES[command]
+    if command == "codec":
+        return {**facts, **codec.run_all(chosen, options.seconds)}
+    sizes = (2,) if command != "dropin" else sorted(set(options.ranks or dropin.RANKS))
+    plan = harness.plan(options.cold, options.gap / 1e3, max(sizes))
     facts.update(gap_ms=plan.gap * 1e3, cold=options.cold)
-    if options.command == "dropin":
-        return {**facts, **dropin.run(options.cases or CASES["dropin"], sizes, options.seconds, plan, options.vllm)}
-    with exchange.Pair(plan) as pair:
-        return {**facts, "processes": pair.facts(), **measure(options, pair.measure)}
+    return {**facts, **dropin.run(command, chosen, sizes, options.seconds, plan, getattr(options, "vllm", None))}
 
 
 # ---- Text ------------------------------------------------------------------------------------------------------------
@@ -158,20 +135,13 @@ def note(found: Dict[str, Any]) -> str:
         return f"From send() until a sleeping receiver has the value, a message every {found['gap_us'] / 1e3:g} ms."
     how = {None: "", "evict": ", caches evicted", "sleep": ", all asleep in it"}.get(found["cold"], ", caches cold")
     rest = f"\nWith a gap of {found['gap_ms']:g} ms before each{how}." if found["gap_ms"] else ""
-    if found["command"] == "dropin":
-        return "From the call at the source until the last has it; ratio: of p50, ringcast's to this one's." + rest
-    processes = found["processes"]
-    pinned = "a CPU each" if None not in processes["cpus"] else "one CPU for both"
-    spin = f"waits spin for {processes['spin_s'] * 1e3:.0f} ms" if processes["spin_s"] else "waits spin by default"
-    ratios = "\nRatio: of p50, to pickle's" + (", then to pickle alone" if found["command"] == "object" else "")
-    size = processes["ring_bytes"] >> 20
-    return f"One way between two processes, {pinned}, {spin}; a ring of {size} MiB.{ratios}.{rest}"
+    return "From the call at the source until the last has it; ratio: of p50, ringcast's to this one's." + rest
 
 
 def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
     if options.format == "json":
         return json.dumps(found, indent=1)
-    if options.command == "dropin":
+    if options.command in dropin.COMMANDS:
         found = {**found, "cases": dropin.rows(found["cases"])}
     return report.text(found, report.COLUMNS[options.command], note(found))
 
@@ -180,7 +150,7 @@ def main(arguments: Optional[List[str]] = None) -> None:
     options = parser().parse_args(arguments)
     try:
         found = run(options)
-    except (ringcast.Error, harness.Failed) as error:
+    except (ringcast.Error, cases.LeftOut, harness.Failed) as error:
         sys.exit(f"ringcast.bench: {error}")
     print(shown(options, found))
 

@@ -8,7 +8,7 @@ The classes are at the top level of this module, where a reader finds them by na
 import dataclasses
 import enum
 import random
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -193,6 +193,19 @@ CASES: Dict[str, Callable[[], Any]] = {
     "features-numpy": array_features,
 }
 WITH_TENSORS = ["tensor-dict", "tensor-dict-numpy", "features", "features-numpy"]
+
+
+def there(names: Sequence[str]) -> Tuple[List[str], Dict[str, str]]:
+    """Those of the cases that can be made here, and why the others are left out."""
+    left_out = {}
+    for name in names:
+        try:
+            CASES[name]()
+        except LeftOut as why:
+            left_out[name] = str(why)
+    if len(left_out) == len(names):
+        raise LeftOut("nothing was measured: " + "; ".join(f"{name} {why}" for name, why in left_out.items()))
+    return [name for name in names if name not in left_out], left_out
 
 
 def tensor_bytes(value: Any) -> int:

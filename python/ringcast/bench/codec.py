@@ -7,9 +7,10 @@ import pickle
 import statistics
 import timeit
 from functools import partial
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Sequence
 
 import ringcast
+from ringcast.bench import cases, report
 from ringcast.bench.harness import in_turns
 
 # timeit compiles the statement into its loop: one more call for each round would be a good part of the figures.
@@ -44,3 +45,13 @@ def measure(value: Any, seconds: float) -> Dict[str, Any]:
     found["pickle"]["bytes"] = len(pickle.dumps(value, 5))
     found["turns"] = len(turns["encode_us ringcast"])
     return found
+
+
+def run_all(chosen: Sequence[str], seconds: float) -> Dict[str, Any]:
+    """The figures of each case, and why some are left out."""
+    there, left_out = cases.there(chosen)
+    found = {}
+    for name in there:
+        report.say(f"codec {name}")
+        found[name] = measure(cases.CASES[name](), seconds)
+    return {"cases": found, "left_out": left_out}

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drop-ins beside gloo's, vLLM's and SGLang's own broadcasts: from the call on rank 0 to the moment when the last
-of the other ranks has the object, by the clock that the processes of a machine share.
+"""From process to process: the drop-ins beside gloo's, vLLM's and SGLang's own broadcasts, and objects by a ring beside
+pickle 5 by the same ring. One way is from the call on rank 0 to the moment when the last of the other ranks has the
+object, by the clock that the processes of a machine share.
 
 One message at a time. Each receiver drops the object, then answers on a ring of its own; when all have answered, and
 the gap that --gap asks for is over (ringcast.bench.harness), rank 0 sends the next message. That is the same for all
 ways, and in no figure but the CPU time, which is that of a process with all its threads. Waits spin and sleep as each
-way's defaults say. All ranks run from the start; a smaller group is made of some ranks, and the other ranks sleep.
+way's defaults say; those of the ring of objects spin for SPIN_OF_OBJECTS seconds before they sleep.
 
 Each rank has a CPU of its own where there are enough. Kernels of virtual machines may pack processes that sleep most of
 the time onto one CPU, on which a receiver can run only when the source sleeps; and which processes are packed changes
 from second to second.
+
+A stream of objects is sent without answers, and counted where the objects arrive, from the first to the last.
 """
 
 import contextlib
@@ -33,6 +36,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 # so that no receiver waits for a sleeping source; not longer, since on a busy machine a spinning source keeps a
 # receiver from the CPU.
 SPIN = 100e-6
+SPIN_OF_OBJECTS = 0.01  # of the ring of objects, where each rank has a CPU: far longer than most answers take
 
 
 class Case(NamedTuple):
@@ -40,6 +44,7 @@ class Case(NamedTuple):
     ways: Dict[str, ways.Way]
     ratios: Dict[str, str]  # name of another way: ringcast's way to compare it with
     use: Optional[Callable[[Any], Any]] = None  # run by each receiver before the object counts as had
+    stream: bool = False  # measured too
 
 
 def read_tensors(value: Dict[str, Any]) -> float:
@@ -62,6 +67,10 @@ CASES: Dict[str, Case] = {
     "features-read": Case(cases.CASES["features"], GROUPS, TO_GROUPS, read_tensors),
     "pyobj": Case(lambda: [cases.metadata()], PYOBJS, {"sglang": "ringcast"}),
 }
+RINGS: Dict[str, ways.Way] = {"ringcast": ways.ring, "pickle": ways.ring_of_pickles}
+BY_RING = {name: Case(value, RINGS, {"pickle": "ringcast"}, stream=True) for name, value in cases.CASES.items()}
+# What each command measures.
+COMMANDS = {"dropin": CASES, "object": BY_RING, "tensors": {name: BY_RING[name] for name in cases.WITH_TENSORS}}
 
 
 def same(one: Any, other: Any) -> bool:
@@ -133,106 +142,105 @@ def await_among_many(reader: ringcast.Reader) -> Any:
             os.sched_yield()
 
 
-class Team:
-    """This rank's part in the group of the first `ranks` ones."""
+def pour(send: ways.Call, value: Any, rounds: int) -> float:
+    for _ in range(rounds):
+        send(value)
+    return 0.0
 
-    def __init__(self, me: ways.Member) -> None:
-        import torch.distributed as dist
 
-        self.me = me
-        self.calls: Dict[Any, ways.Call] = {}
-        self.oversubscribed = me.ranks > len(CPUS)
-        self.writer = ringcast.Writer(1 << 16) if me.rank else None
-        handles: List[Any] = [None] * me.ranks
-        dist.all_gather_object(handles, self.writer.handle if self.writer else None, me.group)
-        self.readers = [] if me.rank else [ringcast.Reader(handle, spin=SPIN) for handle in handles[1:]]
-        if self.writer:
-            self.writer.wait_readers(1, LIMIT)
-
-    def run(
-        self, call: ways.Call, case: Case, value: Any, rounds: int, rest: Optional[Callable[[], None]]
-    ) -> Tuple[List[int], float]:
-        """The time of each send, or arrival, and the CPU's microseconds for a message, a rest included."""
-        start = time.process_time()
-        if self.writer:
-            times = receive_all(call, case.use, self.writer.send, rounds, rest)
-        else:
-            times = send_all(call, [self.answer(reader) for reader in self.readers], value, rounds, rest)
-        return times, (time.process_time() - start) * 1e6 / rounds
-
-    def answer(self, reader: ringcast.Reader) -> Callable[[], Any]:
-        return functools.partial(await_among_many, reader) if self.oversubscribed else reader.recv
-
-    def is_true(self, call: ways.Call, value: Any) -> bool:
-        if self.me.rank:
-            return same(call(), value)
-        call(value)
-        return True
+def drain(receive: ways.Call, rounds: int) -> float:
+    """Objects a second."""
+    receive()
+    start = time.perf_counter()
+    for _ in range(rounds - 1):
+        receive()
+    return (rounds - 1) / (time.perf_counter() - start)
 
 
 class Rank:
-    """A rank: the pipe names the methods."""
+    """A rank: the pipe names the methods. Each rank has a ring to the others: rank 0 for objects, the others for
+    answers."""
 
-    def __init__(self, rank: int, most: int, store: str, vllm: Optional[str]) -> None:
+    def __init__(self, rank: int, ranks: int, store: str, command: str, vllm: Optional[str]) -> None:
+        self.rank, self.cases = rank, COMMANDS[command]
+        self.oversubscribed = ranks > len(CPUS)
+        os.sched_setaffinity(0, CPUS if self.oversubscribed else {CPUS[rank]})
+        self.spin = None if self.oversubscribed else SPIN_OF_OBJECTS
+        self.writer = ringcast.Writer(1 << 16) if rank else ringcast.Writer(spin=self.spin)
+        self.member = ways.Member(rank, ranks, self.join(ranks, store) if command == "dropin" else None, vllm)
+        self.calls: Dict[Any, ways.Call] = {}
+        self.rest: Optional[Callable[[], None]] = None
+
+    def join(self, ranks: int, store: str) -> Any:
         import torch
         import torch.distributed as dist
 
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.set_num_threads(1)
         limit = datetime.timedelta(seconds=LIMIT)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=most, timeout=limit)
-        self.rank, self.vllm = rank, vllm
-        self.teams: Dict[int, Team] = {}
-        self.name, self.value = "", None
-        self.rest: Optional[Callable[[], None]] = None
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=self.rank, world_size=ranks, timeout=limit)
+        return dist.group.WORLD
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, handles: List[str], plan: Plan) -> None:
+        if self.rank:
+            self.member = self.member._replace(ring=ringcast.Reader(handles[0], spin=self.spin))
+        else:
+            self.member = self.member._replace(ring=self.writer)
+            self.answers = [self.answer(ringcast.Reader(handle, spin=SPIN)) for handle in handles[1:]]
+        self.writer.wait_readers(1 if self.rank else len(handles) - 1, LIMIT)
         self.rest = rest_of(plan, source=self.rank == 0)
+
+    def answer(self, reader: ringcast.Reader) -> Callable[[], Any]:
+        return functools.partial(await_among_many, reader) if self.oversubscribed else reader.recv
 
     def look(self) -> Optional[str]:
         """Why vLLM's queue is left out."""
         try:
-            ways.vllm_class(self.vllm)
+            ways.vllm_class(self.member.vllm)
         except cases.LeftOut as why:
             return str(why)
         return None
 
-    def form(self, ranks: int) -> None:
-        import torch.distributed as dist
-
-        group = dist.new_group(list(range(ranks)))
-        if self.rank < ranks:
-            self.teams[ranks] = Team(ways.Member(self.rank, ranks, group, self.vllm))
-
-    def take(self, name: str, ranks: int, chosen: List[str]) -> bool:
+    def take(self, name: str, chosen: List[str]) -> bool:
         """Prepares a case; returns whether the value arrives unchanged by each of the ways."""
-        if self.name != name:
-            self.name, self.value = name, CASES[name].value()
-        os.sched_setaffinity(0, {CPUS[self.rank]} if ranks <= len(CPUS) else CPUS)
-        team, true = self.teams[ranks], True
+        self.case, true = self.cases[name], True
+        self.value = self.case.value()
         for way in chosen:
-            make = CASES[name].ways[way]
-            if make not in team.calls:
-                team.calls[make] = make(team.me)
-            true = team.is_true(team.calls[make], self.value) and true
+            make = self.case.ways[way]
+            if make not in self.calls:
+                self.calls[make] = make(self.member)
+            if self.rank:
+                true = same(self.calls[make](), self.value) and true
+            else:
+                self.calls[make](self.value)
         return true
 
-    def run(self, ranks: int, way: str, rounds: int) -> Tuple[List[int], float]:
-        team = self.teams[ranks]
-        case = CASES[self.name]
-        return team.run(team.calls[case.ways[way]], case, self.value, rounds, self.rest)
+    def run(self, way: str, rounds: int) -> Tuple[List[int], float]:
+        """The time of each send, or arrival, and the CPU's microseconds for a message, a rest included."""
+        call = self.calls[self.case.ways[way]]
+        start = time.process_time()
+        if self.rank:
+            times = receive_all(call, self.case.use, self.writer.send, rounds, self.rest)
+        else:
+            times = send_all(call, self.answers, self.value, rounds, self.rest)
+        return times, (time.process_time() - start) * 1e6 / rounds
+
+    def stream(self, way: str, rounds: int) -> float:
+        call = self.calls[self.case.ways[way]]
+        return drain(call, rounds) if self.rank else pour(call, self.value, rounds)
 
     def end(self) -> None:
-        import torch.distributed as dist
+        if self.member.group:
+            import torch.distributed as dist
 
-        self.teams.clear()
-        gc.collect()
-        dist.destroy_process_group()
+            self.calls.clear()
+            gc.collect()
+            dist.destroy_process_group()
 
 
-def serve(rank: int, pipe: Any, most: int, store: str, vllm: Optional[str]) -> None:
-    served = Rank(rank, most, store, vllm)
-    pipe.send(None)
+def serve(rank: int, pipe: Any, ranks: int, store: str, command: str, vllm: Optional[str]) -> None:
+    served = Rank(rank, ranks, store, command, vllm)
+    pipe.send(served.writer.handle)
     with contextlib.suppress(EOFError):
         while True:
             command, *arguments = pipe.recv()
@@ -241,10 +249,10 @@ def serve(rank: int, pipe: Any, most: int, store: str, vllm: Optional[str]) -> N
 
 
 @contextlib.contextmanager
-def all_ranks(most: int, vllm: Optional[str]) -> Iterator[Processes]:
+def all_ranks(count: int, plan: Plan, command: str, vllm: Optional[str] = None) -> Iterator[Processes]:
     with tempfile.TemporaryDirectory() as folder:
-        with Processes(most, serve, most, os.path.join(folder, "store"), vllm) as ranks:
-            ranks.hear()
+        with Processes(count, serve, count, os.path.join(folder, "store"), command, vllm) as ranks:
+            ranks.ask(("prepare", ranks.hear(), plan))
             yield ranks
 
 
@@ -257,20 +265,32 @@ def spans(turn: List[Tuple[List[int], float]]) -> List[int]:
     return [max(ends) - start for start, *ends in zip(begun, *had)]
 
 
-def measure(ranks: Processes, name: str, size: int, chosen: List[str], seconds: float, gap: float) -> Dict[str, Any]:
-    if not all(ranks.ask(("take", name, size, chosen), size)):
-        raise Failed(f"{name}, {size} ranks: what arrived is not what was sent")
+def measure(ranks: Processes, name: str, case: Case, chosen: List[str], seconds: float, gap: float) -> Dict[str, Any]:
+    if not all(ranks.ask(("take", name, chosen))):
+        raise Failed(f"{name}, {ranks.count} ranks: what arrived is not what was sent")
 
-    def way(which: str) -> Callable[[int], Any]:
-        def run(rounds: int) -> Any:
-            more = 1 + rounds // 10  # in the first rounds the caches still hold other data
-            turn = ranks.ask(("run", size, which, rounds + more), size)
-            return spans(turn)[more:], [cpu for _, cpu in turn]
+    def more(rounds: int) -> int:
+        return 1 + rounds // 10  # in the first rounds the caches still hold other data
 
-        return run
+    def way(which: str, rounds: int) -> Any:
+        turn = ranks.ask(("run", which, rounds + more(rounds)))
+        return spans(turn)[more(rounds) :], [cpu for _, cpu in turn]
 
-    turns = in_turns({which: way(which) for which in chosen}, seconds, gap)
-    return {"name": name, "ranks": size, **figures(turns, CASES[name].ratios)}
+    def stream(which: str, rounds: int) -> float:
+        return min(ranks.ask(("stream", which, rounds + more(rounds)))[1:])  # type: ignore[no-any-return]
+
+    turned: Dict[str, Callable[[int], Any]] = {which: functools.partial(way, which) for which in chosen}
+    if case.stream and not gap:  # a stream has no gaps
+        turned.update({f"{which} stream": functools.partial(stream, which) for which in chosen})
+    turns = in_turns(turned, seconds, gap)
+    found = figures({which: turns[which] for which in chosen}, case.ratios)
+    for which in chosen:
+        if f"{which} stream" in turns:
+            rate = statistics.median(turns[f"{which} stream"])
+            found["ways"][which]["objects_per_s"] = rate
+            if name in cases.WITH_TENSORS:
+                found["ways"][which]["gb_per_s"] = rate * cases.tensor_bytes(case.value()) / 1e9
+    return {"name": name, "ranks": ranks.count, **found}
 
 
 def figures(turns: Dict[str, List[Tuple[List[int], List[float]]]], ratios: Dict[str, str]) -> Dict[str, Any]:
@@ -292,36 +312,38 @@ def figures(turns: Dict[str, List[Tuple[List[int], List[float]]]], ratios: Dict[
     }
 
 
-def run(
-    chosen: Sequence[str],
-    sizes: Sequence[int],
-    seconds: float,
-    plan: Plan = Plan(),
-    vllm: Optional[str] = None,
-) -> Dict[str, Any]:
-    """The figures of each case with each number of ranks, and the reason if vLLM's queue is left out."""
+def check(vllm: Optional[str]) -> Optional[str]:
+    """The folder with vLLM's source."""
     if util.find_spec("torch") is None:
         raise Failed("dropin needs torch, which is not installed here: pip install torch")
     if vllm is not None:
         vllm = os.path.abspath(vllm)
         if not os.path.isfile(os.path.join(vllm, *ways.VLLM_QUEUE.split(".")) + ".py"):
             raise Failed(f"--vllm takes the folder of an unpacked vLLM, with vllm/ in it, and {vllm!r} is none")
-    found: Dict[str, Any] = {"cases": [], "left_out": {}}
-    with all_ranks(max(sizes), vllm) as ranks:
-        its = [way for way in ("vllm", "vllm-group") if any(way in CASES[name].ways for name in chosen)]
-        if its:
-            report.say("dropin: looking for vLLM's queue")
-            why = [reason for reason in ranks.ask(("look",)) if reason]
-            found["left_out"] = dict.fromkeys(its, why[0]) if why else {}
-        ranks.ask(("prepare", plan))
-        for size in sizes:
-            ranks.ask(("form", size))
-        for name in chosen:
-            there = [way for way in CASES[name].ways if way not in found["left_out"]]
-            for size in sizes:
-                report.say(f"dropin {name}, {size} ranks")
-                found["cases"].append(measure(ranks, name, size, there, seconds, plan.gap))
-    return found
+    return vllm
+
+
+def run(
+    command: str, chosen: Sequence[str], sizes: Sequence[int], seconds: float, plan: Plan, vllm: Optional[str] = None
+) -> Dict[str, Any]:
+    """The figures of each case with each number of ranks, and the reasons why some are left out."""
+    vllm = check(vllm) if command == "dropin" else None
+    found: List[Dict[str, Any]] = []
+    there, left_out = cases.there(chosen) if command != "dropin" else (chosen, {})
+    for size in sizes:
+        with all_ranks(size, plan, command, vllm) as ranks:
+            its = [way for way in ("vllm", "vllm-group") if any(way in COMMANDS[command][name].ways for name in there)]
+            if its:
+                report.say("dropin: looking for vLLM's queue")
+                why = [reason for reason in ranks.ask(("look",)) if reason]
+                left_out = dict.fromkeys(its, why[0]) if why else {}
+            for name in there:
+                report.say(f"{command} {name}, {size} ranks")
+                case = COMMANDS[command][name]
+                ways_there = [way for way in case.ways if way not in left_out]
+                found.append(measure(ranks, name, case, ways_there, seconds, plan.gap))
+    found.sort(key=lambda each: chosen.index(each["name"]))
+    return {"cases": found, "left_out": left_out}
 
 
 def rows(found: Sequence[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:

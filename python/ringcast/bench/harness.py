@@ -155,17 +155,17 @@ class Processes:
             process.close()
         self.workers.clear()
 
-    def tell(self, message: Any, ranks: Optional[int] = None) -> None:
-        for rank, (_, pipe) in enumerate(self.workers[:ranks]):
+    def tell(self, message: Any) -> None:
+        for rank, (_, pipe) in enumerate(self.workers):
             try:
                 pipe.send(message)
             except OSError:
                 raise self.ended(rank) from None
 
-    def hear(self, ranks: Optional[int] = None, without: int = -1) -> List[Any]:
-        """One answer of each of the first `ranks` processes; None of the process `without`."""
-        answers: List[Any] = [None] * len(self.workers[:ranks])
-        waiting: Dict[Any, int] = {pipe: rank for rank, (_, pipe) in enumerate(self.workers[:ranks]) if rank != without}
+    def hear(self, without: int = -1) -> List[Any]:
+        """One answer of each process; None of the process `without`."""
+        answers: List[Any] = [None] * self.count
+        waiting: Dict[Any, int] = {pipe: rank for rank, (_, pipe) in enumerate(self.workers) if rank != without}
         while waiting:
             ready: List[Any] = multiprocessing.connection.wait(list(waiting), LIMIT)
             if not ready:
@@ -178,10 +178,9 @@ class Processes:
                     raise self.ended(rank) from None
         return answers
 
-    def ask(self, message: Any, ranks: Optional[int] = None) -> List[Any]:
-        self.tell(message, ranks)
-        return self.hear(ranks)
+    def ask(self, message: Any) -> List[Any]:
+        self.tell(message)
+        return self.hear()
 
     def ended(self, rank: int) -> Failed:
-        which = f"rank {rank}" if self.count > 1 else "the other process"
-        return Failed(f"{which} has ended; the process may have said why above")
+        return Failed(f"rank {rank} has ended; the process may have said why above")

@@ -86,11 +86,11 @@ def figure_of(figures: Any, path: str) -> Any:
 
 
 ONE_WAY: List[Column] = [
-    ("p50", "ringcast, us", 9, "ringcast.one_way_p50_us"),
-    ("p99", "", 9, "ringcast.one_way_p99_us"),
-    ("p50", "pickle, us", 9, "pickle.one_way_p50_us"),
-    ("p99", "", 9, "pickle.one_way_p99_us"),
-    ("ratio", "", 6, "ratio.one_way"),
+    ("p50", "one way, us", 11, "p50_us"),
+    ("p99", "", 9, "p99_us"),
+    ("source", "CPU, us", 11, "cpu_source_us"),
+    ("a reader", "", 10, "cpu_reader_us"),
+    ("ratio", "", 9, "ratio"),
 ]
 COLUMNS: Dict[str, List[Column]] = {
     "codec": [
@@ -104,25 +104,9 @@ COLUMNS: Dict[str, List[Column]] = {
         ("ringcast", "bytes", 11, "ringcast.bytes"),
         ("pickle", "", 11, "pickle.bytes"),
     ],
-    "object": [
-        *ONE_WAY,
-        ("alone, us", "pickle", 11, "pickle_alone.dumps_loads_us"),
-        ("ratio", "", 6, "ratio.to_pickle_alone"),
-        ("ringcast", "objects/s", 11, "ringcast.objects_per_s"),
-        ("pickle", "", 10, "pickle.objects_per_s"),
-    ],
-    "tensors": [
-        *ONE_WAY,
-        ("ringcast", "GB/s", 10, "ringcast.gb_per_s"),
-        ("pickle", "", 8, "pickle.gb_per_s"),
-    ],
-    "dropin": [
-        ("p50", "one way, us", 11, "p50_us"),
-        ("p99", "", 9, "p99_us"),
-        ("source", "CPU, us", 11, "cpu_source_us"),
-        ("a reader", "", 10, "cpu_reader_us"),
-        ("ratio", "", 9, "ratio"),
-    ],
+    "object": [*ONE_WAY, ("objects/s", "", 11, "objects_per_s")],
+    "tensors": [*ONE_WAY, ("GB/s", "", 8, "gb_per_s")],
+    "dropin": ONE_WAY,
     "death": [
         ("kills", "", 7, "kills"),
         ("p50", "ms until all others know", 9, "p50_ms"),

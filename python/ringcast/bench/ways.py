@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways from rank 0 to the other ranks that `dropin` measures: ringcast's, and gloo's, vLLM's and SGLang's own.
+"""The ways from rank 0 to the other ranks that are measured: ringcast's, pickle's by a ring, and gloo's, vLLM's and
+SGLang's own.
 
 All ranks of a group make a way at once. Rank 0 gets the function that sends, a call with the object; each other rank
 gets the function that receives, a call that returns the object.
@@ -23,7 +24,8 @@ class Member(NamedTuple):
     rank: int
     ranks: int
     group: Any
-    vllm: Optional[str]  # a folder with vLLM's source
+    vllm: Optional[str] = None  # a folder with vLLM's source
+    ring: Any = None  # the Writer, or a Reader, of a ring from rank 0 to the others
 
 
 Way = Callable[[Member], Call]
@@ -34,6 +36,22 @@ def needs(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise LeftOut(f"needs {module.partition('.')[0]}, which can't be imported here: {error}") from None
+
+
+# ---- A ring ----------------------------------------------------------------------------------------------------------
+
+
+def ring(me: Member) -> Call:
+    return me.ring.recv if me.rank else me.ring.send  # type: ignore[no-any-return]
+
+
+def ring_of_pickles(me: Member) -> Call:
+    """In functions: pickle pays for one call of a function more."""
+    if me.rank:
+        recv, loads = me.ring.recv, pickle.loads
+        return lambda: loads(recv())
+    send_bytes, dumps = me.ring.send_bytes, pickle.dumps
+    return lambda value: send_bytes(dumps(value, 5))
 
 
 # ---- gloo ------------------------------------------------------------------------------------------------------------
