@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the ring to the device, through a small pinned buffer of the reader's own. The driver may stage a copy out of
- * ordinary memory behind all work of the stream, without a time limit, and a reader can't pin its mapping of the ring:
- * to register read-only memory takes an attribute that data-centre cards lack. (A private mapping of the ring can be
- * registered with default flags; but the driver then pins copies of its pages, which do not follow the ring.)
+ * From the ring to the device, through a small pinned buffer of the reader. The driver may stage a copy out of ordinary
+ * memory behind all work of the stream, without a time limit, and the reader can't pin the mapping of the ring: the
+ * registration of read-only memory takes an attribute that data-centre cards lack. (A private mapping of the ring can
+ * be registered with default flags; but then the driver pins copies of the pages, which do not follow the ring.)
  *
  * So the host copies the frame's bytes into a chunk of the buffer, the stream copies them from there to the device, and
  * an event behind that copy says when the chunk is free again. When the call returns, the frame's bytes have left the
  * ring: the caller may release the frame.
  *
  * A chunk serves one take at a time, because only then do all copies out of the chunk lie in one stream, where the
- * event behind the last copy covers the others too. The stream's handle is not enough to tell streams apart: a new
- * stream may get the handle of a destroyed one.
+ * event behind the last copy covers the earlier copies too. A stream's handle does not identify the stream: a new
+ * stream may get the handle of a destroyed stream.
  *
- * If the device has yet to read all chunks, the call waits. It asks the driver for the event between short sleeps, and
- * a timeout or a signal ends the wait. The bytes that are enqueued by then stay enqueued: `take->copied` counts them.
+ * If the device has yet to read all chunks, the call waits. The call queries the event between short sleeps, and a
+ * timeout or a signal ends the wait. The bytes that are enqueued by then stay enqueued: `take->copied` counts the
+ * bytes.
  *
- * A buffer that a stream may still read is not freed. A reader that closes leaves the buffer to the worker, and waits a
- * second for that.
+ * A buffer that a stream may still read is not freed. A closing reader leaves the buffer to the worker, and waits for a
+ * second.
  *
- * Without pinned memory the call waits until the stream is idle, copies out of the ring itself, and
- * waits for that copy.
+ * Without pinned memory the call waits until the stream is idle, copies out of the ring itself, and waits for the copy.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -33,14 +33,14 @@
 
 #define CHUNKS      16u
 #define CHUNK_BYTES ((uint64_t)512 << 10)
-#define SPIN_NS     50000 /* how long the host only asks, before the host sleeps between two questions */
+#define SPIN_NS     50000 /* how long the host polls, before the host sleeps between two queries */
 #define PAUSE_NS    20000
 
 struct chunk {
-  rc_cu_event event; /* behind the last copy out of it */
-  uint64_t take;     /* 1 + the position of the frame whose bytes it holds; 0: none yet */
+  rc_cu_event event; /* behind the last copy out of the chunk */
+  uint64_t take;     /* 1 + the position of the frame whose bytes the chunk holds; 0: no frame yet */
   uint64_t used;     /* bytes */
-  bool is_read;      /* a stream was told to read it, and no query has said yet that the stream has done so */
+  bool is_read;      /* a stream may still read the chunk: no query has found the event done */
 };
 
 struct rc_bounce {
@@ -72,7 +72,7 @@ static rc_cu_result allocate(struct rc_bounce *bounce) {
   return result;
 }
 
-/* The context is current. NULL: there is no such memory here. */
+/* The context is current. NULL: no pinned memory is available. */
 static struct rc_bounce *make(const ringcast_gpu_reader *gpu) {
   if (rc_feature_disabled("cuda_register")) return NULL;
   struct rc_bounce *bounce = calloc(1, sizeof *bounce);
@@ -96,7 +96,7 @@ static bool is_read_still(struct rc_bounce *bounce) {
   return false;
 }
 
-/* By the worker. Of a device that is lost, no stream reads the buffer any more. */
+/* Called by the worker. No stream of a lost device reads the buffer any more. */
 static bool try_to_free(struct rc_job *job) {
   struct rc_bounce *bounce = RC_CONTAINER_OF(job, struct rc_bounce, job);
   struct rc_cuda_entry entry;
@@ -112,7 +112,7 @@ static bool try_to_free(struct rc_job *job) {
 
 static void free_job(struct rc_job *job) { free(RC_CONTAINER_OF(job, struct rc_bounce, job)); }
 
-/* In a forked child the buffer is the parent's. */
+/* In a forked child the parent owns the buffer. */
 void rc_bounce_end(struct rc_bounce *bounce) {
   if (!bounce || bounce->forks != rc_fork_count()) return;
   bounce->job = (struct rc_job){.run = try_to_free, .end = free_job};
@@ -128,14 +128,14 @@ static int64_t end_of(int64_t timeout_ns) {
 
 static int fail_behind(int64_t timeout_ns) {
   return rc_fail_as(timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT,
-                    "the device has not read the earlier bytes of the ring yet, as its stream is behind: copy the "
-                    "rest, from take.copied on, later");
+                    "the stream is behind, and the device has not read the earlier bytes of the ring: copy the rest, "
+                    "from take.copied on, later");
 }
 
-/* Asks for the event, or, where that is NULL, for all that the take's stream is to do. */
+/* Queries the event, or, if `event` is NULL, all work of the take's stream. */
 static int ask(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, rc_cu_event event, rc_cu_result *out) {
   const struct rc_cuda *cuda = gpu->device.cuda;
-  /* Another thread may begin a capture meanwhile: a question about the stream would spoil the capture. */
+  /* Another thread may begin a capture meanwhile: a query of the stream would invalidate the capture. */
   int failed = event ? 0 : rc_device_check_stream(&gpu->device, take->stream);
   if (failed == 0) *out = event ? cuda->event_query(event) : cuda->stream_query(take->stream);
   return failed;
@@ -159,7 +159,7 @@ static int await(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take,
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* The chunk that the take's next bytes go to: with room in it. */
+/* The chunk with room for the take's next bytes. */
 static int claim(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, int64_t until, struct chunk **out) {
   struct rc_bounce *bounce = gpu->bounce;
   uint64_t owner = take->frame.position + 1;
@@ -196,11 +196,11 @@ static int enqueue(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *tak
 static int copy_pageable(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const uint8_t *from, uint64_t bytes,
                          rc_cu_ptr to) {
   const struct rc_cuda *cuda = gpu->device.cuda;
-  int failed =
-      await(gpu, take, NULL, end_of(take->timeout_ns)); /* else the copy itself might wait, and no signal ends that */
+  /* Otherwise the copy itself might wait, and no signal would end the wait. */
+  int failed = await(gpu, take, NULL, end_of(take->timeout_ns));
   if (failed != 0) return failed;
   rc_cu_result result = cuda->copy_htod(to, from, bytes, take->stream);
-  rc_cu_result waited = cuda->stream_synchronize(take->stream); /* also after a failure: some may be under way */
+  rc_cu_result waited = cuda->stream_synchronize(take->stream); /* also after a failure: a part may be under way */
   gpu->syncs++;
   if (result == RC_CU_SUCCESS) result = waited;
   if (result == RC_CU_SUCCESS) take->copied = bytes;

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who reads the pool, as its writer sees it.
+ * The importers of the pool, as the writer sees them.
  *
  *   writer, publishing                            reader, opening (opening.c)
  *   D1  load the ring's slot, `opened` and turn   O1  take the place: owner, a new turn
- *       not opened? then INLINE                   O2  open the pool, try it
- *   D2  store counted: the turn, this position    O3  store-release opened = its owner word   -> D1
- *   D3  copy, write ready, commit the frame       O4  a frame of the pool: load-acquire counted   <- D2
- *                                                     another turn, or from later on? then it is not for us
+ *       not opened? then INLINE                   O2  open the pool, try the pool
+ *   D2  store expected: the turn, this position   O3  store-release opened = owner word   -> D1
+ *   D3  copy, write ready, commit the frame       O4  a frame of the pool: load-acquire expected   <- D2
+ *                                                     a different turn, or a later position? then pass over
  *
- * A frame goes by the pool only if at D1 all readers that are ACTIVE, or JOINING, have opened it: one that joins may
- * stand for long between finding its first frame and being ACTIVE. So what a reader can get without being counted on is
- * what was being published when it claimed its slot. O4 tells it, as the writer stores `counted` before it commits the
- * first frame that counts on it. To pass over such a frame is to have attached a moment later. The turn says who is
- * counted on: between D1 and D2 one reader may leave the place and another take it, which must not take itself for the
- * one that is awaited. (tests/model/device.pml has all this.)
+ * A frame goes by the pool only if at D1 all ACTIVE and JOINING readers have opened the pool: a joining reader may
+ * stand for long between the find of the first frame and the state ACTIVE. So a reader gets at most one frame that does
+ * not expect the reader: the frame that was being published when the reader claimed the slot. O4 detects this frame, as
+ * the writer stores the expected turn and position before the commit of the first frame that expects the reader; a
+ * reader that passes over the frame acts as if attached a moment later. The turn identifies the reader: between D1 and
+ * D2 a reader may leave the place and a different reader take the place, which must not act as the expected reader.
+ * (tests/model/device.pml has the protocol.)
  *
- * A slot may be used again when its own copy is done (`ready`) and all that were counted on when it was sent have read
- * it (`ack`), have left in order (their place is another's, or nobody's: leaving waits for their own streams), or have
- * ended as a process: while it lives, whatever the ring thinks of it, its device may still read. The words are looked
- * at, never waited for.
+ * A slot is free when its own copies are done (`ready`) and each importer that the frame expects has read the extent
+ * (`ack`), has left in order (the place has a different owner or none: a reader's leave waits for the reader's
+ * streams), or has ended as a process: while the process lives, the process's device may still read, whatever the state
+ * of the reader in the ring. The writer loads the semaphores, and never waits for a semaphore.
  */
 #include "gpu/writer.h"
 
@@ -30,7 +31,7 @@
 #include "gpu/point.h"
 #include "shm/wait.h"
 
-#define ASK_NS ((int64_t)1000 * 1000) /* between two times that /proc is asked about the dead: it takes 10 us each */
+#define ASK_NS ((int64_t)1000 * 1000) /* between two checks in /proc which importers have died: 10 us each */
 
 static struct rc_gpu_consumer *consumer_at(const ringcast_gpu_writer *gpu, uint32_t index) {
   return &rc_gpu_control(&gpu->exported->segment)->consumers[index];
@@ -45,11 +46,11 @@ static void count_on(ringcast_gpu_writer *gpu, uint32_t index, uint64_t owner, u
   RC_POINT(COUNTED);
 }
 
-/* The turn of who has opened the pool as `owner`; 0: nobody has. The turn lies between two looks at who it is: else it
- * may be that of the next one, who has taken the place meanwhile. */
+/* The turn of the importer that has opened the pool as `owner`; 0: not opened. The turn is loaded between two loads of
+ * `opened`, as the next reader may take the place meanwhile. */
 static uint32_t opened_turn(struct rc_gpu_consumer *place, uint64_t owner) {
   if (rc_load_acquire(&place->opened) != owner) return 0;     /* D1 <- O3 */
-  uint32_t turn = rc_load_acquire(&place->turn);              /* <- O1: before it, the one before was no longer there */
+  uint32_t turn = rc_load_acquire(&place->turn);              /* <- O1: the earlier importer has left by then */
   return rc_load_relaxed(&place->opened) == owner ? turn : 0; /* relaxed: the acquire above */
 }
 
@@ -68,20 +69,19 @@ enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *read
     }
     *reader = i;
     *pid = (int32_t)rc_owner_pid(owner);
-    *reason = rc_load_relaxed(&consumer->reason); /* relaxed: to look at */
+    *reason = rc_load_relaxed(&consumer->reason); /* relaxed: for the error text only */
     return rc_load_acquire(&consumer->refused) == owner ? RINGCAST_GPU_WAY_REFUSED : RINGCAST_GPU_WAY_WAITING;
   }
   return RINGCAST_GPU_WAY_POOL;
 }
 
-/* What a reader has noted of its failure. The system's words for some of these speak of something else. It is a peer's:
- * it may be any number. */
+/* The text of a reader's reason. The peer may have stored any number. strerror's text of some codes would mislead. */
 static const char *words_of(int32_t reason) {
   if (reason > 0) return rc_cuda_name(reason);
-  if (reason == -EAGAIN) return "its device is busy; it is tried again";
-  if (reason == -ENOMEM) return "it has no memory for it, or no thread; it is tried again";
-  if (reason == -ETIMEDOUT) return "its streams are not woken by the host's store";
-  return reason < 0 && reason > -4096 ? strerror(-reason) : "it does not say why";
+  if (reason == -EAGAIN) return "the reader's device is busy; the reader tries again";
+  if (reason == -ENOMEM) return "the reader's process has no memory or no thread left; the reader tries again";
+  if (reason == -ETIMEDOUT) return "the reader's streams are not woken by the host's store";
+  return reason < 0 && reason > -4096 ? strerror(-reason) : "the reader gives no reason";
 }
 
 void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
@@ -95,14 +95,14 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
   else if (rc_peer_count(&gpu->writer->ring.view) == 0) info->way = RINGCAST_GPU_WAY_NO_READER;
 }
 
-/* Whether consumer `index` may still read what was sent at `position`. */
+/* Whether importer `index` may still read the frame at `position`. */
 static bool is_awaited(ringcast_gpu_writer *gpu, uint32_t index, uint64_t position, bool ask) {
   struct rc_counted *counted = &gpu->counted[index];
   if (counted->owner == 0 || counted->dead || counted->from > position) return false;
-  /* Acquire: pairs with the store by which it leaves, after its streams have done. */
+  /* Acquire: pairs with the store by which the importer leaves, after the importer's streams are done. */
   uint64_t owner = rc_load_acquire(&consumer_at(gpu, index)->owner);
   if (owner != counted->owner) return false;
-  /* It has left and come back: what it had enqueued was waited for. Acquire: pairs with O1. */
+  /* A different turn: the importer has left, after its streams were done, and come back. Acquire: pairs with O1. */
   if (rc_load_acquire(&consumer_at(gpu, index)->turn) != counted->turn) return false;
   if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;
   return !counted->dead;
@@ -127,7 +127,7 @@ void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all) {
   bool ask = all && now - gpu->asked >= ASK_NS;
   if (ask) gpu->asked = now;
   for (bool again = true; again;) {
-    again = false; /* but for memory that a frame referred to */
+    again = false; /* true only if the freed slot's frame referred to kept memory */
     for (uint32_t i = 0; i < pool->slot_count && pool->used > 0; i++) {
       struct rc_pool_slot *slot = &pool->slots[i];
       if ((slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) || !is_done(gpu, i, ask)) continue;

@@ -8,7 +8,7 @@
 #include "ring/tensor.h"
 #include "shm/error.h"
 
-#define PER_THREAD ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
+#define PER_THREAD ((uintptr_t)2) /* CU_STREAM_PER_THREAD: the handle means a different stream in each thread */
 
 static int pick(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *out) {
   rc_cu_context current = NULL;
@@ -27,7 +27,7 @@ static int open_device(int32_t ordinal, struct rc_device *out) {
   rc_cu_uuid uuid;
   int failed = pick(device.cuda, ordinal, &device.device);
   if (failed != 0) return failed;
-  device.ordinal = device.device; /* CUDA's devices are their ordinals */
+  device.ordinal = device.device; /* CUDA's handle of a device is the ordinal */
   rc_cu_result result = device.cuda->device_get_uuid(&uuid, device.device);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuDeviceGetUuid of device %d", device.ordinal);
   memcpy(device.uuid, &uuid, sizeof device.uuid);
@@ -60,13 +60,13 @@ void rc_device_close(struct rc_device *device) {
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) {
   int status;
   if ((uintptr_t)stream == PER_THREAD) /* a close in another thread would miss it */
-    return rc_fail_as(-EINVAL, "the per-thread default stream is another one in each thread: give a stream of your "
-                               "own");
+    return rc_fail_as(-EINVAL, "the per-thread default stream is a different stream in each thread: pass a stream made "
+                               "by cuStreamCreate, or NULL");
   rc_cu_result result = device->cuda->stream_is_capturing(stream, &status);
   if (result != RC_CU_SUCCESS)
     return rc_cuda_fail(result,
-                        "cuStreamIsCapturing of a stream, which must be one of device %d's primary context, as "
-                        "those of the CUDA runtime, torch and CuPy are",
+                        "cuStreamIsCapturing of a stream, which must belong to device %d's primary context, as the "
+                        "streams of the CUDA runtime, torch and CuPy do",
                         device->ordinal);
   if (status == RC_CU_STREAM_CAPTURE_STATUS_NONE) return 0;
   return rc_fail_as(-EBUSY, "the stream captures a CUDA graph, which can't hold a message: send and receive outside "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One device as this process uses it: its primary context, and its streams' ways. */
+/* One device as this process uses the device: the primary context, and checks of streams. */
 #ifndef RC_GPU_DEVICE_H
 #define RC_GPU_DEVICE_H
 
@@ -14,16 +14,16 @@ struct rc_device {
   uint8_t uuid[16];
 };
 
-/* Device `ordinal`, or for -1 that of the context that is current in this thread, else 0. -ENODEV, -EINVAL, -EIO,
- * -ENOMEM. Sets the error text. */
+/* Opens device `ordinal`; for -1 the device of this thread's current context, or device 0 if no context is current.
+ * -ENODEV, -EINVAL, -EIO, -ENOMEM. Sets the error text. */
 int rc_device_open(int32_t ordinal, struct rc_device *out);
 void rc_device_close(struct rc_device *device);
 
-/* 0; -EBUSY: the stream captures a graph, which could replay no word; -EINVAL: it is the per-thread default stream;
- * -EIO. */
+/* 0; -EBUSY: the stream captures a graph, and a replay would write the same generation again; -EINVAL: the per-thread
+ * default stream; -EIO. */
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream);
 
-/* Whether the driver says that nothing works any more in the context, current or not. */
+/* Whether the driver says that the context has failed. The context need not be current. */
 bool rc_device_is_lost(const struct rc_device *device);
 
 /* 0, or -ENOTSUP: the tensor of the device is not in C order. */

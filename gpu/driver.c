@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening the driver, once, by whoever asks first; others who ask meanwhile wait for that one.
+ * The first call opens the driver, once; calls of other threads wait meanwhile.
  *
- * A fork copies what is known, but the driver itself does not work in the child. So the state says in which process it
- * was opened, by the number of forks that led there, and it says so before the lock is taken: a child that was forked
- * while another thread was opening the driver finds that out without the lock, which nobody would ever give back to it.
- * What was found before the driver was of any use (no library, no device) stays true in a child.
+ * A fork copies the state, but the driver does not work in the child. So the state records the process that opened the
+ * driver, as the number of forks that led to the process, before the opening thread takes the lock: a child that is
+ * forked while another thread opens the driver sees the record without the lock, which no thread of the child would
+ * ever release. A failure to open (no library, no device) stays true in a child.
  */
 #include "gpu/driver.h"
 
@@ -24,7 +24,7 @@
 #define LIBRARY "libcuda.so.1"
 #define VERSION 12000 /* of the meanings in driver.h */
 
-/* cuGetProcAddress_v2, which is not in the table: it is what fills it. */
+/* cuGetProcAddress_v2, which fills the table. */
 typedef rc_cu_result (*proc_address)(const char *name, void **out, int version, uint64_t flags, int *why);
 
 static const struct entry {
@@ -37,8 +37,8 @@ static const struct entry {
 };
 
 static struct {
-  _Alignas(64) _Atomic uint32_t begun; /* forks that led to the process that opened it, and 1; 0: nobody has */
-  _Atomic uint32_t done;               /* the rest is there, and stays */
+  _Alignas(64) _Atomic uint32_t begun; /* 1 + the forks that led to the process that opened the driver; 0: none yet */
+  _Atomic uint32_t done;               /* table and status are final */
   pthread_mutex_t lock;
   struct rc_cuda table;
   struct rc_cuda_status status;
@@ -47,7 +47,7 @@ static struct {
 static const struct rc_cuda_status forked = {
     .mode = RC_CUDA_FORKED,
     .result = RC_CU_NOT_INITIALIZED,
-    .why = "CUDA was in use before this process was forked, and can't be used by it: start processes by spawn or exec",
+    .why = "CUDA was in use before this process was forked, and does not work here: start processes by spawn or exec",
 };
 
 /* ---- Opening ---------------------------------------------------------------------------------------------------- */
@@ -83,20 +83,20 @@ static void start_failed(rc_cu_result result) {
   case RC_CU_STUB_LIBRARY:
     conclude(RC_CUDA_STUB, result,
              LIBRARY " is a toolkit's stub, made to link against (%s, %d): have the driver's own "
-                     "found before it (LD_LIBRARY_PATH, ldconfig)",
+                     "library found first (LD_LIBRARY_PATH, ldconfig)",
              name, result);
     break;
   case RC_CU_NO_DEVICE:
     conclude(RC_CUDA_NO_DEVICE, result,
              "the driver finds no device (%s, %d): see nvidia-smi, CUDA_VISIBLE_DEVICES, "
-             "and what devices a container was given (docker run --gpus)",
+             "and the devices of the container (docker run --gpus)",
              name, result);
     break;
-  case RC_CU_NOT_INITIALIZED: /* somebody else has used it in the parent */ driver.status = forked; break;
+  case RC_CU_NOT_INITIALIZED: driver.status = forked; break; /* other code used CUDA in the parent */
   default:
     conclude(RC_CUDA_BROKEN, result,
              "the driver does not start: cuInit gives %s (%d); see nvidia-smi and the kernel's "
-             "log: module and library must be of one version, and /dev/nvidia-uvm must be there",
+             "log: kernel module and library must have the same version, and /dev/nvidia-uvm must exist",
              name, result);
   }
 }
@@ -115,8 +115,8 @@ static void start(void) {
   driver.status.devices = count;
 }
 
-/* The library stays open: its threads may run, and the table points into it. It is closed only where none of its
- * functions was called. */
+/* The library stays open, as the driver's threads may run, and the table points into the library. Only a library of
+ * which no function was called is closed. */
 static void open_driver(void) {
   if (rc_feature_disabled("cuda")) {
     conclude(RC_CUDA_SWITCHED_OFF, 0, "switched off by RINGCAST_DISABLE=cuda");
@@ -142,19 +142,19 @@ static void open_driver(void) {
   start();
 }
 
-/* What is known, which may take finding out. Sees `done` only with all that was written before. */
+/* The status; the first call opens the driver. A thread that loads `done` sees all writes before the store. */
 static const struct rc_cuda_status *look(void) {
   uint32_t self = rc_fork_count() + 1, begun = 0;
   if (!rc_load_acquire(&driver.done)) {
     if (!rc_cas_strong_acq_rel(&driver.begun, &begun, self) && begun != self) return &forked;
     pthread_mutex_lock(&driver.lock);
-    if (!rc_load_relaxed(&driver.done)) { /* relaxed: it is written under the lock */
+    if (!rc_load_relaxed(&driver.done)) { /* relaxed: `done` is written under the lock */
       open_driver();
       rc_store_release(&driver.done, 1);
     }
     pthread_mutex_unlock(&driver.lock);
   }
-  /* relaxed: it was written before `done` */
+  /* relaxed: `begun` was written before `done` */
   bool ours = rc_load_relaxed(&driver.begun) == self;
   return ours || driver.status.mode != RC_CUDA_READY ? &driver.status : &forked;
 }
@@ -167,7 +167,7 @@ bool rc_cuda_is_open(void) { return rc_load_acquire(&driver.done) && look()->mod
 
 /* ---- Results in words ------------------------------------------------------------------------------------------- */
 
-/* Also while the driver starts, as long as it is done by who starts it. */
+/* Also called by the thread that starts the driver, before the start is complete. */
 const char *rc_cuda_name(rc_cu_result result) {
   const char *name = NULL;
   if (driver.table.get_error_name && driver.table.get_error_name(result, &name) == RC_CU_SUCCESS && name) return name;
@@ -204,10 +204,10 @@ int rc_cuda_fail(rc_cu_result result, const char *what, ...) {
 
 /* ---- Contexts, and captures ------------------------------------------------------------------------------------- */
 
-/* A capture in CUDA's default mode, GLOBAL, as PyTorch's are, is spoilt by calls that no graph could hold (to allocate,
- * to register, to ask what a stream has done), whichever thread makes them and whatever stream they are about; only a
- * thread that is RELAXED is believed that its calls are no part of any graph. Ours never are. That does not help with
- * calls about a stream that captures, or about all of its context: these are not made. */
+/* A capture in CUDA's default mode, GLOBAL, which PyTorch uses, is invalidated by calls that no graph can hold
+ * (allocations, registrations, queries of a stream), made by any thread and about any stream, unless the thread is
+ * RELAXED: a RELAXED thread declares that no call belongs to a graph, which is true of ringcast's calls. The mode does
+ * not permit calls about a capturing stream, or about the whole context of one: ringcast does not make those calls. */
 void rc_cuda_relax(struct rc_cuda_entry *entry) {
   const struct rc_cuda *cuda = &driver.table;
   entry->pushed = false;

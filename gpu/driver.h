@@ -132,51 +132,51 @@ enum rc_cuda_mode {
   RC_CUDA_READY = 0,
   RC_CUDA_SWITCHED_OFF, /* RINGCAST_DISABLE=cuda */
   RC_CUDA_NO_LIBRARY,
-  RC_CUDA_STUB, /* the library is a toolkit's, made to link against */
+  RC_CUDA_STUB, /* the library is a toolkit's stub, made to link against */
   RC_CUDA_NO_DEVICE,
-  RC_CUDA_TOO_OLD, /* a function that must be there is not */
-  RC_CUDA_BROKEN,  /* the driver says so */
-  RC_CUDA_FORKED,  /* it was in use before a fork: this process can't */
+  RC_CUDA_TOO_OLD, /* the driver lacks a function */
+  RC_CUDA_BROKEN,  /* cuInit fails */
+  RC_CUDA_FORKED,  /* CUDA was in use before the fork that made this process */
 };
 
 struct rc_cuda_status {
   enum rc_cuda_mode mode;
-  rc_cu_result result; /* of cuInit or whatever failed */
-  int version;         /* of the driver: 1000 * major + 10 * minor; 0: not known */
+  rc_cu_result result; /* of the call that failed */
+  int version;         /* of the driver: 1000 * major + 10 * minor; 0: unknown */
   int devices;
   char why[256]; /* in words; empty when READY */
 };
 
-/* The driver, or NULL: CPU mode. The first call opens the library, and blocks while the driver starts (0.1 s and more);
- * what it finds stays true for the life of the process, but for a fork. Any thread. */
+/* The driver, or NULL: CPU mode. The first call opens the library, and blocks while the driver starts (0.1 s and more).
+ * The result stays the same for the life of the process; a forked child may lose the driver. Any thread. */
 const struct rc_cuda *rc_cuda(void);
 
-/* The same, in words. Never NULL. */
+/* The status, with the reason for CPU mode. Never NULL. */
 const struct rc_cuda_status *rc_cuda_status(void);
 
 /* Whether the driver has been opened in this process; opens nothing. */
 bool rc_cuda_is_open(void);
 
-/* Keeps a sentence for ringcast_last_error(): `what`, then the result by its name and number. Returns the errno for it:
- * -ENOMEM (OUT_OF_MEMORY), -ENOTSUP (NOT_SUPPORTED, NOT_PERMITTED), -EBUSY (a graph is captured), -ECHILD
- * (NOT_INITIALIZED in a child of a fork), else -EIO. */
+/* Sets the error text: `what`, then the name and number of the result. Returns the errno for the result: -ENOMEM
+ * (OUT_OF_MEMORY), -ENOTSUP (NOT_SUPPORTED, NOT_PERMITTED), -EBUSY (a graph is captured), -ECHILD (NOT_INITIALIZED in a
+ * child of a fork), else -EIO. */
 __attribute__((format(printf, 2, 3))) int rc_cuda_fail(rc_cu_result result, const char *what, ...);
 
-/* What the last rc_cuda_fail of this thread was given; who wants to know of the next one sets it to 0. */
+/* The result of this thread's last rc_cuda_fail. A caller sets the variable to 0 to detect the next failure. */
 extern _Thread_local rc_cu_result rc_cuda_last_failure;
 
-/* A result by its name: "CUDA_ERROR_OUT_OF_MEMORY". Never NULL. */
+/* The name of a result: "CUDA_ERROR_OUT_OF_MEMORY". Never NULL. */
 const char *rc_cuda_name(rc_cu_result result);
 
-/* Makes `context` current for this thread, unless it is so already, and keeps what the thread calls until leave from
- * spoiling graphs that any thread captures (see driver.c); leave undoes that, after a failure nothing. relax: the
- * second alone, for calls without a context. They nest. */
+/* enter makes `context` current for this thread, and keeps the thread's calls from invalidating a capture of any thread
+ * (see driver.c); leave undoes both. After a failed enter there is nothing to undo. relax does only the second, for
+ * calls without a context. The pairs nest. */
 struct rc_cuda_entry {
   bool pushed, relaxed;
-  rc_cu_capture_mode mode; /* the thread's own */
+  rc_cu_capture_mode mode; /* the thread's mode before */
 };
 rc_cu_result rc_cuda_enter(rc_cu_context context, struct rc_cuda_entry *entry);
-/* The first alone, for copies and words on a stream that does not capture: those spoil no graph. */
+/* Only makes the context current: copies and semaphores on a stream that does not capture invalidate no graph. */
 rc_cu_result rc_cuda_enter_context(rc_cu_context context, struct rc_cuda_entry *entry);
 void rc_cuda_relax(struct rc_cuda_entry *entry);
 void rc_cuda_leave(struct rc_cuda_entry *entry);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device segment: every byte that a writer's device pool shares with its readers, but for the pool itself. It is a
- * file of its own, read-write for all, found by way of rc_control.device, and registered with the driver by each
- * process: streams wait for its words.
+ * The device segment: every byte that a writer's device pool shares with the readers, except the pool itself. The
+ * segment is a file that all processes may write, found by way of rc_control.device. Each process registers the file
+ * with the driver, as streams wait for semaphores in the file.
  *
  * Glossary
  *   pool        device memory of the writer, allocated once, exported once
- *   slot        of the pool: a place for one frame's tensors, and the words that belong to it
+ *   slot        of the pool: a place for the tensors of one frame, and the semaphores of the place
  *   generation  how often a slot was used; from 1 on
- *   consumer    a reader that has opened the pool; its number is that of its slot in the ring
- *   epoch       of a ring: the number of this pool. A later pool of the ring has another
+ *   importer    a reader that has opened the pool; the number is the reader's slot in the ring
+ *   epoch       the number of the pool; a later pool of the ring has a different epoch
  *
- * Of each slot there is one word `ready`, which the writer's stream writes, and one word `ack` of each consumer, which
- * that one's stream writes. Behind the words stand two of each consumer for it to try them.
+ * A slot has one semaphore `ready`, which the writer's stream writes, and one semaphore `ack` for each importer, which
+ * the importer's stream writes. Behind the slots' semaphores each importer has two for the trial at open.
  */
 #ifndef RC_GPU_LAYOUT_H
 #define RC_GPU_LAYOUT_H
@@ -24,7 +24,7 @@
 #define RC_GPU_MAX_SLOTS 1024u
 #define RC_GPU_ALIGN     256u                /* of a tensor in the pool */
 #define RC_GPU_GRANULE   ((uint64_t)2 << 20) /* what device memory is allocated in */
-#define RC_GPU_PATTERN   RC_GPU_ALIGN        /* bytes behind the pool that readers try to read */
+#define RC_GPU_PATTERN   RC_GPU_ALIGN        /* bytes behind the pool that readers read at open, as a trial */
 #define RC_GPU_MAX_POOL  ((uint64_t)1 << 40)
 
 /* Written once, before ready. */
@@ -34,7 +34,7 @@ struct rc_gpu_identity {
   _Atomic uint32_t ready;
   uint64_t token[2]; /* the ring's */
   uint32_t epoch, slots, consumers, unused;
-  uint64_t pool_bytes; /* those that hold tensors; the pattern is behind them */
+  uint64_t pool_bytes; /* for tensors; the pattern is behind these bytes */
   uint8_t uuid[16];
   rc_cu_ipc_handle handle;
   uint64_t seed; /* of the pattern */
@@ -42,12 +42,13 @@ struct rc_gpu_identity {
 };
 
 struct rc_gpu_consumer {
-  _Alignas(RC_LINE) _Atomic uint64_t owner; /* whose this place is: its owner word in the ring; 0: nobody's */
-  _Atomic uint64_t opened;                  /* the consumer: that word, once it has opened the pool and tried it */
-  _Atomic uint64_t refused;                 /* the consumer: the word of one that can't, and ... */
-  _Atomic int32_t reason;                   /* ... why: CUDA's result, or a negative errno; to look at only */
-  _Atomic uint32_t turn;                    /* the consumer: how often the place was taken */
-  /* The writer: it counts on the consumer of this turn, from this position of the ring on. */
+  /* Written by the importer: */
+  _Alignas(RC_LINE) _Atomic uint64_t owner; /* the importer's owner word in the ring; 0: the place is free */
+  _Atomic uint64_t opened;                  /* the owner word, once the importer has opened and tried the pool */
+  _Atomic uint64_t refused;                 /* the owner word of a reader that can't open the pool, and ... */
+  _Atomic int32_t reason;                   /* ... why: CUDA's result, or a negative errno; for error texts only */
+  _Atomic uint32_t turn;                    /* how often the place was taken */
+  /* Written by the writer, which expects the importer of this turn to read, from this position of the ring on: */
   _Alignas(RC_LINE) _Atomic uint32_t counted_turn;
   uint32_t reserved;
   _Atomic uint64_t counted_from;
@@ -55,23 +56,23 @@ struct rc_gpu_consumer {
 
 struct rc_gpu_control {
   struct rc_gpu_identity id;
-  _Alignas(RC_LINE) _Atomic uint32_t dead; /* the writer, whose pool has failed, or a reader that finds it dead: 1 */
-  _Atomic uint32_t closed;                 /* the writer: 1, once */
-  struct rc_gpu_consumer consumers[];      /* and then the words */
+  _Alignas(RC_LINE) _Atomic uint32_t dead; /* 1: set by a writer whose pool fails, or by a reader of a dead writer */
+  _Atomic uint32_t closed;                 /* 1: set by the writer */
+  struct rc_gpu_consumer consumers[];      /* the semaphores follow */
 };
 
 _Static_assert(sizeof(struct rc_gpu_identity) == 4 * RC_LINE, "identity: four lines");
 _Static_assert(sizeof(struct rc_gpu_consumer) == 2 * RC_LINE, "consumer: two lines");
 _Static_assert(offsetof(struct rc_gpu_control, dead) == 256, "dead");
 _Static_assert(offsetof(struct rc_gpu_control, consumers) == 320, "consumers");
-_Static_assert(sizeof(struct rc_gpu_control) % RC_LINE == 0, "what follows has its own lines");
+_Static_assert(sizeof(struct rc_gpu_control) % RC_LINE == 0, "the importers begin on a line");
 
 #define RC_GPU_LAYOUT_REVISION 3u
 #define RC_GPU_LAYOUT                                                                        \
   ((uint32_t)(RC_GPU_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_gpu_control) * 0x101u ^ \
               sizeof(struct rc_gpu_consumer) * 0x10001u ^ RC_GPU_PATTERN * 0x11u))
 
-/* Where things are, from the segment's start. `slots` and `consumers` are within their bounds. */
+/* Offsets from the segment's start. `slots` and `consumers` are within bounds. */
 static inline uint64_t rc_gpu_words_at(uint32_t consumers) {
   return sizeof(struct rc_gpu_control) + (uint64_t)consumers * sizeof(struct rc_gpu_consumer);
 }
@@ -88,7 +89,7 @@ static inline uint64_t rc_gpu_segment_bytes(uint32_t slots, uint32_t consumers) 
   return rc_gpu_try_at(slots, consumers, consumers);
 }
 
-/* Word number i of the pattern: any function that zeros, or an earlier pool's, are no values of. */
+/* Number i of the pattern. Neither zeros nor the pattern of an earlier pool match. */
 static inline uint64_t rc_gpu_pattern(uint64_t seed, uint32_t i) {
   uint64_t x = seed + (i + 1) * 0x9e3779b97f4a7c15u;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;

@@ -2,14 +2,14 @@
 /*
  * Frames by the pool, as the writer sends them: from the caller's tensor to the pool, on the caller's stream.
  *
- *   lease      Q1  a free slot, and an extent (looked for among those that all have read: consumers.c)
- *   commit     Q2  enqueue: tensor -> extent, for each
- *              Q3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, U2)
+ *   lease      Q1  a free slot, and an extent (slots that all importers have read become free: consumers.c)
+ *   commit     Q2  enqueue: tensor -> extent, for each tensor
+ *              Q3  enqueue: ready = generation                  -> the wait of the reader's stream (take.c, U2)
  *              Q4  commit the frame, which names slot, epoch and generation
  *
- * Q3 is enqueued before Q4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
- * or the process dies between the two sides: then who finds out releases it. The host waits for nothing. What the
- * caller does to its tensor after commit comes, in its stream, after Q2.
+ * Q3 is enqueued before Q4, so each `ready` for which a reader's stream waits will be written, unless the device fails
+ * or the writer dies before the stream comes to Q3: then the process that detects the failure releases the wait. The
+ * host does not wait. Work that the caller enqueues on the stream after the commit comes after Q2.
  */
 #include <errno.h>
 
@@ -22,7 +22,7 @@ static int fail_too_large(uint64_t bytes, uint64_t most) {
                  (unsigned long long)most);
 }
 
-/* Where in the extent each tensor goes, and how long the extent is. */
+/* The offset of each tensor in the extent, and the bytes of the extent. */
 static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_t *offsets, uint64_t *out) {
   uint64_t total = 0;
   for (uint32_t i = 0; i < count; i++) {
@@ -34,9 +34,9 @@ static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_
   return total <= most ? 0 : fail_too_large(total, most);
 }
 
-/* One word is written behind the copies, and it is behind those of its own stream alone. */
+/* A stream's write of `ready` comes after the copies of the same stream only. */
 static int fail_other_stream(void) {
-  return rc_fail_as(-EINVAL, "a lease is filled and committed on one stream: this is another one");
+  return rc_fail_as(-EINVAL, "a lease is filled and committed on one stream, and this is a different stream");
 }
 
 static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
@@ -52,7 +52,7 @@ static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot) {
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
 }
 
-/* For a lease that comes to nothing. -EBUSY: its stream captures a graph. */
+/* Gives back a slot that was filled and not sent. -EBUSY: the slot's stream captures a graph. */
 static int drop_by_stream(ringcast_gpu_writer *gpu, uint32_t slot) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_writer_enter_context(gpu, &entry);
@@ -63,7 +63,7 @@ static int drop_by_stream(ringcast_gpu_writer *gpu, uint32_t slot) {
   return rc_gpu_writer_failed(gpu, failed);
 }
 
-/* Their streams captured a graph when they were dropped, and perhaps do no more. */
+/* Retries for slots that were dropped while their streams captured a graph. */
 static void drop_again(ringcast_gpu_writer *gpu) {
   for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
     struct rc_pool_slot *slot = &gpu->pool.slots[i];
@@ -73,13 +73,12 @@ static void drop_again(ringcast_gpu_writer *gpu) {
   }
 }
 
-/* All that can be had by now. */
 void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu) {
   drop_again(gpu);
   rc_consumers_reclaim(gpu, true);
 }
 
-/* Looks for slots that are done when there is none, and before it comes to that. */
+/* Reclaims slots when no slot is free, and from time to time before. */
 static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
   struct rc_pool *pool = &gpu->pool;
   if (pool->used >= gpu->look_at) {
@@ -101,7 +100,7 @@ static int check_pool(const ringcast_gpu_writer *gpu) {
   return gpu->exported ? 0 : rc_fail(-EAGAIN, "there is no device pool: %s", gpu->why);
 }
 
-/* 0: by the pool. */
+/* 0: the frame goes by the pool. */
 static int look_at_readers(ringcast_gpu_writer *gpu) {
   uint32_t reader;
   int32_t pid, reason;
@@ -135,7 +134,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   return 0;
 }
 
-/* The slot of a lease that is open. NULL: it is none. */
+/* The slot of an open lease. NULL: the lease is not open. */
 static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
   if (!gpu->exported || lease->epoch != gpu->exported->segment.epoch || lease->slot >= gpu->pool.slot_count)
     return NULL;
@@ -143,7 +142,7 @@ static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct
   return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
 }
 
-static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not open: lease a place first"); }
+static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "the lease is not open: lease a place first"); }
 
 int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_stream stream, ringcast_device_ptr *out,
                           struct ringcast_gpu_extent *lease) {
@@ -168,16 +167,16 @@ int ringcast_gpu_attach(ringcast_gpu_writer *gpu, const struct ringcast_gpu_exte
   if (failed != 0) return failed;
   if (!slot_of(gpu, lease) || !slot_of(gpu, memory) || lease->slot == memory->slot) return fail_no_lease();
   if (rc_pool_attach(&gpu->pool, memory->slot, lease->slot)) return 0;
-  rc_consumers_reclaim(gpu, true); /* that frame may have been read by now */
+  rc_consumers_reclaim(gpu, true); /* the earlier frame may have been read by now */
   if (rc_pool_attach(&gpu->pool, memory->slot, lease->slot)) return 0;
-  return rc_fail_as(-EBUSY, "a frame with this memory of the pool is under way still");
+  return rc_fail_as(-EBUSY, "an earlier frame with this memory of the pool is still under way");
 }
 
 /* Q2. The context is current, and the stream is the slot's. */
 static int put(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, const struct ringcast_gpu_extent *lease,
                uint64_t offset, const struct ringcast_tensor *tensor) {
   uint64_t bytes;
-  if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
+  if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is invalid");
   if (offset < slot->base || offset - slot->base > lease->bytes || bytes > lease->bytes - (offset - slot->base))
     return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
   int failed = rc_device_copy(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);
@@ -185,7 +184,7 @@ static int put(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, const struct
   return failed;
 }
 
-/* For copies of the lease, and its `ready`, on this stream. */
+/* The copies and the `ready` of a slot are on one stream. */
 static int choose_stream(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, ringcast_stream stream) {
   if (slot->copied && slot->stream != stream) return fail_other_stream();
   int failed = rc_device_check_stream(&gpu->device, stream);
@@ -219,7 +218,7 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *le
   return 0;
 }
 
-/* Nobody has been told of this generation, nor will be: it is the next one's, as readers take no other. */
+/* No frame names this generation. The next lease takes the same generation, as readers accept only the next one. */
 static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
   gpu->pool.slots[number].generation--;
   rc_pool_give(&gpu->pool, number);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Named points of the device pool, beside those of ring/point.h. tests/process/gpu_kill kills and stops a process at
- * each. Each name has a label for the process that passes the point: GPU_WRITES, GPU_READS   the writer, or a reader,
- * of device tensors GPU_MOURNS              a reader of device tensors that finds the writer dead
+ * Named points of the device pool, beside the points of ring/point.h. tests/process/gpu_kill kills and stops a process
+ * at each point. Each name has a label for the process that passes the point:
+ *
+ *   GPU_WRITES, GPU_READS   the writer, or a reader, of device tensors
+ *   GPU_MOURNS              a reader of device tensors that finds the writer dead
  */
 #ifndef RC_GPU_POINT_H
 #define RC_GPU_POINT_H
@@ -19,7 +21,7 @@
 /* clang-format on */
 
 enum {
-  RC_POINT_BEFORE_GPU = RC_POINT_COUNT, /* the numbers go on from ring/point.h's */
+  RC_POINT_BEFORE_GPU = RC_POINT_COUNT, /* the numbers continue those of ring/point.h */
 #define RC_POINT_OF(name, passer) RC_POINT_##name,
   RC_GPU_POINTS(RC_POINT_OF)
 #undef RC_POINT_OF

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reader of device tensors: its life, and the pools that it opens. Its frames are in take.c. */
+/* A reader of device tensors: open, close, and the pools that the reader opens. take.c has the frames. */
 #include "gpu/reader.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "shm/sized.h"
 
 #define LONG_NS ((int64_t)100 * 1000 * 1000)
-#define SELDOM  9 /* so that a tenth of the time at most goes by in vain */
+#define SELDOM  9 /* failed attempts take at most a tenth of the time */
 
 int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
@@ -44,13 +44,13 @@ static void note_failure(ringcast_gpu_reader *gpu, uint32_t epoch, bool for_now)
   strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
 }
 
-/* What the process lacks just now, or a capture forbids, says nothing of the pool: it is tried again. */
+/* A lack of memory or descriptors, or a capture, says nothing about the pool: a later frame opens the pool. */
 static bool is_for_now(int failed) {
   return failed == -EAGAIN || failed == -ENOENT || failed == -EBUSY || failed == -EMFILE || failed == -ENFILE ||
          failed == -ENOMEM;
 }
 
-/* What streams wait for in it is asked for still. */
+/* Closes the import and keeps it in the list of earlier imports, as streams may still wait for its semaphores. */
 static void put_aside(ringcast_gpu_reader *gpu) {
   struct rc_import *import = gpu->import;
   if (!import) return;
@@ -60,7 +60,7 @@ static void put_aside(ringcast_gpu_reader *gpu) {
   gpu->import = NULL;
 }
 
-/* Those whose streams have all done, or, `all`, whatever they do. */
+/* Drops the imports whose streams are done; with `all`, each import. */
 static void forget_imports(ringcast_gpu_reader *gpu, bool all) {
   for (struct rc_import **at = &gpu->before; *at;) {
     struct rc_import *import = *at;
@@ -78,7 +78,7 @@ static void forget_imports(ringcast_gpu_reader *gpu, bool all) {
 int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
   struct rc_gpu_place place;
   if (rc_gpu_place_read(&gpu->reader->ring.view.control->device, &place) != 0) return 0;
-  /* There may be frames of an earlier one still to be read, or being read. */
+  /* Frames of an earlier pool may still be unread. */
   if (gpu->reader->ring.cursor < place.position) return 0;
   if (gpu->import && gpu->import->segment.epoch == place.epoch) return 0;
   if (gpu->refused == place.epoch) return 0;
@@ -94,7 +94,7 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
   return failed;
 }
 
-/* A device that is busy makes each attempt a long one, and frames are not to wait for that one after the other. */
+/* Each attempt takes long while the device is busy, and frames must not wait for one attempt after the other. */
 void rc_gpu_reader_look_for_pool(ringcast_gpu_reader *gpu) {
   int64_t began = rc_now_ns();
   if (began < gpu->not_before || rc_gpu_reader_open_pool(gpu) == 0) return;
@@ -108,11 +108,11 @@ int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
   if (failed != 0) return failed;
   bool has_failed = rc_gpu_reader_open_pool(gpu) != 0;
   rc_cuda_leave(&entry);
-  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: to be told apart alone */
+  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: only compared */
   if (epoch != 0 && gpu->import && gpu->import->segment.epoch == epoch) return 0;
   if (epoch != 0 && gpu->refused == epoch) return rc_fail(-ENOTSUP, "the writer's pool can't be opened: %s", gpu->why);
   if (has_failed) return rc_fail(-EAGAIN, "the writer's pool can't be opened now: %s", gpu->why);
-  return rc_fail_as(-EAGAIN, "the writer has no device pool now, or frames of an earlier one are to be read first");
+  return rc_fail_as(-EAGAIN, "the writer has no device pool now, or frames of an earlier pool must be read first");
 }
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------ */
@@ -125,7 +125,7 @@ static int resolve_options(const struct ringcast_gpu_reader_options *given, stru
   return rc_features_check();
 }
 
-/* Ends all but the handle itself, whose calls give -EINVAL from here on. */
+/* Ends everything except the handle; calls with the handle give -EINVAL from here on. */
 static void detach(void *context) {
   ringcast_gpu_reader *gpu = context;
   put_aside(gpu);
@@ -159,7 +159,7 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
 
 void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
   if (!gpu) return;
-  if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
+  if (gpu->forks == rc_fork_count()) { /* in a forked child the parent owns everything but the handle */
     gpu->reader->attachment.detach = NULL;
     detach(gpu);
   }
@@ -187,16 +187,16 @@ int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
   if (gpu->import) rc_import_ack_pending(gpu->import);
-  failed = ringcast_reader_check(gpu->reader); /* evicted: what was read may have been overwritten meanwhile */
+  failed = ringcast_reader_check(gpu->reader); /* evicted: the bytes may have been overwritten during the copy */
   if (failed != 0) return failed;
   if (!was_missing(gpu) && (!gpu->import || !rc_import_is_missing(gpu->import))) return 0;
   return rc_fail_as(-EPIPE, "the writer, or a device, has failed, and device tensors that were being received never "
-                            "came: drop what was made of them");
+                            "came: drop these tensors and their copies");
 }
 
-/* Also of one that can't be opened just now, as long as it is the writer's. */
+/* True too if the writer's present pool can't be opened now. */
 static bool has_refused(const ringcast_gpu_reader *gpu) {
-  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: to be told apart alone */
+  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: only compared */
   return gpu->refused != 0 || (gpu->failed != 0 && gpu->failed == epoch);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A dict of tensors in one call: what the public calls make together. */
+/* ringcast_gpu_send: a dict of tensors in one call, made of the other public calls. */
 #include "gpu/writer.h"
 
 #include <errno.h>
@@ -13,14 +13,14 @@ struct sending {
   uint32_t count;
   uint64_t *bytes;               /* of each item */
   uint64_t *offsets;             /* of each item in the pool */
-  uint64_t *there;               /* 1 + the leased slot that the item's memory lies in already; 0: it is to be copied */
+  uint64_t *there;               /* 1 + the leased slot that contains the item's memory; 0: the item is copied */
   struct ringcast_gpu_put *puts; /* the copies to the pool */
   uint32_t put_count;
   bool by_pool;
   struct ringcast_gpu_extent lease;
 };
 
-/* Whether the item's bytes stay where a device has them. */
+/* Whether the item's bytes lie in the pool, not in the frame. */
 static bool is_apart(const struct sending *sending, uint32_t i) {
   return sending->by_pool && sending->items[i].on_device && sending->bytes[i] > 0;
 }
@@ -48,7 +48,7 @@ static void find_there(struct sending *sending, uint32_t i) {
   if (slot >= 0 && sending->gpu->pool.slots[slot].frame == 0) sending->there[i] = (uint64_t)slot + 1;
 }
 
-/* Those that need a place in the pool, in a row, and back again. */
+/* Leases a place for the items that need a copy: gathers their sizes, and distributes the offsets. */
 static int take_lease(struct sending *sending) {
   uint64_t *rows = sending->offsets;
   uint32_t used = 0, row = 0;
@@ -105,7 +105,7 @@ static int fill(struct sending *sending, const struct ringcast_span *span, const
   const struct ringcast_gpu_extent *lease = &sending->lease;
   if (rc == 0 && sending->by_pool) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
   if (rc == 0) rc = ringcast_build_end(&builder, out_bytes);
-  if (fetched) { /* also after a failure: what is under way to the ring's memory must have come */
+  if (fetched) { /* also after a failure: the copies to the ring's memory must be complete */
     int waited = ringcast_gpu_wait(sending->gpu, stream);
     if (rc == 0) rc = waited;
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What there is to work with: ringcast_gpu_status and ringcast_gpu_device. */
+/* ringcast_gpu_status and ringcast_gpu_device: the driver, and the operations that a device can do. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,13 +32,13 @@ int ringcast_gpu_status(struct ringcast_gpu_driver *out) {
 
 /* ---- Trying ----------------------------------------------------------------------------------------------------- */
 
-/* A page of host memory, as rings are made of it; NULL if it can't be had. */
+/* A page of shared host memory, as the pages of a ring; NULL: out of memory. */
 static void *map_page(size_t bytes) {
   void *page;
   return rc_os.map(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, &page) == 0 ? page : NULL;
 }
 
-/* Returns whether the page may be given back: not while a stream may wait for a word of it. */
+/* Returns whether the page may be unmapped: not while a stream may wait for a semaphore in the page. */
 static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringcast_gpu_device_info *out) {
   struct rc_word *words = page;
   rc_cu_ptr address;
@@ -53,7 +53,7 @@ static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringca
   return false;
 }
 
-/* False as try_registered. */
+/* Returns as try_registered. */
 static bool try_memory(const struct rc_cuda *cuda, struct ringcast_gpu_device_info *out) {
   size_t bytes = rc_small_page();
   void *page = rc_feature_disabled("cuda_register") ? NULL : map_page(bytes);
@@ -79,7 +79,7 @@ static void try_export(const struct rc_cuda *cuda, struct ringcast_gpu_device_in
   out->exports = result == RC_CU_SUCCESS ? 1 : rc_cuda_fail(result, "exporting memory of the device");
 }
 
-/* A context that a stream may hang in is not given back: that could wait for the stream. */
+/* A context in which a stream may hang is not released, as the release could wait for the stream. */
 static int try_device(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device_info *out) {
   struct rc_cuda_entry entry;
   rc_cu_context context;
@@ -129,7 +129,7 @@ int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device_i
   if (!cuda) return rc_fail(-ENODEV, "there is no GPU to use: %s", rc_cuda_status()->why);
   if (ordinal < 0 || ordinal >= rc_cuda_status()->devices)
     return rc_fail(-EINVAL, "there is no device %d: this process sees %d", ordinal, rc_cuda_status()->devices);
-  struct ringcast_gpu_device_info found = {.size = 0}; /* as the caller's, once it is given */
+  struct ringcast_gpu_device_info found = {.size = 0}; /* rc_sized_write sets the caller's size */
   rc_cu_device device;
   failed = describe(cuda, ordinal, &device, &found);
   if (failed == 0 && probe) failed = probe_device(cuda, device, &found);

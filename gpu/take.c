@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames being read: from the pool, or the ring, to the caller's memory, on the caller's stream. What is enqueued for a
- * frame of the pool, and who else must know of it, is told atop import.c; for a frame of the ring, in bounce.c.
+ * Takes: frames that are read from the pool, or the ring, to the caller's memory, on the caller's stream. The essay
+ * atop import.c says what is enqueued for a frame of the pool, bounce.c has frames of the ring.
  *
- * A take is the caller's, who may copy it and end it twice; so which frames are being read is noted here too.
+ * The caller owns the struct of a take, and may copy the struct and end both copies. So the reader keeps a list of the
+ * open takes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,8 +18,8 @@ enum {
   TAKE_NONE,
   TAKE_OPEN = 1,
   TAKE_INLINE = 2, /* bytes of the ring were copied */
-  TAKE_FRESH = 4,  /* nothing was called for it since begin, which saw that the stream does not capture */
-  TAKE_READ = 8,   /* its last copies are enqueued */
+  TAKE_FRESH = 4,  /* no call since begin, and begin saw that the stream does not capture */
+  TAKE_READ = 8,   /* the last copies are enqueued */
 };
 
 struct ringcast_gpu_hold {
@@ -26,7 +27,7 @@ struct ringcast_gpu_hold {
   uint32_t slot;
 };
 
-/* The import of the frame's pool. NULL: this reader is not counted on for it. */
+/* The import of the frame's pool. NULL: the writer did not expect this reader to read the frame. */
 static struct rc_import *import_of(const ringcast_gpu_reader *gpu, uint32_t epoch, uint64_t position) {
   struct rc_import *import = gpu->import;
   bool is_it = import && import->segment.epoch == epoch && rc_import_counts(import, position);
@@ -34,39 +35,39 @@ static struct rc_import *import_of(const ringcast_gpu_reader *gpu, uint32_t epoc
 }
 
 static int fail_not_counted(void) {
-  return rc_fail_as(-ECONNABORTED, "this frame was under way when this reader attached, and its device tensors are not "
-                                   "for it: release it, and go on with the next one");
+  return rc_fail_as(-ECONNABORTED, "this frame was under way when this reader attached, and the frame's device tensors "
+                                   "are not for this reader: release the frame, and go on with the next one");
 }
 
-/* Where it is noted that the take of the frame at `entry` - 1 is open; `entry` 0: where one can be. NULL: nowhere. */
+/* The entry of the open take of the frame at `entry` - 1; for `entry` 0, a free entry. NULL: not found. */
 static uint64_t *find_begun(ringcast_gpu_reader *gpu, uint64_t entry) {
   for (uint32_t i = 0; i < RC_MAX_LEASES; i++)
     if (gpu->begun[i] == entry) return &gpu->begun[i];
   return NULL;
 }
 
-/* Of those that were released without ending their takes. */
+/* Frees the entries of frames that were released before their takes ended. */
 static void forget_begun(ringcast_gpu_reader *gpu) {
   for (uint32_t i = 0; i < RC_MAX_LEASES; i++)
     if (gpu->begun[i] != 0 && !rc_ring_holds(&gpu->reader->ring, gpu->begun[i] - 1)) gpu->begun[i] = 0;
 }
 
-/* What lies where a frame lay that was given back may be another frame by now, whose slot is not to be touched. */
+/* A frame that was released may have been overwritten by a later frame, whose slot must not be touched. */
 static int check_held(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame) {
   if (!rc_ring_holds(&gpu->reader->ring, frame->position)) return rc_fail_not_held(frame->position);
   if (!find_begun(gpu, frame->position + 1)) return 0;
-  return rc_fail_as(-EBUSY, "this frame is being read: end its take first");
+  return rc_fail_as(-EBUSY, "the take of this frame is open: end the take first");
 }
 
-/* Notes it, and has the stream wait. */
+/* Records the take, and has the stream wait. */
 static int begin_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   struct rc_import *import = import_of(gpu, take->epoch, take->frame.position);
   if (!import) return fail_not_counted();
   int failed = rc_import_take(import, take->slot, take->generation, take->stream);
   if (failed != 0) return failed;
   const struct rc_gpu_segment *segment = &import->segment;
-  /* What the host has seen comes before all that the host enqueues afterwards. A released word is looked at later, by
-   * what was noted. */
+  /* If the host has seen the value, all that the host enqueues afterwards comes after the copies. A semaphore that was
+   * released, not written by the device, is found later by way of the record. */
   if (rc_word_has_reached(rc_gpu_ready(segment, take->slot), take->generation)) return 0;
   rc_cu_ptr ready = segment->address + rc_gpu_ready_at(segment->consumers, take->slot);
   rc_cu_result result = rc_word_wait(gpu->device.cuda, take->stream, ready, take->generation);
@@ -85,7 +86,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
   if (failed != 0) return failed;
   if (frame->kind != RINGCAST_KIND_TENSORS) return rc_fail_as(-EINVAL, "this frame holds bytes, and no tensors");
   if (ringcast_frame_open(&opened, frame->data, frame->bytes) != 0)
-    return rc_fail_as(-EPROTO, "the frame's header makes no sense, or is of a later version");
+    return rc_fail_as(-EPROTO, "the frame's header is invalid, or of a later version");
   if (!find_begun(gpu, 0)) forget_begun(gpu);
   uint64_t *begun = find_begun(gpu, 0);
   if (!begun) return rc_fail(-EBUSY, "%u frames are being read: end their takes first", RC_MAX_LEASES);
@@ -108,14 +109,14 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
   return 0;
 }
 
-/* Not one that was ended by way of a copy of it. */
+/* False too for a take that was ended through a copy of the struct. */
 static bool is_open(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
   return (take->state & (TAKE_OPEN | TAKE_READ)) == TAKE_OPEN && find_begun(gpu, take->frame.position + 1);
 }
 
-static int fail_no_take(void) { return rc_fail_as(-EINVAL, "this take is not open: begin it first"); }
+static int fail_no_take(void) { return rc_fail_as(-EINVAL, "the take is not open: begin the take first"); }
 
-static int fail_outside(void) { return rc_fail_as(-EPROTO, "a tensor of the frame points outside of where it may be"); }
+static int fail_outside(void) { return rc_fail_as(-EPROTO, "a tensor of the frame points outside the frame or pool"); }
 
 static bool is_inside(const struct ringcast_frame *frame, uint64_t offset, uint64_t bytes) {
   return offset <= frame->bytes && bytes <= frame->bytes - offset;
@@ -131,7 +132,7 @@ int rc_gpu_reader_copied(ringcast_gpu_reader *gpu, rc_cu_result result) {
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "a copy to the device"));
 }
 
-/* Where bytes of the pool lie for this reader. */
+/* The address of bytes of the pool in this reader's context. */
 static int locate(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, uint64_t offset, uint64_t bytes,
                   rc_cu_ptr *out) {
   struct rc_import *import = gpu->import;
@@ -141,7 +142,7 @@ static int locate(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take
   return 0;
 }
 
-/* Before anything is enqueued. *by_ring: some of them come from the frame. */
+/* Called before the first copy is enqueued. *by_ring: some copies come from the frame. */
 static int check_copies(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take,
                         const struct ringcast_gpu_copy *copies, uint32_t count, bool *by_ring) {
   rc_cu_ptr where;
@@ -151,7 +152,7 @@ static int check_copies(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take
     const struct ringcast_gpu_copy *copy = &copies[i];
     if (copy->in_pool > 1 || copy->reserved != 0)
       return rc_fail_as(-EINVAL, "a copy's in_pool must be 0 or 1, and its reserved must be 0");
-    if (copy->copied > copy->bytes) return rc_fail_as(-EINVAL, "more bytes of a copy are copied than it has");
+    if (copy->copied > copy->bytes) return rc_fail_as(-EINVAL, "a copy's `copied` is more than its `bytes`");
     if (copy->in_pool) failed = copy->bytes > 0 ? locate(gpu, take, copy->offset, copy->bytes, &where) : 0;
     else if (!is_inside(&take->frame, copy->offset, copy->bytes)) failed = fail_outside();
     *by_ring |= !copy->in_pool && copy->bytes > 0;
@@ -177,7 +178,7 @@ static int copy_one(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, st
   return rc_gpu_reader_copied(gpu, result);
 }
 
-/* -EIO: `ack` could not be enqueued: it is pending, as after a capture that has just begun. The context is current. */
+/* -EIO: `ack` could not be enqueued and is pending, as after a capture that has just begun. The context is current. */
 static int acknowledge(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
   struct rc_import *import = gpu->import;
   if (take->epoch == 0 || !import || import->segment.epoch != take->epoch) return 0;
@@ -198,7 +199,7 @@ int ringcast_gpu_copy_all(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *ta
   take->copied = 0;
   failed = check_copies(gpu, take, copies, count, &by_ring);
   if (failed == 0 && by_ring) failed = rc_check_wait(gpu->reader->forks, take->timeout_ns);
-  /* Copies and words on a stream that does not capture spoil no graph; to ask for an event may. */
+  /* Copies and semaphores on a stream that does not capture invalidate no graph; a query of an event may. */
   if (failed == 0) failed = by_ring ? rc_gpu_reader_enter(gpu, &entry) : rc_gpu_reader_enter_context(gpu, &entry);
   if (failed != 0) return failed;
   take->state &= ~(uint32_t)TAKE_FRESH;
@@ -265,7 +266,7 @@ int ringcast_gpu_map(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, c
   rc_cu_ptr where;
   if (!is_open(gpu, take)) return fail_no_take();
   if (item->placement != RINGCAST_PLACEMENT_POOL)
-    return rc_fail_as(-ENOTSUP, "only what lies in the writer's pool can be looked at in place: copy it");
+    return rc_fail_as(-ENOTSUP, "only a tensor in the writer's pool can be read in place: copy the tensor");
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = locate(gpu, take, item->device_offset, item->bytes, &where);
   if (failed != 0) return failed;
@@ -285,14 +286,14 @@ int ringcast_gpu_map(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, c
 
 void ringcast_gpu_unmap(ringcast_gpu_hold *hold) {
   if (!hold) return;
-  if (hold->import->forks == rc_fork_count()) { /* in a forked child the pool is the parent's */
+  if (hold->import->forks == rc_fork_count()) { /* in a forked child the parent owns the pool */
     rc_import_unhold(hold->import, hold->slot);
     rc_import_drop(hold->import);
   }
   free(hold);
 }
 
-/* -EBUSY: the `ack` would go into a graph. Where the context can't be entered, `ack` is pending. */
+/* -EBUSY: the stream would add the `ack` to a graph. If the context can't be entered, `ack` is pending. */
 static int end_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   struct rc_cuda_entry entry;
   if (take->epoch == 0 || take->state & TAKE_READ) return 0;

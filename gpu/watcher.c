@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stream's wait has no time limit, and the program may be waiting for that stream when the writer dies. So a thread
- * of the library's sleeps until a watched process ends, on the processes' pidfds and on an eventfd that ends the sleep
- * when the list changes. The thread calls nothing of the driver: any call of the driver may wait for a stream that only
- * this thread can release. The thread ends when nothing is watched.
+ * A stream's wait has no time limit, and the program may be waiting for the stream when the writer dies. So a thread
+ * of the library sleeps until a watched process ends, on the processes' pidfds and on an eventfd, which ends the sleep
+ * when the list changes. The thread makes no call of the driver: each call of the driver may wait for a stream that
+ * only the watcher can release. The thread ends when the list is empty.
  */
 #include "gpu/watcher.h"
 
@@ -17,7 +17,7 @@
 
 #include "shm/error.h"
 
-#define ASK_MS 50 /* between two looks at a process without a pidfd */
+#define ASK_MS 50 /* between two checks of a process without a pidfd */
 
 static struct {
   pthread_mutex_t mutex;
@@ -40,7 +40,7 @@ int rc_thread_start(void *(*body)(void *), void *context) {
   return failed;
 }
 
-/* Under the mutex. Gives the time to sleep for. */
+/* Called with the mutex held. Returns the timeout of the sleep. */
 static int look_at_all(struct pollfd *fds, nfds_t *count, nfds_t room) {
   int timeout = -1;
   *count = 0;
@@ -60,7 +60,7 @@ static int look_at_all(struct pollfd *fds, nfds_t *count, nfds_t room) {
 }
 
 static void *watch(void *unused) {
-  struct pollfd fds[64]; /* what has no place here is looked at as a process without a pidfd is */
+  struct pollfd fds[64]; /* further processes are checked as a process without a pidfd is */
   nfds_t count;
   uint64_t value;
   (void)unused;
@@ -77,13 +77,13 @@ static void *watch(void *unused) {
   return NULL;
 }
 
-/* Under the mutex. */
+/* Called with the mutex held. */
 static void wake(void) {
   uint64_t one = 1;
   (void)!write(watcher.event, &one, sizeof one);
 }
 
-/* Under the mutex. */
+/* Called with the mutex held. */
 static int start(void) {
   if (watcher.is_running) return 0;
   watcher.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -100,7 +100,7 @@ int rc_watcher_add(struct rc_watched *watched) {
   pthread_mutex_lock(&watcher.mutex);
   watched->has_died = false;
   watched->next = watcher.first;
-  watcher.first = watched; /* before the thread looks whether there is any */
+  watcher.first = watched; /* before the thread checks whether the list is empty */
   int failed = start();
   if (failed == 0) wake();
   else watcher.first = watched->next;

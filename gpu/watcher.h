@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One thread of the process watches the processes whose death must release what streams wait for. */
+/* One thread of the process watches the processes whose death must release the waits of streams. */
 #ifndef RC_GPU_WATCHER_H
 #define RC_GPU_WATCHER_H
 
 #include "shm/process.h"
 
-/* A process that is watched. `died` is called once, by the watcher's thread, and calls neither the driver nor
- * rc_watcher_add or rc_watcher_remove. */
+/* A watched process. The watcher's thread calls `died` once; `died` calls neither the driver nor rc_watcher_add or
+ * rc_watcher_remove. */
 struct rc_watched {
   struct rc_watch process;
   void (*died)(struct rc_watched *watched);
@@ -16,7 +16,7 @@ struct rc_watched {
 
 /* -ENOMEM: the thread can't be started, or no descriptor is free. Sets the error text. */
 int rc_watcher_add(struct rc_watched *watched);
-/* When this returns, `died` does not run, and is not called any more. */
+/* After the return `died` does not run, and is not called again. */
 void rc_watcher_remove(struct rc_watched *watched);
 
 /* Starts a detached thread that receives no signals. 0, or the error of pthread_create. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trying whether a stream and the host can wait for each other by words. */
+/* The trial whether a stream and the host can wait for each other by semaphores. */
 #include "gpu/words.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "shm/wait.h"
 
 #define PAUSE_NS 20000
-#define SPIN_NS  50000 /* a stream is looked at for so long before it is worth a pause */
+#define SPIN_NS  50000 /* how long a stream is polled before the host sleeps between two queries */
 
 int64_t rc_words_patience_ns = (int64_t)2 * 1000 * 1000 * 1000;
 
@@ -31,7 +31,7 @@ rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, in
   return result;
 }
 
-/* Enqueues what does nothing, and is done when the device comes to it. */
+/* Enqueues an operation that does nothing, so that an idle stream has shown that the device came to the stream. */
 static rc_cu_result enqueue_mark(const struct rc_cuda *cuda, rc_cu_stream stream) {
   rc_cu_event event;
   rc_cu_result result = cuda->event_create(&event, RC_CU_EVENT_DISABLE_TIMING);
@@ -63,11 +63,11 @@ int rc_words_try(const struct rc_cuda *cuda, struct rc_word words[2], rc_cu_ptr 
   if (failed != 0) return failed;
   rc_cu_result result = rc_word_wait(cuda, stream, address, 1);
   if (result == RC_CU_SUCCESS) result = rc_word_write(cuda, stream, address + sizeof *words, 1);
-  rc_word_store(&words[0], 1); /* also if the wait alone was taken */
+  rc_word_store(&words[0], 1); /* also if only the wait was enqueued */
   failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream operation on a word of host memory");
-  /* Also after a failure: it must not look at the words any more once they are not registered. */
+  /* Also after a failure: the stream must not read the semaphores once the memory is no longer registered. */
   if (failed == 0 ? !await_word(&words[1]) : rc_stream_await(cuda, stream, rc_words_patience_ns) == RC_CU_NOT_READY)
     failed = rc_fail_as(-ETIMEDOUT, "a stream that waits for a word of host memory is not woken by the host's store");
-  cuda->stream_destroy(stream); /* does not wait for what it has to do */
+  cuda->stream_destroy(stream); /* does not wait for the stream's work */
   return failed;
 }

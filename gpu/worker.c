@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The worker runs each job again and again until the job says that it is done, with a pause that doubles while no job
- * makes progress. A job that waits within the driver holds up the others: that ends, as all that a stream can wait for
- * is released by the watcher at the latest. The thread ends with the last job.
+ * The worker runs each job again and again until the job is done, with a pause that doubles while no job makes
+ * progress. A job that waits within the driver holds up the other jobs. The wait ends: at the latest, the watcher
+ * releases the semaphores that streams wait for. The thread ends with the last job.
  */
 #include "gpu/worker.h"
 

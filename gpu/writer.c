@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's side of ringcast/gpu.h: its life, its losses, and frames by the ring. Frames by the pool are in lease.c.
+/* The writer's side of ringcast/gpu.h: open, close, failures, and frames by the ring. lease.c has frames by the pool.
  */
 #include "gpu/writer.h"
 
@@ -17,7 +17,7 @@
 
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
 
-/* RINGCAST_GPU_POOL_BYTES fills in for the default only. 0: no pool. */
+/* RINGCAST_GPU_POOL_BYTES replaces the default only. 0: no pool. */
 static int pool_from_environment(uint64_t *bytes) {
   if (*bytes != 0) return 0;
   *bytes = DEFAULT_POOL;
@@ -106,7 +106,7 @@ static void unregister_ring(ringcast_gpu_writer *gpu) {
   rc_cuda_leave(&entry);
 }
 
-/* Ends all but the handle itself, whose calls give -EINVAL from here on. */
+/* Ends everything except the handle; calls with the handle give -EINVAL from here on. */
 static void detach(void *context) {
   ringcast_gpu_writer *gpu = context;
   look_for_loss(gpu);
@@ -149,7 +149,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
 
 void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   if (!gpu) return;
-  if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
+  if (gpu->forks == rc_fork_count()) { /* in a forked child the parent owns everything but the handle */
     gpu->writer->attachment.detach = NULL;
     detach(gpu);
   }
@@ -173,8 +173,8 @@ int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuCtxPushCurrent"));
 }
 
-/* What a reader's stream waits for may never come: each wait is released, as a death of this process would release
- * it (import.c, X0 and X1). */
+/* The failed device may never write the semaphores for which readers' streams wait. Releases each wait, as the watchers
+ * do after a death of the writer (import.c, X0 and X1). */
 static void release_waits(ringcast_gpu_writer *gpu) {
   const struct rc_gpu_segment *segment = &gpu->exported->segment;
   rc_store_release(&rc_gpu_control(segment)->dead, 1); /* X0 -> the readers' next look */
@@ -196,7 +196,8 @@ int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code) {
 
 /* ---- By the ring ------------------------------------------------------------------------------------------------ */
 
-/* Once, when it is first of use: copies to it need no detour then. The second mapping follows the first. */
+/* Registers the ring with the driver, once, at the first copy to the ring: the driver copies to unregistered memory by
+ * way of a staging buffer. The ring's second mapping follows the first. */
 static void register_ring(ringcast_gpu_writer *gpu) {
   const struct rc_ring *ring = &gpu->writer->ring.view;
   if (gpu->tried_to_register) return;
@@ -223,7 +224,7 @@ int ringcast_gpu_wait(ringcast_gpu_writer *gpu, ringcast_stream stream) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_writer_enter(gpu, &entry);
   if (failed != 0) return failed;
-  if (rc_device_check_stream(&gpu->device, stream) == -EBUSY) { /* nothing was enqueued, and to wait spoils the graph */
+  if (rc_device_check_stream(&gpu->device, stream) == -EBUSY) { /* a wait would invalidate the capture */
     failed = -EBUSY;
   } else {
     rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the writer's side share. */
+/* The state that the files of the writer's side share. */
 #ifndef RC_GPU_WRITER_H
 #define RC_GPU_WRITER_H
 
@@ -7,11 +7,11 @@
 #include "gpu/pool.h"
 #include "ringcast/gpu.h"
 
-/* What the writer knows of a consumer, in private memory. */
+/* An importer that frames expect, in the writer's private memory. */
 struct rc_counted {
-  uint64_t owner; /* its owner word; 0: none was counted here */
-  uint64_t from;  /* frames from this position on count on it */
-  uint32_t turn;  /* of the place: who closes the pool and opens it again has the same owner word */
+  uint64_t owner; /* the importer's owner word; 0: no importer was expected here */
+  uint64_t from;  /* frames from this position on expect the importer */
+  uint32_t turn;  /* of the place: a reader that closes the pool and opens the pool again has the same owner word */
   bool dead;
 };
 
@@ -24,8 +24,8 @@ struct ringcast_gpu_writer {
   uint32_t forks;
   bool is_lost;
   bool registered, tried_to_register; /* the ring */
-  uint32_t look_at;                   /* slots in use, at which it is looked for those that are done */
-  int64_t asked;                      /* when it was last asked which consumers live */
+  uint32_t look_at;                   /* the number of used slots from which on a lease reclaims slots */
+  int64_t asked;                      /* the time of the last check which importers live */
   int no_pool;                        /* why there is none: a negative errno, and ... */
   char why[200];                      /* ... in words */
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
@@ -33,18 +33,18 @@ struct ringcast_gpu_writer {
 
 /* ---- consumers.c ---- */
 
-/* What the readers that are attached have said. POOL, WAITING or REFUSED; of the last two, who it is, and why. Counts
- * on those that are new. */
+/* POOL, WAITING or REFUSED, by the answers of the attached readers; for the last two the reader and the reason. From
+ * now on frames expect each reader that has opened the pool. */
 enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason);
-/* The same, in words: way, reader and why; NO_READER too. */
+/* Fills in way, reader and why; NO_READER too. */
 void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info);
 
-/* Gives slots back that all have done with. `all`: also asks which of those in the way have died. */
+/* Frees the slots that all importers have read. `all`: also checks whether importers that have not read have died. */
 void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all);
 
 /* ---- lease.c ---- */
 
-/* Gives back all of the pool that can be by now. */
+/* Frees all slots that can be free by now. */
 void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu);
 
 /* ---- writer.c ---- */
@@ -52,8 +52,8 @@ void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu);
 int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
 /* As rc_cuda_enter_context. */
 int rc_gpu_writer_enter_context(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
-/* After a failed call, with its code. An unexpected failure of the driver (-EIO) makes the pool dead. Returns the code,
- * and leaves the error text. */
+/* Called after a failed call, with the call's code. An unexpected failure of the driver (-EIO) makes the pool dead.
+ * Returns the code, and leaves the error text. */
 int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code);
 
 #endif

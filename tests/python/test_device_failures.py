@@ -381,7 +381,7 @@ def test_a_device_that_is_busy_is_told_to_who_asks(alone):
     opened, way, why, told, *then = alone(prepare_on_busy_device)
     assert (opened, way) == (False, "refused")
     assert why.startswith("the device is busy: it has not come to a new stream")
-    assert told.endswith("can't open the pool: its device is busy; it is tried again")
+    assert told.endswith("can't open the pool: the reader's device is busy; the reader tries again")
     assert then == [True, "pool", ""]
 
 
