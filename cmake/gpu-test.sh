@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that only a real GPU can show, in one go: builds the library, its tools, the probes of tests/gpu and the
+# Everything that only a real GPU can show, in one go: builds the library, its tools, tests/gpu_scenarios and the
 # Python extension with what is there (a compiler, CMake, make or Ninja, Python; neither check nor liburing nor a
 # package registry), runs them, each with a time limit, and leaves what they found in $OUT (default build/gpu/out) as
 # text and JSON. docs/gpu.md says what to make of it. Exit status 0 only if nothing failed.
 #
-# The steps: recon (a minute: what the device says of itself, as a table), doctor, probes, scenarios (those of
-# tests/gpu_scenarios that need no fake), kernel (examples/kernel.cu), perf, python; or those alone that are named as
-# arguments. A call goes on where an earlier one stopped: of the same sources, what build/gpu/out has already does not
-# run again. GPU_TEST_SECONDS: when all of it is over, at the latest.
+# The steps: recon (a minute: what the device says of itself, as a table), doctor, probes (probes.txt of
+# tests/gpu_scenarios), scenarios (of its other files those that need no fake), kernel (examples/kernel.cu), perf,
+# python; or those alone that are named as arguments. A call goes on where an earlier one stopped: of the same sources,
+# what build/gpu/out has already does not run again. GPU_TEST_SECONDS: when all of it is over, at the latest.
 # GPU_FAKE=1: on a machine without a GPU, with the tests' own driver: so that each line here has run before it counts.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -139,12 +139,12 @@ warned=$(grep -c 'warning:' "$out/build.log")
 
 # ---- The runs --------------------------------------------------------------------------------------------------------
 
-probe=("$build/tests/gpu/gpu_probe")
+scenarios=("$build/tests/gpu_scenarios/gpu_scenarios" --real)
 tool=$build/bin/ringcast
 perf=("$tool" perf gpu --format json)
 if [ -n "$fake" ]; then
   export LD_LIBRARY_PATH=$PWD/$build/tests/fake_cuda/new${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  probe+=(--fake)
+  scenarios=("${scenarios[@]:0:1}" --json)
   export GPU_FAKE # to the probes of Python
   # shellcheck disable=SC2054
   perf+=(--sizes 1K,16M --seconds 0.05)
@@ -166,8 +166,8 @@ for line in lines:
 END
 }
 
-step recon 60 probes.jsonl "${probe[@]}" --after "$out/probes.jsonl" device_attributes driver \
-  two_processes_streams all_beside_a_capture
+step recon 60 probes.jsonl "${scenarios[@]}" --after "$out/probes.jsonl" probes:what_the_device_says \
+  probes:the_driver_and probes:streams_of_two_processes probes:all_that_the_library_does
 "$python" tests/gpu/verdict.py --table "$out" | tee -a "$out/summary.txt"
 is_wanted doctor && rm -f "$out/doctor.json"
 step doctor 150 doctor.json "$tool" doctor --format json
@@ -176,9 +176,8 @@ if [ -n "$why" ]; then
   export GPU_PROBE_INLINE=$why # what is about the pool is skipped then, and fails without this
   say "  $why"
 fi
-step probes 600 probes.jsonl "${probe[@]}" --after "$out/probes.jsonl"
-step scenarios 300 probes.jsonl "$build/tests/gpu_scenarios/gpu_scenarios" --real --after "$out/probes.jsonl" \
-  writer reader bounce ends
+step probes 600 probes.jsonl "${scenarios[@]}" --after "$out/probes.jsonl" probes
+step scenarios 300 probes.jsonl "${scenarios[@]}" --after "$out/probes.jsonl" writer reader bounce ends
 nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)
 if [ -n "$fake" ]; then
   : # has no kernels

@@ -41,7 +41,7 @@ aside() {
   finished asan
   run_if_changed model tests/model models
   run_if_changed plants "gpu ring shm channel include tests/process/gpu tests/fake_cuda tests/unit tests/support" plants
-  run_if_changed gpu-fake "gpu include tools python tests/gpu tests/fake_cuda cmake" gpu_fake
+  run_if_changed gpu-fake "gpu include tools python tests/gpu tests/gpu_scenarios tests/fake_cuda cmake" gpu_fake
   run fuzz fuzz
   run valgrind memcheck
   run aarch64 aarch64

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe of tensors.py says and needs, as probe.h has it for those in C."""
+"""What a probe of tensors.py says and needs, as tests/gpu_scenarios has it in C."""
 
 import os
 

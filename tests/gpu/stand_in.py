@@ -52,7 +52,7 @@ def _reshape(self, *shape):
 
 
 def _part(self, key):
-    """By what NumPy makes of the same key, for an array whose bytes nobody looks at."""
+    """By what NumPy makes of the same key, for an array; its bytes are not looked at."""
     span = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides))
     like = np.lib.stride_tricks.as_strided(np.empty(span, np.uint8), self.shape, self.strides)
     part = like[key]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of a real GPU through the Python package, between processes: a plain script, as there may be no pytest.
 
-Each probe runs in a process of its own, with a time limit, and leaves one line of JSON, as tests/gpu/main.c does:
-{"probe", "result", "why", "figures"}. What a probe needs and is not here makes it "skipped". That nothing goes by the
-pool is a failure, unless GPU_PROBE_INLINE has the reason, of doctor, why not. GPU_FAKE: torch, CuPy and JAX are
+Each probe runs in a process of its own, with a time limit, and leaves one line of JSON, as tests/gpu_scenarios
+does: {"probe", "result", "why", "figures"}. What a probe needs and is not here makes it "skipped". That nothing goes
+by the pool is a failure, unless GPU_PROBE_INLINE has the reason, of doctor, why not. GPU_FAKE: torch, CuPy and JAX are
 stand_in.py's, on the tests' own driver, and nothing is skipped.
 
 tensors.py [--after FILE] [NAME...]; --after: not those that FILE has a line of, which an earlier run has left.

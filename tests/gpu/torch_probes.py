@@ -135,7 +135,7 @@ def torch_memory_is_given_back():
 
 
 def check_nothing(number, got):
-    got["x"].cpu()  # waits: a reader whose stream is behind fills the pool, and then waits for what goes INLINE
+    got["x"].cpu()  # waits: a reader with a stream that is behind fills the pool, and then waits for what goes INLINE
 
 
 # ---- Beside a capture ------------------------------------------------------------------------------------------------

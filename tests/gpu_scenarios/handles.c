@@ -12,6 +12,7 @@ static long do_ring(struct words *words) {
   struct ringcast_writer_options options = {.size = sizeof options,
                                             .capacity = number_of(words, "ring", 1 << 20),
                                             .readers = (uint32_t)number_of(words, "readers", 8)};
+  options.memory = (uint32_t)number_of(words, "memory", RINGCAST_MEMORY_AUTO);
   if (has_word(words, "evict")) options.on_death = RINGCAST_EVICT;
   if (has_word(words, "evict-slow")) options.on_slow = RINGCAST_EVICT, options.slow_ns = 1000000;
   int rc = ringcast_writer_create_ex(&options, &side->writer);
@@ -147,7 +148,7 @@ static long do_pair(struct words *words) {
 
 const struct verb handles_verbs[] = {
     {"use", do_use},                 /* N: another writer and reader, from then on; 0 at first */
-    {"ring", do_ring},               /* ring=BYTES readers=N evict evict-slow */
+    {"ring", do_ring},               /* ring=BYTES readers=N memory=N evict evict-slow */
     {"gpu-writer", do_gpu_writer},   /* pool=BYTES slots=N device=N flags=N size=N default */
     {"writer", do_writer},           /* both */
     {"ring-reader", do_ring_reader}, /* leases=N */
@@ -170,7 +171,8 @@ const struct verb handles_verbs[] = {
 
 long do_step(struct words *words) {
   if (strcmp(words->at[0], "pair") == 0) return do_pair(words);
-  static const struct verb *const tables[] = {device_verbs, handles_verbs, send_verbs, receive_verbs, expect_verbs};
+  static const struct verb *const tables[] = {device_verbs,  handles_verbs, send_verbs,
+                                              receive_verbs, expect_verbs,  probe_verbs};
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
     for (const struct verb *verb = tables[i]; verb->name; verb++)
       if (strcmp(verb->name, words->at[0]) == 0) return verb->verb(words);

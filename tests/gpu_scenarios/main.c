@@ -3,7 +3,11 @@
  * `writer:a_lease` runs those alone that have "a lease" in their name.
  *
  *   --real [--after FILE]   with the driver of a device: leaves those scenarios out that need the fake, and prints a
- *                           line of JSON for each, as gpu_probe does, but for those that FILE has a line of
+ *                           line of JSON for each, but for those that FILE has a line of: {"probe", "result", "why",
+ *                           "only_measures", "figures"}. Results: "ok"; "failed", which makes the program fail, but
+ *                           of what only measures; "skipped": something is not here. What needs a pool is skipped
+ *                           where GPU_PROBE_INLINE has the reason, of doctor, why there is none.
+ *   --json                  the same lines with the fake
  *
  * Without check or anything else, as a device may be where nothing can be installed. */
 #define _GNU_SOURCE
@@ -20,14 +24,16 @@
 #include "tests/gpu_scenarios/scenario.h"
 #include "tests/support/fake_controls.h"
 
-enum { MOST_PEERS = 4, LIMIT_S = 600, REAL_LIMIT_S = 60 };
+enum { MOST_PEERS = 4, LIMIT_S = 600, REAL_LIMIT_S = 90, EXIT_S = 5 };
+enum { EXIT = -1, EXIT_AT_ONCE = -2 }; /* for a peer, in place of a step's number */
+#define SKIPPED "skipped: "
 
 const char *file_name;
 static const char *run_name = "";
 static _Thread_local const struct step *at_step;
 struct board *board;
 bool is_real;
-static int why_fd; /* what was wrong, to the process that has started all */
+int why_fd; /* what was wrong, to the process that has started all */
 
 void wrong(const char *format, ...) {
   char text[1024];
@@ -37,6 +43,11 @@ void wrong(const char *format, ...) {
   va_end(arguments);
   dprintf(why_fd, "%s.txt:%d: %s: '%s': %s\n", file_name, at_step ? at_step->line : 0, run_name,
           at_step ? at_step->text : "the end", text);
+  _exit(1);
+}
+
+void skip(const char *why) {
+  dprintf(why_fd, SKIPPED "%s\n", why);
   _exit(1);
 }
 
@@ -126,6 +137,19 @@ static long do_interrupted(struct words *words) {
   return result;
 }
 
+/* NAME STEP: its time and result, or its result alone. */
+static void measure(struct words *words) {
+  bool is_timed = strcmp(words->at[0], "figure") == 0;
+  const char *name = words->at[1];
+  shift(words);
+  shift(words);
+  double begun = now_us();
+  long result = do_step(words);
+  if (is_timed) note(name, "_us", now_us() - begun);
+  if (!is_timed) note(name, "", (double)result);
+  else if (result != 0) note_result(name, result);
+}
+
 /* A step without a process of its own. */
 static void perform(const struct step *step, const char *text) {
   struct words words;
@@ -135,6 +159,8 @@ static void perform(const struct step *step, const char *text) {
   if (strcmp(words.at[0], "child") == 0) {
     shift(&words);
     do_in_child(&words, expected);
+  } else if (strcmp(words.at[0], "figure") == 0 || strcmp(words.at[0], "number") == 0) {
+    measure(&words);
   } else if (strcmp(words.at[0], "interrupt") == 0) {
     shift(&words);
     result_must_be(do_interrupted(&words), expected);
@@ -184,6 +210,8 @@ _Noreturn static void be_peer(struct peer *peer) {
     if (&peers[i] != peer) close(peers[i].answers[1]);
   }
   while (read(peer->asks[0], &number, sizeof number) == (ssize_t)sizeof number) {
+    if (number == EXIT) exit(0);
+    if (number == EXIT_AT_ONCE) _exit(0);
     const char *step = peer_step(steps[number].text, name, &is_waited_for);
     perform(&steps[number], step);
     must(write(peer->answers[1], &done, 1) == 1);
@@ -251,6 +279,22 @@ static bool signal_peer(const char *text) {
   return false;
 }
 
+/* exit, exit-at-once; true: the step was one of these. */
+static bool end_peer(const char *text) {
+  int number = strncmp(text, "exit ", 5) == 0 ? EXIT : EXIT_AT_ONCE, status;
+  if (number == EXIT_AT_ONCE && strncmp(text, "exit-at-once ", 13) != 0) return false;
+  struct peer *peer = find_peer(strchr(text, ' ') + 1);
+  must(peer && peer->pid > 0 && !peer->is_busy);
+  must(write(peer->asks[1], &number, sizeof number) == (ssize_t)sizeof number);
+  double begun = now_us();
+  pid_t ended;
+  while ((ended = waitpid(peer->pid, &status, WNOHANG)) == 0 && now_us() - begun < EXIT_S * 1e6) usleep(500);
+  note("exit", "_us", now_us() - begun);
+  must(ended == 0 || (ended == peer->pid && status == 0));
+  if (ended != 0) peer->pid = 0;
+  return true;
+}
+
 /* All that live close what they have at once, as either may wait for the other. */
 static void end_peers(void) {
   int status;
@@ -268,15 +312,13 @@ static void play(const struct run *run) {
   bool is_waited_for;
   file_name = run->file;
   run_name = run->name;
-  board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  must(board != MAP_FAILED);
   unfold(run, 0, 1, NULL);
   start_peers();
   for (int i = 0; i < step_count; i++) {
     at_step = &steps[i];
     const char *step = peer_step(steps[i].text, name, &is_waited_for);
     if (step) ask_peer(find_peer(name), i, step, is_waited_for);
-    else if (!signal_peer(steps[i].text)) perform(&steps[i], steps[i].text);
+    else if (!signal_peer(steps[i].text) && !end_peer(steps[i].text)) perform(&steps[i], steps[i].text);
   }
   end_peers();
   at_step = NULL;
@@ -303,6 +345,7 @@ static const char *why_not(const struct run *run) {
   static char why[4096];
   int ends[2], status;
   must(pipe2(ends, O_CLOEXEC) == 0);
+  memset(board, 0, sizeof *board);
   fflush(NULL);
   pid_t pid = fork();
   must(pid >= 0);
@@ -318,7 +361,7 @@ static const char *why_not(const struct run *run) {
   close(ends[1]);
   memset(why, 0, sizeof why);
   bool in_time = read_why(ends[0], why, sizeof why, is_real ? REAL_LIMIT_S : LIMIT_S);
-  if (!in_time) kill(-pid, SIGKILL);
+  kill(-pid, SIGKILL); /* what hangs, and what was left */
   must(waitpid(pid, &status, 0) == pid);
   close(ends[0]);
   why[strcspn(why, "\n")] = '\0';
@@ -328,20 +371,29 @@ static const char *why_not(const struct run *run) {
   return why;
 }
 
-static bool needs_fake(const struct run *run) {
-  static const char *const words[] = {"fail",     "break",     "abandon", "hold-call",   "capture ", "end-context",
-                                      " driver ", "FAKE_CUDA", "mode",    "descriptors", "forge ",   "LOST"};
+static bool mentions(const struct run *run, const char *const *words) {
   for (int line = 0; line < run->line_count; line++)
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-      if (strstr(run->lines[line].text, words[i])) return true;
+    for (const char *const *word = words; *word; word++)
+      if (strstr(run->lines[line].text, *word)) return true;
   return false;
 }
 
-static void print_quoted(const char *text) {
-  for (; *text; text++) {
-    if (*text == '"' || *text == '\\') putchar('\\');
-    putchar((unsigned char)*text < ' ' ? ' ' : *text);
-  }
+static bool needs_fake(const struct run *run) {
+  static const char *const words[] = {"fail",        "break",    "abandon",   "hold-call", "capture ",
+                                      "end-context", " driver ", "FAKE_CUDA", "mode",      "descriptors",
+                                      "forge ",      "LOST",     NULL};
+  return strcmp(run->file, "probes") != 0 && mentions(run, words);
+}
+
+/* Why it comes to nothing on a device, or NULL. */
+static const char *why_skipped(const struct run *run, const char *why) {
+  static const char *const of_the_pool[] = {"pool", "POOL", "pair", "import", NULL};
+  static char text[512];
+  const char *known = getenv("GPU_PROBE_INLINE");
+  if (strncmp(why, SKIPPED, strlen(SKIPPED)) == 0) return why + strlen(SKIPPED);
+  if (!*why || !known || !mentions(run, of_the_pool)) return NULL;
+  snprintf(text, sizeof text, "no pool, as doctor says too: %s", known);
+  return text;
 }
 
 static void print_name(const struct run *run) {
@@ -361,29 +413,40 @@ static bool has_run(const struct run *run, const char *path) {
   return found;
 }
 
+static bool only_measures(const struct run *run) {
+  static const char *const words[] = {"  measures", NULL};
+  return mentions(run, words);
+}
+
 int main(int count, char **words) {
   const char *after = NULL;
+  bool is_json = false;
   int failed = 0, played = 0;
   why_fd = STDERR_FILENO;
   for (int i = 1; i < count; i++) {
-    if (strcmp(words[i], "--real") == 0) is_real = true;
+    if (strcmp(words[i], "--real") == 0) is_real = is_json = true;
+    else if (strcmp(words[i], "--json") == 0) is_json = true;
     else if (strcmp(words[i], "--after") == 0 && i + 1 < count) after = words[++i];
     else read_file(words[i]);
   }
   if (!is_real && !fake_must_be_found("gpu_scenarios")) return 2;
+  board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  must(board != MAP_FAILED);
   for (int i = 0; i < run_count; i++) {
-    if (is_real && (needs_fake(runs[i]) || has_run(runs[i], after))) continue;
-    const char *why = why_not(runs[i]);
-    failed += *why != '\0';
+    if ((is_real && needs_fake(runs[i])) || has_run(runs[i], after)) continue;
+    const char *why = why_not(runs[i]), *skipped = is_real ? why_skipped(runs[i], why) : NULL;
+    failed += *why != '\0' && !(is_real && (skipped || only_measures(runs[i])));
     played++;
-    if (!is_real && *why) fprintf(stderr, "%s\n", why);
-    if (!is_real) continue;
+    if (!is_json && *why) fprintf(stderr, "%s\n", why);
+    if (!is_json) continue;
     print_name(runs[i]);
-    printf("\"result\": \"%s\", \"why\": \"", *why ? "failed" : "ok");
-    print_quoted(why);
-    printf("\", \"only_measures\": false, \"figures\": {}}\n");
+    printf("\"result\": \"%s\", \"why\": \"", skipped ? "skipped" : *why ? "failed" : "ok");
+    print_quoted(skipped ? skipped : why);
+    printf("\", \"only_measures\": %s, \"figures\": {", only_measures(runs[i]) ? "true" : "false");
+    print_figures();
+    printf("}}\n");
     fflush(stdout);
   }
-  if (!is_real) printf("%d scenarios, %d failed\n", played, failed);
+  if (!is_json) printf("%d scenarios, %d failed\n", played, failed);
   return failed != 0;
 }

@@ -22,6 +22,10 @@
  *   r: STEP                                   in a process r of its own, which opens the driver itself; the step has
  *                                             ended when the next one begins, but for `r& STEP ... r: join = X`
  *   kill r; stop r; continue r                by a signal
+ *   exit r; exit-at-once r                    by itself; where it hangs in that for long, the scenario goes on
+ *   figure NAME STEP                          how long the step takes, and what it gives; any result will do
+ *   number NAME STEP                          what it gives
+ *   measures                                  first of all: any end of the scenario will do
  *
  * A name in quotation marks may have spaces. A number may be a sum of products, with K and M: 2M+1. Frames, leases,
  * holds and memory are named by letters. What a scenario leaves open is closed at its end, where the driver must have
@@ -33,6 +37,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gpu/driver.h"
 #include "ringcast/gpu.h"
 
 enum { MOST_WORDS = 16, MOST_TEXT = 1280, HANDLES = 4 };
@@ -67,16 +72,28 @@ struct words {
   char storage[MOST_TEXT];
 };
 
-/* Shared by the processes of a scenario: the handles of the rings. */
+/* Shared by the processes of a scenario: handles, words that each may register, and figures. */
+enum { MOST_FIGURES = 1024 };
 struct board {
+  _Alignas(4096) char words[4096];
   char handles[HANDLES][128];
+  rc_cu_ipc_handle exports[8];
+  _Atomic int child; /* that `child` has left */
+  _Atomic int figure_count;
+  struct figure {
+    char name[64], text[64]; /* "": the value */
+    double value;
+  } figures[MOST_FIGURES];
 };
 extern struct board *board;
 
+extern int why_fd;   /* main.c */
 extern bool is_real; /* the driver is that of a device */
 
 /* The step that this thread does is wrong: tells so, with where it stands, and ends the test. */
 _Noreturn void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* What the scenario needs is not here: as `wrong`, on a device; the fake has all. */
+_Noreturn void skip(const char *why);
 #define must(condition) \
   if (!(condition)) wrong("%s:%d: %s", __FILE__, __LINE__, #condition)
 
@@ -86,6 +103,13 @@ long do_step(struct words *words);
 void finish(void);
 /* Has the library give back what was left, where that can be by now. */
 void tidy(void);
+
+/* A figure: several of one name become their median and the most. A result of the driver is one by its name. */
+void note(const char *name, const char *suffix, double value);
+void note_result(const char *name, long result);
+double now_us(void);
+void print_figures(void);
+void print_quoted(const char *text);
 
 /* What a writer and a reader of this process have open; `use` chooses another pair. */
 struct side {
@@ -106,6 +130,6 @@ struct verb {
   const char *name;
   long (*verb)(struct words *words);
 };
-extern const struct verb device_verbs[], handles_verbs[], send_verbs[], receive_verbs[], expect_verbs[];
+extern const struct verb device_verbs[], handles_verbs[], send_verbs[], receive_verbs[], expect_verbs[], probe_verbs[];
 
 #endif

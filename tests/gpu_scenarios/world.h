@@ -23,6 +23,9 @@ extern struct draft {
 
 #define driver(call) must((call) == RC_CU_SUCCESS)
 void open_device(void);
+rc_cu_stream stream_of(const char *name);
+rc_cu_result set_capture(rc_cu_stream stream, bool on);
+void close_words(void); /* probes.c */
 /* The target's bytes from `offset` on, once the stream has come so far, are those of the source from `at` on. */
 void target_holds(uint64_t at, uint64_t bytes, uint64_t offset);
 struct ringcast_tensor bytes_at(rc_cu_ptr memory, int64_t *shape);

@@ -42,7 +42,7 @@ ALLOWED = {
     "tests/tools": (10.5, 0.0),
     "tests/lint": (14.7, 15.8),
     "tests/fake_cuda": (13.1, 5.5),
-    "tests/gpu": (11.3, 3.1),
+    "tests/gpu": (10.4, 1.5),
     "tests/compat": (11.7, 3.1),
 }
 
