@@ -80,6 +80,7 @@ enum {
   X(ctx_pop, cuCtxPopCurrent, cuCtxPopCurrent_v2, (rc_cu_context *out))                                               \
   X(ctx_get_current, cuCtxGetCurrent, cuCtxGetCurrent, (rc_cu_context *out))                                          \
   X(ctx_get_device, cuCtxGetDevice, cuCtxGetDevice, (rc_cu_device *out))                                              \
+  X(ctx_synchronize, cuCtxSynchronize, cuCtxSynchronize, (void))                                                      \
   X(mem_alloc, cuMemAlloc, cuMemAlloc_v2, (rc_cu_ptr *out, size_t bytes))                                             \
   X(mem_free, cuMemFree, cuMemFree_v2, (rc_cu_ptr memory))                                                            \
   X(mem_get_info, cuMemGetInfo, cuMemGetInfo_v2, (size_t *out_free, size_t *out_total))                               \

@@ -124,6 +124,46 @@ int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream) {
   return copy_and_wait(ordinal, NULL, NULL, stream);
 }
 
+struct idle_job {
+  struct rc_job job;
+  struct rc_device device;
+  void (*run)(void *context);
+  void *context;
+};
+
+/* By the worker. CUDA takes no wait for a context while one of its streams captures a graph: again after that. A
+ * context that fails otherwise is lost, and its streams do nothing any more. */
+static bool await_all(struct rc_job *job) {
+  struct idle_job *idle = RC_CONTAINER_OF(job, struct idle_job, job);
+  struct rc_cuda_entry entry;
+  rc_cu_result result = rc_cuda_enter(idle->device.context, &entry);
+  if (result == RC_CU_SUCCESS) {
+    result = idle->device.cuda->ctx_synchronize();
+    rc_cuda_leave(&entry);
+  }
+  if (result != RC_CU_SUCCESS && rc_cuda_fail(result, "cuCtxSynchronize") == -EBUSY) return false;
+  rc_device_close(&idle->device);
+  idle->run(idle->context);
+  return true;
+}
+
+static void free_idle(struct rc_job *job) { free(RC_CONTAINER_OF(job, struct idle_job, job)); }
+
+int ringcast_gpu_run_when_idle(int32_t ordinal, void (*run)(void *context), void *context) {
+  struct idle_job *idle = calloc(1, sizeof *idle);
+  if (!idle) return rc_fail(-ENOMEM, "out of memory");
+  int failed = rc_device_open(ordinal, &idle->device);
+  if (failed != 0) {
+    free(idle);
+    return failed;
+  }
+  idle->job = (struct rc_job){.run = await_all, .end = free_idle};
+  idle->run = run;
+  idle->context = context;
+  rc_worker_do(&idle->job, 0);
+  return 0;
+}
+
 /* By an event, which the driver gives up when both streams have come by. */
 static rc_cu_result follow(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_stream before) {
   rc_cu_event event;

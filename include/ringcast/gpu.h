@@ -371,6 +371,13 @@ RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream strea
  * of them captures a graph: nothing was enqueued), -ENODEV, -EINVAL, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before);
 
+/* Has the library's worker thread call run(context) once device `ordinal` has done all that this process has enqueued
+ * so far, on any stream, also on a stream that was destroyed since: for memory whose users' streams are not known. Does
+ * not wait. If another stream of this process captures a graph on that device meanwhile, CUDA may end that capture
+ * (cuCtxSynchronize). After a failure of the device, run is called too. -ENOMEM, -ENODEV, -EINVAL, -EIO, -ECHILD: it
+ * will not be called. */
+RINGCAST_API int ringcast_gpu_run_when_idle(int32_t ordinal, void (*run)(void *context), void *context);
+
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 
 #ifdef __cplusplus

@@ -56,14 +56,26 @@ struct rc_py_gpu_reader;
 
 /* ---- tensors/device_memory.c ------------------------------------------------------------------------------------ */
 
-/* Memory of a device that goes with its last holder, in any thread: ours, or a place in the writer's pool. */
+struct rc_py_stream {
+  void *handle;
+  PyObject *keep; /* the object whose end destroys the stream, as CuPy's Stream; NULL: the stream is not destroyed */
+};
+/* With the GIL. */
+static inline struct rc_py_stream rc_py_stream_take(const struct rc_py_stream *stream) {
+  Py_XINCREF(stream->keep);
+  return *stream;
+}
+/* In any thread, with the GIL or without. */
+void rc_py_stream_drop(struct rc_py_stream *stream);
+
+/* Device memory that goes with its last holder, in any thread: memory of ringcast's own, or a place in the pool. */
 struct rc_py_device_memory;
 /* NULL: raised. `out` is its address. */
 struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
-                                                    uint64_t bytes, void *stream, uint64_t *out);
+                                                    uint64_t bytes, const struct rc_py_stream *stream, uint64_t *out);
 /* Takes the hold over. */
 struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
-                                                   void *stream);
+                                                   const struct rc_py_stream *stream);
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory);
 /* A capsule over the item in it, for from_dlpack(). */
 PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, bool versioned);
@@ -109,10 +121,11 @@ void rc_py_device_clear(struct rc_py_decoding *decoding);
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag);
 /* Of that device, unless it is open. 0, -errno. */
 int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device);
-void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run);
+void rc_py_gpu_writer_shut(struct rc_py_writer *self);
 
 struct rc_py_take {
   struct ringcast_gpu_take take;
+  struct rc_py_stream stream;
   bool is_owed; /* it was given back while its stream captured a graph: it is to be ended after that */
 };
 
@@ -132,7 +145,8 @@ struct rc_py_gpu_reader {
 struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self);
 /* Begins to read a frame that is held, unless it has begun. NULL: raised, and `skips` perhaps set. `stream` is what the
  * copies are to be ordered by. */
-struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame, void *stream);
+struct rc_py_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame,
+                                   const struct rc_py_stream *stream);
 /* Whether the exception that is set comes of a frame that is not for this Reader: clears it then. */
 bool rc_py_gpu_skips(struct rc_py_reader *self);
 /* What was read before is no matter of what is read next. */
@@ -172,7 +186,7 @@ bool rc_py_places_find(const struct rc_py_writer *writer, struct rc_py_encoding 
 /* Has the frame refer to what was found. -EBUSY: another frame refers to some of it still; that is found no more. */
 int rc_py_places_attach(const struct rc_py_writer *writer, struct rc_py_encoding *encoding,
                         const struct ringcast_gpu_extent *lease);
-/* Gives back the memory of tensors that have gone. */
+/* Gives back the memory of tensors that have gone. Both without the GIL: the driver may wait. */
 void rc_py_places_sweep(struct rc_py_writer *writer);
 /* Before the gpu's part is closed. */
 void rc_py_places_shut(struct rc_py_writer *writer);

@@ -103,13 +103,27 @@ def move(tensor: Any, device: int) -> Any:
     return tensor.detach().to(f"cuda:{device}").contiguous()
 
 
-def cupy_stream(device: int) -> int:
-    """CuPy's current stream of that device; the default one if CuPy is not here."""
+def cupy_stream(device: int) -> Tuple[int, Any]:
+    """CuPy's current stream of that device, and the object whose end destroys the stream; the default stream if CuPy
+    is not here."""
     cupy = sys.modules.get("cupy")
     if cupy is None:
-        return 0
+        return 0, None
     with cupy.cuda.Device(device):
-        return cupy.cuda.get_current_stream().ptr
+        stream = cupy.cuda.get_current_stream()
+        return stream.ptr, stream
+
+
+def stream_object(device: int, number: int) -> Any:
+    """The object of torch or CuPy for the stream of that number, if that is the library's current stream; None: the
+    number is of another library."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        stream = current_stream(device)
+        if stream.cuda_stream == number:
+            return stream
+    current, stream = cupy_stream(device)
+    return stream if current == number else None
 
 
 @functools.lru_cache(maxsize=None)

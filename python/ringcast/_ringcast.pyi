@@ -115,8 +115,8 @@ class DeviceTensor:
     """An array on a CUDA device whose library is unknown to ringcast, or missing in this process.
 
     torch.from_dlpack(tensor), cupy.from_dlpack(tensor) and the like make an array over the same memory. The memory
-    is freed with the last array, once the streams named by from_dlpack() have done their work; the streams must
-    exist until then. A DeviceTensor of a view() lies in the writer's pool and is read-only.
+    is freed with the last array, behind the work of the streams that use it, which may be destroyed before. A
+    DeviceTensor of a view() lies in the writer's pool and is read-only.
     """
 
     @property

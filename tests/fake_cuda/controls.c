@@ -218,8 +218,8 @@ static long count_memory(enum fake_kind kind) {
   return count;
 }
 
-static const char *const live_names[] = {"allocations", "imports",       "registered", "streams", "contexts",
-                                         "queued",      "contexts made", "lost",       "spoilt",  "events"};
+static const char *const live_names[] = {"allocations",   "imports", "registered", "streams", "contexts", "queued",
+                                         "contexts made", "lost",    "spoilt",     "events",  "strays"};
 enum { LIVE = sizeof live_names / sizeof *live_names };
 
 static long count_live(int which) {
@@ -240,7 +240,8 @@ static long count_live(int which) {
                        fake.contexts_made,
                        fake.lost,
                        fake.spoilt,
-                       fake_count_events()};
+                       fake_count_events(),
+                       fake.strays};
   return counts[which];
 }
 

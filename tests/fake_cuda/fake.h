@@ -89,7 +89,7 @@ extern struct fake {
   struct rc_cu_context contexts[MOST_DEVICES];
   struct fake_memory *memory;
   rc_cu_event events; /* all there are */
-  long calls[FAKE_FUNCTIONS], all_calls, host_waits, contexts_made, lost, spoilt;
+  long calls[FAKE_FUNCTIONS], all_calls, host_waits, contexts_made, lost, spoilt, strays;
 } fake;
 
 extern char fake_kernel, fake_fault; /* the addresses of the kernels `spin` and `fault` */

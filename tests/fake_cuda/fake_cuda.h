@@ -58,8 +58,8 @@
    * cuCtxSynchronize, cuMemAlloc and cuMemFree, of this thread. -1: no such name. */                                 \
   X(long, calls, (const char *name))                                                                                  \
   /* How many there are now: "allocations", "imports", "registered", "streams", "events", "contexts", "queued"; since  \
-   * the start: "contexts made", "lost", what was left in contexts that have ended, and "spoilt", captures. -1: no     \
-   * such name. */                                                                                                    \
+   * the start: "contexts made", "lost", what was left in contexts that have ended, "spoilt", captures, and "strays",  \
+   * calls about a stream that was destroyed. -1: no such name. */                                                    \
   X(long, live, (const char *what))                                                                                   \
   /* The nth call from now on of the calling thread gives `result` and does nothing; -nth: the nth call of other      \
    * threads; 0: every call of all threads. NULL: no call fails any more. */                                          \

@@ -202,9 +202,10 @@ rc_cu_result fake_stream_make(struct rc_cu_context *context, bool blocking, stru
 /* NULL and 1 are the legacy stream of the context. A thread's own default stream (2) does not exist. */
 struct rc_cu_stream *fake_stream_find(struct rc_cu_context *context, rc_cu_stream stream) {
   if ((uintptr_t)stream <= 1) return context->legacy;
-  for (struct rc_cu_stream *found = context->streams; found; found = found->next)
-    if (found == stream && !found->destroyed) return found;
-  return NULL;
+  struct rc_cu_stream *found = context->streams;
+  while (found && found != stream) found = found->next;
+  fake.strays += found && found->destroyed;
+  return found && !found->destroyed ? found : NULL;
 }
 
 static void wait_for(const struct rc_cu_stream *stream, uint64_t done) {

@@ -56,7 +56,7 @@ static rc_cu_result query(void) {
   return result == RC_CU_NOT_READY ? RC_CU_SUCCESS : result;
 }
 static rc_cu_result synchronise(void) { return cuda->stream_synchronize(stream); }
-static rc_cu_result synchronise_all(void) { return cuda_more()->ctx_synchronize(); }
+static rc_cu_result synchronise_all(void) { return rc_cuda()->ctx_synchronize(); }
 static rc_cu_result allocate(void) { return cuda->mem_alloc(&memory, 4 << 20); }
 static rc_cu_result give_back(void) { return cuda->mem_free(memory); }
 static rc_cu_result put_on_list(void) { return cuda->host_register(page, PAGE, 0); }

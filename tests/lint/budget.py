@@ -21,18 +21,18 @@ PARTS = {
     "headers": ("include", 1470),
     "core": ("ring shm channel", 8470),
     "gpu": ("gpu", 4460),
-    "extension": ("python/extension", 10830),
+    "extension": ("python/extension", 10900),
     "package": ("python/ringcast", 7560),
     "measuring": ("tools bench python/ringcast/bench", 6450),
     "tests": ("tests", 40840),
-    "tests of gpu": ("tests", 17880),
+    "tests of gpu": ("tests", 17960),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
     "python/ringcast/_ringcast.pyi": 832,
-    "tests/fake_cuda/streams.c": 504,
+    "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 524,
 }

@@ -25,7 +25,7 @@ ALLOWED = {
     "shm": (3.5, 1.0),
     "channel": (5.1, 0.7),
     "gpu": (6.8, 3.1),
-    "python/extension": (11.6, 5.6),
+    "python/extension": (11.3, 5.3),
     "python/ringcast": (8.9, 3.2),
     "tools": (5.8, 0.1),
     "bench": (3.2, 0.0),

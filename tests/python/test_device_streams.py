@@ -194,6 +194,123 @@ def test_where_an_event_fails_the_host_waits():
         peer.stop()
 
 
+# ---- Streams that are destroyed --------------------------------------------------------------------------------------
+
+
+def by_recv(state, cupy):
+    with cupy.cuda.Stream():
+        got = state["reader"].recv(WATCHDOG)["c"]
+    return got, contextlib.nullcontext()
+
+
+def by_view(state, cupy):
+    with cupy.cuda.Stream(), state["reader"].view(WATCHDOG) as value:
+        got = value["c"]
+    return got, contextlib.nullcontext()
+
+
+def by_frame(state, cupy):
+    """The take of the frame is open until the frame is released."""
+    frame = state["reader"].next(WATCHDOG)
+    with cupy.cuda.Stream():
+        got = frame["c"]
+    return got, frame
+
+
+def drop_after_its_stream(state, receive):
+    import cupy
+
+    torch = state["torch"]
+    writer, reader = pair(state)
+    receive_other(state, np.zeros(3))
+    assert reader.prepare_gpu()
+    streams, strays = peers.live("streams"), peers.live("strays")
+    for i in range(2):
+        writer.send({"c": cupy.ndarray(on_device(state, np.full(5000, float(i))))}, WATCHDOG)
+        got, frame = receive(state, cupy)
+        gc.collect()
+        kept = peers.live("streams") - streams
+        assert (got.tensor.numpy() == i).all()
+        with frame:
+            pass
+        del got, frame
+        gc.collect()
+        torch._forget_dropped()
+    torch.cuda.synchronize()
+    left = peers.live("streams") - streams
+    return kept, left, peers.live("strays") - strays, writer.gpu.slots_used
+
+
+@pytest.mark.parametrize("receive", [by_recv, by_view, by_frame])
+def test_cupy_s_stream_is_kept_as_long_as_what_came_by_it(alone, receive):
+    assert alone(drop_after_its_stream, receive) == (1, 0, 0, 0)
+
+
+def raw_copy(torch, stream, made, pointer, nbytes):
+    with torch._on(0):
+        at = ctypes.c_uint64(made.data_ptr()), ctypes.c_uint64(pointer)
+        torch.check(torch.driver().cuMemcpyDtoDAsync_v2(*at, ctypes.c_size_t(nbytes), ctypes.c_void_p(stream)))
+
+
+def come(torch, reached):
+    """Waits for what another thread brings about; the caller's watchdog ends the wait else."""
+    while not reached():
+        torch._forget_dropped()
+
+
+def use_by_a_stranger(state, looks, asked):
+    """A library that is not known has its streams: it names one, uses two, and destroys them before the memory goes."""
+    torch, gate = state["torch"], Gate(state["torch"])
+    writer, reader = pair(state)
+    receive_other(state, np.zeros(3))
+    torch._forget_dropped()
+    torch.cuda.synchronize()
+    assert reader.prepare_gpu()
+    before, strays = peers.live("allocations"), peers.live("strays")
+    named, used = torch.cuda.Stream(), torch.cuda.Stream()
+    copy = torch.empty((5000,), torch.float64, "cuda")
+    writer.send({"o": peers.Other(on_device(state, np.arange(5000.0)))}, WATCHDOG)
+    if looks:
+        with reader.view(WATCHDOG) as value:
+            received = value["o"]
+        del value
+    else:
+        received = reader.recv(WATCHDOG)["o"]
+    torch._forget_dropped()
+    torch.cuda.synchronize()
+    if asked == "interface":
+        assert received.__cuda_array_interface__["version"] == 3
+    else:
+        capsule = received.__dlpack__(stream=named.cuda_stream if asked == "named" else -1)
+    gate.close_for(used)
+    raw_copy(torch, used.cuda_stream, copy, received.data_ptr, 40000)
+    with torch._on(0):
+        for stream in named, used:
+            torch.check(torch.driver().cuStreamDestroy_v2(ctypes.c_void_p(stream.cuda_stream)))
+    had = peers.live("allocations"), writer.gpu.slots_used
+    waits, synchronized = peers.calls("fake_own_waits", "cuCtxSynchronize")
+    if asked != "interface":
+        del capsule
+    del received
+    gc.collect()
+    come(torch, lambda: peers.calls("cuCtxSynchronize")[0] > synchronized)
+    is_held = had == (peers.live("allocations"), writer.gpu.slots_used) and had[1] == looks
+    waits = peers.calls("fake_own_waits")[0] != waits
+    gate.open()
+    torch.cuda.synchronize()
+    same = (copy.numpy() == np.arange(5000.0)).all()
+    del copy
+    come(torch, lambda: writer.gpu.slots_used == 0 if looks else peers.live("allocations") == before)
+    gate.end()
+    return same, is_held, waits, peers.live("strays") - strays
+
+
+@pytest.mark.parametrize("asked", ["named", "unsaid", "interface"])
+@pytest.mark.parametrize("looks", [False, True])
+def test_memory_that_a_stranger_s_streams_use_goes_when_the_device_has_done(alone, looks, asked):
+    assert alone(use_by_a_stranger, looks, asked) == (True, True, False, 0)
+
+
 # ---- torch's memory --------------------------------------------------------------------------------------------------
 
 

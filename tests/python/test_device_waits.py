@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 import pytest
-from device_peers import Gate, calls, capture, failing, on_device, opens_once_others_run, pair
+from device_peers import Gate, Other, calls, capture, failing, on_device, opens_once_others_run, pair
 from peers import WATCHDOG
 
 import ringcast
@@ -323,6 +323,121 @@ def owe_beside_others(state):
 
 def test_others_run_while_the_driver_holds_up_what_is_owed(alone):
     assert alone(owe_beside_others) == "after it"
+
+
+class Called:
+    """A call that the driver holds up until another thread of this process has run."""
+
+    def __init__(self, name):
+        self.held = Held(name.encode(), 1)
+        self.name, self.before = name, calls(name)
+
+    def open(self):
+        while calls(self.name) == self.before:  # the call has begun
+            pass
+        self.held.open()
+
+
+def received(state, kind):
+    """A DeviceTensor of a frame that was copied, or looked at."""
+    state["writer"].send({"o": Other(on_device(state, np.arange(1000.0)))}, WATCHDOG)
+    if kind == "copied":
+        return state["reader"].recv(WATCHDOG)["o"]
+    with state["reader"].view(WATCHDOG) as value:
+        return value["o"]
+
+
+def allocating(state):
+    state["writer"].send({"o": Other(on_device(state, np.arange(1000.0)))}, WATCHDOG)
+    return "cuMemAllocAsync", lambda: state["reader"].recv(WATCHDOG)
+
+
+def freeing_a_tensor(state):
+    return "cuMemFreeAsync", [received(state, "copied")].clear
+
+
+def freeing_a_capsule(state):
+    return "cuMemFreeAsync", [received(state, "copied").__dlpack__()].clear
+
+
+def giving_a_view_back(state):
+    return "cuStreamWriteValue64", [received(state, "view")].clear
+
+
+def handing_over(state):
+    got, side = received(state, "copied"), state["torch"].cuda.Stream()
+    return "cuEventCreate", lambda: got.__dlpack__(stream=side.cuda_stream)
+
+
+def beginning(state):
+    state["writer"].send({"x": on_device(state, np.arange(3))}, WATCHDOG)
+    return "cuStreamIsCapturing", lambda: state["reader"].recv(WATCHDOG)
+
+
+def sending(state):
+    tensor = on_device(state, np.arange(3))
+    return "cuStreamWriteValue64", lambda: state["writer"].send({"x": tensor}, WATCHDOG)
+
+
+def giving_memory_of_the_pool_back(state):
+    state["writer"].empty((5,), state["torch"].float32)
+    tensor = on_device(state, np.arange(3))
+    return "cuStreamIsCapturing", lambda: state["writer"].send({"x": tensor}, WATCHDOG)
+
+
+def looking_after_a_capture(state):
+    """Memory that was dropped in a capture is given back by whoever looks."""
+    torch, side = state["torch"], state["torch"].cuda.Stream()
+    with torch.cuda.stream(side):
+        tensor, other = state["writer"].empty((5,), torch.float32), on_device(state, np.arange(3))
+        with capture(torch, side):
+            del tensor
+            with pytest.raises(ringcast.Error, match="captures a CUDA graph"):
+                state["writer"].send({"x": other}, WATCHDOG)
+    return "cuStreamIsCapturing", lambda: state["writer"].gpu
+
+
+def closing_the_writer(state):
+    state.pop("reader").close()
+    return "cuMemHostUnregister", state.pop("writer").close
+
+
+def closing_the_reader(state):
+    return "cuMemHostUnregister", state.pop("reader").close
+
+
+def opening_the_reader(state):
+    state.pop("reader").close()
+    reader = state["reader"] = ringcast.Reader(state["writer"].handle)
+    return "cuDevicePrimaryCtxRetain", reader.prepare_gpu
+
+
+def call_beside_others(state, make):
+    torch = state["torch"]
+    writer, reader = pair(state)
+    writer.send({"x": on_device(state, np.zeros(3)), "o": Other(on_device(state, np.zeros(3)))}, WATCHDOG)
+    reader.recv(WATCHDOG)
+    assert reader.prepare_gpu()
+    gc.collect()
+    torch.cuda.synchronize()
+    name, call = make(state)
+    with opens_once_others_run(Called(name)):
+        call()
+    gc.collect()
+    torch.cuda.synchronize()
+    return True
+
+
+CALLS = (
+    *(allocating, freeing_a_tensor, freeing_a_capsule, giving_a_view_back, handing_over, beginning, sending),
+    *(giving_memory_of_the_pool_back, looking_after_a_capture),
+    *(closing_the_writer, closing_the_reader, opening_the_reader),
+)
+
+
+@pytest.mark.parametrize("make", CALLS, ids=lambda make: make.__name__)
+def test_others_run_while_the_driver_holds_a_call_up(alone, make):
+    assert alone(call_beside_others, make)
 
 
 # ---- How many calls --------------------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ enum {
 #define CUDA_MORE_FUNCTIONS(X)                                                                                        \
   X(device_get_attribute, cuDeviceGetAttribute, cuDeviceGetAttribute,                                                 \
     (int *out, rc_cu_device_attribute attribute, rc_cu_device device))                                                \
-  X(ctx_synchronize, cuCtxSynchronize, cuCtxSynchronize, (void))                                                      \
   X(pointer_get_attribute, cuPointerGetAttribute, cuPointerGetAttribute,                                              \
     (void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer))                                                \
   X(module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module *out, const void *image))                     \

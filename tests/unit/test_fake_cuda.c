@@ -101,7 +101,7 @@ START_TEST(a_stream_that_is_destroyed_does_what_it_was_told) {
   must(cuda->stream_destroy(brief));
   must_be(cuda->stream_query(brief), RC_CU_INVALID_HANDLE);
   store(host, 1);
-  must(cuda_more()->ctx_synchronize());
+  must(rc_cuda()->ctx_synchronize());
   ck_assert_uint_eq(load(host + 64), 1);
   unmap_host(host, PAGE);
 }
@@ -161,7 +161,7 @@ START_TEST(a_capture_is_spoilt_by_all_that_would_have_to_wait_for_it) {
   must_be(cuda->stream_query(stream), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
   must_be(controls->capture(stream, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
   must(controls->capture(stream, true));
-  must_be(cuda_more()->ctx_synchronize(), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
+  must_be(rc_cuda()->ctx_synchronize(), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
   must_be(controls->capture(stream, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
   must(cuda->stream_create(&blocking, 0));
   must(controls->capture(blocking, true));

@@ -32,7 +32,7 @@ struct rc_py_fetching {
   bool settles; /* what was made belongs to several streams: to this one of torch's, too */
   void *torch_stream;
   int32_t device;
-  void *stream;
+  struct rc_py_stream stream; /* kept by the take */
   ringcast_gpu_reader *reader;
   struct ringcast_gpu_take *take;
   uint64_t pool_left; /* bytes that may still be asked for of the pool: entries could share theirs */
@@ -114,17 +114,21 @@ static bool is_torch_ready(const struct rc_py_decoding *decoding) {
 /* Torch's stream if it has any of them, as its memory may be in use on that until then; else that of what is made
  * first. */
 static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast_item *item, int32_t device,
-                          void **out) {
-  *out = NULL;
+                          struct rc_py_stream *out) {
+  *out = (struct rc_py_stream){NULL, NULL};
   if (is_for_torch(decoding, item)) {
-    return is_torch_ready(decoding) && rc_py_torch_stream(decoding->state, device, out);
+    return is_torch_ready(decoding) && rc_py_torch_stream(decoding->state, device, &out->handle);
   }
   if (!(item->flags & RINGCAST_ITEM_CUPY)) return true;
+  unsigned long long number;
   PyObject *stream = rc_py_device_call(decoding->state, "cupy_stream", "(i)", (int)device);
-  if (!stream) return false;
-  *out = PyLong_AsVoidPtr(stream);
-  Py_DECREF(stream);
-  return *out || !PyErr_Occurred();
+  bool is_known = stream && PyArg_ParseTuple(stream, "KO", &number, &out->keep);
+  if (is_known) {
+    out->handle = (void *)(uintptr_t)number;
+    Py_INCREF(out->keep);
+  }
+  Py_XDECREF(stream);
+  return is_known;
 }
 
 static int raise_elsewhere(struct rc_py_decoding *decoding, const char *why) {
@@ -162,13 +166,16 @@ static int open_device(struct rc_py_decoding *decoding, const struct ringcast_it
   if (!gpu) return -1;
   if (!gpu->reader) return do_without(decoding, gpu) < 0 ? -1 : 0;
   device->to_host = owner->map.to == RC_PY_MAP_CPU;
-  if (!device->to_host && !choose_stream(decoding, item, gpu->device, &device->stream)) return -1;
-  device->take = rc_py_gpu_begin(owner, decoding->whole, device->stream);
-  if (!device->take) return -1;
+  struct rc_py_stream stream = {NULL, NULL};
+  if (!device->to_host && !choose_stream(decoding, item, gpu->device, &stream)) return -1;
+  struct rc_py_take *take = rc_py_gpu_begin(owner, decoding->whole, &stream);
+  Py_XDECREF(stream.keep);
+  if (!take) return -1;
+  device->take = &take->take;
   device->reader = gpu->reader;
   device->device = gpu->device;
   device->pool_left = gpu->pool_bytes;
-  device->stream = device->take->stream; /* that of the look at this Frame that was the first */
+  device->stream = take->stream; /* that of the first look at this Frame */
   return 1;
 }
 
@@ -225,12 +232,12 @@ static int follow(const struct rc_py_fetching *device, void *stream, void *befor
 
 /* Torch's memory is its own in the order of its stream alone: before the copies by another one, and after them. */
 static int follow_torch(const struct rc_py_fetching *device) {
-  return device->settles ? follow(device, device->stream, device->torch_stream) : 0;
+  return device->settles ? follow(device, device->stream.handle, device->torch_stream) : 0;
 }
 
 /* Gives `rc` back, or the failure of this, also after one: something may be under way. */
 static int let_torch_follow(const struct rc_py_fetching *device, int rc) {
-  int failed = device->settles ? follow(device, device->torch_stream, device->stream) : 0;
+  int failed = device->settles ? follow(device, device->torch_stream, device->stream.handle) : 0;
   return rc != 0 ? rc : failed;
 }
 
@@ -317,7 +324,7 @@ static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringca
   struct rc_py_fetching *device = decoding->device;
   if (!is_torch_ready(decoding)) return NULL;
   if (!rc_py_torch_stream(decoding->state, device->device, &device->torch_stream)) return NULL;
-  if (device->torch_stream != device->stream) device->settles = true;
+  if (device->torch_stream != device->stream.handle) device->settles = true;
   PyObject *tensor = bytes && bytes < RC_PY_ARENA_LEAST ? make_within(decoding, item, bytes) : NULL;
   if (!tensor && !PyErr_Occurred()) tensor = make_own(decoding, item, bytes);
   return tensor ? rc_py_torch_finish(decoding->state, tensor, item->flags) : NULL;
@@ -336,7 +343,7 @@ static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringca
   struct rc_py_fetching *device = decoding->device;
   uint64_t address;
   struct rc_py_device_memory *memory =
-      rc_py_device_memory_new(decoding->state, decoding->owner->gpu, bytes, device->stream, &address);
+      rc_py_device_memory_new(decoding->state, decoding->owner->gpu, bytes, &device->stream, &address);
   if (memory && bytes && !copy_item(decoding, item, address)) {
     rc_py_device_memory_drop(memory);
     memory = NULL;
@@ -353,7 +360,7 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
   int rc = ringcast_gpu_map(device->reader, device->take, item, &address, &hold);
   if (rc == -ENOTSUP) return NULL;
   if (rc < 0) return rc_py_raise(decoding->state, rc);
-  struct rc_py_device_memory *memory = rc_py_device_memory_of(hold, device->device, address, device->stream);
+  struct rc_py_device_memory *memory = rc_py_device_memory_of(hold, device->device, address, &device->stream);
   if (!memory) {
     ringcast_gpu_unmap(hold);
     return PyErr_NoMemory();

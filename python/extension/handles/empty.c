@@ -39,7 +39,7 @@ void rc_py_places_sweep(struct rc_py_writer *writer) {
 }
 
 void rc_py_places_shut(struct rc_py_writer *writer) {
-  if (writer->gpu) rc_py_places_sweep(writer);
+  rc_py_places_sweep(writer);
   for (struct rc_py_place *place = writer->places, *next; place; place = next) {
     next = place->next;
     give_tensor(place);
@@ -108,8 +108,11 @@ static int allocate(struct rc_py_writer *writer, int32_t device, void *stream, s
                  (int)device);
     return RC_PY_RAISED;
   }
+  Py_BEGIN_ALLOW_THREADS
   rc_py_places_sweep(writer);
-  return ringcast_gpu_allocate(writer->gpu, place->bytes, stream, &place->address, &place->lease);
+  rc = ringcast_gpu_allocate(writer->gpu, place->bytes, stream, &place->address, &place->lease);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 static PyObject *make(struct rc_py_writer *writer, int32_t device, uint64_t bytes, void *stream) {

@@ -32,14 +32,20 @@ int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
   return rc;
 }
 
-void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run) {
-  ringcast_gpu_writer *gpu = self->gpu;
+void rc_py_gpu_writer_shut(struct rc_py_writer *self) {
+  if (!self->gpu) return;
+  Py_BEGIN_ALLOW_THREADS
   rc_py_places_shut(self);
+  ringcast_gpu_writer_close(self->gpu);
+  Py_END_ALLOW_THREADS
   self->gpu = NULL;
-  if (!gpu) return;
-  PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
-  ringcast_gpu_writer_close(gpu);
-  if (thread) PyEval_RestoreThread(thread);
+}
+
+/* Each call of the driver is made without the GIL: the driver may wait for the device, or for another thread's call. */
+static void drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
+  Py_BEGIN_ALLOW_THREADS
+  ringcast_gpu_drop(gpu, lease);
+  Py_END_ALLOW_THREADS
 }
 
 /* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; -EBUSY: ask again, as some of them are to
@@ -48,11 +54,14 @@ static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, 
                     struct ringcast_gpu_extent *out) {
   uint64_t *offsets = sizes + encoding->on_device;
   uint32_t count = rc_py_device_sizes(encoding, sizes);
-  int rc = ringcast_gpu_lease(self->gpu, sizes, count, offsets, out);
+  int rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_lease(self->gpu, sizes, count, offsets, out);
+  Py_END_ALLOW_THREADS
   if (rc != 0) return rc;
   if (is_there) rc = rc_py_places_attach(self, encoding, out);
   if (rc == 0 && !rc_py_device_plan(encoding, offsets)) rc = RC_PY_RAISED;
-  if (rc < 0) ringcast_gpu_drop(self->gpu, out);
+  if (rc < 0) drop(self->gpu, out);
   return rc;
 }
 
@@ -113,7 +122,7 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
     if (rc == 0) return 0;
     ringcast_writer_abort(self->writer);
   }
-  if (lease) ringcast_gpu_drop(self->gpu, lease);
+  if (lease) drop(self->gpu, lease);
   return rc;
 }
 
@@ -123,7 +132,11 @@ int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
   if (!self->gpu && !rc_py_device_may_start(rc_py_state_of(self))) return RC_PY_RAISED;
   int rc = rc_py_gpu_writer_open(self, encoding->device);
   if (rc < 0) return rc;
-  rc_py_places_sweep(self);
+  if (self->places) {
+    Py_BEGIN_ALLOW_THREADS
+    rc_py_places_sweep(self);
+    Py_END_ALLOW_THREADS
+  }
   rc = lease(self, encoding, &place);
   if (rc == 0) return send_by(self, encoding, timeout_ns, tag, &place);
   return rc == -EAGAIN || rc == -EMSGSIZE ? send_by(self, encoding, timeout_ns, tag, NULL) : rc;
@@ -160,7 +173,11 @@ bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out) {
 /* The devices that there are, if it is none of them; else -1. */
 static int count_without(const struct rc_py_map *map) {
   struct ringcast_gpu_driver status = {.size = sizeof status};
-  if (map->device < 0 || ringcast_gpu_status(&status) < 0 || !status.ready) return -1;
+  if (map->device < 0) return -1;
+  Py_BEGIN_ALLOW_THREADS
+  ringcast_gpu_status(&status);
+  Py_END_ALLOW_THREADS
+  if (!status.ready) return -1;
   return map->device < status.devices ? -1 : status.devices;
 }
 
@@ -263,10 +280,11 @@ static struct rc_py_take *find_take(struct rc_py_gpu_reader *gpu, const struct r
   return NULL;
 }
 
-struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame, void *stream) {
+struct rc_py_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame,
+                                   const struct rc_py_stream *stream) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   struct rc_py_take *take = find_take(gpu, frame);
-  if (take) return &take->take;
+  if (take) return take;
   if (gpu->take_count == sizeof gpu->takes / sizeof *gpu->takes) {
     PyErr_SetString(PyExc_RuntimeError, "more frames are being read on a device than a Reader may hold");
     return NULL;
@@ -275,7 +293,7 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
   take->is_owed = false;
   int rc;
   Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_begin(gpu->reader, frame, stream, &take->take); /* it may open the pool */
+  rc = ringcast_gpu_begin(gpu->reader, frame, stream->handle, &take->take); /* it may open the pool */
   Py_END_ALLOW_THREADS
   if (rc < 0) {
     gpu->skips = rc == -ECONNABORTED;
@@ -284,8 +302,9 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
   }
   struct ringcast_gpu_info info = {.size = sizeof info};
   gpu->pool_bytes = ringcast_gpu_reader_info(gpu->reader, &info) == 0 ? info.pool_bytes : 0;
+  take->stream = rc_py_stream_take(stream);
   gpu->take_count++;
-  return &take->take;
+  return take;
 }
 
 bool rc_py_gpu_skips(struct rc_py_reader *self) {
@@ -302,7 +321,9 @@ static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
   gpu->owed_count -= take->is_owed;
   take->is_owed = rc == -EBUSY; /* its stream captures a graph: still open */
   gpu->owed_count += take->is_owed;
-  if (!take->is_owed) *take = gpu->takes[--gpu->take_count];
+  if (take->is_owed) return rc;
+  rc_py_stream_drop(&take->stream);
+  *take = gpu->takes[--gpu->take_count];
   return rc;
 }
 
@@ -320,11 +341,12 @@ void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu) {
 }
 
 static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
-  int lost = ringcast_gpu_check(gpu->reader), rc;
-  gpu->has_told |= lost < 0;
+  int lost, rc;
   Py_BEGIN_ALLOW_THREADS
-  rc = end_take(gpu, take); /* another thread's call of the driver may hold it up */
+  lost = ringcast_gpu_check(gpu->reader);
+  rc = end_take(gpu, take);
   Py_END_ALLOW_THREADS
+  gpu->has_told |= lost < 0;
   return rc < 0 && rc != -EBUSY ? rc : lost;
 }
 
@@ -338,6 +360,7 @@ int rc_py_gpu_check(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   if (!gpu || !gpu->reader) return 0;
   rc_py_gpu_end_owed_now(gpu);
+  /* With the GIL, as each frame comes by here: the call asks the driver only where a view was dropped in a capture. */
   int rc = ringcast_gpu_check(gpu->reader);
   bool was_told = gpu->has_told;
   gpu->has_told = rc < 0;
@@ -349,8 +372,9 @@ void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
   if (!gpu) return;
   ringcast_gpu_reader *reader = gpu->reader;
   gpu->reader = NULL;
-  gpu->take_count = gpu->owed_count = 0;
   ringcast_gpu_reader_close(reader);
+  while (gpu->take_count > 0) rc_py_stream_drop(&gpu->takes[--gpu->take_count].stream);
+  gpu->owed_count = 0;
 }
 
 /* ---- Looking ---------------------------------------------------------------------------------------------------- */
@@ -374,7 +398,10 @@ PyObject *rc_py_writer_gpu(PyObject *object, void *Py_UNUSED(closure)) {
   struct ringcast_gpu_info info = {.size = sizeof info};
   if (!self->gpu) Py_RETURN_NONE;
   if (!rc_py_writer_enter(self)) return NULL;
-  int rc = ringcast_gpu_writer_info(self->gpu, &info);
+  int rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_writer_info(self->gpu, &info);
+  Py_END_ALLOW_THREADS
   rc_py_writer_leave(self);
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : make_info(rc_py_state_of(self), &info);
 }

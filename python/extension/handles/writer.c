@@ -45,7 +45,7 @@ static void writer_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
-  rc_py_gpu_writer_shut(self, self->gpu != NULL); /* which may have to wait for a device */
+  rc_py_gpu_writer_shut(self);
   ringcast_writer_close(self->writer);
   Py_XDECREF(self->handle);
   type->tp_free(object);
@@ -201,7 +201,7 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
     ringcast_writer *writer = self->writer;
     self->writer = NULL;
     self->lease.open = false;
-    rc_py_gpu_writer_shut(self, true);
+    rc_py_gpu_writer_shut(self);
     ringcast_writer_close(writer);
   }
   rc_py_writer_leave(self);

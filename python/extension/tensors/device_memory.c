@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of a device that no library of Python's gave, and DeviceTensor, which shows it.
+ * Device memory of ringcast's own, and DeviceTensor, the Python object over such memory.
  *
- * A tensor of torch's or CuPy's over it may die in any thread, with the GIL or without, so it is counted by an atomic
- * and is no object of Python's, as in view_arrays.c.
+ * A tensor of torch or CuPy over the memory may die in any thread, with the GIL or without, so the memory is counted by
+ * an atomic and is not a Python object, as in view_arrays.c.
  *
- * It goes in the order of one stream, its own. Who goes on by another one says so, by __dlpack__'s `stream`; then its
- * own is first made to wait for that, or what comes next in that memory would meet kernels that still read it. No other
- * library can see to this: torch's record_stream() passes over memory that is not of its own allocator.
+ * The memory is freed in the order of one stream, its own. A consumer that goes on by another stream names the stream
+ * in __dlpack__, and kernels of that stream may still read the memory when the consumer drops the last reference. (No
+ * other library takes care of this: torch's record_stream() ignores memory of other allocators.)
+ *
+ * A number alone does not keep a stream: a destroyed stream's number may crash the driver, or belong to a new stream.
+ * So where torch or CuPy names the stream as its current one, the stream's Python object is kept with the memory, and
+ * the memory's own stream waits for that stream at the end. Any other number is used once, at the hand-over, and is not
+ * remembered: at the end the worker waits until the device has done all work of this process, which covers what the
+ * consumer enqueued after the hand-over, on whatever stream.
  */
 #include "python/extension/device.h"
 
@@ -17,44 +23,52 @@
 #include <stdatomic.h>
 #include <structmember.h>
 
-/* Another stream that goes on with the bytes. The legacy one stands for those of each thread, which it waits for. */
+/* Another stream that goes on with the bytes. The legacy stream stands for the per-thread ones, which it waits for. */
 struct user {
   struct user *next;
-  void *stream;
+  struct rc_py_stream stream;
 };
 
 struct rc_py_device_memory {
   _Atomic uint64_t count;
-  ringcast_gpu_memory *own; /* NULL: it is the writer's, and ... */
-  ringcast_gpu_hold *hold;  /* ... this says that we look at it */
+  ringcast_gpu_memory *own; /* NULL: the memory is the writer's, held by ... */
+  ringcast_gpu_hold *hold;  /* ... this */
   int32_t device;
   uint64_t address;
-  void *stream;                     /* what its bytes are ordered by */
-  struct user *users;               /* added by who has a DeviceTensor, and the GIL */
+  struct rc_py_stream stream; /* what the bytes are ordered by */
+  /* Both are added to with the GIL, through a DeviceTensor: */
+  struct user *users;
+  bool has_strangers;               /* other streams, which are not known, use the memory too */
   struct rc_py_device_memory *next; /* in `left` */
 };
 
-/* What could not go when it was to, as a stream captured a graph, or could not be waited for. */
+/* Memory that could not be freed yet: a stream captured a graph, or could not be waited for. */
 static struct {
   pthread_mutex_t mutex;
   struct rc_py_device_memory *first;
 } left = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static struct rc_py_device_memory *memory_new(int32_t device, void *stream) {
+static struct rc_py_device_memory *memory_new(int32_t device, const struct rc_py_stream *stream) {
   struct rc_py_device_memory *memory = PyMem_RawCalloc(1, sizeof *memory);
   if (!memory) return NULL;
+  *memory = (struct rc_py_device_memory){.device = device, .stream = rc_py_stream_take(stream)};
   atomic_init(&memory->count, 1);
-  memory->device = device;
-  memory->stream = stream;
   return memory;
 }
 
 /* ---- Its end ---------------------------------------------------------------------------------------------------- */
 
-/* Has its own stream wait for another, or else the host. One call that fails says nothing yet: who would go on then
- * might free what is still read. Where both do, and not for a lack of memory, there is no device to be waited for. */
+void rc_py_stream_drop(struct rc_py_stream *stream) {
+  if (!stream->keep || !Py_IsInitialized()) return;
+  PyGILState_STATE gil = PyGILState_Ensure();
+  Py_CLEAR(stream->keep);
+  PyGILState_Release(gil);
+}
+
+/* The memory's own stream waits for another, or else the host does. One failed call proves nothing: to go on then might
+ * free memory that is still read. Where both calls fail, and not for want of memory, there is no device to wait for. */
 static bool follow_user(const struct rc_py_device_memory *memory, void *stream) {
-  int rc = ringcast_gpu_stream_follow(memory->device, memory->stream, stream);
+  int rc = ringcast_gpu_stream_follow(memory->device, memory->stream.handle, stream);
   if (rc == -ENOMEM || rc == -EIO) rc = ringcast_gpu_stream_wait(memory->device, stream);
   return rc != -EBUSY && rc != -ENOMEM;
 }
@@ -63,8 +77,9 @@ static bool follow_user(const struct rc_py_device_memory *memory, void *stream) 
 static bool follow_users(struct rc_py_device_memory *memory) {
   while (memory->users) {
     struct user *user = memory->users;
-    if (!follow_user(memory, user->stream)) return false;
+    if (!follow_user(memory, user->stream.handle)) return false;
     memory->users = user->next;
+    rc_py_stream_drop(&user->stream);
     PyMem_RawFree(user);
   }
   return true;
@@ -85,14 +100,19 @@ static struct rc_py_device_memory *take_left(void) {
   return taken;
 }
 
-static void end(struct rc_py_device_memory *memory) {
-  if (!follow_users(memory)) {
-    leave(memory);
-    return;
-  }
+static void give_back(void *context) {
+  struct rc_py_device_memory *memory = context;
   ringcast_gpu_memory_free(memory->own);
   ringcast_gpu_unmap(memory->hold);
+  rc_py_stream_drop(&memory->stream);
   PyMem_RawFree(memory);
+}
+
+static void end(struct rc_py_device_memory *memory) {
+  bool is_ready = follow_users(memory);
+  int rc = is_ready && memory->has_strangers ? ringcast_gpu_run_when_idle(memory->device, give_back, memory) : 0;
+  if (!is_ready || rc == -ENOMEM) leave(memory);
+  else if (!memory->has_strangers || rc < 0) give_back(memory);
 }
 
 static void end_left(void) {
@@ -102,25 +122,43 @@ static void end_left(void) {
   }
 }
 
-/* The last one pairs with all the others: what they enqueued is before what this does. */
+#if PY_VERSION_HEX < 0x030d0000
+#define PyThreadState_GetUnchecked _PyThreadState_UncheckedGet
+#endif
+
+/* NULL: the thread does not have the GIL, as a library may drop its tensor with the GIL or without. PyGILState_Check
+ * does not tell: where there were subinterpreters, or Python ends, it is always true. */
+static PyThreadState *give_up_gil(void) {
+  PyThreadState *own = PyGILState_GetThisThreadState();
+  return own && own == PyThreadState_GetUnchecked() ? PyEval_SaveThread() : NULL;
+}
+
+/* The last one pairs with all the others: what they enqueued is before what this does. Without the GIL, as the driver
+ * may wait for the device. */
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
   if (!memory || atomic_fetch_sub_explicit(&memory->count, 1, memory_order_acq_rel) > 1) return;
+  PyThreadState *thread = give_up_gil();
   end_left();
   end(memory);
+  if (thread) PyEval_RestoreThread(thread);
 }
 
 /* ---- Its beginning ---------------------------------------------------------------------------------------------- */
 
 struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
-                                                    uint64_t bytes, void *stream, uint64_t *out) {
-  end_left();
+                                                    uint64_t bytes, const struct rc_py_stream *stream, uint64_t *out) {
   struct rc_py_device_memory *memory = memory_new(gpu->device, stream);
   if (!memory) {
     PyErr_NoMemory();
     return NULL;
   }
-  int rc = bytes ? ringcast_gpu_memory_alloc(gpu->reader, bytes, stream, &memory->address, &memory->own) : 0;
+  int rc = 0;
+  Py_BEGIN_ALLOW_THREADS
+  end_left();
+  if (bytes) rc = ringcast_gpu_memory_alloc(gpu->reader, bytes, stream->handle, &memory->address, &memory->own);
+  Py_END_ALLOW_THREADS
   if (rc < 0) {
+    rc_py_stream_drop(&memory->stream);
     PyMem_RawFree(memory);
     rc_py_raise(state, rc);
     return NULL;
@@ -130,7 +168,7 @@ struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, c
 }
 
 struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
-                                                   void *stream) {
+                                                   const struct rc_py_stream *stream) {
   struct rc_py_device_memory *memory = memory_new(device, stream);
   if (!memory) return NULL;
   memory->hold = hold;
@@ -144,15 +182,30 @@ static struct rc_py_device_memory *memory_take(struct rc_py_device_memory *memor
   return memory;
 }
 
-/* Once for each stream. False: there is no memory. */
-static bool memory_use(struct rc_py_device_memory *memory, void *stream) {
+/* Notes a stream that goes on with the bytes, once. `keep` is the stream's object; None: the stream is not known. */
+static bool add_user(struct rc_py_device_memory *memory, void *stream, PyObject *keep) {
   struct user *user = memory->users;
-  while (user && user->stream != stream) user = user->next;
-  if (user || stream == memory->stream) return true;
-  if (!(user = PyMem_RawMalloc(sizeof *user))) return false;
-  *user = (struct user){.next = memory->users, .stream = stream};
+  while (user && user->stream.handle != stream) user = user->next;
+  memory->has_strangers |= keep == Py_None;
+  if (user || keep == Py_None) return true;
+  if (!(user = PyMem_RawMalloc(sizeof *user))) {
+    PyErr_NoMemory();
+    return false;
+  }
+  const struct rc_py_stream used = {.handle = stream, .keep = keep};
+  *user = (struct user){.next = memory->users, .stream = rc_py_stream_take(&used)};
   memory->users = user;
   return true;
+}
+
+/* The legacy stream is never destroyed. False: raised. */
+static bool memory_use(struct rc_py_state *state, struct rc_py_device_memory *memory, void *stream) {
+  if (!stream) return add_user(memory, NULL, NULL);
+  PyObject *keep =
+      rc_py_device_call(state, "stream_object", "(iK)", (int)memory->device, (unsigned long long)(uintptr_t)stream);
+  bool is_noted = keep && add_user(memory, stream, keep);
+  Py_XDECREF(keep);
+  return is_noted;
 }
 
 /* ---- Capsules --------------------------------------------------------------------------------------------------- */
@@ -193,22 +246,10 @@ PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_i
   return NULL;
 }
 
-/* Without the GIL if it is the last one that goes, as it may have to wait for a device. Relaxed: who is the last is
- * told by nobody else. */
-static void drop_beside_others(struct rc_py_device_memory *memory) {
-  if (memory && atomic_load_explicit(&memory->count, memory_order_relaxed) == 1) {
-    Py_BEGIN_ALLOW_THREADS
-    rc_py_device_memory_drop(memory);
-    Py_END_ALLOW_THREADS
-  } else {
-    rc_py_device_memory_drop(memory);
-  }
-}
-
 static void tensor_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   struct device_tensor *self = (struct device_tensor *)object;
-  drop_beside_others(self->memory);
+  rc_py_device_memory_drop(self->memory);
   Py_XDECREF(self->shape);
   type->tp_free(object);
   Py_DECREF(type);
@@ -216,21 +257,25 @@ static void tensor_dealloc(PyObject *object) {
 
 enum { LEGACY = 1, PER_THREAD = 2, UNSAID = -1 }; /* DLPack's numbers of streams; None: the legacy default one */
 
-/* Has `wanted` wait for the bytes; where it can't, as it captures a graph or is another one in each thread, the host
- * does. */
+/* `wanted` waits for the bytes; if `wanted` captures a graph, or is a different stream in each thread, the host does.
+ */
 static int follow_bytes(const struct rc_py_device_memory *memory, void *wanted, bool can) {
-  int rc = can ? ringcast_gpu_stream_follow(memory->device, wanted, memory->stream) : -EBUSY;
-  return rc == -EBUSY ? ringcast_gpu_stream_wait(memory->device, memory->stream) : rc;
+  void *own = memory->stream.handle;
+  int rc = can ? ringcast_gpu_stream_follow(memory->device, wanted, own) : -EBUSY;
+  return rc == -EBUSY ? ringcast_gpu_stream_wait(memory->device, own) : rc;
 }
 
-/* Makes sure that who goes on on another stream finds the bytes there, and that they stay until it has done. */
+/* A consumer on another stream finds the bytes there, and the bytes stay until that stream has done. */
 static bool settle(struct device_tensor *self, PyObject *stream) {
   struct rc_py_device_memory *memory = self->memory;
   long long number = !stream || stream == Py_None ? LEGACY : PyLong_AsLongLong(stream);
-  if (number == UNSAID) return !PyErr_Occurred();
+  if (number == UNSAID) {
+    memory->has_strangers = true;
+    return !PyErr_Occurred();
+  }
   bool is_known = number != PER_THREAD;
   void *wanted = number == LEGACY || !is_known ? NULL : (void *)(intptr_t)number;
-  if ((is_known && wanted == memory->stream) || self->item.bytes == 0) return true;
+  if ((is_known && wanted == memory->stream.handle) || self->item.bytes == 0) return true;
   int rc;
   Py_BEGIN_ALLOW_THREADS
   rc = follow_bytes(memory, wanted, is_known);
@@ -239,9 +284,7 @@ static bool settle(struct device_tensor *self, PyObject *stream) {
     rc_py_raise(rc_py_state_of(self), rc);
     return false;
   }
-  if (memory_use(memory, wanted)) return true;
-  PyErr_NoMemory();
-  return false;
+  return memory_use(rc_py_state_of(self), memory, wanted);
 }
 
 /* Whether it asks for a version from 1.0 on; -1: raised. */
@@ -279,7 +322,7 @@ static PyObject *tensor_dlpack(PyObject *object, PyObject *args, PyObject *keywo
 
 PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream) {
   const struct device_tensor *self = (struct device_tensor *)tensor;
-  *stream = self->memory->stream;
+  *stream = self->memory->stream.handle;
   return rc_py_device_capsule(&self->item, self->memory, false);
 }
 
@@ -314,7 +357,8 @@ static PyObject *get_interface(PyObject *object, void *Py_UNUSED(closure)) {
   const char *order = dtype->bits == 8 ? "|" : "<";
   PyObject *type = PyUnicode_FromFormat("%s%c%d", order, "iuf  cb"[dtype->code], dtype -> bits / 8);
   if (!type) return NULL;
-  unsigned long long stream = (unsigned long long)(uintptr_t)self->memory->stream;
+  unsigned long long stream = (unsigned long long)(uintptr_t)self->memory->stream.handle;
+  self->memory->has_strangers = true;
   return Py_BuildValue("{s:O,s:N,s:(KO),s:i,s:O,s:K}", "shape", self->shape, "typestr", type, "data",
                        (unsigned long long)self->memory->address, self->memory->hold ? Py_True : Py_False, "version", 3,
                        "strides", Py_None, "stream", stream ? stream : 1);

@@ -2,6 +2,7 @@
 """As much of CuPy as ringcast looks at, over the fake torch's tensors. Its current stream is its own."""
 
 import contextlib
+import ctypes
 import types
 
 import torch
@@ -46,8 +47,27 @@ def from_dlpack(source):
     return ndarray(torch.from_dlpack(capsule))
 
 
+class _Stream:
+    """Destroyed with the object, and current within `with`."""
+
+    def __init__(self):
+        self.ptr = self.cuda_stream = torch.cuda.Stream().cuda_stream
+
+    def __enter__(self):
+        self.before, cuda.stream = cuda.stream, self
+        return self
+
+    def __exit__(self, *_):
+        cuda.stream = self.before
+
+    def __del__(self):
+        with torch._on(0):
+            torch.check(torch.driver().cuStreamDestroy_v2(ctypes.c_void_p(self.ptr)))
+
+
 class _Cuda(types.ModuleType):
     stream, ordinal = None, 0
+    Stream = _Stream
 
     @staticmethod
     @contextlib.contextmanager
@@ -63,6 +83,8 @@ class _Cuda(types.ModuleType):
         return torch.cuda.Stream(0, pointer)
 
     def get_current_stream(self):
+        if isinstance(self.stream, _Stream):
+            return self.stream
         return types.SimpleNamespace(ptr=self.stream.cuda_stream if self.stream else 0)
 
 
