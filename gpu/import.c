@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A reader's side of the pool: what is being read of it, and how that ends. opening.c opens it.
+ * A reader's import of the pool: the open takes, and the end of the import. opening.c opens the pool.
  *
  *   a frame of the pool, read                       the watcher, when the writer dies
- *   U1  note the generation (`taken`)               X0  dead = 1, here and in the segment
- *   U2  enqueue: wait until ready >= generation     X1  each that is noted, and whose `ready` has not come: store it
- *   U3  enqueue: copies out of the extent           X2  what was waited for counts as missing
+ *   U1  record the generation (`taken`)             X0  dead = 1, here and in the segment
+ *   U2  enqueue: wait until ready >= generation     X1  store each recorded `ready` that was not reached
+ *   U3  enqueue: copies out of the extent           X2  the frames of these slots count as missing
  *   U4  enqueue: ack = generation
  *
- * U1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
- * So X1 releases what is noted before X0, whether the wait is enqueued already or only afterwards, as a word that was
- * reached stays reached; and what would be noted after X0 is refused.
+ * U1 and X0 hold one mutex. U2 to U4 do not, as a call that enqueues may wait for the device, which waits for X1. So X1
+ * releases each wait that was recorded before X0, whether the wait is enqueued before or after X1, as a reached
+ * semaphore stays reached; a take after X0 is refused.
  *
- * All readers wait for the same `ready`. So the first reader that finds the writer dead releases the others' streams
- * too, before the others know; and a writer whose pool fails does X0 and X1 itself (rc_gpu_writer_failed). So X1 stores
- * a value that no device writes, by which each reader finds its own X2; and as X0 comes before X1, a reader that asks
- * whether its stream has read the right bytes (rc_import_is_missing) sees the death no later than the stream did, and
- * does X1 and X2 itself.
+ * All readers wait for the same `ready`. So the first reader that finds the writer dead also releases the streams of
+ * readers that have not noticed the death, and a writer whose pool fails does X0 and X1 (rc_gpu_writer_failed). X1
+ * stores a value that no device writes, by which each reader detects X2. As X0 comes before X1, a reader that checks
+ * whether a stream has read the right bytes (rc_import_is_missing) sees the death no later than the stream, and does X1
+ * and X2.
  *
- * The host stores `ready` only for the dead, and `ack` only where nothing of this reader reads the extent any more:
- * where nothing was enqueued, or where the driver says that the device is lost, when all that was received counts as
- * missing. A stream that captures a graph when its `ack` is due would take the `ack` for its graph: that `ack` is
- * pending, and the reader's next call enqueues it, or the worker once the reader has closed.
+ * The host stores `ready` only for a dead writer. The host stores `ack` only if no stream of this reader reads the
+ * extent any more: nothing was enqueued, or the driver says that the device is lost, and then all received frames count
+ * as missing. A stream that captures a graph when `ack` is due would add the `ack` to the graph: the `ack` is pending,
+ * and the reader's next call enqueues the `ack`, or the worker after the reader has closed.
  *
- * A frame's generation is that of its slot's `ready`, or the next one, as the slot is not used again before this reader
- * has acknowledged it. Any other is damage, and would be waited for without end.
+ * A frame's generation is the generation of the slot's `ready`, or the next one, as the slot is not used again before
+ * this reader's `ack`. A different generation is damage, for which a stream would wait without end.
  */
 #include "gpu/import.h"
 
@@ -35,7 +35,7 @@
 #include "gpu/point.h"
 #include "shm/error.h"
 
-#define LOOK_NS ((int64_t)1000 * 1000 * 1000) /* between two looks at the device of an import that is not idle */
+#define LOOK_NS ((int64_t)1000 * 1000 * 1000) /* between two checks of the device of an import that is not idle */
 
 /* ---- Life ------------------------------------------------------------------------------------------------------- */
 
@@ -67,7 +67,7 @@ void rc_import_drop(struct rc_import *import) {
 
 void rc_import_leave_place(struct rc_import *import) {
   struct rc_gpu_consumer *place = rc_import_place(import);
-  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; a writer that sees it still counts on nobody */
+  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below */
   rc_store_release(&place->owner, 0);
   RC_POINT(PLACE_LEFT);
 }
@@ -95,13 +95,13 @@ bool rc_import_counts(const struct rc_import *import, uint64_t position) {
   return rc_load_relaxed(&place->counted_from) <= position;                /* relaxed: the acquire above */
 }
 
-/* Whether the generation can be the frame's: the slot's last one, or the one under way. */
+/* Whether the generation can be a frame's: the slot's last generation, or the generation under way. */
 static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t generation) {
   struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
   return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with Q3 */
 }
 
-/* A peer could write `ack` too; but a peer that writes the words can also write the pool. */
+/* A peer could write `ack` too; but a peer that writes the semaphores can also write the pool. */
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
   const struct rc_taken *taken = &import->taken[slot];
   if (taken->generation == 0) return true;
@@ -109,17 +109,17 @@ static bool is_acked(const struct rc_import *import, uint32_t slot) {
 }
 
 static int fail_damaged(void) {
-  return rc_fail_as(-EPROTO, "the frame names a place in the device pool that can't be right");
+  return rc_fail_as(-EPROTO, "the frame is damaged: it names an invalid place in the device pool");
 }
 
 int rc_import_fail_dead(void) {
-  return rc_fail_as(-EPIPE, "the writer, or its device, is gone, and with it what this frame has in its device pool");
+  return rc_fail_as(-EPIPE, "the writer, or the writer's device, is gone, and with it the frame's device tensors");
 }
 
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
   int failed = 0;
   if (slot >= import->segment.slots) return fail_damaged();
-  if (!is_plausible(import, slot, generation)) /* a word that was released is not, either */
+  if (!is_plausible(import, slot, generation)) /* nor is the value of a released semaphore */
     return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? rc_import_fail_dead() /* pairs with X0 */
                                                                     : fail_damaged();
   pthread_mutex_lock(&import->mutex);
@@ -143,7 +143,7 @@ static rc_cu_result write_ack(const struct rc_import *import, uint32_t slot, con
   return rc_word_write(import->device.cuda, taken->stream, rc_import_address(import, at), taken->generation);
 }
 
-/* For a thread that has looked at nothing yet. */
+/* For a thread that has not entered the context, and has not checked the stream. */
 static rc_cu_result enter_and_write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
   struct rc_cuda_entry entry;
   rc_cu_result result = rc_cuda_enter_context(import->device.context, &entry);
@@ -160,7 +160,7 @@ static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const s
   rc_cu_result result = has_entered ? write_ack(import, slot, taken) : enter_and_write_ack(import, slot, taken);
   bool has_failed = result != RC_CU_SUCCESS && result != RC_CU_STREAM_CAPTURE_UNSUPPORTED;
   RC_POINT(ACK_ENQUEUED);
-  if (has_failed) rc_import_lose(import, -EIO); /* while it counts as acking: the worker closes it else */
+  if (has_failed) rc_import_lose(import, -EIO); /* before acking--, as the worker closes an idle import */
   pthread_mutex_lock(&import->mutex);
   import->acking--;
   if (result != RC_CU_SUCCESS) {
@@ -173,7 +173,7 @@ static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const s
 }
 
 void rc_import_ack_pending(struct rc_import *import) {
-  if (rc_load_acquire(&import->pending) == 0) return; /* what comes now is for the next call */
+  if (rc_load_acquire(&import->pending) == 0) return; /* a later pending `ack` is for the next call */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
     pthread_mutex_lock(&import->mutex);
     struct rc_taken taken = import->taken[slot];
@@ -185,14 +185,14 @@ void rc_import_ack_pending(struct rc_import *import) {
   }
 }
 
-/* Under the mutex. */
+/* Called with the mutex held. */
 static bool has_holds(const struct rc_import *import) {
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
     if (import->taken[slot].holds > 0) return true;
   return false;
 }
 
-/* Whether the worker is to close it from now on. Under the mutex. */
+/* Whether the import must go to the worker now. Called with the mutex held. */
 static bool is_to_post(struct rc_import *import) {
   bool is_to = import->closing && !import->posted && import->acking == 0 && !has_holds(import);
   import->posted |= is_to;
@@ -208,7 +208,7 @@ static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends, b
   else taken->holds--;
   bool due = !taken->open && taken->holds == 0 && !taken->acked && taken->generation != 0;
   taken->acked |= due;
-  import->acking += due; /* the word may be reached before the call that enqueues it returns: not idle until then */
+  import->acking += due; /* not idle until the call that enqueues the `ack` has returned */
   struct rc_taken copy = *taken;
   pthread_mutex_unlock(&import->mutex);
   if (due) result = acknowledge(import, slot, &copy, has_entered);
@@ -219,8 +219,7 @@ static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends, b
   return result;
 }
 
-/* Another take may be open there: of the frame that was sent in the slot since. Only the reader's own thread opens, and
- * ends, them. */
+/* A take of a later frame in the same slot may be open. Only the reader's thread opens and ends takes. */
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation, bool has_entered) {
   pthread_mutex_lock(&import->mutex);
   bool is_it = import->taken[slot].open && import->taken[slot].generation == generation;
@@ -245,28 +244,28 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   bool is_new = !taken->open && taken->holds == 0 && is_acked(import, slot);
-  if (is_new) *taken = (struct rc_taken){.generation = 0}; /* no stream waits for it, to be released */
+  if (is_new) *taken = (struct rc_taken){.generation = 0}; /* no stream waits, so X1 has nothing to release */
   pthread_mutex_unlock(&import->mutex);
   if (is_new) rc_word_store(rc_import_ack(import, slot), generation);
 }
 
 /* ---- Death ------------------------------------------------------------------------------------------------------ */
 
-/* X1 -> U2, or what another process has done of it. Under the mutex. */
+/* X1 -> U2, unless another process has done X1 already; and X2. Called with the mutex held. */
 static void release_wait(struct rc_import *import, uint32_t slot) {
   uint64_t generation = import->taken[slot].generation;
   struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
   if (generation == 0) return;
   bool was_released = rc_word_was_released(ready, generation);
   if (!was_released && rc_word_has_reached(ready, generation)) return;
-  rc_store_release(&import->missing, 1); /* X2, first: a reader that sees the word sees that it means nothing */
+  rc_store_release(&import->missing, 1); /* X2, before X1: a reader that sees X1 sees X2 */
   if (!was_released) rc_word_store(ready, rc_word_released(generation));
 }
 
-/* Under the mutex. */
+/* Called with the mutex held. */
 static void mark_dead(struct rc_import *import) {
   rc_store_release(&import->dead, 1);                           /* X0 */
-  rc_store_release(&rc_gpu_control(&import->segment)->dead, 1); /* X0, for the others */
+  rc_store_release(&rc_gpu_control(&import->segment)->dead, 1); /* X0, for the other readers */
   RC_POINT(DEATH_SEEN);
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) release_wait(import, slot);
 }
@@ -280,12 +279,12 @@ void rc_import_mark_dead(struct rc_import *import) {
 
 bool rc_import_is_missing(struct rc_import *import) {
   bool is_told = rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 of another process */
-  /* Also if the watcher is at it: it may stand before X2, while another reader has done X1 for it. */
+  /* Also while the watcher runs: the watcher may stand before X2, after a different reader has done X1. */
   if (is_told && !rc_load_acquire(&import->missing)) rc_import_mark_dead(import); /* pairs with X2 */
   return rc_load_acquire(&import->missing);                                       /* pairs with X2 */
 }
 
-/* Once the words are gone, none of its streams waits for one. */
+/* Once the segment is unmapped, no stream of the import waits for a semaphore. */
 bool rc_import_was_missing(struct rc_import *import, bool *has_ended) {
   pthread_mutex_lock(&import->mutex);
   bool is_told = !import->unmapped && rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* as above */
@@ -296,7 +295,7 @@ bool rc_import_was_missing(struct rc_import *import, bool *has_ended) {
   return is_missing;
 }
 
-/* Nothing of this reader reads an extent any more, and no stream of its writes an `ack`. */
+/* For a lost device: no stream of this reader reads an extent, or will write an `ack`. */
 static void acknowledge_all(struct rc_import *import) {
   pthread_mutex_lock(&import->mutex);
   rc_store_release(&import->missing, 1);
@@ -313,9 +312,9 @@ static void acknowledge_all(struct rc_import *import) {
 
 void rc_import_lose(struct rc_import *import, int reason) {
   rc_import_refuse(import, reason);
-  rc_store_release(&rc_import_place(import)->opened, 0); /* the writer goes on without: D1 */
+  rc_store_release(&rc_import_place(import)->opened, 0); /* D1: the writer sends INLINE */
   rc_store_release(&import->failed, 1);
-  if (rc_device_is_lost(&import->device)) acknowledge_all(import); /* else the streams write each `ack` yet */
+  if (rc_device_is_lost(&import->device)) acknowledge_all(import); /* else the streams will write each `ack` */
 }
 
 /* ---- The end ---------------------------------------------------------------------------------------------------- */
@@ -334,7 +333,7 @@ static void note_end(struct rc_import *import, bool *out) {
   pthread_mutex_unlock(&import->mutex);
 }
 
-/* By the worker: closes all once no stream reads the pool any more. */
+/* Called by the worker. Closes the import once no stream reads the pool any more. */
 static bool try_to_close(struct rc_job *job) {
   struct rc_import *import = RC_CONTAINER_OF(job, struct rc_import, job);
   struct rc_cuda_entry entry;
@@ -347,17 +346,17 @@ static bool try_to_close(struct rc_job *job) {
     return false;
   }
   rc_watcher_remove(&import->writer);
-  note_end(import, &import->unmapped); /* soon */
+  note_end(import, &import->unmapped); /* before the unmapping */
   bool is_own = !import->by_handle;
   if (rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS) {
-    rc_import_close_all(import); /* as long as it is open here its writer can't free it */
+    rc_import_close_all(import); /* the writer frees the pool only after this close */
     rc_cuda_leave(&entry);
   } else {
     rc_import_leave_place(import);
     rc_memory_destroy(&import->segment.memory);
   }
   rc_device_close(&import->device);
-  if (is_own) rc_exported_tidy(0); /* its writer, of this process, may have closed: then nothing else looks */
+  if (is_own) rc_exported_tidy(0); /* the writer, in this process, may have closed: then no later call frees the pool */
   note_end(import, &import->ended);
   return true;
 }
@@ -365,14 +364,13 @@ static bool try_to_close(struct rc_job *job) {
 static void drop_job(struct rc_job *job) { rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, job)); }
 
 void rc_import_close(struct rc_import *import) {
-  if (import->forks != rc_fork_count()) return; /* the parent's */
+  if (import->forks != rc_fork_count()) return; /* the parent owns the import */
   import->job = (struct rc_job){.run = try_to_close, .end = drop_job};
   rc_add_acq_rel(&import->holders, 1); /* the worker */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
-    if (import->taken[slot].open)
-      settle(import, slot, true, false); /* only the reader's own thread opens and ends them */
+    if (import->taken[slot].open) settle(import, slot, true, false); /* only the reader's thread opens and ends takes */
   pthread_mutex_lock(&import->mutex);
-  /* What is sent from here on is not for this import, however long it stays: D1. */
+  /* D1: later frames do not expect this import, however long the import stays. */
   rc_store_release(&rc_import_place(import)->opened, 0);
   import->closing = true;
   bool is_last = is_to_post(import);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reader's pool: taking a place in it, opening and trying its memory, and closing it. What the O stand for is told
- * atop consumers.c. */
+/* The open of a pool by a reader: a place in the segment, and the pool's memory, opened and tried. The essay atop
+ * consumers.c defines O1 to O4. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -12,28 +12,28 @@
 
 /* ---- The place -------------------------------------------------------------------------------------------------- */
 
-/* O1. The words of this place may be those of a dead reader: from here on they are of frames that nobody counts on us
- * for. */
+/* O1. The `ack`s of the place may be a dead reader's: they are set to generations of frames that do not expect this
+ * reader. */
 static int take_place(struct rc_import *import) {
   struct rc_gpu_consumer *place = rc_import_place(import);
-  uint64_t before = rc_load_acquire(&place->owner); /* pairs with the store by which the one before left */
+  uint64_t before = rc_load_acquire(&place->owner); /* pairs with the store by which the earlier reader left */
   if (before != 0 && !rc_owner_is_dead(before))
-    return rc_fail_as(-EAGAIN, "the reader that had this place before has not closed the device pool yet");
-  if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner)) /* it can't be, but for damage */
-    return rc_fail_as(-EAGAIN, "another reader takes this place in the device pool");
-  /* The fence: we take the place, and look whether the pool is left; its writer leaves it, and looks who is there; one
-   * of the two sees the other's. <-> rc_exported_leave */
+    return rc_fail_as(-EAGAIN, "an earlier reader in this slot of the ring has not closed the device pool yet");
+  if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner)) /* only after damage */
+    return rc_fail_as(-EAGAIN, "a different reader takes this place in the device pool");
+  /* The fence: the reader takes the place, then loads `closed`; the writer stores `closed`, then loads the owners. One
+   * of the two sees the store of the other. <-> rc_exported_leave */
   rc_fence_full();
   if (rc_load_acquire(&rc_gpu_control(&import->segment)->closed)) { /* pairs with the store of leave */
     rc_import_leave_place(import);
     return rc_fail_as(-ENOENT, "the writer has closed its device pool");
   }
-  import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: the place is ours */
+  import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: this reader has the place */
   if (import->turn == 0) import->turn = 1;
-  /* Release: who sees it sees that the one before has left, or never opened the pool. -> D1 */
-  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; of one that has died it may stand still */
+  /* Release: a writer that loads the turn sees that the earlier reader has left, or never opened the pool. -> D1 */
+  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; a dead reader has left the old value */
   rc_store_release(&place->turn, import->turn);
-  rc_store_relaxed(&place->refused, 0); /* relaxed: as the others, until O3 */
+  rc_store_relaxed(&place->refused, 0); /* relaxed: the release of O3 */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
     uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with Q3 */
     rc_word_store(rc_import_ack(import, slot), ready);
@@ -48,18 +48,17 @@ static int take_place(struct rc_import *import) {
 
 /* ---- The memory ------------------------------------------------------------------------------------------------- */
 
-/* What the writer says of its size is not to be relied on, where the driver knows it: to read beyond it would break the
- * context. */
+/* The driver's size of the pool counts, not the segment's: a read beyond the memory would break the context. */
 static int check_size(const struct rc_import *import, const struct rc_gpu_identity *id) {
   rc_cu_ptr base;
   size_t bytes;
   if (import->device.cuda->mem_get_address_range(&base, &bytes, import->pool) != RC_CU_SUCCESS) return 0;
   uint64_t before = import->pool - base;
   if (before <= bytes && bytes - before >= id->pool_bytes + RC_GPU_PATTERN) return 0;
-  return rc_fail_as(-EPROTO, "the writer's device segment is damaged: its pool is not as large as that says");
+  return rc_fail_as(-EPROTO, "the writer's device segment is damaged: the pool is not as large as the segment says");
 }
 
-/* As nvidia-smi -L and ringcast doctor begin their names. */
+/* Names the devices as nvidia-smi -L and ringcast doctor do. */
 static int fail_to_open(const uint8_t theirs[16], const uint8_t own[16], rc_cu_result result) {
   return rc_cuda_fail(result,
                       "cuIpcOpenMemHandle of the writer's pool, which is on GPU-%02x%02x%02x%02x, by "
@@ -71,7 +70,7 @@ static int open_memory(struct rc_import *import, const struct rc_process *writer
   struct rc_process self;
   if (rc_process_self(&self) == 0 && self.pid == writer->pid && self.start == writer->start) {
     import->pool = rc_exported_find(id->token, id->epoch, &import->device);
-    return import->pool ? 0 : rc_fail_as(-ENOTSUP, "the writer is in this very process, on another device");
+    return import->pool ? 0 : rc_fail_as(-ENOTSUP, "the writer is in this process, on a different device");
   }
   rc_cu_result result =
       import->device.cuda->ipc_open_handle(&import->pool, id->handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -93,7 +92,7 @@ static int try_memory(const struct rc_import *import, const struct rc_gpu_identi
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "reading the writer's pool");
   for (uint32_t i = 0; i < RC_GPU_PATTERN / sizeof(uint64_t); i++)
     if (pattern[i] != rc_gpu_pattern(id->seed, i))
-      return rc_fail_as(-ENOTSUP, "what was opened as the writer's pool is other memory: its pattern is not there");
+      return rc_fail_as(-ENOTSUP, "the handle of the writer's pool has opened other memory: the pattern is missing");
   return 0;
 }
 
@@ -123,12 +122,12 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   failed = open_and_try(import, &reader->segment.writer, id);
   if (failed == 0) failed = rc_watcher_add(&import->writer);
   if (failed == 0) return 0;
-  if (failed == -EBUSY) { /* some stream captures a graph: that says nothing of the pool, which is tried again */
+  if (failed == -EBUSY) { /* a stream captures a graph, which says nothing about the pool */
     rc_import_close_all(import);
     return rc_fail_as(-EAGAIN, "the device pool can't be opened while a stream captures a CUDA graph");
   }
   rc_import_refuse(import, failed);
-  if (failed == -ETIMEDOUT) import->device.context = NULL; /* a stream is lost in it: it, and the words, must stay */
+  if (failed == -ETIMEDOUT) import->device.context = NULL; /* a stream hangs: context and semaphores must stay */
   else rc_import_close_all(import);
   return failed;
 }

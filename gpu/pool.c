@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool's extents: first fit among the gaps between those in use, which are kept in order. They are few (a frame
- * each), of any size, and come back in any order, as a reader may hold one for long.
+ * The pool's extents: first fit among the gaps between the used extents, which are kept in order. The extents are few
+ * (one for each frame under way), of any size, and become free in any order, as a reader may hold a frame for long.
  */
 #include "gpu/pool.h"
 
@@ -31,7 +31,7 @@ void rc_pool_free(struct rc_pool *pool) {
 
 static uint64_t end_of(const struct rc_pool_slot *slot) { return slot->base + slot->bytes; }
 
-/* Extents of no bytes have no place, and are last in the order. */
+/* Empty extents have no place, and are last in the order. */
 static bool find_gap(const struct rc_pool *pool, uint64_t bytes, uint32_t *rank, uint64_t *base) {
   uint64_t at = 0;
   *rank = pool->used;

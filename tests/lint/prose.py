@@ -24,7 +24,7 @@ ALLOWED = {
     "ring": (3.9, 0.5),
     "shm": (3.5, 1.0),
     "channel": (5.1, 0.7),
-    "gpu": (6.8, 3.1),
+    "gpu": (5.0, 2.2),
     "python/extension": (11.3, 5.3),
     "python/ringcast": (8.9, 3.2),
     "tools": (5.8, 0.1),
