@@ -21,6 +21,7 @@ from _dist import on_ranks, text_of
 from values import assert_same, scribble
 
 import ringcast
+import ringcast.torch
 from ringcast.sglang import feature_hash, rule, share, share_once
 
 pytestmark = pytest.mark.alike
@@ -252,6 +253,18 @@ def test_a_rank_that_is_interrupted_while_it_sends_leaves_nobody_waiting() -> No
             shared = share_once(lambda: None, 1, src=0, hash=hash, how="share")
             assert "KeyboardInterrupt" in text_of(ringcast.SendError, shared.result)
     check(share_once(lambda: mm_inputs(3), 1, src=0, how="share").result(), 3)
+
+
+@on_ranks(2)
+def test_after_the_source_has_closed_its_ring_the_ranks_go_on_once_all_have_closed() -> None:
+    check(share_once(lambda: mm_inputs(0), 1, src=0, how="share").result(), 0)
+    if dist.get_rank() == 0:
+        ringcast.torch.close()
+    else:
+        shared = share_once(lambda: mm_inputs(1), 1, src=0, how="share")
+        assert "has closed the ring" in text_of(ringcast.WriterGone, shared.result)
+        ringcast.torch.close()
+    check(share_once(lambda: mm_inputs(2), 1, src=0, how="share").result(), 2)
 
 
 @on_ranks(3)

@@ -20,10 +20,12 @@ import ringcast
 from ringcast._group.config import whole
 from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
-from ringcast._group.rings import end_of
+from ringcast._group.ranks import Ranks
+from ringcast._group.rings import end_of, ends
 from ringcast.sglang import rule
 
 _HASHES = (None, "sha256", "xxh3")
+_STREAM = "share_once"
 # After these nothing more comes from that ring.
 _ENDS = (ringcast.WriterGone, ringcast.ReaderDied, ringcast.Evicted, ringcast.ForkedError, ringcast.Cancelled)
 
@@ -145,7 +147,7 @@ def _sharing_of(group: Any) -> "Optional[_Sharing]":
         return None
     group = dist.group.WORLD if group is None else group
     sharing = _all.get(group) if isinstance(group, dist.ProcessGroup) else None
-    if sharing is None or sharing.closed():
+    if sharing is None or sharing.closed(group):
         if not isinstance(group, dist.ProcessGroup):
             end_of(group, 0)  # says what is wrong with it
         if group.size() == 1:
@@ -174,16 +176,15 @@ class _Sharing:
                 first = (rule.how_from_environment(), rule.measure())
             except Exception as error:  # the others wait in the exchange
                 first = error
-        everyone = [first] * self._size
-        dist.all_gather_object(everyone, first, group=group)
-        if isinstance(everyone[0], Exception):
-            raise everyone[0]
-        agreed: Tuple[str, rule.Rates] = everyone[0]
-        return agreed
+        agreed: Any = Ranks(group).gather(first)[0]
+        if isinstance(agreed, Exception):
+            raise agreed
+        return agreed  # type: ignore[no-any-return]
 
-    def closed(self) -> bool:
-        """Whether ringcast.torch.close() has closed the rings, and not a failure."""
-        return not self._failed and any(end.ring.closed and end.lost is None for end in self._ends.values())
+    def closed(self, group: Any) -> bool:
+        """Whether ringcast.torch.close() was called: then the rings are no longer the group's."""
+        made = ends(group)
+        return any(made.get((_STREAM, src)) is not end for src, end in self._ends.items())
 
     def call(
         self, compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Optional[str], how: str, seconds: float
@@ -216,7 +217,7 @@ class _Sharing:
             # The exchange of all ranks that makes the ring takes no frame in: take all frames in before.
             while any(self._pending.values()):
                 self._wait(None)
-            made = end_of(self._group(), src, stream="share_once")
+            made = end_of(self._group(), src, stream=_STREAM)
             assert made is not None
             end = self._ends[src] = made
             self._pending[src] = deque()
