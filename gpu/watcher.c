@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -25,20 +24,6 @@ static struct {
   int event; /* while the thread runs */
   bool is_running;
 } watcher = {.mutex = PTHREAD_MUTEX_INITIALIZER, .event = -1};
-
-int rc_thread_start(void *(*body)(void *), void *context) {
-  pthread_attr_t attributes;
-  pthread_t thread;
-  sigset_t all, before;
-  sigfillset(&all); /* signals are for the program's own threads */
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failed = pthread_create(&thread, &attributes, body, context);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&attributes);
-  return failed;
-}
 
 /* Called with the mutex held. Returns the timeout of the sleep. */
 static int look_at_all(struct pollfd *fds, nfds_t *count, nfds_t room) {
@@ -64,6 +49,7 @@ static void *watch(void *unused) {
   nfds_t count;
   uint64_t value;
   (void)unused;
+  pthread_detach(pthread_self());
   pthread_mutex_lock(&watcher.mutex);
   while (watcher.first) {
     int timeout = look_at_all(fds, &count, sizeof fds / sizeof *fds);
@@ -85,10 +71,11 @@ static void wake(void) {
 
 /* Called with the mutex held. */
 static int start(void) {
+  pthread_t thread;
   if (watcher.is_running) return 0;
   watcher.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (watcher.event < 0) return rc_fail_as(-ENOMEM, "no descriptor is free to watch the writer's process");
-  if (rc_thread_start(watch, NULL) != 0) {
+  if (rc_thread_start(watch, NULL, &thread) != 0) {
     close(watcher.event);
     return rc_fail_as(-ENOMEM, "no thread can be started to watch the writer's process");
   }

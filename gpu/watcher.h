@@ -19,7 +19,4 @@ int rc_watcher_add(struct rc_watched *watched);
 /* After the return `died` does not run, and is not called again. */
 void rc_watcher_remove(struct rc_watched *watched);
 
-/* Starts a detached thread that receives no signals. 0, or the error of pthread_create. */
-int rc_thread_start(void *(*body)(void *), void *context);
-
 #endif

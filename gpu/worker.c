@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <time.h>
 
-#include "gpu/watcher.h"
+#include "shm/process.h"
 #include "shm/wait.h"
 
 #define PAUSE_NS      ((int64_t)200 * 1000)
@@ -69,6 +69,7 @@ static bool run_all(void) {
 
 static void *work(void *unused) {
   (void)unused;
+  pthread_detach(pthread_self());
   pthread_mutex_lock(&worker.mutex);
   while (worker.first) {
     if (run_all()) {
@@ -86,13 +87,14 @@ static void *work(void *unused) {
 void rc_worker_do(struct rc_job *job, int64_t patience_ns) {
   int64_t now = rc_now_ns(), until = now + patience_ns;
   bool is_done = false;
+  pthread_t thread;
   pthread_once(&once, init);
   pthread_mutex_lock(&worker.mutex);
   job->is_done = patience_ns > 0 ? &is_done : NULL;
   job->next = worker.first;
   worker.first = job;
   worker.pause_ns = PAUSE_NS;
-  if (!worker.is_running) worker.is_running = rc_thread_start(work, NULL) == 0;
+  if (!worker.is_running) worker.is_running = rc_thread_start(work, NULL, &thread) == 0;
   pthread_cond_broadcast(&worker.change);
   for (; !is_done && now < until; now = rc_now_ns()) {
     if (!worker.is_running) run_all(); /* no thread can be started now: the next job tries again */

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -105,13 +104,8 @@ static void *help(void *context) {
   return NULL;
 }
 
-/* All signals are blocked in the helper: handlers run in the threads of the program. */
 static int start_thread(struct rc_poller *poller) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int result = -pthread_create(&poller->thread, NULL, help, poller);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int result = rc_thread_start(help, poller, &poller->thread);
   if (result != 0) return result;
   pthread_setname_np(poller->thread, "ringcast-poller");
   poller->threaded = true;

@@ -127,6 +127,17 @@ bool rc_watch_is_alive(struct rc_watch *watch) {
   return watch->fd != RC_WATCH_ENDED && rc_process_is_alive_by(watch->pid, watch->start, watch->mask);
 }
 
+/* ---- Threads ---------------------------------------------------------------------------------------------------- */
+
+int rc_thread_start(void *(*body)(void *), void *context, pthread_t *out) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int result = -pthread_create(out, NULL, body, context);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return result;
+}
+
 /* ---- Forks ------------------------------------------------------------------------------------------------------ */
 
 uint32_t rc_forks_seen;

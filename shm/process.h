@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Identifies a process, tells whether the process lives, and counts the forks that led to this process. */
+/* Identifies a process, tells whether the process lives, counts the forks that led to this process, and starts
+ * threads. */
 #ifndef RC_SHM_PROCESS_H
 #define RC_SHM_PROCESS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -51,6 +53,10 @@ int rc_watch_fd(struct rc_watch *watch);
 
 /* As rc_process_is_alive_by. */
 bool rc_watch_is_alive(struct rc_watch *watch);
+
+/* Starts a thread that receives no signals: handlers run in the threads of the program. 0, or the negative error of
+ * pthread_create. */
+int rc_thread_start(void *(*body)(void *), void *context, pthread_t *out);
 
 /* Counts the forks that led to this process. A handle that notes the count at open detects a later fork. */
 extern uint32_t rc_forks_seen; /* kept by a fork handler; read by rc_fork_count */
