@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast: one process sends an object once, into shared memory; every other process of the machine receives it.
 
-    writer = ringcast.Writer()              # in one process; hand writer.handle, a str, to the others
-    reader = ringcast.Reader(handle)        # in each of the others
+    writer = ringcast.Writer()              # in one process; hand writer.handle, a str, to all readers
+    reader = ringcast.Reader(handle)        # in each other process
     writer.wait_readers(3, timeout=10)
     writer.send({"ids": tensor, "step": 7}) # every reader's recv() gives an equal object of its own
 
-Torch tensors and NumPy arrays are copied once, straight into the ring, and once out of it; plain values, containers,
-dataclasses, msgspec.Structs, namedtuples and Enums go as they are. torch and msgspec are optional. What else there is
-in a value is pickled, so a reader trusts its writer as it trusts code (only processes of the same user can meet),
-unless it is told otherwise: Reader(handle, allow_pickle=False).
+Torch tensors and NumPy arrays are copied once into the ring and once out of the ring; plain values, containers,
+dataclasses, msgspec.Structs, namedtuples and Enums go without pickle. torch and msgspec are optional. All else in a
+value is pickled, so a reader trusts the writer like code (only processes of the same user can meet), unless
+Reader(handle, allow_pickle=False) refuses pickles.
 
-Extension and package rely on the GIL: a free-threaded Python turns it on when it imports them.
+Extension and package rely on the GIL: a free-threaded Python turns the GIL on at import.
 """
 
 from ringcast._ringcast import (

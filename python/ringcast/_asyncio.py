@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting in an event loop: what Reader.arecv, arecv_tagged and iteration, and Writer.asend, do when they must wait.
+"""Waiting in an event loop: for Reader.arecv, arecv_tagged and iteration, and Writer.asend, when they must wait.
 
-Reader and Writer each have a descriptor that is readable when it is time to try again. A `Watch` is its registration in
-one loop, and the line of tasks that wait by it. A try that gives nothing makes the descriptor wait, so the registration
-stays from one wait to the next, and a wait that is over costs no system call of the loop's. It is dropped when the
-descriptor is readable and nobody waits, since it would stay readable.
+Reader and Writer each have a descriptor that is readable when it is time to try again. A `Watch` is the descriptor's
+registration in a loop, with the line of tasks that wait. A try without a result makes the descriptor wait, so the
+registration stays from one wait to the next, and the end of a wait costs no system call of the loop's. If the
+descriptor is readable and no task waits, the registration is dropped, since the descriptor would stay readable.
 
-Nothing is taken on anybody's behalf: a task that is woken tries by itself, so one that is cancelled instead has lost
-nothing.
+A woken task tries by itself, so a task that is cancelled instead loses nothing.
 """
 
 import asyncio
@@ -21,13 +20,13 @@ from ringcast.exceptions import WriterGone
 
 @types.coroutine
 def let_others_run():
-    """A turn of the loop, for who has been served many times without having to wait."""
+    """Yield for a turn of the loop, after many results without a wait."""
     yield
 
 
 class Wake:
-    """What one task waits for, again and again. To asyncio a future; but what the loop calls runs the task at once, not
-    a turn of the loop later, so that the descriptor is tried, and no more readable, before the loop looks again."""
+    """A task waits for this object again and again. To asyncio a future; but the loop's call runs the task at once, not
+    a turn of the loop later: the task tries the descriptor, which stops being readable before the loop looks again."""
 
     __slots__ = (
         "_asyncio_future_blocking",
@@ -70,7 +69,7 @@ class Wake:
         return True
 
     def wake(self):
-        """Called by the loop itself: no task runs."""
+        """Called by the loop, while no task runs."""
         self._woken = True
         callback, self._callback = self._callback, None
         if callback is not None:
@@ -81,22 +80,21 @@ class Wake:
         self.wake()
 
     def wake_soon(self):
-        """Called by anybody, in any thread. The loop finds out whether there is somebody to wake: another thread may
-        look just when the task is about to wait."""
+        """From any thread. The loop itself looks for a callback: this thread may look just before the task waits."""
         self._woken = True
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.wake)
 
 
 class Watch:
-    """A descriptor in a loop, and the tasks that wait for it, the first one first. It knows nothing of whose descriptor
-    it is, which holds it: Reader and Writer close it, by their _watch."""
+    """A descriptor in a loop, and the waiting tasks in order. A Watch does not refer to the Reader or Writer, which
+    holds the Watch as _watch and closes it."""
 
     __slots__ = ("fd", "line", "loop", "pid", "registered")
 
     def __init__(self, loop):
         self.loop = loop
-        self.fd = None  # until somebody must wait
+        self.fd = None  # until a task must wait
         self.line = collections.deque()
         self.pid = os.getpid()
         self.registered = False
@@ -107,7 +105,7 @@ class Watch:
             self.registered = True
 
     def drop(self):
-        # In a forked child the loop's epoll is the parent's too: nothing is taken out of it there.
+        # A forked child shares the loop's epoll with the parent, and changes nothing there.
         if self.registered and not self.loop.is_closed() and os.getpid() == self.pid:
             self.loop.remove_reader(self.fd)
         self.registered = False
@@ -119,15 +117,15 @@ class Watch:
             self.drop()
 
     def close(self):
-        """The descriptor is about to be closed. Who waits finds out by trying."""
+        """The descriptor is about to be closed. A waiting task finds out by trying."""
         self.drop()
         self.fd = None
         if self.line:
             self.line[0].wake_soon()
 
     async def serve(self, fileno, attempt, last, timeout, turn=False):
-        """What `attempt` gives once it has something: asked when those ahead are through, and when the descriptor, that
-        of `fileno`, is readable. When the time is up, what `last` gives. `turn`: first the others may run."""
+        """Call `attempt` when the tasks ahead are done, and whenever the descriptor of `fileno` is readable, and return
+        its first result; when the time is up, return the result of `last`. turn: let the other tasks run first."""
         wake, line = Wake(self.loop), self.line
         line.append(wake)
         timer = None if timeout is None else self.loop.call_later(timeout, wake.expire)
@@ -149,7 +147,7 @@ class Watch:
                         return last()
                     if self.fd is None:
                         self.fd = fileno()
-                        continue  # only now does a try that gives nothing make it wait
+                        continue  # only with a descriptor does a try without a result make the descriptor wait
                     self.register()
                 elif wake.expired:
                     raise TimeoutError("no room in time: other calls of asend() wait for it, which came before")
@@ -198,7 +196,7 @@ async def arecv(reader, tagged, timeout):
     receive = reader.recv_tagged if tagged else reader.recv
     if timeout == 0:
         return receive(0)
-    # The last one says why nothing has come.
+    # The last try raises the reason.
     return await watch.serve(reader.fileno, lambda: reader._take(tagged), lambda: receive(1e-9), timeout)
 
 
@@ -207,7 +205,7 @@ async def anext_(reader):
         return await arecv(reader, False, None)
     except WriterGone:
         if not reader._has_ended:
-            raise  # of another Reader, that unpickled code uses, or of a device
+            raise  # from a Reader that unpickled code uses, or from a device
         raise StopAsyncIteration from None
 
 
@@ -222,7 +220,7 @@ async def asend(writer, obj, timeout, tag, hash):
             return
         if timeout == 0 and outcome is _nothing:
             return writer.send(obj, 0, tag=tag, hash=hash)
-    # As it is now: it may change while this waits.
+    # Packed now: the object may change during the wait.
     packed = pack(obj, allow_pickle=writer._allow_pickle, hash=hash)
     offer, last = lambda: writer._offer(packed, tag, None), lambda: writer.send(packed, 1e-9, tag=tag)
     await watch_of(writer).serve(writer.room_fileno, offer, last, timeout, outcome is _turn)

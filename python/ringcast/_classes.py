@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which classes travel by their name and the values of their fields, and how a name becomes a class again.
 
-A dataclass, a msgspec.Struct, a namedtuple or an Enum does, if its instances are their fields and nothing else: it is
-found again by module and qualified name, and has no say of its own in how it is pickled or made. Whatever else it may
-do, an instance that is made of a frame is what unpickling would have made. Each class is looked at once: what is done
-to it afterwards is not seen.
+A dataclass, msgspec.Struct, namedtuple or Enum does if an instance is its fields and nothing else, the class is found
+by module and qualified name, and the class does not change how instances are pickled or made. An instance made from a
+frame equals the unpickled instance. Each class is examined once: later changes of the class have no effect.
 """
 
 import contextlib
@@ -22,10 +21,10 @@ from ringcast.exceptions import ProtocolError
 DATACLASS, STRUCT, NAMEDTUPLE, ENUM = 1, 2, 3, 4
 SCALAR = 0
 
-# (kind, names of the fields, what the frame says of it, the type's DLPack dtype)
+# (kind, names of the fields, the text for the frame, the type's DLPack dtype)
 Description = Tuple[int, Tuple[str, ...], bytes, Optional[Tuple[int, int]]]
 
-# What a class can define to change how its instances are pickled, made or read.
+# Methods that change how instances of a class are pickled, made or read.
 _OWN_WAYS = (
     "__reduce__",
     "__reduce_ex__",
@@ -36,15 +35,15 @@ _OWN_WAYS = (
     "__getattribute__",
 )
 
-# Py_TPFLAGS_IS_ABSTRACT: it has abstract methods, so no instance can be made.
+# Py_TPFLAGS_IS_ABSTRACT: the class has abstract methods, so no instance can be made.
 _ABSTRACT = 1 << 20
 
 _DLPACK_CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
 
 
 def _has_own_ways(cls: type, names: Tuple[str, ...]) -> bool:
-    """Whether a class in its line, object and tuple left out, defines one of them; what dataclasses adds does not
-    count."""
+    """Whether `cls` or a parent, other than object and tuple, defines one of `names`. Methods that dataclasses adds do
+    not count."""
     for parent in cls.__mro__:
         for name in () if parent in (object, tuple) else names:
             found = parent.__dict__.get(name)
@@ -54,8 +53,7 @@ def _has_own_ways(cls: type, names: Tuple[str, ...]) -> bool:
 
 
 def _named(module: Any, qualname: str) -> Any:
-    """module.qualname, without running any code (of a module that is loaded when it is first used); None: there is
-    none."""
+    """module.qualname, or None. Runs no code: a lazy module must not load here."""
     found = module
     for part in qualname.split("."):
         try:
@@ -74,12 +72,12 @@ def _is_found(cls: type) -> bool:
 
 
 def _slots(cls: type) -> List[str]:
-    """The names of all slots of the line, as attributes."""
+    """The names of all slots of the class and its parents, as attributes."""
     return list(copyreg._slotnames(cls))  # type: ignore[attr-defined]
 
 
 def _is_set_by_code(cls: type, name: str) -> bool:
-    """Whether to set the attribute runs code, or puts it elsewhere; unpickling puts it into the instance's __dict__."""
+    """Whether setting the attribute runs code. Unpickling stores the value in the instance's __dict__."""
     found = next((vars(parent)[name] for parent in cls.__mro__ if name in vars(parent)), None)
     return hasattr(type(found), "__set__")
 
@@ -94,7 +92,7 @@ def _dataclass_fields(cls: Any) -> Optional[Tuple[str, ...]]:
         return names if has_place and not any(_is_set_by_code(cls, name) for name in names) else None
     if cls.__dictoffset__ or set(slots) != set(names):
         return None
-    # Unpickled slots are set by the class's own __setattr__; a frozen class has one that dataclasses made.
+    # Unpickling sets slots by the class's __setattr__; dataclasses makes one for a frozen class.
     is_plain = cls.__setattr__ is object.__setattr__ or cls.__dataclass_params__.frozen
     return names if is_plain else None
 
@@ -109,7 +107,7 @@ def _struct_fields(cls: Any) -> Optional[Tuple[str, ...]]:
 
 
 def _enum_fields(cls: Any) -> Optional[Tuple[str, ...]]:
-    """Members are what Enum's own pickling makes of them, by value or by name: those that the class has."""
+    """() if members are pickled by Enum's own way, by value or by name."""
     is_own = getattr(cls.__reduce_ex__, "__module__", None) == "enum" and cls not in copyreg.dispatch_table
     return () if is_own else None
 
@@ -118,7 +116,7 @@ def _namedtuple_fields(cls: Any) -> Optional[Tuple[str, ...]]:
     names = cls.__dict__.get("_fields")
     if type(names) is not tuple or not all(type(name) is str for name in names) or cls.__dictoffset__:
         return None
-    # Both are made by collections: whoever writes a tuple's __new__ by hand may do more in it.
+    # Both methods must be collections' own: a __new__ by hand may do more.
     made_by = [getattr(getattr(cls, way), "__module__", None) for way in ("__new__", "__getnewargs__")]
     if made_by != ["namedtuple_" + cls.__name__, "collections"]:
         return None
@@ -155,7 +153,7 @@ def _kind_and_fields(cls: Any) -> Optional[Tuple[int, Tuple[str, ...]]]:
 
 
 def describe(cls: type) -> Optional[Description]:
-    """How instances of this class travel; None: in a pickle."""
+    """How instances of the class travel; None: in a pickle."""
     scalar = _scalar_dtype(cls)
     if scalar is not None:
         return SCALAR, (), b"", scalar
@@ -175,7 +173,7 @@ _KIND_NAMES = {DATACLASS: "a dataclass", STRUCT: "a msgspec.Struct", NAMEDTUPLE:
 
 
 def _looks_like(cls: type) -> Optional[str]:
-    """What one would take it for, who knows which classes travel by name."""
+    """The kind of class that `cls` looks like, among the kinds that travel by name."""
     msgspec = sys.modules.get("msgspec")
     if isinstance(cls, enum.EnumMeta):
         return _KIND_NAMES[ENUM]
@@ -199,8 +197,8 @@ def _set_slots(value: Any, names: Tuple[str, ...]) -> List[str]:
 
 
 def why_not(value: Any) -> Optional[str]:
-    """Why an instance of what looks like a dataclass, a Struct, a namedtuple or an Enum does not travel by name; None:
-    it looks like none of them."""
+    """Why a value that looks like a dataclass, Struct, namedtuple or Enum does not travel by name; None: the value does
+    not look like any of these."""
     cls = type(value)
     looks = _looks_like(cls)
     if looks is None or looks not in _KIND_NAMES.values():
@@ -224,10 +222,10 @@ def why_not(value: Any) -> Optional[str]:
 
 
 def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
-    """The class that a frame tells of, and its description: its kind and fields are the sender's.
+    """The class that a frame names, and its description, with the sender's kind and fields.
 
-    ImportError: its module can't be imported here, or is not although it has to be, or has no such name.
-    ProtocolError: what has the name is no such class, or has other fields. ValueError: no text of that kind.
+    ImportError: the module can't be imported here, or is not imported and must not be, or lacks the name.
+    ProtocolError: the name is no such class here, or has other fields. ValueError: an invalid text.
     """
     module_name, *rest = text.decode().split("\0")
     if not rest or kind not in _KIND_NAMES:
@@ -257,7 +255,8 @@ def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
         raise ProtocolError(
             errno.EPROTO, f"{holds}, as of {_KIND_NAMES[kind]} that is its fields and nothing else: here it is not"
         )
-    # Not its own name: a module may have two. The __main__ of a program is __mp_main__ where multiprocessing spawns.
+    # The names are not compared: a class may have two, and __main__ is __mp_main__ in a process that multiprocessing
+    # spawns.
     if description[1] != tuple(names):
         fields = [", ".join(of) or "none" for of in (names, description[1])]
         raise ProtocolError(

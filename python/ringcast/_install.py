@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast's classes and functions in the place of an engine's, and out of it again: what the drop-ins for vLLM and
-SGLang share. Each has a table of what it replaces, with the signatures that fit ringcast's own."""
+"""Replaces an engine's classes and functions by ringcast's, and undoes that: shared by the drop-ins for vLLM and
+SGLang. Each has a table of the names to replace, with the signatures that fit ringcast's own."""
 
 import inspect
 import sys
@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 
 def signature_of(function: Any) -> Optional[str]:
-    """Without annotations, as the tables have it. None: it is missing, or nothing with a signature."""
+    """Without annotations, as in the tables. None: `function` is None, or has no signature."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -20,8 +20,8 @@ def signature_of(function: Any) -> Optional[str]:
 
 
 class Replacements:
-    """What is in place in the modules of `engine`, a package. Its truth: whether anything is. The caller holds `lock`
-    where threads may meet."""
+    """The replacements in the modules of `engine`, a package. True: there are some. The caller holds `lock` if several
+    threads may call."""
 
     def __init__(self, engine: str) -> None:
         self.lock = threading.RLock()
@@ -32,7 +32,7 @@ class Replacements:
         return bool(self._undo)
 
     def at_end(self, undo: Callable[[], object]) -> None:
-        """Have take_out() call it; the last one comes first."""
+        """Have take_out() call `undo`, in reverse order."""
         self._undo.append(undo)
 
     def take_out(self) -> None:
@@ -41,15 +41,14 @@ class Replacements:
                 self._undo.pop()()
 
     def set(self, cls: Any, name: str, value: Any) -> None:
-        """Give a class another attribute."""
+        """Replace an attribute of a class."""
         before = vars(cls).get(name)
         setattr(cls, name, value)
         self.at_end(lambda: delattr(cls, name) if before is None else setattr(cls, name, before))
 
     def replace(self, original: Any, ours: Any) -> None:
-        """In every module that holds the original, whatever the module calls it; a later import gets ours from the
-        module that defines it. Taken out, the engine's modules have the original again, and so have all others that
-        held it before."""
+        """Replace `original` in every module, under any name; a later import gets `ours` from the defining module.
+        take_out() restores the original in the engine's modules, and in each other module that had the original."""
         places = _places(original)
 
         def undo() -> None:
@@ -64,7 +63,7 @@ class Replacements:
 
 
 def _places(thing: Any) -> List[Tuple[str, Dict[str, Any], str]]:
-    """The modules other than our own that hold it: (module's name, module's names, its name there)."""
+    """The modules outside ringcast that hold `thing`: (module's name, module's names, the name of `thing` there)."""
     own = __name__.partition(".")[0]
     found = []
     for module_name, module in list(sys.modules.items()):

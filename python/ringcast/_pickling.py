@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickling what a frame has no kind of its own for: protocol 5, with large buffers beside the pickle.
+"""Pickles values without a form of their own in a frame: protocol 5, with large buffers beside the pickle.
 
-A torch tensor inside it travels as a buffer too. torch's own way would write its storage into the pickle, at three
-copies and more; here it is reduced to (bytes, dtype, shape), if that says all there is to say.
+A torch tensor inside a value travels as a buffer too. torch's own way would write the storage into the pickle, at three
+copies and more; here a tensor is reduced to (bytes, dtype, shape) if these say all.
 """
 
 import contextlib
@@ -19,22 +19,22 @@ from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequ
 from ringcast._classes import why_not
 from ringcast.exceptions import PickleRefused
 
-# The dtypes whose tensors are plain bytes. An older torch lacks some.
+# Tensors of these dtypes are plain bytes. An older torch lacks some.
 _DENSE = (
     "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 bfloat16 complex32 complex64 "
     "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2 "
     "bits8 bits16 bits1x8 bits2x4 bits4x2 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7"
 ).split()
 
-# The limits of the search for what can't be pickled. Each level costs as much as pickling the value, at most.
+# The limits of the search for the part that can't be pickled. Each level costs at most as much as pickling the value.
 _MOST_LEVELS, _MOST_ITEMS = 16, 10_000
 _PLAIN = (type(None), bool, int, float, str, bytes)
 
-# Names a key in a place; a long one is shortened, and one whose repr() raises does no harm.
+# Names a key in a place; shortens a long key, and survives a repr() that raises.
 _names = reprlib.Repr()
 _names.maxstring = _names.maxother = 60
 
-# dtype -> its name; filled when torch is first seen.
+# dtype -> name; filled when torch is first seen.
 _dtype_names: Dict[Any, str] = {}
 
 
@@ -42,11 +42,11 @@ _NO_ROOT = object()
 
 
 class _ElsewhereError(Exception):
-    """A tensor that is not in the CPU's memory."""
+    """A tensor outside the CPU's memory."""
 
 
 def _rebuild_tensor(data: Any, dtype: str, shape: Tuple[int, ...], requires_grad: bool, is_parameter: bool) -> Any:
-    """What a tensor inside a pickle is reduced to; `data` is its bytes in C order, which the tensor keeps."""
+    """Makes a tensor from a pickle. The tensor keeps `data`, the bytes in C order."""
     import torch
 
     kind = getattr(torch, dtype)
@@ -67,10 +67,10 @@ def _reduce_tensor(tensor: Any) -> Any:
     if name is None or tensor.layout is not torch.strided or tensor.is_nested:
         return tensor.__reduce_ex__(5)
     plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.element_size() == 1:  # to torch, some of these are no numbers that it could put in order
+    if plain.element_size() == 1:  # torch can't make some of these dtypes contiguous
         plain = plain.view(torch.uint8)
     plain = plain.contiguous()
-    if plain.numel() and not plain.data_ptr():  # torch's own pickle would send whatever is in some memory
+    if plain.numel() and not plain.data_ptr():  # torch's own pickle would send arbitrary memory
         raise ValueError(
             "a tensor without memory: its storage was freed (untyped_storage().resize_(0)), or it only "
             "stands for another (torch.func); free a storage after the call that sends it has returned"
@@ -91,7 +91,7 @@ def _reduce_tensor(tensor: Any) -> Any:
 
 
 def _tensor_types() -> Sequence[Any]:
-    """None of them if torch is not imported (to its end): then there are no tensors."""
+    """Empty if torch is not imported, or not yet as a whole: then there are no tensors."""
     torch = sys.modules.get("torch")
     try:
         types = (torch.Tensor, torch.nn.Parameter)  # type: ignore[union-attr]
@@ -103,7 +103,7 @@ def _tensor_types() -> Sequence[Any]:
 
 
 def elsewhere(place: str, device: Any) -> TypeError:
-    """What to raise of a tensor on another device."""
+    """The error for a tensor on another device."""
     if str(device) == "meta":
         return TypeError(f"{place} is a tensor on device 'meta', which has no data to send: make it on the CPU")
     if str(device).startswith("cuda"):
@@ -121,7 +121,7 @@ def elsewhere(place: str, device: Any) -> TypeError:
 
 
 def _children(path: str, value: Any) -> Iterator[Tuple[str, Any]]:
-    """What `value` is pickled as, each with its place."""
+    """The parts that `value` is pickled as, each with its place."""
     if isinstance(value, dict):
         yield from ((f"{path}[{_names.repr(key)}]", item) for key, item in value.items())
         yield from ((f"a key of {path}", key) for key in value)
@@ -140,7 +140,7 @@ def _children(path: str, value: Any) -> Iterator[Tuple[str, Any]]:
 
 
 class _Nowhere:
-    """A file that keeps nothing."""
+    """A file that drops all data."""
 
     def write(self, data: Any) -> int:
         return len(data)
@@ -148,9 +148,11 @@ class _Nowhere:
 
 def _fails_alike(value: Any, error: Exception) -> bool:
     def reduce(tensor: Any) -> Any:
-        if isinstance(error, _ElsewhereError):  # that tensor alone: the frame may carry others of its device
-            return _raise(error) if tensor is error.args[0] else (int, ())
-        return _reduce_tensor(tensor)
+        if not isinstance(error, _ElsewhereError):
+            return _reduce_tensor(tensor)
+        if tensor is error.args[0]:  # only this tensor: the frame may carry other tensors of the device
+            raise error
+        return int, ()
 
     try:
         _pickler(_Nowhere(), lambda _: None, reduce).dump(value)
@@ -159,12 +161,8 @@ def _fails_alike(value: Any, error: Exception) -> bool:
     return False
 
 
-def _raise(error: Exception) -> NoReturn:
-    raise error
-
-
 def _locate(root: Any, error: Exception) -> str:
-    """The way down to what can't be pickled: at each level, to the first child that fails as the whole did."""
+    """The place of the part that can't be pickled: at each level, the first child that fails as the whole did."""
     place, value, seen = "value", root, {id(root)}
     with contextlib.suppress(Exception):  # the value's own code runs here
         for _ in range(_MOST_LEVELS):
@@ -172,11 +170,11 @@ def _locate(root: Any, error: Exception) -> str:
             new = (child for child in itertools.islice(children, _MOST_ITEMS) if id(child[1]) not in seen)
             place, value = next(child for child in new if _fails_alike(child[1], error))
             seen.add(id(value))
-    return place  # the last level has no such child, or the search has ended
+    return place  # here no child fails alike, or the search has reached a limit
 
 
 def _drop_own_note(error: Exception) -> None:
-    """Drops the note of Python 3.14 and later about the list of leaves, which is this module's and not the user's."""
+    """Drops the note of Python 3.14 and later about the list of leaves, which the user has never seen."""
     notes = getattr(error, "__notes__", None)
     if notes and notes[-1].startswith("when serializing list item"):
         notes.pop()
@@ -196,12 +194,12 @@ def _pickler(
 
 
 def _has_met(pickler: pickle.Pickler, containers: Sequence[Any], size: int) -> bool:
-    """Whether any of them, which are not empty, was in what was pickled so far, to `size` bytes."""
+    """Whether any of `containers`, all not empty, was pickled so far, in a pickle of `size` bytes."""
     by_id = {id(container): container for container in containers}
-    if len(by_id) * 100 > size:  # to copy the memo costs less than to ask for each
+    if len(by_id) * 100 > size:  # one copy of the memo costs less than a question for each
         return not by_id.keys().isdisjoint(pickler.memo.copy())
     for container in by_id.values():
-        # What it has met it only refers to; of anything else it would begin to pickle what is in it.
+        # The pickler only refers to a known container, and asks for a persistent_id of the parts of an unknown one.
         asked = iter((None,))
         pickler.persistent_id = lambda _, asked=asked: next(asked)  # type: ignore[method-assign,misc]
         with contextlib.suppress(Exception):
@@ -213,11 +211,11 @@ def _has_met(pickler: pickle.Pickler, containers: Sequence[Any], size: int) -> b
 def dumps(
     value: Any, root: Any = _NO_ROOT, holders: Sequence[Any] = ()
 ) -> Optional[Tuple[bytes, List[pickle.PickleBuffer]]]:
-    """Pickle `value`; with `root`, it is a list of what stands in that at various places, within `holders` and other
-    containers.
+    """Pickle `value`. With `root`, `value` is a list of leaves from various places in `root`, within `holders` and
+    other containers.
 
-    Returns the pickle and the buffers that it refers to, in order; None if it leads back to one of the holders: then
-    all of the value has to be pickled at once. What pickle raises says where in the value.
+    Returns the pickle and its buffers, in order; None if a leaf leads back to one of the holders: then `root` must be
+    pickled as a whole. The text of an error names the place in the value.
     """
     buffers: List[pickle.PickleBuffer] = []
     file = io.BytesIO()
@@ -228,7 +226,7 @@ def dumps(
         whole = value if root is _NO_ROOT else root
         if isinstance(error, _ElsewhereError):
             raise elsewhere(_locate(whole, error), error.args[0].device) from None
-        with contextlib.suppress(Exception):  # str(error) is the value's own code
+        with contextlib.suppress(Exception):  # str(error) runs the value's code
             if not isinstance(error, RecursionError) and error.args == (str(error),):
                 error.args = (f"{_locate(whole, error)}: {error}",)
         if root is not _NO_ROOT:
@@ -239,14 +237,14 @@ def dumps(
 
 
 def loads(data: bytes, buffers: Sequence[Any]) -> Any:
-    """The value of a pickle; `buffers` become parts of it."""
+    """The value of a pickle, with `buffers` as parts."""
     return pickle.loads(data, buffers=buffers)
 
 
 # ---- Where pickles are turned off ------------------------------------------------------------------------------------
 
 _OFF = "pickles are turned off here (allow_pickle=False, or the environment's RINGCAST_ALLOW_PICKLE=0)"
-# Of the names and keys in a message; the rest is counted.
+# The most names or keys in a message; the rest is counted.
 _MOST_NAMES = 8
 
 
@@ -256,7 +254,7 @@ def _type_name(kind: type) -> str:
 
 
 def _what(value: Any) -> str:
-    """What there is about a value that only pickle can send."""
+    """A value that only pickle can send, in words."""
     name = _type_name(type(value))
     if name == "numpy.ndarray":
         return f"a numpy.ndarray of dtype {value.dtype}"
@@ -279,7 +277,7 @@ def refuse_value(place: str, value: Any) -> NoReturn:
 
 
 def _names_in(data: bytes) -> Tuple[List[str], bool]:
-    """What a pickle asks to be imported, by its opcodes alone; and whether it can be read to its end."""
+    """The names that a pickle imports, by the opcodes alone; and whether the pickle can be read to the end."""
     names: Dict[str, None] = {}
     texts: List[str] = []  # pushed last
     memo: Dict[int, str] = {}
@@ -308,7 +306,7 @@ def _names_in(data: bytes) -> Tuple[List[str], bool]:
             elif name not in ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"):
                 last = "?"
             del texts[:-2]
-    except Exception:  # it may be anything
+    except Exception:  # the bytes may be anything
         return list(names), False
     return list(names), True
 
@@ -319,7 +317,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def refuse_frame(keys: Sequence[str], data: bytes) -> NoReturn:
-    """Raise that a frame is not loaded; `data` is its pickle, or the beginning of a long one."""
+    """Raise that a frame is not loaded; `data` is the pickle, or the start of a long pickle."""
     names, is_whole = _names_in(data)
     where = f", for {_list([_names.repr(key) for key in keys])}" if keys else ""
     shortened = [name if len(name) <= 100 else name[:97] + "..." for name in map(ascii, names)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM and SGLang call in each of their processes, by entry points; it costs nothing unless it is asked for."""
+"""The entry points that vLLM and SGLang call in each process. Without the variable the call does nothing."""
 
 import os
 import warnings
@@ -32,6 +32,6 @@ def _is_asked(variable: str) -> bool:
 def _install(whose: str, install: Callable[[], bool]) -> None:
     try:
         install()
-    except Exception as error:  # or the process would end of it
+    except Exception as error:  # else the process would end
         text = f"ringcast is not put in place, {whose} goes on as it was: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -58,15 +58,13 @@ def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
     """
 
 def gpu_status() -> GpuStatus:
-    """Return whether this process can use a CUDA device, and if not why: GpuStatus(ready, why, version, devices,
-    result).
+    """Return whether this process can use a CUDA device, and if not why: a GpuStatus.
 
     The first call opens the driver, which takes 0.1 s or more. The call allocates nothing on a device.
     """
 
 def recycling() -> Recycling:
-    """Return how ringcast uses the memory of large received arrays again: Recycling(limit, idle, lent, reused,
-    fresh).
+    """Return how ringcast uses the memory of large received arrays again: a Recycling.
 
     limit, idle and lent are bytes: the most kept for later, the bytes kept now, and the bytes in use by live
     arrays. reused and fresh count the blocks taken from the kept memory and from the kernel.
@@ -278,18 +276,8 @@ class Frame:
 
 @final
 class View:
-    """The result of Reader.view(), for one `with` block.
-
-        with reader.view() as obj:
-            total = obj["x"].sum()            # reads the ring's memory in place
-
-    NumPy arrays in obj are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS THE
-    PROCESS (SIGSEGV), because the memory is mapped read-only; in-place operations write too. Clone a tensor before
-    changing it.
-
-    The end of the block gives the frame back, also after an exception. Reading an array or tensor after the block
-    is safe, whatever happens to the Reader and the writer, but shows whatever the writer puts there next. Copy what
-    you keep, inside the block. Dropping a View gives the frame back.
+    """The result of Reader.view(), for one `with` block. The end of the block gives the frame back, also after an
+    exception, and so does dropping a View.
     """
 
     @property
@@ -451,9 +439,6 @@ class Writer:
         """Reserve `n` bytes of the ring or of spill memory, to be written in place: a Span. One reservation at a
         time.
 
-            with writer.reserve(16) as span, memoryview(span) as view:
-                view[:] = bytes(16)                 # committed at the end of the block
-
         Readers see nothing before commit(). Timeout and errors as send(). Error (EBUSY): a reservation is already
         open.
         """
@@ -507,8 +492,7 @@ class Writer:
         """
 
     def peers(self) -> List[ReaderStatus]:
-        """Return the readers that hold a slot now: ReaderStatus(slot, pid, state, name, position, lag, stalls,
-        stats, held).
+        """Return the readers that hold a slot now, a ReaderStatus each.
 
         state is "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", or "evicted"
         (and still alive). position and lag are bytes; held is the seconds that the writer has waited for the
@@ -549,17 +533,14 @@ class Writer:
         """
 
     def info(self) -> Info:
-        """Return facts of the ring: Info(capacity, max_frame, tail, readers, memory, page_size, writer_pid,
-        spin_ns, numa, numa_node, numa_error, spill_error, ring_frame, spill_bytes, spill_used).
+        """Return the facts of the ring: an Info.
 
         Sizes are bytes. tail counts the bytes sent so far, headers and rounding included; spill_used is the spill
         memory in use now.
         """
 
     def stats(self) -> Stats:
-        """Return the counts of this Writer so far: Stats(frames, bytes, waits, sleeps, wakes, waited_ns,
-        histogram).
-        """
+        """Return the counts of this Writer so far: a Stats."""
 
     def cancel(self) -> None:
         """Make the current wait of another thread on this Writer, and every later call that would wait, raise
@@ -685,9 +666,6 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     def next(self, timeout: Optional[float] = None) -> Frame:
         """Lease the next frame, of any kind, to be read in place: a Frame.
 
-            with reader.next() as frame, memoryview(frame) as view:
-                total = sum(view)                   # released at the end of the block
-
         A Reader may hold as many Frames as `leases` allows, and release them in any order.
 
         timeout, TimeoutError, WriterGone and ProtocolError as for recv(). Error (EBUSY): the Reader already holds
@@ -698,11 +676,13 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         """Receive the next object for a `with` block, with arrays and tensors in place, in the ring: a View.
 
             with reader.view() as obj:
-                total = obj["x"].sum()
+                total = obj["x"].sum()              # reads the ring's memory in place
 
         NumPy arrays are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS THE PROCESS
-        (SIGSEGV). After the block, an array that is still held shows whatever the writer puts there: copy what you
-        keep. All else in the object is a copy of this process's own.
+        (SIGSEGV), because the memory is mapped read-only; in-place operations write too. Clone a tensor before
+        changing it. Reading an array or tensor after the block is safe, whatever happens to the Reader and the
+        writer, but shows the writer's next bytes: copy inside the block what you keep. All else in the object is a
+        copy of this process's own.
 
         A view uses one of the Reader's `leases`; several views may be nested. Timeout and errors as recv(). The end
         of the block may raise Evicted: the writer has evicted this Reader and may have overwritten the arrays.

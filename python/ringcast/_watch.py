@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One thread of the process sleeps until a reader of a watched Writer dies, so that deaths are noticed without a call.
 
-A Writer finds a dead reader only when the reader blocks the Writer, or in check(). A rank that waits for a frame, whose
-sender waits for the dead rank, would never hear of the death. The thread polls descriptors (a pidfd is readable within
-milliseconds of a death) and costs nothing while all readers live.
+A Writer finds a dead reader only when the reader blocks the Writer, or in check(). If a rank waits for a sender, and
+the sender for the dead rank, neither would ever hear of the death. The thread polls descriptors (a pidfd is readable
+within milliseconds of a death) and costs nothing while all readers live.
 """
 
 import os
@@ -24,7 +24,7 @@ def watch(writer: ringcast.Writer, method: Callable[[], bool]) -> Callable[[], N
 
     The method calls Writer.check() itself (the Writer may be closed by then) and returns whether to go on watching. An
     exception of the method is shown as any thread's, and ends the watching. The method's object is held weakly. Returns
-    the function that ends the watching: call it before the Writer is closed.
+    a function that ends the watching, to be called before the Writer is closed.
     """
     global _watcher
     descriptor = writer.fileno()
@@ -36,7 +36,7 @@ def watch(writer: ringcast.Writer, method: Callable[[], bool]) -> Callable[[], N
 
 class _Watcher:
     def __init__(self) -> None:
-        # Re-entrant: the holder may collect an owner, whose finalizer takes the lock again.
+        # Re-entrant: the holder may collect an owner, and the finalizer takes the lock again.
         self._lock = threading.RLock()
         self._epoll = select.epoll()
         self._methods: Dict[int, Any] = {}
@@ -47,7 +47,7 @@ class _Watcher:
 
         def forget() -> None:
             if _watcher is not self:
-                return  # in a child: its parent's
+                return  # a child has the parent's
             with self._lock:
                 if self._methods.get(descriptor) is weak:
                     del self._methods[descriptor]
@@ -56,7 +56,7 @@ class _Watcher:
         with self._lock:
             self._methods[descriptor] = weak
             self._epoll.register(descriptor, select.EPOLLIN)
-        # Runs before the owner's attributes go, its Writer among them, with which the descriptor is closed.
+        # Runs before the owner's attributes go: the end of the Writer closes the descriptor.
         weakref.finalize(method.__self__, forget).atexit = False  # type: ignore[attr-defined]
         return forget
 
@@ -70,7 +70,7 @@ class _Watcher:
                         if self._methods.get(descriptor) is weak:
                             del self._methods[descriptor]
                             self._epoll.unregister(descriptor)
-                del method  # or its object would live until the next death
+                del method  # else the object would live until the next death
 
 
 def _call(method: Callable[[], bool]) -> bool:
@@ -86,7 +86,7 @@ def _after_fork() -> None:
     global _lock, _watcher
     _lock = threading.Lock()
     if _watcher is not None:
-        _watcher._epoll.close()  # a copy of the descriptor: the parent's goes on
+        _watcher._epoll.close()  # a copy of the descriptor; the parent's stays open
         _watcher = None
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of ringcast. Each has an `errno`, and its text says what was wrong and what to do.
+"""The errors of ringcast. Each has an `errno`; the text tells the failure and the remedy.
 
 Beside them, as elsewhere in Python: TimeoutError when the time is up, ValueError for an argument out of range or a
-handle that is closed, TypeError, BufferError while a memoryview is in use, RuntimeError for use by two threads at once.
+closed handle, TypeError, BufferError while a memoryview is in use, RuntimeError for use by two threads at once.
 """
 
 import errno
@@ -10,32 +10,32 @@ from typing import Dict, Optional, Type
 
 
 class Error(OSError):
-    """The base of ringcast's errors, and what is raised when none of the others fits. `errno` tells the kind."""
+    """The base of ringcast's errors, itself raised when no subclass fits. `errno` tells the kind."""
 
     def __str__(self) -> str:
         return self.strerror if isinstance(self.strerror, str) else super().__str__()
 
 
 class WriterGone(Error):
-    """The writer is closed or dead, and everything that it sent was received. errno EPIPE."""
+    """The writer is closed or dead, and all its frames were received. errno EPIPE."""
 
 
 class ReaderDied(Error):
-    """A reader died, and the writer, whose `on_death` is "fail", had to wait; the text names it. errno EOWNERDEAD."""
+    """A writer with on_death="fail" had to wait, and a reader is dead; the text names the reader. errno EOWNERDEAD."""
 
 
 class Evicted(Error):
-    """The writer goes on without this Reader, which was in its way for too long or was taken for dead. errno ESTALE.
+    """The writer goes on without this Reader, which blocked for too long or was taken for dead. errno ESTALE.
 
-    What was read of a Frame in place may have been overwritten meanwhile. Close the Reader; a new one may attach.
+    Data read in place, from a Frame, may be overwritten data. Close the Reader; a new Reader may attach.
     """
 
 
 class FrameTooLarge(Error):
-    """What is to be sent can never fit, in the ring or in its spill memory. errno EMSGSIZE.
+    """A frame can never fit, in the ring or in spill memory. errno EMSGSIZE.
 
-    spill_bytes: how much spill memory a ring needs for it, None if none can have so much. capacity: of a ring without
-    spill memory, the bytes of one that it fits as a whole; else None.
+    spill_bytes: the spill memory that a ring needs for the frame, None if no ring can have so much. capacity: for a
+    ring without spill memory, the bytes of a ring that holds the frame; else None.
     """
 
     spill_bytes: Optional[int] = None
@@ -43,11 +43,11 @@ class FrameTooLarge(Error):
 
 
 class RingNotFound(Error):
-    """The ring that the handle names is no longer there. errno ENOENT."""
+    """The ring of the handle is gone. errno ENOENT."""
 
 
 class AccessDenied(Error, PermissionError):
-    """The ring is another user's, or its process may not be looked into. errno EACCES or EPERM."""
+    """The ring is another user's, or the kernel forbids access to the writer's process. errno EACCES or EPERM."""
 
 
 class ProtocolError(Error):
@@ -55,7 +55,7 @@ class ProtocolError(Error):
 
 
 class NoFreeSlot(Error):
-    """The ring has as many readers as it can have. errno EUSERS."""
+    """All reader slots of the ring are taken. errno EUSERS."""
 
 
 class ForkedError(Error):
@@ -63,7 +63,7 @@ class ForkedError(Error):
 
 
 class SendError(Error):
-    """Raised by recv(): the writer could not send what was due, and says why. errno EREMOTEIO."""
+    """Raised by recv(): the writer could not send the object, and sent the reason. errno EREMOTEIO."""
 
 
 class PickleRefused(Error):

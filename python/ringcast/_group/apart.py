@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of a dict that travel apart from the frame, by the collectives of a device group, as without ringcast.
 
-The frame has an Apart in the place of each: the receiver learns what to expect, and where the tensor belongs.
+In the place of each, the frame has an Apart: the receiver learns the tensor's form, and its place in the dict.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ringcast._group.endpoint import TENSOR_DICT, Source
 
 @dataclass
 class Apart:
-    """Of the device the type alone: the index is the receiver's own."""
+    """device: the type alone; the index is the receiver's choice."""
 
     device: str
     dtype: str
@@ -24,20 +24,18 @@ class Apart:
 
 
 def travels_apart(tensor: Any) -> bool:
-    """Whether a tensor goes by the device group where the ring carries none of CUDA's: it is not on the CPU."""
+    """Whether a tensor goes by the device group if the ring carries no tensors of CUDA's."""
     return not tensor.is_cpu
 
 
 def goes_apart(tensor: Any, end: Any) -> bool:
-    """Whether this tensor does, of a frame that `end` sends."""
+    """Whether `end` sends the tensor apart from the frame."""
     return travels_apart(tensor) and not devices.carries(end, tensor)
 
 
 def take_out(tensors: Dict[Any, Any], end: Any, nested: bool) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]]]:
-    """The dict for the frame, which is `tensors` itself if nothing travels apart; and what does, by key.
-
-    nested: also in the dicts in the dict.
-    """
+    """The dict for the frame, which is `tensors` itself if nothing travels apart; and (key, tensor) for all that travel
+    apart. nested: also in the dicts in the dict."""
     frame, apart = tensors, []
     for key, value in tensors.items():
         part = value
@@ -54,8 +52,7 @@ def take_out(tensors: Dict[Any, Any], end: Any, nested: bool) -> Tuple[Dict[Any,
 
 
 def put_back(frame: Dict[Any, Any], nested: bool) -> List[Tuple[Any, Any]]:
-    """Put memory for the tensors that travel apart into their places; returns the tensors, by key. nested: as the
-    sender's."""
+    """Put an empty tensor in the place of each Apart; returns (key, tensor) for each. nested: as the sender's."""
     apart: List[Tuple[Any, Any]] = []
     for key, part in frame.items():
         if type(part) is Apart:
@@ -68,11 +65,11 @@ def put_back(frame: Dict[Any, Any], nested: bool) -> List[Tuple[Any, Any]]:
 
 
 def broadcast_dict(end: Any, tensor_dict: Any, src: int, group: Any, nested: bool) -> Dict[Any, Any]:
-    """Broadcast a dict by the ring of `end`, and what travels apart by `group`, in which `src` is the source, a global
-    rank. Without a group all goes into the frame, and what has no form there is refused, by its place."""
+    """Broadcast a dict by the ring of `end`, and tensors that travel apart by `group`, from `src`, a global rank.
+    Without a group all goes into the frame, which refuses values without a form there."""
     received: Dict[Any, Any] = tensor_dict
     if isinstance(end, Source):
-        divides = group is not None and isinstance(tensor_dict, dict)  # send() refuses what is no dict
+        divides = group is not None and isinstance(tensor_dict, dict)  # else send() refuses the value
         frame, apart = take_out(tensor_dict, end, nested) if divides else (tensor_dict, [])
         end.send(frame, TENSOR_DICT, dict, inside=True)
     else:

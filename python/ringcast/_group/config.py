@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments, the environment, the rings that the environment asks for, and values that can't be sent: the errors of
+"""Arguments, the environment, the rings by the environment's settings, and values that can't be sent: the errors of
 each, and their texts."""
 
 import errno
@@ -21,26 +21,30 @@ def whole(name: str, value: Any) -> int:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r:.100}") from None
 
 
-def _choice(variable: str, *choices: str) -> str:
-    """What the environment says, by default the first of `choices`."""
+def choice(variable: str, *choices: str) -> str:
+    """The environment's choice, by default the first of `choices`."""
     text = os.environ.get(variable) or choices[0]
     if text not in choices:
         raise ValueError(f"the environment's {variable} is {text!r}: it must be {' or '.join(sorted(choices))}")
     return text
 
 
-def _bytes(variable: str) -> Optional[int]:
-    """What the environment says. None: nothing."""
+def _number(variable: str, kind: Any, least: float, most: float, what: str) -> Any:
+    """The environment's number. None: not set."""
     text = os.environ.get(variable)
     if not text:
         return None
     try:
-        value = int(text)
+        value = kind(text)
     except ValueError:
-        value = 0
-    if value < 1:
-        what = "a whole number of bytes, such as 16777216"
+        value = math.nan
+    if not least <= value <= most:
         raise ValueError(f"the environment's {variable} is {text!r}: it must be {what}")
+    return value
+
+
+def _bytes(variable: str) -> Optional[int]:
+    value: Optional[int] = _number(variable, int, 1, math.inf, "a whole number of bytes, such as 16777216")
     return value
 
 
@@ -50,22 +54,26 @@ def capacity() -> Optional[int]:
 
 
 def on_death() -> str:
-    return _choice("RINGCAST_ON_DEATH", "fail", "evict")
+    return choice("RINGCAST_ON_DEATH", "fail", "evict")
 
 
 def curve_is_on() -> bool:
-    return _choice("RINGCAST_CURVE", "1", "0") == "1"
+    return choice("RINGCAST_CURVE", "1", "0") == "1"
+
+
+def heartbeat_seconds() -> float:
+    return _number("RINGCAST_HEARTBEAT", float, 0.01, 86400, "seconds, such as 5") or 5.0
 
 
 def gpu_is_off() -> bool:
-    """Whether this process wants tensors on a CUDA device to travel as without ringcast. An invalid value is reported
-    by make_writer()."""
+    """Whether tensors on a CUDA device of this process travel as without ringcast. make_writer() reports an invalid
+    value."""
     return os.environ.get("RINGCAST_GPU") == "0"
 
 
 def most_cuda_bytes(receivers: int) -> float:
-    """The most bytes of a tensor on a CUDA device that go by the ring where there is a device group, too. A single
-    receiver has no gain from a collective."""
+    """The most bytes of a tensor on a CUDA device that go by the ring if there is a device group. A single receiver has
+    no gain from a collective."""
     route = _bytes("RINGCAST_GPU_ROUTE_BYTES")
     return math.inf if route is None or receivers == 1 else route / receivers
 
@@ -74,8 +82,8 @@ def most_cuda_bytes(receivers: int) -> float:
 
 
 def make_writer(capacity: Optional[int], readers: int, **options: Any) -> ringcast.Writer:
-    """Of a ring among processes that belong together."""
-    pool = 0 if _choice("RINGCAST_GPU", "1", "0") == "0" else None
+    """The Writer of a ring among the processes of a group or a queue."""
+    pool = 0 if choice("RINGCAST_GPU", "1", "0") == "0" else None
     return ringcast.Writer(capacity, readers, gpu_pool_bytes=pool, wait=_wait(), **options)
 
 
@@ -89,8 +97,8 @@ def name_of(rank: int) -> str:
 
 
 def _wait() -> str:
-    """An engine's gaps vary by more than the default budget holds, and its own queue spins on a whole CPU. If
-    RINGCAST_WAIT is set, "balanced" leaves the mode to it."""
+    """An engine's gaps vary by more than the default budget holds, and the engine's own queue spins on a whole CPU.
+    With "balanced", RINGCAST_WAIT decides."""
     return "balanced" if os.environ.get("RINGCAST_WAIT") else "latency"
 
 
@@ -98,7 +106,7 @@ def _wait() -> str:
 
 # Fits the smallest ring in UTF-8.
 MOST_CHARACTERS = 400
-# The second row is of devices; EPIPE, at the sender, is the end of a device's memory and not of a writer.
+# The second row is for devices; EPIPE at the sender is the end of a device's memory, not of a writer.
 _OF_VALUES = (
     *(errno.EMSGSIZE, errno.ENOMEM, errno.ENOSPC),
     *(errno.EBUSY, errno.EIO, errno.ENODEV, errno.ENOTSUP, errno.EPIPE),
@@ -106,8 +114,8 @@ _OF_VALUES = (
 
 
 def is_of_value(error: Exception) -> bool:
-    """Whether the value can't be sent, for its type, its size or a device's failure. If not, the ring or a peer has
-    failed, and the ring itself reports that to the receivers."""
+    """Whether the value can't be sent: for its type, its size or a device's failure. False: the ring or a peer has
+    failed, and the ring reports that to the receivers."""
     if isinstance(error, ringcast.Error) and not isinstance(error, ringcast.PickleRefused):
         return error.errno in _OF_VALUES
     return True
@@ -130,7 +138,7 @@ def name_setting(error: Exception, where: str, what: str = "ring", capacity: boo
 
 
 def text_of(operation: str, rank: int, error: BaseException) -> str:
-    """What the receivers are sent for an error. Any error has a text here, one that can be encoded."""
+    """The text of an error for the receivers: always there, and always in UTF-8."""
     try:
         why = str(error)
     except Exception:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which way tensors on a CUDA device go: by the rings, or as without ringcast.
 
-They go by the rings where the ranks agree on it when they make one: all of one machine, none of them told not to
-(RINGCAST_GPU=0), none that has CUDA without ringcast's being able to use it. A rank that has not used CUDA yet is taken
-for one that can: to ask the driver would keep the processes that are forked later from using it.
+Such tensors go by the rings if all ranks are on one machine, no rank has RINGCAST_GPU=0, and ringcast can use CUDA in
+every rank that uses CUDA: the ranks agree when they make a ring. A rank that has not used CUDA yet counts as able to: a
+question to the driver would keep processes forked later from using CUDA.
 
-Large ones may go as without ringcast even so (RINGCAST_GPU_ROUTE_BYTES): by the rings all receivers copy a tensor out
-of one device's memory, while a broadcast of NCCL passes it on from device to device.
+Large tensors may go as without ringcast even so (RINGCAST_GPU_ROUTE_BYTES): by the rings all receivers copy a tensor
+out of one device's memory, while a broadcast of NCCL passes the tensor on from device to device.
 """
 
 import struct
@@ -23,20 +23,21 @@ def may_carry() -> bool:
 
 
 def carries(end: Any, tensor: Any) -> bool:
-    """Whether this tensor goes by the ring of `end`, at its source, as it is on a CUDA device."""
+    """Whether the ring of `end`, a source, carries this tensor on its CUDA device."""
     if not (tensor.is_cuda and end.carries_cuda and _is_plain(tensor)):
         return False
     return tensor.numel() * tensor.element_size() <= end.most_cuda_bytes and can_enqueue(tensor)
 
 
 def can_enqueue(tensor: Any) -> bool:
-    """Whether the device can be given a copy now: not while the current stream captures a graph, in which a frame, sent
-    once, would have no place."""
+    """Whether the device can run a copy now: not while the current stream captures a graph, since a frame is sent
+    once."""
     return not sys.modules["torch"].cuda.is_current_stream_capturing() and ringcast.gpu_status().ready
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether ringcast has a form for it: subclasses, sparse and nested tensors go by torch's pickle, from the CPU."""
+    """Whether ringcast has a form for the tensor: subclasses, sparse and nested tensors go by torch's pickle, from the
+    CPU."""
     torch = sys.modules["torch"]
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return False
@@ -44,7 +45,8 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def has_device(frame: Any) -> bool:
-    """Whether a frame's bytes may hold such tensors: the layout's version, the second field, is then 3 or more."""
+    """Whether a frame's bytes may hold tensors on a device: the layout's version, the second field, is then 3 or
+    more."""
     return len(frame) >= 6 and struct.unpack_from("<H", frame, 4)[0] >= 3
 
 

@@ -5,8 +5,8 @@ In a group each frame carries the operation and the number of the call, so that 
 an error instead of receiving wrong data.
 
 Deaths are reported while no process makes a call. When a reader dies, the watching thread of the writer's process sends
-a notice, a frame without a call number, which names the dead. If the ring has no room for the notice, which the dead
-reader may be the cause of, a group closes the ring and each rank looks for the dead by pid.
+a notice, a frame without a call number, which names the dead. If the ring has no room for the notice, perhaps because
+of the dead reader, a group closes the ring and each rank looks for the dead by pid.
 """
 
 import errno
@@ -34,11 +34,11 @@ _OPERATIONS = (
     "send_tensor_dict",
 )
 TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR, SEND_OBJECT, SEND_TENSOR_DICT = range(1, 9)
-# Operations whose originals pickle the value as a whole, with tensors on any device.
+# Operations with an original that pickles the value as a whole, with tensors on any device.
 _ANYTHING = (OBJECT, OBJECT_LIST, PYOBJ, SHARE)
 CALL_BITS = 24
 CALL_MASK = (1 << CALL_BITS) - 1
-# Tags outside of the calls, whose value is a text: a rank has died; the source is out of reach.
+# Tags outside of the calls; the value is a text: a rank has died; the source is out of reach.
 NOTICE, GONE = 255 << CALL_BITS, 254 << CALL_BITS
 
 
@@ -48,8 +48,8 @@ def operation_of(tag: int) -> str:
 
 
 def state_of(pid: int) -> str:
-    """Of a process on this machine: "alive", "stopped" or "dead". A process without a readable state counts as alive,
-    or a wait for that process would end."""
+    """Of a process on this machine: "alive", "stopped" or "dead". A process without a readable state counts as alive:
+    a wait for the process goes on."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             letter = stat.read().rpartition(b")")[2].split()[0]
@@ -63,23 +63,23 @@ def state_of(pid: int) -> str:
 class WriterEnd:
     """The endpoint that sends into a ring, and learns of its readers' deaths while no call is made.
 
-    The caller and the watching thread share no lock around send(), since a lock would double the cost of a send: a
-    Writer refuses a second thread, and the watching thread's calls hold the GIL, so that the caller never is the second
-    thread. Only the search for the dead holds a lock: check() names each dead reader once.
+    No lock is around send(), since a lock would double the cost of a send: a Writer refuses a second thread, and the
+    watching thread's calls hold the GIL, so that the caller never is the second thread. Only the search for the dead
+    holds a lock: check() names each dead reader once.
     """
 
     def __init__(self, writer: ringcast.Writer, goes_on: bool) -> None:
         self.ring = writer
-        self.lost: Optional[str] = None  # which reader has died, for good
+        self.lost: Optional[str] = None  # the text that names the dead reader, for good
         self._goes_on = goes_on  # after a death; else the first death is the end
         self._alarm = False  # the watching thread found a call under way, which checks the readers at its end
         self._checking = threading.RLock()  # a warning's handler may send
         self._unwatch = watch(writer, self._notice)
 
     def check(self) -> None:
-        """Find the readers that have died and tell the others. RuntimeError: another thread's call is under way."""
+        """Find the dead readers and send the notice. RuntimeError: another thread's call is under way."""
         with self._checking:
-            while not self._is_over() and (reader := self.ring.check()) is not None:
+            while self.lost is None and (reader := self.ring.check()) is not None:
                 what = "has died" if reader.state == "dead" else "is alive, but wrote invalid data into the ring"
                 self._lose(f"{reader.name} (pid {reader.pid})", what)
             if self.lost is not None and not self.ring.closed:
@@ -101,17 +101,14 @@ class WriterEnd:
                 pass  # the ring was closed meanwhile
 
     def _lose(self, name: str, what: str = "") -> None:
-        """Record a death: set self.lost if that is the end."""
+        """Record a death: set self.lost unless the ring goes on."""
         raise NotImplementedError
 
     def _tell(self, text: str) -> None:
         """Send the notice."""
 
     def _interrupt(self) -> None:
-        """End the call under way, which may wait for room that a rank which waits for the dead one will not make."""
-
-    def _is_over(self) -> bool:
-        return self.lost is not None
+        """End the call under way: the call may wait for room in vain, since the readers may wait for the dead rank."""
 
     def _notice(self) -> bool:
         """For the watching thread: a reader may have died. Returns whether to go on watching."""
@@ -122,12 +119,12 @@ class WriterEnd:
                     self.check()
             except (RuntimeError, ValueError):  # a call is under way, or the ring was closed meanwhile
                 return False  # the descriptor stays readable as long as a call waits for room
-            return not self._is_over()
+            return self.lost is None
 
     def _catch_up(self) -> None:
         """At the end of a call that met an alarm."""
         self.check()
-        if not self._is_over() and not self.ring.closed:
+        if self.lost is None and not self.ring.closed:
             self._unwatch()
             self._unwatch = watch(self.ring, self._notice)
 
@@ -137,7 +134,7 @@ class Source(WriterEnd):
 
     def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
         self.carries_cuda = False  # as the ranks have agreed
-        self.most_cuda_bytes = math.inf  # of a tensor, where there is another way than the ring
+        self.most_cuda_bytes = math.inf  # of a tensor, if there is a way beside the ring
         self.links: Sequence[Any] = ()  # to other machines
         self._rank = rank
         self._call = 0
@@ -152,15 +149,15 @@ class Source(WriterEnd):
         timeout: Optional[float] = None,
         inside: bool = False,
     ) -> None:
-        """inside: the values of a dict may hold anything, as where the original pickles them. timeout: for room, also
-        for the error that is sent instead. TimeoutError: nothing was sent, and the call can be repeated."""
+        """inside: the values of a dict may hold anything, since the original pickles the values. timeout: for room,
+        also for an error in place of the value. TimeoutError: nothing was sent, and the call can be repeated."""
         self._raise_if_lost()
         tag = operation << CALL_BITS | self._call
         try:
             if not isinstance(value, kind):
                 raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
             if kind is dict and type(value) is not dict:
-                value = dict(value)  # a subclass of the caller's may have no typed form
+                value = dict(value)  # a subclass may have no typed form
             try:
                 self.ring.send(value, timeout, tag=tag, hash=hash)
             except TypeError:
@@ -180,7 +177,7 @@ class Source(WriterEnd):
                 self._catch_up()
 
     def refuse(self, error: BaseException, operation: int, timeout: Optional[float] = None) -> None:
-        """Send the other ranks, which wait for this call, the error in place of a value. timeout: as for send()."""
+        """Send an error in place of a value to the ranks that wait for this call. timeout: as for send()."""
         self._raise_if_lost()
         tag = operation << CALL_BITS | self._call
         try:
@@ -196,7 +193,7 @@ class Source(WriterEnd):
         self._call = call & CALL_MASK
 
     def is_at(self, call: int) -> bool:
-        """Whether this is the number of the next call: nothing was sent with it."""
+        """Whether `call` is the number of the next call: no frame has the number yet."""
         return self._call == call & CALL_MASK
 
     def close(self) -> None:
@@ -210,7 +207,7 @@ class Source(WriterEnd):
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
-        """The error to raise here; the other ranks, which wait for this call, get its text."""
+        """The error to raise here; the other ranks get the text."""
         error = config.name_setting(error, f"on rank {self._rank}")
         try:
             if config.is_of_value(error):
@@ -244,13 +241,13 @@ class Source(WriterEnd):
 
 
 class ReaderEnd:
-    """The endpoint that receives, and compares the operation and the number of each call with its own."""
+    """The endpoint that receives, and checks the operation and the number of each call."""
 
     ring: Any
-    _call: Optional[int] = 0  # None: unknown, since the last call failed before or after it took its frame
+    _call: Optional[int] = 0  # None: unknown, since the last call failed, perhaps without taking its frame
 
     def receive(self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None) -> Any:
-        """take: called instead of a wait for the next value; receive() returns None if `take` does."""
+        """take: called instead of a wait for the next value. receive() returns None if `take` does."""
         expected, self._call = self._call, None
         try:
             taken = self.ring.recv_tagged() if take is None else take()
@@ -284,7 +281,7 @@ class Receiver(ReaderEnd):
     def __init__(self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]) -> None:
         self.ring = reader
         self.source = source
-        self.lost: Optional[str] = None  # which rank has died, for good
+        self.lost: Optional[str] = None  # the text that names the dead rank, for good
         self.carries_cuda = False  # as the source's
         self._rank = rank
         self._sender = sender  # the rank that sends into the ring of this machine
@@ -292,7 +289,7 @@ class Receiver(ReaderEnd):
         self._relay: Any = None
 
     def own(self, relay: Any) -> None:
-        """This process has the relay that sends into the ring what comes from the source."""
+        """The relay from the source's machine to this ring runs in this process."""
         self._relay = relay
         weakref.finalize(self, relay.leave).atexit = False
 
@@ -302,12 +299,12 @@ class Receiver(ReaderEnd):
         return super().receive(operation, take)
 
     def take_hashed(self, operation: int) -> Optional[Tuple[Any, Any]]:
-        """The value, and the hashes that were sent with it, as Frame.hashes. None: no frame has come."""
+        """The value, and the hashes of its frame, as Frame.hashes. None: no frame has come."""
         value: Optional[Tuple[Any, Any]] = self.receive(operation, self._take_hashed)
         return value
 
     def number(self, call: int) -> None:
-        """As Source.number(): of the frame that the next call is to receive."""
+        """As Source.number(): the number of the next frame to receive."""
         self._call = call & CALL_MASK
 
     def close(self) -> None:
@@ -318,7 +315,7 @@ class Receiver(ReaderEnd):
     def _take_hashed(self) -> Optional[Tuple[Tuple[Any, Any], int]]:
         try:
             taken = self.ring.next(0)
-        except TimeoutError:  # unpack() below may raise a TimeoutError of a value's own
+        except TimeoutError:  # not around unpack(), where a value's code may raise TimeoutError
             return None
         with taken as frame:
             return (ringcast.unpack(frame), frame.hashes), frame.tag
@@ -341,7 +338,7 @@ class Receiver(ReaderEnd):
         raise ringcast.ReaderDied(errno.EOWNERDEAD, text) from None
 
     def _raise_gone(self) -> NoReturn:
-        """The next call makes a new ring, unless a rank has died whose notice found no room."""
+        """The next call makes a new ring, unless a rank has died and the notice found no room."""
         self.ring.close()
         pid = self._pids[self._sender]
         name = f"rank {self._sender} (pid {pid}),"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses between machines (relay.py): messages, and the frames in them, out of one ring and into another.
+"""What crosses between machines (relay.py): messages, and frames in messages, out of a ring and into another ring.
 
-Frames in a message are told apart by heads of 16 bytes: their kind, their bytes in this message, and the bytes of the
-whole frame. All input is checked; invalid input raises Malformed.
+In a message each frame has a head of 16 bytes: its kind, its bytes in this message, and the bytes of the whole frame.
+All input is checked; invalid input raises Malformed.
 """
 
 import collections
@@ -37,7 +37,7 @@ def pack_words(**words: Any) -> bytes:
 
 
 def unpack_words(body: Any, **kinds: type) -> Dict[str, Any]:
-    """The words named in `kinds`, each of its type. Malformed: one is missing or of another type."""
+    """The words named in `kinds`. Malformed: a word is missing or of the wrong type."""
     try:
         words = json.loads(bytes(body))
     except (ValueError, RecursionError):
@@ -51,13 +51,11 @@ def unpack_words(body: Any, **kinds: type) -> Dict[str, Any]:
 
 
 def printable(text: str, most: int) -> str:
-    """A peer's text, to be shown here."""
+    """A peer's text, safe to show."""
     return "".join(character if character.isprintable() else "?" for character in text[:most])
 
 
 class Head(NamedTuple):
-    """Of a frame in a message: its kind, its bytes in this message, and the bytes of the whole frame."""
-
     kind: int
     here: int
     whole: int
@@ -79,12 +77,12 @@ def unpack_heads(body: Any, data: int) -> List[Head]:
 
 
 def _cost(number: int, data: int) -> int:
-    """Bytes of the window that `number` frames with `data` bytes take; empty frames take memory, too."""
+    """The bytes of the window for `number` frames with `data` bytes; empty frames take memory, too."""
     return number * 64 + data
 
 
 class Message:
-    """The frames for all machines: copied once."""
+    """Frames for all machines, copied once."""
 
     def __init__(self, heads: List[Head], data: Any, copy: Callable[[Any], Any]) -> None:
         self.heads = pack_heads(heads)
@@ -93,8 +91,7 @@ class Message:
 
 
 class Outlet:
-    """Takes frames out of a ring: small ones together, large ones in pieces. copy: of the bytes, as the transport
-    needs them."""
+    """Takes frames out of a ring: small frames together, large frames in pieces. copy: makes the transport's copy."""
 
     def __init__(self, reader: ringcast.Reader, copy: Callable[[Any], Any]) -> None:
         self._reader = reader
@@ -104,7 +101,7 @@ class Outlet:
         self._error: Optional[ringcast.Error] = None
 
     def take(self) -> Optional[Message]:
-        """None: the ring has nothing now. ringcast.Error: nothing more will come."""
+        """None: the ring is empty now. ringcast.Error: no frame comes any more."""
         if self._large is None and self._error is None:
             frames = self._gather()
             if frames:
@@ -167,7 +164,7 @@ class Inlet:
         self._kind = self._filled = 0
 
     def give(self, heads: Any, data: Any) -> int:
-        """Accept a message; returns its cost. Malformed."""
+        """Accept a message and return the cost. Malformed."""
         view = memoryview(data)
         found = unpack_heads(heads, len(view))
         start = 0
@@ -177,7 +174,7 @@ class Inlet:
         return _cost(len(found), len(view))
 
     def publish(self) -> bool:
-        """Whether all that was given is in the ring; False: there is no room. Malformed; ringcast.Error."""
+        """Whether all given frames are in the ring; False: no room. Malformed; ringcast.Error."""
         while self._waiting:
             head, data = self._waiting[0]
             if self._span is None:
@@ -193,7 +190,7 @@ class Inlet:
     def _fill(self, span: ringcast.Span, head: Head, data: Any) -> None:
         end = self._filled + head.here
         if (head.kind, head.whole) != (self._kind, len(span)) or end > head.whole:
-            raise Malformed("a piece of another frame than the one before")
+            raise Malformed("a piece of another frame than the piece before")
         with memoryview(span) as view:
             view[self._filled : end] = data
         self._filled = end
@@ -202,7 +199,7 @@ class Inlet:
             span.commit(kind=self._kind)
 
     def abandon(self) -> None:
-        """Drop a frame that will never be whole."""
+        """Drop an incomplete frame."""
         self._waiting.clear()
         if self._span is not None:
             self._span.abort()

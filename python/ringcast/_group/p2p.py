@@ -41,13 +41,13 @@ from ringcast._group.endpoint import (
 )
 from ringcast._group.packing import may_pack, pack
 
-# Of torch.distributed, for messages and for answers.
+# Tags of torch.distributed, for messages and for answers.
 _TAG, _ANSWER_TAG = 0x52494E47, 0x52494E48
 # A message is a header of four int64, _MAGIC with the kind, the frame's tag, the payload's bytes, the sender's pid;
 # then the payload.
 _MAGIC = 0x72696E6763617300
 _HELLO, _FRAME, _ERROR, _RING = range(1, 5)
-# How long a sender goes on without looking whether the receiver lives: a look is a system call.
+# How long a sender goes on without a look whether the receiver lives: a look is a system call.
 LOOK_SECONDS = 0.05
 
 
@@ -55,7 +55,7 @@ LOOK_SECONDS = 0.05
 
 
 class Handle:
-    """What was sent, and is where the receiver can take it."""
+    """A frame that the receiver can take."""
 
     def is_completed(self) -> bool:
         return True
@@ -68,25 +68,25 @@ _SENT = Handle()
 
 
 class _NotReceived(TimeoutError):
-    """By the group's timeout. Any other TimeoutError is what the pickling of a value has raised."""
+    """The group's timeout has passed. Any other TimeoutError comes from the pickling of a value."""
 
 
 class _Posted(Handle):
     """A message on torch.distributed's way."""
 
-    def __init__(self, works: List[Any], answer: Any, answered: Any, retained: List[Any], who: "Sender") -> None:
+    def __init__(self, works: List[Any], answer: Any, answered: Any, retained: List[Any], sender: "Sender") -> None:
         self._lock = threading.Lock()
         self._works = works
         self._answer = answer
         self._answered = answered
         self._retained = retained
-        self._who = who
+        self._sender = sender
 
     def is_completed(self) -> bool:
         return not self._works or self.answer() != 0
 
     def answer(self) -> int:
-        """0: it has not arrived. gloo fills the memory from a thread of its own, the lowest byte of it or all."""
+        """0: no answer yet. A thread of gloo's fills the memory, first perhaps the lowest byte alone."""
         return int(self._answer.item())
 
     def wait(self) -> None:
@@ -97,11 +97,11 @@ class _Posted(Handle):
                 for work in works:
                     work.wait()
             except RuntimeError as error:
-                self._who.raise_unreachable(error)
+                self._sender.raise_unreachable(error)
             self._retained = []
 
     def forget(self) -> None:
-        """To be called when the answer has arrived: nothing of it waits then."""
+        """Called when the answer has arrived: then nothing here waits."""
         with contextlib.suppress(RuntimeError):
             self.wait()
             self._answered.wait()
@@ -137,7 +137,7 @@ def _packed(value: Any) -> ringcast.PackedFrame:
 
 
 class Sender:
-    """The lock is for the thread that empties the outbox: while it runs, the Writer is its alone."""
+    """The lock is for the thread that empties the outbox: while the thread runs, only the thread uses the Writer."""
 
     def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
@@ -153,15 +153,15 @@ class Sender:
         self.posted: Deque[_Posted] = deque()
         self._outbox: Deque[_Queued] = deque()
         self._thread: Optional[threading.Thread] = None
-        # What the caller has under way beside the frames, on the group's own device path.
+        # The caller's tensors under way, on the group's own device path.
         self.beside: Deque[Handle] = deque()
 
     most_cuda_bytes = math.inf  # of one receiver
 
     @property
     def carries_cuda(self) -> bool:
-        """Whether tensors on a CUDA device go by the ring; until there is one, in the frames on torch.distributed's
-        way. Not once it is known that the receiver is on another machine."""
+        """Whether tensors on a CUDA device go by the ring, or before RING in the frames on torch.distributed's way.
+        False once the receiver is known to be on another machine."""
         return not self._gpu_is_off and not self.ring.closed
 
     def isend(self, group: Any, value: Any, operation: int) -> Handle:
@@ -209,7 +209,7 @@ class Sender:
         return self._queue(_Queued(_packed(value), tag))
 
     def _tell(self, group: Any, error: Exception, tag: int) -> None:
-        """Give the receiver, who waits for this call, the error instead."""
+        """Send the error to the receiver, which waits for this call."""
         text = config.text_of(operation_of(tag), self._rank, error)
         if self._on_ring:
             self._queue(_Queued(text, tag))
@@ -218,7 +218,7 @@ class Sender:
         self._call = (self._call + 1) & CALL_MASK
 
     def _look(self) -> None:
-        """Whether the receiver lives, and is there."""
+        """ReaderDied: the receiver is dead, or has left."""
         self._next_look = time.monotonic() + LOOK_SECONDS
         if self.ring.check() is not None:
             self._fail("has died")
@@ -251,7 +251,7 @@ class Sender:
         tensors = [torch.tensor([_MAGIC | kind, tag, len(payload), os.getpid()], dtype=torch.int64)]
         if len(payload):
             tensors.append(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
-        answered = group.recv([answer], self._peer_in_group, _ANSWER_TAG)  # first: the answer then waits for nobody
+        answered = group.recv([answer], self._peer_in_group, _ANSWER_TAG)  # first: the answer then never waits
         works = [group.send([tensor], self._peer_in_group, _TAG) for tensor in tensors]
         handle = _Posted(works, answer, answered, tensors, self)
         self.posted.append(handle)
@@ -262,21 +262,21 @@ class Sender:
         while self.posted and self.posted[0].answer():
             posted = self.posted.popleft()
             posted.forget()
-            answer = posted.answer()  # of which only a part may have been there before
+            answer = posted.answer()  # again: the first look may have seen a part
         if not answer:
             return
         self._peer_pid = abs(answer)
         if answer < 0:
-            self.ring.close()  # nobody will come
+            self.ring.close()  # no reader will attach
         elif not self._on_ring:
             self._isend_far(group, _RING, 0)
             self._on_ring = True
 
-    # ---- after it is full
+    # ---- after the ring is full
 
     def _queue(self, item: _Queued) -> Handle:
         self._outbox.append(item)
-        if self._thread is None or not self._thread.is_alive():  # nor is it in a forked child
+        if self._thread is None or not self._thread.is_alive():  # a forked child has no thread
             self._thread = threading.Thread(target=self._empty_outbox, name="ringcast-outbox", daemon=True)
             self._thread.start()
         return item
@@ -302,7 +302,7 @@ class Sender:
                     return
 
     def _judge(self, error: Exception, item: _Queued) -> Exception:
-        """What the handle raises: the error of this frame, of which the receiver is told, or the end of all."""
+        """The error for the handle: the frame's own, which the receiver gets too, or the end of the connection."""
         if config.is_of_value(error) and not self.ring.closed:
             text = config.text_of(operation_of(item.tag), self._rank, error)
             self._outbox.insert(1, _Queued(text, item.tag))
@@ -353,7 +353,7 @@ class Receiver(ReaderEnd):
         return self.receive(operation)
 
     def _unpack(self, frame: Any) -> Any:
-        """Tensors for a CUDA device are made by a Reader alone: of a ring that is nobody else's."""
+        """Only a Reader makes tensors on a CUDA device: take one of a private ring."""
         if not devices.has_device(frame):
             return ringcast.unpack(frame)
         with ringcast.Writer(None, 1) as writer, ringcast.Reader(writer.handle) as reader:
@@ -369,7 +369,7 @@ class Receiver(ReaderEnd):
             group.recv([header], self._peer_in_group, _TAG).wait()
             magic, tag, size, self._peer_pid = header.tolist()
             if magic & ~0xFF != _MAGIC:
-                raise ringcast.ProtocolError(errno.EPROTO, f"what came from rank {self._peer} is none of ringcast's")
+                raise ringcast.ProtocolError(errno.EPROTO, f"a message of rank {self._peer} is not ringcast's")
             payload = torch.empty(size, dtype=torch.uint8)
             if size:
                 group.recv([payload], self._peer_in_group, _TAG).wait()
@@ -384,7 +384,7 @@ class Receiver(ReaderEnd):
         try:
             self.ring = config.make_reader(payload.numpy().tobytes().decode(), self._rank)
         except ringcast.RingNotFound:
-            pass  # it is on another machine
+            pass  # on another machine
         except ringcast.Error as error:
             warnings.warn(
                 f"rank {self._rank} can't attach to the ring of rank {self._peer} ({error}): what it sends here comes "
@@ -394,7 +394,7 @@ class Receiver(ReaderEnd):
             )
 
     def _send_answer(self, group: Any) -> None:
-        """The pid, negative if this one has not attached. Nobody may be there any more to hear of it."""
+        """Send this process's pid, negative if it has not attached. The sender may be gone by now."""
         with contextlib.suppress(RuntimeError):
             if self._answer:
                 self._answer[0].wait()
@@ -404,7 +404,7 @@ class Receiver(ReaderEnd):
             self._answer = group.send([answer], self._peer_in_group, _ANSWER_TAG), answer
 
     def _raise_gone(self) -> NoReturn:
-        self.close()  # if the sender lives, and begins anew, it says HELLO
+        self.close()  # a sender that lives begins anew, with HELLO
         self._raise_lost("has died, or its group was destroyed; all that it sent was received")
 
     def _raise_lost(self, what: str) -> NoReturn:
@@ -426,22 +426,22 @@ class Receiver(ReaderEnd):
         self._on_ring = False
 
 
-# ---- Finding them ----------------------------------------------------------------------------------------------------
+# ---- Finding the ends ------------------------------------------------------------------------------------------------
 
 
 def sender(group: Any, ranks: List[int], me: int, peer: int) -> Sender:
-    """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` what these are globally."""
+    """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` has the global numbers."""
     ends = rings.ends(group)
     if ("to", peer) not in ends:
         made = ends["to", peer] = Sender(ranks[me], ranks[peer], peer)
-        # Closed or not, it stays until the group goes: answers will still arrive in its memory.
+        # Closed or not, the end stays until the group goes: answers still arrive in its memory.
         weakref.finalize(group, made.close).atexit = False
     end: Sender = ends["to", peer]
     return end
 
 
 def receiver(group: Any, ranks: List[int], me: int, peer: int) -> Receiver:
-    """This rank's end of what `peer` sends."""
+    """This rank's end for the frames of `peer`."""
     ends = rings.ends(group)
     if ("from", peer) not in ends:
         ends["from", peer] = Receiver(ranks[me], ranks[peer], peer)

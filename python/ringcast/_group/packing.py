@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing that refuses nothing which the pickle of those that are stood in for would take."""
+"""Packing as far as the replaced functions can pickle."""
 
 import pickle
 import sys
@@ -9,7 +9,7 @@ import ringcast
 
 
 def pack(value: Any, hash: Optional[str] = None) -> ringcast.PackedFrame:
-    """As ringcast.pack(); a value with tensors on a device that is no CUDA one goes as a pickle as a whole, with no
+    """As ringcast.pack(); a value with tensors on other devices than CUDA's goes as a pickle as a whole, without
     hashes."""
     try:
         return ringcast.pack(value, hash=hash)
@@ -22,8 +22,8 @@ def pack(value: Any, hash: Optional[str] = None) -> ringcast.PackedFrame:
 
 
 def may_pack(tensor_dict: Dict[Any, Any]) -> bool:
-    """Whether the original functions pickle what the dict was refused for: anything inside its values, but no tensor
-    that is a value itself."""
+    """Whether the replaced functions pickle the refused part of a dict: anything inside the values, but no value that
+    is a tensor."""
     torch = sys.modules["torch"]
     return not any(
         isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "cuda") for value in tensor_dict.values()
@@ -31,7 +31,7 @@ def may_pack(tensor_dict: Dict[Any, Any]) -> bool:
 
 
 class _Pickled:
-    """Arrives as what it was made of, by pickle alone; where pickles are turned off it is refused like any other."""
+    """Arrives as the pickled value. A receiver without pickles refuses the frame."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -8,13 +8,11 @@ _Made = TypeVar("_Made")
 
 
 class Ranks:
-    """A torch ProcessGroup, or what has rank, world_size and broadcast_obj(obj, src), as vLLM's StatelessProcessGroup.
-
-    rank: this process's, in the group. globally: every rank's number outside of it.
-    """
+    """A torch ProcessGroup, or an object with rank, world_size and broadcast_obj(obj, src), as vLLM's
+    StatelessProcessGroup. rank: this process's, in the group. globally: the global number of every rank."""
 
     def __init__(self, group: Any) -> None:
-        dist = sys.modules.get("torch.distributed")  # whoever has a ProcessGroup has imported it
+        dist = sys.modules.get("torch.distributed")  # a ProcessGroup's owner has imported torch
         self._group = group
         self._dist = dist if dist is not None and isinstance(group, dist.ProcessGroup) else None
         if self._dist is not None:
@@ -34,7 +32,7 @@ class Ranks:
         return len(self.globally)
 
     def gather(self, mine: Any) -> List[Any]:
-        """Collective: what each rank gave."""
+        """Collective: the argument of each rank."""
         if self._dist is None:
             return [self._group.broadcast_obj(mine, src) for src in range(self.size)]
         everyone: List[Any] = [None] * self.size
@@ -42,8 +40,8 @@ class Ranks:
         return everyone
 
     def all_or_none(self, make: Callable[[], _Made], tell: Callable[[_Made], Any]) -> Tuple[_Made, List[Any]]:
-        """Collective: what `make` makes here, and what `tell` says of that on each rank. Where one rank fails, all
-        do: that one with its own error, the others with a RuntimeError that names it."""
+        """Collective: the result of `make` here, and the result of `tell` on each rank. If a rank fails, all do: the
+        failed rank with its error, the rest with a RuntimeError that names the failed rank."""
         try:
             made = make()
             told = tell(made)

@@ -14,9 +14,9 @@ A message is a letter, a body, and for F the frames' bytes:
     B  goodbye                                          D  done, the answer to a goodbye
                                                         C  check: one more reader is on your ring
 
-Flow control: the relay acknowledges what is in its ring. With WINDOW_BYTES unacknowledged the hub stops reading, the
-writer's ring fills, and the writer waits. Loss: a connection that breaks or falls silent is reported by both sides, by
-the name of the peer. All input is checked; invalid input raises Malformed, which ends the connection.
+Flow control: the relay acknowledges the bytes in its ring. With WINDOW_BYTES unacknowledged the hub stops reading, the
+writer's ring fills, and the writer waits. Loss: both sides report a connection that breaks or falls silent, by the name
+of the peer. All input is checked; invalid input raises Malformed, which ends the connection.
 
 The transport finds silence. torch.distributed has no heartbeats, so torch_transport.py sends its own; ZeroMQ keeps its
 heartbeats, because ZeroMQ's own thread answers them while the relay's thread copies a large frame or waits for room.
@@ -67,10 +67,10 @@ class Peer:
 
 
 class Hub:
-    """The thread of the writer's side. A transport's subclass sends and receives; the owner, which is no part of the
-    thread, can be collected, and then calls close().
+    """The thread of the writer's side. A transport's subclass sends and receives; the thread does not refer to the
+    owner, which calls close() when collected.
 
-    lost: called with a text that names a dead process, in a thread of its own; if a method, its object is held weakly.
+    lost: called with a text that names a dead process, in a new thread; a method's object is held weakly.
     """
 
     linger_seconds = 30.0
@@ -83,7 +83,7 @@ class Hub:
         self.trouble = ""
         self._lost = weakref.WeakMethod(lost) if isinstance(lost, types.MethodType) else lambda: lost
         self._pid = os.getpid()
-        self._peers: List[Peer] = []  # that receive
+        self._peers: List[Any] = []  # the relays that receive: of a transport's class
         self._ended = False
         self._close_by: Optional[float] = None
         self._wake = Wake()
@@ -99,19 +99,19 @@ class Hub:
     # A transport has these.
 
     def _send(self, peer: Any, letter: bytes, body: bytes = b"", data: Any = None) -> None:
-        """Without waiting. A peer that is out of reach is reported by _listen()."""
+        """Without waiting. _listen() reports a peer out of reach."""
         raise NotImplementedError
 
     def _poll(self, descriptors: List[int], milliseconds: int) -> List[Any]:
-        """Wait for one of these or a message; those that are ready."""
+        """Wait for a descriptor or a message; returns the ready descriptors."""
         raise NotImplementedError
 
     def _listen(self) -> None:
-        """Call _understand() for the messages that came, and _drop() for the peers that are lost."""
+        """Call _understand() for each message, and _drop() for each lost peer."""
         raise NotImplementedError
 
     def _farewell(self) -> Optional[str]:
-        """Why the ring was closed, if a reader's death is the reason."""
+        """The text of the reader's death that closed the ring. None: no death did."""
         return None
 
     def _close_transport(self) -> None:
@@ -120,12 +120,12 @@ class Hub:
     # For other threads.
 
     def close(self, linger: Optional[float] = None) -> None:
-        """Forward what the ring still has, and the end; wait at most `linger` seconds (None: the transport's
-        linger_seconds) until the peers have all of it. Then each reader receives the rest, and raises WriterGone."""
+        """Forward the frames in the ring, and the end; wait at most `linger` seconds (None: the transport's
+        linger_seconds) until the peers have all frames. Then each reader receives the rest, and raises WriterGone."""
         if os.getpid() != self._pid:
             return  # the thread is the parent's
         with self.changed:
-            # Before all peers were there nothing was forwarded, and nothing will be.
+            # Before all peers are there nothing is forwarded.
             linger = self.linger_seconds if linger is None else linger
             self._close_by = time.monotonic() + (linger if self.complete else 0.0)
             self.changed.notify_all()
@@ -166,7 +166,7 @@ class Hub:
         self._listen()
 
     def _patience(self) -> int:
-        """Milliseconds until the next deadline; -1: there is none."""
+        """Milliseconds until the next deadline; -1: no deadline."""
         return -1 if self._close_by is None else max(0, int((self._close_by - time.monotonic()) * 1000) + 1)
 
     def _may_forward(self) -> bool:
@@ -181,7 +181,7 @@ class Hub:
         for _ in range(_TURN_SENT):
             if not self._may_forward():
                 return False
-            closes = self._close_by is not None  # read before the look at the ring, which then sees all that was sent
+            closes = self._close_by is not None  # before the look at the ring, which then sees all frames
             try:
                 message = self._outlet.take()
             except ringcast.WriterGone:
@@ -231,7 +231,7 @@ class Hub:
                 self._report(peer.describe_loss(why))
 
     def _report(self, text: str) -> None:
-        """In a thread of its own: the callee may send, and wait for room that this thread makes."""
+        """In a new thread: the callee may send, and wait for room that this thread makes."""
         with self.changed:
             self.trouble = self.trouble or text
             self.changed.notify_all()
@@ -244,11 +244,11 @@ class Hub:
 
 
 class Relay:
-    """The thread of the other side. Its owner is no part of the thread, can be collected, and then calls leave().
+    """The thread of the other side. The thread does not refer to the owner, which calls leave() when collected.
 
     link: the transport's connection. me, source: this process and the writer's, by name. announce: sends the readers
-    of this machine the text of why nothing more comes, and whether a death ended it, without waiting (TimeoutError).
-    leaving: what they are told when this process leaves.
+    of this machine the text that nothing more comes and why, and whether for a death, without waiting (TimeoutError).
+    leaving: the text when this process leaves.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class Relay:
             self._end()
 
     def _turn(self) -> bool:
-        """Whether all is done."""
+        """True: all is done."""
         room = self._inlet.publish()
         if room:
             self._published = self._taken
@@ -319,7 +319,7 @@ class Relay:
         return False
 
     def _take_in(self) -> bool:
-        """What has come, or a part; False: there is no room for it."""
+        """Take in the messages, or some; False: the ring has no room."""
         for _ in range(_TURN_TAKEN):
             if self._why is not None:
                 break
@@ -340,7 +340,7 @@ class Relay:
                 if self._published - self._acknowledged >= _ACK_BYTES:
                     self._acknowledge()
             elif letter == b"C":
-                self._report_deaths()  # from now on the new reader is watched, too
+                self._report_deaths()  # check() also begins to watch the new reader
             elif letter == b"E":
                 words = unpack_words(body, why=str, died=bool)
                 self._why, self._died = printable(words["why"], MOST_CHARACTERS), words["died"]
@@ -364,13 +364,13 @@ class Relay:
         self._link.send(b"L", pack_words(text=text))
 
     def _end(self) -> None:
-        """The readers of this machine receive what came, then learn why nothing more does."""
+        """The readers of this machine receive the rest, then the reason for the end."""
         try:
             self._inlet.abandon()
             if self._why:
                 self._announce_end(self._why)
         except ringcast.Error:
-            pass  # the ring itself has failed, and its readers learn that from the ring
+            pass  # the ring itself has failed: the readers learn that from the ring
         finally:
             self._writer.close()
             self._say_goodbye()
@@ -388,7 +388,7 @@ class Relay:
             self._report_deaths()
 
     def _say_goodbye(self) -> None:
-        """And wait for the answer; without it the hub would take the end for a death."""
+        """And wait for the answer; the hub takes an end without goodbye for a death."""
         if self._cut_off:
             return
         self._link.send(b"B")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rings of torch.distributed groups: one for each (group, stream, src), made at its first use.
+"""The rings of torch.distributed groups: one for each (group, stream, src), made at the first use.
 
 The exchanges that make a ring of a broadcast are collectives of all ranks of the group; later calls use
-torch.distributed only if the group spans machines. Rings of two ranks alone are made by p2p.py. A group's rings go with
+torch.distributed only if the group spans machines. p2p.py makes the rings between two ranks. A group's rings go with
 the group.
 """
 
@@ -26,7 +26,7 @@ from ringcast._group.ranks import Ranks
 
 _SLOTS = 64
 
-# Group -> (stream, src) -> end, or of p2p.py: ("to" or "from", the other rank) -> end. A group's entry goes with it.
+# Group -> (stream, src) -> end, or of p2p.py: ("to" or "from", the peer) -> end. An entry goes with the group.
 _rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], Any]]" = weakref.WeakKeyDictionary()
 
 
@@ -39,19 +39,19 @@ def ends(group: Any) -> Dict[Tuple[str, int], Any]:
 
 
 def ends_if_any(group: Any) -> Dict[Tuple[str, int], Any]:
-    """The same of anything: of None, those of the default group."""
+    """The same for any argument: for None the ends of the default group."""
     group = _default_group() if group is None else group
     return _rings.get(group, {}) if dist.is_available() and isinstance(group, dist.ProcessGroup) else {}
 
 
 def close(group: Any) -> None:
-    """Close this process's ends; what waits in an outbox of p2p.py is lost. For all ranks to call, with nothing under
+    """Close this process's ends; frames in an outbox of p2p.py are lost. All ranks call this, with no call under
     way."""
     made, failure = ends_if_any(group), None
     while made:
         try:
             made.popitem()[1].close()
-        except RuntimeError as error:  # another thread is in a call; the others are closed even so
+        except RuntimeError as error:  # another thread is in a call; go on with the next end
             failure = failure or error
     if failure is not None:
         raise failure
@@ -66,11 +66,11 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
-# ---- Finding it, or making it ----------------------------------------------------------------------------------------
+# ---- Finding a ring, or making one -----------------------------------------------------------------------------------
 
 
 def _default_group() -> Any:
-    """None: there is none."""
+    """None: torch.distributed is not initialised."""
     return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
 
 
@@ -119,17 +119,17 @@ def _make_ring(group: Any, src: int, metadata_group: Any) -> End:
 
 
 class _Making:
-    """All ranks try to attach to the source's ring. Ranks that can't are on other machines; the first of these makes
-    the next ring, until every rank has a ring. All ranks hear of every error, since all wait in the exchanges."""
+    """All ranks try to attach to the source's ring. Ranks that fail are on other machines; the first such rank makes
+    the next ring, until every rank has a ring. Every error reaches all ranks, since all wait in the exchanges."""
 
     def __init__(self, ranks: Ranks, src: int, group: Any) -> None:
         self._exchange = ranks
         self._ranks = ranks.globally
-        self._me = ranks.rank  # a rank in the group, as all numbers here except those in `_ranks`
+        self._me = ranks.rank  # a rank in the group, as all numbers here except in `_ranks`
         self._src = src
         self._group = group
-        self._everyone: List[Dict[str, Any]] = []  # what the ranks said when the source made its ring
-        self._machines: List[List[int]] = []  # the ranks on each, the leader first; the source's comes first
+        self._offers: List[Dict[str, Any]] = []  # of the ranks, when the source made its ring
+        self._machines: List[List[int]] = []  # the ranks on each, the leader first; the source's machine comes first
         self._writer: Optional[ringcast.Writer] = None
         self._reader: Optional[ringcast.Reader] = None
         self._most_cuda_bytes = math.inf
@@ -141,7 +141,7 @@ class _Making:
             _, told = self._exchange.all_or_none(lambda: self._offer(leader), lambda mine: mine)  # noqa: B023
             for key, what in ("version", "ringcast is version"), ("src", "src is"):
                 _check_same(key, what, self._ranks, told)
-            self._everyone = self._everyone or told
+            self._offers = self._offers or told
             _, attached = self._exchange.all_or_none(
                 lambda: self._me in left and self._attaches(told[leader]["handle"], leader),  # noqa: B023
                 lambda mine: mine,
@@ -149,7 +149,7 @@ class _Making:
             left = [rank for rank in left if rank != leader and not attached[rank]]
             self._machines.append([leader] + [rank for rank in range(len(attached)) if attached[rank]])
         end = self._end()
-        end.carries_cuda = len(self._machines) == 1 and all(theirs["gpu"] for theirs in self._everyone)
+        end.carries_cuda = len(self._machines) == 1 and all(theirs["gpu"] for theirs in self._offers)
         return end
 
     def undo(self) -> None:
@@ -158,9 +158,9 @@ class _Making:
                 end.close()
 
     def _offer(self, leader: int) -> Dict[str, Any]:
-        """What this rank tells all others; the leader has made its ring."""
+        """What this rank tells all ranks; the leader makes its ring first."""
         if self._me == leader:
-            # On another machine the source decides what a death means.
+            # For a ring on another machine the source decides the policy.
             policy = config.on_death() if leader == self._src else "evict"
             slots = max(_SLOTS, len(self._ranks) - 1)
             self._writer = config.make_writer(config.capacity(), slots, on_death=policy)
@@ -187,7 +187,7 @@ class _Making:
         return self._reader is not None
 
     def _warn(self, leader: int, error: Exception) -> None:
-        if self._everyone[leader]["machine"] == self._everyone[self._me]["machine"]:
+        if self._offers[leader]["machine"] == self._offers[self._me]["machine"]:
             warnings.warn(
                 f"rank {self._ranks[self._me]} is on the machine of rank {self._ranks[leader]}, but can't attach to "
                 f"its ring, so that broadcasts go through torch.distributed: {error}",
@@ -197,7 +197,7 @@ class _Making:
 
     def _end(self) -> End:
         rank, source = self._ranks[self._me], self._ranks[self._src]
-        goes_on = self._everyone[self._src]["on_death"] == "evict"
+        goes_on = self._offers[self._src]["on_death"] == "evict"
         backend, seconds = self._find_backend() if len(self._machines) > 1 else (None, 0.0)
         if self._me == self._src:
             assert self._writer is not None
@@ -212,7 +212,7 @@ class _Making:
         if self._writer is not None:
             self._reader = config.make_reader(self._writer.handle, rank)
         assert self._reader is not None
-        pids = {self._ranks[each]: self._everyone[each]["pid"] for each in machine}
+        pids = {self._ranks[each]: self._offers[each]["pid"] for each in machine}
         receiver = Receiver(self._reader, rank, source, self._ranks[machine[0]], pids)
         if self._writer is not None:
             names = self._name(self._me), self._name(self._src)
@@ -221,11 +221,11 @@ class _Making:
         return receiver
 
     def _name(self, rank: int) -> str:
-        theirs = self._everyone[rank]
+        theirs = self._offers[rank]
         return f"rank {self._ranks[rank]} (pid {theirs['pid']} on {theirs['host']})"
 
     def _tag(self) -> int:
-        tag: int = self._everyone[self._src]["tag"]
+        tag: int = self._offers[self._src]["tag"]
         return tag
 
     def _find_backend(self) -> Tuple[Any, float]:
@@ -240,7 +240,7 @@ class _Making:
 
 
 def _machine() -> str:
-    """The boot id: machines may share a name, and containers of one machine have names of their own."""
+    """The boot id: machines may share a name, and containers of a machine have different names."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -248,9 +248,9 @@ def _machine() -> str:
         return platform.node()
 
 
-def _check_same(key: str, what: str, ranks: List[int], everyone: List[Dict[str, Any]]) -> None:
+def _check_same(key: str, what: str, ranks: List[int], offers: List[Dict[str, Any]]) -> None:
     by_value: Dict[Any, List[str]] = {}
-    for rank, theirs in zip(ranks, everyone):
+    for rank, theirs in zip(ranks, offers):
         by_value.setdefault(theirs[key], []).append(f"{rank} (pid {theirs['pid']})")
     if len(by_value) == 1:
         return

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The relay's messages (relay.py) by a torch.distributed group's point to point, on its CPU backend.
 
-A connection that breaks, since a process died, raises at both ends at once. A machine that disappears is found by its
-silence: each side sends a beat at least every third of the group's timeout. The waits of the backend are unlimited,
-since a timeout there would break the group for all others too: two threads wait in the backend, and the relay's thread
-checks the clock.
+If a process dies, the connection breaks and raises at both ends at once. If a machine disappears, its silence tells:
+each side sends a beat at least every third of the group's timeout. The waits of the backend are unlimited, since a
+timeout there would break the group for all ranks: two threads wait in the backend, and the relay's thread checks the
+clock.
 """
 
 import collections
@@ -25,19 +25,19 @@ from ringcast._group.endpoint import GONE, NOTICE, Source
 from ringcast._group.framing import Malformed, Wake
 from ringcast._group.relay import TURN_HEARD, Hub, Lost, Peer, Relay
 
-# The first message of each has this size, and holds the whole if that fits.
+# The first part of a message has this size, and holds a small message whole.
 _FIRST_BYTES = 8192
 _HEAD = struct.Struct("<cxxxIQ")  # letter, bytes of the body, bytes of the data
 _BEAT = b"."
 _FOREVER = timedelta(days=10_000)
 _LINGER_SECONDS = 30.0
-# What a side may say at once.
+# The largest message.
 _MOST_BYTES = 1 << 30
 
 
 class Link:
-    """To one other rank. peer: its rank in the group. tags: to send with, to receive with. last: the last letters that
-    are sent and received. unreachable: what a lost peer is, in words."""
+    """The connection to one rank. peer: a rank in the group. tags: to send with, to receive with. last: the last
+    letters to be sent and received. unreachable: the words for a lost peer."""
 
     goodbye_seconds = _LINGER_SECONDS
 
@@ -79,7 +79,7 @@ class Link:
         return ready
 
     def take(self) -> Optional[Tuple[bytes, memoryview, memoryview]]:
-        failure, now = self._failure, time.monotonic()  # before the look: what came before a failure is taken first
+        failure, now = self._failure, time.monotonic()  # before the look: messages from before a failure come first
         if self._received:
             return self._received.popleft()
         since = self._sending_since
@@ -92,7 +92,7 @@ class Link:
         return None
 
     def close(self, cut_off: bool) -> None:
-        """cut_off: the peer is out of reach, and nothing is waited for; the threads may stay in the backend."""
+        """cut_off: the peer is out of reach: do not wait, and leave the threads in the backend."""
         self._to_send.put(None)
         if not cut_off:
             for thread in self._threads:
@@ -102,7 +102,7 @@ class Link:
     # The threads.
 
     def _send_all(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the other thread raises as well, and says why
+        with contextlib.suppress(RuntimeError):  # the other thread raises too, and stores the reason
             while True:
                 try:
                     item = self._to_send.get(timeout=self._seconds / 3)
@@ -157,7 +157,7 @@ def _tensor(memory: bytearray) -> Any:
 
 
 class TorchHub(Hub):
-    """To one machine. leader: the relay's rank, pid and host."""
+    """The hub for one machine. leader: the relay's rank, pid and host."""
 
     def __init__(self, source: Source, backend: Any, peer: int, tag: int, leader: str, seconds: float) -> None:
         super().__init__(source.ring.handle, leader, source.lose)
@@ -207,7 +207,7 @@ def make_relay(
 
 
 def cpu_backend(group: Any) -> Any:
-    """The group's backend for memory of the CPU. None: there is none."""
+    """The group's backend for memory of the CPU, or None."""
     try:
         return group._get_backend(torch.device("cpu"))
     except RuntimeError:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SGLang broadcasts among the ranks of one machine, through shared memory.
+"""SGLang's broadcasts among the ranks of one machine, through shared memory. docs/sglang.md tells all.
 
     import ringcast.sglang
     ringcast.sglang.install()          # in each process of SGLang; or RINGCAST_SGLANG=1 in the environment
 
-broadcast_pyobj and broadcast_tensor_dict have the contracts of SGLang's functions of these names (August 2026), and
-install() puts them in their place. share_once is for multimodal inputs: one rank computes, the others get the tensors
-and their hashes, and nobody waits for the group. docs/sglang.md tells all of it.
+broadcast_pyobj and broadcast_tensor_dict have the contracts of SGLang's functions of the same names (August 2026), and
+install() replaces SGLang's functions. share_once is for multimodal inputs: one rank computes, and all other ranks get
+the tensors and the hashes.
 """
 
 try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast in the place of SGLang's own functions, and out of it again.
+"""ringcast in the place of SGLang's own functions, and out of that place again. docs/sglang.md.
 
-What is replaced is looked up where SGLang defines it, and wherever it was imported to by name. A module that is loaded
-later gets its replacement as soon as it has run, before anybody imports from it.
+A function is replaced in the defining module and wherever the function was imported by name. In a module that is loaded
+later, functions are replaced as soon as the module has run, before any import from the module.
 """
 
 import functools
@@ -38,14 +38,14 @@ def _instead_of_tensor_dict(original: Any) -> Any:
     def replacement(
         self: Any, tensor_dict: Any = None, src: int = 0, group: Any = None, metadata_group: Any = None
     ) -> Any:
-        # SGLang's own takes its groups whatever it is given, too.
+        # SGLang's function also ignores the given groups.
         return broadcast_tensor_dict(tensor_dict, src, self.device_group, self.cpu_group)
 
     return replacement
 
 
 class _Names(Dict[str, Any]):
-    """The names of a module, a few of them replaced."""
+    """The names of a module, a few replaced."""
 
     def __init__(self, module: Dict[str, Any], replaced: Dict[str, Any]) -> None:
         super().__init__(replaced)
@@ -69,8 +69,8 @@ class _Replaced:
 def _instead_of_mm_inputs(original: Any) -> Any:
     """SGLang's own method, in which torch.distributed.broadcast_object_list is ringcast's.
 
-    SGLang's method decides what is made, and which error ends the request alone. If ringcast can't send what was made,
-    that ends the request alone, too.
+    SGLang's method makes the inputs, and decides which error ends only the request. An error of ringcast that concerns
+    the value, and not the ring, ends only the request, too.
     """
     module = original.__globals__
 
@@ -108,7 +108,7 @@ _DICT = "(self, tensor_dict=None, src=0, group=None, metadata_group=None)"
 _SRT, _GEN = "sglang.srt.", "sglang.multimodal_gen.runtime."
 _OF_GROUPS = "GroupCoordinator.broadcast_tensor_dict"
 _OF_INPUTS = "Scheduler._process_and_broadcast_mm_inputs"
-# As they are in SGLang of August 2026. One that a version does not have is left out.
+# As in SGLang of August 2026. A name that a version lacks is skipped.
 _TARGETS = (
     _Target(_SRT + "utils.common", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
     _Target(_GEN + "utils.distributed", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
@@ -125,11 +125,11 @@ _replaced = Replacements("sglang")
 
 
 def install() -> bool:
-    """Put ringcast's functions in the place of SGLang's, in this process; whether they are there now.
+    """Put ringcast's functions in the place of SGLang's, in this process; return whether ringcast is in place.
 
-    Call it in each process, before or after SGLang is imported; RINGCAST_SGLANG=1 in the environment has SGLang call it
-    (docs/sglang.md). To call it again changes nothing. If a function of SGLang's has other parameters than expected,
-    all of SGLang stays as it was, and a RuntimeWarning says why. All ranks must have it, or none.
+    Call install() in each process, before or after SGLang is imported, on all ranks or none; a second call changes
+    nothing. With RINGCAST_SGLANG=1 in the environment, SGLang itself makes the call. If a function of SGLang's has
+    other parameters than expected, all of SGLang stays unchanged, and a RuntimeWarning says why.
 
     ImportError: SGLang is not installed.
     """
@@ -147,12 +147,12 @@ def install() -> bool:
 
 
 def uninstall() -> None:
-    """Take them out again; what was there before is there again. Rings stay until their groups are destroyed."""
+    """Undo install(). Rings stay until their groups are destroyed."""
     _replaced.take_out()
 
 
 def _put(module: types.ModuleType) -> None:
-    """Replace what this module defines. After a mismatch none is in place, of this module or another."""
+    """Replace the functions of a module. After a mismatch, no function of any module is replaced."""
     for target in [target for target in _TARGETS if target.module == module.__name__ and _replaced]:
         of, _, name = target.name.rpartition(".")
         owner = vars(module).get(of) if of else module
@@ -177,7 +177,7 @@ def _put(module: types.ModuleType) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds what the others find, and has the targets' modules followed by their replacements."""
+    """Finds the targets' modules by the other finders, and replaces the functions when a module has run."""
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None

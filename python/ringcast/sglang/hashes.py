@@ -9,11 +9,11 @@ import torch
 
 
 def feature_hash(feature: Any) -> int:
-    """SGLang's hash of a feature in the CPU's memory: the first 8 bytes, big-endian, of the SHA-256 of its bytes.
+    """SGLang's hash of a feature in the CPU's memory: the first 8 bytes, big-endian, of the SHA-256 of the bytes.
 
-    feature: a tensor, an array, bytes, or a list of tensors and arrays, nested or not, which counts as their bytes one
-    after the other. Contract: SGLang's hash_feature (August 2026). TypeError: anything else; a tensor on a GPU, for
-    which SGLang has another hash.
+    feature: a tensor, an array, bytes, or a list of tensors and arrays, nested or not: the bytes of the list are the
+    bytes of the items in order. Contract: SGLang's hash_feature (August 2026). TypeError: any other type; a tensor on a
+    GPU, for which SGLang has another hash.
     """
     hasher = hashlib.sha256()
     for part in _parts(feature):
@@ -30,7 +30,7 @@ def _parts(feature: Any) -> Iterator[Any]:
 
 
 def _bytes_of(part: Any) -> Any:
-    """Its bytes in C order: its own memory, if they lie there so."""
+    """The bytes in C order, without a copy if the memory has that order."""
     if isinstance(part, torch.Tensor):
         if part.device.type != "cpu":
             raise TypeError(f"feature_hash takes a feature in the CPU's memory, not on {part.device}: copy it, .cpu()")

@@ -23,17 +23,15 @@ def broadcast_pyobj(
 ) -> Any:
     """Broadcast a list of objects from `src`, a GLOBAL rank, to the ranks of `dist_group`.
 
-    The source gets `data` itself back, every other rank an equal one of its own; what it gave as `data` is not looked
-    at. An empty list arrives as [], as does anything else that is empty, and None. rank: this process's, global too.
-    dist_group: a ProcessGroup, or None for the default group. force_cpu_device: not looked at; it says where SGLang's
-    pickle lies on its way, and here it lies nowhere.
-    Tensors on a CUDA device arrive on the receiver's current one (docs/torch.md). What the ring has no form for, such
-    as tensors on another kind of device, goes as a pickle, as all of it does in SGLang.
+    The source gets `data` itself back, every other rank an equal list; a receiver's `data` is ignored. Any empty
+    container, and None, arrives as []. rank: this process's global rank. dist_group: a ProcessGroup, or None for the
+    default group. force_cpu_device: ignored; SGLang's pickle would lie on that device.
+    Tensors on a CUDA device arrive on the receiver's current device (docs/torch.md). Values without a form in the ring,
+    such as tensors on another kind of device, go as a pickle, as all values do in SGLang.
 
-    ValueError: torch.distributed is not initialised; `src` is not in the group; `rank` says that this process is the
-    source, and it is not, or the other way round. TypeError: no list, nor anything else that has a length, on the
-    source. Others as in ringcast.torch. Contract: SGLang's broadcast_pyobj (August 2026), both of srt and of
-    multimodal_gen.
+    ValueError: torch.distributed is not initialised; `src` is not in the group; `rank` is not this process's rank.
+    TypeError: `data` has no length, on the source. Other errors as in ringcast.torch. Contract: SGLang's
+    broadcast_pyobj (August 2026), both of srt and of multimodal_gen.
     """
     ring = end_of(dist_group, _rank_in(dist_group, src))
     if ring is None:  # a group of one
@@ -47,7 +45,7 @@ def broadcast_pyobj(
             ring.refuse(wrong, PYOBJ)
         else:
             with contextlib.suppress(ringcast.Error):
-                ring.receive(PYOBJ)  # this call's frame is this call's, and not the next one's
+                ring.receive(PYOBJ)  # an error leaves no frame for the next call
         raise wrong
     if isinstance(ring, Source):
         ring.send(_checked(ring, data), PYOBJ)
@@ -61,11 +59,11 @@ def broadcast_list(objects: List[Any], src: int, group: Any) -> None:
 
 
 def _rank_in(group: Any, src: int) -> int:
-    """The rank in the group that the global rank has."""
+    """The rank in the group of a global rank."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError("broadcast_pyobj needs torch.distributed: call torch.distributed.init_process_group first")
     if not isinstance(group, dist.ProcessGroup):
-        return src  # of the default group; or end_of() says what is wrong with it
+        return src  # of the default group; end_of() refuses an invalid group
     ranks = dist.get_process_group_ranks(group)
     if src not in ranks:
         raise ValueError(f"src is a global rank in the group, one of {ranks}, not {src}")
@@ -73,7 +71,7 @@ def _rank_in(group: Any, src: int) -> int:
 
 
 def _checked(ring: Source, data: Any) -> Any:
-    """What the others are to get."""
+    """The value to send."""
     try:
         if data is not None and not isinstance(data, Sized):
             raise TypeError(f"broadcast_pyobj needs a list, not {type(data).__name__}")
@@ -94,9 +92,9 @@ def broadcast_tensor_dict(
 ) -> Optional[Dict[Any, Any]]:
     """Broadcast a dict of tensors and other values from `src`, a rank in `group`, as ringcast.torch's function does.
 
-    Tensors on a CUDA device arrive on the receiver's current one; they go by the ring, unless the ranks are of several
-    machines or RINGCAST_GPU=0 says otherwise (docs/torch.md). Then, and on any other kind of device, those in the dict
-    or in dicts in it go by torch.distributed.broadcast over `group`, as SGLang's do. Contract: SGLang's
+    Tensors on a CUDA device arrive on the receiver's current device. If the ranks are on several machines or
+    RINGCAST_GPU=0 is set, tensors on a CUDA device, and always tensors on any other kind of device, in the dict or in
+    dicts inside, go by torch.distributed.broadcast over `group`, as in SGLang. Contract: SGLang's
     GroupCoordinator.broadcast_tensor_dict (August 2026).
     """
     ring = end_of(group, src, metadata_group)

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether it pays that one rank computes for all: a rule that gives the same answer on every rank.
 
-It weighs a rank's time, since a scheduler's one thread is what there is too little of. What each call costs a rank, on
-the average over N ranks of which each in turn computes:
+The rule weighs a rank's time, since a scheduler's one thread is scarce. The cost of a call for a rank, on average over
+N ranks that compute in turn:
 
     every rank for itself    C                                  C = seconds + hash × nbytes
-    shared                   (C + put × nbytes) / N             it computes and sends one call of N,
-                             + (N - 1) / N × get × nbytes       takes in the others,
+    shared                   (C + put × nbytes) / N             the rank computes and sends one call of N,
+                             + (N - 1) / N × get × nbytes       takes in the rest,
                              + HAND_OVER                        and is woken, or polls
 
-Shared it is if that saves at least LEAST_SAVING of C: what is shared is there later by the way through the ring, and no
-sooner than the rank that computes gets round to it. The rates are measured once, by the group's first rank.
+Sharing must save at least LEAST_SAVING of C: a shared value arrives later, by the way through the ring, and no sooner
+than the computing rank gets round to the call. The group's first rank measures the rates, once.
 """
 
 import contextlib
 import functools
-import os
 import time
 from typing import Callable, Dict, NamedTuple, Optional
 
@@ -23,9 +22,9 @@ import numpy as np
 
 import ringcast
 
-# Of C. Two ranks can save half of it at the most, four three quarters.
+# Of C. Two ranks can save half of C at most, four ranks three quarters.
 LEAST_SAVING = 1 / 4
-# Seconds: to wake a process, or to look several times, and Python's share of it.
+# Seconds: to wake a process, or to look several times, and Python's share.
 HAND_OVER = 50e-6
 _SAMPLE_BYTES = 4 << 20
 _ROUNDS = 3
@@ -66,10 +65,3 @@ def pays(rates: Rates, ranks: int, nbytes: int, hash: Optional[str], seconds: fl
     alone = seconds + (rates.hash.get(hash, 0.0) * nbytes if hash is not None else 0.0)
     shared = (alone + rates.put * nbytes + (ranks - 1) * rates.get * nbytes) / ranks + HAND_OVER
     return alone - shared >= LEAST_SAVING * alone
-
-
-def how_from_environment() -> str:
-    how = os.environ.get("RINGCAST_SHARE_ONCE") or "auto"
-    if how not in HOW:
-        raise ValueError(f"the environment's RINGCAST_SHARE_ONCE is {how!r}: it must be one of {', '.join(HOW)}")
-    return how

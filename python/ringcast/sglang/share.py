@@ -2,9 +2,9 @@
 """One rank computes, and the others receive the value: tensors without pickle, hashed once, each rank at its own pace.
 
 Every rank has a ring to the others, made when the rank first computes. Frames carry the number of the call, so that
-ranks which make different calls raise an error. A rank that waits, for a value or for room in its own ring, takes in
-meanwhile what the others have sent for calls that the rank has made. So the waiting rank with the fewest calls gets its
-room, because all others have made that call too and take the frame in: no circle of waits can form.
+ranks which make different calls raise an error. While a rank waits, for a value or for room in the rank's ring, the
+rank takes in the frames for calls already made here. So the waiting rank with the fewest calls gets room, because all
+other ranks have made the same call and take the frame in: no circle of waits can form.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group.config import whole
+from ringcast._group.config import choice, whole
 from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
 from ringcast._group.ranks import Ranks
@@ -26,7 +26,7 @@ from ringcast.sglang import rule
 
 _HASHES = (None, "sha256", "xxh3")
 _STREAM = "share_once"
-# After these nothing more comes from that ring.
+# After such an error nothing more comes from the ring.
 _ENDS = (ringcast.WriterGone, ringcast.ReaderDied, ringcast.Evicted, ringcast.ForkedError, ringcast.Cancelled)
 
 
@@ -43,21 +43,21 @@ def share_once(
     """Have one rank of `group` compute a value for all ranks; result() returns the value and its hashes.
 
         shared = share_once(lambda: {"feature": load(request)}, request.nbytes, group=cpu_group)
-        ...                                             # other work; shared.done() says whether it would wait
+        ...                                             # other work; shared.done() says whether result() would wait
         value, hashes = shared.result()                 # hashes["feature"] is SGLang's hash of it
 
-    On the rank that computes, the call runs compute(), hashes the value while copying it into the ring, and returns;
-    the call waits only while the slowest rank is behind by all of the ring's memory. On the other ranks the call
+    On the rank that computes, the call runs compute(), hashes the value while copying into the ring, and returns; the
+    call waits only while the slowest rank is behind by all of the ring's memory. On the other ranks the call
     returns at once, without compute().
 
     nbytes: of the tensors in the value, as far as known; a hint, and no limit. src: the rank in the group that
-    computes; None: each in turn, so that N ranks compute N calls at a time. hash: "sha256", whose first 8 bytes are
-    SGLang's hash, "xxh3", or None (docs/python.md). seconds: the time of compute() without hashing, if known. how:
+    computes; None: each rank in turn, so that N ranks compute N calls at a time. hash: "sha256", with SGLang's hash as
+    the first 8 bytes, "xxh3", or None (docs/python.md). seconds: the time of compute() without hashing, if known. how:
     "share"; "local": every rank computes for itself; "auto": by RINGCAST_SHARE_ONCE in the environment of the group's
     first rank, and by default by the measured rule (docs/sglang.md).
 
     All ranks of the group make the same calls in the same order, with the same arguments except compute, from one
-    thread each; the first call, and the first that a rank computes, is a collective. Without torch.distributed
+    thread each; the first call, and the first call that a rank computes, is a collective. Without torch.distributed
     initialised, or in a group of one rank, every call is "local".
     TypeError, ValueError: invalid arguments. result() raises all other errors.
     """
@@ -76,9 +76,9 @@ class Shared:
     ) -> None:
         self.source = source
         self._hashed = hashed
-        self._outcome: Any = None  # (value, hashes), or an exception; None: it is still to come
+        self._outcome: Any = None  # (value, hashes), or an exception; None: still to come
         self._traceback: Any = None
-        self._sharing = sharing  # None when there is an outcome: a kept value keeps no rings
+        self._sharing = sharing  # None once there is an outcome: a kept value keeps no rings
         if outcome is not None:
             self._settle(outcome)
 
@@ -90,18 +90,18 @@ class Shared:
         return self._outcome is not None
 
     def result(self, timeout: Optional[float] = None) -> Tuple[Any, Any]:
-        """(value, hashes). The rank that has computed gets the very value, each other rank its own copy.
+        """(value, hashes). The computing rank gets the very value, each other rank a copy.
 
-        timeout: seconds, None waits for ever; after a TimeoutError a later result() can succeed. An error of compute()
-        is raised on the rank that computes, and on the others as ringcast.SendError with the same text; the next call
-        works. ringcast.WriterGone: the rank that computes is gone. ringcast.ReaderDied: another rank is, by name.
-        RuntimeError: the ranks made different calls.
+        timeout: seconds, None waits for ever; after a TimeoutError a later result() can succeed. The computing rank
+        raises an error of compute(), the other ranks ringcast.SendError with the same text; the next call works.
+        ringcast.WriterGone: the computing rank is gone. ringcast.ReaderDied: another rank is, by name. RuntimeError:
+        the ranks made different calls.
         """
         if not self.done():
             assert self._sharing is not None
             self._sharing.wait_for(self, timeout)
         if isinstance(self._outcome, BaseException):
-            raise self._outcome.with_traceback(self._traceback)  # or it would grow each time
+            raise self._outcome.with_traceback(self._traceback)  # or the traceback would grow each time
         outcome: Tuple[Any, Any] = self._outcome
         return outcome
 
@@ -149,7 +149,7 @@ def _sharing_of(group: Any) -> "Optional[_Sharing]":
     sharing = _all.get(group) if isinstance(group, dist.ProcessGroup) else None
     if sharing is None or sharing.closed(group):
         if not isinstance(group, dist.ProcessGroup):
-            end_of(group, 0)  # says what is wrong with it
+            end_of(group, 0)  # raises the error
         if group.size() == 1:
             return None
         sharing = _all[group] = _Sharing(group)
@@ -157,14 +157,14 @@ def _sharing_of(group: Any) -> "Optional[_Sharing]":
 
 
 class _Sharing:
-    """This rank's state in one group."""
+    """A rank's state in a group."""
 
     def __init__(self, group: Any) -> None:
         self._group = weakref.ref(group)
         self._rank, self._size = group.rank(), group.size()
         self._calls = self._turns = 0
         self._ends: Dict[int, End] = {}
-        self._pending: Dict[int, Deque[Tuple[int, Shared]]] = {}  # by source: (number of the call, what is to come)
+        self._pending: Dict[int, Deque[Tuple[int, Shared]]] = {}  # by source: the calls, by number
         self._failed: Dict[int, Exception] = {}
         self._how, self._rates = self._agree(group)
 
@@ -173,8 +173,8 @@ class _Sharing:
         first: Any = None
         if self._rank == 0:
             try:
-                first = (rule.how_from_environment(), rule.measure())
-            except Exception as error:  # the others wait in the exchange
+                first = (choice("RINGCAST_SHARE_ONCE", *rule.HOW), rule.measure())
+            except Exception as error:  # the other ranks wait in the exchange
                 first = error
         agreed: Any = Ranks(group).gather(first)[0]
         if isinstance(agreed, Exception):
@@ -214,7 +214,7 @@ class _Sharing:
     def _end(self, src: int) -> End:
         end = self._ends.get(src)
         if end is None:
-            # The exchange of all ranks that makes the ring takes no frame in: take all frames in before.
+            # The exchange that makes the ring takes no frame in: take all frames in before.
             while any(self._pending.values()):
                 self._wait(None)
             made = end_of(self._group(), src, stream=_STREAM)
@@ -230,12 +230,12 @@ class _Sharing:
             value = compute()
         except BaseException as error:
             return self._refuse(end, number, error)
-        if hash is None and end.carries_cuda:  # tensors on a device may stay there, which no PackedFrame can
+        if hash is None and end.carries_cuda:  # tensors may stay on their device, which no PackedFrame allows
             end.number(number)
             try:
                 end.send(value, SHARE, timeout=0)
                 return value, None
-            except TimeoutError:  # there is no room, or its pickling raised a TimeoutError, as packing will
+            except TimeoutError:  # no room, or the value's pickling raised a TimeoutError, as packing will
                 pass
             except Exception as error:
                 return error
@@ -254,8 +254,9 @@ class _Sharing:
         return value, None if hash is None else packed.hashes
 
     def _refuse(self, end: Source, number: int, failure: BaseException) -> Exception:
-        """Send the others the error. Returns an Exception, for result(); raises a KeyboardInterrupt and its like."""
-        with contextlib.suppress(ringcast.Error):  # the ring has failed, which the others learn from the ring
+        """Send the error to the other ranks. Returns an Exception, for result(); raises a KeyboardInterrupt and the
+        like."""
+        with contextlib.suppress(ringcast.Error):  # the ring has failed: the receivers learn that from the ring
             self._send(end, number, lambda: end.refuse(failure, SHARE, 0))
         if isinstance(failure, Exception):
             return failure

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's users install: its MessageQueue, and its GroupCoordinator's functions, over rings. docs/vllm.md."""
+"""vLLM's MessageQueue, and the functions of vLLM's GroupCoordinator, over rings. docs/vllm.md."""
 
 import importlib
 from typing import TYPE_CHECKING, Any, List
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "GroupOperations", "Handle", "MessageQueue", "install", "uninstall"]
 
-# A MessageQueue needs no torch, and vLLM's plugins are imported by whoever starts it.
+# A MessageQueue needs no torch, and a process that starts vLLM imports vLLM's plugins.
 _LATER = {"Group": "group", "GroupOperations": "group", "install": "_install", "uninstall": "_install"}
 
 

@@ -24,14 +24,14 @@ _INTERVAL = "VLLM_RINGBUFFER_WARNING_INTERVAL"
 _DEFAULT_INTERVAL = 60.0
 # How many readers a warning names.
 _MOST_NAMED = 8
-# The first part of a call that has to wait; this part reads no clock and gives no warning.
+# Seconds of the first part of a call, which reads no clock and gives no warning.
 _FIRST = 0.05
 # How often a waiting writer checks its readers.
 _CHECK = 0.05
-# How soon a thread that finds the ring taken by another one tries again, and how long an exit does.
+# How soon a thread tries again if another thread uses the ring, and how long an exit tries.
 _RETRY = 0.001
 _AT_EXIT_SECONDS = 1.0
-# Tags of frames other than messages: all readers are attached; a reader has died, and the text names it.
+# Tags of frames other than messages: all readers are attached; a reader has died (with the text).
 _READY, _DIED = 1, 2
 
 
@@ -39,8 +39,7 @@ _READY, _DIED = 1, 2
 
 
 def warning_interval() -> float:
-    """Seconds between two warnings: vLLM's own where vLLM is loaded, since users may have changed it; else the
-    environment's."""
+    """Seconds between two warnings: vLLM's setting if vLLM is loaded, else the environment's."""
     value = getattr(sys.modules.get(_VLLM_MODULE), _INTERVAL, None)
     if value is None:
         value = os.environ.get(_INTERVAL) or _DEFAULT_INTERVAL
@@ -54,7 +53,8 @@ def warning_interval() -> float:
 
 
 class Wait:
-    """The wait of one call. timeout: seconds, None for ever. spent: seconds that have passed. warns: if it does."""
+    """The wait of one call. timeout: seconds, None for ever. spent: seconds that have passed. warns: whether to
+    warn."""
 
     def __init__(self, timeout: Optional[float], spent: float = 0.0, warns: bool = True) -> None:
         if timeout is not None and math.isnan(timeout):
@@ -68,7 +68,7 @@ class Wait:
         return time.monotonic() >= self._deadline
 
     def slice(self, most: float = math.inf) -> Optional[float]:
-        """Seconds until the next warning, the end, or `most`, whichever is first. None: no limit."""
+        """Seconds until the first of the next warning, the end, and `most`. None: no limit."""
         now = time.monotonic()
         seconds = min(self._deadline - now, self._warned + self._interval - now, most)
         return None if seconds == math.inf else max(0.0, seconds)
@@ -101,14 +101,14 @@ def _describe(peer: ringcast.ReaderStatus, sent: int) -> str:
 
 
 class Sender(WriterEnd):
-    """names: of the readers on this machine. The Writer evicts a dead reader, so that the notice finds room."""
+    """names: of the readers on this machine. The Writer evicts a dead reader: the notice then finds room."""
 
     def __init__(self, writer: ringcast.Writer, names: List[str]) -> None:
-        self.link: Any = None  # the relay to other machines, which is a reader of the ring itself
+        self.link: Any = None  # the hub for other machines, itself a reader of the ring
         self._names = names
         self._cancelled = False
         self._complete = False  # all readers are attached
-        self._announced = False  # and know that all are
+        self._announced = False  # the readers know that all are attached
         self._told = False  # of a death
         self._send: Callable[..., None] = _go_slowly
         super().__init__(writer, goes_on=False)
@@ -132,7 +132,7 @@ class Sender(WriterEnd):
                 self._catch_up()
 
     def _enqueue_slowly(self, obj: Any, timeout: Optional[float]) -> None:
-        """There is no room, or a reader is missing; or obj is what fails, and fails again."""
+        """There is no room, or a reader is missing; or obj can't be sent, which raises again."""
         wait = Wait(timeout, _first(timeout) if self._complete else 0.0)
         if not self._complete:
             self._gather(wait)
@@ -165,16 +165,13 @@ class Sender(WriterEnd):
             self._check_readers()
             wait.warn(self._describe_readers)
             try:
-                self.ring.send(obj, wait.slice(_CHECK), tag=tag)
-                return
-            except ringcast.Cancelled:
-                raise RuntimeError("cancelled") from None
+                return self.ring.send(obj, wait.slice(_CHECK), tag=tag)
             except TimeoutError:
                 if wait.over():
                     raise
 
     def _gather(self, wait: Wait) -> None:
-        """Wait for all readers: a reader that attaches after a message was sent never gets that message."""
+        """Wait for all readers: a reader never gets the messages from before it attached."""
         here = len(self._names) + (self.link is not None)
         while True:
             self._check_readers()
@@ -186,8 +183,6 @@ class Sender(WriterEnd):
                 self._complete = True
                 self._send = self.ring.send
                 return
-            except ringcast.Cancelled:
-                raise RuntimeError("cancelled") from None
             except TimeoutError:
                 if self._cancelled:  # during the wait for the relay
                     raise RuntimeError("cancelled") from None
@@ -196,7 +191,7 @@ class Sender(WriterEnd):
             wait.warn(self._describe_missing)
 
     def _check_names(self) -> None:
-        """The number of readers is right: find a rank that has attached twice in place of another."""
+        """The number of readers is right: find a rank that is missing because another rank has attached twice."""
         names = {peer.name for peer in self.ring.peers()}
         missing = [name for name in self._names if name not in names]
         if missing:
@@ -242,7 +237,7 @@ class Sender(WriterEnd):
             self._send = _raise_died(self.lost)
 
     def _tell(self, text: str) -> None:
-        """The dead reader takes no room, since the Writer has evicted it; a slow reader may."""
+        """The evicted dead reader takes no room; a slow reader may."""
         if self._told:
             return
         self._told = True
@@ -256,12 +251,12 @@ class Sender(WriterEnd):
 
 
 def _keep_telling(ring: ringcast.Writer, text: str) -> None:
-    """Until there is room, or the queue is closed, which ends the wait; no queue is kept alive."""
+    """Until there is room, or the queue is closed, which ends the wait. The thread keeps no queue alive."""
     with contextlib.suppress(ringcast.Error, ValueError):
         while True:
             try:
                 return ring.send(text, None, tag=_DIED)
-            except RuntimeError:  # a call that began before has the Writer
+            except RuntimeError:  # an earlier call has the Writer
                 time.sleep(_RETRY)
 
 
@@ -349,7 +344,7 @@ class Receiver:
 
 
 def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
-    """At exit another thread may be in a call, which ends as by shutdown(). An open ring would look like a death."""
+    """At exit a call of another thread ends as by shutdown(). An open ring would look like a death."""
     deadline = time.monotonic() + _AT_EXIT_SECONDS
     while True:
         try:
@@ -367,7 +362,7 @@ def _go_slowly(*_: Any) -> NoReturn:
 
 
 def _is_of_a_message(error: TimeoutError) -> bool:
-    """Whether the unpickling of a message has raised it: then Python code has, and a Reader is none."""
+    """Whether the unpickling of a message has raised the error: then the traceback has a frame of Python code."""
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts ringcast in place in a running vLLM, and takes it out again.
+"""Puts ringcast in place in a running vLLM, and takes ringcast out again. docs/vllm.md.
 
     import ringcast.vllm
-    ringcast.vllm.install()      # or, without a line of code: RINGCAST_VLLM=1, which vLLM's plugins look at
+    ringcast.vllm.install()      # or RINGCAST_VLLM=1 in the environment, which the plugin for vLLM checks
 
-vLLM's MessageQueue and Handle are replaced in the module that defines them and in every module that has imported them
-by name; the group functions are replaced on GroupCoordinator. First the signature of each is compared with those that
-ringcast knows (SIGNATURES). If one differs, vLLM is left as it was, and a RuntimeWarning says what differs.
+install() replaces vLLM's MessageQueue and Handle in the defining module and in every module that has imported the name,
+and the group functions on GroupCoordinator. First install() compares each signature with the known signatures
+(SIGNATURES). If a signature differs, vLLM stays unchanged, and a RuntimeWarning tells the difference.
 
-Queues and groups that exist already stay what they are: install before vLLM makes any, in each of its processes. vLLM
-loads its plugins in time in all of them: in an engine core before its executor makes a queue, in a worker before it
-makes a group. A handle of ours that reaches a process of vLLM where nobody has installed, such as a worker of Ray that
-did not inherit RINGCAST_VLLM, installs there as it is unpickled.
+Existing queues and groups stay unchanged: install before vLLM makes any, in each process. vLLM loads plugins in time:
+in an engine core before the executor makes a queue, in a worker before the worker makes a group. If a Handle reaches a
+process of vLLM without ringcast in place (a worker of Ray that did not inherit RINGCAST_VLLM), unpickling the Handle
+installs ringcast there.
 """
 
 import copyreg
@@ -40,8 +40,8 @@ _HANDLE_BASE = (
 _TENSOR_DICT = "(self, tensor_dict, dst=None, all_gather_group=None, all_gather_tensors=None)"
 _ANY = "vLLM 0.30 to 0.33"
 
-# What is replaced -> the signatures that fit ringcast's, without annotations, each with where it was seen. Of Handle
-# the names of the fields; of GroupCoordinator also the attributes that our functions rely on.
+# A name of vLLM's -> the signatures that fit ringcast's, without annotations, each with the versions of vLLM. For
+# Handle the names of the fields; for GroupCoordinator the attributes that ringcast's functions need.
 SIGNATURES: Dict[str, Dict[str, str]] = {
     "Handle": {
         f"({_HANDLE_BASE})": "vLLM 0.30 and 0.31",
@@ -87,16 +87,16 @@ _warned = False
 
 
 def install() -> bool:
-    """Put ringcast in place in this process's vLLM; return whether it is.
+    """Put ringcast in place in this process's vLLM; return whether ringcast is in place.
 
-    False: this vLLM is not one that ringcast knows. It is left wholly as it was, and the first call warns
-    (RuntimeWarning) of what differs. May be called any number of times, from any thread; imports what it replaces.
+    False: ringcast does not know this vLLM. vLLM stays unchanged, and the first call warns (RuntimeWarning) of the
+    differences. The call may be repeated, from any thread, and imports the modules to change.
     ImportError: there is no vLLM here.
     """
     global _warned
     if installed():
         return True
-    # Imports, so not under the lock: a module that another thread is importing may call install() itself.
+    # Not under the lock, because of the imports: a module under import in another thread may call install().
     queues, groups, differences = _vllm()
     if not differences:
         from ringcast.vllm import group, queue
@@ -124,10 +124,8 @@ def installed() -> bool:
 
 
 def uninstall() -> None:
-    """Take out again what install() put in place. Queues and groups that exist keep what they have.
-
-    So does a module other than vLLM's that imported a name meanwhile.
-    """
+    """Undo install(). Existing queues and groups stay unchanged, and so do names that modules outside vLLM have
+    imported meanwhile."""
     _replaced.take_out()
 
 
@@ -139,7 +137,7 @@ def _has_vllm() -> bool:
 
 
 def _vllm() -> Tuple[Any, Any, List[str]]:
-    """vLLM's two modules, and how they differ from what ringcast knows."""
+    """vLLM's two modules, and the differences from the versions that ringcast knows."""
     if not _has_vllm():
         raise ImportError("there is no vLLM in this Python: pip install vllm", name="vllm")
     modules: List[Any] = [None, None]
@@ -149,7 +147,7 @@ def _vllm() -> Tuple[Any, Any, List[str]]:
             modules[i] = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not (error.name or "").startswith("vllm."):
-                raise  # something that vLLM needs
+                raise  # a module that vLLM needs
             differences.append(f"{name} can't be imported ({error})")
     if not differences:
         differences = _differences(*modules)
@@ -167,7 +165,7 @@ def _differences(queues: Any, groups: Any) -> List[str]:
 
 
 def _signature(module: Any, name: str) -> Optional[str]:
-    """As SIGNATURES has it. None: there is no such thing."""
+    """In the form of SIGNATURES. None: vLLM has no such name."""
     owner, _, method = name.partition(".")
     thing = getattr(module, owner, None)
     if not isinstance(thing, type):
@@ -189,7 +187,7 @@ def _listed(names: Any) -> str:
 
 
 def _replace(queues: Any, groups: Any, our_queues: Any, our_groups: Any) -> None:
-    """All of it or nothing."""
+    """All or nothing."""
     try:
         _replaced.replace(queues.Handle, our_queues.Handle)
         _replaced.replace(queues.MessageQueue, our_queues.MessageQueue)
@@ -202,7 +200,7 @@ def _replace(queues: Any, groups: Any, our_queues: Any, our_groups: Any) -> None
 
 
 def _replace_functions(coordinator: Any, operations: type) -> None:
-    """One by one. A subclass that has a transport of its own keeps what it inherited beside it."""
+    """Function by function. A subclass with an override of some function keeps vLLM's for the rest."""
     ours = {name: value for name, value in vars(operations).items() if not name.startswith("__")}
     theirs = {name: vars(coordinator)[name] for name in ours if name in vars(coordinator)}
 
@@ -232,7 +230,7 @@ def _subclasses(cls: type) -> List[type]:
     return found
 
 
-# ---- Handles that reach a process where nobody has installed ---------------------------------------------------------
+# ---- Handles that reach a process without ringcast in place ----------------------------------------------------------
 
 
 def _reduce(handle: Any) -> Tuple[Callable[..., Any], Tuple[Dict[str, Any]]]:

@@ -1,27 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of vLLM's GroupCoordinator that carry objects and dicts of tensors, through shared memory.
+docs/vllm.md.
 
     from ringcast.vllm.group import Group
     pp = Group(cpu_group, device_group)
     pp.send_tensor_dict({"hidden": hidden})         # to the next rank
     inputs = pp.recv_tensor_dict()                  # from the previous one
 
-Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks in the group. Broadcasts take the ring
-of (cpu_group, src), as those of ringcast.torch, any src; what one rank sends to another takes a ring of these two alone
-(ringcast._group.p2p).
+Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks in the group. Broadcasts go by the ring
+of (cpu_group, src), as those of ringcast.torch; from one rank to another goes a ring of these two ranks alone
+(ringcast._group.p2p). vLLM's own queue (mq_broadcaster) and its CPU communicator's way for dicts are not used.
 
-Tensors on a CUDA device go by the rings, too, and arrive on the receiver's current device, in the order of its current
-stream (docs/vllm.md). Those that the rings can't carry, in a dict or as broadcast()'s tensor, go by the collectives and
-the point to point of `device_group`, as in vLLM: those on other kinds of devices and, where the ranks are of several
-machines or RINGCAST_GPU=0 says so, those on a CUDA device. The frame in the ring has then their device's type, their
-dtype and their shape, and so tells what to expect and where it stands among the keys.
-
-Nothing of it looks at vLLM's own queue (mq_broadcaster) or at its CPU communicator's way for dicts: the rings do what
-these do.
+Tensors on a CUDA device go by the rings and arrive on the receiver's current device, in the order of its current
+stream. If the ring can't carry a tensor, the tensor goes by `device_group`, as in vLLM: on other kinds of devices and,
+if the ranks are on several machines or RINGCAST_GPU=0 is set, on a CUDA device. The frame in the ring then holds the
+tensor's type of device, dtype and shape.
 
 Errors beside those of ringcast.torch: AssertionError where vLLM has an assert, a rank out of range or a broadcast of no
-dict; ringcast.ReaderDied when the receiver of what is sent has died or left, ringcast.WriterGone when the sender of
-what is awaited has. Both name the rank and its pid.
+dict; ringcast.ReaderDied if the receiver has died or left, ringcast.WriterGone if the sender has. Both name the rank
+and its pid.
 """
 
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
@@ -43,7 +40,7 @@ __all__ = ["Group", "GroupOperations", "Handle"]
 
 
 class _Work(Handle):
-    """A work of torch.distributed, which has its tensor kept for it; some can be waited for only once."""
+    """A work of torch.distributed, and the tensor that must live as long. Some works can be waited for only once."""
 
     def __init__(self, work: Any, tensor: Any) -> None:
         self._work = work
@@ -60,7 +57,7 @@ class _Work(Handle):
 
 
 def _is_gathered(key: Any, numel: int, all_gather_group: Any, all_gather_tensors: Optional[Dict[str, bool]]) -> bool:
-    """Whether each rank of `all_gather_group` gets a part of the tensor, and they gather it."""
+    """Whether each rank of `all_gather_group` gets a part of the tensor, and the ranks gather the whole."""
     if all_gather_group is None:
         return False
     divisible: bool = numel % all_gather_group.world_size == 0
@@ -94,7 +91,7 @@ def _check_peer(group: Any, peer: int, what: str) -> None:
 
 
 def _forget_completed(beside: Deque[Handle]) -> None:
-    """Tensors under way are kept for callers who drop their handles."""
+    """A tensor under way is kept even if the caller drops the handle."""
     while beside and beside[0].is_completed():
         beside.popleft()
 
@@ -103,7 +100,7 @@ def _forget_completed(beside: Deque[Handle]) -> None:
 
 
 class GroupOperations:
-    """vLLM's functions, for a class with these attributes. Each can be put on another class by itself."""
+    """vLLM's functions, for a class with these attributes. Each function can be put on another class alone."""
 
     rank_in_group: int
     world_size: int
@@ -112,9 +109,9 @@ class GroupOperations:
     device_group: Any
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """Fill `input_` with the source's in place, and return it. On a device: in the order of the current stream.
+        """Fill `input_` with the source's tensor, and return `input_`. On a device: in the order of the current stream.
 
-        ValueError: it has another dtype or number of elements than the source's; it stays as it was.
+        ValueError: the source's tensor has another dtype or number of elements; `input_` is unchanged.
         """
         _check_src(self, src)
         if self.world_size == 1:
@@ -128,7 +125,7 @@ class GroupOperations:
         if is_apart and not ring.carries_cuda:
             return _broadcast_apart(self, input_, src)
         if isinstance(ring, Source):
-            if is_apart and _apart.goes_apart(input_, ring):  # which the others can't know
+            if is_apart and _apart.goes_apart(input_, ring):  # as only the source knows
                 ring.send(None, TENSOR)
                 return _broadcast_apart(self, input_, src)
             ring.send(input_, TENSOR, torch.Tensor)
@@ -152,7 +149,7 @@ class GroupOperations:
         return obj if self.world_size == 1 else _broadcasts.broadcast_object(obj, src, self.cpu_group)
 
     def broadcast_object_list(self, obj_list: List[Any], src: int = 0, group: Any = None) -> List[Any]:
-        """Fill `obj_list` with the source's elements in place, and return it. `group` is not looked at, as in vLLM."""
+        """Fill `obj_list` with the source's elements, and return the list. `group` is ignored, as in vLLM."""
         _check_src(self, src)
         return obj_list if self.world_size == 1 else _broadcasts.broadcast_object_list(obj_list, src, self.cpu_group)
 
@@ -165,8 +162,7 @@ class GroupOperations:
     ) -> Optional[Dict[Any, Any]]:
         """The source's dict on every rank, keys in the same order; on the source, the very dict.
 
-        The groups given are not looked at, as in vLLM. A tensor on a device arrives on the current one of its device's
-        type.
+        The groups given are ignored, as in vLLM. A tensor on a device arrives on the current device of the same type.
         """
         if self.world_size == 1 or not dist.is_initialized():
             return tensor_dict
@@ -180,12 +176,12 @@ class GroupOperations:
         return _apart.broadcast_dict(ring, tensor_dict, self.ranks[src], self.device_group, False)
 
     def send_object(self, obj: Any, dst: int) -> None:
-        """Send an object to one rank, and wait until it is where that rank can take it."""
+        """Send an object to one rank, and wait until the rank can receive the object."""
         _sender(self, dst).isend(self.cpu_group, obj, SEND_OBJECT).wait()
 
     def isend_object(self, obj: Any, dst: int) -> Handle:
-        """The same without waiting. What was given is copied: it may change or go at once, on a device in the order of
-        the current stream."""
+        """The same without waiting. The object is copied and may change at once, on a device in the order of the
+        current stream."""
         return _sender(self, dst).isend(self.cpu_group, obj, SEND_OBJECT)
 
     def recv_object(self, src: int) -> Any:
@@ -199,12 +195,12 @@ class GroupOperations:
         all_gather_group: Any = None,
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> Optional[Dict[Any, Any]]:
-        """Send a dict to one rank (None: the next), and wait until all of it is where that rank can take it.
+        """Send a dict to one rank (None: the next), and wait until the rank can receive all of the dict.
 
-        all_gather_group, of tensors that travel apart only: its ranks, each of which sends the same dict to another
-        receiver, send a part of each such tensor, and the receivers gather the whole. all_gather_tensors, by key:
-        whether; without it, all that can be divided. Tensors in the frame go whole: they are there with it, and to save
-        a part of their copy would take a collective, which copies more.
+        all_gather_group, for tensors that travel apart: each rank of this group sends the same dict to another
+        receiver, but only a part of each such tensor, and the receivers gather the whole. all_gather_tensors, by key:
+        whether to divide the tensor; by default every tensor that can be divided. Tensors in the frame go whole: a
+        collective would copy more than the frame does.
 
         In a group of one rank, the dict is returned.
         """
@@ -221,9 +217,9 @@ class GroupOperations:
         all_gather_group: Any = None,
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> List[Handle]:
-        """The same without waiting: the frame's handle, then one of each tensor that travels apart, which may not be
-        written to before it is waited for. All others may, on a device in the order of the current stream. Handles may
-        be dropped."""
+        """The same without waiting: the frame's handle, then a handle for each tensor that travels apart. Before the
+        handle's wait() such a tensor must not be written to; all others may, on a device in the order of the current
+        stream. Handles may be dropped."""
         if self.world_size <= 1:
             return []
         return _isend_tensor_dict(self, tensor_dict, dst, all_gather_group, all_gather_tensors)
@@ -250,8 +246,8 @@ class GroupOperations:
         all_gather_group: Any = None,
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> Tuple[Optional[Dict[Any, Any]], List[Handle], List[Callable[[], None]]]:
-        """The same as soon as the frame is there: the dict, whose tensors that travel apart are whole when the handles
-        have been waited for, and then the functions called."""
+        """The same as soon as the frame is there: (dict, handles, functions). The tensors that travel apart are whole
+        once the caller has waited for the handles and then called the functions."""
         if self.world_size == 1 or not dist.is_initialized():
             return None, [], []
         return _irecv_tensor_dict(self, src, all_gather_group, all_gather_tensors)
@@ -271,7 +267,7 @@ def _isend_tensor_dict(
 ) -> List[Handle]:
     dst = (group.rank_in_group + 1) % group.world_size if dst is None else dst
     sender = _sender(group, dst)
-    divides = group.device_group is not None and isinstance(tensor_dict, dict)  # nested tensors are part of their value
+    divides = group.device_group is not None and isinstance(tensor_dict, dict)  # nested tensors go in the frame
     frame, apart = _apart.take_out(tensor_dict, sender, False) if divides else (tensor_dict, [])
     handles = [sender.isend(group.cpu_group, frame, SEND_TENSOR_DICT)]
     _forget_completed(sender.beside)
@@ -319,11 +315,11 @@ def _gathering(tensor_dict: Any, key: Any, part: Any, shape: Any, all_gather_gro
 
 
 class Group(GroupOperations):
-    """The operations for who has torch.distributed groups, and no GroupCoordinator.
+    """The operations without a GroupCoordinator, for torch.distributed groups.
 
-    cpu_group: a group with a backend for the CPU, such as gloo; None: the default group. device_group: one of the same
-    ranks, in the same order, for tensors that are not on the CPU; None: there are none.
-    Drop it, or close() it on all ranks, when the groups are destroyed.
+    cpu_group: a group with a backend for the CPU, such as gloo; None: the default group. device_group: a group of the
+    same ranks, in the same order, for tensors that are not on the CPU; None: no such tensors.
+    Drop the Group, or call close() on all ranks, when the groups are destroyed.
     """
 
     def __init__(self, cpu_group: Any = None, device_group: Any = None) -> None:
@@ -342,7 +338,7 @@ class Group(GroupOperations):
         self.rank_in_group = cpu_group.rank()
 
     def all_gather(self, input_: Any, dim: int = -1) -> Any:
-        """The tensors of all ranks, one after another along `dim`: what a Group is asked for as an all_gather_group."""
+        """The tensors of all ranks, one after another along `dim`: for a Group that is an all_gather_group."""
         if self.world_size == 1:
             return input_
         group = self.device_group if self.device_group is not None and _apart.travels_apart(input_) else self.cpu_group
@@ -351,5 +347,5 @@ class Group(GroupOperations):
         return torch.cat(parts, dim)
 
     def close(self) -> None:
-        """Close this process's rings of the group; the next use makes new ones. To be called on all ranks."""
+        """Close this process's rings of the group. All ranks call close(); the next use makes new rings."""
         _broadcasts.close(self.cpu_group)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks of a group share a machine: found out by trying to attach, for nothing else tells. Machines may have the
-same name, and containers of one machine may be kept apart."""
+"""Which ranks of a group share a machine, found by trying to attach: machines may have the same name, and containers of
+one machine may be kept apart."""
 
 from typing import Dict, List, Sequence
 
 import ringcast
 from ringcast._group.ranks import Ranks
 
-# A probe's bytes: it carries nothing.
+# The bytes of a probe, which carries no frame.
 _PROBE_BYTES = 4096
 
 
 def who_attaches(ranks: Ranks, writers: Sequence[int], readers: Sequence[int]) -> Dict[int, List[int]]:
-    """Collective: for each of `writers`, those of `readers` that can attach to a ring it makes. All are ranks in the
-    group; a writer can attach to its own."""
+    """Collective: for each of `writers`, the `readers` that can attach to the writer's ring. All are ranks in the
+    group; a writer can attach to its own ring."""
     mine = ranks.rank
     probe, handles = ranks.all_or_none(
         lambda: _make_probe(len(readers)) if mine in writers else None, lambda made: made and made.handle
@@ -33,8 +33,7 @@ def _make_probe(readers: int) -> ringcast.Writer:
 
 
 def attaches(handle: str) -> bool:
-    """Whether this process can attach to the ring. What fails for another reason, such as too many open files, is no
-    answer, and raised."""
+    """Whether this process can attach to the ring. Any other failure, such as too many open files, raises."""
     try:
         ringcast.Reader(handle).close()
     except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError):

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's MessageQueue (shm_broadcast.py, 0.33) over a ring: one process sends objects, all others receive each of them.
+"""vLLM's MessageQueue (shm_broadcast.py, 0.33) over a ring: one process sends objects, all readers receive each object.
 
-    queue = MessageQueue(n_reader=2, n_local_reader=2)      # in the writer; hand queue.export_handle() to the others
-    queue = MessageQueue.create_from_handle(handle, rank)   # in each of those
+    queue = MessageQueue(n_reader=2, n_local_reader=2)      # in the writer; hand queue.export_handle() to the readers
+    queue = MessageQueue.create_from_handle(handle, rank)   # in each reader
     queue.wait_until_ready()                                # in all
     queue.enqueue(obj)                                      # in the writer; every reader's dequeue() gives an equal one
 
-Differences from vLLM. A message takes the bytes that the message needs, in one ring of variable-length frames or, if it
-is large, in spill memory. max_chunk_bytes * max_chunks is a budget that can make the ring smaller, and bounds
-no message. Only messages for other machines go by a socket. Arrays and tensors arrive writable, as the receiver's own
-memory. A warning about a long wait names the rank that is waited for.
+Differences from vLLM. A message takes only the bytes needed, in one ring of variable-length frames or, if large, in
+spill memory. max_chunk_bytes * max_chunks is a budget that can make the ring smaller, and bounds no message. Only
+messages for other machines go by a socket. Arrays and tensors arrive writable, as the receiver's own memory. A warning
+about a long wait names the rank that the call waits for.
 
 Errors. When a reader has died, the writer's next enqueue, or an enqueue that waits, raises ringcast.ReaderDied; so does
 each other reader once the earlier messages are received. All errors name the rank and its pid, and the queue is of no
-further use. When the writer dies or exits, the readers raise ringcast.WriterGone, which names its pid. A reader that is
-collected, or whose process exits in order, has left, and no error is raised. shutdown() ends waits with
-RuntimeError("cancelled"), and so does the exit of a process whose other threads still wait.
+further use. When the writer dies or exits, the readers raise ringcast.WriterGone, which names its pid. When a reader is
+collected, or its process exits in order, the reader has left, and no error is raised. shutdown() ends waits with
+RuntimeError("cancelled"); so does the exit of a process, for the waits of its other threads.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from ringcast._group.ranks import Ranks
 from ringcast.vllm._endpoints import Receiver, Sender
 from ringcast.vllm.machines import who_attaches
 
-# The smallest ring that a Writer makes unless it is asked for less.
+# A Writer makes no smaller ring by default.
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
 
@@ -44,15 +44,12 @@ class Handle:
     local_reader_ranks: List[int] = dataclasses.field(default_factory=list)
     #: the ring's handle; None: no reader is of the writer's machine
     buffer_handle: Optional[str] = None
-    #: not used
-    local_subscribe_addr: Optional[str] = None
-    #: not used
-    local_notify_addr: Optional[str] = None
-    #: for the readers of other machines; None: there are none
+    local_subscribe_addr: Optional[str] = None  # not used
+    local_notify_addr: Optional[str] = None  # not used
+    #: for the readers of other machines; None: no such readers
     remote_subscribe_addr: Optional[str] = None
     remote_addr_ipv6: bool = False
-    #: not used
-    tensor_arena_handle: Optional[Any] = None
+    tensor_arena_handle: Optional[Any] = None  # not used
 
 
 class MessageQueue:
@@ -93,7 +90,7 @@ class MessageQueue:
         self.n_local_reader = n_local_reader
         self.n_remote_reader = n_reader - n_local_reader
         self.handle = Handle(ranks)
-        budget = max_chunk_bytes * max_chunks if n_reader else 1  # the least ring: what is sent is looked at, and gone
+        budget = max_chunk_bytes * max_chunks if n_reader else 1  # without readers, the least ring
         end = Sender(_make_ring(budget, n_reader), [name_of(rank) for rank in ranks])
         if n_local_reader:
             self.handle.buffer_handle = end.ring.handle
@@ -127,7 +124,7 @@ class MessageQueue:
         return self
 
     def _own(self, end: Union[Sender, Receiver], rank: Optional[int] = None) -> None:
-        """Whatever the end is of. rank: the reader's."""
+        """Take over an end of a ring. rank: the reader's; None: the end is the writer's."""
         self._end = end
         self._is_writer = rank is None
         self._is_local_reader = rank is not None and end.link is None
@@ -166,21 +163,24 @@ class MessageQueue:
         return self._end.dequeue(timeout, indefinite)
 
     def broadcast_object(self, obj: Any = None) -> Any:
-        """The writer sends `obj` and gets it back; a reader receives."""
+        """The writer sends `obj` and returns `obj`; a reader receives."""
         if self._is_writer:
             self._end.enqueue(obj, None)
             return obj
         return self._end.dequeue(None, False)
 
     def wait_until_ready(self) -> None:
-        """Collective: return when all readers are attached. ringcast.ReaderDied, WriterGone: one of them is dead."""
-        self._end.wait_until_ready()
+        """Collective: return when all readers are attached. ringcast.ReaderDied, WriterGone: a process is dead."""
+        try:
+            self._end.wait_until_ready()
+        except ringcast.Cancelled:
+            raise RuntimeError("cancelled") from None
 
     def shutdown(self) -> None:
         """End the wait of another thread, and every later wait, by RuntimeError("cancelled"). Messages in the ring can
         still be received. Any thread, any number of times."""
         self.shutting_down = True
-        with contextlib.suppress(ValueError):  # it is closed
+        with contextlib.suppress(ValueError):  # the ring is closed
             self._end.cancel()
 
     # ---- In a group --------------------------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ class MessageQueue:
         external_writer_handle: Optional[Handle] = None,
         blocking: bool = True,
     ) -> "MessageQueue":
-        """Collective: this rank's end of a queue whose writer is `writer_rank`, a rank in the group.
+        """Collective: this rank's end of a queue. The writer is `writer_rank`, a rank in the group.
 
-        pg: a ProcessGroup for CPU tensors, or what has rank, world_size and broadcast_obj(obj, src).
-        external_writer_handle: of a queue of another process, which `writer_rank` passes on; it is then a reader too.
-        blocking: wait until all are ready; else each is to call wait_until_ready().
+        pg: a ProcessGroup for CPU tensors, or an object with rank, world_size and broadcast_obj(obj, src).
+        external_writer_handle: of another process's queue; `writer_rank` passes the handle on and is a reader too.
+        blocking: wait until all are ready; else each rank calls wait_until_ready().
         """
         ranks = Ranks(pg)
         everyone = range(ranks.size)
@@ -227,10 +227,10 @@ class MessageQueue:
     def create_from_process_group_single_reader(
         cls, pg: Any, max_chunk_bytes: int, max_chunks: int, reader_rank: int = 0, blocking: bool = False
     ) -> Tuple["MessageQueue", List[Handle]]:
-        """Collective: each rank of a group is the writer of a queue of its own, all with one reader, a process of the
-        machine that `reader_rank`, a global rank, is on. Returns this rank's queue and, on `reader_rank`, the handles
-        by rank in the group; on the others []. The reader calls create_from_handle(handle, 0), or with -1 if the handle
-        has no local_reader_ranks."""
+        """Collective: each rank of a group is the writer of a queue with one reader, a process on the machine of
+        `reader_rank`, a global rank. Returns this rank's queue and, on `reader_rank`, the handles by rank in the group;
+        elsewhere []. The reader calls create_from_handle(handle, 0), or with -1 if the handle has no
+        local_reader_ranks."""
         ranks = Ranks(pg)
         if reader_rank not in ranks.globally:
             raise ValueError(f"reader_rank is a global rank of the group, one of {ranks.globally}, not {reader_rank}")
@@ -245,7 +245,7 @@ class MessageQueue:
 
 
 def _make_ring(budget: int, readers: int) -> ringcast.Writer:
-    """A dead reader is evicted, so that there is room to tell the others of it."""
+    """The Writer evicts a dead reader: the notice for the other readers then finds room."""
     slots = max(_SLOTS, readers + 1)
     if budget > _LEAST_DEFAULT:
         writer = config.make_writer(None, slots, on_death="evict")
@@ -256,5 +256,5 @@ def _make_ring(budget: int, readers: int) -> ringcast.Writer:
 
 
 def _load(name: str) -> Any:
-    """For remote readers alone: these modules need pyzmq."""
+    """A module for remote readers, which needs pyzmq."""
     return importlib.import_module(f"ringcast.vllm.{name}")

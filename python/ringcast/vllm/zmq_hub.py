@@ -6,24 +6,24 @@
     hub.wait(60)                                   # until both remote readers are there
     writer.send(...)                               # link.reader.recv() returns it
 
-A machine gets each frame once, whatever the number of its readers: the first of them relays into a ring of its own, to
-which the others attach. Which processes share a machine is found out by trying: a newcomer is told the rings of the
-relays that exist, attaches to the ring that it can, or becomes a relay itself. Newcomers decide one after the other;
-else two processes of one machine would both become relays.
+A machine gets each frame once: the machine's first reader relays into a new ring, and the other readers there attach to
+that ring. Which processes share a machine is found by trying: a newcomer gets the rings of the relays, attaches to a
+ring if possible, or becomes a relay. Newcomers decide in turn; else two processes of a machine could both become
+relays.
 
     newcomer -> hub                                     hub -> newcomer
-    H  hello: token, who I am                           W  welcome: the relays that exist, the ring's size
-    S  I am served by that relay's ring                 D  done: you are counted
-    R  I have become a relay, this is my ring           N  no: why not
+    H  hello: token, rank, pid, host                    W  welcome: the relays' rings, the ring's size
+    S  served: by the ring of this relay                D  done: the newcomer is counted
+    R  relay: has made this ring                        N  no: why not
 
-The two sides know each other by the address: it has a token, and the hub's public key. With CURVE, ZeroMQ's encryption,
-no third party can read or forge the messages. RINGCAST_CURVE=0 in the writer's environment turns CURVE off, for a
-private network: encryption takes a core about 2 ms per MiB on either side, seven times the cost of plain sending, and
-4 µs for a small message.
+The two sides know each other by the address: a token, and the hub's public key. With CURVE, ZeroMQ's encryption, no
+third party can read or forge the messages. RINGCAST_CURVE=0 in the writer's environment turns CURVE off, for a private
+network: encryption takes a core about 2 ms per MiB on either side, seven times the cost of plain sending, and 4 µs for
+a small message.
 
-A process that is killed is noticed at once, a silent machine after RINGCAST_HEARTBEAT seconds (default 5, in the
-environment of each side), and so is a killed process whose forked child still has its connections. A process that is
-stopped for so long is taken for dead.
+The hub notices a killed process at once, and after RINGCAST_HEARTBEAT seconds (default 5, in the environment of each
+side) a silent machine, a killed process with connections in a forked child, and a stopped process, which counts as
+dead.
 """
 
 import collections
@@ -39,35 +39,23 @@ import ringcast
 from ringcast._group.framing import Malformed, pack_words, printable, unpack_words
 from ringcast._group.relay import TURN_HEARD, Hub, Peer
 from ringcast.vllm import zmq_transport as transport
-from ringcast.vllm.zmq_transport import (
-    OUT_OF_REACH,
-    PROTOCOL,
-    Address,
-    Person,
-    events,
-    local_ip,
-    new_keys,
-    prepare,
-    wait_for,
-    z85,
-    zmq,
-)
+from ringcast.vllm.zmq_transport import Person, z85, zmq
 
-# The most that a reader's side may say at once: no message of its has frames.
+# The largest message of a reader's side, which sends no frames.
 _SMALL_BYTES = 1 << 16
-# How many messages are kept of a peer that sends more than the hub listens to; the peer waits.
+# How many messages of a peer may wait for the hub; then the peer waits.
 _KEPT_MESSAGES = 128
 _HUB_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
 class _Process(Peer):
-    """A process on another machine that has said hello."""
+    """A process on another machine, after its hello."""
 
     def __init__(self, identity: bytes, person: Person, descriptor: int) -> None:
         super().__init__(person)
         self.identity = identity
         self.descriptor = descriptor
-        self.handle = ""  # of its ring, once it is a relay
+        self.handle = ""  # of the ring of a relay
         self.served: List[Person] = []
 
     def __str__(self) -> str:
@@ -79,11 +67,11 @@ class _Process(Peer):
 
 
 class ZmqHub(Hub):
-    """Forwards what is sent on the ring of `handle`, from now on, to readers on other machines.
+    """Forwards the frames of the ring of `handle`, from now on, to readers on other machines.
 
     remote_readers: how many will come; nothing is forwarded before. connect_ip: the address of this machine to listen
-    at; None: the address that a route outwards would use. lost: as of Hub. address: for ReaderLink(). With the address
-    a process can read what is sent: pass it on like a password.
+    at; None: the address that a route outwards would use. lost: as of Hub. address: for ReaderLink(); with the address
+    a process can read all messages: keep the address secret like a password.
 
     zmq.ZMQError: connect_ip is no address of this machine. ValueError: an argument, or RINGCAST_HEARTBEAT.
     """
@@ -100,7 +88,7 @@ class ZmqHub(Hub):
     ) -> None:
         if remote_readers < 1:
             raise ValueError(f"remote_readers must be 1 or more, not {remote_readers}")
-        ip = connect_ip or local_ip()
+        ip = connect_ip or transport.local_ip()
         self.ipv6 = ":" in ip
         self.wanted = remote_readers
         self._processes: Dict[bytes, _Process] = {}
@@ -120,10 +108,10 @@ class ZmqHub(Hub):
 
     def _open(self, ip: str) -> None:
         self._router = self._context.socket(zmq.ROUTER)
-        prepare(self._router, self.ipv6)
+        transport.prepare(self._router, self.ipv6)
         self._router.setsockopt(zmq.MAXMSGSIZE, _SMALL_BYTES)
         self._router.setsockopt(zmq.RCVHWM, _KEPT_MESSAGES)
-        keys = new_keys()
+        keys = transport.new_keys()
         if keys is not None:
             self._router.curve_server = True
             self._router.curve_secretkey = keys[1]
@@ -139,18 +127,18 @@ class ZmqHub(Hub):
         endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         key = z85.decode(keys[0]).hex() if keys is not None else ""
         self._token = secrets.token_hex(16)
-        self.address = str(Address(endpoint, self._token, key))
+        self.address = str(transport.Address(endpoint, self._token, key))
 
     # For other threads.
 
     def connected(self) -> List[Person]:
-        relays: List[Any] = list(self._peers)
+        relays = list(self._peers)
         return sorted([relay.name for relay in relays] + [one for relay in relays for one in list(relay.served)])
 
     def wait(self, timeout: Optional[float] = None) -> None:
         """Wait until all remote readers are connected.
 
-        TimeoutError: some are not. ringcast.ReaderDied: one has died. RuntimeError("cancelled"): close().
+        TimeoutError: some are missing. ringcast.ReaderDied: a reader has died. RuntimeError("cancelled"): close().
         """
         with self.changed:
             self.changed.wait_for(lambda: self.complete or self.over or self.trouble or self._close_by, timeout)
@@ -168,7 +156,7 @@ class ZmqHub(Hub):
         )
 
     def describe(self) -> str:
-        """The readers that are connected, and how many bytes each machine is behind."""
+        """The connected readers, and how many bytes each machine is behind."""
         parts = [f"{relay}: {relay.sent - relay.acknowledged} bytes behind" for relay in list(self._peers)]
         if not self.complete:
             parts.append(f"{self.wanted - len(self.connected())} of {self.wanted} have not come yet")
@@ -183,7 +171,7 @@ class ZmqHub(Hub):
             self._router.send(data, copy=False)
 
     def _poll(self, descriptors: List[int], milliseconds: int) -> List[Any]:
-        return wait_for([*descriptors, self._router, self._monitor], 0 if self._gone else milliseconds)
+        return transport.wait_for([*descriptors, self._router, self._monitor], 0 if self._gone else milliseconds)
 
     def _close_transport(self) -> None:
         self._router.disable_monitor()
@@ -201,22 +189,22 @@ class ZmqHub(Hub):
         self._look_at_connections()
         if self._hear():
             for process in self._gone:
-                self._drop(process, OUT_OF_REACH)
+                self._drop(process, transport.OUT_OF_REACH)
             self._gone.clear()
         if self._deciding is not None and time.monotonic() >= self._deadline:
             self._refuse(self._deciding, f"has not answered within {transport.ANSWER_SECONDS} s")
 
     def _look_at_connections(self) -> None:
-        for event, descriptor in events(self._monitor):
+        for event, descriptor in transport.events(self._monitor):
             if event == zmq.EVENT_ACCEPTED:
                 self._connections.add(descriptor)
                 continue
             self._connections.discard(descriptor)
-            # The messages from before are heard first.
+            # Messages from before the loss come first.
             self._gone += [process for process in self._processes.values() if process.descriptor == descriptor]
 
     def _hear(self) -> bool:
-        """Whether that was all."""
+        """True: no more messages."""
         for _ in range(TURN_HEARD):
             try:
                 parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -240,7 +228,7 @@ class ZmqHub(Hub):
 
     def _welcome(self, identity: bytes, body: bytes, descriptor: int) -> None:
         person, why_not = _unpack_hello(body, self._token)
-        self._look_at_connections()  # or a descriptor that was closed before may be taken for this one
+        self._look_at_connections()  # else the number of a closed descriptor could mislead
         if descriptor not in self._connections:
             return
         process = _Process(identity, person, descriptor)
@@ -264,8 +252,7 @@ class ZmqHub(Hub):
     def _offer(self, process: _Process) -> None:
         info = self._reader.info()
         words = {"capacity": info.capacity, "spill": info.spill_bytes, "readers": self.wanted}
-        relays: List[Any] = self._peers
-        handles = [relay.handle for relay in relays]
+        handles = [relay.handle for relay in self._peers]
         self._send(process, b"W", pack_words(relays=handles, pid=os.getpid(), host=socket.gethostname(), **words))
 
     def _understand(self, peer: Any, letter: bytes, body: Any) -> None:
@@ -277,15 +264,14 @@ class ZmqHub(Hub):
             raise Malformed("a message out of turn")
 
     def _count(self, process: Any, letter: bytes, handle: str) -> None:
-        relays: List[Any] = self._peers
-        by_handle = {relay.handle: relay for relay in relays}
+        by_handle = {relay.handle: relay for relay in self._peers}
         if letter == b"S" and handle not in by_handle:
-            self._offer(process)  # that relay has left meanwhile
+            self._offer(process)  # the relay has left meanwhile
             return
         if letter == b"S":
             by_handle[handle].served.append(process.name)
             self._send(by_handle[handle], b"C")
-            del self._processes[process.identity]  # nothing more is expected from this process
+            del self._processes[process.identity]  # the process sends nothing more
         elif handle and handle not in by_handle:
             process.handle = handle
             self._peers.append(process)
@@ -295,7 +281,7 @@ class ZmqHub(Hub):
         with self.changed:
             self.complete = len(self.connected()) >= self.wanted
             self.changed.notify_all()
-        self._send(process, b"D")  # last: at this answer the owner may close the hub, and all that was sent must cross
+        self._send(process, b"D")  # last: after this answer the owner may close the hub, and all frames must cross
         self._serve_next()
 
     # ---- Departures ----
@@ -322,12 +308,12 @@ class ZmqHub(Hub):
 
 
 def _unpack_hello(body: bytes, token: str) -> Tuple[Person, str]:
-    """The newcomer, and why it can't be served, or "". Malformed: it knows no token."""
+    """The newcomer, and the reason to refuse, or "". Malformed: the token is wrong."""
     words = unpack_words(body, token=str, protocol=int, version=str, rank=int, pid=int, host=str)
     if not hmac.compare_digest(words["token"].encode("utf-8", "replace"), token.encode()):
         raise Malformed("the token is wrong")
     person = Person(words["rank"], words["pid"], printable(words["host"], 64))
-    if (words["protocol"], words["version"]) != (PROTOCOL, ringcast.__version__):
+    if (words["protocol"], words["version"]) != (transport.PROTOCOL, ringcast.__version__):
         theirs = printable(words["version"], 40)
         return person, f"ringcast is {theirs} there, but {ringcast.__version__} here: it must be the same version"
     return person, ""

@@ -24,10 +24,9 @@ from ringcast._group.framing import Malformed, pack_words, printable, unpack_wor
 from ringcast._group.relay import Lost, Relay
 
 PROTOCOL = 2
-# How long a process may take that is about to answer.
+# How long a process may take to answer.
 ANSWER_SECONDS = 60.0
-_HEARTBEAT_SECONDS = 5.0
-# A lost connection is not made anew: the hub has forgotten this process by then.
+# A lost connection stays lost: the hub has forgotten this process by then.
 _NEVER_MILLISECONDS = 24 * 3600 * 1000
 _LINK_EVENTS = (
     zmq.EVENT_DISCONNECTED
@@ -60,11 +59,11 @@ def me(rank: int) -> Person:
 
 
 class Address(NamedTuple):
-    """Where a hub listens, and the secrets by which both sides know each other."""
+    """Where a hub listens, and the secrets that both sides know."""
 
     endpoint: str
     token: str
-    #: the public key, in hexadecimal; empty: nothing is encrypted
+    #: the public key, in hexadecimal; empty: no encryption
     key: str
 
     def __str__(self) -> str:
@@ -79,7 +78,7 @@ def parse_address(text: str) -> Address:
 
 
 def local_ip() -> str:
-    """The address that a route outwards would use; loopback where there is none. No packet is sent."""
+    """The address of a route outwards, or loopback without such a route. No packet is sent."""
     # Addresses for documentation, which no machine has.
     for family, outside in (socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"):
         try:
@@ -91,24 +90,13 @@ def local_ip() -> str:
     return "127.0.0.1"
 
 
-def heartbeat_seconds() -> float:
-    text = os.environ.get("RINGCAST_HEARTBEAT") or str(_HEARTBEAT_SECONDS)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.01 <= seconds <= 86400:
-        raise ValueError(f"the environment's RINGCAST_HEARTBEAT is {text!r}: it must be seconds, such as 5")
-    return seconds
-
-
 def new_keys() -> Optional[Tuple[bytes, bytes]]:
     """Public and secret. None: without CURVE."""
     return zmq.curve_keypair() if config.curve_is_on() and zmq.has("curve") else None
 
 
 def prepare(sock: Any, ipv6: bool) -> None:
-    milliseconds = int(heartbeat_seconds() * 1000)
+    milliseconds = int(config.heartbeat_seconds() * 1000)
     sock.set_hwm(0)  # acknowledgements bound what is under way
     for option, value in (
         (zmq.LINGER, 0),
@@ -116,20 +104,20 @@ def prepare(sock: Any, ipv6: bool) -> None:
         (zmq.HEARTBEAT_IVL, max(1, milliseconds // 5)),
         (zmq.HEARTBEAT_TIMEOUT, milliseconds),
         (zmq.HEARTBEAT_TTL, min(milliseconds, 6553500)),  # ZeroMQ's maximum
-        (zmq.TCP_MAXRT, milliseconds),  # while data waits to be sent, no heartbeat is
+        (zmq.TCP_MAXRT, milliseconds),  # while data waits to be sent, there are no heartbeats
     ):
         sock.setsockopt(option, value)
 
 
 def events(monitor: Any) -> Iterator[Tuple[int, int]]:
-    """What has happened by now: the event, and the connection's descriptor."""
+    """The events so far: (event, the connection's descriptor)."""
     while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
         told = recv_monitor_message(monitor, zmq.NOBLOCK)
         yield int(told["event"]), int(told["value"])
 
 
 def wait_for(ways: List[Any], milliseconds: int) -> List[Any]:
-    """Until one of these sockets and descriptors is readable; those that are."""
+    """Wait until a socket or descriptor is readable; returns the readable ones."""
     return [way for way, _ in zmq.zmq_poll([(way, zmq.POLLIN) for way in ways], milliseconds)]
 
 
@@ -164,7 +152,7 @@ class Connection:
         return self._lost
 
     def send(self, letter: bytes, body: bytes = b"") -> None:
-        """The monitor reports a hub that is out of reach: after damage the socket may have no connection."""
+        """The monitor reports a hub out of reach: after damage the socket may have no connection."""
         with contextlib.suppress(zmq.Again):
             self.sock.send(letter + body)
 
@@ -175,7 +163,7 @@ class Connection:
         return ready
 
     def take(self) -> Optional[Tuple[bytes, Any, Any]]:
-        was_lost = self._lost  # before the look: what came before the loss is taken first
+        was_lost = self._lost  # before the look: messages from before the loss come first
         try:
             parts = self.sock.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -188,7 +176,7 @@ class Connection:
         return letter, parts[0].buffer[1:], parts[-1].buffer
 
     def ask(self, letter: bytes, body: bytes, deadline: float) -> Tuple[bytes, Dict[str, Any]]:
-        """Send it, and wait for the answer: its letter and words."""
+        """Send a message, and return the answer: letter and words."""
         self.send(letter, body)
         while True:
             left = deadline - time.monotonic()
@@ -230,7 +218,7 @@ def _unpack_answer(letter: bytes, body: Any) -> Tuple[bytes, Dict[str, Any]]:
 
 
 def _attach(handles: Any, rank: int) -> Optional[ringcast.Reader]:
-    """To the ring of this machine. None: there is none."""
+    """Attach to the ring of this machine. None: there is no ring."""
     for handle in handles:
         with contextlib.suppress(ringcast.Error, ValueError, TypeError):
             return config.make_reader(handle, rank)
@@ -238,11 +226,11 @@ def _attach(handles: Any, rank: int) -> Optional[ringcast.Reader]:
 
 
 def _make_ring(words: Dict[str, Any]) -> ringcast.Writer:
-    """As large as the writer's. A dead reader blocks no frame: the hub is told."""
+    """As large as the writer's. A dead reader blocks no frame: the relay reports the death to the hub."""
     readers = max(64, words["readers"])
     try:
         return config.make_writer(words["capacity"], readers, spill_bytes=words["spill"], on_death="evict")
-    except ringcast.Error:  # this machine has less memory: frames that don't fit are reported
+    except ringcast.Error:  # this machine has less memory: the relay reports a frame that does not fit
         return config.make_writer(words["capacity"], readers, on_death="evict")
 
 
@@ -256,15 +244,15 @@ def _relay(connection: Connection, writer: ringcast.Writer, rank: int, welcome: 
 
 
 class ReaderLink:
-    """The side of a reader on another machine: `reader` receives what the writer sends.
+    """The side of a reader on another machine: `reader` receives the writer's frames.
 
     address, ipv6: of the ZmqHub. rank: the reader's name in errors.
 
-    ValueError: no such address. ringcast.WriterGone: no writer is there. TimeoutError: no answer.
-    ConnectionRefusedError: the writer's side does not serve this process, and says why.
+    ValueError: an invalid address. ringcast.WriterGone: no writer is there. TimeoutError: no answer.
+    ConnectionRefusedError: the writer's side refuses this process, and says why.
 
     When the writer closes, `reader` drains and raises WriterGone; when the writer dies or is out of reach,
-    ringcast.SendError, which names it, and then WriterGone.
+    ringcast.SendError, which names the writer, and then WriterGone.
     """
 
     def __init__(self, address: str, ipv6: bool, rank: int) -> None:
@@ -300,8 +288,8 @@ class ReaderLink:
         raise ConnectionRefusedError(f"the writer's side, at {connection.address.endpoint}, refuses: {why}")
 
     def close(self, linger: Optional[float] = None) -> None:
-        """If this process relays for its machine, the others there raise SendError once they have drained. linger: as
-        of ZmqHub.close(), and without effect."""
+        """If this process is the relay, the machine's other readers drain and raise SendError. linger: as of
+        ZmqHub.close(), without effect."""
         self.reader.close()
         if self._relay is not None:
             self._relay.close()
