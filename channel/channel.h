@@ -123,9 +123,6 @@ int rc_fail_damaged(uint64_t position, const struct rc_segment *segment);
 int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segment);
 /* -ENOBUFS: rc_poller_arm gave `code`. Closes the poller and sets *poller to NULL. */
 int rc_fail_descriptor(struct rc_poller **poller, int code);
-/* Arms the descriptor after `poll` gave -EAGAIN. Polls once more after the announcement, as every sleeper does;
- * -EAGAIN: the descriptor is armed. */
-int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *context);
 
 /* Removes the last pin of a frame without a lease, and counts the frame as released. */
 void rc_reader_return(ringcast_reader *reader, const struct ringcast_frame *frame);

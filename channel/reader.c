@@ -159,7 +159,7 @@ void ringcast_reader_leave(ringcast_reader *reader) {
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
     rc_detach(&reader->attachment);
-    rc_retain_end(reader);
+    rc_retain_settle(reader, UINT64_MAX);
     leave_ring(reader);
   }
   rc_watch_close(&reader->writer);
@@ -210,7 +210,7 @@ static const void *word_of_next_frame(void *context) {
 static int fail_to_read(ringcast_reader *reader, int code) {
   switch (code) {
   case -ESTALE: return rc_fail_evicted();
-  case -ENOBUFS: return code; /* from rc_reader_arm, with its text */
+  case -ENOBUFS: return code; /* from arm, with its text */
   case -EBUSY:
     return rc_fail(code, "%u frame%s held, the limit (options.leases): release one first", reader->ring.leases,
                    reader->ring.leases == 1 ? " is" : "s are");
@@ -222,11 +222,13 @@ static int fail_to_read(ringcast_reader *reader, int code) {
  * delay. */
 #define LOST_WAKE_NS ((int64_t)1000 * 1000 * 1000)
 
-int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
+/* Polls once more after the announcement, as every sleeper does. -EAGAIN: the descriptor is armed. */
+static int arm(struct reader_wait *wait) {
+  ringcast_reader *reader = wait->reader;
   rc_poller_clear(reader->poller);
   RC_POINT(POLL);
   uint32_t value = rc_eventcount_prepare(reader->waiter.event);
-  int result = poll(context);
+  int result = poll_frame(wait);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
   result = rc_poller_arm(reader->poller, value, LOST_WAKE_NS);
@@ -264,7 +266,7 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
   struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-  if (result == -EAGAIN && reader->poller) result = rc_reader_arm(reader, poll_frame, &wait);
+  if (result == -EAGAIN && reader->poller) result = arm(&wait);
   return result == 0 ? 0 : fail_to_read(reader, result);
 }
 

@@ -340,5 +340,3 @@ void rc_retain_settle(ringcast_reader *reader, uint64_t wanted) {
     else unshare(reader, retained, wanted);
   }
 }
-
-void rc_retain_end(ringcast_reader *reader) { rc_retain_settle(reader, UINT64_MAX); }

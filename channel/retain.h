@@ -10,18 +10,16 @@
 /* For the spill memory of `fd`. NULL: not available, and the reader copies every frame. */
 struct rc_retainer *rc_retainer_open(int fd, uint64_t bytes);
 
-/* Drops the reader's reference, after rc_retain_end (but in a forked child). Retained frames stay. NULL is allowed. */
+/* Drops the reader's reference, once no frame has a pin (but in a forked child). Retained frames stay. NULL is allowed.
+ */
 void rc_retainer_put(struct rc_retainer *retainer);
 
 /* Counts a frame of spill memory that the reader got. */
 void rc_retainer_count(struct rc_retainer *retainer, uint64_t bytes);
 
 /* Releases frames that the caller has released, and unshares frames that are retained for too long or block the writer:
- * frames below the position `wanted`. */
+ * frames below the position `wanted`. UINT64_MAX: the reader leaves, and no frame keeps its pin. */
 void rc_retain_settle(ringcast_reader *reader, uint64_t wanted);
-
-/* Releases or unshares all retained frames. */
-void rc_retain_end(ringcast_reader *reader);
 
 /* The reader has found no frame and waits on: the writer may wait for retained frames. */
 static inline void rc_retain_check_wanted(ringcast_reader *reader) {

@@ -101,9 +101,7 @@ int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
   uint64_t lag = rc_load_relaxed(&reader->ring.view.control->tail) - reader->ring.cursor; /* relaxed: as above */
-  *out = lag <= reader->ring.view.capacity
-             ? lag
-             : 0; /* the writer stores the tail just after the commit that the reader saw */
+  *out = lag <= reader->ring.view.capacity ? lag : 0; /* the tail is stored just after the commit: below the cursor */
   return 0;
 }
 

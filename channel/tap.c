@@ -11,8 +11,6 @@
 #include "shm/environment.h"
 #include "shm/error.h"
 
-#define DOUBLED ((uint64_t)32 << 20) /* the buffer's size doubles up to this size */
-
 struct ringcast_tap {
   struct rc_ring_tap ring;
   struct rc_segment segment;
@@ -80,11 +78,9 @@ struct tap_wait {
   struct rc_ring_frame *out;
 };
 
-/* Doubles the buffer while it is small; a large frame gets its exact size. */
+/* Grows by a half at least, so that frames of growing sizes seldom need a new buffer. */
 static int make_room(ringcast_tap *tap, uint64_t bytes) {
-  uint64_t room = tap->room ? tap->room : 4096;
-  while (room < bytes && room < DOUBLED) room *= 2;
-  if (room < bytes) room = bytes;
+  const uint64_t more = tap->room + tap->room / 2, room = bytes < more ? more : bytes;
   free(tap->buffer); /* the copy in the buffer is no longer valid */
   tap->buffer = malloc(room);
   tap->room = tap->buffer ? room : 0;
