@@ -22,7 +22,7 @@ PARTS = {
     "core": ("ring shm channel", 8470),
     "gpu": ("gpu", 4460),
     "extension": ("python/extension", 10900),
-    "package": ("python/ringcast", 7560),
+    "package": ("python/ringcast", 7450),
     "measuring": ("tools bench python/ringcast/bench", 6450),
     "tests": ("tests", 40840),
     "tests of gpu": ("tests", 17960),
@@ -31,7 +31,7 @@ SLACK = 3  # a part may be so many per cent below its figure before the figure m
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 832,
+    "python/ringcast/_ringcast.pyi": 812,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 524,

@@ -26,7 +26,7 @@ ALLOWED = {
     "channel": (5.1, 0.7),
     "gpu": (5.0, 2.2),
     "python/extension": (11.3, 5.3),
-    "python/ringcast": (8.9, 3.2),
+    "python/ringcast": (5.3, 0.9),
     "tools": (5.8, 0.1),
     "bench": (3.2, 0.0),
     "examples": (5.1, 0.0),
