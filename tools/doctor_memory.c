@@ -79,8 +79,7 @@ static void tell_large_frames(struct doctor *doctor) {
                 : ring->spill_error == -ENOMEM ? "ulimit -v unlimited; or set RINGCAST_SPILL_BYTES to less"
                                                : "set RINGCAST_SPILL_BYTES, or make a larger ring (capacity)");
   }
-  doctor_facts(doctor, FACTS({"ring_frame", (int64_t)ring->ring_frame}, {"spill_bytes", (int64_t)ring->spill_bytes},
-                             {"spill_error", ring->spill_error}));
+  doctor_facts(doctor, FACTS({"spill_bytes", (int64_t)ring->spill_bytes}));
 }
 
 /* Sends a large frame to a reader of its own, which keeps it. What ringcast_reader_retain gave, or another error. */
@@ -149,9 +148,8 @@ void doctor_probe_ring(struct doctor *doctor) {
       "us before they sleep",
       (long long)((int64_t)ring->capacity / MIB), ringcast_memory_name(ring->memory),
       (long long)(ring->page_size >> 10), (double)ring->spin_ns / 1000);
-  doctor_facts(doctor, FACTS({"capacity", (int64_t)ring->capacity}, {"max_frame", (int64_t)ring->max_frame},
-                             {"memory", ring->memory}, {"page_size", (int64_t)ring->page_size},
-                             {"spin_ns", ring->spin_ns}, {"files", held}));
+  doctor_facts(doctor,
+               FACTS({"capacity", (int64_t)ring->capacity}, {"page_size", (int64_t)ring->page_size}, {"files", held}));
   tell_large_frames(doctor);
   probe_attach(doctor, ringcast_writer_handle(writer));
   ringcast_writer_close(writer);
@@ -188,10 +186,8 @@ static void tell_pool(struct doctor *doctor, int64_t pool, int64_t spare, bool o
 static void probe_pool(struct doctor *doctor) {
   int64_t pool = doctor_read_number(HUGE_DIR "nr_hugepages"), spare = doctor_read_number(HUGE_DIR "free_hugepages");
   int64_t reserved = doctor_read_number(HUGE_DIR "resv_hugepages");
-  int64_t overcommit = doctor_read_number(HUGE_DIR "nr_overcommit_hugepages");
   if (spare >= 0 && reserved > 0) spare -= reserved;
   tell_pool(doctor, pool, spare, doctor_is_disabled("hugetlb"));
-  doctor_facts(doctor, FACTS({"pool", pool}, {"free", spare}, {"overcommit", overcommit}));
 }
 
 /* "always [never] advise" -> "never". */
@@ -244,7 +240,6 @@ static void probe_files(struct doctor *doctor) {
              "json)",
              (long long)limit, (long long)used);
   if (few) doctor_mend(doctor, "ulimit -n 1024");
-  doctor_facts(doctor, FACTS({"limit", limit}, {"open", used}));
 }
 
 static void probe_group_memory(struct doctor *doctor) {
@@ -267,7 +262,6 @@ static void probe_group_memory(struct doctor *doctor) {
                (long long)(limit / MIB), (long long)(used / MIB));
     if (tight) doctor_mend(doctor, "give the container more memory (docker run --memory), or make smaller rings");
   }
-  doctor_facts(doctor, FACTS({"limit", limit}, {"used", used}));
 }
 
 /* ---- NUMA ------------------------------------------------------------------------------------------------------- */
@@ -287,7 +281,6 @@ static void probe_numa(struct doctor *doctor) {
   } else {
     doctor_add(doctor, "NUMA", DOCTOR_OK, "one node, so a ring has no choice of nodes; %s%s", libnuma, off);
   }
-  doctor_facts(doctor, FACTS({"nodes", nodes}, {"libnuma", RINGCAST_HAVE_NUMA}));
 }
 
 void doctor_probe_memory(struct doctor *doctor) {

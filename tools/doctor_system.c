@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel and the CPU: cores, waiting, io_uring, sandboxes, /proc. */
+/* The kernel and the CPU: cores, waiting, io_uring, sandboxes; the environment. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -70,8 +70,7 @@ static void probe_cores(struct doctor *doctor) {
         doctor,
         "with one CPU every wait must sleep, which takes some 10 us a frame; allow two or more (taskset, docker "
         "run --cpus and --cpuset-cpus)");
-  doctor_facts(doctor, FACTS({"online", online}, {"allowed", usable},
-                             {"quota_percent", isfinite(quota) ? (int64_t)(100 * quota) : -1}));
+  doctor_facts(doctor, FACTS({"online", online}, {"allowed", usable}));
 }
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
@@ -91,7 +90,7 @@ static void probe_wait(struct doctor *doctor) {
              used  ? "use such instructions after the first microsecond"
              : off ? "use pause instructions, as RINGCAST_DISABLE asks"
                    : "use pause instructions");
-  doctor_facts(doctor, FACTS({"waitpkg", waitpkg}, {"monitorx", monitorx}, {"wfet", wfet}, {"used", used}));
+  doctor_facts(doctor, FACTS({"used", used}));
 }
 
 /* 0, or why there is no descriptor of a process. */
@@ -110,7 +109,7 @@ static void probe_pidfd(struct doctor *doctor) {
              used ? "the kernel reports when a peer's process ends"
                   : "a waiter looks in /proc, several times a second, for the peer's process");
   if (error) doctor_mend(doctor, "Linux 5.3 or newer, and a seccomp profile that lets pidfd_open through");
-  doctor_facts(doctor, FACTS({"available", error == 0}, {"used", used}));
+  doctor_facts(doctor, FACTS({"used", used}));
 }
 
 /* io_uring's numbers, for headers that are older than the kernel. */
@@ -155,8 +154,7 @@ static void probe_io_uring(struct doctor *doctor) {
   if (!futex)
     doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that "
                         "lets io_uring_setup through");
-  doctor_facts(doctor, FACTS({"available", fd >= 0}, {"futex_wait", futex}, {"disabled", disabled},
-                             {"liburing", RINGCAST_HAVE_LIBURING}, {"used", used}));
+  doctor_facts(doctor, FACTS({"futex_wait", futex}, {"liburing", RINGCAST_HAVE_LIBURING}, {"used", used}));
 }
 
 /* ---- The environment -------------------------------------------------------------------------------------------- */
@@ -198,40 +196,7 @@ void doctor_probe_environment(struct doctor *doctor) {
                 "these variables change what is said above, or what the Python package does; unset those that are not "
                 "intended");
   else if (unknown) doctor_mend(doctor, "check the spelling of the name: an unknown variable changes nothing");
-  doctor_facts(doctor, FACTS({"variables", count}, {"unknown", unknown}));
-}
-
-/* ---- /proc ------------------------------------------------------------------------------------------------------ */
-
-/* hidepid's value: 0 to 2, or 4 for "ptraceable"; the options of a mount stand behind commas. */
-static int64_t hidepid_of(const char *options) {
-  static const char *const names[] = {"off", "noaccess", "invisible", "?", "ptraceable"};
-  const char *at = strstr(options, "hidepid=");
-  if (!at) return 0;
-  at += strlen("hidepid=");
-  for (int64_t i = 0; i < 5; i++)
-    if (strncmp(at, names[i], strlen(names[i])) == 0) return i;
-  return strtoll(at, NULL, 10);
-}
-
-static void probe_proc(struct doctor *doctor) {
-  char line[1024], device[256], point[256], type[64], options[512];
-  int64_t hidepid = -1;
-  FILE *file = fopen("/proc/self/mounts", "re");
-  while (file && fgets(line, sizeof line, file))
-    if (sscanf(line, "%255s %255s %63s %511s", device, point, type, options) == 4 && strcmp(point, "/proc") == 0 &&
-        strcmp(type, "proc") == 0)
-      hidepid = hidepid_of(options);
-  if (file) fclose(file);
-  if (hidepid < 0) {
-    doctor_add(doctor, "/proc", DOCTOR_PROBLEM, "not mounted");
-    doctor_mend(doctor, "mount -t proc proc /proc: readers attach by the writer's entry there");
-  } else {
-    doctor_add(doctor, "/proc", DOCTOR_OK, "mounted, hidepid=%lld: %s", (long long)hidepid,
-               hidepid == 0 ? "all processes are visible"
-                            : "a user sees the own processes, and ringcast needs no others");
-  }
-  doctor_facts(doctor, FACTS({"hidepid", hidepid}));
+  doctor_facts(doctor, FACTS({"unknown", unknown}));
 }
 
 void doctor_probe_system(struct doctor *doctor) {
@@ -239,5 +204,4 @@ void doctor_probe_system(struct doctor *doctor) {
   probe_wait(doctor);
   probe_pidfd(doctor);
   probe_io_uring(doctor);
-  probe_proc(doctor);
 }

@@ -23,7 +23,7 @@ PARTS = {
     "gpu": ("gpu", 4460),
     "extension": ("python/extension", 10900),
     "package": ("python/ringcast", 7450),
-    "measuring": ("tools bench python/ringcast/bench", 6450),
+    "measuring": ("tools bench python/ringcast/bench", 6390),
     "tests": ("tests", 40840),
     "tests of gpu": ("tests", 17960),
 }

@@ -12,7 +12,7 @@ from case import CPUS, TOOL, Case, run
 LEVELS = {"ok", "note", "problem"}
 NAMES = set(
     "ring,large frames,attach,kernel,huge pages,shmem huge,container memory,open files,NUMA,cores,CPU wait,pidfd,"
-    "io_uring,/proc,environment".split(",")
+    "io_uring,environment".split(",")
 )
 
 
