@@ -22,7 +22,6 @@ static const bool is_allowed[FAKE_FUNCTIONS] = {
     [FAKE_ctx_pop] = true,
     [FAKE_ctx_get_current] = true,
     [FAKE_ctx_get_device] = true,
-    [FAKE_pointer_get_attribute] = true,
     [FAKE_mem_get_address_range] = true,
     [FAKE_host_get_device_pointer] = true,
     [FAKE_mem_alloc_async] = true,

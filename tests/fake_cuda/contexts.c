@@ -267,11 +267,6 @@ rc_cu_result cuModuleLoadData(rc_cu_module *out, const void *image) {
   return fake_end(image ? RC_CU_SUCCESS : RC_CU_INVALID_VALUE);
 }
 
-rc_cu_result cuModuleUnload(rc_cu_module module) {
-  rc_cu_result result = fake_begin(FAKE_module_unload, FAKE_GIVES_BACK, NULL);
-  return result != RC_CU_SUCCESS ? result : fake_end((void *)module == &the_module ? 0 : RC_CU_INVALID_HANDLE);
-}
-
 rc_cu_result cuModuleGetFunction(rc_cu_function *out, rc_cu_module module, const char *name) {
   rc_cu_result result = fake_begin(FAKE_module_get_function, FAKE_CURRENT, NULL);
   if (result != RC_CU_SUCCESS) return result;

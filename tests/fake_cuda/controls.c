@@ -23,7 +23,7 @@ static struct fault {
   bool each;
   long left; /* calls until the one that fails */
   rc_cu_result result;
-  enum { ANY_THREAD, THIS_THREAD, OTHER_THREADS } whose;
+  bool is_own; /* of the thread that has set it alone */
   pthread_t setter;
 } faults[MOST_FAULTS];
 static size_t fault_count;
@@ -78,8 +78,7 @@ void fake_read_faults(void) {
 }
 
 static bool is_meant(const struct fault *fault, enum fake_function function) {
-  bool is_own = pthread_equal(fault->setter, pthread_self());
-  if (fault->whose == THIS_THREAD ? !is_own : fault->whose == OTHER_THREADS && is_own) return false;
+  if (fault->is_own && !pthread_equal(fault->setter, pthread_self())) return false;
   return fault->function == ALL ? function != FAKE_exchange_capture_mode : fault->function == (int)function;
 }
 
@@ -260,12 +259,7 @@ void fake_cuda_fault(const char *name, long nth, rc_cu_result result) {
   if (!name) {
     fault_count = 0;
   } else {
-    add_fault((struct fault){.function = find(name, strlen(name)),
-                             .left = labs(nth),
-                             .result = result,
-                             .whose = nth == 0  ? ANY_THREAD
-                                      : nth > 0 ? THIS_THREAD
-                                                : OTHER_THREADS});
+    add_fault((struct fault){.function = find(name, strlen(name)), .left = nth, .result = result, .is_own = nth > 0});
   }
   pthread_mutex_unlock(&fake.lock);
 }

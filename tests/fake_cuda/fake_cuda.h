@@ -61,8 +61,8 @@
    * the start: "contexts made", "lost", what was left in contexts that have ended, "spoilt", captures, and "strays",  \
    * calls about a stream that was destroyed. -1: no such name. */                                                    \
   X(long, live, (const char *what))                                                                                   \
-  /* The nth call from now on of the calling thread gives `result` and does nothing; -nth: the nth call of other      \
-   * threads; 0: every call of all threads. NULL: no call fails any more. */                                          \
+  /* The nth call from now on of the calling thread gives `result` and does nothing; 0: every call of all threads.    \
+   * NULL: no call fails any more. */                                                                                  \
   X(void, fault, (const char *name, long nth, rc_cu_result result))                                                   \
   /* The call that comes `nth` from now waits, without a lock, until NULL is given. */                               \
   X(void, hold, (const char *name, long nth))                                                                         \

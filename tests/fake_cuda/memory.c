@@ -285,28 +285,3 @@ rc_cu_result cuMemHostGetDevicePointer_v2(rc_cu_ptr *out, void *host, unsigned f
   *out = (rc_cu_ptr)(uintptr_t)host | FAKE_TAG_REGISTERED;
   return fake_end(RC_CU_SUCCESS);
 }
-
-/* ---- Attributes ------------------------------------------------------------------------------------------------- */
-
-static rc_cu_result tell(const struct fake_memory *memory, int attribute, void *out) {
-  bool exportable = memory->kind == FAKE_ALLOCATED && memory->exportable;
-  switch (attribute) {
-  case RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-    *(unsigned *)out = memory->kind == FAKE_REGISTERED ? RC_CU_MEMORYTYPE_HOST : RC_CU_MEMORYTYPE_DEVICE;
-    return RC_CU_SUCCESS;
-  case RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = memory->context->device; return RC_CU_SUCCESS;
-  /* As CUDA does not say of how many bytes it is, of as many as may be. */
-  case RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)out = exportable; return RC_CU_SUCCESS;
-  default: return RC_CU_INVALID_VALUE;
-  }
-}
-
-rc_cu_result cuPointerGetAttribute(void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer) {
-  struct fake_memory *memory = NULL;
-  bool outside;
-  rc_cu_result result = fake_begin(FAKE_pointer_get_attribute, FAKE_CURRENT, NULL);
-  if (result != RC_CU_SUCCESS) return result;
-  if (!(pointer & FAKE_TAG_MASK)) memory = fake_host_memory((void *)(uintptr_t)pointer, 1, &outside);
-  else if (!fake_resolve(pointer, 1, &memory)) memory = NULL;
-  return fake_end(memory ? tell(memory, attribute, out) : RC_CU_INVALID_VALUE);
-}

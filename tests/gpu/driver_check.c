@@ -63,34 +63,27 @@ SAME(RC_CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_GEQ);
 SAME(RC_CU_STREAM_WRITE_VALUE_DEFAULT, CU_STREAM_WRITE_VALUE_DEFAULT);
 SAME(RC_CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(RC_CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
-SAME(RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-SAME(RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
-SAME(RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
-SAME(RC_CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_HOST);
-SAME(RC_CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_DEVICE);
 SAME(RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
 SAME(RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 
 SAME_SIZE(rc_cu_device_attribute, CUdevice_attribute);
-SAME_SIZE(rc_cu_pointer_attribute, CUpointer_attribute);
 SAME_SIZE(rc_cu_capture_status, CUstreamCaptureStatus);
 SAME_SIZE(rc_cu_capture_mode, CUstreamCaptureMode);
 
 /* From here on the arguments are of CUDA's own types. */
-#define rc_cu_result            CUresult
-#define rc_cu_device            CUdevice
-#define rc_cu_device_attribute  CUdevice_attribute
-#define rc_cu_pointer_attribute CUpointer_attribute
-#define rc_cu_capture_status    CUstreamCaptureStatus
-#define rc_cu_capture_mode      CUstreamCaptureMode
-#define rc_cu_ptr               CUdeviceptr
-#define rc_cu_context           CUcontext
-#define rc_cu_stream            CUstream
-#define rc_cu_event             CUevent
-#define rc_cu_module            CUmodule
-#define rc_cu_function          CUfunction
-#define rc_cu_uuid              CUuuid
-#define rc_cu_ipc_handle        CUipcMemHandle
+#define rc_cu_result           CUresult
+#define rc_cu_device           CUdevice
+#define rc_cu_device_attribute CUdevice_attribute
+#define rc_cu_capture_status   CUstreamCaptureStatus
+#define rc_cu_capture_mode     CUstreamCaptureMode
+#define rc_cu_ptr              CUdeviceptr
+#define rc_cu_context          CUcontext
+#define rc_cu_stream           CUstream
+#define rc_cu_event            CUevent
+#define rc_cu_module           CUmodule
+#define rc_cu_function         CUfunction
+#define rc_cu_uuid             CUuuid
+#define rc_cu_ipc_handle       CUipcMemHandle
 
 /* The symbols are declared by that very name, as the header's plain names are macros for them. */
 #define SAME_FUNCTION(field, name, symbol, arguments)                                      \

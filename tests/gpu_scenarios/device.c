@@ -204,9 +204,6 @@ static long do_spin(struct words *words) {
 static long do_fail(struct words *words) {
   return fake_cuda()->fault(words->at[1], (long)NUMBER(2), (rc_cu_result)NUMBER(3)), 0;
 }
-static long do_fail_elsewhere(struct words *words) {
-  return fake_cuda()->fault(words->at[1], -(long)NUMBER(2), (rc_cu_result)NUMBER(3)), 0;
-}
 static long do_no_fail(struct words *words) {
   if (!is_real) fake_cuda()->fault(NULL, 0, 0);
   return (void)words, 0;
@@ -349,10 +346,9 @@ const struct verb device_verbs[] = {
     {"spin", do_spin},         /* NAME: a kernel that runs until `go` */
     {"fault", do_fault},       /* NAME: a kernel after which the context has failed */
     {"leave-child", do_leave_child},
-    {"child-lives", do_child_lives},       /* leave-child: that which it has left; any other word: nothing */
-    {"holds", do_holds},                   /* AT BYTES [to=N]: what was copied there is the source from AT on */
-    {"fail", do_fail},                     /* CALL NTH RESULT: as fault() of fake_cuda.h */
-    {"fail-elsewhere", do_fail_elsewhere}, /* the same of a call of another thread */
+    {"child-lives", do_child_lives}, /* leave-child: that which it has left; any other word: nothing */
+    {"holds", do_holds},             /* AT BYTES [to=N]: what was copied there is the source from AT on */
+    {"fail", do_fail},               /* CALL NTH RESULT: as fault() of fake_cuda.h */
     {"no-fail", do_no_fail},
     {"failed", do_failed},           /* CALL: it was the last that was made to fail */
     {"break", do_break},             /* the context */

@@ -11,8 +11,19 @@
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
 
-enum { FRAMES = 6, TRANSIENT = 999, FOR_GOOD = 700 };
+enum {
+  FRAMES = 4 /* by the ring, and three by the pool, two of them read where they lie */,
+  TRANSIENT = 999,
+  FOR_GOOD = 700
+};
 enum { WRITER, READER };
+/* Whatever fails is seen in any build; memory that is used wrongly after it, by ASan: there each fifth call has to do.
+ */
+#ifdef __SANITIZE_ADDRESS__
+enum { STEP = 5 };
+#else
+enum { STEP = 1 };
+#endif
 
 static struct board {
   char handle[128];
@@ -203,7 +214,7 @@ START_TEST(each_call_fails_once) {
   ck_assert_ptr_ne(board, MAP_FAILED);
   run.victim = _i / 2;
   run.result = _i % 2 ? FOR_GOOD : TRANSIENT;
-  while (try_call(call)) call++;
+  while (try_call(call)) call += STEP;
   ck_assert_int_gt(call, 60);
   munmap(board, sizeof *board);
 }

@@ -12,7 +12,7 @@
 
 #include "gpu/driver.h"
 
-typedef int rc_cu_device_attribute, rc_cu_pointer_attribute; /* enums in CUDA */
+typedef int rc_cu_device_attribute; /* an enum in CUDA */
 typedef struct rc_cu_module *rc_cu_module;
 typedef struct rc_cu_function *rc_cu_function;
 
@@ -30,11 +30,6 @@ enum {
   RC_CU_HOST_MEMORY_ALREADY_REGISTERED = 712,
   RC_CU_HOST_MEMORY_NOT_REGISTERED = 713,
   RC_CU_MEMHOSTREGISTER_READ_ONLY = 0x08,
-  RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
-  RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
-  RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
-  RC_CU_MEMORYTYPE_HOST = 1,
-  RC_CU_MEMORYTYPE_DEVICE = 2,
   RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED = 113,
 };
 
@@ -43,10 +38,7 @@ enum {
 #define CUDA_MORE_FUNCTIONS(X)                                                                                        \
   X(device_get_attribute, cuDeviceGetAttribute, cuDeviceGetAttribute,                                                 \
     (int *out, rc_cu_device_attribute attribute, rc_cu_device device))                                                \
-  X(pointer_get_attribute, cuPointerGetAttribute, cuPointerGetAttribute,                                              \
-    (void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer))                                                \
   X(module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module *out, const void *image))                     \
-  X(module_unload, cuModuleUnload, cuModuleUnload, (rc_cu_module module))                                             \
   X(module_get_function, cuModuleGetFunction, cuModuleGetFunction,                                                    \
     (rc_cu_function *out, rc_cu_module module, const char *name))                                                     \
   X(launch_kernel, cuLaunchKernel, cuLaunchKernel,                                                                    \

@@ -6,50 +6,78 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/support/fake_stage.h"
+#include "tests/support/cuda_more.h"
+#include "tests/support/gpu.h"
+#include "tests/support/suite.h"
+
+enum { BYTES = 1 << 16, PAGE = 4096 };
+
+static const struct rc_cuda *cuda;
+static const struct fake_controls *controls;
+static rc_cu_context context;
+static rc_cu_stream stream, other;
+
+#define must(call)           ck_assert_int_eq((call), RC_CU_SUCCESS)
+#define must_be(call, error) ck_assert_int_eq((call), (error))
+
+static void begin(void) {
+  struct rc_cuda_entry entry;
+  cuda = rc_cuda();
+  ck_assert_ptr_nonnull(cuda);
+  controls = fake_cuda();
+  must(cuda->primary_retain(&context, 0));
+  must(rc_cuda_enter(context, &entry));
+  must(cuda->stream_create(&stream, RC_CU_STREAM_NON_BLOCKING));
+  must(cuda->stream_create(&other, RC_CU_STREAM_NON_BLOCKING));
+}
+
+static void end(void) {
+  cuda->stream_destroy(stream);
+  cuda->stream_destroy(other);
+  must(cuda->primary_release(0));
+  fake_must_be_empty();
+}
+
+static rc_cu_ptr allocate(size_t bytes) {
+  rc_cu_ptr memory;
+  must(cuda->mem_alloc(&memory, bytes));
+  return memory;
+}
+
+/* Pages that others may share, registered. */
+static void *map_host(size_t bytes, bool registered) {
+  void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(host, MAP_FAILED);
+  if (registered)
+    must(cuda->host_register(host, bytes, RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP));
+  return host;
+}
+
+static void unmap_host(void *host, size_t bytes) {
+  must(cuda->host_unregister(host));
+  munmap(host, bytes);
+}
+
+static rc_cu_ptr address_of(void *host) {
+  rc_cu_ptr address;
+  must(cuda->host_get_device_pointer(&address, host, 0));
+  return address;
+}
+
+static uint64_t load(void *word) { return atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire); }
+static void store(void *word, uint64_t value) {
+  atomic_store_explicit((_Atomic uint64_t *)word, value, memory_order_release);
+}
+
+static void must_hold(rc_cu_ptr memory, uint8_t byte, size_t bytes) {
+  ck_assert_uint_eq(others_than(byte, controls->host(memory), bytes), 0);
+}
 
 /* ---- Order ------------------------------------------------------------------------------------------------------ */
-
-START_TEST(a_stream_does_one_thing_after_the_other) {
-  uint8_t *host = map_host(PAGE, true);
-  rc_cu_ptr words = address_of(host), memory = allocate(BYTES);
-  uint8_t bytes[64];
-  must(cuda->wait_value64(stream, words, 1, RC_CU_STREAM_WAIT_VALUE_GEQ));
-  memset(bytes, 7, sizeof bytes);
-  must(cuda->copy_htod(memory, bytes, sizeof bytes, stream));
-  memset(bytes, 8, sizeof bytes); /* it was read when the call was made */
-  must(cuda->copy_dtod(memory + 64, memory, 64, stream));
-  must(cuda->write_value64(stream, words + 64, 5, RC_CU_STREAM_WRITE_VALUE_DEFAULT));
-  must_be(cuda->stream_query(stream), RC_CU_NOT_READY);
-  must_be(cuda->stream_query(other), RC_CU_SUCCESS);
-  must_hold(memory, 0, 128);
-  ck_assert_uint_eq(load(host + 64), 0);
-  store(host, 1);
-  must(cuda->stream_synchronize(stream));
-  must_hold(memory, 7, 128);
-  ck_assert_uint_eq(load(host + 64), 5);
-  must_be(cuda->stream_query(stream), RC_CU_SUCCESS);
-  must(cuda->mem_free(memory));
-  unmap_host(host, PAGE);
-}
-END_TEST
-
-START_TEST(streams_wait_for_each_other_by_words_alone) {
-  uint8_t *host = map_host(PAGE, true);
-  rc_cu_ptr words = address_of(host);
-  for (uint64_t i = 1; i <= 50; i++) {
-    must(cuda->wait_value64(other, words, i, RC_CU_STREAM_WAIT_VALUE_GEQ));
-    must(cuda->write_value64(other, words + 64, i, RC_CU_STREAM_WRITE_VALUE_DEFAULT));
-    must(cuda->write_value64(stream, words, i, RC_CU_STREAM_WRITE_VALUE_DEFAULT));
-    must(cuda->wait_value64(stream, words + 64, i, RC_CU_STREAM_WAIT_VALUE_GEQ));
-  }
-  must(cuda->stream_synchronize(stream));
-  ck_assert_uint_eq(load(host + 64), 50);
-  unmap_host(host, PAGE);
-}
-END_TEST
 
 START_TEST(the_legacy_stream_and_blocking_ones_wait_for_each_other) {
   uint8_t *host = map_host(PAGE, true);
@@ -68,56 +96,6 @@ START_TEST(the_legacy_stream_and_blocking_ones_wait_for_each_other) {
   ck_assert(load(host + 64) == 1 && load(host + 192) == 1);
   must(cuda->stream_destroy(blocking));
   unmap_host(host, PAGE);
-}
-END_TEST
-
-START_TEST(a_kernel_spins_until_its_word_or_its_turns) {
-  uint8_t *host = map_host(PAGE, true);
-  rc_cu_ptr words = address_of(host), none = 0;
-  uint64_t turns = UINT64_MAX, few = 3;
-  rc_cu_module module;
-  rc_cu_function kernel;
-  must(cuda_more()->module_load_data(&module, "any"));
-  must_be(cuda_more()->module_get_function(&kernel, module, "run"), RC_CU_NOT_FOUND);
-  must(cuda_more()->module_get_function(&kernel, module, "spin"));
-  must(cuda_more()->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&words, &turns}, NULL));
-  must(cuda_more()->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, other, (void *[]){&none, &few}, NULL));
-  must(cuda->stream_synchronize(other));
-  must_be(cuda->stream_query(stream), RC_CU_NOT_READY);
-  store(host, 1);
-  must(cuda->stream_synchronize(stream));
-  must(cuda_more()->module_unload(module));
-  unmap_host(host, PAGE);
-}
-END_TEST
-
-START_TEST(a_stream_that_is_destroyed_does_what_it_was_told) {
-  uint8_t *host = map_host(PAGE, true);
-  rc_cu_ptr words = address_of(host);
-  rc_cu_stream brief;
-  must(cuda->stream_create(&brief, RC_CU_STREAM_NON_BLOCKING));
-  must(cuda->wait_value64(brief, words, 1, 0));
-  must(cuda->write_value64(brief, words + 64, 1, 0));
-  must(cuda->stream_destroy(brief));
-  must_be(cuda->stream_query(brief), RC_CU_INVALID_HANDLE);
-  store(host, 1);
-  must(rc_cuda()->ctx_synchronize());
-  ck_assert_uint_eq(load(host + 64), 1);
-  unmap_host(host, PAGE);
-}
-END_TEST
-
-START_TEST(nothing_is_enqueued_while_a_stream_captures) {
-  int captures;
-  rc_cu_ptr memory = allocate(BYTES);
-  controls->capture(stream, true);
-  must(cuda->stream_is_capturing(stream, &captures));
-  ck_assert_int_ne(captures, RC_CU_STREAM_CAPTURE_STATUS_NONE);
-  must_be(cuda->copy_dtod(memory, memory + 64, 64, stream), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
-  must_be(controls->capture(stream, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
-  must(cuda->stream_is_capturing(stream, &captures));
-  ck_assert_int_eq(captures, RC_CU_STREAM_CAPTURE_STATUS_NONE);
-  must(cuda->mem_free(memory));
 }
 END_TEST
 
@@ -290,35 +268,90 @@ START_TEST(freeing_waits_for_the_device_and_overwrites) {
 }
 END_TEST
 
-START_TEST(memory_tells_what_it_is) {
-  unsigned type = 0;
-  int ordinal = -1, exportable = 0; /* it is one byte that is set */
-  size_t bytes = 0;
-  uint8_t *host = map_host(PAGE, true);
-  rc_cu_ptr memory = allocate(BYTES), base = 0, pooled;
-  must(cuda_more()->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory + 5));
-  ck_assert_uint_eq(type, RC_CU_MEMORYTYPE_DEVICE);
-  must(cuda_more()->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (rc_cu_ptr)(uintptr_t)host));
-  ck_assert_uint_eq(type, RC_CU_MEMORYTYPE_HOST);
-  must_be(cuda_more()->pointer_get_attribute(&type, RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (rc_cu_ptr)(uintptr_t)&type),
-          1);
-  must(cuda_more()->pointer_get_attribute(&ordinal, RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
-  must(cuda_more()->pointer_get_attribute(&exportable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory));
-  ck_assert(ordinal == 0 && exportable == 1);
-  must(cuda->mem_get_address_range(&base, &bytes, memory + 100));
-  ck_assert(base == memory && bytes == BYTES);
-  must_be(cuda->mem_get_address_range(&base, &bytes, memory + BYTES), RC_CU_NOT_FOUND);
-  must(cuda->mem_free(memory));
+/* ---- Faults ----------------------------------------------------------------------------------------------------- */
 
-  rc_cu_ipc_handle handle;
-  must(cuda->mem_alloc_async(&pooled, BYTES, stream));
-  must(cuda_more()->pointer_get_attribute(&exportable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pooled));
-  ck_assert_int_eq(exportable, 0);
-  must_be(cuda->ipc_get_handle(&handle, pooled), RC_CU_INVALID_VALUE);
-  must(cuda->mem_free_async(pooled, stream));
+START_TEST(calls_fail_as_asked_for_and_do_nothing) {
+  rc_cu_ptr memory = 0;
+  controls->fault("cuMemAlloc", 2, RC_CU_OUT_OF_MEMORY);
+  must(cuda->mem_free(allocate(BYTES)));
+  must_be(cuda->mem_alloc(&memory, BYTES), RC_CU_OUT_OF_MEMORY);
+  ck_assert(memory == 0 && controls->live("allocations") == 0);
+  must(cuda->mem_free(allocate(BYTES)));
+  controls->fault("cuStreamQuery", 0, RC_CU_NOT_SUPPORTED);
+  for (int i = 0; i < 3; i++) must_be(cuda->stream_query(stream), RC_CU_NOT_SUPPORTED);
+  controls->fault(NULL, 0, 0);
+  must(cuda->stream_query(stream));
+  controls->fault("*", 2, 999);
+  must(cuda->stream_query(stream));
+  must_be(cuda->stream_query(stream), 999);
+  ck_assert_int_eq(controls->calls("cuMemAlloc"), 3);
+  ck_assert_int_eq(controls->calls("cuNothing"), -1);
+}
+END_TEST
+
+START_TEST(memory_that_is_mapped_read_only_is_refused_as_by_a_card) {
+  uint8_t *host = map_host(PAGE, false);
+  int supported = 1;
+  ck_assert_int_eq(mprotect(host, PAGE, PROT_READ), 0);
+  must(cuda_more()->device_get_attribute(&supported, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0));
+  ck_assert_int_eq(supported, 0);
+  must_be(cuda->host_register(host, PAGE, RC_CU_MEMHOSTREGISTER_PORTABLE), RC_CU_INVALID_VALUE);
+  must_be(cuda->host_register(host, PAGE, RC_CU_MEMHOSTREGISTER_READ_ONLY), RC_CU_NOT_SUPPORTED);
+  munmap(host, PAGE);
+}
+END_TEST
+
+START_TEST(the_environment_says_which_calls_fail) {
+  struct rc_cuda_entry entry;
+  rc_cu_ptr memory;
+  setenv("FAKE_CUDA_FAIL", "cuMemAlloc:2:2,cuStreamCreate:1:801", 1);
+  cuda = rc_cuda();
+  must(cuda->primary_retain(&context, 0));
+  must_be(cuda->mem_alloc(&memory, BYTES), RC_CU_INVALID_CONTEXT); /* the first call: no context is current */
+  must(rc_cuda_enter(context, &entry));
+  must_be(cuda->mem_alloc(&memory, BYTES), RC_CU_OUT_OF_MEMORY);
+  must(cuda->mem_free(allocate(BYTES)));
+  must_be(cuda->stream_create(&stream, 0), RC_CU_NOT_SUPPORTED);
+  must(cuda->primary_release(0));
+  fake_must_be_empty();
+}
+END_TEST
+
+START_TEST(a_context_that_is_broken_drops_what_is_queued) {
+  uint8_t *host = map_host(PAGE, true);
+  rc_cu_ptr words = address_of(host);
+  must(cuda->wait_value64(stream, words, 1, 0));
+  must(cuda->write_value64(stream, words + 64, 1, 0));
+  controls->break_context(NULL);
+  must_be(cuda->stream_synchronize(stream), RC_CU_ILLEGAL_ADDRESS);
+  while (controls->live("queued") > 0) usleep(100);
+  ck_assert_uint_eq(load(host + 64), 0);
+  must_be(cuda->host_unregister(host), RC_CU_ILLEGAL_ADDRESS);
+  munmap(host, PAGE);
+}
+END_TEST
+
+START_TEST(what_is_left_in_a_context_that_ends_is_counted) {
+  allocate(BYTES);
+  map_host(PAGE, true);
+  must(cuda->wait_value64(stream, allocate(BYTES), 1, 0)); /* for ever: it is dropped */
+  must(cuda->stream_destroy(other));
+  must(cuda->primary_release(0));
+  ck_assert_int_eq(controls->live("lost"), 4);
+  ck_assert_int_eq(controls->live("contexts"), 0);
+  must_be(cuda->stream_query(stream), RC_CU_INVALID_CONTEXT);
+}
+END_TEST
+
+START_TEST(jitter_delays_and_changes_nothing_else) {
+  setenv("FAKE_CUDA_JITTER", "7", 1);
+  begin();
+  rc_cu_ptr memory = allocate(BYTES);
+  for (uint8_t i = 0; i < 100; i++) must(cuda->copy_htod(memory, &i, 1, stream));
   must(cuda->stream_synchronize(stream));
-  ck_assert_int_eq(controls->live("allocations"), 0);
-  unmap_host(host, PAGE);
+  must_hold(memory, 99, 1);
+  must(cuda->mem_free(memory));
+  end();
 }
 END_TEST
 
@@ -327,12 +360,7 @@ int main(void) {
   Suite *suite = suite_create("fake_cuda");
   TCase *tests = add_case(suite, "one process");
   tcase_add_checked_fixture(tests, begin, end);
-  tcase_add_test(tests, a_stream_does_one_thing_after_the_other);
-  tcase_add_test(tests, streams_wait_for_each_other_by_words_alone);
   tcase_add_test(tests, the_legacy_stream_and_blocking_ones_wait_for_each_other);
-  tcase_add_test(tests, a_kernel_spins_until_its_word_or_its_turns);
-  tcase_add_test(tests, a_stream_that_is_destroyed_does_what_it_was_told);
-  tcase_add_test(tests, nothing_is_enqueued_while_a_stream_captures);
   tcase_add_loop_test(tests, a_capture_is_spoilt_by_calls_of_threads_that_are_not_relaxed, 0, 6);
   tcase_add_test(tests, a_capture_is_spoilt_by_all_that_would_have_to_wait_for_it);
   tcase_add_test(tests, registered_memory_is_read_when_the_stream_gets_there);
@@ -340,10 +368,16 @@ int main(void) {
   tcase_add_test(tests, what_is_unregistered_under_a_copy_that_is_queued_breaks_the_context);
   tcase_add_loop_test(tests, a_wrong_device_address_breaks_the_context_for_good, 0, 4);
   tcase_add_test(tests, freeing_waits_for_the_device_and_overwrites);
-  tcase_add_test(tests, memory_tells_what_it_is);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they end the process in their own way */
+  tcase_add_test(tests, calls_fail_as_asked_for_and_do_nothing);
+  tcase_add_test(tests, memory_that_is_mapped_read_only_is_refused_as_by_a_card);
+  tcase_add_test(tests, a_context_that_is_broken_drops_what_is_queued);
+  tests = add_case(suite, "before its start");
+  tcase_add_test(tests, the_environment_says_which_calls_fail);
+  tcase_add_test(tests, jitter_delays_and_changes_nothing_else);
   tests = add_case(suite, "its end");
   tcase_add_checked_fixture(tests, begin, NULL);
+  tcase_add_test(tests, what_is_left_in_a_context_that_ends_is_counted);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they end the process in their own way */
   tcase_add_test_raise_signal(tests, the_host_can_not_follow_a_device_pointer, SIGSEGV);
 #endif
   return run_gpu_suite(suite, "test_fake_cuda");
