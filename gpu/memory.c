@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory for what is received, and copies and streams without a handle. The memory holds the device's context,
- * so it may outlive the reader. It is freed in the order of its stream. While that captures a graph, which would take
- * the call for its own, or where the driver can only free it in no order, which may wait, the worker frees it.
+ * Device memory for received tensors, and functions on streams that need no handle. The memory holds the device's
+ * context, so it may outlive the reader. The memory is freed in the order of the stream. The worker frees the memory if
+ * the stream captures a graph, which would take in the call, or if the device can't free in order, as the call may
+ * wait.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,18 +23,18 @@ struct ringcast_gpu_memory {
 static rc_cu_result allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
   const struct rc_cuda *cuda = memory->device.cuda;
   rc_cu_result result = cuda->mem_alloc_async(&memory->address, bytes, memory->stream);
-  memory->in_order = result != RC_CU_NOT_SUPPORTED; /* of a device without memory pools */
+  memory->in_order = result != RC_CU_NOT_SUPPORTED; /* the result of a device without memory pools */
   return memory->in_order ? result : cuda->mem_alloc(&memory->address, bytes);
 }
 
-/* False: not now. The context is current. */
+/* False: the stream captures a graph. The context is current. */
 static bool free_in_order(const ringcast_gpu_memory *memory) {
   if (rc_device_check_stream(&memory->device, memory->stream) == -EBUSY) return false;
   memory->device.cuda->mem_free_async(memory->address, memory->stream);
   return true;
 }
 
-/* By the worker, or the caller. Memory whose context can't be entered has gone with the context. */
+/* Called by the worker, or by the caller. If the context can't be entered, the memory has gone with the context. */
 static bool try_to_free(struct rc_job *job) {
   ringcast_gpu_memory *memory = RC_CONTAINER_OF(job, ringcast_gpu_memory, job);
   struct rc_cuda_entry entry;
@@ -79,7 +80,7 @@ int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast
 
 void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
   if (!memory) return;
-  if (memory->forks != rc_fork_count()) { /* the memory is the parent's */
+  if (memory->forks != rc_fork_count()) { /* the parent owns the memory */
     free(memory);
     return;
   }
@@ -99,7 +100,7 @@ static int open_and_enter(int32_t ordinal, struct rc_device *device, struct rc_c
   return rc_cuda_fail(result, "cuCtxPushCurrent");
 }
 
-/* Waits for the stream, behind the copy of a tensor to the host if there is one. */
+/* Enqueues the copy of the tensor to the host unless `tensor` is NULL, and waits for the stream. */
 static int copy_and_wait(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {
   struct rc_device device;
   struct rc_cuda_entry entry;
@@ -108,7 +109,7 @@ static int copy_and_wait(int32_t ordinal, const struct ringcast_tensor *tensor, 
   failed = rc_device_check_stream(&device, stream);
   if (failed == 0) {
     if (tensor) failed = rc_device_copy(&device, tensor, 0, to, stream);
-    rc_cu_result result = device.cuda->stream_synchronize(stream); /* also after a failure: some may be under way */
+    rc_cu_result result = device.cuda->stream_synchronize(stream); /* also after a failure: a part may be under way */
     if (failed == 0 && result != RC_CU_SUCCESS) failed = rc_cuda_fail(result, "cuStreamSynchronize");
   }
   rc_cuda_leave(&entry);
@@ -131,8 +132,8 @@ struct idle_job {
   void *context;
 };
 
-/* By the worker. CUDA takes no wait for a context while one of its streams captures a graph: again after that. A
- * context that fails otherwise is lost, and its streams do nothing any more. */
+/* Called by the worker. CUDA refuses to wait for a context while a stream of the context captures a graph: the worker
+ * tries again. After any other failure the context is lost, and its streams do nothing more. */
 static bool await_all(struct rc_job *job) {
   struct idle_job *idle = RC_CONTAINER_OF(job, struct idle_job, job);
   struct rc_cuda_entry entry;
@@ -164,7 +165,7 @@ int ringcast_gpu_run_when_idle(int32_t ordinal, void (*run)(void *context), void
   return 0;
 }
 
-/* By an event, which the driver gives up when both streams have come by. */
+/* By an event. The driver frees the destroyed event once both streams have passed the event. */
 static rc_cu_result follow(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_stream before) {
   rc_cu_event event;
   rc_cu_result result = cuda->event_create(&event, RC_CU_EVENT_DISABLE_TIMING);
@@ -180,8 +181,8 @@ static int follow_on(const struct rc_device *device, rc_cu_stream stream, rc_cu_
   if (failed == 0) failed = rc_device_check_stream(device, before);
   if (failed != 0) return failed;
   rc_cu_result result = follow(device->cuda, stream, before);
-  if (result != RC_CU_SUCCESS) result = device->cuda->stream_synchronize(before); /* there is no event */
-  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream that is to wait for another");
+  if (result != RC_CU_SUCCESS) result = device->cuda->stream_synchronize(before); /* the event has failed */
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "the wait of one stream for another");
 }
 
 int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before) {
