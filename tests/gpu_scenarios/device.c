@@ -292,6 +292,14 @@ static long do_bare(struct words *words) {
   return rc;
 }
 
+/* Whether a context is current. */
+static long do_current(struct words *words) {
+  rc_cu_context current = NULL;
+  (void)words;
+  driver(rc_cuda()->ctx_get_current(&current));
+  return current != NULL;
+}
+
 /* ---- The end ---- */
 
 static void close_device(void) {
@@ -360,6 +368,7 @@ const struct verb device_verbs[] = {
     {"disable", do_disable},         /* NAME in RINGCAST_DISABLE */
     {"descriptors", do_descriptors}, /* N, then `back` */
     {"patience", do_patience},       /* close=MS, open=MS of a writer, words=MS of a reader */
+    {"current", do_current},         /* = 1: a context is */
     {"bare", do_bare},               /* STEP: with no context that is current */
     {NULL, NULL},
 };
