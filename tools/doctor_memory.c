@@ -158,36 +158,28 @@ void doctor_probe_ring(struct doctor *doctor) {
 
 /* ---- Huge pages ------------------------------------------------------------------------------------------------- */
 
-static void tell_pool(struct doctor *doctor, int64_t pool, int64_t spare, bool off) {
-  const char *switched = off ? DOCTOR_SWITCHED_OFF : "";
-  bool huge = doctor->can_make && doctor->ring.memory != RINGCAST_MEMORY_PAGES;
-  bool used = huge && doctor->ring.memory == RINGCAST_MEMORY_HUGETLB;
-  long long wanted = (long long)(doctor->ring.capacity / (2 * (uint64_t)MIB));
-  if (pool < 0) {
-    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages%s", switched);
-  } else if (!doctor->can_make) {
-    doctor_add(doctor, "huge pages", DOCTOR_NOTE,
-               "%lld pages of 2 MiB in the pool, %lld free%s; it could not be seen what a default ring gets, because "
-               "no ring could be made",
-               (long long)pool, (long long)spare, switched);
-  } else {
-    doctor_add(doctor, "huge pages", huge ? DOCTOR_OK : DOCTOR_NOTE,
-               "%lld pages of 2 MiB in the pool, %lld free%s; a default ring would take %lld of them, and gets %s",
-               (long long)pool, (long long)spare, switched, wanted,
-               used ? "them" : ringcast_memory_name(doctor->ring.memory));
-    if (!huge && !off)
-      doctor_mend(doctor,
-                  "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also "
-                  "raise its hugetlb.2MB.max",
-                  (long long)pool + wanted);
-  }
-}
-
 static void probe_pool(struct doctor *doctor) {
   int64_t pool = doctor_read_number(HUGE_DIR "nr_hugepages"), spare = doctor_read_number(HUGE_DIR "free_hugepages");
   int64_t reserved = doctor_read_number(HUGE_DIR "resv_hugepages");
-  if (spare >= 0 && reserved > 0) spare -= reserved;
-  tell_pool(doctor, pool, spare, doctor_is_disabled("hugetlb"));
+  const char *switched = doctor_is_disabled("hugetlb") ? DOCTOR_SWITCHED_OFF : "";
+  bool huge = doctor->can_make && doctor->ring.memory != RINGCAST_MEMORY_PAGES;
+  long long wanted = (long long)(doctor->ring.capacity / (2 * (uint64_t)MIB));
+  char gets[128] = "it could not be seen what a default ring gets, because no ring could be made";
+  if (pool < 0) {
+    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages%s", switched);
+    return;
+  }
+  if (reserved > 0) spare -= reserved;
+  if (doctor->can_make)
+    snprintf(gets, sizeof gets, "a default ring would take %lld of them, and gets %s", wanted,
+             doctor->ring.memory == RINGCAST_MEMORY_HUGETLB ? "them" : ringcast_memory_name(doctor->ring.memory));
+  doctor_add(doctor, "huge pages", huge ? DOCTOR_OK : DOCTOR_NOTE, "%lld pages of 2 MiB in the pool, %lld free%s; %s",
+             (long long)pool, (long long)spare, switched, gets);
+  if (doctor->can_make && !huge && !*switched)
+    doctor_mend(doctor,
+                "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also "
+                "raise its hugetlb.2MB.max",
+                (long long)pool + wanted);
 }
 
 /* "always [never] advise" -> "never". */

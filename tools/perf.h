@@ -124,8 +124,6 @@ int64_t perf_walk_once(const struct perf_walk *walk); /* nanoseconds of CPU time
 
 void *perf_source(size_t bytes); /* bytes to send, not all zero */
 
-void perf_sort(double *values, size_t count);
-double perf_quantile(const double *sorted, size_t count, double share);
 double perf_median(double *values, size_t count); /* sorts the values */
 
 /* A number of values that is not known in advance. */

@@ -69,17 +69,17 @@ static int compare(const void *left, const void *right) {
   return (a > b) - (a < b);
 }
 
-void perf_sort(double *values, size_t count) {
+static void sort(double *values, size_t count) {
   if (count > 0) qsort(values, count, sizeof *values, compare);
 }
 
-double perf_quantile(const double *sorted, size_t count, double share) {
+static double quantile(const double *sorted, size_t count, double share) {
   return count == 0 ? NAN : sorted[(size_t)(share * (double)(count - 1) + 0.5)];
 }
 
 double perf_median(double *values, size_t count) {
-  perf_sort(values, count);
-  return perf_quantile(values, count, 0.5);
+  sort(values, count);
+  return quantile(values, count, 0.5);
 }
 
 void perf_add(struct perf_series *series, const double *values, size_t count) {
@@ -93,8 +93,8 @@ void perf_add(struct perf_series *series, const double *values, size_t count) {
 }
 
 double perf_quantile_of(struct perf_series *series, double share) {
-  perf_sort(series->values, series->count);
-  return perf_quantile(series->values, series->count, share);
+  sort(series->values, series->count);
+  return quantile(series->values, series->count, share);
 }
 
 /* ---- Printing --------------------------------------------------------------------------------------------------- */

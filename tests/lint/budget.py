@@ -23,7 +23,7 @@ PARTS = {
     "gpu": ("gpu", 4460),
     "extension": ("python/extension", 10900),
     "package": ("python/ringcast", 7450),
-    "measuring": ("tools bench python/ringcast/bench", 6390),
+    "measuring": ("tools bench python/ringcast/bench", 6380),
     "tests": ("tests", 40840),
     "tests of gpu": ("tests", 17840),
 }

@@ -43,7 +43,6 @@ def measure(value: Any, seconds: float) -> Dict[str, Any]:
     found["ratio"] = {what[:-3]: found["ringcast"][what] / found["pickle"][what] for what in WHAT}
     found["ringcast"]["bytes"] = ringcast.pack(value).nbytes
     found["pickle"]["bytes"] = len(pickle.dumps(value, 5))
-    found["turns"] = len(turns["encode_us ringcast"])
     return found
 
 
