@@ -94,8 +94,7 @@ def make_empty(capsule: Any, shape: Tuple[Any, ...], dtype: Any, device: int) ->
     torch = sys.modules["torch"]
     if capsule is None:
         return torch.empty(shape, dtype=dtype, device=f"cuda:{device}")
-    strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    return torch.from_dlpack(capsule).view(dtype).as_strided(shape, strides)
+    return torch.from_dlpack(capsule).view(dtype).view(shape)
 
 
 def move(tensor: Any, device: int) -> Any:

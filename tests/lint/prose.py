@@ -36,7 +36,7 @@ ALLOWED = {
     "CHANGELOG.md": (6.7, 2.1),
     "tests/unit": (11.5, 5.2),
     "tests/process": (11.5, 6.4),
-    "tests/python": (11.6, 6.5),
+    "tests/python": (11.6, 6.3),
     "tests/support": (10.3, 2.1),
     "tests/fuzz": (14.1, 9.3),
     "tests/tools": (10.5, 0.0),

@@ -63,10 +63,14 @@ def multiprocessings_own():
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """A test that is a coroutine runs in the event loop that its argument `loop` names; one marked on_ranks(number), on
-    each of so many ranks."""
+    each of so many ranks; one with the argument `gpu`, in a process that has a device (device_peers.Gpu)."""
     marker = pyfuncitem.get_closest_marker("on_ranks")
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    if marker:
+    if "gpu" in arguments:
+        from device_peers import run
+
+        arguments.pop("gpu").call(run, pyfuncitem.function, arguments)
+    elif marker:
         pyfuncitem.funcargs["ranks"].run(*marker.args, pyfuncitem.function, *arguments.values())
     elif inspect.iscoroutinefunction(pyfuncitem.obj):
         from loops import run
@@ -172,19 +176,14 @@ def no_gpu(fake_driver):
 
 
 @pytest.fixture
-def alone(gpus):
-    """Calls a function in a process that has a device, and closes what it opened."""
-    import device_peers
-
-    def call(function, *args):
-        try:
-            return gpus[0].call(function, *args)
-        finally:
-            gpus[0].call(device_peers.close_reader)
-            gpus[0].call(device_peers.close)
-
-    yield call
-    assert gpus[0].call(device_peers.left) == (0, 0, 0)
+def gpu(request, gpus):
+    """The process that such a test runs in. With a parameter it is a new one, which has these variables of the
+    environment."""
+    if not hasattr(request, "param"):
+        yield gpus[0]
+        return
+    for (peer,) in processes(1, **request.param):
+        yield peer
 
 
 @pytest.fixture

@@ -203,7 +203,141 @@ def left(state):
     return live("imports"), live("registered"), live("queued")
 
 
-# ---- A ring within the process ---------------------------------------------------------------------------------------
+# ---- What a value is to be when it has come --------------------------------------------------------------------------
+
+
+def told(kind, array, how=None):
+    """What a reader is to see of ("cuda", array), ("cuda", array, steps), ..."""
+    how = how or {}
+    array = np.asarray(array)
+    dtype = how.get("dtype", array.dtype.name)
+    if "strides" in how:
+        start = array.reshape(-1)[how.get("offset", 0) :]
+        array = np.lib.stride_tricks.as_strided(start, how["shape"], [s * array.itemsize for s in how["strides"]])
+    where = {"cuda": "cuda:0", "cpu": "cpu", "other": "DeviceTensor"}.get(kind, kind)
+    parameter = ("parameter", how.get("grad", True)) if how.get("parameter") else ()
+    return (where, dtype, array.shape, np.ascontiguousarray(array).tobytes(), *parameter)
+
+
+def expected(value):
+    if isinstance(value, dict):
+        return {key: expected(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [expected(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return "numpy", value.dtype.name, value.shape, value.tobytes()
+    return told(*value) if isinstance(value, tuple) else value
+
+
+def exchange(writer, readers, value):
+    """Sent by one process and received by others."""
+    for reader in readers:
+        reader.start(receive)
+    try:
+        writer.call(send, value)
+    except Exception:
+        writer.call(close)  # the readers wait no more
+        for reader in readers:
+            reader.message()
+        raise
+    return [reader.finish() for reader in readers]
+
+
+# ---- A test that runs in a process with a device ---------------------------------------------------------------------
+
+
+class Gpu:
+    """What a test whose argument is `gpu` is given; such a test runs in a process that has a device."""
+
+    def __init__(self, torch):
+        self.torch, self.side, self.ends = torch, torch.cuda.Stream(), []
+        self.leaves = False  # memory of the device behind: the process is this test's alone
+
+    def tensor(self, array):
+        return self.torch.from_numpy(np.asarray(array)).cuda()
+
+    def make(self, value):
+        return make(self.torch, value)
+
+    def on(self, stream):
+        return self.torch.cuda.stream(stream)
+
+    def on_side(self):
+        """On a stream other than the default one."""
+        return self.on(self.side)
+
+    def pair(self, options=None, **reader_options):
+        writer = ringcast.Writer(**{"capacity": MEGABYTE, **(options or {})})
+        self.ends.append(writer)
+        self.ends.append(ringcast.Reader(writer.handle, **reader_options))
+        return self.ends[-2:]
+
+    def opened(self, options=None, **reader_options):
+        """A pair that has the pool open, if there is one."""
+        writer, reader = self.pair(options, **reader_options)
+        writer.send({"x": self.tensor(np.arange(3))}, WATCHDOG)
+        reader.recv(WATCHDOG)
+        self.torch.cuda.synchronize()
+        return writer, reader
+
+    @contextlib.contextmanager
+    def gate(self, stream):
+        """What the stream is told to do from here on waits until the gate is opened, or the block ends."""
+        gate = Gate(self.torch)
+        gate.close_for(stream)
+        try:
+            yield gate
+        finally:
+            gate.open()
+            gate.end()
+
+    def capture(self, stream=None):
+        return capture(self.torch, stream or self.side)
+
+    @contextlib.contextmanager
+    def counting(self, *names):
+        """How often each function of the driver is called in the block."""
+        before, counted = calls(*names), []
+        yield counted
+        counted += [now - then for now, then in zip(calls(*names), before)]
+
+    def settle(self):
+        """What was dropped has gone, and what streams were told to do is done."""
+        gc.collect()
+        self.torch._forget_dropped()
+        self.torch.cuda.synchronize()
+
+    def drain(self, reader):
+        """The reader has had what there is, also what it can't have."""
+        with contextlib.suppress(TimeoutError):
+            while True:
+                with contextlib.suppress(ringcast.Error):
+                    reader.recv(0)
+
+    def copy(self, to, pointer):
+        """Fills a tensor from an address, in the order of the current stream."""
+        with self.torch._on(0):
+            at = ctypes.c_uint64(to.data_ptr()), ctypes.c_uint64(pointer)
+            stream = ctypes.c_void_p(self.torch.cuda.current_stream().cuda_stream)
+            nbytes = ctypes.c_size_t(to.numel() * to.dtype.itemsize)
+            self.torch.check(self.torch.driver().cuMemcpyDtoDAsync_v2(*at, nbytes, stream))
+
+    def copied(self, tensor):
+        copy = self.torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
+        self.copy(copy, tensor.data_ptr())
+        return copy
+
+
+def run(state, function, arguments):
+    """A test. What it made is closed after it, readers first: a pool goes when its last reader has closed."""
+    gpu = Gpu(state["torch"])
+    try:
+        function(gpu, **arguments)
+        gpu.settle()
+    finally:
+        for end in sorted(gpu.ends, key=lambda end: type(end).__name__):
+            end.close()
+    assert gpu.leaves or left(state) == (0, 0, 0)
 
 
 class Gate:
@@ -273,19 +407,3 @@ def opens_once_others_run(gate):
     finally:
         sys.setswitchinterval(interval)
         opener.join()
-
-
-def on_device(state, array):
-    return state["torch"].from_numpy(np.asarray(array)).cuda()
-
-
-def pair(state, options=None, **reader_options):
-    state["writer"] = ringcast.Writer(MEGABYTE, **(options or {}))
-    state["reader"] = ringcast.Reader(state["writer"].handle, **reader_options)
-    return state["writer"], state["reader"]
-
-
-def close_reader(state):
-    """First, as the pool goes when nobody reads it any more."""
-    if "reader" in state:
-        state.pop("reader").close()

@@ -1,23 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a CUDA device, from process to process, on a driver that is a fake: what is equal to what."""
+"""Tensors of a CUDA device are sent and received, on a driver that is a fake: what is equal to what, which way it goes,
+and where it arrives. A test with the argument `gpu` runs in a process that has a device."""
 
-import itertools
 import random
 import re
+from unittest import mock
 
 import device_peers as peers
 import numpy as np
 import pytest
-from device_exchange import exchange, expected, told
-from device_peers import COPIES, MEGABYTE, handle_of
-from peers import call_all
+from device_peers import COPIES, MEGABYTE, exchange, expected, handle_of, seen, told
+from peers import WATCHDOG
 
 import ringcast
+from ringcast import _device
+
+INLINE = {"gpu_pool_bytes": 0}
+WAITS = "cuStreamSynchronize", "cuCtxSynchronize", "cuMemFree", "fake_host_waits", "cuStreamQuery"
+VALUE = {
+    "x": ("cuda", np.arange(12, dtype=np.float32).reshape(3, 4)),
+    "n": {"deep": [("cuda", np.arange(30000))]},
+    "o": ("other", np.arange(5, dtype=np.int16)),
+    "c": ("cpu", np.arange(5)),
+    "host": np.arange(4),
+    "i": 7,
+}
 
 
-# ---- Values --------------------------------------------------------------------------------------------------------
+def passed(gpu, writer, reader, value):
+    """What is seen of a value that was sent and received."""
+    writer.send(gpu.make(value), WATCHDOG)
+    return seen(reader.recv(WATCHDOG))
+
+
+# ---- Values ----------------------------------------------------------------------------------------------------------
 
 KINDS = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64"]
+SINGLE = [
+    ("cuda", np.arange(5)),
+    [("cuda", np.arange(7.0)), ("cuda", np.float32(3))],
+    *({"t": (kind, np.arange(10000.0), {"shape": (100, 100), "strides": (1, 100)})} for kind in ("cuda", "other")),
+    {"e": ("cuda", np.empty((0, 4), np.float32)), "o": ("other", np.empty((2, 0)))},
+]
 
 
 def random_array(chance, most=2000):
@@ -57,199 +81,162 @@ def random_value(chance):
     return value
 
 
-@pytest.mark.parametrize("readers", [1, 2, 4])
-@pytest.mark.parametrize("seed", range(3))
-def test_random_values_arrive_equal(rings, readers, seed):
-    writer, others = rings(readers)
-    chance = random.Random(seed * 10 + readers)
-    for _ in range(12):
-        value = random_value(chance)
+@pytest.mark.parametrize("options, way", [({}, "pool"), (INLINE, "no_pool")])
+@pytest.mark.parametrize("readers", [1, 4])
+def test_values_arrive_equal(rings, readers, options, way):
+    writer, others = rings(readers, options)
+    chance = random.Random(readers)
+    for value in [*SINGLE, *(random_value(chance) for _ in range(20))]:
         for got in exchange(writer, others, value):
             assert got == expected(value)
-    assert writer.call(peers.gpu).pool_frames >= 8
+    info = writer.call(peers.gpu)
+    assert info.way == way and (info.pool_frames >= 15 if way == "pool" else info.inline_frames >= 15)
 
 
-def test_a_value_that_is_a_tensor_and_a_list_of_them(rings):
-    writer, others = rings()
-    for value in [("cuda", np.arange(5)), [("cuda", np.arange(7.0)), ("cuda", np.float32(3))]]:
-        for _ in range(2):
-            assert exchange(writer, others, value) == [expected(value)]
+def test_small_tensors_share_their_storage_but_are_no_views(gpu):
+    """A view's version is its base's."""
+    writer, reader = gpu.pair()
+    value = {f"{i}": ("cuda", np.arange(i + 1, dtype=kind)) for i, kind in enumerate(["int8", "float64", "int32"])}
+    writer.send(gpu.make(value), WATCHDOG)
+    with mock.patch.multiple(gpu.torch.Tensor, as_strided=None, view=None):
+        got = reader.recv(WATCHDOG)
+    assert seen(got) == expected(value) and len({id(tensor.memory) for tensor in got.values()}) == 1
 
 
-@pytest.mark.parametrize("kind", ["cuda", "cupy", "other"])
-def test_one_that_is_not_contiguous_is_made_so_by_its_library(rings, kind):
-    writer, others = rings()
-    value = {"t": (kind, np.arange(10000.0), {"shape": (100, 100), "strides": (1, 100)})}
-    for _ in range(2):
-        assert exchange(writer, others, value) == [expected(value)]
+# ---- The way ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_empty_ones(rings):
-    writer, others = rings()
-    value = {"e": ("cuda", np.empty((0, 4), np.float32)), "o": ("other", np.empty((2, 0)))}
-    assert exchange(writer, others, value) == [expected(value)]
-
-
-# ---- The way -------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_frame_goes_through_the_ring_and_all_others_by_the_pool(rings):
+def test_a_frame_goes_by_the_pool_once_all_readers_have_had_one(rings, gpus):
     writer, others = rings(2)
-    value = {"x": ("cuda", np.arange(300000, dtype=np.float32)), "y": ("cuda", np.arange(9))}
     assert writer.call(peers.gpu) is None
-    for i in range(5):
-        assert exchange(writer, others, value) == [expected(value)] * 2
-        info = writer.call(peers.gpu)
-        assert (info.inline_frames, info.pool_frames, info.way) == (1, i, "pool")
-    for reader in others:
-        info = reader.call(peers.gpu, "reader")
-        assert (info.opens, info.pool_frames, info.inline_frames, info.way) == (1, 4, 1, "pool")
+    for ways in (["inline", "pool", "pool"], ["inline", "pool"]):
+        for way in ways:
+            before = writer.call(peers.gpu)
+            assert exchange(writer, others, VALUE) == [expected(VALUE)] * len(others)
+            assert writer.call(peers.gpu).pool_frames - (before.pool_frames if before else 0) == (way == "pool")
+        for reader in others:
+            info = reader.call(peers.gpu, "reader")
+            assert (info.opens, info.inline_frames, info.way) == (
+                1,
+                1 + (len(others) == 3 and reader is not gpus[4]),
+                "pool",
+            )
+        if len(others) == 2:
+            others.append(gpus[4])
+            gpus[4].call(peers.attach, writer.call(handle_of))
+    gpus[4].call(peers.close)
 
 
-WAITS = "cuStreamSynchronize", "cuCtxSynchronize", "cuMemFree", "fake_host_waits", "cuStreamQuery"
-
-
-def send_counted(state, value, times):
-    made = peers.make(state["torch"], value)
-    before = peers.calls(*WAITS, *COPIES)
-    for _ in range(times):
-        state["writer"].send(made, peers.WATCHDOG)
-    after = peers.calls(*WAITS, *COPIES)
-    return [now - then for now, then in zip(after, before)]
-
-
-def receive_counted(state, times):
-    before = peers.calls(*WAITS, *COPIES, "cuIpcOpenMemHandle")
-    got = [state["reader"].recv(peers.WATCHDOG) for _ in range(times)]
-    after = peers.calls(*WAITS, *COPIES, "cuIpcOpenMemHandle")
-    return [now - then for now, then in zip(after, before)], [peers.seen(value) for value in got]
-
-
-def test_nobody_waits_for_the_device_and_small_tensors_are_one_copy(rings):
-    writer, others = rings()
+@pytest.mark.parametrize("options", [{}, INLINE])
+def test_nothing_waits_for_the_device_and_small_tensors_are_one_copy(gpu, options):
+    writer, reader = gpu.opened(options)
     value = {f"{i}": ("cuda", np.arange(i + 1, dtype=np.int32)) for i in range(30)}
-    value["large"] = ("cuda", np.arange(400000, dtype=np.float32))
-    others[0].start(receive_counted, 1)
-    writer.call(peers.send, value)
-    counted, got = others[0].finish()
-    assert got == [expected(value)] and counted[-1] == 1  # the pool was opened, and tried
-    others[0].start(receive_counted, 10)
-    assert writer.call(send_counted, value, 10) == [0, 0, 0, 0, 0, 310, 0, 0]
-    counted, got = others[0].finish()
-    assert got == [expected(value)] * 10
-    assert counted == [0, 0, 0, 0, 0, 20, 0, 0, 0]  # each time an arena, and the large one
+    if not options:
+        value["large"] = ("cuda", np.arange(400000, dtype=np.float32))
+    made = gpu.make(value)
+    with gpu.counting(*WAITS, *COPIES) as sent:
+        for _ in range(10):
+            writer.send(made, WATCHDOG)
+    with gpu.counting(*WAITS, *COPIES) as came:
+        got = [reader.recv(WATCHDOG) for _ in range(10)]
+    assert [seen(each) for each in got] == [expected(value)] * 10
+    if options:  # who sends through the ring waits, and who receives does not
+        assert came == [0, 0, 0, 0, 0, 0, 10, 0]
+    else:  # each time the small ones together, and the large one
+        assert sent == [0, 0, 0, 0, 0, 310, 0, 0] and came == [0, 0, 0, 0, 0, 20, 0, 0]
 
 
-def test_who_receives_through_the_ring_does_not_wait_either(rings):
-    writer, others = rings(1, {"gpu_pool_bytes": 0})
-    value = {f"{i}": ("cuda", np.arange(i + 1, dtype=np.int32)) for i in range(30)}
-    assert exchange(writer, others, value) == [expected(value)]
-    others[0].start(receive_counted, 10)
-    writer.call(send_counted, value, 10)
-    counted, got = others[0].finish()
-    assert got == [expected(value)] * 10 and counted == [0, 0, 0, 0, 0, 0, 10, 0, 0]
+CALLS = (
+    "cuCtxGetCurrent",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuMemcpyDtoDAsync",
+    "cuStreamWaitValue64",
+    "cuStreamWriteValue64",
+    "cuStreamIsCapturing",
+)
 
 
-def send_and_overwrite(state, array, times):
-    torch = state["torch"]
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        tensor = torch.from_numpy(array).cuda()
-        for i in range(times):
-            tensor.fill_(i)
-            state["writer"].send({"i": i, "x": tensor}, peers.WATCHDOG)
-        tensor.fill_(-1)
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_frame_takes_few_calls_of_the_driver(gpu, count, is_late):
+    writer, reader = gpu.opened()
+    sent = {str(i): gpu.tensor(np.full(140_000, float(i))) for i in range(count)}  # each has its own memory
+    gpu.settle()
+    with gpu.gate(gpu.side if is_late else None):
+        with gpu.counting(*CALLS) as sends:
+            writer.send(sent, WATCHDOG)
+        if is_late:
+            gpu.torch.cuda.current_stream().synchronize()
+        with gpu.counting(*CALLS) as receives:
+            got = reader.recv(WATCHDOG)
+    assert all((got[key].numpy() == float(key)).all() for key in sent) and reader.gpu.pool_frames == 1
+    assert (sum(sends), sum(receives)) == (4 + count - 1, 5 + count - 1 + (not is_late))
 
 
-def receive_on_a_stream(state, times):
-    torch, told, waits = state["torch"], [], 0
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for i in range(times):
-            before = peers.calls(*WAITS)
-            got = state["reader"].recv(peers.WATCHDOG)
-            waits += i > 0 and peers.calls(*WAITS) != before
-            told.append((got["i"], set(got["x"].numpy().tolist())))
-    return told, waits
-
-
-def test_the_sender_may_write_to_its_tensor_at_once_in_the_order_of_its_stream(rings):
-    writer, others = rings(2)
-    for reader in others:
-        reader.start(receive_on_a_stream, 40)
-    writer.call(send_and_overwrite, np.zeros(50000, np.float32), 40)
-    for reader in others:
-        assert reader.finish() == ([(i, {float(i)}) for i in range(40)], 0)
-
-
-def test_a_large_frame_through_the_ring_is_there_as_a_whole(rings):
-    writer, others = rings(2, {"gpu_pool_bytes": 0})
-    chance = np.random.default_rng(5)
-    value = {"c": chance.random(400000), "x": ("cuda", chance.random(600000)), "n": [("cuda", chance.random(200000))]}
-    for _ in range(3):
-        assert exchange(writer, others, value) == [expected(value)] * 2
-    info = writer.call(peers.gpu)
-    assert (info.way, info.pool_bytes, info.inline_frames) == ("no_pool", 0, 3)
-
-
-# ---- A full pool ---------------------------------------------------------------------------------------------------
-
-
-def test_a_full_pool_sends_through_the_ring(rings):
-    writer, others = rings(1, {"gpu_pool_bytes": 2 * MEGABYTE})
-    value = {"x": ("cuda", np.arange(60000, dtype=np.float64))}
-    exchange(writer, others, value)
+def test_a_full_pool_and_one_that_is_too_small_send_through_the_ring(gpu):
+    writer, reader = gpu.opened({"gpu_pool_bytes": 2 * MEGABYTE})
+    value = {"x": ("cuda", np.arange(60000.0))}
     for _ in range(5):
-        writer.call(peers.send, value)
-    info = writer.call(peers.gpu)
+        writer.send(gpu.make(value), WATCHDOG)
+    info = writer.gpu
     assert (info.pool_frames, info.inline_frames, info.full) == (4, 2, 1)
     for _ in range(5):
-        assert others[0].call(peers.receive) == expected(value)
+        assert seen(reader.recv(WATCHDOG)) == expected(value)
+    value = {"x": ("cuda", np.arange(400000.0))}
+    assert passed(gpu, writer, reader, value) == expected(value)
+    assert writer.gpu.pool_frames == 4
 
 
-def test_more_than_the_pool_has_goes_through_the_ring(rings):
-    writer, others = rings(1, {"gpu_pool_bytes": 2 * MEGABYTE})
-    value = {"x": ("cuda", np.arange(400000, dtype=np.float64))}
-    for _ in range(2):
-        assert exchange(writer, others, value) == [expected(value)]
-    assert writer.call(peers.gpu).pool_frames == 0
+def test_options_are_checked():
+    with pytest.raises((ValueError, OverflowError), match="gpu_pool_bytes"):
+        ringcast.Writer(gpu_pool_bytes=-1)
+    with pytest.raises(TypeError):
+        ringcast.Writer(gpu_pool_bytes="1")
 
 
-# ---- Where it arrives ----------------------------------------------------------------------------------------------
-
-VALUE = {
-    "x": ("cuda", np.arange(12, dtype=np.float32).reshape(3, 4)),
-    "c": ("cpu", np.arange(5)),
-    "o": ("other", np.arange(3, dtype=np.int16)),
-    "n": np.arange(4),
-    "large": ("cuda", np.arange(200000.0)),
-}
+# ---- Where it arrives ------------------------------------------------------------------------------------------------
 
 
-def test_map_location_cpu(rings):
-    writer, others = rings(2, None, {"map_location": "cpu"})
-    wanted = expected(VALUE)
-    for key in ("x", "large"):
-        wanted[key] = ("cpu", *wanted[key][1:])
-    wanted["o"] = ("numpy", *wanted["o"][1:])
-    for _ in range(3):
-        assert exchange(writer, others, VALUE) == [wanted] * 2
-    assert writer.call(peers.gpu).pool_frames == 2
+@pytest.mark.parametrize("location", ["cpu", "cuda"])
+def test_map_location(gpu, location):
+    writer, reader = gpu.pair(map_location=location)
+    for value in [VALUE] * 3 + [{"c": ("cpu", np.arange(300000))}]:
+        wanted = expected(value)
+        wanted["c"] = ("cpu" if location == "cpu" else "cuda:0", *wanted["c"][1:])
+        if location == "cpu" and value is VALUE:
+            wanted["x"], wanted["o"] = ("cpu", *wanted["x"][1:]), ("numpy", *wanted["o"][1:])
+            wanted["n"]["deep"][0] = ("cpu", *wanted["n"]["deep"][0][1:])
+        assert passed(gpu, writer, reader, value) == wanted
+    assert writer.gpu.pool_frames == 2
 
 
-def test_map_location_cuda_takes_the_cpu_s_tensors_there_too(rings):
-    writer, others = rings(1, None, {"map_location": "cuda"})
-    wanted = expected(VALUE)
-    wanted["c"] = ("cuda:0", *wanted["c"][1:])
-    for _ in range(3):
-        assert exchange(writer, others, VALUE) == [wanted]
-    value = {"a": ("cpu", np.arange(5)), "b": ("cpu", np.arange(300000))}
-    assert exchange(writer, others, value) == [{k: ("cuda:0", *told(*v)[1:]) for k, v in value.items()}]
+BAD = ["cud", "cuda:", "cuda:x", "mps", 3, "cuda:-1", *(f"cuda:{i}" for i in (1024, 1 << 32, (1 << 32) + 1, 1 << 70))]
 
 
-@pytest.mark.parametrize("location", ["cud", "cuda:", "cuda:x", "mps", 3, "cuda:-1"])
+@pytest.mark.parametrize("location", BAD)
 def test_another_map_location_is_refused(ring, location):
     with pytest.raises(ValueError, match="map_location must be"):
         ringcast.Reader(ring[0].handle, map_location=location)
+
+
+def use_device(state, ordinal):
+    state["torch"].cuda.set_device(ordinal)
+
+
+def devices_asked(state, function, array=None):
+    """Which devices were current when CuPy was asked for its stream, and given an array."""
+    import cupy
+
+    asked = []
+    current, make = cupy.cuda.get_current_stream, cupy.from_dlpack
+    cupy.cuda.get_current_stream = lambda: asked.append(cupy.cuda.ordinal) or current()
+    cupy.from_dlpack = lambda tensor: asked.append(cupy.cuda.ordinal) or make(tensor)
+    try:
+        if function == "recv":
+            return seen(state["reader"].recv(WATCHDOG)), asked
+        return state["writer"].send(cupy.ndarray(state["torch"].from_numpy(array).cuda(1)), WATCHDOG), asked
+    finally:
+        cupy.cuda.get_current_stream, cupy.from_dlpack = current, make
 
 
 def test_several_devices(two_devices):
@@ -265,99 +252,149 @@ def test_several_devices(two_devices):
     with pytest.raises(TypeError, match=r"value\['o'\] is a tensor on device 'cuda:0', and this Writer .* 'cuda:1'"):
         writer.call(peers.send, {"o": ("other", np.arange(3), {"device": 0})})
     assert writer.call(peers.gpu).device == 1
+    assert writer.call(devices_asked, "send", np.arange(5.0)) == (None, [1])
+    assert reader.call(devices_asked, "recv") == (told("cupy", np.arange(5.0)), [1, 1, 1])
     for peer in (reader, third, writer):
         peer.call(peers.close)
 
 
-def use_device(state, ordinal):
-    state["torch"].cuda.set_device(ordinal)
+# ---- Other libraries -------------------------------------------------------------------------------------------------
 
 
-# ---- Other libraries -----------------------------------------------------------------------------------------------
+def test_arrays_of_cupy_and_jax_stay_theirs(gpu):
+    import cupy
+    import jax
 
-
-def streams_asked(state, library):
-    return __import__(library).asked
-
-
-def test_arrays_of_cupy_and_jax_stay_theirs(rings):
-    writer, others = rings(2)
+    writer, reader = gpu.pair()
+    del cupy.asked[:], jax.asked[:]
     value = {"c": ("cupy", np.arange(6.0).reshape(2, 3)), "j": ("jax", np.arange(5)), "e": ("cupy", np.empty((0, 2)))}
-    for _ in range(3):
-        assert exchange(writer, others, value) == [expected(value)] * 2
-    value = {"t": ("cupy", np.arange(24.0), {"shape": (4, 5), "strides": (1, 4)})}
-    assert exchange(writer, others, value) == [expected(value)] * 2
-    assert set(writer.call(streams_asked, "cupy")) == {1} == set(writer.call(streams_asked, "jax"))
+    strided = {"t": ("cupy", np.arange(24.0), {"shape": (4, 5), "strides": (1, 4)})}
+    for each in [value] * 3 + [strided]:
+        assert passed(gpu, writer, reader, each) == expected(each)
+    assert set(cupy.asked) == {1} == set(jax.asked)
 
 
-def send_by_streams(state, array):
+def test_what_its_library_refuses_stays_a_device_tensor(gpu):
+    """As JAX does where it is for the CPU alone; the frame is not lost."""
+    import cupy
+    import jax.dlpack
+
+    writer, reader = gpu.pair()
+    value = {"j": ("jax", np.arange(3.0)), "c": ("cupy", np.arange(3.0)), "n": 1}
+    refuse = mock.Mock(side_effect=RuntimeError("Unknown backend: 'cuda' requested"))
+    with mock.patch.object(jax.dlpack, "from_dlpack", refuse), mock.patch.object(cupy, "from_dlpack", refuse):
+        writer.send(gpu.make(value), WATCHDOG)
+        got = reader.recv(WATCHDOG)
+    for function in (np.asarray, np.array):
+        with pytest.raises(TypeError, match='map_location="cpu"'):
+            function(got["j"])
+    assert seen(got) == {"j": told("other", np.arange(3.0)), "c": told("other", np.arange(3.0)), "n": 1}
+
+
+def test_a_library_that_is_missing_is_looked_for_once(monkeypatch):
+    find = mock.Mock(side_effect=ImportError)
+    monkeypatch.setattr(_device.importlib, "import_module", find)
+    _device._imported.cache_clear()
+    tensor = object()
+    assert all(make(tensor) is tensor for make in (_device.as_cupy, _device.as_jax) * 3)
+    assert find.mock_calls == [mock.call("cupy"), mock.call("jax.dlpack")]
+    _device._imported.cache_clear()
+
+
+def test_an_unknown_array_that_is_not_contiguous_needs_torch(monkeypatch):
+    monkeypatch.delitem(_device.sys.modules, "torch", raising=False)
+    with pytest.raises(TypeError, match="object on a CUDA device is not contiguous"):
+        _device.export_contiguous(object())
+
+
+def test_a_frame_of_several_streams_goes_through_the_ring(gpu):
     import cupy
 
-    torch = state["torch"]
-    cupy.cuda.stream = torch.cuda.Stream()
-    try:
-        with torch.cuda.stream(cupy.cuda.stream):
-            mine = torch.from_numpy(array).cuda()
-        theirs = torch.from_numpy(array).cuda()
-        before = peers.calls("cuStreamSynchronize")[0]
-        state["writer"].send({"c": cupy.ndarray(mine), "t": theirs}, peers.WATCHDOG)
-        waits = peers.calls("cuStreamSynchronize")[0] - before
-        return cupy.asked[-1] == cupy.cuda.stream.cuda_stream and waits == 2  # for each of the streams
-    finally:
-        cupy.cuda.stream = None
-
-
-def test_a_frame_of_several_streams_goes_through_the_ring(rings):
-    writer, others = rings()
+    writer, reader = gpu.opened()
     array = np.arange(30000.0)
-    exchange(writer, others, {"x": ("cuda", array)})
     for inline in (2, 3):
-        assert writer.call(send_by_streams, array)
-        assert others[0].call(peers.receive) == {"c": told("cupy", array), "t": told("cuda", array)}
-        assert writer.call(peers.gpu).inline_frames == inline
+        with mock.patch.object(cupy.cuda, "stream", gpu.side):
+            with gpu.on_side():
+                mine = gpu.tensor(array)
+            value = {"c": cupy.ndarray(mine), "t": gpu.tensor(array)}
+            with gpu.counting("cuStreamSynchronize") as waits:
+                writer.send(value, WATCHDOG)
+            assert cupy.asked[-1] == gpu.side.cuda_stream and waits == [2]  # for each of the streams
+        assert seen(reader.recv(WATCHDOG)) == {"c": told("cupy", array), "t": told("cuda", array)}
+        assert writer.gpu.inline_frames == inline
 
 
-def send_what_is_used_again(state, array, times):
-    """As a library that is not known may: the array is gone, and its memory is somebody else's by another stream."""
-    torch = state["torch"]
-    tensor, other = torch.from_numpy(array).cuda(), torch.cuda.Stream()
-    for i in range(times):
-        tensor.fill_(i)
-        torch.cuda.synchronize()
-        state["writer"].send(peers.Other(tensor), peers.WATCHDOG)
-        with torch.cuda.stream(other):
-            tensor.fill_(-1)
-        torch.cuda.synchronize()
+class Refusing:
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, *, stream=None):
+        raise BufferError("it is busy")
 
 
-def test_memory_that_nobody_keeps_is_copied_before_the_call_is_over(rings):
-    writer, others = rings(1, {"capacity": 4 * MEGABYTE})
-    exchange(writer, others, {"x": ("cuda", np.arange(3))})
-    array = np.zeros(100000)
-    writer.call(send_what_is_used_again, array, 15)
-    for i in range(15):
-        assert others[0].call(peers.receive) == told("other", array + i)
+class Elsewhere:
+    def __dlpack_device__(self):
+        return 10, 0
+
+    def __dlpack__(self, **_):
+        raise AssertionError("it should not be asked")
 
 
-# ---- Without a device ----------------------------------------------------------------------------------------------
+class Broken(Elsewhere):
+    def __dlpack_device__(self):
+        raise ValueError("on several devices")
 
 
-def test_a_writer_that_may_not_use_it_says_why(no_gpu):
-    no_gpu.call(peers.make_writer, MEGABYTE)
-    for value in ({"x": ("cuda", np.arange(3))}, [("other", np.arange(3))]):
-        with pytest.raises(TypeError, match=r"value\[.*\] is a tensor on device 'cuda:0', and .*RINGCAST_DISABLE"):
-            no_gpu.call(peers.send, value)
-    assert no_gpu.call(peers.gpu) is None
-    status = no_gpu.call(status_of)
-    assert not status.ready and "RINGCAST_DISABLE" in status.why
-    no_gpu.call(peers.close)
+def test_what_an_array_refuses_is_said_with_its_place(ring):
+    with pytest.raises(BufferError, match=r"^value\['a'\]\[1\]: it is busy$"):
+        ring[0].send({"a": [0, Refusing()]}, 0)
+
+
+@pytest.mark.parametrize("kind", [Elsewhere, Broken])
+def test_what_is_on_no_cuda_device_goes_by_pickle(ring, kind):
+    writer, reader = ring
+    writer.send({"x": kind(), "y": [kind()]}, 0)
+    got = reader.recv(0)
+    assert type(got["x"]) is kind and type(got["y"][0]) is kind
+
+
+class Pickled(peers.Other):
+    """It has a tensor of a device, and as well a pickle."""
+
+    def __reduce__(self):
+        return str, ("pickled",)
+
+
+class Holding:
+    pass
+
+
+def test_what_goes_by_pickle_in_the_end_touches_no_device(gpu):
+    """What holds itself goes by one pickle, and what was seen on a device before that was found out goes with it."""
+    writer, reader = gpu.pair()
+    value = {"x": Pickled(gpu.tensor(np.arange(3))), "y": Holding()}
+    value["y"].whole = value
+    writer.send(value, WATCHDOG)
+    got = reader.recv(WATCHDOG)
+    assert (got["x"], got["y"].whole is got, writer.gpu, reader.gpu) == ("pickled", True, None, None)
+
+
+# ---- Without a device ------------------------------------------------------------------------------------------------
 
 
 def status_of(state):
     return ringcast.gpu_status()
 
 
-def test_the_status_of_a_device(gpus):
+def test_a_writer_that_may_not_use_it_says_why(no_gpu, gpus):
+    no_gpu.call(peers.make_writer, MEGABYTE)
+    for value in ({"x": ("cuda", np.arange(3))}, [("other", np.arange(3))]):
+        with pytest.raises(TypeError, match=r"value\[.*\] is a tensor on device 'cuda:0', and .*RINGCAST_DISABLE"):
+            no_gpu.call(peers.send, value)
+    assert no_gpu.call(peers.gpu) is None
+    no_gpu.call(peers.close)
+    status = no_gpu.call(status_of)
+    assert not status.ready and "RINGCAST_DISABLE" in status.why
     status = gpus[0].call(status_of)
     assert status.ready and status.why == "" and status.devices == 1 and status.version >= 12000
 
@@ -367,25 +404,15 @@ def test_a_reader_without_one_is_told_how_to_go_on_and_holds_the_others_to_the_r
     value = {"x": ("cuda", np.arange(70000))}
     no_gpu.call(peers.attach, writer.call(handle_of))
     for _ in range(3):
-        others[0].start(peers.receive)
-        writer.call(peers.send, value)
-        assert others[0].finish() == expected(value)
+        assert exchange(writer, others, value) == [expected(value)]
         with pytest.raises(ringcast.Error, match=re.escape('map_location="cpu"')):
             no_gpu.call(peers.receive)
     info = writer.call(peers.gpu)
     assert (info.inline_frames, info.pool_frames) == (3, 0) and info.way in ("waiting", "refused")
     no_gpu.call(peers.close)
     no_gpu.call(peers.attach, writer.call(handle_of), {"map_location": "cpu"})
-    others[0].start(peers.receive)
-    writer.call(peers.send, value)
-    assert others[0].finish() == expected(value)
-    assert no_gpu.call(peers.receive) == {"x": ("cpu", *told(*value["x"])[1:])}
+    assert exchange(writer, [*others, no_gpu], value) == [expected(value), {"x": ("cpu", *told(*value["x"])[1:])}]
     no_gpu.call(peers.close)
     for _ in range(2):
         assert exchange(writer, others, value) == [expected(value)]
     assert writer.call(peers.gpu).pool_frames == 2
-
-
-def test_all_are_called_at_once(gpus):
-    """So that a crew is as good as one after the other."""
-    assert call_all(gpus[:2], status_of) == [gpus[0].call(status_of)] * 2

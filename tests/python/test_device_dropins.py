@@ -5,9 +5,13 @@ is in device_dropins.py, and of share_once in device_sharing.py."""
 import errno
 import importlib
 import tempfile
+import types
 
 import device_peers
 import pytest
+
+import ringcast
+from ringcast._group import devices
 
 pytestmark = pytest.mark.alike  # test_torch_* and test_vllm_queue_deaths show the same waits and deaths of a host
 
@@ -216,3 +220,39 @@ def test_a_source_that_dies_before_its_tensor_is_there_keeps_nobody(mortals):
     _, *others = run(mortals, "ranks_dying_before_it_is_there", dying=0)
     for text in others:
         assert text.startswith("the source, rank 0 (pid ") and "has died or exited" in text
+
+
+# ---- Which tensors go by the rings -----------------------------------------------------------------------------------
+
+
+class Plain:
+    is_cuda, is_nested, layout = True, False, "strided"
+
+    def numel(self):
+        return 10
+
+    def element_size(self):
+        return 4
+
+
+class Sub(Plain):
+    pass
+
+
+class Sparse(Plain):
+    pass
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_the_rings_carry_what_has_a_form_there_while_no_graph_is_captured(monkeypatch, capturing):
+    cuda = types.SimpleNamespace(is_current_stream_capturing=lambda: capturing)
+    nn = types.SimpleNamespace(Parameter=Sparse)
+    torch = types.SimpleNamespace(Tensor=Plain, nn=nn, strided="strided", cuda=cuda)
+    monkeypatch.setitem(devices.sys.modules, "torch", torch)
+    monkeypatch.setattr(ringcast, "gpu_status", lambda: types.SimpleNamespace(ready=True))
+    end, sparse = types.SimpleNamespace(carries_cuda=True, most_cuda_bytes=40), Sparse()
+    sparse.layout = "sparse"
+    tensors = [Plain(), Sparse(), Sub(), sparse]
+    assert [devices.carries(end, tensor) for tensor in tensors] == [not capturing, not capturing, False, False]
+    end.most_cuda_bytes = 39
+    assert not any(devices.carries(end, tensor) for tensor in tensors)

@@ -1,429 +1,406 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is received on one stream, and used on another: whose order holds, and when its memory goes."""
+"""Tensors of a device and the order of streams: what is received on one stream and used on another, and calls that
+wait for a device."""
 
 import contextlib
 import ctypes
 import gc
+import os
+import signal
+import types
+from unittest import mock
 
-import device_peers as peers
 import numpy as np
 import pytest
-from device_exchange import exchange
-from device_peers import MEGABYTE, Gate, capture, failing, on_device, pair
+from device_peers import MEGABYTE, Other, calls, failing, live, opens_once_others_run, seen
 from peers import WATCHDOG
+from test_device import INLINE, WAITS
 
 import ringcast
-
-WAITS = "cuStreamSynchronize", "cuCtxSynchronize", "cuMemFree", "fake_host_waits"
-
-
-def copied(torch, tensor):
-    """A copy of it, on the current stream."""
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
-    with torch._on(0):
-        at = ctypes.c_uint64(copy.data_ptr()), ctypes.c_uint64(tensor.data_ptr())
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        nbytes = ctypes.c_size_t(tensor.numel() * tensor.dtype.itemsize)
-        torch.check(torch.driver().cuMemcpyDtoDAsync_v2(*at, nbytes, stream))
-    return copy
+from ringcast import _device
 
 
-def receive_other(state, array):
+def receive_other(gpu, ends, array):
     """A DeviceTensor, which has memory of ours, by the legacy stream."""
-    state["writer"].send({"o": peers.Other(on_device(state, array))}, WATCHDOG)
-    return state["reader"].recv(WATCHDOG)["o"]
+    writer, reader = ends
+    writer.send({"o": Other(gpu.tensor(array))}, WATCHDOG)
+    return reader.recv(WATCHDOG)["o"]
 
 
 # ---- Memory of ours --------------------------------------------------------------------------------------------------
 
 
-def use_on_another(state):
+def test_memory_that_another_stream_uses_goes_when_that_has_done(gpu):
     """Its last holder goes while a copy of it has still to be made, on another stream than the one that it came by."""
-    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
-    pair(state)
+    ends = gpu.pair()
     for i in range(3):
-        received = receive_other(state, np.full(50000, float(i)))
-        before = peers.calls(*WAITS)
-        with torch.cuda.stream(side):
-            tensor = torch.from_dlpack(received)
-            assert i > 0 or gate.close_for(side) is None
-            copy = copied(torch, tensor)
+        received = receive_other(gpu, ends, np.full(50000, float(i)))
+        with gpu.on_side(), gpu.gate(gpu.side), gpu.counting(*WAITS) as waits:
+            tensor = gpu.torch.from_dlpack(received)
+            copy = gpu.copied(tensor)
             del tensor, received
             gc.collect()
-        assert peers.calls(*WAITS) == before, "the host waits"
-        gate.open()
-        with torch.cuda.stream(side):
-            assert (copy.numpy() == i).all()
-    gate.end()
+        assert not any(waits) and (copy.numpy() == i).all()
 
 
-def test_memory_that_another_stream_uses_goes_when_that_has_done(alone):
-    alone(use_on_another)
-
-
-def hand_over(state):
-    """What has not come yet is handed to another stream, which waits for it in the device's order."""
-    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
-    pair(state)
-    receive_other(state, np.zeros(3))
-    state["writer"].send({"o": peers.Other(on_device(state, np.arange(50000.0)))}, WATCHDOG)
-    gate.close_for(None)
-    received = state["reader"].recv(WATCHDOG)["o"]
-    before = peers.calls(*WAITS)
-    with torch.cuda.stream(side):
-        copy = copied(torch, torch.from_dlpack(received))
-        waits = peers.calls(*WAITS) != before
-        gate.open()
-        same = (copy.numpy() == np.arange(50000.0)).all()
-    gate.end()
-    return waits, same
-
-
-def test_what_is_handed_to_another_stream_is_waited_for_there(alone):
-    assert alone(hand_over) == (False, True)
-
-
-def hand_to(state, asked):
-    """The stream that a capsule is asked for; DLPack's 1 is the legacy one, which these come by, 2 each thread's."""
-    torch, side = state["torch"], state["torch"].cuda.Stream()
-    pair(state)
-    receive_other(state, np.zeros(3))
-    received = receive_other(state, np.arange(5000.0))
-    before = peers.calls("cuStreamSynchronize")[0]
-    with capture(torch, side) if asked == "captures" else contextlib.nullcontext():
-        capsule = received.__dlpack__(stream=side.cuda_stream if asked == "captures" else asked)
-    waits = peers.calls("cuStreamSynchronize")[0] - before
-    same = (torch.from_dlpack(capsule).numpy() == np.arange(5000.0)).all()
-    del capsule
-    return waits, same
+def test_what_is_handed_to_another_stream_is_waited_for_there(gpu):
+    writer, reader = gpu.opened()
+    writer.send({"o": Other(gpu.tensor(np.arange(50000.0)))}, WATCHDOG)
+    with gpu.gate(None):
+        received = reader.recv(WATCHDOG)["o"]
+        with gpu.on_side(), gpu.counting(*WAITS) as waits:
+            copy = gpu.copied(gpu.torch.from_dlpack(received))
+    assert not any(waits) and (copy.numpy() == np.arange(50000.0)).all()
 
 
 @pytest.mark.parametrize(("asked", "waits"), [("captures", 1), (2, 1), (1, 0), (None, 0), (-1, 0)])
-def test_the_host_waits_for_a_stream_that_can_t_be_told_to(alone, asked, waits):
-    assert alone(hand_to, asked) == (waits, True)
+def test_the_host_waits_for_a_stream_that_can_t_be_told_to(gpu, asked, waits):
+    """The stream that a capsule is asked for; DLPack's 1 is the legacy one, which these come by, 2 each thread's."""
+    received = receive_other(gpu, gpu.opened(), np.arange(5000.0))
+    stream = gpu.side.cuda_stream if asked == "captures" else asked
+    with gpu.capture() if asked == "captures" else contextlib.nullcontext():
+        with gpu.counting("cuStreamSynchronize") as counted:
+            capsule = received.__dlpack__(stream=stream)
+    assert counted == [waits] and (gpu.torch.from_dlpack(capsule).numpy() == np.arange(5000.0)).all()
 
 
-def drop_in_capture(state):
-    torch, side = state["torch"], state["torch"].cuda.Stream()
-    pair(state)
-    receive_other(state, np.zeros(3))
-    gc.collect()
-    torch._forget_dropped()
-    torch.cuda.synchronize()
-    before, left = peers.live("allocations"), []
+def test_memory_that_is_dropped_in_a_capture_goes_after_it(gpu):
+    ends = gpu.opened()
+    gpu.settle()
+    before = live("allocations")
     for _ in range(3):
-        received = receive_other(state, np.arange(5000.0))
-        with torch.cuda.stream(side):
-            tensor = torch.from_dlpack(received)
-            copied(torch, tensor)
-        with capture(torch, side):
+        received = receive_other(gpu, ends, np.arange(5000.0))
+        with gpu.on_side():
+            tensor = gpu.torch.from_dlpack(received)
+            gpu.copied(tensor)
+        with gpu.capture():
             del tensor, received
             gc.collect()
-        torch._forget_dropped()
-        torch.cuda.synchronize()
-        left.append(peers.live("allocations") - before)
-    receive_other(state, np.zeros(3))
-    gc.collect()
-    torch._forget_dropped()
-    torch.cuda.synchronize()
-    return left, peers.live("allocations") - before
+        gpu.settle()
+        assert live("allocations") == before + 1
+    receive_other(gpu, ends, np.zeros(3))
+    gpu.settle()
+    assert live("allocations") == before
 
 
-def test_memory_that_is_dropped_in_a_capture_goes_after_it(alone):
-    assert alone(drop_in_capture) == ([1, 1, 1], 0)
-
-
-def drop_where_calls_fail(state, nth):
-    """Its stream can't be told to wait for the other one: for want of memory, once, or as long as that is."""
-    torch, side, left = state["torch"], state["torch"].cuda.Stream(), []
-    pair(state)
-    receive_other(state, np.zeros(3))
-
-    def count():
-        gc.collect()
-        torch._forget_dropped()
-        torch.cuda.synchronize()
-        left.append(peers.live("allocations"))
-
-    received = receive_other(state, np.arange(5000.0))
-    with torch.cuda.stream(side):
-        tensor = torch.from_dlpack(received)
-        copy = copied(torch, tensor)
-    count()
-    waits = peers.calls("cuStreamSynchronize")[0]
+@pytest.mark.parametrize(("nth", "waits"), [(1, 1), (0, 0)])
+def test_where_its_stream_can_t_wait_the_host_does_or_the_memory_stays(gpu, nth, waits):
+    """It can't be told to wait for the other one: for want of memory, once, or as long as that is."""
+    ends = gpu.opened()
+    gpu.settle()
+    before = live("allocations")
+    received = receive_other(gpu, ends, np.arange(5000.0))
+    with gpu.on_side():
+        tensor = gpu.torch.from_dlpack(received)
+        copy = gpu.copied(tensor)
     with failing("cuDevicePrimaryCtxRetain", 2, nth):
-        del tensor, received
-        gc.collect()
-        waits = peers.calls("cuStreamSynchronize")[0] - waits
-        count()
-    receive_other(state, np.zeros(3))
-    count()
-    with torch.cuda.stream(side):
-        same = (copy.numpy() == np.arange(5000.0)).all()
-    return same, waits, left[1] - left[0], left[2] - left[0]
-
-
-@pytest.mark.parametrize(("nth", "waits", "kept"), [(1, 1, 0), (0, 0, 1)])
-def test_where_its_stream_can_t_wait_the_host_does_or_the_memory_stays(alone, nth, waits, kept):
-    assert alone(drop_where_calls_fail, nth) == (True, waits, kept - 1, -1)
-
-
-def use_failing_events(state):
-    torch, side = state["torch"], state["torch"].cuda.Stream()
-    pair(state)
-    seen = []
-    for i in range(3):
-        received = receive_other(state, np.full(50000, float(i)))
-        before = peers.calls("cuStreamSynchronize")
-        with torch.cuda.stream(side):
-            tensor = torch.from_dlpack(received)
-            copy = copied(torch, tensor)
+        with gpu.counting("cuStreamSynchronize") as counted:
             del tensor, received
             gc.collect()
-            seen.append((peers.calls("cuStreamSynchronize")[0] - before[0], (copy.numpy() == i).all()))
-    state.pop("reader").close()
-    state.pop("writer").close()
-    return seen
+        gpu.settle()
+        assert counted == [waits] and live("allocations") == before + 1 + (not waits)
+    receive_other(gpu, ends, np.zeros(3))
+    gpu.settle()
+    assert (copy.numpy() == np.arange(5000.0)).all() and live("allocations") == before + 1
 
 
-def test_where_an_event_fails_the_host_waits():
-    peer = peers.start(FAKE_CUDA_JITTER="5", FAKE_CUDA_FAIL="cuEventRecord:0:2")
-    try:
-        assert peer.call(use_failing_events) == [(2, True)] * 3  # before and after
-    finally:
-        peer.stop()
+@pytest.mark.parametrize("gpu", [{"FAKE_CUDA_FAIL": "cuEventRecord:0:2"}], indirect=True)
+def test_where_an_event_fails_the_host_waits(gpu):
+    ends = gpu.pair()
+    for i in range(3):
+        received = receive_other(gpu, ends, np.full(50000, float(i)))
+        with gpu.on_side(), gpu.counting("cuStreamSynchronize") as waits:
+            tensor = gpu.torch.from_dlpack(received)
+            copy = gpu.copied(tensor)
+            del tensor, received
+            gc.collect()
+        assert waits == [2] and (copy.numpy() == i).all()  # before and after
 
 
 # ---- Streams that are destroyed --------------------------------------------------------------------------------------
 
 
-def by_recv(state, cupy):
-    with cupy.cuda.Stream():
-        got = state["reader"].recv(WATCHDOG)["c"]
-    return got, contextlib.nullcontext()
-
-
-def by_view(state, cupy):
-    with cupy.cuda.Stream(), state["reader"].view(WATCHDOG) as value:
-        got = value["c"]
-    return got, contextlib.nullcontext()
-
-
-def by_frame(state, cupy):
-    """The take of the frame is open until the frame is released."""
-    frame = state["reader"].next(WATCHDOG)
-    with cupy.cuda.Stream():
-        got = frame["c"]
-    return got, frame
-
-
-def drop_after_its_stream(state, receive):
+@pytest.mark.parametrize("how", ["recv", "view", "next"])
+def test_cupy_s_stream_is_kept_as_long_as_what_came_by_it(gpu, how):
     import cupy
 
-    torch = state["torch"]
-    writer, reader = pair(state)
-    receive_other(state, np.zeros(3))
+    writer, reader = gpu.pair()
+    receive_other(gpu, (writer, reader), np.zeros(3))
     assert reader.prepare_gpu()
-    streams, strays = peers.live("streams"), peers.live("strays")
+    streams, strays = live("streams"), live("strays")
     for i in range(2):
-        writer.send({"c": cupy.ndarray(on_device(state, np.full(5000, float(i))))}, WATCHDOG)
-        got, frame = receive(state, cupy)
+        writer.send(gpu.make({"c": ("cupy", np.full(5000, float(i)))}), WATCHDOG)
+        frame = reader.next(WATCHDOG) if how == "next" else None
+        with cupy.cuda.Stream():
+            if how == "view":
+                with reader.view(WATCHDOG) as value:
+                    got = value["c"]
+                del value
+            else:
+                got = (frame or reader.recv(WATCHDOG))["c"]
         gc.collect()
-        kept = peers.live("streams") - streams
+        assert live("streams") == streams + 1
+        gpu.torch.cuda.synchronize()
         assert (got.tensor.numpy() == i).all()
-        with frame:
-            pass
+        if frame:  # whose take is open until then
+            frame.release()
         del got, frame
-        gc.collect()
-        torch._forget_dropped()
-    torch.cuda.synchronize()
-    left = peers.live("streams") - streams
-    return kept, left, peers.live("strays") - strays, writer.gpu.slots_used
+        gpu.settle()
+    assert (live("streams"), live("strays"), writer.gpu.slots_used) == (streams, strays, 0)
 
 
-@pytest.mark.parametrize("receive", [by_recv, by_view, by_frame])
-def test_cupy_s_stream_is_kept_as_long_as_what_came_by_it(alone, receive):
-    assert alone(drop_after_its_stream, receive) == (1, 0, 0, 0)
-
-
-def raw_copy(torch, stream, made, pointer, nbytes):
-    with torch._on(0):
-        at = ctypes.c_uint64(made.data_ptr()), ctypes.c_uint64(pointer)
-        torch.check(torch.driver().cuMemcpyDtoDAsync_v2(*at, ctypes.c_size_t(nbytes), ctypes.c_void_p(stream)))
-
-
-def come(torch, reached):
+def come(gpu, is_reached):
     """Waits for what another thread brings about; the caller's watchdog ends the wait else."""
-    while not reached():
-        torch._forget_dropped()
+    while not is_reached():
+        gpu.torch._forget_dropped()
 
 
-def use_by_a_stranger(state, looks, asked):
+@pytest.mark.parametrize("asked", ["named", "unsaid", "interface"])
+@pytest.mark.parametrize("is_viewed", [False, True])
+def test_memory_that_a_stranger_s_streams_use_goes_when_the_device_has_done(gpu, is_viewed, asked):
     """A library that is not known has its streams: it names one, uses two, and destroys them before the memory goes."""
-    torch, gate = state["torch"], Gate(state["torch"])
-    writer, reader = pair(state)
-    receive_other(state, np.zeros(3))
-    torch._forget_dropped()
-    torch.cuda.synchronize()
+    torch = gpu.torch
+    writer, reader = gpu.opened()
     assert reader.prepare_gpu()
-    before, strays = peers.live("allocations"), peers.live("strays")
+    gpu.settle()
+    before, strays = live("allocations"), live("strays")
     named, used = torch.cuda.Stream(), torch.cuda.Stream()
     copy = torch.empty((5000,), torch.float64, "cuda")
-    writer.send({"o": peers.Other(on_device(state, np.arange(5000.0)))}, WATCHDOG)
-    if looks:
+    writer.send({"o": Other(gpu.tensor(np.arange(5000.0)))}, WATCHDOG)
+    if is_viewed:
         with reader.view(WATCHDOG) as value:
             received = value["o"]
         del value
     else:
         received = reader.recv(WATCHDOG)["o"]
-    torch._forget_dropped()
-    torch.cuda.synchronize()
+    gpu.settle()
+    capsule = None
     if asked == "interface":
         assert received.__cuda_array_interface__["version"] == 3
     else:
         capsule = received.__dlpack__(stream=named.cuda_stream if asked == "named" else -1)
-    gate.close_for(used)
-    raw_copy(torch, used.cuda_stream, copy, received.data_ptr, 40000)
-    with torch._on(0):
-        for stream in named, used:
-            torch.check(torch.driver().cuStreamDestroy_v2(ctypes.c_void_p(stream.cuda_stream)))
-    had = peers.live("allocations"), writer.gpu.slots_used
-    waits, synchronized = peers.calls("fake_own_waits", "cuCtxSynchronize")
-    if asked != "interface":
-        del capsule
-    del received
-    gc.collect()
-    come(torch, lambda: peers.calls("cuCtxSynchronize")[0] > synchronized)
-    is_held = had == (peers.live("allocations"), writer.gpu.slots_used) and had[1] == looks
-    waits = peers.calls("fake_own_waits")[0] != waits
-    gate.open()
-    torch.cuda.synchronize()
-    same = (copy.numpy() == np.arange(5000.0)).all()
+    with gpu.gate(used):
+        with gpu.on(used):
+            gpu.copy(copy, received.data_ptr)
+        with torch._on(0):
+            for stream in named, used:
+                torch.check(torch.driver().cuStreamDestroy_v2(ctypes.c_void_p(stream.cuda_stream)))
+        had = live("allocations"), writer.gpu.slots_used
+        waits, synchronized = calls("fake_own_waits", "cuCtxSynchronize")
+        del capsule, received
+        gc.collect()
+        come(gpu, lambda: calls("cuCtxSynchronize")[0] > synchronized)
+        assert had == (live("allocations"), writer.gpu.slots_used) and had[1] == is_viewed  # it is held
+        assert calls("fake_own_waits") == [waits]
+    assert (copy.numpy() == np.arange(5000.0)).all()
     del copy
-    come(torch, lambda: writer.gpu.slots_used == 0 if looks else peers.live("allocations") == before)
-    gate.end()
-    return same, is_held, waits, peers.live("strays") - strays
-
-
-@pytest.mark.parametrize("asked", ["named", "unsaid", "interface"])
-@pytest.mark.parametrize("looks", [False, True])
-def test_memory_that_a_stranger_s_streams_use_goes_when_the_device_has_done(alone, looks, asked):
-    assert alone(use_by_a_stranger, looks, asked) == (True, True, False, 0)
+    come(gpu, lambda: writer.gpu.slots_used == 0 if is_viewed else live("allocations") == before)
+    assert live("strays") == strays
 
 
 # ---- torch's memory --------------------------------------------------------------------------------------------------
 
 
-def look_into_used_memory(state, is_there):
+@pytest.mark.parametrize("is_there", [False, True])
+def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(gpu, is_there):
     """On another stream than the look before; and torch gives out memory that its stream has still to write to."""
-    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
-    writer, reader = pair(state)
+    torch = gpu.torch
+    writer, reader = gpu.pair()
     large = torch.segment(np.arange(200000.0))
     if is_there:
         writer.empty((1,), torch.uint8)
     assert reader.prepare_gpu() == is_there
-    writer.send({"x": on_device(state, np.arange(3)), "y": large}, WATCHDOG)
-    with reader.next(WATCHDOG) as frame:
-        peers.seen(frame["x"])
-        with torch.cuda.stream(side):
-            before = on_device(state, np.full(200000, -1.0))
-            torch.cuda.synchronize()
-            gate.close_for(side)
-            used = copied(torch, before)
-            made, torch._DeviceMemory = torch._DeviceMemory, lambda *_: used.memory
-            try:
+    writer.send({"x": gpu.tensor(np.arange(3)), "y": large}, WATCHDOG)
+    with reader.next(WATCHDOG) as frame, gpu.on_side():
+        with gpu.on(torch.cuda.Stream(0, 0)):
+            seen(frame["x"])
+        before = gpu.tensor(np.full(200000, -1.0))
+        torch.cuda.synchronize()
+        with gpu.gate(gpu.side):
+            used = gpu.copied(before)
+            with mock.patch.object(torch, "_DeviceMemory", lambda *_: used.memory):
                 got = frame["y"]
-            finally:
-                torch._DeviceMemory = made
-        for _ in range(1000):  # for what does not wait
-            torch.driver().cuStreamQuery(None)
-        gate.open()
-        with torch.cuda.stream(side):
-            same = (got.numpy() == np.arange(200000.0)).all()
-    gate.end()
-    return same, writer.gpu.pool_frames
+            for _ in range(1000):  # for what does not wait
+                torch.driver().cuStreamQuery(None)
+        assert (got.numpy() == np.arange(200000.0)).all() and writer.gpu.pool_frames == is_there
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(alone, is_there):
-    assert alone(look_into_used_memory, is_there) == (True, int(is_there))
+def test_torch_is_told_which_stream_looks_at_a_tensor(gpu):
+    writer, _ = gpu.pair()
+    one, other = gpu.torch.cuda.Stream(), gpu.torch.cuda.Stream()
+    with gpu.on(one):
+        tensors = [gpu.tensor(np.arange(12.0)) for _ in range(2)]
+    tensors[1] = tensors[1].as_strided((3, 2), (1, 3))
+    for stream in (other, one, other):
+        for tensor in tensors:
+            tensor.memory.recorded.clear()
+        with gpu.on(stream):
+            writer.send({"x": tensors[0], "y": [tensors[1]]}, WATCHDOG)
+        assert all(tensor.memory.recorded == {(0, stream.cuda_stream)} for tensor in tensors)
 
 
-def send_conjugated(state):
-    """What torch copies before it is sent, on another stream than its own."""
-    torch, side, seen = state["torch"], state["torch"].cuda.Stream(), []
-    pair(state)
-    tensor = on_device(state, np.arange(8).astype("complex64"))
-    state["writer"].send({"x": tensor}, WATCHDOG)
-    state["reader"].recv(WATCHDOG)
-    assert tensor.memory.recorded == {(0, 0)}
-    lazy, plain = tensor.as_strided((8,), (1,)), torch.Tensor.is_conj
+def test_torch_is_told_of_what_it_copies_before_it_does(gpu):
+    """What is sent on another stream than its own."""
+    Tensor, asked = gpu.torch.Tensor, []
+    writer, reader = gpu.opened()
+    lazy = gpu.tensor(np.arange(8, dtype="complex64")).as_strided((8,), (1,))
 
     def resolve(self):
-        seen.append(self is lazy and (0, side.cuda_stream) in self.memory.recorded)
-        return on_device(state, np.arange(8).astype("complex64") + 1)
+        asked.append(self is lazy and (0, gpu.side.cuda_stream) in self.memory.recorded)
+        return gpu.tensor(np.arange(8, dtype="complex64") + 1)
 
-    torch.Tensor.is_conj, torch.Tensor.resolve_conj = lambda self: self is lazy, resolve
-    try:
-        with torch.cuda.stream(side):
-            state["writer"].send({"x": lazy}, WATCHDOG)
-            with capture(torch, side), pytest.raises(ringcast.Error, match="captures a CUDA graph"):
-                state["writer"].send({"x": lazy}, WATCHDOG)
-    finally:
-        torch.Tensor.is_conj, torch.Tensor.resolve_conj = plain, torch.Tensor.detach
-    return seen, state["reader"].recv(WATCHDOG)["x"].numpy().tolist() == list(range(1, 9))
+    with mock.patch.multiple(Tensor, is_conj=lambda self: self is lazy, resolve_conj=resolve), gpu.on_side():
+        writer.send({"x": lazy}, WATCHDOG)
+        with gpu.capture(), pytest.raises(ringcast.Error, match="captures a CUDA graph"):
+            writer.send({"x": lazy}, WATCHDOG)
+    assert asked == [True] and reader.recv(WATCHDOG)["x"].numpy().tolist() == list(range(1, 9))
 
 
-def test_torch_is_told_of_what_it_copies_before_it_does(alone):
-    assert alone(send_conjugated) == ([True], True)
+def test_a_torch_that_has_not_begun_is_not_asked_what_it_captures(monkeypatch):
+    begin = mock.Mock(side_effect=AssertionError("it would begin"))
+    cuda = types.SimpleNamespace(is_initialized=lambda: False, is_current_stream_capturing=begin)
+    monkeypatch.setitem(_device.sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    assert _device.captures() is False
 
 
-# ---- Views of the pool -----------------------------------------------------------------------------------------------
+# ---- Several streams -------------------------------------------------------------------------------------------------
 
 
-def view_on_another(state, kind):
-    torch, side = state["torch"], state["torch"].cuda.Stream()
-    gate = state["gate"] = Gate(torch)
-    with on_cupy_s(side if kind == "cupy" else None), state["reader"].view(WATCHDOG) as value, torch.cuda.stream(side):
-        tensor = value["o"].tensor if kind == "cupy" else torch.from_dlpack(value["o"])
-        gate.close_for(side)
-        state["copy"], state["side"] = copied(torch, tensor), side
-        del tensor, value
-        gc.collect()
+def test_the_sender_may_write_to_its_tensor_at_once_in_the_order_of_its_stream(gpu):
+    writer, reader = gpu.opened()
+    with gpu.on_side():
+        tensor = gpu.tensor(np.zeros(50000, np.float32))
+        for i in range(40):
+            tensor.fill_(i)
+            writer.send({"i": i, "x": tensor}, WATCHDOG)
+        tensor.fill_(-1)
+    with gpu.on(gpu.torch.cuda.Stream()):
+        for i in range(40):
+            with gpu.counting(*WAITS) as waits:
+                got = reader.recv(WATCHDOG)
+            assert not any(waits) and got["i"] == i and set(got["x"].numpy().tolist()) == {float(i)}
+    assert writer.gpu.pool_frames == 40
 
 
-@contextlib.contextmanager
-def on_cupy_s(stream):
-    import cupy
+def test_memory_that_is_not_kept_is_copied_before_the_call_is_over(gpu):
+    """As of a library that is not known: the array is gone, and its memory is somebody else's by another stream."""
+    writer, reader = gpu.opened({"capacity": 4 * MEGABYTE})
+    tensor = gpu.tensor(np.zeros(100000))
+    for i in range(15):
+        tensor.fill_(i)
+        gpu.torch.cuda.synchronize()
+        writer.send(Other(tensor), WATCHDOG)
+        with gpu.on_side():
+            tensor.fill_(-1)
+        gpu.torch.cuda.synchronize()
+    for i in range(15):
+        assert set(np.frombuffer(seen(reader.recv(WATCHDOG))[3])) == {float(i)}
 
-    cupy.cuda.stream = stream
-    try:
-        yield
-    finally:
-        cupy.cuda.stream = None
+
+def test_of_a_mixed_frame_all_goes_by_torch_s_stream(gpu):
+    """What torch's stream is held up with is still to use the memory that torch gives out anew."""
+    writer, reader = gpu.pair()
+    for i in range(3):
+        with gpu.on_side():
+            value = {"o": Other(gpu.tensor(np.full(5, i))), "t": gpu.tensor(np.full(9, i))}
+            gpu.torch.cuda.synchronize()
+            writer.send(value, WATCHDOG)
+            with gpu.counting("fake_own_waits") as waits:
+                got = reader.recv(WATCHDOG)
+            assert i == 0 or waits == [0]
+            assert got["o"].__cuda_array_interface__["stream"] == gpu.side.cuda_stream
+            assert got["t"].numpy().tolist() == [i] * 9 and seen(got["o"])[2] == (5,)
 
 
-def open_and_look(state):
-    state["gate"].open()
-    with state["torch"].cuda.stream(state["side"]):
-        seen = state.pop("copy").numpy()
-    state.pop("gate").end()
-    return seen.min(), seen.max()
+def test_a_device_tensor_that_is_sent_on_and_dropped_arrives(gpu):
+    """The legacy stream is held up: what is sent on goes by the stream that it came by, and is freed in its order."""
+    (writer, reader), (second, other) = gpu.pair(), gpu.opened()
+    for i in range(5):
+        with gpu.on_side():
+            value = {"t": gpu.tensor(np.zeros(4)), "o": Other(gpu.tensor(np.full(50000, float(i))))}
+            gpu.torch.cuda.synchronize()
+            writer.send(value, WATCHDOG)
+            received = reader.recv(WATCHDOG)["o"]
+            gpu.side.synchronize()
+        with gpu.gate(None):
+            second.send({"o": received}, WATCHDOG)
+            del received
+            gc.collect()
+        assert (gpu.torch.from_dlpack(other.recv(WATCHDOG)["o"]).numpy() == i).all()
 
 
 @pytest.mark.parametrize("kind", ["other", "cupy"])
-def test_a_place_in_the_pool_that_another_stream_reads_is_kept(rings, kind):
+def test_a_place_in_the_pool_that_another_stream_reads_is_kept(gpu, kind):
     """CuPy names its current stream, and the frame came by torch's."""
-    writer, (reader,) = rings(1, {"gpu_pool_bytes": 2 * MEGABYTE})
+    import cupy
+
+    writer, reader = gpu.opened({"gpu_pool_bytes": 2 * MEGABYTE})
     beside = {"t": ("cuda", np.arange(3))} if kind == "cupy" else {}
-    value = [{"o": (kind, np.full(150000, float(i))), **beside} for i in range(5)]  # two have no room in the pool
-    exchange(writer, [reader], value[0])
-    writer.call(peers.send, value[1])
-    assert writer.call(peers.gpu).pool_frames == 1
-    reader.call(view_on_another, kind)
-    for each in value[2:]:
-        writer.call(peers.send, each)
-    assert writer.call(peers.gpu).pool_frames == 1  # nothing else has had its place
-    assert reader.call(open_and_look) == (1, 1)
-    for _ in value[2:]:
-        reader.call(peers.receive)
+    writer.send(gpu.make({"o": (kind, np.zeros(150000)), **beside}), WATCHDOG)
+    others = [gpu.tensor(np.full(150000, float(i))) for i in (1, 2, 3)]
+    gpu.settle()
+    with contextlib.ExitStack() as gates:
+        stream = mock.patch.object(cupy.cuda, "stream", gpu.side if kind == "cupy" else None)
+        with stream, reader.view(WATCHDOG) as value, gpu.on_side():
+            tensor = value["o"].tensor if kind == "cupy" else gpu.torch.from_dlpack(value["o"])
+            gates.enter_context(gpu.gate(gpu.side))
+            copy = gpu.copied(tensor)
+            del tensor, value
+            gc.collect()
+        with gpu.on(gpu.torch.cuda.Stream()):
+            for each in others:
+                writer.send(each, WATCHDOG)
+        assert writer.gpu.pool_frames == 1  # two have no room, and nothing else has had its place
+    assert set(copy.numpy()) == {0.0}
+
+
+# ---- A device that is slow -------------------------------------------------------------------------------------------
+
+CHUNKS = 16  # of a Reader's pinned buffer: as many frames are copied without a wait
+
+
+class Interrupts:
+    """Ctrl-C, while the driver is asked whether a stream has come so far."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def open(self):
+        (asked,) = calls(self.function)
+        while calls(self.function)[0] < asked + 10:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("call", ["recv", "view"])
+def test_ctrl_c_ends_the_wait_for_a_device_and_the_frame_is_the_next_one(gpu, call):
+    """The ring has room for two of the frames, and each is given back before the device has come to it."""
+    writer, reader = gpu.pair(INLINE)
+    sent = [gpu.tensor(np.full(25000, float(i))) for i in range(CHUNKS + 1)]
+    got = []
+    gpu.settle()
+    with gpu.gate(gpu.side) as gate:
+        for i in range(CHUNKS):
+            writer.send({"x": sent[i]}, WATCHDOG)
+            with gpu.on_side():
+                got.append(reader.recv(0)["x"])
+        assert reader.gpu.syncs == 0 and reader.gpu.registered
+        writer.send({"x": sent[CHUNKS]}, WATCHDOG)
+        with gpu.on_side():
+            with opens_once_others_run(Interrupts("cuEventQuery")), pytest.raises(KeyboardInterrupt):
+                getattr(reader, call)(WATCHDOG)
+            with opens_once_others_run(gate):
+                got.append(reader.recv(WATCHDOG)["x"])
+    assert [int(each.numpy()[0]) for each in got] == list(range(CHUNKS + 1))
+
+
+def test_without_pinned_memory_the_copy_is_waited_for(gpu):
+    """And Ctrl-C ends that wait too."""
+    writer, reader = gpu.pair(INLINE)
+    writer.send({"x": gpu.tensor(np.arange(1000.0))}, WATCHDOG)
+    with gpu.on_side(), failing("cuMemHostAlloc", 2), gpu.gate(gpu.side) as gate:
+        with opens_once_others_run(Interrupts("cuStreamQuery")), pytest.raises(KeyboardInterrupt):
+            reader.recv(WATCHDOG)
+        with opens_once_others_run(gate):
+            got = reader.recv(WATCHDOG)["x"]
+    assert not reader.gpu.registered and (got.numpy() == np.arange(1000.0)).all()

@@ -70,10 +70,16 @@ class Tensor:
     def numel(self):
         return int(np.prod(self.shape, dtype=np.int64))
 
-    def view(self, kind):
-        assert self.shape[-1] * self.dtype.itemsize % kind.itemsize == 0 and self.offset == 0
-        shape = (self.shape[0] * self.dtype.itemsize // kind.itemsize,)
-        return Tensor._made(self.memory, kind, shape, (1,))
+    def view(self, what):
+        """Of another shape, or of another dtype."""
+        assert self.is_contiguous()
+        kind, shape = (self.dtype, what) if isinstance(what, tuple) else (what, None)
+        if shape is None:
+            assert len(self.shape) == 1 and self.shape[0] * self.dtype.itemsize % kind.itemsize == 0 == self.offset
+            shape = (self.shape[0] * self.dtype.itemsize // kind.itemsize,)
+        made = Tensor._made(self.memory, kind, shape, _strides(shape), self.offset)
+        assert made.numel() * kind.itemsize == self.numel() * self.dtype.itemsize
+        return made
 
     def __getitem__(self, i):
         shape, strides = self.shape[1:], self.strides[1:]

@@ -52,12 +52,7 @@ def _frombuffer(buffer, dtype):
     return made
 
 
-def _reshape(self, shape):
-    return torch.Tensor._made(self.memory, self.dtype, tuple(shape), torch._strides(tuple(shape)), self.offset)
-
-
-_view, _empty = torch.Tensor.view, torch.empty
-torch.Tensor.view = lambda self, what: _reshape(self, what) if isinstance(what, tuple) else _view(self, what)
+_empty = torch.empty
 torch.Tensor.copy_ = _copy
 torch.Tensor.item = lambda self: self.numpy().item()
 torch.Tensor.tolist = lambda self: self.numpy().tolist()
