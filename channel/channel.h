@@ -199,9 +199,6 @@ void rc_liveness_reap_joining(ringcast_writer *writer);
 /* The watch of the present blocker; NULL: the blocker has just left. */
 struct rc_watch *rc_liveness_blocker(ringcast_writer *writer);
 
-/* Whether the clock runs for the present call. */
-bool rc_liveness_is_waiting(const ringcast_writer *writer);
-
 /* Checks the blocker, whose cursor is below `wanted` or which joins, and the other readers. 0: a reader was removed,
  * try again. -EAGAIN: wait on. -EOWNERDEAD, -ETIMEDOUT: by the policy the wait fails; `blocker` is the cause. */
 int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted);

@@ -38,7 +38,8 @@ static uint64_t load_owner(const ringcast_writer *writer, uint32_t slot) {
 
 /* ---- The writer's view of its readers ---------------------------------------------------------------------------- */
 
-bool rc_liveness_is_waiting(const ringcast_writer *writer) {
+/* Whether the clock runs for the present call. */
+static bool is_waiting(const ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
   return liveness->since != 0 && liveness->tail == writer->ring.tail && liveness->open == rc_writer_is_open(writer);
 }
@@ -46,7 +47,7 @@ bool rc_liveness_is_waiting(const ringcast_writer *writer) {
 /* Since when the writer waits, and for what; NULL: the writer does not wait. */
 static const struct rc_blocked *blocked_by(const ringcast_writer *writer, struct rc_blocked *out) {
   *out = (struct rc_blocked){.since = writer->liveness.since, .wanted = writer->liveness.wanted};
-  return rc_liveness_is_waiting(writer) ? out : NULL;
+  return is_waiting(writer) ? out : NULL;
 }
 
 bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out) {
@@ -158,7 +159,7 @@ void rc_liveness_reap_joining(ringcast_writer *writer) {
 
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
-  if (rc_liveness_is_waiting(writer)) {
+  if (is_waiting(writer)) {
     if (wanted < liveness->wanted) liveness->wanted = wanted;
     return;
   }

@@ -70,7 +70,7 @@ struct rc_spilled {
   _Atomic uint64_t offset, bytes;
 };
 
-/* The writer's process and the ring's sizes. The writer stores them once, before ready. */
+/* The ring's sizes and files. The writer stores them once, before ready. The handle names the writer's process. */
 struct rc_identity {
   uint64_t magic;
   uint32_t layout;        /* RC_LAYOUT of the writer's build */
@@ -78,18 +78,16 @@ struct rc_identity {
   uint64_t token[2];      /* random; the handle holds the same number */
   uint64_t capacity;      /* bytes of DATA */
   uint64_t page_size;
-  uint64_t writer_start; /* in clock ticks since boot: a later process with the writer's pid has another */
-  int32_t writer_pid;
   uint32_t slots;
   uint32_t memory;          /* enum ringcast_memory */
   int32_t spill_fd;         /* SPILL's descriptor in the writer's process */
-  uint64_t data_inode;      /* of DATA's file: a later file with the same descriptor number has another */
-  uint32_t numa, numa_node; /* enum ringcast_numa; both for information only */
-  int32_t numa_error;
-  int32_t spill_error;               /* for information only */
+  uint32_t numa, numa_node; /* enum ringcast_numa; these and the errors are for information only */
+  int32_t numa_error, spill_error;
+  uint32_t reserved_word;
+  uint64_t data_inode;               /* of DATA's file: a later file with the same descriptor number has another */
   uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: the ring has no SPILL */
   uint64_t pid_namespace;            /* inode of the writer's namespace; 0: not known */
-  uint64_t reserved;
+  uint64_t reserved[2];
 };
 
 /* A word to sleep on and the number of sleepers; see ring/eventcount.h. */
@@ -187,7 +185,7 @@ _Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of l
 
 /* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
  * meaning, raise RC_LAYOUT_REVISION. */
-#define RC_LAYOUT_REVISION 17u
+#define RC_LAYOUT_REVISION 18u
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \

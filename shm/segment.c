@@ -49,8 +49,6 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->layout = RC_LAYOUT;
   id->capacity = segment->capacity;
   id->page_size = segment->data.page_size;
-  id->writer_start = segment->writer.start;
-  id->writer_pid = segment->writer.pid;
   id->pid_namespace = rc_os.pid_namespace();
   id->slots = segment->slots;
   id->memory = segment->data.memory;

@@ -123,8 +123,6 @@ static void make_ring(uint64_t control_bytes, uint64_t data_bytes, bool spill) {
                              .token = {0x1234, 0x5678},
                              .capacity = CAPACITY,
                              .page_size = 4096,
-                             .writer_start = self.start,
-                             .writer_pid = self.pid,
                              .slots = SLOTS,
                              .memory = RINGCAST_MEMORY_PAGES,
                              .spill_fd = ring.spill_fd,
