@@ -98,12 +98,14 @@ def look_at(found, command, text):
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_objects_are_measured_cold():
-    found, text = run("object", "--case", "metadata", "--seconds", 0.001, "--cold", "65536", "--gap", "2")
-    assert (found["gap_ms"], found["cold"]) == (2, "65536")
+@pytest.mark.parametrize("how", ["65536", "sleep"])
+def test_objects_are_measured_cold(how):
+    found, text = run("object", "--case", "metadata", "--seconds", 0.001, "--cold", how, "--gap", "2")
+    assert (found["gap_ms"], found["cold"]) == (2, how)
     (measured,) = found["cases"]
     assert measured["ways"]["ringcast"]["p50_us"] > 0 and "objects_per_s" not in measured["ways"]["ringcast"]
-    assert "a gap of 2 ms before each, caches cold" in text
+    assert "a gap of 2 ms before each, " in text
+    assert {"65536": "caches cold", "sleep": "all asleep in it"}[how] in text
 
 
 def test_a_gap_that_a_walk_fills_is_refused():
@@ -115,13 +117,12 @@ def test_a_gap_that_a_walk_fills_is_refused():
 
 def test_a_rest_of_the_source_lasts_for_the_gap():
     slept = []
-    plan = harness.Plan(10.0, walk=64)
+    plan = harness.Plan(10.0, sleep=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness.time, "sleep", slept.append)
         harness.rest_of(plan, source=True)()
         harness.rest_of(plan, source=False)()
-    (first,) = slept
-    assert 5 < first <= 10
+    assert 5 < slept[0] <= 10 and slept[1] == 5
     assert harness.rest_of(harness.Plan(10.0), source=False) is None is harness.rest_of(harness.Plan(), source=True)
 
 
@@ -159,8 +160,8 @@ def test_each_command_is_documented():
         (["object", "--seconds", "0"], "takes seconds, more than 0, and not '0'"),
         (["object", "--seconds", "nan"], "takes seconds, more than 0, and not 'nan'"),
         (["object", "--seconds", "long"], "takes seconds, more than 0, and not 'long'"),
-        (["object", "--cold", "warm"], "takes evict or a number of bytes from 64 on, and not 'warm'"),
-        (["dropin", "--cold", "63"], "takes evict or a number of bytes from 64 on, and not '63'"),
+        (["object", "--cold", "warm"], "takes evict, sleep or a number of bytes from 64 on, and not 'warm'"),
+        (["dropin", "--cold", "63"], "takes evict, sleep or a number of bytes from 64 on, and not '63'"),
         (["codec", "--cold"], "unrecognized arguments: --cold"),
         (["asyncio", "--rounds", "0"], "takes a whole number from 1 on, and not '0'"),
         (["dropin", "--case", "features-numpy"], "'features-numpy'.*scheduler-256"),
@@ -189,6 +190,7 @@ def test_without_torch_its_cases_are_left_out_and_named(monkeypatch):
 
 
 def test_asyncio_prints_what_a_wake_up_costs():
+    pytest.importorskip("ringcast.bench.wakeup")
     found, text = run("asyncio", "--rounds", 3)
     for way, measured in found["cases"].items():
         assert measured["p50_us"] > 0

@@ -98,10 +98,10 @@ def test_every_case_is_measured_with_each_number_of_ranks(stub):
 @needs_torch
 @pytest.mark.skipif(bool(importlib.util.find_spec("vllm")), reason="vLLM is installed here")
 def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(monkeypatch):
-    arguments = ("--case", "metadata", "--ranks", "2", "--seconds", "0.001", "--gap", "0.001")
+    arguments = ("--case", "metadata", "--ranks", "2", "--seconds", "0.001", "--gap", "0.001", "--cold", "sleep")
     with (
         pytest.raises(dropin.Failed, match="^rank 1 has ended"),
-        dropin.all_ranks(2, harness.Plan(0.000001), "dropin") as ranks,
+        dropin.all_ranks(2, harness.Plan(0.001, sleep=True), "dropin") as ranks,
     ):
         monkeypatch.setattr(dropin, "all_ranks", lambda *_: contextlib.nullcontext(ranks))
         data = command_line.run(command_line.parser().parse_args(["dropin", *arguments]))
@@ -109,7 +109,7 @@ def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(mo
         assert list(case["ways"]) == ["ringcast", "ringcast-object", "gloo"]
         assert case["ratios"]["vllm"] is None and case["ratios"]["gloo"] > 0
         assert "vllm left out: needs vllm, which can't be imported here" in as_text(data)
-        assert "a gap of 0.001 ms before each." in as_text(data)
+        assert "a gap of 0.001 ms before each, all asleep in it" in as_text(data)
         process = ranks.workers[1][0]
         os.kill(process.pid, signal.SIGKILL)
         process.join()

@@ -15,6 +15,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <glob.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <math.h>
@@ -59,7 +60,7 @@ struct shared {
 
 struct figures {
   struct perf_series commits, wakes, slowest; /* ns, of each counted message; wakes: of each message and reader */
-  double cpu_ns, wall_ns;                     /* cpu_ns: of all readers together */
+  double cpu_ns, wall_ns, joules;             /* cpu_ns: of all readers together */
   uint64_t calls;
 };
 
@@ -200,16 +201,32 @@ static int64_t send(struct cadence *cadence, uint64_t number) {
   return perf_now_ns() - now;
 }
 
-/* ---- CPU time ---------------------------------------------------------------------------------------------------- */
+/* ---- CPU time, and energy ---------------------------------------------------------------------------------------- */
 
 struct meter {
   int64_t wall_ns;
-  double cpu_ns;
+  double cpu_ns, joules; /* joules: NAN where RAPL can't be read */
   uint64_t calls;
 };
 
+/* The sum over the machine's packages; NAN where RAPL can't be read. */
+static double read_joules(void) {
+  glob_t found;
+  double sum = 0;
+  char text[32];
+  bool any = false;
+  if (glob("/sys/class/powercap/intel-rapl:?/energy_uj", 0, NULL, &found) != 0) return NAN;
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    if (*cli_read_line(found.gl_pathv[i], text, sizeof text) == '\0') continue;
+    sum += strtod(text, NULL) * 1e-6;
+    any = true;
+  }
+  globfree(&found);
+  return any ? sum : NAN;
+}
+
 static void read_meter(const struct cadence *cadence, struct meter *meter) {
-  *meter = (struct meter){.wall_ns = perf_now_ns()};
+  *meter = (struct meter){.wall_ns = perf_now_ns(), .joules = read_joules()};
   for (uint32_t i = 0; i < cadence->options->readers; i++) {
     meter->cpu_ns += perf_cpu_ns(&cadence->children, i) - (double)cadence->shared->readers[i].walk_cpu_ns;
     meter->calls += cadence->shared->readers[i].calls;
@@ -220,6 +237,7 @@ static void add_meters(struct figures *figures, const struct meter *from, const 
   figures->wall_ns += (double)(to->wall_ns - from->wall_ns);
   figures->cpu_ns += to->cpu_ns - from->cpu_ns;
   figures->calls += to->calls - from->calls;
+  figures->joules += to->joules < from->joules ? NAN : to->joules - from->joules; /* a counter has started again */
 }
 
 /* ---- Blocks ----------------------------------------------------------------------------------------------------- */
@@ -309,9 +327,10 @@ static double calls_per_message(const struct cadence *cadence) {
 }
 
 static void print(struct cadence *cadence) {
-  static const char *const keys[WAYS][4] = {{"wake_us", "commit_us", "slowest_us", "reader_cpu_percent"},
-                                            {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent"},
-                                            {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent"}};
+  static const char *const keys[WAYS][5] = {
+      {"wake_us", "commit_us", "slowest_us", "reader_cpu_percent", "watts"},
+      {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
+      {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
   const struct perf_options *options = cadence->options;
   struct report report;
   perf_print_head(&report, options, &cadence->info, options->readers + 1);
@@ -329,6 +348,7 @@ static void print(struct cadence *cadence) {
   for (enum way way = 0; way < cadence->ways; way++) {
     const struct figures *figures = &cadence->figures[way];
     report_number(&report, keys[way][3], 100 * figures->cpu_ns / figures->wall_ns / options->readers);
+    if (!isnan(figures->joules)) report_number(&report, keys[way][4], figures->joules / figures->wall_ns * 1e9);
   }
   report_number(&report, "system_calls_per_message", calls_per_message(cadence));
   report_number(&report, "ratio",

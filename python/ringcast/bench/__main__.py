@@ -2,12 +2,13 @@
 """The command line of the Python benchmarks."""
 
 import argparse
+import importlib
 import json
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cases, codec, death, dropin, harness, report, wakeup
+from ringcast.bench import cases, codec, death, dropin, harness, report
 
 EXAMPLES = """
 EXAMPLES
@@ -19,7 +20,7 @@ EXAMPLES
   python -m ringcast.bench death --rounds 20
   python -m ringcast.bench object --case metadata --cold
   python -m ringcast.bench dropin --vllm vllm-0.33.0 --format json
-  python -m ringcast.bench dropin --case metadata --ranks 2 --gap 5
+  python -m ringcast.bench dropin --case metadata --ranks 2 --cold sleep --gap 5
 
 Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than the way beside it. No other load
 should run meanwhile. docs/benchmarks.md tells what is measured, and how.
@@ -52,8 +53,8 @@ def takes(what: str, kind: Callable[[str], Any], least: float, most: float) -> C
 
 
 def coldness(text: str) -> str:
-    if text != "evict" and (not text.isdecimal() or int(text) < 64):
-        raise argparse.ArgumentTypeError(f"takes evict or a number of bytes from 64 on, and not {text!r}")
+    if text not in ("evict", "sleep") and (not text.isdecimal() or int(text) < 64):
+        raise argparse.ArgumentTypeError(f"takes evict, sleep or a number of bytes from 64 on, and not {text!r}")
     return text
 
 
@@ -63,7 +64,7 @@ MILLISECONDS = takes("milliseconds, 0 to 1000", float, 0, 1000)
 RANKS = takes("a number of ranks, 2 to 64", int, 2, 64)
 COLD = (
     "what each process does between two messages: evict (default) reads a block of memory twice as large as the L3 "
-    "cache, a number reads a block of so many bytes. Without --gap the gap is long enough for that"
+    "cache, a number reads a block of so many bytes, sleep sleeps. Without --gap the gap is long enough for that"
 )
 
 
@@ -104,6 +105,10 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
     command = options.command
     facts = {"command": command, "machine": report.machine()}
     if command == "asyncio":
+        try:
+            wakeup = importlib.import_module("ringcast.bench.wakeup")
+        except ModuleNotFoundError as error:
+            sys.exit(f"ringcast.bench: asyncio can't be measured by this installation: {error}")
         return {**facts, "rounds": options.rounds, **wakeup.run(options.rounds)}
     if command == "death":
         return {**facts, "rounds": options.rounds, **death.run(options.rounds)}
@@ -128,7 +133,7 @@ def note(found: Dict[str, Any]) -> str:
         return (death.__doc__ or "").strip().split("\n\n")[1]
     if found["command"] == "asyncio":
         return f"From send() until a sleeping receiver has the value, a message every {found['gap_us'] / 1e3:g} ms."
-    how = {None: "", "evict": ", caches evicted"}.get(found["cold"], ", caches cold")
+    how = {None: "", "evict": ", caches evicted", "sleep": ", all asleep in it"}.get(found["cold"], ", caches cold")
     rest = f"\nWith a gap of {found['gap_ms']:g} ms before each{how}." if found["gap_ms"] else ""
     return "From the call at the source until the last has it; ratio: of p50, ringcast's to this one's." + rest
 

@@ -16,6 +16,7 @@ IN_A_ROW = 20  # rounds of a turn with a gap, if so many take no longer than MOS
 MOST = 0.5  # seconds
 UNCOUNTED = 2  # turns that warm up, and tell how many rounds fill a turn
 UNKNOWN = 64 << 20  # bytes of a walk where the system does not tell the size of the L3 cache
+SLEEP = 0.005  # seconds, where no --gap is given
 LIMIT = 300.0  # seconds until a silent process is an error: importing vLLM takes some, on each rank
 
 
@@ -59,11 +60,12 @@ def percentile(values: List[int], share: float) -> int:
 
 class Plan(NamedTuple):
     """What the processes do between two messages. Between two steps of an engine other code runs, and the caches then
-    hold other data: each process walks over a block of memory. The source then waits until the gap since
+    hold other data: each process walks over a block of memory, or sleeps. The source then waits until the gap since
     the last message is over; the gap is twice as long as the walk, so that the receivers wait again."""
 
     gap: float = 0.0  # seconds from one message to the next
     walk: int = 0  # bytes
+    sleep: bool = False
 
 
 def block_bytes() -> int:
@@ -75,9 +77,11 @@ def block_bytes() -> int:
 
 
 def plan(mode: Optional[str], gap: float, processes: int) -> Plan:
-    """What `--cold` and `--gap` ask for: `mode` is None, "evict" or a number of bytes."""
+    """What `--cold` and `--gap` ask for: `mode` is None, "sleep", "evict" or a number of bytes."""
     if mode is None:
         return Plan(gap)
+    if mode == "sleep":
+        return Plan(gap or SLEEP, sleep=True)
     walk = block_bytes() if mode == "evict" else int(mode)
     rest = Rest(Plan(0, walk), source=False)
     took = min(timeit.repeat(rest, number=1, repeat=3)) * -(-processes // len(os.sched_getaffinity(0)))
@@ -103,6 +107,8 @@ class Rest:
         end = time.perf_counter() + self.plan.gap
         if self.block is not None:
             self.block.sum()
+        elif self.plan.sleep and not self.source:
+            time.sleep(self.plan.gap / 2)
         left = end - time.perf_counter()
         if self.source and left > 0:
             time.sleep(left)
@@ -110,7 +116,7 @@ class Rest:
 
 def rest_of(plan: Plan, source: bool) -> Optional[Rest]:
     """None: the process goes on at once."""
-    return Rest(plan, source) if plan.walk or (source and plan.gap) else None
+    return Rest(plan, source) if plan.walk or plan.sleep or (source and plan.gap) else None
 
 
 # ---- Processes -------------------------------------------------------------------------------------------------------
