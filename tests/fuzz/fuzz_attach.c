@@ -13,9 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "channel/channel.h"
 #include "shm/os.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_channel.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -210,14 +209,8 @@ static void next(void) {
   if (!ring.reader || ring.held == MOST_HELD || ringcast_reader_next(ring.reader, 0, frame) != 0) return;
   fuzzed_frames++;
   ring.held++;
-  const struct rc_segment *segment = &ring.reader->segment;
   const uint8_t *from = frame->data;
-  bool in_data = from >= segment->data.base && from <= segment->data.base + 2 * segment->capacity;
-  const struct rc_memory *memory = in_data ? &segment->data : &segment->spill;
-  const uint8_t *end = memory->base + memory->bytes * memory->mappings;
-  require(in_data || (from >= segment->spill.base && from <= end));
-  require(frame->bytes <= (size_t)(end - from));
-  bool whole = in_data || frame->bytes < 65536;
+  bool whole = must_lie_within(&ring.reader->segment, from, frame->bytes) || frame->bytes < 65536;
   if (frame->bytes != 0) touch_all(from, whole ? frame->bytes : 1), touch_all(from + frame->bytes - 1, 1);
 }
 

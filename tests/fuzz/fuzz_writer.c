@@ -8,9 +8,8 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-#include "channel/channel.h"
 #include "shm/os.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_channel.h"
 
 enum { SLOTS = 4, READERS = 2 };
 
@@ -43,13 +42,7 @@ static struct rc_control *control(void) { return rc_segment_control(&channel.wri
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
 static void must_be_writable(const struct ringcast_span *span) {
-  const struct rc_segment *segment = &channel.writer->segment;
-  const uint8_t *to = span->data;
-  bool in_data = to >= segment->data.base && to < segment->data.base + segment->capacity;
-  const struct rc_memory *memory = in_data ? &segment->data : &segment->spill;
-  const uint8_t *end = memory->base + memory->bytes * memory->mappings;
-  require(in_data || (to >= segment->spill.base && to < end));
-  require(span->bytes <= (size_t)(end - to));
+  must_lie_within(&channel.writer->segment, span->data, span->bytes);
   if (span->bytes != 0) ((uint8_t *)span->data)[0] = ((uint8_t *)span->data)[span->bytes - 1] = 1;
 }
 
@@ -138,13 +131,8 @@ static void next(int which) {
   allowed(result, -EAGAIN, -EPIPE, -EPROTO, -ESTALE);
   if (result != 0) return;
   channel.holds[which] = true;
-  const struct rc_segment *segment = &reader->segment;
-  const uint8_t *from = frame->data;
-  bool in_data = from >= segment->data.base && from < segment->data.base + segment->capacity;
-  const struct rc_memory *memory = in_data ? &segment->data : &segment->spill;
-  const uint8_t *end = memory->base + memory->bytes * memory->mappings;
-  require((in_data || (from >= segment->spill.base && from < end)) && frame->bytes <= (size_t)(end - from));
-  if (frame->bytes != 0) touch_all(from + frame->bytes - 1, 1);
+  must_lie_within(&reader->segment, frame->data, frame->bytes);
+  if (frame->bytes != 0) touch_all((const uint8_t *)frame->data + frame->bytes - 1, 1);
 }
 
 static void release(int which) {

@@ -152,10 +152,6 @@ def make_writer(state, capacity):
     return state["writer"].handle
 
 
-def close_writer(state):
-    state["writer"].close()
-
-
 def receive(state, timeout=WATCHDOG):
     return state["reader"].recv(timeout)
 

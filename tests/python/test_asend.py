@@ -165,24 +165,6 @@ async def test_a_packed_frame_is_sent_as_it_is(loop, small):
     assert await drain_until(reader, task) == [{"a": 1}]
 
 
-def test_large_frames_wait_for_spill_memory(loop):
-    async def main():
-        with ringcast.Writer(1 << 16, spill_bytes=4 << 20) as writer, ringcast.Reader(writer.handle) as reader:
-
-            async def send_all():
-                for number in range(20):
-                    await writer.asend(np.full(1 << 20, number, np.uint8))
-                writer.close()
-
-            received, _ = await asyncio.gather(receive_first_bytes(reader), send_all())
-            assert received == list(range(20))
-
-    async def receive_first_bytes(reader):
-        return [received[0] async for received in reader]
-
-    run(loop, main())
-
-
 # ---- Timeouts, cancelling ----------------------------------------------------------------------------------------
 
 
@@ -266,7 +248,7 @@ async def test_a_writer_that_evicts_goes_on(loop, peer):
 async def test_a_reader_that_is_too_slow_ends_the_wait(loop):
     with ringcast.Writer(1 << 12, slow=0.02) as writer, ringcast.Reader(writer.handle, name="rank 1"):
         fill(writer)
-        with pytest.raises(TimeoutError, match="rank 1.*longer than a reader may"):
+        with pytest.raises(TimeoutError, match=r"rank 1.*longer than a reader may \(slow\); on_slow='evict' goes on"):
             await writer.asend(1)
         assert is_out_of(asyncio.get_running_loop(), writer.room_fileno())
 

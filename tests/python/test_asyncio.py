@@ -59,25 +59,6 @@ def are_numbered(received):
     )
 
 
-def test_four_readers_get_all_of_another_process_while_others_make_progress(loop, crew):
-    counted = [0]
-
-    async def main():
-        handle = crew[0].call(make_writer, 1 << 15)
-        other = asyncio.ensure_future(count_turns(counted))
-        with contextlib.ExitStack() as stack:
-            readers = [stack.enter_context(ringcast.Reader(handle)) for _ in range(4)]
-            crew[0].start(send_numbered, FRAMES, 4)
-            received = await asyncio.gather(*map(receive_all, readers))
-        other.cancel()
-        return received
-
-    received = run(loop, main())
-    crew[0].finish()
-    assert all(map(are_numbered, received))
-    assert counted[0] >= FRAMES // 100
-
-
 @pytest.mark.parametrize("capacity", [1 << 12, 1 << 20])
 def test_four_readers_get_all_of_a_writer_in_the_same_loop(loop, capacity):
     counted = [0]

@@ -17,6 +17,7 @@ import threading
 
 import numpy as np
 import pytest
+from loops import uvloop
 from needs import needs_torch, torch
 from values import assert_same
 
@@ -192,6 +193,9 @@ def test_without_torch_its_cases_are_left_out_and_named(monkeypatch):
 def test_asyncio_prints_what_a_wake_up_costs():
     pytest.importorskip("ringcast.bench.wakeup")
     found, text = run("asyncio", "--rounds", 3)
+    assert list(found["cases"]) == ["recv", "arecv_asyncio", *(["arecv_uvloop"] if uvloop else [])]
+    assert list(found["left_out"]) == ([] if uvloop else ["arecv_uvloop"])
+    assert 0 <= found["cases"]["recv"]["slept"] <= 1
     for way, measured in found["cases"].items():
         assert measured["p50_us"] > 0
         assert re.search(rf"^{way} +{re.escape(report.number(measured['p50_us']))}", text, re.M)

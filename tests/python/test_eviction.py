@@ -50,22 +50,6 @@ def fill_until(error, writer, timeout=None):
 
 
 @contextlib.contextmanager
-def watchdog():
-    """For a wait that would last for ever if it did not work."""
-
-    def bark(*_):
-        raise AssertionError("it hangs")
-
-    saved = signal.signal(signal.SIGALRM, bark)
-    signal.alarm(WATCHDOG)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, saved)
-
-
-@contextlib.contextmanager
 def evicting_ring(**options):
     """A ring and a reader that is evicted as soon as it is in the way."""
     with ringcast.Writer(1 << 16, on_slow="evict", slow=SLOW) as writer:
@@ -115,16 +99,6 @@ def test_the_descriptor_of_a_writer_tells_of_a_death(peer, on_death):
         assert lost.pid == peer.pid and lost.state == "dead"
 
 
-def test_the_descriptor_goes_with_the_writer(ring):
-    writer, _ = ring
-    number = writer.fileno()
-    assert os.fstat(number)
-    writer.close()
-    for call in writer.fileno, writer.check:
-        with pytest.raises(ValueError, match="the Writer is closed"):
-            call()
-
-
 # ---- Stopped -------------------------------------------------------------------------------------------------------
 
 
@@ -150,21 +124,6 @@ def test_a_stopped_reader_is_slow_and_not_dead(peer):
 # ---- Slow ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_may_be_in_the_way_for_a_while_ends_any_call_after_it():
-    with ringcast.Writer(1 << 16, slow=SLOW) as writer, ringcast.Reader(writer.handle, name="slow") as reader:
-        with watchdog():
-            for timeout in 0, None, WATCHDOG:
-                text = fill_until(TimeoutError, writer, timeout)
-        assert "reader 0 'slow' (pid " in text and ", active, at position " in text
-        assert re.search(
-            r"blocking for [\d.]+ m?s\) blocks the writer, longer than a reader may \(slow\); "
-            r"on_slow='evict' goes on",
-            text,
-        )
-        assert writer.peers()[0].held >= SLOW
-        assert still_works(writer, reader) and writer.peers()[0].held == 0
-
-
 def test_a_reader_that_is_too_slow_is_evicted_and_told():
     with evicting_ring() as (writer, reader):
         fill(writer)
@@ -181,28 +140,6 @@ def test_a_reader_that_is_too_slow_is_evicted_and_told():
         assert writer.peers() == []
         with ringcast.Reader(writer.handle) as again:
             assert still_works(writer, again)
-
-
-def test_a_reader_that_is_polled_hears_of_it():
-    with evicting_ring(leases=2) as (writer, reader), selectors.DefaultSelector() as selector:
-        selector.register(reader, selectors.EVENT_READ)
-        writer.send(1)
-        while True:
-            assert selector.select(WATCHDOG), "nobody tells the reader"
-            try:
-                reader.recv(0)
-            except TimeoutError:
-                break
-        writer.send(2)
-        frame = reader.next(0)  # held while it is evicted
-        while selector.select(0):
-            with pytest.raises(TimeoutError):
-                reader.recv(0)
-        fill(writer)
-        assert selector.select(WATCHDOG), "nobody tells the reader"
-        for call in reader.recv, frame.release:
-            with pytest.raises(ringcast.Evicted):
-                call()
 
 
 # ---- Frames that were held -----------------------------------------------------------------------------------------

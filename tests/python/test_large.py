@@ -6,7 +6,6 @@ import pickle
 import numpy as np
 import pytest
 from needs import needs_torch, torch
-from peers import WATCHDOG, attach, detach
 
 import ringcast
 
@@ -29,13 +28,6 @@ def small():
     """A ring of 64 KiB, spill memory of 1 GiB, a reader in this process."""
     with ringcast.Writer(1 << 16, spill_bytes=1 << 30) as writer, ringcast.Reader(writer.handle) as reader:
         yield writer, reader
-
-
-@pytest.fixture
-def tight():
-    """Spill memory of 8 MiB."""
-    with ringcast.Writer(1 << 16, spill_bytes=8 * MIB) as writer:
-        yield writer
 
 
 # ---- What goes through it ------------------------------------------------------------------------------------------
@@ -111,48 +103,6 @@ def test_large_frames_are_written_and_read_in_place(small):
         assert len(frame) == 64 * MIB and frame.kind == ringcast.KIND_BYTES
         with memoryview(frame) as view:
             assert view.readonly and is_pattern(view, 64, 7)
-
-
-def test_a_tap_copies_a_large_frame_that_is_still_held(small):
-    writer, _ = small
-    with ringcast.Tap(writer.handle) as tap:
-        writer.send({"a": pattern(16, 9)}, 0)
-        assert is_pattern(tap.recv(0)["a"], 16, 9)
-
-
-# ---- When it is full -----------------------------------------------------------------------------------------------
-
-
-def test_a_writer_without_spill_memory_to_spare_names_who_holds_it(tight, peer):
-    peer.call(attach, tight.handle, "rank 1")
-    tight.send({"a": pattern(5, 1)}, 0)
-    for send in (lambda: tight.send({"a": pattern(5, 2)}, 0.01), lambda: tight.reserve(5 * MIB, 0.01)):
-        with pytest.raises(TimeoutError, match=rf"spill memory \({8 * MIB} bytes\) is full: .*rank 1"):
-            send()
-    with pytest.raises(TimeoutError, match="spill memory is full right now"):
-        tight.send_bytes(pattern(5, 2), 0)
-    tight.send("small ones go on", 0)
-    assert is_pattern(peer.call(receive_a), 5, 1)
-    tight.send({"a": pattern(5, 2)}, WATCHDOG)
-    peer.call(detach)
-
-
-def receive_a(state):
-    return state["reader"].recv(WATCHDOG)["a"]
-
-
-def test_what_a_machine_can_never_give_is_an_error_and_the_ring_goes_on():
-    with ringcast.Writer(1 << 16, spill_bytes=1 << 40) as writer, ringcast.Reader(writer.handle) as reader:
-        wanted = (1 << 40) - 4 * MIB
-        for send in (
-            lambda: writer.reserve(wanted, 0),
-            lambda: writer.send({"a": np.broadcast_to(np.zeros(1, np.uint8), (wanted,))}, 0),
-        ):
-            with pytest.raises(ringcast.Error, match="spill memory") as raised:
-                send()
-            assert type(raised.value) is ringcast.Error and writer.info().spill_used == 0
-        writer.send({"a": pattern(1, 1)}, 0)
-        assert is_pattern(reader.recv(0)["a"], 1, 1)
 
 
 # ---- How much ------------------------------------------------------------------------------------------------------

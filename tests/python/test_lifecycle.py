@@ -32,6 +32,8 @@ WRITER_CALLS = [
     lambda writer: writer.cancel(),
     lambda writer: writer.estimate(1),
     lambda writer: writer.learn(1, 1),
+    lambda writer: writer.check(),
+    lambda writer: writer.fileno(),
 ]
 READER_CALLS = [
     lambda reader: reader.recv(),

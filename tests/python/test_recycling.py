@@ -133,34 +133,12 @@ def test_tensors_of_every_dtype_come_from_it(large, dtype, kind):
     assert after.fresh + after.reused == before.fresh + before.reused + 1
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in values.NUMPY_DTYPES if np.dtype(dtype).kind in "biufc"][:-1])
-def test_arrays_of_every_dtype_come_from_it(large, dtype):
-    array = values.cook_array(dtype, (3, 1, 70_000), "transposed", 5)
-    before = ringcast.recycling()
-    got = large({"a": array})["a"]
-    values.assert_same(got, array)
-    after = ringcast.recycling()
-    assert after.fresh + after.reused == before.fresh + before.reused + 1
-
-
 @needs_torch
 def test_a_tensor_moves_to_shared_memory(large):
     before = lent()
     tensor = large(torch.arange(100_000))
     tensor.share_memory_()
     assert tensor.is_shared() and tensor[-1] == 99_999 and lent() == before
-
-
-@needs_torch
-def test_a_tensor_that_dies_in_another_thread_gives_its_memory_back(large):
-    before = lent()
-    held = [large(torch.arange(100_000)) for _ in range(20)]
-    threads = [threading.Thread(target=held.clear) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert lent() == before
 
 
 # ---- Never two at once ---------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ import threading
 import loops
 import pytest
 from conftest import ring_mappings
-from keeping import KEEPS, MIB, is_free, is_kept, is_some, keeping, some, teach, tensor
+from keeping import KEEPS, MIB, is_free, is_kept, is_some, keeping, some, tensor
 from needs import needs_torch, torch
-from peers import WATCHDOG, forked, in_a_fork
+from peers import WATCHDOG, forked
 from receiving import Receiving
 
 import ringcast
@@ -96,20 +96,6 @@ def test_a_task_that_waits_gives_the_writer_room(kind):
         assert are_right(held)
 
 
-@pytest.mark.skipif(not KEEPS, reason="nothing can be kept here")
-def test_a_reader_that_does_not_wait_holds_the_writer_back_until_it_calls():
-    with keeping(ROOM_MIB) as (writer, reader):
-        got = keep_one(writer, reader)
-        writer.send(some(1, 3), 0)
-        with pytest.raises(TimeoutError, match="spill memory"):
-            writer.send(some(2, 14), 0)
-        assert is_some(reader.recv(0), 1, 3)
-        with pytest.raises(TimeoutError):
-            reader.recv(0)
-        writer.send(some(2, 14), 0)
-        assert is_some(reader.recv(0), 2, 14) and is_some(got, 0, 3)
-
-
 # ---- It outlives -----------------------------------------------------------------------------------------------------
 
 
@@ -132,20 +118,6 @@ def test_it_outlives_both_ends(first):
     assert bool(ring_mappings()) == KEEPS
     held.clear()
     assert not ring_mappings()
-
-
-def test_it_outlives_a_reader_that_is_dropped():
-    with ringcast.Writer(1 << 16, spill_bytes=64 * MIB) as writer:
-        reader = ringcast.Reader(writer.handle, retain=True)
-        teach(writer, reader)
-        writer.send(some(1), 0)
-        got = reader.recv(0)
-        del reader
-        gc.collect()
-        assert writer.peers() == []
-        for number in range(40):
-            writer.send(some(number, 8), 0)
-        assert is_some(got, 1)
 
 
 def make_sender(state):
@@ -190,20 +162,6 @@ def test_a_reader_is_closed_for_all_as_soon_as_it_closes():
         with pytest.raises(ValueError, match="closed"):
             thread.finish()
         assert all(is_some(got, number, 4) for number, got in enumerate(held))
-
-
-def test_what_a_reader_has_that_may_be_evicted_is_a_copy():
-    with ringcast.Writer(1 << 16, spill_bytes=ROOM_MIB * MIB, on_slow="evict", slow=0.001) as writer:
-        with ringcast.Reader(writer.handle, retain=True) as reader:
-            teach(writer, reader)
-            writer.send(some(0, 3), 0)
-            got = reader.recv(0)
-            assert not is_kept(got)
-            for number in range(1, 4):
-                writer.send(some(number, 14), WATCHDOG)
-            with pytest.raises(ringcast.Evicted):
-                reader.recv(0)
-        assert is_some(got, 0, 3)
 
 
 LIVES_ON = """
@@ -296,30 +254,6 @@ def test_parent_and_child_of_a_fork_have_values_of_their_own():
         assert (held[4] == 17).all() and int(held[2][0]) == 99 and (held[2][1:] == some(2)[1:]).all()
 
 
-def test_forks_beside_threads_that_keep_and_drop_do_not_hang():
-    stop, wrong = threading.Event(), []
-
-    def work():
-        with keeping(16) as (writer, reader):
-            number = 0
-            while not stop.is_set():
-                number += 1
-                writer.send(some(number, 1), WATCHDOG)
-                if not is_some(reader.recv(WATCHDOG), number, 1):
-                    wrong.append(number)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        assert [in_a_fork(lambda: 7) for _ in range(20)] == [7] * 20
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not wrong
-
-
 # ---- Beside the other calls ------------------------------------------------------------------------------------------
 
 
@@ -341,22 +275,3 @@ def test_frames_and_views_are_as_without():
         writer.send(some(9), 0)
         again = reader.recv(0)
         assert is_kept(again) == KEEPS and is_some(again, 9) and is_some(kept, 1)
-
-
-@pytest.mark.parametrize("leases", [1, 64])
-def test_many_that_are_kept_with_others_between_are_no_leases(leases):
-    with keeping(512, leases=leases) as (writer, reader):  # it need not be copied after all
-        held = []
-        for number in range(1, 50):
-            for value in some(number, 1), number, "text":
-                writer.send(value, 0)
-            held.append(reader.recv(0))
-            assert (reader.recv(0), reader.recv(0)) == (number, "text")
-        assert sum(map(is_kept, held)) == (32 if KEEPS else 0)  # as many as may be
-        for number in range(leases):
-            writer.send(number, 0)
-        frames = [reader.next(0) for _ in range(leases)]
-        assert [ringcast.unpack(frame) for frame in frames] == list(range(leases))
-        for frame in frames:
-            frame.release()
-        assert all(is_some(got, number, 1) for number, got in enumerate(held, 1))

@@ -366,39 +366,16 @@ def test_nothing_is_kept_of_what_is_made_and_dropped(link):
 
 
 def test_tensors_die_in_any_thread(link):
-    sent = {str(size): torch.ones(size) for size in (1, 100, 5000)}
+    sent = {str(size): torch.ones(size) for size in (1, 100, 5000, 50_000)}
     before = ringcast.recycling().lent
-    held = [link(sent) for _ in range(300)]
-    threads = [threading.Thread(target=lambda: [held.pop() for _ in range(75)]) for _ in range(4)]
+    held = [link(sent) for _ in range(100)]
+    threads = [threading.Thread(target=lambda: [held.pop() for _ in range(25)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     gc.collect()
     assert not held and ringcast.recycling().lent == before
-
-
-def test_threads_with_rings_of_their_own(link):
-    failures = []
-
-    def work(number):
-        try:
-            with link.module.Writer(1 << 20) as writer, link.module.Reader(writer.handle) as reader:
-                held = []
-                for step in range(200):
-                    writer.send({"t": torch.full((step,), number), "u": torch.full((3,), step)}, 10)
-                    held.append(reader.recv(10))
-                for step, got in enumerate(held):
-                    assert got["t"].tolist() == [number] * step and got["u"].tolist() == [step] * 3
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
 
 
 def test_a_forked_child_sends_and_drops_as_it_likes(link):

@@ -187,29 +187,6 @@ def test_a_source_that_cannot_make_the_ring_tells_all_ranks(ranks, variable, val
         assert text == f"rank 0 could not take part in making the ring: ValueError: {source}"
 
 
-@pytest.mark.parametrize("value", ["1e9", "0", "16.5", "16M"])
-def test_a_capacity_is_a_whole_number_of_bytes(ranks, value):
-    source, _ = ranks.run(2, ranks_no_ring, "RINGCAST_CAPACITY", value)
-    wanted = f"the environment's RINGCAST_CAPACITY is '{value}': it must be a whole number of bytes, such as 16777216"
-    assert source == wanted
-
-
-@pytest.mark.parametrize("capacity, spill_bytes", [("1048576", "0"), ("4096", "2097152")])
-@on_ranks(2)
-def test_what_the_error_names_is_enough(capacity: str, spill_bytes: str) -> None:
-    os.environ.update(RINGCAST_CAPACITY=capacity, RINGCAST_SPILL_BYTES=spill_bytes)
-    assert len(rt.broadcast_tensor_dict({"x": torch.zeros(100_000)})["x"]) == 100_000
-
-
-@on_ranks(2)
-def test_a_source_that_is_no_int_is_refused() -> None:
-    for _ in range(2):  # before a ring is there, and after
-        for src in ([], 0.0, "0", None):
-            text = text_of(TypeError, lambda src=src: rt.broadcast_object(1, src=src))
-            assert text == f"src must be an int, a rank in the group, not {type(src).__name__}", text
-        check_usable()
-
-
 def ranks_cannot_attach() -> str:
     rank = dist.get_rank()
 

@@ -15,31 +15,6 @@ import ringcast
 pytestmark = pytest.mark.alike
 
 
-class Unpicklable:
-    def __reduce__(self):
-        raise LookupError("not this one")
-
-
-@pytest.mark.parametrize(
-    "value, error",
-    [
-        (lambda: None, Exception),
-        (threading.Lock(), TypeError),
-        (Unpicklable(), LookupError),
-        ((i for i in range(3)), TypeError),
-    ],
-    ids=["lambda", "lock", "own", "generator"],
-)
-def test_what_can_not_be_pickled_is_refused(ring, value, error):
-    writer, reader = ring
-    for wrapped in (value, {"a": 1, "b": value}, [np.arange(3), value]):
-        with pytest.raises(error):
-            writer.send(wrapped, 0)
-    with pytest.raises(TimeoutError):
-        reader.recv(0)
-    assert still_works(writer, reader)
-
-
 class WithLock:
     def __init__(self):
         self.fine, self.lock = 1, threading.Lock()

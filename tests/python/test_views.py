@@ -341,31 +341,6 @@ def test_the_last_array_may_die_in_another_thread():
     assert mappings() == before
 
 
-def test_one_thread_at_a_time(pair):
-    writer, reader = pair
-    outcome = []
-
-    def wait():
-        try:
-            reader.view(WATCHDOG)
-        except ringcast.Cancelled as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    while True:
-        try:
-            reader.view(0)
-        except TimeoutError:  # it does not wait yet
-            continue
-        except RuntimeError as error:
-            assert "another" in str(error) or "Reader" in str(error)
-            break
-    reader.cancel()
-    thread.join(WATCHDOG)
-    assert len(outcome) == 1
-
-
 @pytest.mark.unwatched  # AddressSanitizer keeps what is freed for a while
 def test_ten_thousand_views_leave_nothing(pair):
     writer, reader = pair

@@ -275,19 +275,6 @@ def test_ipv6(legs):
 # ---- Who goes --------------------------------------------------------------------------------------------------------
 
 
-def test_an_orderly_end_delivers_all_and_is_no_death(legs):
-    leg = legs()
-    reader = leg.downlink()
-    leg.writer.send(np.zeros(1 << 20))
-    leg.writer.send("last")
-    leg.writer.close()
-    leg.uplink.close(WATCHDOG)
-    assert reader.recv(WATCHDOG).size == 1 << 20 and reader.recv(WATCHDOG) == "last"
-    for _ in range(2):
-        with pytest.raises(ringcast.WriterGone):
-            reader.recv(WATCHDOG)
-
-
 def wait_for_the_end(core):
     with core.changed:
         assert core.changed.wait_for(lambda: core._close_by is not None, WATCHDOG)

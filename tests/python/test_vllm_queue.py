@@ -11,7 +11,6 @@ import threading
 import types
 import weakref
 
-import numpy as np
 import pytest
 from peers import WATCHDOG
 from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
@@ -25,18 +24,6 @@ PEER = "vllm.distributed.device_communicators.shm_broadcast"
 
 
 # ---- What arrives ----------------------------------------------------------------------------------------------------
-
-
-def test_every_reader_receives_every_object():
-    writer, one, other = make_ready(2)
-    sent = ("execute_model", ({"ids": [1, 2]},), {"k": np.arange(5)}, None)
-    for value in (sent, None, "text", 7, b"x" * 100):
-        assert writer.broadcast_object(value) is value
-    for reader in (one, other):
-        method, args, kwargs, rank = reader.broadcast_object()
-        assert (method, args, rank) == ("execute_model", ({"ids": [1, 2]},), None)
-        assert kwargs["k"].tolist() == [0, 1, 2, 3, 4]
-        assert [reader.dequeue(timeout=0) for _ in range(4)] == [None, "text", 7, b"x" * 100]
 
 
 @pytest.mark.parametrize("least", [0, 4 << 20])
@@ -53,21 +40,6 @@ def test_what_is_too_large_names_the_setting(monkeypatch):
     writer, reader = make_ready(**SMALL)
     with pytest.raises(ringcast.FrameTooLarge, match="set RINGCAST_SPILL_BYTES in the writer's process to at "):
         writer.enqueue(bytes(1 << 20))
-    writer.enqueue("goes on")
-    assert reader.dequeue(timeout=0) == "goes on"
-
-
-def test_what_can_not_be_sent_is_raised_and_nothing_is_sent():
-    writer, reader = make_ready()
-    with pytest.raises(TypeError, match="pickle"):
-        writer.enqueue({"lock": threading.Lock()})
-    with pytest.raises(RecursionError):
-        nested = []
-        for _ in range(100_000):
-            nested = [nested]
-        writer.enqueue(nested)
-    while nested:
-        nested = nested[0]
     writer.enqueue("goes on")
     assert reader.dequeue(timeout=0) == "goes on"
 

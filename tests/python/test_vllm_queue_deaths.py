@@ -71,16 +71,6 @@ def assert_told(peer, *calls):
                 call()
 
 
-def test_a_death_is_told_to_who_waits_for_a_message(peer):
-    writer, reader = with_a_peer(peer)
-    writer.enqueue("before")
-    assert reader.dequeue() == "before"
-    with meanwhile(reader.dequeue) as outcome:
-        kill(peer)
-    assert isinstance(outcome[0], ringcast.ReaderDied)
-    assert_told(peer, reader.dequeue, lambda: writer.enqueue(1), lambda: reader.dequeue(timeout=0))
-
-
 def test_what_was_sent_before_a_death_is_received_first(peer):
     writer, reader = with_a_peer(peer)
     for number in range(3):
@@ -184,17 +174,6 @@ def test_several_deaths_are_told_once():
 # ---- Writers that die ------------------------------------------------------------------------------------------------
 
 
-def test_the_death_of_the_writer_is_told_to_its_readers(peer):
-    reader = MessageQueue.create_from_handle(peer.call(make_writer), 0)
-    peer.call(wait_until_ready)
-    peer.call(enqueue, "before")
-    reader.wait_until_ready()
-    assert reader.dequeue() == "before"
-    with meanwhile(reader.dequeue) as outcome:
-        kill(peer)
-    assert isinstance(outcome[0], ringcast.WriterGone) and f"pid {peer.pid}" in str(outcome[0])
-
-
 def test_the_death_of_the_writer_ends_waiting_until_ready(peer):
     reader = MessageQueue.create_from_handle(peer.call(make_writer), 0)
     with meanwhile(reader.wait_until_ready) as outcome:
@@ -245,18 +224,6 @@ def test_a_reader_whose_process_ends_has_left(method, waiting):
     assert process.exitcode == 0
     process.close()
     assert goes_on(writer, reader)
-
-
-def test_a_writer_whose_process_ends_has_left(peer):
-    reader = MessageQueue.create_from_handle(peer.call(make_writer), 0)
-    peer.call(wait_until_ready)
-    peer.call(enqueue, "before")
-    pid = peer.pid
-    peer.stop()
-    assert reader.dequeue() == "before"
-    with pytest.raises(ringcast.WriterGone, match=f"pid {pid}"):
-        reader.dequeue()
-    peer.__init__()  # for its fixture
 
 
 def test_a_child_leaves_its_parents_queue_alone():

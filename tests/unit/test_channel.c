@@ -158,14 +158,6 @@ TEST(a_readers_numbers_begin_with_it_and_not_with_the_last_owner_of_its_slot) {
   }
 }
 
-TEST(a_readers_name_cannot_break_a_line_of_a_log) {
-  SCOPED_WRITER writer = make_writer(4096, 2);
-  struct ringcast_peer peer = {.size = sizeof peer};
-  SCOPED_READER reader = reader_of(writer, .name = "evil\n\x1b[31m and far too long for the slot");
-  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
-  ck_assert_str_eq(peer.name, "evil??[31m and far too long for");
-}
-
 TEST(closing_nothing_is_fine) {
   ringcast_writer_close(NULL);
   ringcast_reader_close(NULL);

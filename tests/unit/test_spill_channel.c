@@ -10,30 +10,6 @@
 
 /* ---- Sending ---------------------------------------------------------------------------------------------------- */
 
-TEST(frames_of_all_sizes_arrive_in_order) {
-  SCOPED_WRITER writer = make_writer(16 * MIB);
-  ringcast_reader *readers[3];
-  uint64_t bytes = 0;
-  for (int i = 0; i < 3; i++) readers[i] = attach(writer, 1);
-  for (uint64_t n = 0; n < 300; n++) {
-    size_t size = n % 5 == 0   ? (size_t)(mix(n) % (5 * MIB))
-                  : n % 5 == 1 ? 32768 - 144 + n % 3
-                               : (size_t)(mix(n) % 2000);
-    ck_assert_int_eq(send(writer, n, size), 0);
-    for (int i = 0; i < 3; i++) read_one(readers[i], n, size);
-    bytes += size;
-  }
-  struct ringcast_stats stats = {.size = sizeof stats};
-  ck_assert_int_eq(ringcast_writer_stats(writer, &stats), 0);
-  ck_assert_uint_eq(stats.frames, 300);
-  ck_assert_uint_eq(stats.bytes, bytes);
-  ck_assert_int_eq(ringcast_reader_stats(readers[1], &stats), 0);
-  ck_assert_uint_eq(stats.bytes, bytes);
-  ck_assert_uint_gt(info_of(writer).spill_used, 0);
-  ck_assert_uint_le(info_of(writer).spill_used, 8 * MIB); /* the same again and again */
-  for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
-}
-
 TEST(the_largest_frame_of_all_fits_and_one_byte_more_does_not) {
   SCOPED_WRITER writer = make_writer(4 * MIB);
   SCOPED_READER reader = attach(writer, 1);
@@ -80,32 +56,6 @@ TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ck_says("the ring is full");
   ringcast_reader_close(reader);
   ck_assert_int_eq(send(writer, 4, 4 * MIB - 16), 0);
-}
-
-TEST(leases_over_spilled_frames_are_released_in_any_order) {
-  enum { HELD = 6 };
-  SCOPED_WRITER writer = make_writer(16 * MIB);
-  SCOPED_READER reader = attach(writer, HELD);
-  struct ringcast_frame frames[HELD];
-  uint64_t random = 7;
-  for (uint64_t round = 0; round < 30; round++) {
-    size_t bytes[HELD];
-    for (uint64_t i = 0; i < HELD; i++) {
-      bytes[i] = (size_t)((random = mix(random)) % 3 ? random % (2 * MIB) : random % 1000);
-      ck_assert_int_eq(send(writer, i, bytes[i]), 0);
-      frames[i] = expect(reader, i, bytes[i]);
-    }
-    for (uint64_t left = HELD; left > 0; left--) {
-      uint64_t which = (random = mix(random)) % left;
-      for (uint64_t i = 0; i < HELD; i++) /* what is held stays, whatever is sent meanwhile */
-        if (frames[i].data) ck_assert(pattern_matches(frames[i].data, frames[i].bytes, i));
-      for (uint64_t i = 0; i < HELD; i++)
-        if (frames[i].data && which-- == 0) {
-          ck_assert_int_eq(ringcast_reader_release(reader, &frames[i]), 0);
-          frames[i].data = NULL;
-        }
-    }
-  }
 }
 
 TEST(a_reservation_grows_out_of_the_ring_and_on) {
