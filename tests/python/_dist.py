@@ -2,9 +2,9 @@
 """Processes that run a function as the ranks of a torch.distributed group: a test that is marked on_ranks(number), or a
 function of the tests whose name starts with `ranks_`.
 
-Importing torch takes seconds, so one process does it and the ranks are forked from that; they are kept from test to
-test. Each job makes a group of its own and destroys it again. After each job no memory and no descriptor of a ring may
-be left. A rank that hangs is killed and shows where it hung.
+They are forked from a process that has imported torch (see conftest.py), and are kept from test to test. Each job makes
+a group of its own and destroys it again. After each job no memory and no descriptor of a ring may be left. A rank that
+hangs is killed and shows where it hung.
 """
 
 import contextlib
@@ -44,7 +44,6 @@ class Ranks:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed", "numpy", "ringcast.torch", "ringcast.vllm.group"])
         for _ in range(self._most):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs,), daemon=True)

@@ -22,9 +22,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def descriptors():
-    """But for the pipe to the process that ranks are forked from, which the first test that needs it starts."""
     found = {}
-    for number in set(os.listdir("/proc/self/fd")) - {str(forkserver._forkserver._forkserver_alive_fd)}:
+    for number in os.listdir("/proc/self/fd"):
         try:
             found[number] = os.readlink(f"/proc/self/fd/{number}")
         except OSError:  # the one that listed them
@@ -56,8 +55,13 @@ def nothing_left():
 
 @pytest.fixture(scope="session", autouse=True)
 def multiprocessings_own():
-    """multiprocessing starts a process of its own with the first of ours, and keeps a pipe to it."""
+    """multiprocessing starts two processes with the first of ours, and keeps pipes to them. Ours are forked from one of
+    the two, which needs seconds to import what each of ours would import."""
     resource_tracker.ensure_running()
+    forkserver.set_forkserver_preload(["_dist", "dropins", "torch.distributed"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.path.dirname(__file__), prepend=os.pathsep)
+        forkserver.ensure_running()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -108,7 +112,7 @@ def mortals():
 
 @pytest.fixture(scope="session")
 def crew():
-    """Three processes that read, started once: importing torch takes seconds."""
+    """Three processes that read, started once."""
     peers = [Peer() for _ in range(3)]
     yield peers
     for peer in peers:

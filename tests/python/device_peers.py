@@ -52,7 +52,7 @@ def serve(folder):
 
 def start(**names):
     with mock.patch.object(forkserver, "connect_to_new_process", server.connect_to_new_process):
-        peer = Peer("forkserver")
+        peer = Peer()
     peer.call(begin, names)
     return peer
 

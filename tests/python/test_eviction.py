@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 from needs import needs_torch, torch
-from peers import WATCHDOG, attach, detach, receive, still_works
+from peers import WATCHDOG, attach, detach, receive, state_of, still_works
 
 import ringcast
 
@@ -102,12 +102,17 @@ def test_the_descriptor_of_a_writer_tells_of_a_death(peer, on_death):
 # ---- Stopped -------------------------------------------------------------------------------------------------------
 
 
+def await_state(peer, states):
+    while state_of(peer.pid) not in states:
+        os.sched_yield()
+
+
 def test_a_stopped_reader_is_slow_and_not_dead(peer):
     with ringcast.Writer(1 << 16) as writer:
         peer.call(attach, writer.handle, "asleep")
         assert writer.peers()[0].state == "active"
         os.kill(peer.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, peer.pid, os.WSTOPPED | os.WNOWAIT)
+        await_state(peer, "T")
         text = fill_until(TimeoutError, writer, 0.05)
         assert f"reader 0 'asleep' (pid {peer.pid}, stopped by a signal or a debugger, at position " in text
         assert re.search(r"blocking for [\d.]+ m?s\) blocks the writer$", text)
@@ -115,7 +120,7 @@ def test_a_stopped_reader_is_slow_and_not_dead(peer):
         assert status.state == "stopped" and status.held > 0
         assert writer.check() is None
         os.kill(peer.pid, signal.SIGCONT)
-        os.waitid(os.P_PID, peer.pid, os.WCONTINUED)
+        await_state(peer, "RS")
         assert writer.peers()[0].state == "active"
         assert peer.call(receive) == bytes(1000)
         peer.call(detach)

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from peers import WATCHDOG, attach, detach
+from peers import WATCHDOG, attach, detach, state_of
 
 import ringcast
 
@@ -314,11 +314,6 @@ def wait_for_interrupt(state, handle):
     return "unharmed"
 
 
-def sleeps(pid):
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "S"
-
-
 def test_ctrl_c_ends_a_wait(peer, record_property):
     delays = []
     with ringcast.Writer(1 << 16) as writer:
@@ -326,7 +321,7 @@ def test_ctrl_c_ends_a_wait(peer, record_property):
             peer.start(wait_for_interrupt, writer.handle)
             for _ in range(2):
                 assert peer.message() == "waiting"
-                while not sleeps(peer.pid):
+                while state_of(peer.pid) != "S":
                     os.sched_yield()
                 start = time.monotonic()
                 os.kill(peer.pid, signal.SIGINT)
