@@ -162,7 +162,7 @@ static uint64_t value_of(struct input *input, uint64_t before) {
 static void harm(struct input *input) {
   uint64_t where = take(input, 1);
   struct rc_slot *slot = &control()->slots[where / 4 % SLOTS];
-  /* The identity is left as it is: it is for those who attach, and fuzz_attach sees to it. */
+  /* The identity stays as it is: fuzz_attach damages it. */
   size_t first = sizeof(struct rc_identity) / 8, words = rc_control_bytes(SLOTS) / 8 - first;
   _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)control() + first + where % words;
   if (where & 128) word = where & 1 ? &slot->owner : &slot->cursor;

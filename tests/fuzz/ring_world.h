@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A ring between guards, for fuzz_ring.c: one writer, readers, a tap, and a peer that stores what it likes where it
- * likes. What the writer has sent is written down beside it, so that who was not touched is held to get just that.
+ * likes. What the writer has sent is written down beside it, so that a reader that was not touched must get just that.
  */
 #ifndef RC_TESTS_RING_WORLD_H
 #define RC_TESTS_RING_WORLD_H
@@ -35,7 +35,7 @@ struct truth {
 struct party {
   struct rc_ring_reader reader;
   bool joined;
-  bool sane;    /* nobody has touched its slot, nor what it started from */
+  bool sane;    /* its slot was not touched, nor what it started from */
   bool evicted; /* the same, but the writer has gone on without it */
   uint32_t held;
   uint64_t positions[RC_MAX_LEASES];
@@ -53,7 +53,7 @@ static struct world {
   uint64_t number; /* of the next frame */
   bool attacked;   /* by now */
   bool data_hurt;  /* somebody else has written to DATA: a writer that means harm */
-  bool tail_hurt;  /* who joins now starts wherever */
+  bool tail_hurt;  /* a reader that joins now starts wherever */
   uint8_t copy[1 << 17];
 } world;
 

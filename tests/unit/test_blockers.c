@@ -78,7 +78,7 @@ TEST(so_is_one_that_dies_while_the_writer_sleeps) {
   ck_assert_int_le(longest, (int64_t)50 * 1000 * 1000); /* readers beside the blocker are checked every 25 ms */
 }
 
-/* It holds nobody back, but the one that does may be waiting for it. */
+/* It holds no writer back, but the one that does may be waiting for it. */
 TEST(so_is_one_that_has_read_all) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
   for (int i = 0; i < 2; i++) {

@@ -70,7 +70,7 @@ TEST(slow_can_be_an_error_instead) {
   ck_assert_uint_gt(peer.blocked_ns, 0);
 }
 
-/* Who asks with timeout 0, again and again, has waited too. */
+/* A caller that asks with timeout 0, again and again, has waited too. */
 TEST(the_time_is_counted_over_calls) {
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 3600 * SECOND);
   SCOPED_READER reader = attach(writer);

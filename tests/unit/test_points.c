@@ -102,7 +102,7 @@ static void look_at_step(unsigned point) {
     ck_assert(is_asleep());
     ck_assert_int_eq(look(), -EAGAIN);
     break;
-  case 2: /* closed before a sleeper is woken: who wakes finds it so */
+  case 2: /* closed before a sleeper is woken: a reader that wakes finds it so */
     ck_assert(is_closed());
     ck_assert(is_asleep());
     ck_assert_uint_eq(rc_load_acquire(&reader->ring.view.control->not_empty.word), announced);

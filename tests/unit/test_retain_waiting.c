@@ -320,7 +320,7 @@ TEST(a_writer_that_has_found_room_asks_readers_for_nothing) {
   drop(&retained);
 }
 
-/* What nobody waits for is not asked for: who sleeps and keeps is left alone. */
+/* What no writer waits for is not asked for: a reader that sleeps and keeps is left alone. */
 TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   SCOPED_WRITER writer = make_writer(8 * MIB);
   SCOPED_READER reader = attach_retainer(writer);

@@ -42,7 +42,7 @@ TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0);
   ck_assert_uint_eq(frame.kind, 3);
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), -EAGAIN);
-  /* Nobody reads: each is gone with the next, and the last one stays. */
+  /* Without a reader each is gone with the next, and the last one stays. */
   ringcast_reader_close(reader);
   for (uint64_t i = 0; i < 20; i++) ck_assert_int_eq(send(writer, i, 5 * MIB), 0);
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0);
