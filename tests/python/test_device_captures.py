@@ -13,6 +13,8 @@ from test_device import INLINE
 
 import ringcast
 
+pytestmark = pytest.mark.alike
+
 
 @pytest.mark.parametrize("options", [{}, INLINE])
 @pytest.mark.parametrize("is_opened", [False, True])

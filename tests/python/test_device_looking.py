@@ -15,6 +15,8 @@ from test_device import VALUE, passed
 import ringcast
 from ringcast import _asyncio
 
+pytestmark = pytest.mark.alike
+
 GET = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 

@@ -19,6 +19,8 @@ from test_device import INLINE, WAITS
 import ringcast
 from ringcast import _device
 
+pytestmark = pytest.mark.alike
+
 
 def receive_other(gpu, ends, array):
     """A DeviceTensor, which has memory of ours, by the legacy stream."""

@@ -15,6 +15,8 @@ from test_device_streams import receive_other
 
 import ringcast
 
+pytestmark = pytest.mark.alike
+
 
 @pytest.mark.parametrize("dropped", ["reader", "writer", "tensor"])
 def test_others_run_while_what_is_dropped_waits(gpu, dropped):
