@@ -230,7 +230,7 @@ static long do_streams_beside_a_wait(struct words *words) {
   for (int i = 0; i < count; i++) driver(cuda->stream_create(&others[i], RC_CU_STREAM_NON_BLOCKING));
   begin_wait();
   double begun = now_us();
-  for (int i = 0; i < count; i++) driver(cuda->copy_dtod(target, source, 64, others[i]));
+  for (int i = 0; i < count; i++) driver(cuda->copy_dtod(target + 64 * (uint64_t)i, source, 64, others[i]));
   note("enqueue", "_us", now_us() - begun);
   for (int now = count; now > 0 && !later.has_ended_it; held = later.has_ended_it ? held : now) {
     now = 0;
