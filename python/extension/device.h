@@ -20,6 +20,9 @@
  * to copy so much more takes less time than another copy. */
 #define RC_PY_ARENA_LEAST (UINT64_C(1) << 20)
 #define RC_PY_ARENA_GAP   4096
+/* From so many tensors of less bytes on, a kernel that packs them takes less time than to copy each to the pool. */
+#define RC_PY_PACKED_LEAST 8
+#define RC_PY_PACKED_LESS  (UINT64_C(1) << 16)
 
 /* ---- tensors/cuda.c --------------------------------------------------------------------------------------------- */
 
@@ -77,11 +80,13 @@ struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, c
 struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
                                                    const struct rc_py_stream *stream);
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory);
-/* A capsule over the item in it, for from_dlpack(). */
-PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, bool versioned);
+struct rc_py_device_memory *rc_py_device_memory_take(struct rc_py_device_memory *memory);
+/* A capsule over the item at `offset` of the memory, for from_dlpack(). */
+PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, uint64_t offset,
+                               bool versioned);
 /* ringcast.DeviceTensor over it; takes the memory over. */
 PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_item *item,
-                              struct rc_py_device_memory *memory);
+                              struct rc_py_device_memory *memory, uint64_t offset);
 /* A capsule over what a DeviceTensor has, which is ordered by `stream`. NULL: raised. */
 PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream);
 extern PyType_Spec rc_py_device_tensor_spec;
@@ -95,8 +100,16 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
 bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets); /* NULL: not there, after all */
 /* How many bytes each of them has: those that have any, and are not there already. */
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out);
-/* The copies to the pool, of which there are at most encoding->on_device. */
-uint32_t rc_py_device_puts(const struct rc_py_encoding *encoding, struct ringcast_gpu_put *out);
+/* The copies to the pool. 0, -errno, or RC_PY_RAISED. */
+struct rc_py_puts {
+  struct ringcast_gpu_put *puts; /* room for encoding->on_device */
+  uint32_t count;
+  /* Torch's tensor with copies of all small ones, for one copy; NULL: each is copied on its own. To be dropped. */
+  PyObject *packed;
+  struct ringcast_tensor tensor;
+  int64_t bytes;
+};
+int rc_py_device_puts(const struct rc_py_encoding *encoding, struct rc_py_puts *out);
 /* Copies them into the frame, and waits for that. */
 int rc_py_device_fetch(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu);
 static inline bool rc_py_is_on_device(const struct rc_py_part *part) {

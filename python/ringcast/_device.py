@@ -9,7 +9,7 @@ import functools
 import importlib
 import math
 import sys
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Sequence, Tuple
 
 # As in ringcast/frame.h.
 _CUPY = 1024
@@ -100,6 +100,20 @@ def make_empty(capsule: Any, shape: Tuple[Any, ...], dtype: Any, device: int) ->
 def move(tensor: Any, device: int) -> Any:
     """torch's tensor on another device, in C order."""
     return tensor.detach().to(f"cuda:{device}").contiguous()
+
+
+def pack(tensors: Sequence[Any], starts: Sequence[int]) -> Any:
+    """Bytes of torch's, with a copy of each tensor where it is to start: some kernels, in place of a copy for each."""
+    torch = sys.modules["torch"]
+    pieces, end = [], 0
+    flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors]
+    gap = torch.zeros((max(b - a for a, b in zip([0, *starts], starts)),), dtype=torch.uint8, device=tensors[0].device)
+    for piece, start in zip(flat, starts):
+        if start > end:
+            pieces.append(gap[: start - end])
+        pieces.append(piece)
+        end = start + piece.numel()
+    return torch.cat(pieces)
 
 
 def cupy_stream(device: int) -> Tuple[int, Any]:

@@ -21,7 +21,7 @@ PARTS = {
     "headers": ("include", 1470),
     "core": ("ring shm channel", 8470),
     "gpu": ("gpu", 4460),
-    "extension": ("python/extension", 10900),
+    "extension": ("python/extension", 11005),
     "package": ("python/ringcast", 7450),
     "measuring": ("tools bench python/ringcast/bench", 6380),
     "tests": ("tests", 40300),

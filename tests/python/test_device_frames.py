@@ -11,6 +11,7 @@ from needs import needs_torch, torch
 from peers import send_frame, still_works
 
 import ringcast
+from ringcast import _device
 
 pytestmark = pytest.mark.alike
 VECTORS = pathlib.Path(__file__).parents[1] / "vectors"
@@ -79,6 +80,21 @@ def test_a_tensor_of_a_device_that_is_in_the_frame_arrives_on_the_cpu(ring):
     assert np.array_equal(got["torch"].numpy(), NUMBERS)
     assert type(got["cupy"]) is np.ndarray and np.array_equal(got["cupy"], NUMBERS)
     assert got["empty"].shape == (0, 3)
+
+
+@needs_torch
+def test_torch_packs_tensors_of_every_dtype_in_bytes():
+    """The packing of a device's small tensors, with torch on the CPU."""
+    kinds = "bool uint8 int16 float16 bfloat16 float32 complex64 float64 float8_e4m3fn".split()
+    tensors = [torch.arange(i + 1).to(getattr(torch, kind)) for i, kind in enumerate(kinds) if hasattr(torch, kind)]
+    tensors += [torch.tensor(5.0), torch.ones(2, 3, requires_grad=True), torch.arange(9)[3:]]
+    starts = [256 * i for i in range(len(tensors))]
+    packed = _device.pack(tensors, starts)
+    assert packed.dtype is torch.uint8 and not packed.requires_grad
+    for tensor, start in zip(tensors, starts):
+        flat = tensor.detach().reshape(-1)
+        there = packed[start : start + flat.numel() * flat.element_size()].view(tensor.dtype)
+        assert there.tolist() == flat.tolist()
 
 
 @pytest.mark.parametrize("name", DAMAGED)

@@ -8,7 +8,8 @@
  * kilobytes. Where they are is found by a look at all entries beforehand. It is but a hint: the entries are read again,
  * may be others by then, and what is outside the arena gets memory of its own.
  *
- * What CuPy, JAX or nobody in particular is to have is copied on the spot, as it is handed on at once.
+ * Tensors for CuPy, JAX or no library in particular have arenas of their own. These are copied on the spot, as such a
+ * tensor is handed on at once.
  */
 #include "python/extension/codec/decode.h"
 #include "python/extension/device.h"
@@ -22,9 +23,14 @@ enum { ALIGNMENT = 16 };
 
 struct arena {
   uint64_t start, end; /* in the frame, or the pool; the same: there is none */
-  PyObject *tensor;    /* NULL until it is used */
+  /* NULL until the arena is used: */
+  PyObject *tensor;                   /* for torch */
+  struct rc_py_device_memory *memory; /* for others */
   uint64_t address;
 };
+
+/* The two readers of a frame's tensors, which share no arena. */
+enum { TORCH, OTHERS, KINDS };
 
 /* What is to be fetched from, or brought to, a device for one frame. */
 struct rc_py_fetching {
@@ -36,7 +42,7 @@ struct rc_py_fetching {
   ringcast_gpu_reader *reader;
   struct ringcast_gpu_take *take;
   uint64_t pool_left; /* bytes that may still be asked for of the pool: entries could share theirs */
-  struct arena arenas[SOURCES];
+  struct arena arenas[KINDS * SOURCES];
   struct ringcast_gpu_copy *copies; /* that are enqueued at the end */
   size_t count, room;
 };
@@ -57,25 +63,35 @@ static uint64_t place_of(const struct rc_py_decoding *decoding, const struct rin
 
 /* ---- The beginning ---------------------------------------------------------------------------------------------- */
 
-/* Looks where the small ones are that torch is to have. */
+static struct arena *arena_of(struct rc_py_fetching *device, const struct ringcast_item *item) {
+  return &device->arenas[(item->flags & RINGCAST_ITEM_TORCH ? TORCH : OTHERS) * SOURCES + source_of(item)];
+}
+
+static bool is_small(const struct ringcast_item *item) { return item->bytes > 0 && item->bytes < RC_PY_ARENA_LEAST; }
+
+/* Whether the item goes to an arena if there is one: bytes of a view stay in the pool. */
+static bool is_for_arena(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  bool is_wanted = item->kind == RINGCAST_ITEM_TENSOR && rc_py_device_wants(decoding, item) && is_small(item);
+  return is_wanted && !(item->placement == RINGCAST_PLACEMENT_POOL && decoding->hold);
+}
+
+/* Looks where the small ones are. */
 static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_fetching *device) {
   struct ringcast_item item;
-  uint64_t needed[SOURCES] = {0};
+  uint64_t needed[KINDS * SOURCES] = {0};
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
-    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return; /* for who reads them to say */
-    if (item.kind != RINGCAST_ITEM_TENSOR || !rc_py_device_wants(decoding, &item)) continue;
-    if (!(item.flags & RINGCAST_ITEM_TORCH) || item.bytes == 0 || item.bytes >= RC_PY_ARENA_LEAST) continue;
-    if (item.placement == RINGCAST_PLACEMENT_POOL && decoding->hold) continue; /* to be looked at there */
-    struct arena *arena = &device->arenas[source_of(&item)];
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return; /* the read of the entry reports this */
+    if (!is_for_arena(decoding, &item)) continue;
+    struct arena *arena = arena_of(device, &item);
     uint64_t at = place_of(decoding, &item), end = at + item.bytes;
     bool is_outside = at > device->pool_left || end > device->pool_left;
     if (source_of(&item) == POOL && is_outside) continue; /* there is no such place */
     if (arena->end == arena->start) *arena = (struct arena){.start = at, .end = end};
     if (at < arena->start) arena->start = at;
     if (end > arena->end) arena->end = end;
-    needed[source_of(&item)] += item.bytes + RC_PY_ARENA_GAP / 2;
+    needed[arena - device->arenas] += item.bytes + RC_PY_ARENA_GAP / 2;
   }
-  for (int i = 0; i < SOURCES; i++) {
+  for (int i = 0; i < KINDS * SOURCES; i++) {
     struct arena *arena = &device->arenas[i];
     if (arena->end - arena->start > 2 * needed[i]) arena->end = arena->start;
   }
@@ -255,7 +271,10 @@ bool rc_py_device_copy(struct rc_py_decoding *decoding) {
 
 void rc_py_device_clear(struct rc_py_decoding *decoding) {
   struct rc_py_fetching *device = decoding->device;
-  for (int i = 0; i < SOURCES; i++) Py_XDECREF(device->arenas[i].tensor);
+  for (int i = 0; i < KINDS * SOURCES; i++) {
+    Py_XDECREF(device->arenas[i].tensor);
+    rc_py_device_memory_drop(device->arenas[i].memory);
+  }
   PyMem_Free(device->copies);
   PyMem_Free(device);
   decoding->device = NULL;
@@ -272,9 +291,8 @@ static bool take_bytes(struct rc_py_decoding *decoding, const struct ringcast_it
   return true;
 }
 
-static bool make_arena(struct rc_py_decoding *decoding, int source) {
+static bool make_arena(struct rc_py_decoding *decoding, struct arena *arena, int source) {
   struct rc_py_fetching *device = decoding->device;
-  struct arena *arena = &device->arenas[source];
   if (arena->tensor) return true;
   uint64_t bytes = arena->end - arena->start;
   const struct ringcast_dtype byte = {.code = 1, .bits = 8, .lanes = 1};
@@ -285,27 +303,33 @@ static bool make_arena(struct rc_py_decoding *decoding, int source) {
   return arena->tensor && copy_later(decoding, source, arena->start, bytes, arena->address);
 }
 
-/* NULL, with nothing raised: it is not in one. */
-static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
-  int source = source_of(item);
-  struct arena *arena = &decoding->device->arenas[source];
+/* NULL: the item lies in no arena. */
+static struct arena *find_arena(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  struct arena *arena = arena_of(decoding->device, item);
   uint64_t at = place_of(decoding, item);
-  if (at < arena->start || at > arena->end || bytes > arena->end - at) return NULL;
-  if ((at - arena->start) % ALIGNMENT || !make_arena(decoding, source)) return NULL;
-  return rc_py_torch_within(decoding->state, arena->tensor, item, at - arena->start);
+  bool is_within = is_small(item) && at >= arena->start && at <= arena->end && bytes <= arena->end - at;
+  return is_within && (at - arena->start) % ALIGNMENT == 0 ? arena : NULL;
 }
 
-/* Of one item, wherever it is; at once. */
-static bool copy_item(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t to) {
+/* NULL, with nothing raised: it is not in one. */
+static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  struct arena *arena = find_arena(decoding, item, bytes);
+  if (!arena || !make_arena(decoding, arena, source_of(item))) return NULL;
+  return rc_py_torch_within(decoding->state, arena->tensor, item, place_of(decoding, item) - arena->start);
+}
+
+/* New memory with bytes of the frame, or of the pool, which are copied at once. NULL: raised. */
+static struct rc_py_device_memory *copy_to_memory(struct rc_py_decoding *decoding, int source, uint64_t at,
+                                                  uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
-  bool is_torch = item->flags & RINGCAST_ITEM_TORCH;
-  int rc = is_torch ? follow_torch(device) : 0;
-  struct ringcast_gpu_copy copy = {
-      .offset = place_of(decoding, item), .bytes = item->bytes, .to = to, .in_pool = source_of(item) == POOL};
-  if (rc == 0) rc = copy_some(decoding, &copy, 1, 0);
-  if (is_torch) rc = let_torch_follow(device, rc);
-  if (rc != 0) rc_py_raise(decoding->state, rc);
-  return rc == 0;
+  struct ringcast_gpu_copy copy = {.offset = at, .bytes = bytes, .in_pool = source == POOL};
+  struct rc_py_device_memory *memory =
+      rc_py_device_memory_new(decoding->state, decoding->owner->gpu, bytes, &device->stream, &copy.to);
+  int rc = memory && bytes ? copy_some(decoding, &copy, 1, 0) : 0;
+  if (rc == 0) return memory;
+  rc_py_device_memory_drop(memory);
+  rc_py_raise(decoding->state, rc);
+  return NULL;
 }
 
 static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
@@ -325,7 +349,7 @@ static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringca
   if (!is_torch_ready(decoding)) return NULL;
   if (!rc_py_torch_stream(decoding->state, device->device, &device->torch_stream)) return NULL;
   if (device->torch_stream != device->stream.handle) device->settles = true;
-  PyObject *tensor = bytes && bytes < RC_PY_ARENA_LEAST ? make_within(decoding, item, bytes) : NULL;
+  PyObject *tensor = make_within(decoding, item, bytes);
   if (!tensor && !PyErr_Occurred()) tensor = make_own(decoding, item, bytes);
   return tensor ? rc_py_torch_finish(decoding->state, tensor, item->flags) : NULL;
 }
@@ -340,16 +364,16 @@ static PyObject *hand_on(struct rc_py_decoding *decoding, const struct ringcast_
 }
 
 static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
-  struct rc_py_fetching *device = decoding->device;
-  uint64_t address;
-  struct rc_py_device_memory *memory =
-      rc_py_device_memory_new(decoding->state, decoding->owner->gpu, bytes, &device->stream, &address);
-  if (memory && bytes && !copy_item(decoding, item, address)) {
-    rc_py_device_memory_drop(memory);
-    memory = NULL;
-  }
+  struct arena *arena = find_arena(decoding, item, bytes);
+  uint64_t at = place_of(decoding, item), start = arena ? arena->start : at;
+  struct rc_py_device_memory *memory = arena ? arena->memory : NULL;
+  if (!memory) memory = copy_to_memory(decoding, source_of(item), start, arena ? arena->end - start : bytes);
   if (!memory) return NULL;
-  return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory));
+  if (arena) {
+    arena->memory = memory;
+    rc_py_device_memory_take(memory);
+  }
+  return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory, at - start));
 }
 
 /* Where it lies in the pool. As rc_py_array_over. */
@@ -366,9 +390,9 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
     return PyErr_NoMemory();
   }
   if (!(item->flags & RINGCAST_ITEM_TORCH)) {
-    return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory));
+    return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory, 0));
   }
-  PyObject *capsule = rc_py_device_capsule(item, memory, false);
+  PyObject *capsule = rc_py_device_capsule(item, memory, 0, false);
   rc_py_device_memory_drop(memory);
   PyObject *tensor = capsule ? rc_py_torch_over(decoding->state, item, capsule, true) : NULL;
   Py_XDECREF(capsule);

@@ -5,6 +5,9 @@
  * All of a frame's go by one stream, that of the first of them: `ready` is said on it. Where they have several (those
  * of torch and of CuPy, each with its own current one), nothing says when all are there, so the frame has their bytes
  * in itself, and is sent when the device has copied them.
+ *
+ * Small tensors lie side by side in the pool. If several are torch's, torch packs copies of all into one piece
+ * of memory with the layout that the pool has, by a few kernels, and one copy brings that to the pool.
  */
 #include "python/extension/device.h"
 
@@ -73,31 +76,86 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
 /* Where the frame does not have it itself. */
 static bool goes_to_pool(const struct rc_py_part *part) { return rc_py_is_on_device(part) && !part->place; }
 
+/* The order in the pool, in which a receiver finds small tensors of one kind side by side. */
+enum { PACKED, SMALL, LARGE, ORDERS };
+
+static int order_of(const struct rc_py_part *part) {
+  const struct ringcast_tensor *tensor = &part->source.tensor;
+  if (part->bytes >= RC_PY_PACKED_LESS) return LARGE;
+  return tensor->flags & RINGCAST_ITEM_TORCH && tensor->dtype.bits % 8 == 0 ? PACKED : SMALL;
+}
+
+/* The next part that goes to the pool. *next counts the parts once for each order. NULL: no more. */
+static struct rc_py_part *next_part(const struct rc_py_encoding *encoding, size_t *next) {
+  while (*next < ORDERS * encoding->count) {
+    size_t i = (*next)++;
+    struct rc_py_part *part = &encoding->parts[i % encoding->count];
+    if (goes_to_pool(part) && order_of(part) == (int)(i / encoding->count)) return part;
+  }
+  return NULL;
+}
+
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out) {
   uint32_t count = 0;
-  for (size_t i = 0; i < encoding->count; i++) {
-    if (goes_to_pool(&encoding->parts[i])) out[count++] = encoding->parts[i].bytes;
-  }
+  size_t next = 0;
+  for (const struct rc_py_part *part; (part = next_part(encoding, &next)) != NULL;) out[count++] = part->bytes;
   return count;
 }
 
 bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets) {
+  size_t next = 0;
   encoding->in_pool = offsets;
-  for (size_t i = 0; offsets && i < encoding->count; i++) {
-    struct rc_py_part *part = &encoding->parts[i];
-    if (goes_to_pool(part)) part->scalar.in_pool = *offsets++;
-  }
+  for (struct rc_py_part *part; offsets && (part = next_part(encoding, &next)) != NULL;)
+    part->scalar.in_pool = *offsets++;
   return rc_py_encoding_plan(encoding);
 }
 
-uint32_t rc_py_device_puts(const struct rc_py_encoding *encoding, struct ringcast_gpu_put *out) {
-  uint32_t count = 0;
-  for (size_t i = 0; i < encoding->count; i++) {
-    const struct rc_py_part *part = &encoding->parts[i];
-    if (!goes_to_pool(part)) continue;
-    out[count++] = (struct ringcast_gpu_put){.tensor = &part->source.tensor, .offset = part->scalar.in_pool};
+/* Torch's tensor of bytes with the first `count` parts, as these lie in the pool. NULL, with nothing raised: torch did
+ * not make it, so each part is copied on its own. */
+static PyObject *pack(const struct rc_py_encoding *encoding, uint32_t count) {
+  PyObject *tensors = PyList_New(count), *starts = PyList_New(count), *packed = NULL;
+  const struct rc_py_part *first = NULL, *part;
+  size_t next = 0;
+  for (uint32_t i = 0; tensors && starts && i < count && (part = next_part(encoding, &next)) != NULL; i++) {
+    if (!first) first = part;
+    PyObject *start = PyLong_FromUnsignedLongLong(part->scalar.in_pool - first->scalar.in_pool);
+    if (!start) goto end;
+    PyList_SET_ITEM(tensors, i, rc_py_ref(part->source.keep));
+    PyList_SET_ITEM(starts, i, start);
   }
-  return count;
+  if (tensors && starts) packed = rc_py_device_call(encoding->state, "pack", "(OO)", tensors, starts);
+end:
+  Py_XDECREF(tensors);
+  Py_XDECREF(starts);
+  if (!packed && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  return packed;
+}
+
+int rc_py_device_puts(const struct rc_py_encoding *encoding, struct rc_py_puts *out) {
+  const struct rc_py_part *part;
+  struct ringcast_gpu_put *puts = out->puts;
+  uint32_t small = 0, count = 0;
+  size_t next = 0;
+  void *data;
+  while ((part = next_part(encoding, &next)) != NULL) {
+    small += order_of(part) == PACKED;
+    puts[count++] = (struct ringcast_gpu_put){.tensor = &part->source.tensor, .offset = part->scalar.in_pool};
+  }
+  out->count = count;
+  if (small < RC_PY_PACKED_LEAST) return 0;
+  out->packed = pack(encoding, small);
+  if (!out->packed && PyErr_Occurred()) return RC_PY_RAISED;
+  if (!out->packed || !rc_py_torch_data_ptr(encoding->state, out->packed, &data)) return out->packed ? RC_PY_RAISED : 0;
+  const struct ringcast_gpu_put *last = &puts[small - 1];
+  uint64_t bytes;
+  if (ringcast_tensor_bytes(last->tensor, &bytes) < 0) return -EINVAL;
+  out->bytes = (int64_t)(last->offset + bytes - puts[0].offset);
+  out->tensor = (struct ringcast_tensor){
+      .data = data, .dtype = {.code = 1, .bits = 8, .lanes = 1}, .ndim = 1, .shape = &out->bytes};
+  puts[0].tensor = &out->tensor;
+  memmove(puts + 1, puts + small, (count - small) * sizeof *puts);
+  out->count = count - small + 1;
+  return 0;
 }
 
 /* Each on its own stream; one is waited for when the next tensor is on another. Also after a failure: what was enqueued

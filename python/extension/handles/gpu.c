@@ -82,17 +82,19 @@ static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, str
 static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encoding, struct ringcast_gpu_extent *lease,
                   size_t bytes) {
   if (!lease) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
-  struct ringcast_gpu_put *puts = PyMem_New(struct ringcast_gpu_put, (size_t)encoding->on_device);
-  if (!puts) {
+  struct rc_py_puts puts = {.puts = PyMem_New(struct ringcast_gpu_put, (size_t)encoding->on_device)};
+  if (!puts.puts) {
     PyErr_NoMemory();
     return RC_PY_RAISED;
   }
-  int rc;
-  uint32_t count = rc_py_device_puts(encoding, puts);
-  Py_BEGIN_ALLOW_THREADS /* the driver may wait, where the stream is far behind */
-  rc = ringcast_gpu_commit(self->gpu, lease, puts, count, encoding->device_stream, bytes);
-  Py_END_ALLOW_THREADS
-  PyMem_Free(puts);
+  int rc = rc_py_device_puts(encoding, &puts);
+  if (rc == 0) {
+    Py_BEGIN_ALLOW_THREADS /* the driver may wait, where the stream is far behind */
+    rc = ringcast_gpu_commit(self->gpu, lease, puts.puts, puts.count, encoding->device_stream, bytes);
+    Py_END_ALLOW_THREADS
+  }
+  PyMem_Free(puts.puts);
+  Py_XDECREF(puts.packed); /* torch uses the memory again in the order of the stream */
   if (rc < 0 || !encoding->is_loose) return rc;
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);

@@ -177,18 +177,23 @@ struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int3
 }
 
 /* Relaxed: who takes it has one. */
-static struct rc_py_device_memory *memory_take(struct rc_py_device_memory *memory) {
+struct rc_py_device_memory *rc_py_device_memory_take(struct rc_py_device_memory *memory) {
   atomic_fetch_add_explicit(&memory->count, 1, memory_order_relaxed);
   return memory;
 }
 
-/* Notes a stream that goes on with the bytes, once. `keep` is the stream's object; None: the stream is not known. */
-static bool add_user(struct rc_py_device_memory *memory, void *stream, PyObject *keep) {
-  struct user *user = memory->users;
+static bool has_user(const struct rc_py_device_memory *memory, void *stream) {
+  const struct user *user = memory->users;
   while (user && user->stream.handle != stream) user = user->next;
+  return user;
+}
+
+/* Notes a stream that goes on with the bytes. `keep` is the stream's object; None: the stream is not known. */
+static bool add_user(struct rc_py_device_memory *memory, void *stream, PyObject *keep) {
   memory->has_strangers |= keep == Py_None;
-  if (user || keep == Py_None) return true;
-  if (!(user = PyMem_RawMalloc(sizeof *user))) {
+  if (keep == Py_None || has_user(memory, stream)) return true;
+  struct user *user = PyMem_RawMalloc(sizeof *user);
+  if (!user) {
     PyErr_NoMemory();
     return false;
   }
@@ -212,13 +217,14 @@ static bool memory_use(struct rc_py_state *state, struct rc_py_device_memory *me
 
 static void give_memory(void *memory) { rc_py_device_memory_drop(memory); }
 
-PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, bool versioned) {
+PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, uint64_t offset,
+                               bool versioned) {
   const struct rc_py_dlpack_place place = {.device_type = RC_PY_DLPACK_CUDA,
                                            .device = memory->device,
                                            .is_versioned = versioned,
                                            .is_read_only = memory->hold != NULL};
-  return rc_py_dlpack_capsule_at(item, (const void *)(uintptr_t)memory->address, &place, give_memory,
-                                 memory_take(memory));
+  return rc_py_dlpack_capsule_at(item, (const void *)(uintptr_t)(memory->address + offset), &place, give_memory,
+                                 rc_py_device_memory_take(memory));
 }
 
 /* ---- DeviceTensor ----------------------------------------------------------------------------------------------- */
@@ -226,11 +232,12 @@ PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_de
 struct device_tensor {
   PyObject_HEAD struct rc_py_device_memory *memory;
   PyObject *shape;
+  uint64_t offset; /* in the memory */
   struct ringcast_item item;
 };
 
 PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_item *item,
-                              struct rc_py_device_memory *memory) {
+                              struct rc_py_device_memory *memory, uint64_t offset) {
   PyTypeObject *type = state->device_tensor_type;
   struct device_tensor *self = (struct device_tensor *)type->tp_alloc(type, 0);
   if (!self) {
@@ -238,6 +245,7 @@ PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_i
     return NULL;
   }
   self->memory = memory;
+  self->offset = offset;
   self->item = *item;
   self->item.key = NULL;
   self->item.data = NULL;
@@ -275,7 +283,9 @@ static bool settle(struct device_tensor *self, PyObject *stream) {
   }
   bool is_known = number != PER_THREAD;
   void *wanted = number == LEGACY || !is_known ? NULL : (void *)(intptr_t)number;
-  if ((is_known && wanted == memory->stream.handle) || self->item.bytes == 0) return true;
+  /* Bytes that a stream waited for once, as a user, are there for all that is enqueued later. */
+  bool follows = is_known && (wanted == memory->stream.handle || has_user(memory, wanted));
+  if (follows || self->item.bytes == 0) return true;
   int rc;
   Py_BEGIN_ALLOW_THREADS
   rc = follow_bytes(memory, wanted, is_known);
@@ -317,13 +327,13 @@ static PyObject *tensor_dlpack(PyObject *object, PyObject *args, PyObject *keywo
   }
   int versioned = wants_version(version);
   if (versioned < 0 || !may_copy(copy, device, self) || !settle(self, stream)) return NULL;
-  return rc_py_device_capsule(&self->item, self->memory, versioned);
+  return rc_py_device_capsule(&self->item, self->memory, self->offset, versioned);
 }
 
 PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream) {
   const struct device_tensor *self = (struct device_tensor *)tensor;
   *stream = self->memory->stream.handle;
-  return rc_py_device_capsule(&self->item, self->memory, false);
+  return rc_py_device_capsule(&self->item, self->memory, self->offset, false);
 }
 
 static PyObject *tensor_dlpack_device(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -344,7 +354,8 @@ static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure)) {
 }
 
 static PyObject *get_data_ptr(PyObject *object, void *Py_UNUSED(closure)) {
-  return PyLong_FromUnsignedLongLong(((struct device_tensor *)object)->memory->address);
+  const struct device_tensor *self = (struct device_tensor *)object;
+  return PyLong_FromUnsignedLongLong(self->memory->address + self->offset);
 }
 
 /* Version 3 of what Numba has described. */
@@ -360,8 +371,9 @@ static PyObject *get_interface(PyObject *object, void *Py_UNUSED(closure)) {
   unsigned long long stream = (unsigned long long)(uintptr_t)self->memory->stream.handle;
   self->memory->has_strangers = true;
   return Py_BuildValue("{s:O,s:N,s:(KO),s:i,s:O,s:K}", "shape", self->shape, "typestr", type, "data",
-                       (unsigned long long)self->memory->address, self->memory->hold ? Py_True : Py_False, "version", 3,
-                       "strides", Py_None, "stream", stream ? stream : 1);
+                       (unsigned long long)(self->memory->address + self->offset),
+                       self->memory->hold ? Py_True : Py_False, "version", 3, "strides", Py_None, "stream",
+                       stream ? stream : 1);
 }
 
 static PyObject *tensor_repr(PyObject *object) {

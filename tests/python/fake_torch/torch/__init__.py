@@ -75,13 +75,21 @@ class Tensor:
         assert self.is_contiguous()
         kind, shape = (self.dtype, what) if isinstance(what, tuple) else (what, None)
         if shape is None:
-            assert len(self.shape) == 1 and self.shape[0] * self.dtype.itemsize % kind.itemsize == 0 == self.offset
+            assert len(self.shape) == 1 and self.shape[0] * self.dtype.itemsize % kind.itemsize == 0
             shape = (self.shape[0] * self.dtype.itemsize // kind.itemsize,)
-        made = Tensor._made(self.memory, kind, shape, _strides(shape), self.offset)
+        made = Tensor._made(
+            self.memory, kind, shape, _strides(shape), self.offset * self.dtype.itemsize // kind.itemsize
+        )
         assert made.numel() * kind.itemsize == self.numel() * self.dtype.itemsize
         return made
 
+    def reshape(self, size):
+        assert size == -1
+        return self.view((self.numel(),))
+
     def __getitem__(self, i):
+        if isinstance(i, slice):
+            return Tensor._made(self.memory, self.dtype, (min(i.stop, self.shape[0]),), (1,), self.offset)
         shape, strides = self.shape[1:], self.strides[1:]
         return Tensor._made(self.memory, self.dtype, shape, strides, self.offset + i * self.strides[0])
 
@@ -198,6 +206,33 @@ def empty(shape, dtype=_DTYPES["float32"], device="cpu"):  # noqa: F811, as torc
         return Tensor._made(_HostMemory(np.empty(nbytes, np.uint8)), dtype, shape, _strides(shape))
     ordinal = cuda.current_device() if where.index is None else where.index
     return Tensor._made(_DeviceMemory(ordinal, nbytes), dtype, shape, _strides(shape))
+
+
+def _packed(tensors, made):
+    """Copies on the current stream, in place of torch's kernels; `_packed.copies` counts the copies."""
+    stream, to = ctypes.c_void_p(_stream_of(made.get_device()).cuda_stream), made.data_ptr()
+    with _on(made.get_device()):
+        for tensor in tensors:
+            nbytes = tensor.numel() * tensor.dtype.itemsize
+            at = ctypes.c_uint64(to), ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(nbytes)
+            check(driver().cuMemcpyDtoDAsync_v2(*at, stream))
+            to += nbytes
+    _packed.copies += len(tensors)
+    return made
+
+
+_packed.copies = 0
+
+
+def zeros(shape, dtype, device):  # noqa: F811, as torch names them
+    if "zero" not in _packed.__dict__:
+        _packed.zero = segment(np.zeros(256, np.uint8), device.index)
+    return _packed([_packed.zero[: shape[0]]], empty(shape, dtype, device))
+
+
+def cat(tensors):
+    """Of one dimension, on one device."""
+    return _packed(tensors, empty((sum(each.numel() for each in tensors),), tensors[0].dtype, tensors[0].device))
 
 
 def segment(array, ordinal=0):
