@@ -29,13 +29,13 @@
 /* The functions of ringcast/_device.py: a new reference to what it gives, or NULL: raised. */
 PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...);
 
-/* Completes what torch_describe found out of a tensor on a CUDA device: in C order, with its stream. 1, -1. */
+/* Completes torch_describe's description of a tensor on a CUDA device: in C order, with a stream. 1, -1. */
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* A tensor or array of any other library. As rc_py_torch_describe; it raises nothing of what is on no CUDA device. */
+/* A tensor or array of any other library. As rc_py_torch_describe; 0 for any object that is on no CUDA device. */
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* False: torch's stream captures a graph, which was raised: no memory is to be had for it, nor anything opened. */
+/* False: raised, as torch's stream captures a graph: nothing can be allocated or opened meanwhile. */
 bool rc_py_device_may_start(struct rc_py_state *state);
-/* Before torch copies one of its tensors on its current stream: that may be, and torch knows. False: raised. */
+/* Before torch copies a tensor on the current stream: torch is told that the stream uses the tensor. False: raised. */
 bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor);
 /* Moves torch's tensor to another device. 1, -1. */
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
@@ -45,12 +45,12 @@ bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **ou
 bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out);
 /* torch's current stream of that device. */
 bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out);
-/* torch.empty there; `out` NULL: nobody wants its address. `dtype` is an index, `shape` a tuple. */
+/* torch.empty there; `out` NULL: the address is not wanted. `dtype` is an index, `shape` a tuple. */
 PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *shape, int32_t device, uint64_t *out);
 /* A tensor over the storage of an arena of bytes, from `offset` on. */
 PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
                              uint64_t offset);
-/* Turns it into a Parameter and the like; takes it over. */
+/* Turns the tensor into a Parameter and the like; takes the tensor over. */
 PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32_t flags);
 /* torch_dtypes' index of the item; -1: raised. */
 int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *item);
@@ -84,16 +84,16 @@ struct rc_py_device_memory *rc_py_device_memory_take(struct rc_py_device_memory 
 /* A capsule over the item at `offset` of the memory, for from_dlpack(). */
 PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, uint64_t offset,
                                bool versioned);
-/* ringcast.DeviceTensor over it; takes the memory over. */
+/* ringcast.DeviceTensor over the memory, which is taken over. */
 PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_item *item,
                               struct rc_py_device_memory *memory, uint64_t offset);
-/* A capsule over what a DeviceTensor has, which is ordered by `stream`. NULL: raised. */
+/* A capsule over a DeviceTensor's bytes, ordered by `stream`. NULL: raised. */
 PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream);
 extern PyType_Spec rc_py_device_tensor_spec;
 
 /* ---- codec/device_put.c ----------------------------------------------------------------------------------------- */
 
-/* A tensor on a device that was described: sees to it that it can be sent. 1, -1. */
+/* Prepares a described tensor on a device for sending. 1, -1. */
 int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
                       struct rc_py_source *source);
 /* Plans the frame anew, with those tensors in the pool. False: raised. */
@@ -139,7 +139,7 @@ void rc_py_gpu_writer_shut(struct rc_py_writer *self);
 struct rc_py_take {
   struct ringcast_gpu_take take;
   struct rc_py_stream stream;
-  bool is_owed; /* it was given back while its stream captured a graph: it is to be ended after that */
+  bool is_owed; /* given back while the stream captured a graph: to be ended after the capture */
 };
 
 struct rc_py_gpu_reader {
@@ -149,7 +149,7 @@ struct rc_py_gpu_reader {
   int32_t device;
   uint64_t pool_bytes; /* of the writer's pool, as far as is known */
   bool skips;          /* the frame that was begun last is not for this Reader */
-  bool has_told;       /* that something never came */
+  bool has_told;       /* -EPIPE was reported for tensors that never came */
   bool is_interrupted; /* a signal ended the copy of the frame that was begun last */
   uint32_t take_count, owed_count;
   struct rc_py_take takes[RC_PY_MOST_LEASES + 1];
@@ -162,19 +162,19 @@ struct rc_py_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringc
                                    const struct rc_py_stream *stream);
 /* Whether the exception that is set comes of a frame that is not for this Reader: clears it then. */
 bool rc_py_gpu_skips(struct rc_py_reader *self);
-/* What was read before is no matter of what is read next. */
+/* Before the next frame is read. */
 static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
   if (self->gpu) self->gpu->skips = self->gpu->is_interrupted = false;
 }
 /* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. A frame whose
  * stream captures a graph is owed. */
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
-/* Gives back what is owed, if that can be now. Without the GIL: another thread's call of the driver, which waits for
- * the device, may hold this one up. */
+/* Gives back owed takes, if possible now. Without the GIL: another thread's call of the driver, which waits for the
+ * device, may hold up the calls. */
 void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu);
-/* The same, by who has the GIL, and lets others run. */
+/* The same for a caller with the GIL, which is released meanwhile. */
 void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu);
-/* Before the next frame is asked for. -EPIPE, once: the writer died, and what was given before never came. */
+/* Before the next frame is asked for. -EPIPE, once: the writer died, and tensors that were given before never came. */
 int rc_py_gpu_check(struct rc_py_reader *self);
 void rc_py_gpu_reader_shut(struct rc_py_reader *self);
 /* None, "cpu", "cuda", "cuda:N", or what has such a str(). */

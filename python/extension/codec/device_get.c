@@ -5,7 +5,7 @@
  * The Reader's stream is made to wait for the writer's at the first of them (ringcast_gpu_begin), with which the frame
  * is there as a whole. Memory is made entry by entry, as for the CPU; the copies are enqueued at the end. Small tensors
  * that lie close together share one piece of memory, an arena, and one copy: a launch takes as long as to copy many
- * kilobytes. Where they are is found by a look at all entries beforehand. It is but a hint: the entries are read again,
+ * kilobytes. A look at all entries beforehand finds the small ones. The result is a hint: the entries are read again,
  * may be others by then, and what is outside the arena gets memory of its own.
  *
  * Tensors for CuPy, JAX or no library in particular have arenas of their own. These are copied on the spot, as such a
@@ -35,7 +35,7 @@ enum { TORCH, OTHERS, KINDS };
 /* What is to be fetched from, or brought to, a device for one frame. */
 struct rc_py_fetching {
   bool to_host;
-  bool settles; /* what was made belongs to several streams: to this one of torch's, too */
+  bool settles; /* new tensors belong to several streams: also to the next member, a stream of torch's */
   void *torch_stream;
   int32_t device;
   struct rc_py_stream stream; /* kept by the take */
@@ -97,13 +97,13 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
   }
 }
 
-/* Whether torch is to have one of those that are read. */
+/* Whether one of the tensors that are read is for torch. */
 static bool is_for_torch(const struct rc_py_decoding *decoding, const struct ringcast_item *first) {
   struct ringcast_item item;
   if (first->flags & RINGCAST_ITEM_TORCH) return true;
   if (decoding->selection) return false;
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
-    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return false; /* for who reads them to say */
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return false; /* the read of the entry reports this */
     bool is_wanted = item.kind == RINGCAST_ITEM_TENSOR && rc_py_device_wants(decoding, &item);
     if (is_wanted && item.flags & RINGCAST_ITEM_TORCH) return true;
   }
@@ -246,7 +246,8 @@ static int follow(const struct rc_py_fetching *device, void *stream, void *befor
   return rc;
 }
 
-/* Torch's memory is its own in the order of its stream alone: before the copies by another one, and after them. */
+/* Torch may use new memory in the order of torch's stream alone: another stream waits before the copies to the memory,
+ * and torch's stream waits after the copies. */
 static int follow_torch(const struct rc_py_fetching *device) {
   return device->settles ? follow(device, device->stream.handle, device->torch_stream) : 0;
 }
@@ -311,7 +312,7 @@ static struct arena *find_arena(struct rc_py_decoding *decoding, const struct ri
   return is_within && (at - arena->start) % ALIGNMENT == 0 ? arena : NULL;
 }
 
-/* NULL, with nothing raised: it is not in one. */
+/* NULL, with nothing raised: the item lies in no arena. */
 static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   struct arena *arena = find_arena(decoding, item, bytes);
   if (!arena || !make_arena(decoding, arena, source_of(item))) return NULL;
@@ -354,7 +355,7 @@ static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringca
   return tensor ? rc_py_torch_finish(decoding->state, tensor, item->flags) : NULL;
 }
 
-/* What CuPy or JAX make of a DeviceTensor; without them it stays one. Takes it over. */
+/* CuPy's or JAX's array over a DeviceTensor, or the DeviceTensor without the library. Takes the tensor over. */
 static PyObject *hand_on(struct rc_py_decoding *decoding, const struct ringcast_item *item, PyObject *tensor) {
   const char *name = item->flags & RINGCAST_ITEM_CUPY ? "as_cupy" : item->flags & RINGCAST_ITEM_JAX ? "as_jax" : NULL;
   if (!tensor || !name) return tensor;
@@ -376,7 +377,7 @@ static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringca
   return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory, at - start));
 }
 
-/* Where it lies in the pool. As rc_py_array_over. */
+/* A tensor over the item's place in the pool. As rc_py_array_over. */
 static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   struct rc_py_fetching *device = decoding->device;
   uint64_t address;
@@ -399,7 +400,7 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
   return tensor;
 }
 
-/* From the pool to the CPU: it is waited for. */
+/* From the pool to the CPU: the call waits for the copy. */
 static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   void *out = NULL;
@@ -421,7 +422,7 @@ PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringca
   bool is_inline = item->placement == RINGCAST_PLACEMENT_INLINE;
   if (!rc_py_is_c_order(item->ndim, item->shape, item->strides)) {
     if (!is_inline) rc_py_damaged(decoding, "a tensor in a pool is not in C order");
-    return NULL; /* no writer of ours makes it: it arrives on the CPU */
+    return NULL; /* no writer of ringcast's makes such a tensor: the tensor arrives on the CPU */
   }
   if (device->to_host) return is_inline ? NULL : make_on_host(decoding, item, bytes);
   if (decoding->hold && !is_inline) {

@@ -23,7 +23,7 @@ static int raise(struct rc_py_encoding *encoding, struct rc_py_step *step, const
   return -1;
 }
 
-/* The driver is asked until it is there; it does not go away. */
+/* The driver is asked until there is one; a driver does not go away. */
 static bool is_ready(struct rc_py_state *state, struct ringcast_gpu_driver *status) {
   if (state->device_is_ready) return true;
   *status = (struct ringcast_gpu_driver){.size = sizeof *status};
@@ -73,7 +73,7 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
   return seen;
 }
 
-/* Where the frame does not have it itself. */
+/* Whether the tensor is to be copied to the pool. */
 static bool goes_to_pool(const struct rc_py_part *part) { return rc_py_is_on_device(part) && !part->place; }
 
 /* The order in the pool, in which a receiver finds small tensors of one kind side by side. */

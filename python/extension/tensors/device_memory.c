@@ -133,8 +133,8 @@ static PyThreadState *give_up_gil(void) {
   return own && own == PyThreadState_GetUnchecked() ? PyEval_SaveThread() : NULL;
 }
 
-/* The last one pairs with all the others: what they enqueued is before what this does. Without the GIL, as the driver
- * may wait for the device. */
+/* The last drop pairs with all others: the work that the others enqueued comes before the end. Without the GIL, as the
+ * driver may wait for the device. */
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
   if (!memory || atomic_fetch_sub_explicit(&memory->count, 1, memory_order_acq_rel) > 1) return;
   PyThreadState *thread = give_up_gil();
@@ -176,7 +176,7 @@ struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int3
   return memory;
 }
 
-/* Relaxed: who takes it has one. */
+/* Relaxed: the caller holds the memory already. */
 struct rc_py_device_memory *rc_py_device_memory_take(struct rc_py_device_memory *memory) {
   atomic_fetch_add_explicit(&memory->count, 1, memory_order_relaxed);
   return memory;
@@ -297,7 +297,7 @@ static bool settle(struct device_tensor *self, PyObject *stream) {
   return memory_use(rc_py_state_of(self), memory, wanted);
 }
 
-/* Whether it asks for a version from 1.0 on; -1: raised. */
+/* Whether a version from 1.0 on is wanted; -1: raised. */
 static int wants_version(PyObject *version) {
   if (!version || version == Py_None) return 0;
   PyObject *major = PySequence_GetItem(version, 0);
