@@ -123,6 +123,7 @@ static bool is_done(ringcast_gpu_writer *gpu, uint32_t number, bool ask) {
 
 void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all) {
   struct rc_pool *pool = &gpu->pool;
+  rc_exported_tidy(0); /* a consumer may have closed an earlier pool meanwhile */
   int64_t now = all ? rc_now_ns() : 0;
   bool ask = all && now - gpu->asked >= ASK_NS;
   if (ask) gpu->asked = now;

@@ -57,6 +57,11 @@ void rc_device_close(struct rc_device *device) {
   device->context = NULL;
 }
 
+int rc_device_enter(const struct rc_device *device, bool relaxes, struct rc_cuda_entry *entry) {
+  rc_cu_result result = relaxes ? rc_cuda_enter(device->context, entry) : rc_cuda_enter_context(device->context, entry);
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
+}
+
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) {
   int status;
   if ((uintptr_t)stream == PER_THREAD) /* a close in another thread would miss it */

@@ -19,6 +19,9 @@ struct rc_device {
 int rc_device_open(int32_t ordinal, struct rc_device *out);
 void rc_device_close(struct rc_device *device);
 
+/* Makes the context current, as rc_cuda_enter, or, unless `relaxes`, as rc_cuda_enter_context. Sets the error text. */
+int rc_device_enter(const struct rc_device *device, bool relaxes, struct rc_cuda_entry *entry);
+
 /* 0; -EBUSY: the stream captures a graph, and a replay would write the same generation again; -EINVAL: the per-thread
  * default stream; -EIO. */
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream);

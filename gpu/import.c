@@ -46,6 +46,7 @@ static void writer_died(struct rc_watched *watched) {
 struct rc_import *rc_import_new(ringcast_reader *reader) {
   struct rc_import *import = calloc(1, sizeof *import);
   if (!import) return NULL;
+  import->segment.memory.fd = -1;
   import->owner = reader->ring.owner;
   import->consumer = reader->ring.slot;
   import->forks = rc_fork_count();
@@ -112,7 +113,7 @@ static int fail_damaged(void) {
   return rc_fail_as(-EPROTO, "the frame is damaged: it names an invalid place in the device pool");
 }
 
-int rc_import_fail_dead(void) {
+static int fail_dead(void) {
   return rc_fail_as(-EPIPE, "the writer, or the writer's device, is gone, and with it the frame's device tensors");
 }
 
@@ -120,7 +121,7 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
   int failed = 0;
   if (slot >= import->segment.slots) return fail_damaged();
   if (!is_plausible(import, slot, generation)) /* nor is the value of a released semaphore */
-    return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? rc_import_fail_dead() /* pairs with X0 */
+    return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? fail_dead() /* pairs with X0 */
                                                                     : fail_damaged();
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
@@ -129,7 +130,7 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
   else *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* U1 */
   pthread_mutex_unlock(&import->mutex);
   RC_POINT(TAKE_NOTED);
-  return failed == 0 ? 0 : failed == -EPIPE ? rc_import_fail_dead() : fail_damaged();
+  return failed == 0 ? 0 : failed == -EPIPE ? fail_dead() : fail_damaged();
 }
 
 void rc_import_forget(struct rc_import *import, uint32_t slot) {
@@ -140,7 +141,7 @@ void rc_import_forget(struct rc_import *import, uint32_t slot) {
 
 static rc_cu_result write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
   uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);
-  return rc_word_write(import->device.cuda, taken->stream, rc_import_address(import, at), taken->generation);
+  return rc_word_write(import->device.cuda, taken->stream, import->segment.address + at, taken->generation);
 }
 
 /* For a thread that has not entered the context, and has not checked the stream. */
@@ -220,23 +221,20 @@ static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends, b
 }
 
 /* A take of a later frame in the same slot may be open. Only the reader's thread opens and ends takes. */
-rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation, bool has_entered) {
+rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation) {
   pthread_mutex_lock(&import->mutex);
   bool is_it = import->taken[slot].open && import->taken[slot].generation == generation;
   pthread_mutex_unlock(&import->mutex);
-  return is_it ? settle(import, slot, true, has_entered) : RC_CU_SUCCESS;
+  return is_it ? settle(import, slot, true, true) : RC_CU_SUCCESS;
 }
 
 void rc_import_unhold(struct rc_import *import, uint32_t slot) { settle(import, slot, false, false); }
 
-bool rc_import_hold(struct rc_import *import, uint32_t slot, uint64_t generation) {
+void rc_import_hold(struct rc_import *import, uint32_t slot) {
   pthread_mutex_lock(&import->mutex);
-  struct rc_taken *taken = &import->taken[slot];
-  bool can = taken->open && taken->generation == generation;
-  if (can) taken->holds++;
+  import->taken[slot].holds++;
   pthread_mutex_unlock(&import->mutex);
-  if (can) rc_add_acq_rel(&import->holders, 1);
-  return can;
+  rc_add_acq_rel(&import->holders, 1);
 }
 
 void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation) {
@@ -277,22 +275,15 @@ void rc_import_mark_dead(struct rc_import *import) {
   RC_POINT(WAITS_RELEASED);
 }
 
-bool rc_import_is_missing(struct rc_import *import) {
-  bool is_told = rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 of another process */
-  /* Also while the watcher runs: the watcher may stand before X2, after a different reader has done X1. */
-  if (is_told && !rc_load_acquire(&import->missing)) rc_import_mark_dead(import); /* pairs with X2 */
-  return rc_load_acquire(&import->missing);                                       /* pairs with X2 */
-}
-
 /* Once the segment is unmapped, no stream of the import waits for a semaphore. */
-bool rc_import_was_missing(struct rc_import *import, bool *has_ended) {
+bool rc_import_is_missing(struct rc_import *import, bool *has_ended) {
+  /* The mutex: the watcher may stand before X2, after a different reader has done X1. */
   pthread_mutex_lock(&import->mutex);
-  bool is_told = !import->unmapped && rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* as above */
-  if (is_told && !rc_load_relaxed(&import->dead)) mark_dead(import); /* relaxed: under the mutex */
-  bool is_missing = rc_load_acquire(&import->missing);               /* pairs with X2 */
-  *has_ended = import->ended;
+  bool is_told = !import->unmapped && rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 */
+  if (is_told && !rc_load_relaxed(&import->dead)) mark_dead(import);                     /* relaxed: under the mutex */
+  if (has_ended) *has_ended = import->closing && rc_load_acquire(&import->holders) == 1; /* pairs with drop */
   pthread_mutex_unlock(&import->mutex);
-  return is_missing;
+  return rc_load_acquire(&import->missing); /* pairs with X2 */
 }
 
 /* For a lost device: no stream of this reader reads an extent, or will write an `ack`. */
@@ -327,12 +318,6 @@ static bool is_idle(struct rc_import *import) {
   return idle;
 }
 
-static void note_end(struct rc_import *import, bool *out) {
-  pthread_mutex_lock(&import->mutex);
-  *out = true;
-  pthread_mutex_unlock(&import->mutex);
-}
-
 /* Called by the worker. Closes the import once no stream reads the pool any more. */
 static bool try_to_close(struct rc_job *job) {
   struct rc_import *import = RC_CONTAINER_OF(job, struct rc_import, job);
@@ -346,7 +331,9 @@ static bool try_to_close(struct rc_job *job) {
     return false;
   }
   rc_watcher_remove(&import->writer);
-  note_end(import, &import->unmapped); /* before the unmapping */
+  pthread_mutex_lock(&import->mutex);
+  import->unmapped = true; /* soon */
+  pthread_mutex_unlock(&import->mutex);
   bool is_own = !import->by_handle;
   if (rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS) {
     rc_import_close_all(import); /* the writer frees the pool only after this close */
@@ -357,13 +344,12 @@ static bool try_to_close(struct rc_job *job) {
   }
   rc_device_close(&import->device);
   if (is_own) rc_exported_tidy(0); /* the writer, in this process, may have closed: then no later call frees the pool */
-  note_end(import, &import->ended);
   return true;
 }
 
 static void drop_job(struct rc_job *job) { rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, job)); }
 
-void rc_import_close(struct rc_import *import) {
+void rc_import_close(struct rc_import *import, int64_t patience_ns) {
   if (import->forks != rc_fork_count()) return; /* the parent owns the import */
   import->job = (struct rc_job){.run = try_to_close, .end = drop_job};
   rc_add_acq_rel(&import->holders, 1); /* the worker */
@@ -375,5 +361,5 @@ void rc_import_close(struct rc_import *import) {
   import->closing = true;
   bool is_last = is_to_post(import);
   pthread_mutex_unlock(&import->mutex);
-  if (is_last) rc_worker_do(&import->job, rc_gpu_close_ns);
+  if (is_last) rc_worker_do(&import->job, patience_ns);
 }

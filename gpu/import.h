@@ -41,7 +41,6 @@ struct rc_import {
   bool closing;             /* guarded by the mutex: the reader has closed */
   bool posted;              /* guarded by the mutex: the worker has the import */
   bool unmapped;            /* guarded by the mutex: the semaphores must not be read any more */
-  bool ended;               /* guarded by the mutex: everything is closed */
   struct rc_import *before; /* the reader's earlier import, closed */
   struct rc_watched writer;
   struct rc_job job;
@@ -53,9 +52,6 @@ static inline struct rc_gpu_consumer *rc_import_place(const struct rc_import *im
 }
 static inline struct rc_word *rc_import_ack(const struct rc_import *import, uint32_t slot) {
   return rc_gpu_ack(&import->segment, slot, import->consumer);
-}
-static inline rc_cu_ptr rc_import_address(const struct rc_import *import, uint64_t at) {
-  return import->segment.address + at;
 }
 
 /* ---- opening.c ---- */
@@ -79,24 +75,21 @@ void rc_import_close_all(struct rc_import *import);
 /* Stores for the writer why this reader can't use the pool. */
 void rc_import_refuse(struct rc_import *import, int failed);
 
-/* -EPIPE: the frame's device tensors are lost with the writer. */
-int rc_import_fail_dead(void);
-
 /* Hands the import to the worker, which closes the import once the reader's streams are done, and no tensor is read in
- * place. The call waits for the worker for at most rc_gpu_close_ns. The reader stays a holder. */
-void rc_import_close(struct rc_import *import);
+ * place. The call waits for the worker for at most `patience_ns`. The reader stays a holder. */
+void rc_import_close(struct rc_import *import, int64_t patience_ns);
 
 /* Records a take before the wait is enqueued, so that a death of the writer releases the wait. -EPIPE, -EPROTO. */
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
 /* Removes the record, as nothing was enqueued: the frame may be taken again, or passed. */
 void rc_import_forget(struct rc_import *import, uint32_t slot);
-/* Ends the take of that generation, if open, and enqueues `ack` unless tensors are read in place. `has_entered`: the
- * context is current, and the stream does not capture. Returns CUDA's result. */
-rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation, bool has_entered);
+/* Ends the take of that generation, if open, and enqueues `ack` unless tensors are read in place. The context is
+ * current, and the stream does not capture. Returns CUDA's result. */
+rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation);
 /* Acknowledges a frame for which nothing was enqueued. */
 void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation);
-/* One more tensor of the slot, or one less, is read in place. */
-bool rc_import_hold(struct rc_import *import, uint32_t slot, uint64_t generation);
+/* One more tensor of the slot, whose take is open, or one less, is read in place. */
+void rc_import_hold(struct rc_import *import, uint32_t slot);
 void rc_import_unhold(struct rc_import *import, uint32_t slot);
 /* Enqueues each `ack` whose stream captured a graph when the `ack` was due, and does not any more. */
 void rc_import_ack_pending(struct rc_import *import);
@@ -104,11 +97,9 @@ void rc_import_ack_pending(struct rc_import *import);
 /* Whether the writer expects this reader to read a frame at the position. */
 bool rc_import_counts(const struct rc_import *import, uint64_t position);
 
-/* Whether a wait of this reader's streams was released, and the tensors never came. */
-bool rc_import_is_missing(struct rc_import *import);
-/* For a closed import, whose segment may be unmapped by now. *has_ended: the streams are done, and the answer is final.
- */
-bool rc_import_was_missing(struct rc_import *import, bool *has_ended);
+/* Whether a wait of this reader's streams was released, and the tensors never came. *has_ended, unless NULL: the import
+ * is closed and the streams are done, so the answer is final. */
+bool rc_import_is_missing(struct rc_import *import, bool *has_ended);
 
 /* A call of the driver failed: the reader leaves the pool. If the device is lost, the received frames of the pool count
  * as missing, and the writer does not wait for this reader's streams. */

@@ -91,23 +91,17 @@ static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
   slot = rc_pool_take(pool, bytes);
   if (slot >= 0) return slot;
   gpu->full++;
+  if (pool->used < pool->slot_count) rc_gpu_writer_want_pool(gpu, bytes);
   return rc_fail(-EAGAIN, "the device pool is full: %u of %u slots and %llu of %llu bytes are under way", pool->used,
                  pool->slot_count, (unsigned long long)pool->used_bytes, (unsigned long long)pool->bytes);
 }
 
-static int check_pool(const ringcast_gpu_writer *gpu) {
+static int check_pool(ringcast_gpu_writer *gpu) {
   if (gpu->is_lost) return rc_fail(-EAGAIN, "the device pool is dead: %s", gpu->why);
-  return gpu->exported ? 0 : rc_fail(-EAGAIN, "there is no device pool: %s", gpu->why);
-}
-
-/* 0: the frame goes by the pool. */
-static int look_at_readers(ringcast_gpu_writer *gpu) {
-  uint32_t reader;
-  int32_t pid, reason;
-  int failed = check_pool(gpu);
-  if (failed != 0) return failed;
-  if (rc_consumers_look(gpu, &reader, &pid, &reason) == RINGCAST_GPU_WAY_POOL) return 0;
-  return rc_fail_as(-EAGAIN, "a reader has not opened the device pool");
+  rc_gpu_writer_look_for_pool(gpu);
+  if (gpu->exported) return 0;
+  rc_gpu_writer_want_pool(gpu, 0);
+  return rc_fail(-EAGAIN, "there is no device pool: %s", gpu->why);
 }
 
 static struct ringcast_gpu_extent lease_of(const ringcast_gpu_writer *gpu, uint32_t number, uint64_t bytes) {
@@ -122,9 +116,13 @@ static struct ringcast_gpu_extent lease_of(const ringcast_gpu_writer *gpu, uint3
 int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t count, uint64_t *offsets,
                        struct ringcast_gpu_extent *out) {
   uint64_t total = 0;
+  uint32_t reader;
+  int32_t pid, reason;
   int failed = rc_check_fork(gpu->forks);
-  if (failed == 0) failed = look_at_readers(gpu);
-  if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &total);
+  if (failed == 0) failed = check_pool(gpu);
+  if (failed == 0 && rc_consumers_look(gpu, &reader, &pid, &reason) != RINGCAST_GPU_WAY_POOL)
+    failed = rc_fail_as(-EAGAIN, "a reader has not opened the device pool");
+  if (failed == 0) failed = lay_out(bytes, count, gpu->most_bytes, offsets, &total);
   if (failed != 0) return failed;
   int slot = take_slot(gpu, total);
   if (slot < 0) return slot;
@@ -148,8 +146,9 @@ int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_str
                           struct ringcast_gpu_extent *lease) {
   uint64_t offset, total;
   int failed = rc_check_fork(gpu->forks);
+  if (failed == 0) rc_gpu_writer_whole_pool(gpu);
   if (failed == 0) failed = check_pool(gpu);
-  if (failed == 0) failed = lay_out(&bytes, 1, gpu->pool.bytes, &offset, &total);
+  if (failed == 0) failed = lay_out(&bytes, 1, gpu->most_bytes, &offset, &total);
   if (failed != 0) return failed;
   int slot = take_slot(gpu, bytes);
   if (slot < 0) return slot;

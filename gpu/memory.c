@@ -20,29 +20,25 @@ struct ringcast_gpu_memory {
   struct rc_job job;
 };
 
-static rc_cu_result allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
+static int allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
   const struct rc_cuda *cuda = memory->device.cuda;
   rc_cu_result result = cuda->mem_alloc_async(&memory->address, bytes, memory->stream);
   memory->in_order = result != RC_CU_NOT_SUPPORTED; /* the result of a device without memory pools */
-  return memory->in_order ? result : cuda->mem_alloc(&memory->address, bytes);
-}
-
-/* False: the stream captures a graph. The context is current. */
-static bool free_in_order(const ringcast_gpu_memory *memory) {
-  if (rc_device_check_stream(&memory->device, memory->stream) == -EBUSY) return false;
-  memory->device.cuda->mem_free_async(memory->address, memory->stream);
-  return true;
+  if (!memory->in_order) result = cuda->mem_alloc(&memory->address, bytes);
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "memory of %llu bytes", (unsigned long long)bytes);
 }
 
 /* Called by the worker, or by the caller. If the context can't be entered, the memory has gone with the context. */
 static bool try_to_free(struct rc_job *job) {
   ringcast_gpu_memory *memory = RC_CONTAINER_OF(job, ringcast_gpu_memory, job);
+  const struct rc_cuda *cuda = memory->device.cuda;
   struct rc_cuda_entry entry;
   if (rc_cuda_enter(memory->device.context, &entry) == RC_CU_SUCCESS) {
-    bool is_free = !memory->in_order || free_in_order(memory);
-    if (!memory->in_order) memory->device.cuda->mem_free(memory->address);
+    bool captures = memory->in_order && rc_device_check_stream(&memory->device, memory->stream) == -EBUSY;
+    if (!memory->in_order) cuda->mem_free(memory->address);
+    else if (!captures) cuda->mem_free_async(memory->address, memory->stream);
     rc_cuda_leave(&entry);
-    if (!is_free) return false;
+    if (captures) return false;
   }
   rc_device_close(&memory->device);
   return true;
@@ -55,23 +51,19 @@ int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast
   struct rc_cuda_entry entry;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
-  ringcast_gpu_memory *memory = failed == 0 ? calloc(1, sizeof *memory) : NULL;
-  if (failed == 0 && !memory) failed = rc_fail(-ENOMEM, "out of memory");
+  ringcast_gpu_memory *memory = calloc(1, sizeof *memory);
+  failed = memory ? rc_device_check_stream(&gpu->device, stream) : rc_fail(-ENOMEM, "out of memory");
   if (failed == 0) failed = rc_device_open(gpu->device.ordinal, &memory->device);
   if (failed == 0) {
     memory->stream = stream;
     memory->forks = gpu->forks;
-    rc_cu_result result = allocate(memory, bytes > 0 ? bytes : 1);
-    if (result != RC_CU_SUCCESS) {
-      failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "memory of %llu bytes", (unsigned long long)bytes));
-      rc_device_close(&memory->device);
-    }
+    failed = allocate(memory, bytes > 0 ? bytes : 1);
+    if (failed != 0) rc_device_close(&memory->device);
   }
   rc_cuda_leave(&entry);
   if (failed != 0) {
     free(memory);
-    return failed;
+    return rc_gpu_reader_failed(gpu, failed);
   }
   *out = memory->address;
   *out_memory = memory;
@@ -80,7 +72,7 @@ int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast
 
 void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
   if (!memory) return;
-  if (memory->forks != rc_fork_count()) { /* the parent owns the memory */
+  if (memory->forks != rc_fork_count()) { /* the memory is the parent's */
     free(memory);
     return;
   }
@@ -91,38 +83,44 @@ void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
 
 /* ---- Without a handle ------------------------------------------------------------------------------------------- */
 
-static int open_and_enter(int32_t ordinal, struct rc_device *device, struct rc_cuda_entry *entry) {
+/* With the device's context current, and after a look whether the stream captures: 0, or nothing is entered. */
+static int enter(int32_t ordinal, rc_cu_stream stream, struct rc_device *device, struct rc_cuda_entry *entry) {
   int failed = rc_device_open(ordinal, device);
   if (failed != 0) return failed;
-  rc_cu_result result = rc_cuda_enter(device->context, entry);
-  if (result == RC_CU_SUCCESS) return 0;
+  failed = rc_device_enter(device, true, entry);
+  if (failed == 0) failed = rc_device_check_stream(device, stream);
+  if (failed == 0) return 0;
+  rc_cuda_leave(entry);
   rc_device_close(device);
-  return rc_cuda_fail(result, "cuCtxPushCurrent");
-}
-
-/* Enqueues the copy of the tensor to the host unless `tensor` is NULL, and waits for the stream. */
-static int copy_and_wait(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {
-  struct rc_device device;
-  struct rc_cuda_entry entry;
-  int failed = open_and_enter(ordinal, &device, &entry);
-  if (failed != 0) return failed;
-  failed = rc_device_check_stream(&device, stream);
-  if (failed == 0) {
-    if (tensor) failed = rc_device_copy(&device, tensor, 0, to, stream);
-    rc_cu_result result = device.cuda->stream_synchronize(stream); /* also after a failure: a part may be under way */
-    if (failed == 0 && result != RC_CU_SUCCESS) failed = rc_cuda_fail(result, "cuStreamSynchronize");
-  }
-  rc_cuda_leave(&entry);
-  rc_device_close(&device);
   return failed;
 }
 
+static int leave(struct rc_device *device, struct rc_cuda_entry *entry, int failed) {
+  rc_cuda_leave(entry);
+  rc_device_close(device);
+  return failed;
+}
+
+static int wait_for(const struct rc_device *device, rc_cu_stream stream) {
+  rc_cu_result result = device->cuda->stream_synchronize(stream);
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamSynchronize");
+}
+
 int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {
-  return copy_and_wait(ordinal, tensor, to, stream);
+  struct rc_device device;
+  struct rc_cuda_entry entry;
+  int failed = enter(ordinal, stream, &device, &entry);
+  if (failed != 0) return failed;
+  failed = rc_device_copy(&device, tensor, 0, to, stream);
+  if (failed == 0) failed = wait_for(&device, stream);
+  return leave(&device, &entry, failed);
 }
 
 int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream) {
-  return copy_and_wait(ordinal, NULL, NULL, stream);
+  struct rc_device device;
+  struct rc_cuda_entry entry;
+  int failed = enter(ordinal, stream, &device, &entry);
+  return failed != 0 ? failed : leave(&device, &entry, wait_for(&device, stream));
 }
 
 struct idle_job {
@@ -176,22 +174,12 @@ static rc_cu_result follow(const struct rc_cuda *cuda, rc_cu_stream stream, rc_c
   return result;
 }
 
-static int follow_on(const struct rc_device *device, rc_cu_stream stream, rc_cu_stream before) {
-  int failed = rc_device_check_stream(device, stream);
-  if (failed == 0) failed = rc_device_check_stream(device, before);
-  if (failed != 0) return failed;
-  rc_cu_result result = follow(device->cuda, stream, before);
-  if (result != RC_CU_SUCCESS) result = device->cuda->stream_synchronize(before); /* the event has failed */
-  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "the wait of one stream for another");
-}
-
 int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before) {
   struct rc_device device;
   struct rc_cuda_entry entry;
-  int failed = stream == before ? 0 : open_and_enter(ordinal, &device, &entry);
+  int failed = stream == before ? 0 : enter(ordinal, stream, &device, &entry);
   if (failed != 0 || stream == before) return failed;
-  failed = follow_on(&device, stream, before);
-  rc_cuda_leave(&entry);
-  rc_device_close(&device);
-  return failed;
+  failed = rc_device_check_stream(&device, before);
+  if (failed == 0 && follow(device.cuda, stream, before) != RC_CU_SUCCESS) failed = wait_for(&device, before);
+  return leave(&device, &entry, failed);
 }

@@ -38,45 +38,37 @@ static int take_place(struct rc_import *import) {
     uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with Q3 */
     rc_word_store(rc_import_ack(import, slot), ready);
   }
-  for (int i = 0; i < 2; i++) {
-    uint64_t at = rc_gpu_try_at(import->segment.slots, import->segment.consumers, import->consumer);
-    rc_word_store(rc_gpu_word(&import->segment, at) + i, 0);
-  }
   RC_POINT(PLACE_TAKEN);
   return 0;
 }
 
 /* ---- The memory ------------------------------------------------------------------------------------------------- */
 
-/* The driver's size of the pool counts, not the segment's: a read beyond the memory would break the context. */
-static int check_size(const struct rc_import *import, const struct rc_gpu_identity *id) {
+/* As nvidia-smi -L and ringcast doctor begin the devices' names. */
+#define NAME_FORMAT "GPU-%02x%02x%02x%02x"
+
+static int open_memory(struct rc_import *import, const struct rc_process *writer, const struct rc_gpu_identity *id) {
+  const struct rc_cuda *cuda = import->device.cuda;
+  const uint8_t *own = import->device.uuid, *theirs = id->uuid;
+  struct rc_process self;
   rc_cu_ptr base;
   size_t bytes;
-  if (import->device.cuda->mem_get_address_range(&base, &bytes, import->pool) != RC_CU_SUCCESS) return 0;
+  if (rc_process_self(&self) == 0 && self.pid == writer->pid && self.start == writer->start) {
+    import->pool = rc_exported_find(id->token, id->epoch, &import->device);
+    if (!import->pool) return rc_fail_as(-ENOTSUP, "the writer is in this very process, on another device");
+  } else {
+    rc_cu_result result = cuda->ipc_open_handle(&import->pool, id->handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    import->by_handle = result == RC_CU_SUCCESS;
+    if (result != RC_CU_SUCCESS)
+      return rc_cuda_fail(result,
+                          "cuIpcOpenMemHandle of the writer's pool, which is on " NAME_FORMAT ", by " NAME_FORMAT,
+                          theirs[0], theirs[1], theirs[2], theirs[3], own[0], own[1], own[2], own[3]);
+  }
+  /* The segment may be damaged, and a read beyond the memory would break the context; the driver knows the size. */
+  if (cuda->mem_get_address_range(&base, &bytes, import->pool) != RC_CU_SUCCESS) return 0;
   uint64_t before = import->pool - base;
   if (before <= bytes && bytes - before >= id->pool_bytes + RC_GPU_PATTERN) return 0;
   return rc_fail_as(-EPROTO, "the writer's device segment is damaged: the pool is not as large as the segment says");
-}
-
-/* Names the devices as nvidia-smi -L and ringcast doctor do. */
-static int fail_to_open(const uint8_t theirs[16], const uint8_t own[16], rc_cu_result result) {
-  return rc_cuda_fail(result,
-                      "cuIpcOpenMemHandle of the writer's pool, which is on GPU-%02x%02x%02x%02x, by "
-                      "GPU-%02x%02x%02x%02x",
-                      theirs[0], theirs[1], theirs[2], theirs[3], own[0], own[1], own[2], own[3]);
-}
-
-static int open_memory(struct rc_import *import, const struct rc_process *writer, const struct rc_gpu_identity *id) {
-  struct rc_process self;
-  if (rc_process_self(&self) == 0 && self.pid == writer->pid && self.start == writer->start) {
-    import->pool = rc_exported_find(id->token, id->epoch, &import->device);
-    return import->pool ? 0 : rc_fail_as(-ENOTSUP, "the writer is in this process, on a different device");
-  }
-  rc_cu_result result =
-      import->device.cuda->ipc_open_handle(&import->pool, id->handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  if (result != RC_CU_SUCCESS) return fail_to_open(id->uuid, import->device.uuid, result);
-  import->by_handle = true;
-  return 0;
 }
 
 static int try_memory(const struct rc_import *import, const struct rc_gpu_identity *id) {
@@ -97,15 +89,12 @@ static int try_memory(const struct rc_import *import, const struct rc_gpu_identi
 }
 
 static int open_and_try(struct rc_import *import, const struct rc_process *writer, const struct rc_gpu_identity *id) {
-  uint64_t at = rc_gpu_try_at(import->segment.slots, import->segment.consumers, import->consumer);
-  int failed = rc_gpu_segment_register(&import->segment, import->device.cuda);
+  const struct rc_cuda *cuda = import->device.cuda;
+  int failed = rc_gpu_segment_register(&import->segment, cuda);
   if (failed == 0) failed = open_memory(import, writer, id);
-  if (failed == 0) failed = check_size(import, id);
   RC_POINT(POOL_OPENED);
   if (failed == 0) failed = try_memory(import, id);
-  if (failed == 0)
-    failed = rc_words_try(import->device.cuda, rc_gpu_word(&import->segment, at), rc_import_address(import, at),
-                          rc_words_patience_ns);
+  if (failed == 0) failed = rc_gpu_segment_try(&import->segment, cuda, import->consumer, rc_words_patience_ns);
   RC_POINT(POOL_TRIED);
   return failed;
 }
@@ -122,10 +111,6 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   failed = open_and_try(import, &reader->segment.writer, id);
   if (failed == 0) failed = rc_watcher_add(&import->writer);
   if (failed == 0) return 0;
-  if (failed == -EBUSY) { /* a stream captures a graph, which says nothing about the pool */
-    rc_import_close_all(import);
-    return rc_fail_as(-EAGAIN, "the device pool can't be opened while a stream captures a CUDA graph");
-  }
   rc_import_refuse(import, failed);
   if (failed == -ETIMEDOUT) import->device.context = NULL; /* a stream hangs: context and semaphores must stay */
   else rc_import_close_all(import);
@@ -141,11 +126,9 @@ int rc_import_open(ringcast_reader *reader, const struct rc_device *device, cons
   if (failed == 0)
     failed = rc_gpu_segment_attach(&reader->segment.writer, place, rc_segment_control(&reader->segment)->id.token,
                                    reader->segment.slots, &import->segment, &id);
-  if (failed == 0) {
-    failed = set_up(import, reader, &id);
-    if (failed != 0 && failed != -ETIMEDOUT) rc_gpu_segment_destroy(&import->segment, device->cuda);
-  }
+  if (failed == 0) failed = set_up(import, reader, &id);
   if (failed != 0) {
+    if (failed != -ETIMEDOUT) rc_gpu_segment_destroy(&import->segment, device->cuda);
     rc_import_drop(import);
     return failed;
   }

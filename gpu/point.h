@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Named points of the device pool, beside the points of ring/point.h. tests/process/gpu_kill kills and stops a process
- * at each point. Each name has a label for the process that passes the point:
- *
- *   GPU_WRITES, GPU_READS   the writer, or a reader, of device tensors
- *   GPU_MOURNS              a reader of device tensors that finds the writer dead
- */
+/* Named points of the device pool, beside the points of ring/point.h. tests/process/gpu_kill kills and stops a process
+ * at each point: the writer of device tensors (GPU_WRITES), a reader (GPU_READS), or a reader that finds the writer
+ * dead (GPU_MOURNS). */
 #ifndef RC_GPU_POINT_H
 #define RC_GPU_POINT_H
 

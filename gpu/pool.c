@@ -14,19 +14,15 @@
 
 int rc_pool_init(struct rc_pool *pool, uint64_t bytes, uint32_t slots) {
   *pool = (struct rc_pool){.bytes = bytes, .slot_count = slots};
-  pool->slots = calloc(slots, sizeof *pool->slots);
-  pool->order = calloc(slots, sizeof *pool->order);
-  if (pool->slots && pool->order) return 0;
-  rc_pool_free(pool);
-  return -ENOMEM;
+  pool->slots = calloc(slots, sizeof *pool->slots + sizeof *pool->order);
+  if (!pool->slots) return -ENOMEM;
+  pool->order = (uint32_t *)(pool->slots + slots);
+  return 0;
 }
 
 void rc_pool_free(struct rc_pool *pool) {
   free(pool->slots);
-  free(pool->order);
-  pool->slots = NULL;
-  pool->order = NULL;
-  pool->slot_count = 0;
+  *pool = (struct rc_pool){.slots = NULL};
 }
 
 static uint64_t end_of(const struct rc_pool_slot *slot) { return slot->base + slot->bytes; }

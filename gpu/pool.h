@@ -31,8 +31,8 @@ struct rc_pool {
   uint64_t bytes;
   uint32_t slot_count, used;
   uint64_t used_bytes;
-  uint32_t *order; /* the used slots, by extent */
   struct rc_pool_slot *slots;
+  uint32_t *order; /* the used slots, by extent; in the memory behind `slots` */
 };
 
 /* -ENOMEM. */

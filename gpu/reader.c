@@ -13,20 +13,17 @@
 #define LONG_NS ((int64_t)100 * 1000 * 1000)
 #define SELDOM  9 /* failed attempts take at most a tenth of the time */
 
-int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
+static int enter(const ringcast_gpu_reader *gpu, bool relaxes, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
   if (gpu->import) rc_import_ack_pending(gpu->import);
-  rc_cu_result result = rc_cuda_enter(gpu->device.context, entry);
-  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
+  return rc_device_enter(&gpu->device, relaxes, entry);
 }
 
+int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) { return enter(gpu, true, entry); }
+
 int rc_gpu_reader_enter_context(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
-  int failed = rc_check_fork(gpu->forks);
-  if (failed != 0) return failed;
-  if (gpu->import) rc_import_ack_pending(gpu->import);
-  rc_cu_result result = rc_cuda_enter_context(gpu->device.context, entry);
-  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
+  return enter(gpu, false, entry);
 }
 
 int rc_gpu_reader_failed(ringcast_gpu_reader *gpu, int code) {
@@ -44,17 +41,11 @@ static void note_failure(ringcast_gpu_reader *gpu, uint32_t epoch, bool for_now)
   strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
 }
 
-/* A lack of memory or descriptors, or a capture, says nothing about the pool: a later frame opens the pool. */
-static bool is_for_now(int failed) {
-  return failed == -EAGAIN || failed == -ENOENT || failed == -EBUSY || failed == -EMFILE || failed == -ENFILE ||
-         failed == -ENOMEM;
-}
-
 /* Closes the import and keeps it in the list of earlier imports, as streams may still wait for its semaphores. */
-static void put_aside(ringcast_gpu_reader *gpu) {
+static void put_aside(ringcast_gpu_reader *gpu, int64_t patience_ns) {
   struct rc_import *import = gpu->import;
   if (!import) return;
-  rc_import_close(import);
+  rc_import_close(import, patience_ns);
   import->before = gpu->before;
   gpu->before = import;
   gpu->import = NULL;
@@ -64,12 +55,12 @@ static void put_aside(ringcast_gpu_reader *gpu) {
 static void forget_imports(ringcast_gpu_reader *gpu, bool all) {
   for (struct rc_import **at = &gpu->before; *at;) {
     struct rc_import *import = *at;
-    bool has_ended, is_missing = rc_import_was_missing(import, &has_ended);
+    bool has_ended, was_missing = rc_import_is_missing(import, &has_ended);
     if (!has_ended && !all) {
       at = &import->before;
       continue;
     }
-    gpu->missing |= is_missing;
+    gpu->missing |= was_missing;
     *at = import->before;
     rc_import_drop(import);
   }
@@ -84,13 +75,13 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
   if (gpu->refused == place.epoch) return 0;
   struct rc_cuda_entry relaxed;
   rc_cuda_relax(&relaxed);
-  put_aside(gpu);
+  put_aside(gpu, 0);
   forget_imports(gpu, false);
   int failed = rc_feature_disabled("cuda_pool") ? rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool")
                                                 : rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
   rc_cuda_leave(&relaxed);
   if (failed == 0) gpu->opens++;
-  else note_failure(gpu, place.epoch, is_for_now(failed));
+  else note_failure(gpu, place.epoch, rc_gpu_is_for_now(failed));
   return failed;
 }
 
@@ -128,7 +119,7 @@ static int resolve_options(const struct ringcast_gpu_reader_options *given, stru
 /* Ends everything except the handle; calls with the handle give -EINVAL from here on. */
 static void detach(void *context) {
   ringcast_gpu_reader *gpu = context;
-  put_aside(gpu);
+  put_aside(gpu, rc_gpu_close_ns);
   forget_imports(gpu, true);
   rc_bounce_end(gpu->bounce);
   rc_device_close(&gpu->device);
@@ -176,10 +167,10 @@ int ringcast_gpu_next(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringc
 
 /* ---- Introspection ---------------------------------------------------------------------------------------------- */
 
-static bool was_missing(const ringcast_gpu_reader *gpu) {
-  bool is_missing = gpu->missing, unused;
+static bool is_missing(const ringcast_gpu_reader *gpu) {
+  bool is_missing = gpu->missing || (gpu->import && rc_import_is_missing(gpu->import, NULL));
   for (struct rc_import *import = gpu->before; import && !is_missing; import = import->before)
-    is_missing = rc_import_was_missing(import, &unused);
+    is_missing = rc_import_is_missing(import, NULL);
   return is_missing;
 }
 
@@ -189,7 +180,7 @@ int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
   if (gpu->import) rc_import_ack_pending(gpu->import);
   failed = ringcast_reader_check(gpu->reader); /* evicted: the bytes may have been overwritten during the copy */
   if (failed != 0) return failed;
-  if (!was_missing(gpu) && (!gpu->import || !rc_import_is_missing(gpu->import))) return 0;
+  if (!is_missing(gpu)) return 0;
   return rc_fail_as(-EPIPE, "the writer, or a device, has failed, and device tensors that were being received never "
                             "came: drop these tensors and their copies");
 }
@@ -206,7 +197,8 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
   if (failed != 0) return failed;
   struct rc_import *import = gpu->import;
   bool has_failed = import && rc_load_acquire(&import->failed); /* pairs with the store of lose */
-  bool is_lost = import && (has_failed || rc_import_is_missing(import) || rc_load_acquire(&import->dead)); /* X0 */
+  bool is_lost =
+      import && (has_failed || rc_import_is_missing(import, NULL) || rc_load_acquire(&import->dead)); /* X0 */
   uint32_t way = is_lost            ? RINGCAST_GPU_WAY_LOST
                  : import           ? RINGCAST_GPU_WAY_POOL
                  : has_refused(gpu) ? RINGCAST_GPU_WAY_REFUSED

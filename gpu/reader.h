@@ -20,7 +20,7 @@ struct ringcast_gpu_reader {
   char why[200];                 /* the error text of `failed` */
   struct rc_bounce *bounce;      /* NULL: not made yet, or ... */
   bool has_no_bounce;            /* ... there is no pinned memory here */
-  bool missing;                  /* as rc_import_was_missing, of the imports that have ended */
+  bool missing;                  /* as rc_import_is_missing, of the imports that have ended */
   uint64_t begun[RC_MAX_LEASES]; /* 1 + the position of each frame whose take is open; 0: a free entry */
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;
 };

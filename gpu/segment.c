@@ -31,32 +31,26 @@ void rc_gpu_segment_destroy(struct rc_gpu_segment *segment, const struct rc_cuda
   rc_memory_destroy(&segment->memory);
 }
 
-/* The writer takes the words of consumer 0, whom nobody can be yet, and leaves them as they were. */
-static int try_words(struct rc_gpu_segment *segment, const struct rc_cuda *cuda) {
-  uint64_t at = rc_gpu_try_at(segment->slots, segment->consumers, 0);
+int rc_gpu_segment_try(const struct rc_gpu_segment *segment, const struct rc_cuda *cuda, uint32_t consumer,
+                       int64_t patience_ns) {
+  uint64_t at = rc_gpu_try_at(segment->slots, segment->consumers, consumer);
   struct rc_word *words = rc_gpu_word(segment, at);
-  int failed = rc_words_try(cuda, words, segment->address + at, rc_gpu_busy_ns);
-  for (int i = 0; i < 2 && failed != -ETIMEDOUT; i++) rc_word_store(&words[i], 0);
-  return failed;
+  for (int i = 0; i < 2; i++) rc_word_store(&words[i], 0); /* of an earlier try */
+  return rc_words_try(cuda, words, segment->address + at, patience_ns);
 }
 
-int rc_gpu_segment_create(const struct rc_device *device, uint32_t slots, uint32_t consumers,
-                          struct rc_gpu_segment *out) {
-  struct rc_gpu_segment segment = {.slots = slots, .consumers = consumers};
-  int failed = rc_memory_create_small("device", rc_gpu_segment_bytes(slots, consumers), &segment.memory);
-  if (failed != 0) return failed;
-  failed = rc_gpu_segment_register(&segment, device->cuda);
-  if (failed == 0) failed = try_words(&segment, device->cuda);
-  if (failed != 0 && failed != -ETIMEDOUT) rc_gpu_segment_destroy(&segment, device->cuda);
-  if (failed == 0) *out = segment;
-  return failed;
+int rc_gpu_segment_create(struct rc_gpu_segment *segment, const struct rc_cuda *cuda, int64_t patience_ns) {
+  uint64_t bytes = rc_gpu_segment_bytes(segment->slots, segment->consumers);
+  int failed = rc_memory_create_small("device", bytes, &segment->memory);
+  if (failed == 0) failed = rc_gpu_segment_register(segment, cuda);
+  return failed == 0 ? rc_gpu_segment_try(segment, cuda, 0, patience_ns) : failed; /* no reader has place 0 yet */
 }
 
 /* ---- The place -------------------------------------------------------------------------------------------------- */
 
 void rc_gpu_place_write(struct rc_device_place *shared, const struct rc_gpu_place *place) {
   rc_store_relaxed(&shared->epoch, 0); /* relaxed: the fence */
-  rc_fence_release();                  /* whoever sees what follows sees that 0 too, with its second look */
+  rc_fence_release();                  /* a reader that sees a store below sees the 0 by its second look */
   rc_store_relaxed(&shared->fd, place->fd);
   rc_store_relaxed(&shared->inode, place->inode);
   rc_store_relaxed(&shared->bytes, place->bytes);
@@ -83,7 +77,7 @@ static int check_identity(const struct rc_gpu_place *place, const uint64_t token
                           struct rc_gpu_segment *segment, struct rc_gpu_identity *id) {
   struct rc_gpu_identity *shared = &rc_gpu_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with the writer's last store */
-  memcpy(id, shared, sizeof *id);                   /* what is checked is what is used, whatever becomes of the page */
+  memcpy(id, shared, sizeof *id);                   /* a peer may store to the page after the checks */
   rc_fence_light();
   if (id->magic != RC_GPU_MAGIC || ready != RC_GPU_READY || id->epoch != place->epoch ||
       memcmp(id->token, token, sizeof id->token) != 0)

@@ -182,7 +182,7 @@ static int copy_one(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, st
 static int acknowledge(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
   struct rc_import *import = gpu->import;
   if (take->epoch == 0 || !import || import->segment.epoch != take->epoch) return 0;
-  rc_cu_result result = rc_import_end(import, take->slot, take->generation, true);
+  rc_cu_result result = rc_import_end(import, take->slot, take->generation);
   gpu->pool_frames++;
   if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return 0;
   return rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
@@ -273,10 +273,7 @@ int ringcast_gpu_map(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, c
   ringcast_gpu_hold *made = malloc(sizeof *made);
   if (!made) return rc_fail(-ENOMEM, "out of memory");
   *made = (ringcast_gpu_hold){.import = gpu->import, .slot = take->slot};
-  if (!rc_import_hold(gpu->import, take->slot, take->generation)) {
-    free(made);
-    return fail_no_take();
-  }
+  rc_import_hold(gpu->import, take->slot);
   take->maps++;
   take->state &= ~(uint32_t)TAKE_FRESH;
   *out = where;

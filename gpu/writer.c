@@ -12,18 +12,9 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-#define DEFAULT_POOL  ((uint64_t)256 << 20)
 #define DEFAULT_SLOTS 128u
 
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
-
-/* RINGCAST_GPU_POOL_BYTES replaces the default only. 0: no pool. */
-static int pool_from_environment(uint64_t *bytes) {
-  if (*bytes != 0) return 0;
-  *bytes = DEFAULT_POOL;
-  int result = rc_environment_number("RINGCAST_GPU_POOL_BYTES", RC_GPU_MAX_POOL, "bytes", "none", bytes);
-  return result < 0 ? result : 0;
-}
 
 static int resolve_options(const struct ringcast_gpu_writer_options *given, struct ringcast_gpu_writer_options *out) {
   struct ringcast_gpu_writer_options options;
@@ -34,63 +25,8 @@ static int resolve_options(const struct ringcast_gpu_writer_options *given, stru
   if (options.slots > RC_GPU_MAX_SLOTS)
     return rc_fail(-EINVAL, "options.slots is %u: at most %u frames can be under way", options.slots, RC_GPU_MAX_SLOTS);
   if (options.slots == 0) options.slots = DEFAULT_SLOTS;
-  failed = rc_features_check();
-  if (failed == 0) failed = pool_from_environment(&options.pool_bytes);
-  if (failed != 0) return failed;
-  if (options.pool_bytes != RINGCAST_NO_POOL) {
-    if (options.pool_bytes > RC_GPU_MAX_POOL)
-      return rc_fail(-EINVAL, "options.pool_bytes is %llu: it must be at most %llu, or RINGCAST_NO_POOL",
-                     (unsigned long long)options.pool_bytes, (unsigned long long)RC_GPU_MAX_POOL);
-    options.pool_bytes = (options.pool_bytes + RC_GPU_GRANULE - 1) & ~(RC_GPU_GRANULE - 1);
-  }
   *out = options;
-  return 0;
-}
-
-static void note_no_pool(ringcast_gpu_writer *writer, int code) {
-  writer->no_pool = code;
-  strncpy(writer->why, rc_error_text(), sizeof writer->why - 1);
-}
-
-/* A pool that can't be had is no error. */
-static int make_pool(ringcast_gpu_writer *gpu, struct rc_device *device,
-                     const struct ringcast_gpu_writer_options *options) {
-  if (options->pool_bytes == RINGCAST_NO_POOL || options->pool_bytes == 0) {
-    note_no_pool(gpu, options->pool_bytes == 0 ? rc_fail_as(-ENOTSUP, "RINGCAST_GPU_POOL_BYTES is 0: no device pool")
-                                               : rc_fail_as(-ENOTSUP, "the options ask for no device pool"));
-    return 0;
-  }
-  int failed = rc_exported_make(device, gpu->writer, options->pool_bytes, options->slots, &gpu->exported);
-  if (failed == -EBUSY) /* that says nothing of what can be had */
-    return rc_fail_as(-EBUSY, "the device pool can't be made while a stream captures a CUDA graph: open it again");
-  if (failed != 0) {
-    note_no_pool(gpu, failed);
-    return 0;
-  }
-  if (rc_pool_init(&gpu->pool, options->pool_bytes, options->slots) == 0) return 0;
-  return rc_fail(-ENOMEM, "out of memory");
-}
-
-/* The pool has its own hold on the context: it may live longer. */
-static int add_pool(ringcast_gpu_writer *gpu, const struct ringcast_gpu_writer_options *options) {
-  struct rc_device own = {.context = NULL};
-  struct rc_cuda_entry entry;
-  int failed = rc_gpu_writer_enter(gpu, &entry);
-  if (failed != 0) return failed;
-  failed = rc_device_open(gpu->device.ordinal, &own);
-  if (failed == 0) failed = make_pool(gpu, &own, options);
-  rc_device_close(&own);
-  rc_cuda_leave(&entry);
-  return failed;
-}
-
-static void leave_pool(ringcast_gpu_writer *gpu) {
-  if (!gpu->exported || !gpu->writer) return;
-  rc_gpu_place_write(&gpu->writer->ring.view.control->device, &(struct rc_gpu_place){.epoch = 0});
-  for (uint32_t i = 0; i < gpu->pool.slot_count; i++)
-    gpu->exported->is_kept |= gpu->pool.slots[i].state == RC_POOL_LEASED && gpu->pool.slots[i].is_kept;
-  rc_exported_leave(gpu->exported); /* it may be freed by now, or at any time */
-  gpu->exported = NULL;
+  return rc_features_check();
 }
 
 /* What was enqueued may never come; once this handle has gone nothing would find that out. */
@@ -110,7 +46,7 @@ static void unregister_ring(ringcast_gpu_writer *gpu) {
 static void detach(void *context) {
   ringcast_gpu_writer *gpu = context;
   look_for_loss(gpu);
-  leave_pool(gpu);
+  rc_gpu_writer_leave_pool(gpu);
   unregister_ring(gpu);
   rc_device_close(&gpu->device);
   gpu->forks = RC_LEFT;
@@ -131,12 +67,12 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
     free(counted);
     return rc_fail(-ENOMEM, "out of memory");
   }
-  *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count()};
+  *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count(), .slots = options.slots};
   failed = rc_device_open(options.device, &gpu->device);
   if (failed == 0) rc_exported_tidy(rc_gpu_close_ns); /* only where there is a driver */
-  if (failed == 0) failed = add_pool(gpu, &options);
+  if (failed == 0) failed = rc_gpu_writer_first_pool(gpu, options.pool_bytes);
   if (failed != 0) {
-    leave_pool(gpu);
+    rc_gpu_writer_leave_pool(gpu);
     rc_device_close(&gpu->device);
     free(gpu->counted);
     free(gpu);
@@ -158,19 +94,14 @@ void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   free(gpu);
 }
 
-int rc_gpu_writer_enter_context(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
+static int enter(ringcast_gpu_writer *gpu, bool relaxes, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
-  *entry = (struct rc_cuda_entry){.pushed = false};
-  if (failed != 0) return failed;
-  rc_cu_result result = rc_cuda_enter_context(gpu->device.context, entry);
-  return result == RC_CU_SUCCESS ? 0 : rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuCtxPushCurrent"));
+  return failed != 0 ? failed : rc_gpu_writer_failed(gpu, rc_device_enter(&gpu->device, relaxes, entry));
 }
 
-int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
-  int failed = rc_check_fork(gpu->forks);
-  if (failed != 0) return failed;
-  rc_cu_result result = rc_cuda_enter(gpu->device.context, entry);
-  return result == RC_CU_SUCCESS ? 0 : rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuCtxPushCurrent"));
+int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) { return enter(gpu, true, entry); }
+int rc_gpu_writer_enter_context(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
+  return enter(gpu, false, entry);
 }
 
 /* The failed device may never write the semaphores for which readers' streams wait. Releases each wait, as the watchers
@@ -263,6 +194,7 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
       .syncs = gpu->syncs,
       .registered = gpu->registered,
   };
+  rc_gpu_writer_look_for_pool(gpu);
   if (gpu->exported) rc_gpu_writer_reclaim(gpu);
   info.slots_used = gpu->pool.used;
   info.bytes_used = gpu->pool.used_bytes;

@@ -6,6 +6,7 @@
 #include "gpu/exported.h"
 #include "gpu/pool.h"
 #include "ringcast/gpu.h"
+#include "shm/holdoff.h"
 
 /* An importer that frames expect, in the writer's private memory. */
 struct rc_counted {
@@ -18,16 +19,19 @@ struct rc_counted {
 struct ringcast_gpu_writer {
   ringcast_writer *writer;
   struct rc_device device;
-  struct rc_exported *exported; /* NULL: there is no pool */
-  struct rc_pool pool;          /* of no slots where there is none */
+  struct rc_exported *exported;     /* NULL: there is no pool */
+  struct rc_exported *next;         /* to take its place: in the making, or made; NULL: none */
+  struct rc_pool pool;              /* of no slots where there is none */
+  uint64_t first_bytes, most_bytes; /* the size of the first pool, and of the largest; 0: no pool */
+  uint32_t slots;                   /* of each pool */
+  struct rc_holdoff holdoff;        /* of tries to make a pool */
   struct rc_counted *counted;
   uint32_t forks;
   bool is_lost;
   bool registered, tried_to_register; /* the ring */
   uint32_t look_at;                   /* the number of used slots from which on a lease reclaims slots */
   int64_t asked;                      /* the time of the last check which importers live */
-  int no_pool;                        /* why there is none: a negative errno, and ... */
-  char why[200];                      /* ... in words */
+  char why[200];                      /* there is no pool, or the pool is lost */
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
 };
 
@@ -41,6 +45,20 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
 
 /* Frees the slots that all importers have read. `all`: also checks whether importers that have not read have died. */
 void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all);
+
+/* ---- growth.c ---- */
+
+extern uint64_t rc_gpu_first_pool; /* the size of the first pool where none is given: 32 MiB, but in tests */
+
+/* At open, with options.pool_bytes. -EINVAL: this size, or the environment's, is invalid. */
+int rc_gpu_writer_first_pool(ringcast_gpu_writer *gpu, uint64_t asked);
+/* There was no room for `bytes`: the worker makes a larger pool, unless the pool is as large as a pool may be. */
+void rc_gpu_writer_want_pool(ringcast_gpu_writer *gpu, uint64_t bytes);
+/* If the worker has made the next pool, the writer goes on with it. */
+void rc_gpu_writer_look_for_pool(ringcast_gpu_writer *gpu);
+/* Makes the pool as large as a pool may be, at once, if there is no lease. */
+void rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu);
+void rc_gpu_writer_leave_pool(ringcast_gpu_writer *gpu);
 
 /* ---- lease.c ---- */
 

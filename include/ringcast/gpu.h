@@ -3,8 +3,8 @@
  * Device tensors: a frame that holds tensors of a CUDA device.
  *
  * Promise. The tensor's bytes go once, from the caller's memory to the writer's device pool, on the caller's stream; no
- * call waits for the device. The pool is allocated once and opened once by each reader; a reader's copy, or its
- * kernels, wait on the reader's stream for the writer's, and say on that stream when they have done. Without a
+ * call waits for the device. Each reader opens the pool once, and once more when the pool has grown; a reader's copy,
+ * or its kernels, wait on the reader's stream for the writer's, and say on that stream when they have done. Without a
  * pool, the same frame carries the bytes itself (INLINE), and the reader's device gets the bytes by one copy.
  *
  * What is proven where: docs/gpu.md. Whole programs: examples/gpu.c, and examples/kernel.cu in CUDA C.
@@ -119,18 +119,18 @@ struct ringcast_gpu_writer_options {
   uint32_t size;
   int32_t device;      /* ordinal: 0 is the first device, and no default; -1, or NULL options: that of the context that
                         * is current, else 0 */
-  uint64_t pool_bytes; /* at most 1 TiB, rounded up to 2 MiB; 0: what RINGCAST_GPU_POOL_BYTES says, else 256 MiB;
-                        * RINGCAST_NO_POOL: none, all is INLINE */
+  uint64_t pool_bytes; /* at most 1 TiB, rounded up to 2 MiB, and allocated at open; 0: RINGCAST_GPU_POOL_BYTES, else
+                        * 32 MiB, and up to 256 MiB when frames find no room; RINGCAST_NO_POOL: none, all is INLINE */
   uint32_t slots;      /* the most frames under way in the pool; 0: 128; at most 1024 */
   uint32_t flags;      /* must be 0 */
 };
 #define RINGCAST_NO_POOL UINT64_MAX
 
 /* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. Failure to make the pool is no error:
- * all is INLINE, for as long as this is open, and ringcast_gpu_writer_info says why; nor can it while the device does
- * not come to a new stream, as others keep it busy, for ten seconds. -ENODEV, -EINVAL, -EBUSY (this writer has one
- * already; or a graph is captured, with a driver that forbids this meanwhile: open it again), -ENOMEM, -EIO, -ECHILD.
- * Blocks while the driver works. */
+ * all is INLINE, and ringcast_gpu_writer_info says why. If memory is lacking, or the device does not come to a new
+ * stream for ten seconds, or a driver forbids the allocation while a graph is captured, later leases try again, by a
+ * thread of the library. -ENODEV, -EINVAL, -EBUSY (this writer has one already), -ENOMEM, -EIO, -ECHILD. Blocks while
+ * the driver works. */
 RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *options,
                                           ringcast_gpu_writer **out);
 
@@ -151,8 +151,9 @@ struct ringcast_gpu_extent {
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
  * `count` of 0, for a frame of attached memory alone. Reads the readers' answers, and does not wait.
  * -EAGAIN: send INLINE, or later: the pool is full, there is none, or not all readers have opened it
- * (which ringcast_gpu_writer_info tells apart). -EMSGSIZE: the
- * pool is smaller than that. -ECHILD. */
+ * (which ringcast_gpu_writer_info tells apart). Where the pool may grow, a lease without room begins the growth: frames
+ * are INLINE until a larger pool is made and each reader has opened that. -EMSGSIZE: no pool of this writer can hold so
+ * much. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);
 
@@ -160,7 +161,9 @@ RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t 
  * copy, one frame at a time. *lease is for ringcast_gpu_attach and ringcast_gpu_drop, after which the memory is used
  * again when `stream` has come so far and the readers have read the frame. If the writer closes before, the pool stays
  * allocated as long as the process lives. Do not write to the memory while a frame refers to it: the readers read it
- * there. Asks no reader. -EAGAIN: the pool is full, or there is none. -EMSGSIZE, -ECHILD. */
+ * there. Asks no reader. A pool that may grow does so at the first call, to its full size, unless a lease is open or
+ * copies are under way; then the call blocks while the driver works. -EAGAIN: the pool is full, or there is none.
+ * -EMSGSIZE, -ECHILD. */
 RINGCAST_API int ringcast_gpu_allocate(ringcast_gpu_writer *writer, uint64_t bytes, ringcast_stream stream,
                                        ringcast_device_ptr *out, struct ringcast_gpu_extent *lease);
 /* The frame of `lease` refers to tensors in `memory`, which stays as long as the readers read the frame: once, before
@@ -220,10 +223,10 @@ struct ringcast_gpu_info {
   uint32_t size; /* as above */
   uint32_t way;  /* enum ringcast_gpu_way; of a reader, POOL: the pool is open, else NO_POOL, REFUSED or LOST */
   int32_t device;
-  uint32_t reserved; /* 0 */
-  uint64_t pool_bytes;
+  uint32_t reserved;   /* 0 */
+  uint64_t pool_bytes; /* now */
   uint32_t slots;
-  uint32_t epoch;
+  uint32_t epoch;     /* of the pool; a pool that has grown has a new one */
   uint32_t reader;    /* its slot, and ... */
   int32_t reader_pid; /* ... process; 0: no reader in particular */
   /* Counted since open: */

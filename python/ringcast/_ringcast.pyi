@@ -318,7 +318,7 @@ class Writer:
     slow: seconds that a live reader may block the writer, over all calls until one succeeds; None: for ever.
     on_slow: what happens after `slow`: "fail" raises TimeoutError, "evict" goes on, and the reader gets Evicted.
     gpu_pool_bytes: device memory for tensors on a CUDA device, allocated by the first such tensor. None:
-    RINGCAST_GPU_POOL_BYTES, else 256 MiB. 0: no pool; such tensors go through the ring.
+    RINGCAST_GPU_POOL_BYTES, else 32 MiB that grow to 256 MiB as needed. 0: no pool; such tensors use the ring.
     wait: how much to spin when a regular message is due: "balanced" (RINGCAST_WAIT, else 5 %), "latency" or "power".
 
     One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError: an

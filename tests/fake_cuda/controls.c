@@ -217,8 +217,15 @@ static long count_memory(enum fake_kind kind) {
   return count;
 }
 
+static long count_bytes(void) {
+  size_t bytes = 0;
+  for (struct fake_memory *memory = fake.memory; memory; memory = memory->next)
+    if (memory->kind == FAKE_ALLOCATED) bytes += memory->bytes;
+  return (long)bytes;
+}
+
 static const char *const live_names[] = {"allocations",   "imports", "registered", "streams", "contexts", "queued",
-                                         "contexts made", "lost",    "spoilt",     "events",  "strays"};
+                                         "contexts made", "lost",    "spoilt",     "events",  "strays",   "bytes"};
 enum { LIVE = sizeof live_names / sizeof *live_names };
 
 static long count_live(int which) {
@@ -240,7 +247,8 @@ static long count_live(int which) {
                        fake.lost,
                        fake.spoilt,
                        fake_count_events(),
-                       fake.strays};
+                       fake.strays,
+                       count_bytes()};
   return counts[which];
 }
 

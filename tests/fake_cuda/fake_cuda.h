@@ -57,9 +57,9 @@
    * the stream, as the host's memory was not registered; "fake_own_waits": these and cuStreamSynchronize,            \
    * cuCtxSynchronize, cuMemAlloc and cuMemFree, of this thread. -1: no such name. */                                 \
   X(long, calls, (const char *name))                                                                                  \
-  /* How many there are now: "allocations", "imports", "registered", "streams", "events", "contexts", "queued"; since  \
-   * the start: "contexts made", "lost", what was left in contexts that have ended, "spoilt", captures, and "strays",  \
-   * calls about a stream that was destroyed. -1: no such name. */                                                    \
+  /* How many there are now: "allocations" and their "bytes", "imports", "registered", "streams", "events",           \
+   * "contexts", "queued"; since the start: "contexts made", "lost", what was left in contexts that have ended,       \
+   * "spoilt", captures, and "strays", calls about a stream that was destroyed. -1: no such name. */                  \
   X(long, live, (const char *what))                                                                                   \
   /* The nth call from now on of the calling thread gives `result` and does nothing; 0: every call of all threads.    \
    * NULL: no call fails any more. */                                                                                  \

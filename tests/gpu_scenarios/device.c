@@ -208,6 +208,7 @@ static long do_no_fail(struct words *words) {
   if (!is_real) fake_cuda()->fault(NULL, 0, 0);
   return (void)words, 0;
 }
+static long do_live(struct words *words) { return fake_cuda()->live(words->at[1]); }
 static long do_failed(struct words *words) { return strcmp(fake_cuda()->failed(), words->at[1]); }
 static long do_break(struct words *words) {
   return (void)words, is_abandoned = true, fake_cuda()->break_context(context), 0;
@@ -358,6 +359,7 @@ const struct verb device_verbs[] = {
     {"holds", do_holds},             /* AT BYTES [to=N]: what was copied there is the source from AT on */
     {"fail", do_fail},               /* CALL NTH RESULT: as fault() of fake_cuda.h */
     {"no-fail", do_no_fail},
+    {"live", do_live},               /* WHAT: how many of them there are, as its result */
     {"failed", do_failed},           /* CALL: it was the last that was made to fail */
     {"break", do_break},             /* the context */
     {"abandon", do_abandon},         /* at the end the context alone is given back, or nothing with `all` */

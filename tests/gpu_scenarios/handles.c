@@ -111,7 +111,7 @@ void tidy(void) { rc_exported_tidy(rc_gpu_close_ns); }
 static long do_earlier_has_ended(struct words *words) {
   bool has_ended = false;
   (void)words;
-  rc_import_was_missing(side->gpu_reader->before, &has_ended);
+  rc_import_is_missing(side->gpu_reader->before, &has_ended);
   return has_ended;
 }
 static long do_tidy(struct words *words) { return (void)words, tidy(), 0; }

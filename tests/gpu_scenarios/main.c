@@ -379,9 +379,9 @@ static bool mentions(const struct run *run, const char *const *words) {
 }
 
 static bool needs_fake(const struct run *run) {
-  static const char *const words[] = {"fail",        "break",    "abandon",   "hold-call", "capture ",
-                                      "end-context", " driver ", "FAKE_CUDA", "mode",      "descriptors",
-                                      "forge ",      "LOST",     NULL};
+  static const char *const words[] = {"fail",        "break",    "abandon",    "hold-call", "capture ",
+                                      "end-context", " driver ", "FAKE_CUDA",  "mode",      "descriptors",
+                                      "forge ",      "LOST",     "live bytes", NULL};
   return strcmp(run->file, "probes") != 0 && mentions(run, words);
 }
 

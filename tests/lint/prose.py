@@ -24,7 +24,7 @@ ALLOWED = {
     "ring": (3.9, 0.5),
     "shm": (3.5, 1.0),
     "channel": (5.1, 0.7),
-    "gpu": (4.9, 2.1),
+    "gpu": (4.5, 1.8),
     "python/extension": (10.8, 4.9),
     "python/ringcast": (5.3, 0.9),
     "tools": (5.8, 0.1),

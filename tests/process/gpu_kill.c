@@ -71,13 +71,22 @@ void rc_test_point(unsigned point) {
 
 static ringcast_gpu_writer *open_pool(ringcast_writer *writer) {
   const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = 8};
+      .size = sizeof options, .device = 0, .slots = 8}; /* a pool that grows */
   ringcast_gpu_writer *gpu;
   child_must(ringcast_gpu_writer_open(writer, &options, &gpu) == 0);
   return gpu;
 }
 
-/* Pools come and go. */
+/* What never fits has the pool grow, while frames go on. */
+static void have_it_grow(ringcast_gpu_writer *gpu) {
+  struct ringcast_gpu_extent lease;
+  uint64_t bytes = 3 << 20, offset;
+  int rc = ringcast_gpu_lease(gpu, &bytes, 1, &offset, &lease);
+  child_must(rc == 0 || rc == -EAGAIN);
+  if (rc == 0) ringcast_gpu_drop(gpu, &lease);
+}
+
+/* Pools come, grow and go. */
 static void be_the_writer(void *context) {
   (void)context;
   const struct ringcast_writer_options plain = {
@@ -87,6 +96,7 @@ static void be_the_writer(void *context) {
   uint64_t number = 0;
   int files = begin_peer("writer");
   me = WRITER;
+  rc_gpu_first_pool = 2 << 20;
   child_must(own_device_open(&own) && ringcast_writer_create_ex(&plain, &writer) == 0);
   strcpy(board->handle, ringcast_writer_handle(writer));
   atomic_store(&board->has_handle, true);
@@ -95,6 +105,7 @@ static void be_the_writer(void *context) {
     for (int i = 0; i < POOL_LIFE && !atomic_load(&board->stop); i++, number++) {
       alarm(HANG_S); /* a frame may not take so long; a life may, where all CPUs are busy */
       send_must(gpu, &own, number);
+      if (i % 16 == 15) have_it_grow(gpu);
       for (int turn = 0; turn < 3; turn++) sched_yield();
     }
     ringcast_gpu_writer_close(gpu);

@@ -48,8 +48,8 @@ PLANTS = {
         "  return RC_CU_SUCCESS;\n"
         "  return rc_word_write(import->device.cuda, taken->stream,")]),
     "ack_on_another_stream": (SLOW, [("import.c",
-        "taken->stream, rc_import_address",
-        "NULL, rc_import_address")]),
+        "taken->stream, import->segment.address",
+        "NULL, import->segment.address")]),
     "ack_of_another_slot": (SLOW, [("import.c",
         "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);",
         "uint64_t at = rc_gpu_ack_at(import->segment.consumers, (slot + 1) % import->segment.slots, "
@@ -149,6 +149,13 @@ PLANTS = {
     "captured_stream_is_written_to": ("gpu_scenarios writer:while_a_stream_captures", [("device.c",
         "if (status == RC_CU_STREAM_CAPTURE_STATUS_NONE) return 0;", "if (status >= 0) return 0;")]),
     "extents_overlap": ("test_gpu_pool", [("pool.c", "at = end_of(next);", "at = next->base;")]),
+    # A pool that grows.
+    "pool_grows_over_a_lease": ("gpu_scenarios growth:a_lease", [("growth.c",
+        "RC_POOL_FREE && !has_come) return false;", "RC_POOL_FREE && !has_come) continue;")]),
+    "old_pool_is_counted_on": ("gpu_scenarios growth:a_pool_without_room", [("growth.c",
+        "  memset(gpu->counted, 0, gpu->writer->ring.view.slots * sizeof *gpu->counted);", "")]),
+    "old_pool_is_never_left": ("gpu_scenarios growth:a_pool_without_room", [("growth.c",
+        "  if (before) rc_exported_leave(before, false, 0);\n", "")]),
     # Ends.
     "closed_while_streams_read": (CLOSING, [("import.c",
         "  bool idle = import->acking == 0 && !has_holds(import);",
