@@ -352,7 +352,7 @@ REFUSED = {
 @pytest.mark.parametrize("error, make", REFUSED.values(), ids=REFUSED)
 def test_a_frame_that_is_refused_is_given_back(error, make):
     frame = make()
-    with keeping(8, allow_pickle=error is not ringcast.PickleRefused) as (writer, reader):
+    with keeping(16, allow_pickle=error is not ringcast.PickleRefused) as (writer, reader):
         for number in range(1, 20):
             send_frame(writer, frame)
             with pytest.raises(error):
