@@ -72,16 +72,13 @@ static const char *mend_of(const char *why) {
     if (strstr(why, causes[i].says)) return causes[i].mend;
 }
 
-/* From the tests of a device, with this version of the driver. */
-static const char *mend_of_device(int version, const struct ringcast_gpu_device_info *device) {
+/* From the tests of a device. */
+static const char *mend_of_device(const struct ringcast_gpu_device_info *device) {
   if (device->registers == -ENOTSUP)
     return NOT_HERE "registers no host memory; tensors go through the ring, and copies wait for the device";
   if (device->registers < 0) return LOCKED;
   if (device->registers == 1 && device->words != 1)
-    return device->words == -EAGAIN      ? BUSY
-           : version < 12000             ? "a driver for CUDA 12.0 or newer" BY_THE_RING
-           : device->words == -ETIMEDOUT ? STUCK
-                                         : NO_WORDS;
+    return device->words == -EAGAIN ? BUSY : device->words == -ETIMEDOUT ? STUCK : NO_WORDS;
   return device->exports == -ENOMEM ? OUT_OF_MEMORY : device->exports < 0 ? NO_SHARING : NULL;
 }
 
@@ -160,7 +157,7 @@ static void tell_device(struct doctor *doctor, struct survey *survey, int index)
              "%s, GPU-%02x%02x%02x%02x, %.1f GiB, %.1f of them free%s", device->name, device->uuid[0], device->uuid[1],
              device->uuid[2], device->uuid[3], (double)device->total_bytes / (1 << 30),
              (double)device->free_bytes / (1 << 30), words);
-  *mended = mend_by(doctor, mend_of_device(survey->status.version, device));
+  *mended = mend_by(doctor, mend_of_device(device));
   doctor_facts(doctor, FACTS({"total_bytes", (int64_t)device->total_bytes}, {"free_bytes", (int64_t)device->free_bytes},
                              {"words", device->words}, {"registers", device->registers}, {"exports", device->exports}));
 }
