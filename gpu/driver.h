@@ -158,9 +158,8 @@ const struct rc_cuda_status *rc_cuda_status(void);
 /* Whether the driver has been opened in this process; opens nothing. */
 bool rc_cuda_is_open(void);
 
-/* Sets the error text: `what`, then the name and number of the result. Returns the errno for the result: -ENOMEM
- * (OUT_OF_MEMORY), -ENOTSUP (NOT_SUPPORTED, NOT_PERMITTED), -EBUSY (a graph is captured), -ECHILD (NOT_INITIALIZED in a
- * child of a fork), else -EIO. */
+/* Sets the error text: `what`, then the result's name and number. Returns -ENOMEM (OUT_OF_MEMORY), -ENOTSUP
+ * (NOT_SUPPORTED, NOT_PERMITTED), -EBUSY (a graph is captured), -ECHILD (NOT_INITIALIZED after a fork), else -EIO. */
 __attribute__((format(printf, 2, 3))) int rc_cuda_fail(rc_cu_result result, const char *what, ...);
 
 /* The result of this thread's last rc_cuda_fail. A caller sets the variable to 0 to detect the next failure. */

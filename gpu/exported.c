@@ -3,7 +3,7 @@
  * A pool's life: made with its semaphores, by the caller or by the worker; told to the ring's readers; left; freed.
  *
  * To free memory that another process has open is undefined (CUDA's manual, cuIpcOpenMemHandle). So a pool that the
- * writer has left stays allocated until each consumer's place is free, or the consumer's process has ended. The process
+ * writer has left stays allocated until each importer's place is free, or the importer's process has ended. The process
  * looks for that when a pool is made or left, when a reader of its own closes, and when a writer looks for slots that
  * are done. The end of the process frees the rest.
  *
@@ -75,7 +75,7 @@ static int fill_identity(struct rc_exported *exported, int64_t patience_ns) {
   memcpy(id->token, exported->token, sizeof id->token);
   id->epoch = exported->segment.epoch;
   id->slots = exported->segment.slots;
-  id->consumers = exported->segment.consumers;
+  id->importers = exported->segment.importers;
   id->pool_bytes = exported->pool_bytes;
   memcpy(id->uuid, exported->device.uuid, sizeof id->uuid);
   rc_store_release(&id->ready, RC_GPU_READY); /* pairs with the load in check_identity */
@@ -100,7 +100,7 @@ int rc_exported_new(int32_t ordinal, const ringcast_writer *writer, uint64_t poo
   exported->pool_bytes = pool_bytes;
   memcpy(exported->token, rc_segment_control(&writer->segment)->id.token, sizeof exported->token);
   exported->segment =
-      (struct rc_gpu_segment){.memory = {.fd = -1}, .slots = slots, .consumers = writer->ring.view.slots};
+      (struct rc_gpu_segment){.memory = {.fd = -1}, .slots = slots, .importers = writer->ring.view.slots};
   pthread_mutex_lock(&pools.mutex);
   exported->segment.epoch = next_epoch();
   exported->next = pools.first;
@@ -122,7 +122,7 @@ void rc_exported_make(struct rc_exported *exported, int64_t patience_ns) {
 }
 
 static bool make_job(struct rc_job *job) {
-  rc_exported_make(RC_CONTAINER_OF(job, struct rc_exported, job), rc_words_patience_ns);
+  rc_exported_make(RC_CONTAINER_OF(job, struct rc_exported, job), rc_semaphore_patience_ns);
   return true;
 }
 
@@ -155,11 +155,11 @@ rc_cu_ptr rc_exported_find(const uint64_t token[2], uint32_t epoch, const struct
 
 /* ---- What is left ----------------------------------------------------------------------------------------------- */
 
-/* Acquire: pairs with the store by which a consumer leaves, after the consumer's streams have done. */
-static bool has_consumers(const struct rc_exported *exported) {
+/* Acquire: pairs with the store by which a importer leaves, after the importer's streams have done. */
+static bool has_importers(const struct rc_exported *exported) {
   if (!exported->segment.memory.base) return false;
-  for (uint32_t i = 0; i < exported->segment.consumers; i++) {
-    uint64_t owner = rc_load_acquire(&rc_gpu_control(&exported->segment)->consumers[i].owner);
+  for (uint32_t i = 0; i < exported->segment.importers; i++) {
+    uint64_t owner = rc_load_acquire(&rc_gpu_control(&exported->segment)->importers[i].owner);
     if (owner != 0 && !rc_owner_is_dead(owner)) return true;
   }
   return false;
@@ -188,7 +188,7 @@ static struct rc_exported *unlink_ended(void) {
   pthread_mutex_lock(&pools.mutex);
   for (struct rc_exported **link = &pools.first, *exported; (exported = *link) != NULL;) {
     bool may_end = exported->is_left && !rc_load_relaxed(&exported->is_making) && !exported->is_kept;
-    if (!may_end || has_consumers(exported)) {
+    if (!may_end || has_importers(exported)) {
       link = &exported->next;
       continue;
     }

@@ -64,7 +64,7 @@ void rc_gpu_writer_want_pool(ringcast_gpu_writer *gpu, uint64_t bytes) {
 static bool may_leave(const ringcast_gpu_writer *gpu) {
   for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
     const struct rc_pool_slot *slot = &gpu->pool.slots[i];
-    bool has_come = rc_word_has_reached(rc_gpu_ready(&gpu->exported->segment, i), slot->generation);
+    bool has_come = rc_semaphore_has_reached(rc_gpu_ready(&gpu->exported->segment, i), slot->generation);
     if (slot->state != RC_POOL_FREE && !has_come) return false;
   }
   return true;
@@ -79,7 +79,7 @@ static bool adopt(ringcast_gpu_writer *gpu) {
   gpu->pool = pool;
   gpu->look_at = 0;
   gpu->exported = gpu->next;
-  memset(gpu->counted, 0, gpu->writer->ring.view.slots * sizeof *gpu->counted); /* of the old pool's places */
+  memset(gpu->expected, 0, gpu->writer->ring.view.slots * sizeof *gpu->expected); /* of the old pool's places */
   gpu->exported->place.position = gpu->writer->ring.tail;
   RC_POINT(POOL_MADE);
   rc_gpu_place_write(&gpu->writer->ring.view.control->device, &gpu->exported->place);

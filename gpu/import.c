@@ -48,7 +48,7 @@ struct rc_import *rc_import_new(ringcast_reader *reader) {
   if (!import) return NULL;
   import->segment.memory.fd = -1;
   import->owner = reader->ring.owner;
-  import->consumer = reader->ring.slot;
+  import->importer = reader->ring.slot;
   import->forks = rc_fork_count();
   pthread_mutex_init(&import->mutex, NULL);
   atomic_init(&import->holders, 1);
@@ -67,7 +67,7 @@ void rc_import_drop(struct rc_import *import) {
 }
 
 void rc_import_leave_place(struct rc_import *import) {
-  struct rc_gpu_consumer *place = rc_import_place(import);
+  struct rc_gpu_importer *place = rc_import_place(import);
   rc_store_relaxed(&place->opened, 0); /* relaxed: the release below */
   rc_store_release(&place->owner, 0);
   RC_POINT(PLACE_LEFT);
@@ -82,7 +82,7 @@ void rc_import_close_all(struct rc_import *import) {
 }
 
 void rc_import_refuse(struct rc_import *import, int failed) {
-  struct rc_gpu_consumer *place = rc_import_place(import);
+  struct rc_gpu_importer *place = rc_import_place(import);
   int reason = rc_cuda_last_failure != RC_CU_SUCCESS ? rc_cuda_last_failure : failed;
   rc_store_relaxed(&place->reason, reason); /* relaxed: the release below */
   rc_store_release(&place->refused, import->owner);
@@ -90,23 +90,23 @@ void rc_import_refuse(struct rc_import *import, int failed) {
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
-bool rc_import_counts(const struct rc_import *import, uint64_t position) {
-  struct rc_gpu_consumer *place = rc_import_place(import);
-  if (rc_load_acquire(&place->counted_turn) != import->turn) return false; /* O4 <- D2 */
-  return rc_load_relaxed(&place->counted_from) <= position;                /* relaxed: the acquire above */
+bool rc_import_is_expected(const struct rc_import *import, uint64_t position) {
+  struct rc_gpu_importer *place = rc_import_place(import);
+  if (rc_load_acquire(&place->expected_turn) != import->turn) return false; /* O4 <- D2 */
+  return rc_load_relaxed(&place->expected_from) <= position;                /* relaxed: the acquire above */
 }
 
 /* Whether the generation can be a frame's: the slot's last generation, or the generation under way. */
 static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t generation) {
-  struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
-  return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with Q3 */
+  struct rc_semaphore *ready = rc_gpu_ready(&import->segment, slot);
+  return generation - rc_load_acquire(&ready->value) <= 1; /* pairs with Q3 */
 }
 
 /* A peer could write `ack` too; but a peer that writes the semaphores can also write the pool. */
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
   const struct rc_taken *taken = &import->taken[slot];
   if (taken->generation == 0) return true;
-  return taken->acked && rc_word_has_reached(rc_import_ack(import, slot), taken->generation);
+  return taken->acked && rc_semaphore_has_reached(rc_import_ack(import, slot), taken->generation);
 }
 
 static int fail_damaged(void) {
@@ -140,8 +140,8 @@ void rc_import_forget(struct rc_import *import, uint32_t slot) {
 }
 
 static rc_cu_result write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
-  uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);
-  return rc_word_write(import->device.cuda, taken->stream, import->segment.address + at, taken->generation);
+  uint64_t at = rc_gpu_ack_at(import->segment.importers, slot, import->importer);
+  return rc_semaphore_write(import->device.cuda, taken->stream, import->segment.address + at, taken->generation);
 }
 
 /* For a thread that has not entered the context, and has not checked the stream. */
@@ -244,7 +244,7 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
   bool is_new = !taken->open && taken->holds == 0 && is_acked(import, slot);
   if (is_new) *taken = (struct rc_taken){.generation = 0}; /* no stream waits, so X1 has nothing to release */
   pthread_mutex_unlock(&import->mutex);
-  if (is_new) rc_word_store(rc_import_ack(import, slot), generation);
+  if (is_new) rc_semaphore_store(rc_import_ack(import, slot), generation);
 }
 
 /* ---- Death ------------------------------------------------------------------------------------------------------ */
@@ -252,12 +252,12 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
 /* X1 -> U2, unless another process has done X1 already; and X2. Called with the mutex held. */
 static void release_wait(struct rc_import *import, uint32_t slot) {
   uint64_t generation = import->taken[slot].generation;
-  struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
+  struct rc_semaphore *ready = rc_gpu_ready(&import->segment, slot);
   if (generation == 0) return;
-  bool was_released = rc_word_was_released(ready, generation);
-  if (!was_released && rc_word_has_reached(ready, generation)) return;
+  bool was_released = rc_semaphore_was_released(ready, generation);
+  if (!was_released && rc_semaphore_has_reached(ready, generation)) return;
   rc_store_release(&import->missing, 1); /* X2, before X1: a reader that sees X1 sees X2 */
-  if (!was_released) rc_word_store(ready, rc_word_released(generation));
+  if (!was_released) rc_semaphore_store(ready, rc_semaphore_released(generation));
 }
 
 /* Called with the mutex held. */
@@ -296,7 +296,7 @@ static void acknowledge_all(struct rc_import *import) {
     if (taken->pending) rc_sub_acq_rel(&import->pending, 1);
     taken->pending = false;
     taken->acked = true;
-    rc_word_store(rc_import_ack(import, slot), taken->generation);
+    rc_semaphore_store(rc_import_ack(import, slot), taken->generation);
   }
   pthread_mutex_unlock(&import->mutex);
 }

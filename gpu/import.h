@@ -27,7 +27,7 @@ struct rc_import {
   uint64_t pool_bytes;
   bool by_handle;    /* CUDA has opened the pool; else this process has allocated the pool */
   uint64_t owner;    /* of the reader in the ring, and ... */
-  uint32_t consumer; /* ... its slot */
+  uint32_t importer; /* ... its slot */
   uint32_t turn;     /* of the importer's place */
   uint32_t forks;
   struct rc_taken *taken; /* of each slot */
@@ -47,11 +47,11 @@ struct rc_import {
   int64_t looked; /* the job's */
 };
 
-static inline struct rc_gpu_consumer *rc_import_place(const struct rc_import *import) {
-  return &rc_gpu_control(&import->segment)->consumers[import->consumer];
+static inline struct rc_gpu_importer *rc_import_place(const struct rc_import *import) {
+  return &rc_gpu_control(&import->segment)->importers[import->importer];
 }
-static inline struct rc_word *rc_import_ack(const struct rc_import *import, uint32_t slot) {
-  return rc_gpu_ack(&import->segment, slot, import->consumer);
+static inline struct rc_semaphore *rc_import_ack(const struct rc_import *import, uint32_t slot) {
+  return rc_gpu_ack(&import->segment, slot, import->importer);
 }
 
 /* ---- opening.c ---- */
@@ -95,7 +95,7 @@ void rc_import_unhold(struct rc_import *import, uint32_t slot);
 void rc_import_ack_pending(struct rc_import *import);
 
 /* Whether the writer expects this reader to read a frame at the position. */
-bool rc_import_counts(const struct rc_import *import, uint64_t position);
+bool rc_import_is_expected(const struct rc_import *import, uint64_t position);
 
 /* Whether a wait of this reader's streams was released, and the tensors never came. *has_ended, unless NULL: the import
  * is closed and the streams are done, so the answer is final. */

@@ -17,7 +17,7 @@
 #ifndef RC_GPU_LAYOUT_H
 #define RC_GPU_LAYOUT_H
 
-#include "gpu/words.h"
+#include "gpu/semaphore.h"
 
 #define RC_GPU_MAGIC     0x6c6f6f7070636772u /* "rgcppool", little-endian */
 #define RC_GPU_READY     1u
@@ -33,7 +33,7 @@ struct rc_gpu_identity {
   uint32_t layout; /* RC_GPU_LAYOUT */
   _Atomic uint32_t ready;
   uint64_t token[2]; /* the ring's */
-  uint32_t epoch, slots, consumers, unused;
+  uint32_t epoch, slots, importers, unused;
   uint64_t pool_bytes; /* for tensors; the pattern is behind these bytes */
   uint8_t uuid[16];
   rc_cu_ipc_handle handle;
@@ -41,7 +41,7 @@ struct rc_gpu_identity {
   uint64_t reserved[14];
 };
 
-struct rc_gpu_consumer {
+struct rc_gpu_importer {
   /* Written by the importer: */
   _Alignas(RC_LINE) _Atomic uint64_t owner; /* the importer's owner word in the ring; 0: the place is free */
   _Atomic uint64_t opened;                  /* the owner word, once the importer has opened and tried the pool */
@@ -49,44 +49,44 @@ struct rc_gpu_consumer {
   _Atomic int32_t reason;                   /* ... why: CUDA's result, or a negative errno; for error texts only */
   _Atomic uint32_t turn;                    /* how often the place was taken */
   /* Written by the writer, which expects the importer of this turn to read, from this position of the ring on: */
-  _Alignas(RC_LINE) _Atomic uint32_t counted_turn;
+  _Alignas(RC_LINE) _Atomic uint32_t expected_turn;
   uint32_t reserved;
-  _Atomic uint64_t counted_from;
+  _Atomic uint64_t expected_from;
 };
 
 struct rc_gpu_control {
   struct rc_gpu_identity id;
   _Alignas(RC_LINE) _Atomic uint32_t dead; /* 1: set by a writer whose pool fails, or by a reader of a dead writer */
   _Atomic uint32_t closed;                 /* 1: set by the writer */
-  struct rc_gpu_consumer consumers[];      /* the semaphores follow */
+  struct rc_gpu_importer importers[];      /* the semaphores follow */
 };
 
 _Static_assert(sizeof(struct rc_gpu_identity) == 4 * RC_LINE, "identity: four lines");
-_Static_assert(sizeof(struct rc_gpu_consumer) == 2 * RC_LINE, "consumer: two lines");
+_Static_assert(sizeof(struct rc_gpu_importer) == 2 * RC_LINE, "importer: two lines");
 _Static_assert(offsetof(struct rc_gpu_control, dead) == 256, "dead");
-_Static_assert(offsetof(struct rc_gpu_control, consumers) == 320, "consumers");
+_Static_assert(offsetof(struct rc_gpu_control, importers) == 320, "importers");
 _Static_assert(sizeof(struct rc_gpu_control) % RC_LINE == 0, "the importers begin on a line");
 
 #define RC_GPU_LAYOUT_REVISION 3u
 #define RC_GPU_LAYOUT                                                                        \
   ((uint32_t)(RC_GPU_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_gpu_control) * 0x101u ^ \
-              sizeof(struct rc_gpu_consumer) * 0x10001u ^ RC_GPU_PATTERN * 0x11u))
+              sizeof(struct rc_gpu_importer) * 0x10001u ^ RC_GPU_PATTERN * 0x11u))
 
-/* Offsets from the segment's start. `slots` and `consumers` are within bounds. */
-static inline uint64_t rc_gpu_words_at(uint32_t consumers) {
-  return sizeof(struct rc_gpu_control) + (uint64_t)consumers * sizeof(struct rc_gpu_consumer);
+/* Offsets from the segment's start. `slots` and `importers` are within bounds. */
+static inline uint64_t rc_gpu_semaphores_at(uint32_t importers) {
+  return sizeof(struct rc_gpu_control) + (uint64_t)importers * sizeof(struct rc_gpu_importer);
 }
-static inline uint64_t rc_gpu_ready_at(uint32_t consumers, uint32_t slot) {
-  return rc_gpu_words_at(consumers) + (uint64_t)slot * (1 + consumers) * sizeof(struct rc_word);
+static inline uint64_t rc_gpu_ready_at(uint32_t importers, uint32_t slot) {
+  return rc_gpu_semaphores_at(importers) + (uint64_t)slot * (1 + importers) * sizeof(struct rc_semaphore);
 }
-static inline uint64_t rc_gpu_ack_at(uint32_t consumers, uint32_t slot, uint32_t consumer) {
-  return rc_gpu_ready_at(consumers, slot) + (1 + (uint64_t)consumer) * sizeof(struct rc_word);
+static inline uint64_t rc_gpu_ack_at(uint32_t importers, uint32_t slot, uint32_t importer) {
+  return rc_gpu_ready_at(importers, slot) + (1 + (uint64_t)importer) * sizeof(struct rc_semaphore);
 }
-static inline uint64_t rc_gpu_try_at(uint32_t slots, uint32_t consumers, uint32_t consumer) {
-  return rc_gpu_ready_at(consumers, slots) + 2 * (uint64_t)consumer * sizeof(struct rc_word);
+static inline uint64_t rc_gpu_try_at(uint32_t slots, uint32_t importers, uint32_t importer) {
+  return rc_gpu_ready_at(importers, slots) + 2 * (uint64_t)importer * sizeof(struct rc_semaphore);
 }
-static inline uint64_t rc_gpu_segment_bytes(uint32_t slots, uint32_t consumers) {
-  return rc_gpu_try_at(slots, consumers, consumers);
+static inline uint64_t rc_gpu_segment_bytes(uint32_t slots, uint32_t importers) {
+  return rc_gpu_try_at(slots, importers, importers);
 }
 
 /* Number i of the pattern. Neither zeros nor the pattern of an earlier pool match. */

@@ -2,7 +2,7 @@
 /*
  * Frames by the pool, as the writer sends them: from the caller's tensor to the pool, on the caller's stream.
  *
- *   lease      Q1  a free slot, and an extent (slots that all importers have read become free: consumers.c)
+ *   lease      Q1  a free slot, and an extent (slots that all importers have read become free: importers.c)
  *   commit     Q2  enqueue: tensor -> extent, for each tensor
  *              Q3  enqueue: ready = generation                  -> the wait of the reader's stream (take.c, U2)
  *              Q4  commit the frame, which names slot, epoch and generation
@@ -41,14 +41,14 @@ static int fail_other_stream(void) {
 
 static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
   const struct rc_gpu_segment *segment = &gpu->exported->segment;
-  return segment->address + rc_gpu_ready_at(segment->consumers, slot);
+  return segment->address + rc_gpu_ready_at(segment->importers, slot);
 }
 
 /* Q3. The stream of the slot does not capture; the context is current. */
 static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot) {
   const struct rc_pool_slot *own = &gpu->pool.slots[slot];
   rc_cu_result result =
-      rc_word_write(gpu->device.cuda, own->stream, address_of(gpu, slot), own->generation); /* Q3 -> U2 */
+      rc_semaphore_write(gpu->device.cuda, own->stream, address_of(gpu, slot), own->generation); /* Q3 -> U2 */
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
 }
 
@@ -75,14 +75,14 @@ static void drop_again(ringcast_gpu_writer *gpu) {
 
 void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu) {
   drop_again(gpu);
-  rc_consumers_reclaim(gpu, true);
+  rc_importers_reclaim(gpu, true);
 }
 
 /* Reclaims slots when no slot is free, and from time to time before. */
 static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
   struct rc_pool *pool = &gpu->pool;
   if (pool->used >= gpu->look_at) {
-    rc_consumers_reclaim(gpu, false);
+    rc_importers_reclaim(gpu, false);
     gpu->look_at = pool->used + pool->slot_count / 8 + 1;
   }
   int slot = rc_pool_take(pool, bytes);
@@ -120,7 +120,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   int32_t pid, reason;
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = check_pool(gpu);
-  if (failed == 0 && rc_consumers_look(gpu, &reader, &pid, &reason) != RINGCAST_GPU_WAY_POOL)
+  if (failed == 0 && rc_importers_look(gpu, &reader, &pid, &reason) != RINGCAST_GPU_WAY_POOL)
     failed = rc_fail_as(-EAGAIN, "a reader has not opened the device pool");
   if (failed == 0) failed = lay_out(bytes, count, gpu->most_bytes, offsets, &total);
   if (failed != 0) return failed;
@@ -166,7 +166,7 @@ int ringcast_gpu_attach(ringcast_gpu_writer *gpu, const struct ringcast_gpu_exte
   if (failed != 0) return failed;
   if (!slot_of(gpu, lease) || !slot_of(gpu, memory) || lease->slot == memory->slot) return fail_no_lease();
   if (rc_pool_attach(&gpu->pool, memory->slot, lease->slot)) return 0;
-  rc_consumers_reclaim(gpu, true); /* the earlier frame may have been read by now */
+  rc_importers_reclaim(gpu, true); /* the earlier frame may have been read by now */
   if (rc_pool_attach(&gpu->pool, memory->slot, lease->slot)) return 0;
   return rc_fail_as(-EBUSY, "an earlier frame with this memory of the pool is still under way");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The open of a pool by a reader: a place in the segment, and the pool's memory, opened and tried. The essay atop
- * consumers.c defines O1 to O4. */
+ * importers.c defines O1 to O4. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -15,7 +15,7 @@
 /* O1. The `ack`s of the place may be a dead reader's: they are set to generations of frames that do not expect this
  * reader. */
 static int take_place(struct rc_import *import) {
-  struct rc_gpu_consumer *place = rc_import_place(import);
+  struct rc_gpu_importer *place = rc_import_place(import);
   uint64_t before = rc_load_acquire(&place->owner); /* pairs with the store by which the earlier reader left */
   if (before != 0 && !rc_owner_is_dead(before))
     return rc_fail_as(-EAGAIN, "an earlier reader in this slot of the ring has not closed the device pool yet");
@@ -35,8 +35,8 @@ static int take_place(struct rc_import *import) {
   rc_store_release(&place->turn, import->turn);
   rc_store_relaxed(&place->refused, 0); /* relaxed: the release of O3 */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
-    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with Q3 */
-    rc_word_store(rc_import_ack(import, slot), ready);
+    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->value); /* pairs with Q3 */
+    rc_semaphore_store(rc_import_ack(import, slot), ready);
   }
   RC_POINT(PLACE_TAKEN);
   return 0;
@@ -75,10 +75,10 @@ static int try_memory(const struct rc_import *import, const struct rc_gpu_identi
   const struct rc_cuda *cuda = import->device.cuda;
   uint64_t pattern[RC_GPU_PATTERN / sizeof(uint64_t)] = {0};
   rc_cu_stream stream;
-  int failed = rc_stream_make(cuda, rc_words_patience_ns, &stream);
+  int failed = rc_stream_make(cuda, rc_semaphore_patience_ns, &stream);
   if (failed != 0) return failed;
   rc_cu_result result = cuda->copy_dtoh(pattern, import->pool + id->pool_bytes, sizeof pattern, stream);
-  if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, rc_words_patience_ns);
+  if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, rc_semaphore_patience_ns);
   if (result == RC_CU_NOT_READY) return rc_fail_as(-ETIMEDOUT, "the writer's pool could not be read in time");
   cuda->stream_destroy(stream);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "reading the writer's pool");
@@ -94,7 +94,7 @@ static int open_and_try(struct rc_import *import, const struct rc_process *write
   if (failed == 0) failed = open_memory(import, writer, id);
   RC_POINT(POOL_OPENED);
   if (failed == 0) failed = try_memory(import, id);
-  if (failed == 0) failed = rc_gpu_segment_try(&import->segment, cuda, import->consumer, rc_words_patience_ns);
+  if (failed == 0) failed = rc_gpu_segment_try(&import->segment, cuda, import->importer, rc_semaphore_patience_ns);
   RC_POINT(POOL_TRIED);
   return failed;
 }

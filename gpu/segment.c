@@ -31,16 +31,16 @@ void rc_gpu_segment_destroy(struct rc_gpu_segment *segment, const struct rc_cuda
   rc_memory_destroy(&segment->memory);
 }
 
-int rc_gpu_segment_try(const struct rc_gpu_segment *segment, const struct rc_cuda *cuda, uint32_t consumer,
+int rc_gpu_segment_try(const struct rc_gpu_segment *segment, const struct rc_cuda *cuda, uint32_t importer,
                        int64_t patience_ns) {
-  uint64_t at = rc_gpu_try_at(segment->slots, segment->consumers, consumer);
-  struct rc_word *words = rc_gpu_word(segment, at);
-  for (int i = 0; i < 2; i++) rc_word_store(&words[i], 0); /* of an earlier try */
-  return rc_words_try(cuda, words, segment->address + at, patience_ns);
+  uint64_t at = rc_gpu_try_at(segment->slots, segment->importers, importer);
+  struct rc_semaphore *words = rc_gpu_semaphore(segment, at);
+  for (int i = 0; i < 2; i++) rc_semaphore_store(&words[i], 0); /* of an earlier try */
+  return rc_semaphores_try(cuda, words, segment->address + at, patience_ns);
 }
 
 int rc_gpu_segment_create(struct rc_gpu_segment *segment, const struct rc_cuda *cuda, int64_t patience_ns) {
-  uint64_t bytes = rc_gpu_segment_bytes(segment->slots, segment->consumers);
+  uint64_t bytes = rc_gpu_segment_bytes(segment->slots, segment->importers);
   int failed = rc_memory_create_small("device", bytes, &segment->memory);
   if (failed == 0) failed = rc_gpu_segment_register(segment, cuda);
   return failed == 0 ? rc_gpu_segment_try(segment, cuda, 0, patience_ns) : failed; /* no reader has place 0 yet */
@@ -73,7 +73,7 @@ int rc_gpu_place_read(struct rc_device_place *shared, struct rc_gpu_place *out) 
 
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
-static int check_identity(const struct rc_gpu_place *place, const uint64_t token[2], uint32_t consumers,
+static int check_identity(const struct rc_gpu_place *place, const uint64_t token[2], uint32_t importers,
                           struct rc_gpu_segment *segment, struct rc_gpu_identity *id) {
   struct rc_gpu_identity *shared = &rc_gpu_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with the writer's last store */
@@ -87,25 +87,25 @@ static int check_identity(const struct rc_gpu_place *place, const uint64_t token
                    "the writer's ringcast lays device memory out in another way: install the same version "
                    "(here %s) on both sides",
                    RINGCAST_VERSION);
-  bool fits = id->slots >= 1 && id->slots <= RC_GPU_MAX_SLOTS && id->consumers == consumers &&
+  bool fits = id->slots >= 1 && id->slots <= RC_GPU_MAX_SLOTS && id->importers == importers &&
               id->pool_bytes >= RC_GPU_GRANULE && id->pool_bytes <= RC_GPU_MAX_POOL &&
               id->pool_bytes % RC_GPU_GRANULE == 0 &&
-              rc_gpu_segment_bytes(id->slots, consumers) <= segment->memory.bytes;
+              rc_gpu_segment_bytes(id->slots, importers) <= segment->memory.bytes;
   if (!fits) return rc_fail_as(-EPROTO, "the writer's device segment is damaged: its sizes can't be right");
   segment->slots = id->slots;
-  segment->consumers = consumers;
+  segment->importers = importers;
   segment->epoch = id->epoch;
   return 0;
 }
 
 int rc_gpu_segment_attach(const struct rc_process *writer, const struct rc_gpu_place *place, const uint64_t token[2],
-                          uint32_t consumers, struct rc_gpu_segment *out, struct rc_gpu_identity *id) {
+                          uint32_t importers, struct rc_gpu_segment *out, struct rc_gpu_identity *id) {
   struct rc_gpu_segment segment = {.memory = {.fd = -1}};
   if (place->bytes < sizeof(struct rc_gpu_control))
     return rc_fail_as(-EPROTO, "the ring's control page is damaged: its device segment can't be so small");
   int failed = rc_segment_attach_more(writer, place->fd, place->inode, place->bytes, &segment.memory);
   if (failed != 0) return failed;
-  failed = check_identity(place, token, consumers, &segment, id);
+  failed = check_identity(place, token, importers, &segment, id);
   if (failed != 0) rc_memory_destroy(&segment.memory);
   else *out = segment;
   return failed;

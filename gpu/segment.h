@@ -13,20 +13,20 @@
 struct rc_gpu_segment {
   struct rc_memory memory;
   rc_cu_ptr address; /* of the start, for the device; 0: not registered */
-  uint32_t slots, consumers, epoch;
+  uint32_t slots, importers, epoch;
 };
 
 static inline struct rc_gpu_control *rc_gpu_control(const struct rc_gpu_segment *segment) {
   return (struct rc_gpu_control *)segment->memory.base;
 }
-static inline struct rc_word *rc_gpu_word(const struct rc_gpu_segment *segment, uint64_t at) {
-  return (struct rc_word *)(segment->memory.base + at);
+static inline struct rc_semaphore *rc_gpu_semaphore(const struct rc_gpu_segment *segment, uint64_t at) {
+  return (struct rc_semaphore *)(segment->memory.base + at);
 }
-static inline struct rc_word *rc_gpu_ready(const struct rc_gpu_segment *segment, uint32_t slot) {
-  return rc_gpu_word(segment, rc_gpu_ready_at(segment->consumers, slot));
+static inline struct rc_semaphore *rc_gpu_ready(const struct rc_gpu_segment *segment, uint32_t slot) {
+  return rc_gpu_semaphore(segment, rc_gpu_ready_at(segment->importers, slot));
 }
-static inline struct rc_word *rc_gpu_ack(const struct rc_gpu_segment *segment, uint32_t slot, uint32_t consumer) {
-  return rc_gpu_word(segment, rc_gpu_ack_at(segment->consumers, slot, consumer));
+static inline struct rc_semaphore *rc_gpu_ack(const struct rc_gpu_segment *segment, uint32_t slot, uint32_t importer) {
+  return rc_gpu_semaphore(segment, rc_gpu_ack_at(segment->importers, slot, importer));
 }
 
 /* How long a writer that opens waits for a device that is busy: ten seconds, but in tests. */
@@ -39,7 +39,7 @@ static inline bool rc_gpu_is_for_now(int failed) {
          failed == -ENOMEM;
 }
 
-/* Makes and registers a segment, whose slots, consumers and epoch are set, and tries its words; the caller fills in the
+/* Makes and registers a segment, whose slots, importers and epoch are set, and tries its words; the caller fills in the
  * identity, and destroys the segment after a failure too. The context is current. -ENOTSUP: the driver can't register
  * memory, or wait for words of it. -EAGAIN: the device is busy. -ETIMEDOUT: a stream hangs in such a wait: the memory
  * must stay, and so must the context. */
@@ -58,11 +58,11 @@ void rc_gpu_place_write(struct rc_device_place *shared, const struct rc_gpu_plac
 /* Opens the segment at that place, and checks the ring's token, and how many readers the ring can have. *id is a copy
  * of what was checked. The segment is not registered yet. -EPROTO, and as rc_segment_attach_more. */
 int rc_gpu_segment_attach(const struct rc_process *writer, const struct rc_gpu_place *place, const uint64_t token[2],
-                          uint32_t consumers, struct rc_gpu_segment *out, struct rc_gpu_identity *id);
+                          uint32_t importers, struct rc_gpu_segment *out, struct rc_gpu_identity *id);
 
 /* The context is current in each. _try: whether streams and the host can wait for each other by the words at the end
- * that are the consumer's for that; results as rc_words_try. */
-int rc_gpu_segment_try(const struct rc_gpu_segment *segment, const struct rc_cuda *cuda, uint32_t consumer,
+ * that are the importer's for that; results as rc_semaphores_try. */
+int rc_gpu_segment_try(const struct rc_gpu_segment *segment, const struct rc_cuda *cuda, uint32_t importer,
                        int64_t patience_ns);
 int rc_gpu_segment_register(struct rc_gpu_segment *segment, const struct rc_cuda *cuda);
 void rc_gpu_segment_destroy(struct rc_gpu_segment *segment, const struct rc_cuda *cuda);

@@ -44,7 +44,7 @@ static uint64_t at_of(const struct sending *sending, uint32_t i) {
 static void find_there(struct sending *sending, uint32_t i) {
   if (!sending->gpu->exported) return;
   int slot = rc_pool_find(&sending->gpu->pool, at_of(sending, i), sending->bytes[i]);
-  if (slot >= 0 && sending->gpu->pool.slots[slot].frame != 0) rc_consumers_reclaim(sending->gpu, true);
+  if (slot >= 0 && sending->gpu->pool.slots[slot].frame != 0) rc_importers_reclaim(sending->gpu, true);
   if (slot >= 0 && sending->gpu->pool.slots[slot].frame == 0) sending->there[i] = (uint64_t)slot + 1;
 }
 

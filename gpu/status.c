@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "gpu/words.h"
+#include "gpu/semaphore.h"
 #include "ringcast/gpu.h"
 #include "shm/environment.h"
 #include "shm/error.h"
@@ -40,10 +40,10 @@ static void *map_page(size_t bytes) {
 
 /* Returns whether the page may be unmapped: not while a stream may wait for a semaphore in the page. */
 static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringcast_gpu_device_info *out) {
-  struct rc_word *words = page;
+  struct rc_semaphore *words = page;
   rc_cu_ptr address;
   rc_cu_result result = cuda->host_get_device_pointer(&address, page, 0);
-  int failed = result == RC_CU_SUCCESS ? rc_words_try(cuda, words, address, rc_words_patience_ns)
+  int failed = result == RC_CU_SUCCESS ? rc_semaphores_try(cuda, words, address, rc_semaphore_patience_ns)
                                        : rc_cuda_fail(result, "cuMemHostGetDevicePointer");
   out->words = failed == 0 ? 1 : failed;
   if (out->words == -ETIMEDOUT) return false;

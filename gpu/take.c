@@ -30,11 +30,11 @@ struct ringcast_gpu_hold {
 /* The import of the frame's pool. NULL: the writer did not expect this reader to read the frame. */
 static struct rc_import *import_of(const ringcast_gpu_reader *gpu, uint32_t epoch, uint64_t position) {
   struct rc_import *import = gpu->import;
-  bool is_it = import && import->segment.epoch == epoch && rc_import_counts(import, position);
+  bool is_it = import && import->segment.epoch == epoch && rc_import_is_expected(import, position);
   return is_it ? import : NULL;
 }
 
-static int fail_not_counted(void) {
+static int fail_not_expected(void) {
   return rc_fail_as(-ECONNABORTED, "this frame was under way when this reader attached, and the frame's device tensors "
                                    "are not for this reader: release the frame, and go on with the next one");
 }
@@ -62,15 +62,15 @@ static int check_held(ringcast_gpu_reader *gpu, const struct ringcast_frame *fra
 /* Records the take, and has the stream wait. */
 static int begin_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   struct rc_import *import = import_of(gpu, take->epoch, take->frame.position);
-  if (!import) return fail_not_counted();
+  if (!import) return fail_not_expected();
   int failed = rc_import_take(import, take->slot, take->generation, take->stream);
   if (failed != 0) return failed;
   const struct rc_gpu_segment *segment = &import->segment;
   /* If the host has seen the value, all that the host enqueues afterwards comes after the copies. A semaphore that was
    * released, not written by the device, is found later by way of the record. */
-  if (rc_word_has_reached(rc_gpu_ready(segment, take->slot), take->generation)) return 0;
-  rc_cu_ptr ready = segment->address + rc_gpu_ready_at(segment->consumers, take->slot);
-  rc_cu_result result = rc_word_wait(gpu->device.cuda, take->stream, ready, take->generation);
+  if (rc_semaphore_has_reached(rc_gpu_ready(segment, take->slot), take->generation)) return 0;
+  rc_cu_ptr ready = segment->address + rc_gpu_ready_at(segment->importers, take->slot);
+  rc_cu_result result = rc_semaphore_wait(gpu->device.cuda, take->stream, ready, take->generation);
   RC_POINT(WAIT_ENQUEUED);
   if (result == RC_CU_SUCCESS) return 0;
   rc_import_forget(import, take->slot);

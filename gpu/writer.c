@@ -61,20 +61,21 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   if (writer->attachment.detach)
     return rc_fail_as(-EBUSY, "this writer has a ringcast_gpu_writer already: close that first");
   ringcast_gpu_writer *gpu = calloc(1, sizeof *gpu);
-  struct rc_counted *counted = calloc(writer->ring.view.slots, sizeof *counted);
-  if (!gpu || !counted) {
+  struct rc_expected *expected = calloc(writer->ring.view.slots, sizeof *expected);
+  if (!gpu || !expected) {
     free(gpu);
-    free(counted);
+    free(expected);
     return rc_fail(-ENOMEM, "out of memory");
   }
-  *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count(), .slots = options.slots};
+  *gpu =
+      (ringcast_gpu_writer){.writer = writer, .expected = expected, .forks = rc_fork_count(), .slots = options.slots};
   failed = rc_device_open(options.device, &gpu->device);
   if (failed == 0) rc_exported_tidy(rc_gpu_close_ns); /* only where there is a driver */
   if (failed == 0) failed = rc_gpu_writer_first_pool(gpu, options.pool_bytes);
   if (failed != 0) {
     rc_gpu_writer_leave_pool(gpu);
     rc_device_close(&gpu->device);
-    free(gpu->counted);
+    free(gpu->expected);
     free(gpu);
     return failed;
   }
@@ -90,7 +91,7 @@ void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
     detach(gpu);
   }
   rc_pool_free(&gpu->pool);
-  free(gpu->counted);
+  free(gpu->expected);
   free(gpu);
 }
 
@@ -111,9 +112,9 @@ static void release_waits(ringcast_gpu_writer *gpu) {
   rc_store_release(&rc_gpu_control(segment)->dead, 1); /* X0 -> the readers' next look */
   for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
     const struct rc_pool_slot *slot = &gpu->pool.slots[i];
-    struct rc_word *ready = rc_gpu_ready(segment, i);
-    if (slot->state == RC_POOL_SENT && !rc_word_has_reached(ready, slot->generation))
-      rc_word_store(ready, rc_word_released(slot->generation)); /* X1 */
+    struct rc_semaphore *ready = rc_gpu_ready(segment, i);
+    if (slot->state == RC_POOL_SENT && !rc_semaphore_has_reached(ready, slot->generation))
+      rc_semaphore_store(ready, rc_semaphore_released(slot->generation)); /* X1 */
   }
 }
 
@@ -174,7 +175,7 @@ static void say_way(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
     info->way = gpu->is_lost ? RINGCAST_GPU_WAY_LOST : RINGCAST_GPU_WAY_NO_POOL;
     snprintf(info->why, sizeof info->why, "%s%s", gpu->is_lost ? "the device has failed: " : "", gpu->why);
   } else {
-    rc_consumers_tell(gpu, info);
+    rc_importers_tell(gpu, info);
   }
 }
 

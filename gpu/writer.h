@@ -9,7 +9,7 @@
 #include "shm/holdoff.h"
 
 /* An importer that frames expect, in the writer's private memory. */
-struct rc_counted {
+struct rc_expected {
   uint64_t owner; /* the importer's owner word; 0: no importer was expected here */
   uint64_t from;  /* frames from this position on expect the importer */
   uint32_t turn;  /* of the place: a reader that closes the pool and opens the pool again has the same owner word */
@@ -25,7 +25,7 @@ struct ringcast_gpu_writer {
   uint64_t first_bytes, most_bytes; /* the size of the first pool, and of the largest; 0: no pool */
   uint32_t slots;                   /* of each pool */
   struct rc_holdoff holdoff;        /* of tries to make a pool */
-  struct rc_counted *counted;
+  struct rc_expected *expected;
   uint32_t forks;
   bool is_lost;
   bool registered, tried_to_register; /* the ring */
@@ -35,16 +35,16 @@ struct ringcast_gpu_writer {
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
 };
 
-/* ---- consumers.c ---- */
+/* ---- importers.c ---- */
 
 /* POOL, WAITING or REFUSED, by the answers of the attached readers; for the last two the reader and the reason. From
  * now on frames expect each reader that has opened the pool. */
-enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason);
+enum ringcast_gpu_way rc_importers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason);
 /* Fills in way, reader and why; NO_READER too. */
-void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info);
+void rc_importers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info);
 
 /* Frees the slots that all importers have read. `all`: also checks whether importers that have not read have died. */
-void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all);
+void rc_importers_reclaim(ringcast_gpu_writer *gpu, bool all);
 
 /* ---- growth.c ---- */
 

@@ -51,7 +51,7 @@ static struct world {
 } world;
 
 static const struct rc_cuda *cuda;
-static struct rc_word *turn; /* what the writer's stream is held up by */
+static struct rc_semaphore *turn; /* what the writer's stream is held up by */
 static rc_cu_ptr turn_address;
 
 /* ---- The guard -------------------------------------------------------------------------------------------------- */
@@ -67,12 +67,12 @@ static struct {
 static void end_all_waits(void) {
   const struct timespec looks = {.tv_nsec = 200 * 1000}; /* in which each stream of the fake looks at its word */
   pthread_mutex_lock(&peer.mutex);
-  if (turn) rc_word_store(turn, rc_load_relaxed(&turn->whole) + 1);
+  if (turn) rc_semaphore_store(turn, rc_load_relaxed(&turn->value) + 1);
   for (uint64_t quarter = 0; quarter < 4; quarter++) {
     for (uint32_t i = 0; i < peer.count * POOL_SLOTS; i++) {
       struct rc_gpu_segment *pool = &peer.pools[i / POOL_SLOTS];
       rc_store_release(&rc_gpu_control(pool)->dead, 1);
-      rc_word_store(rc_gpu_ready(pool, i % POOL_SLOTS), quarter << 62);
+      rc_semaphore_store(rc_gpu_ready(pool, i % POOL_SLOTS), quarter << 62);
     }
     nanosleep(&looks, NULL);
   }
@@ -335,7 +335,7 @@ static void store(void *base, uint64_t at, struct input *input) {
  * early, which gpu.h does not rule out. */
 static void store_word(struct rc_gpu_control *control, uint64_t at, struct input *input) {
   bool is_ack = at < rc_gpu_try_at(POOL_SLOTS, PLACES, 0) &&
-                (at - rc_gpu_words_at(PLACES)) / sizeof(struct rc_word) % (1 + PLACES) != 0;
+                (at - rc_gpu_semaphores_at(PLACES)) / sizeof(struct rc_semaphore) % (1 + PLACES) != 0;
   if (!is_ack) store(control, at, input);
 }
 
@@ -344,13 +344,13 @@ static void harm(struct input *input) {
   if (peer.count == 0) return;
   const struct rc_gpu_segment *segment = &peer.pools[where % 8 == 0 ? 0 : peer.count - 1];
   struct rc_gpu_control *control = rc_gpu_control(segment);
-  uint64_t rest = where >> 6, at = rc_gpu_words_at(PLACES);
+  uint64_t rest = where >> 6, at = rc_gpu_semaphores_at(PLACES);
   switch (where >> 3 & 7) {
   case 0: store(control, rest * 8 % sizeof(struct rc_gpu_identity), input); break;
   case 1: store(&world.writer->ring.view.control->device, rest * 8 % sizeof(struct rc_device_place), input); break;
   case 2: store(&control->dead, rest * 8 % RC_LINE, input); break;
   case 3:
-  case 4: store(control->consumers, rest * 8 % (READERS * sizeof *control->consumers), input); break;
+  case 4: store(control->importers, rest * 8 % (READERS * sizeof *control->importers), input); break;
   case 5: store(control, rc_gpu_ready_at(PLACES, (uint32_t)rest % POOL_SLOTS), input); break;
   case 6:
   default: store_word(control, at + rest * RC_LINE % (rc_gpu_segment_bytes(POOL_SLOTS, PLACES) - at), input); break;
@@ -398,8 +398,8 @@ static void step(struct input *input) {
     else open_pool();
     break;
   default:
-    if (what & 64) rc_word_store(turn, rc_load_relaxed(&turn->whole) + 1);
-    else rc_word_wait(cuda, world.streams[0], turn_address, rc_load_relaxed(&turn->whole) + 1);
+    if (what & 64) rc_semaphore_store(turn, rc_load_relaxed(&turn->value) + 1);
+    else rc_semaphore_wait(cuda, world.streams[0], turn_address, rc_load_relaxed(&turn->value) + 1);
     break;
   }
 }
@@ -425,14 +425,14 @@ static void await_what_is_left(void) {
   const struct timespec pause = {.tv_nsec = 50000};
   while (fake_cuda_live("registered") > 1 || fake_cuda_live("imports") > 0 || fake_cuda_live("allocations") > 2) {
     for (uint32_t pool = 0; pool < peer.count && fake_cuda_live("imports") == 0; pool++)
-      for (uint32_t i = 0; i < PLACES; i++) rc_store_release(&rc_gpu_control(&peer.pools[pool])->consumers[i].owner, 0);
+      for (uint32_t i = 0; i < PLACES; i++) rc_store_release(&rc_gpu_control(&peer.pools[pool])->importers[i].owner, 0);
     rc_exported_tidy(rc_gpu_close_ns);
     nanosleep(&pause, NULL);
   }
 }
 
 static void close_world(uint64_t how) {
-  rc_word_store(turn, rc_load_relaxed(&turn->whole) + 1);
+  rc_semaphore_store(turn, rc_load_relaxed(&turn->value) + 1);
   if (world.harmed) end_all_waits();
   if (how & 1) close_pool();
   for (int i = 0; i < READERS; i++) detach(&world.readers[i], how >> 1);

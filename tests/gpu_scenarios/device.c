@@ -279,7 +279,7 @@ static long do_descriptors(struct words *words) {
 /* Milliseconds that the library waits for a device that does not come. */
 static long do_patience(struct words *words) {
   if (option(words, "close")) rc_gpu_close_ns = (int64_t)number_of(words, "close", 0) * 1000000;
-  if (option(words, "words")) rc_words_patience_ns = (int64_t)number_of(words, "words", 0) * 1000000;
+  if (option(words, "words")) rc_semaphore_patience_ns = (int64_t)number_of(words, "words", 0) * 1000000;
   if (option(words, "open")) rc_gpu_busy_ns = (int64_t)number_of(words, "open", 0) * 1000000;
   return 0;
 }

@@ -92,7 +92,7 @@ static long do_leave(struct words *words) { return (void)words, ringcast_reader_
 /* As by whoever can write to the segment. */
 static long do_forge(struct words *words) {
   struct rc_gpu_control *control = rc_gpu_control(&side->gpu_writer->exported->segment);
-  struct rc_gpu_consumer *place = &control->consumers[0];
+  struct rc_gpu_importer *place = &control->importers[0];
   if (strcmp(words->at[1], "dead") == 0) {
     rc_store_release(&rc_gpu_control(&side->gpu_reader->before->segment)->dead, 1);
   } else if (strcmp(words->at[1], "pool-bytes") == 0) {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-#include "gpu/words.h"
+#include "gpu/semaphore.h"
 #include "tests/gpu_scenarios/world.h"
 #include "tests/support/cuda_more.h"
 
@@ -24,22 +24,24 @@ static rc_cu_ptr word_address(uint64_t number) {
     driver(cuda->host_register(board->words, PAGE, RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP));
     driver(cuda->host_get_device_pointer(&words_address, board->words, 0));
   }
-  return words_address + number * sizeof(struct rc_word);
+  return words_address + number * sizeof(struct rc_semaphore);
 }
 
 void close_words(void) {
   if (words_address) driver(cuda->host_unregister(board->words));
 }
 
-static struct rc_word *word(uint64_t number) { return (struct rc_word *)(void *)board->words + number; }
-static long do_wait_word(struct words *words) { return rc_word_wait(cuda, stream, word_address(NUMBER(1)), NUMBER(2)); }
-static long do_write_word(struct words *words) {
-  return rc_word_write(cuda, stream, word_address(NUMBER(1)), NUMBER(2));
+static struct rc_semaphore *word(uint64_t number) { return (struct rc_semaphore *)(void *)board->words + number; }
+static long do_wait_word(struct words *words) {
+  return rc_semaphore_wait(cuda, stream, word_address(NUMBER(1)), NUMBER(2));
 }
-static long do_store_word(struct words *words) { return rc_word_store(word(NUMBER(1)), NUMBER(2)), 0; }
+static long do_write_word(struct words *words) {
+  return rc_semaphore_write(cuda, stream, word_address(NUMBER(1)), NUMBER(2));
+}
+static long do_store_word(struct words *words) { return rc_semaphore_store(word(NUMBER(1)), NUMBER(2)), 0; }
 static long do_wake(struct words *words) {
-  rc_word_store(word(NUMBER(1)), NUMBER(3));
-  while (!rc_word_has_reached(word(NUMBER(2)), NUMBER(3))) sched_yield();
+  rc_semaphore_store(word(NUMBER(1)), NUMBER(3));
+  while (!rc_semaphore_has_reached(word(NUMBER(2)), NUMBER(3))) sched_yield();
   return 0;
 }
 
@@ -64,8 +66,8 @@ static rc_cu_result take_off_list(void) { return cuda->host_unregister(page); }
 static rc_cu_result create(void) { return cuda->stream_create(&created, RC_CU_STREAM_NON_BLOCKING); }
 static rc_cu_result destroy(void) { return cuda->stream_destroy(created); }
 static rc_cu_result copy_on_default(void) { return cuda->copy_htod(to, page, 64, NULL); }
-static rc_cu_result write_word(void) { return rc_word_write(cuda, stream, word_address(2), 1); }
-static rc_cu_result wait_for_past(void) { return rc_word_wait(cuda, stream, word_address(1), 0); }
+static rc_cu_result write_word(void) { return rc_semaphore_write(cuda, stream, word_address(2), 1); }
+static rc_cu_result wait_for_past(void) { return rc_semaphore_wait(cuda, stream, word_address(1), 0); }
 static rc_cu_result copy_small(void) { return cuda->copy_dtod(to, from, 1024, stream); }
 static rc_cu_result record(void) { return cuda->event_record(event, stream); }
 static rc_cu_result is_capturing(void) {
@@ -137,13 +139,13 @@ static struct later {
 static void *end_wait(void *unused) {
   for (int ms = 0; ms < (is_real ? 1500 : 300) && !later.is_over; ms++) usleep(1000);
   later.has_ended_it = !later.is_over;
-  rc_word_store(word(0), UINT64_MAX >> 2);
+  rc_semaphore_store(word(0), UINT64_MAX >> 2);
   return unused;
 }
 
 static void begin_wait(void) {
-  rc_word_store(word(0), 0);
-  driver(rc_word_wait(cuda, stream, word_address(0), 1));
+  rc_semaphore_store(word(0), 0);
+  driver(rc_semaphore_wait(cuda, stream, word_address(0), 1));
   later.is_over = later.has_ended_it = false;
   must(pthread_create(&later.thread, NULL, end_wait, NULL) == 0);
 }
@@ -202,12 +204,12 @@ static long do_cost_of_calls(struct words *words) {
   for (const struct call *call = calls; call < calls + CALLS; call++) {
     rc_cu_result result = RC_CU_SUCCESS;
     for (int round = 0; round < ROUNDS && strchr(call->of, 't') && result == RC_CU_SUCCESS; round++) {
-      driver(rc_word_wait(cuda, stream, word_address(0), ++turn));
+      driver(rc_semaphore_wait(cuda, stream, word_address(0), ++turn));
       double begun = now_us();
       for (int i = 0; i < COUNT && result == RC_CU_SUCCESS; i++) result = call->call();
       double host = now_us() - begun;
       begun = now_us();
-      rc_word_store(word(0), turn);
+      rc_semaphore_store(word(0), turn);
       driver(cuda->stream_synchronize(stream));
       if (result != RC_CU_SUCCESS) note_result(call->name, result);
       else note(call->name, "_host_us", host / COUNT);
@@ -249,7 +251,7 @@ static _Atomic uint64_t enqueued;
 static void *fill_stream(void *context) {
   driver(cuda->ctx_push(context));
   for (uint64_t i = 1; i <= 1 << 16 && !later.has_ended_it; i++) {
-    driver(rc_word_write(cuda, stream, word_address(1), i));
+    driver(rc_semaphore_write(cuda, stream, word_address(1), i));
     enqueued = i;
   }
   driver(cuda->ctx_pop((rc_cu_context[]){NULL}));
@@ -272,7 +274,7 @@ static long do_operations_behind_a_wait(struct words *words) {
     if (enqueued != last) last = enqueued, since = now_us();
   note("operations", "", (double)last);
   note("a_call_blocked", "", last < 1 << 16);
-  driver(rc_word_write(cuda, other, word_address(2), 1));
+  driver(rc_semaphore_write(cuda, other, word_address(2), 1));
   note("another_stream_blocked_too", "", later.has_ended_it);
   while (!later.has_ended_it) usleep(1000);
   was_held_up();

@@ -169,9 +169,9 @@ END_TEST
 /* What another reader does that has found the writer dead first; it need not be so. */
 static void release_as_another(struct rc_import *import, uint32_t slot) {
   const struct rc_gpu_segment *segment = &import->segment;
-  struct rc_word *ready = rc_gpu_ready(segment, slot);
+  struct rc_semaphore *ready = rc_gpu_ready(segment, slot);
   rc_store_release(&rc_gpu_control(segment)->dead, 1);
-  rc_word_store(ready, rc_word_released(import->taken[slot].generation));
+  rc_semaphore_store(ready, rc_semaphore_released(import->taken[slot].generation));
 }
 
 static void *see_the_death(void *import) {

@@ -23,7 +23,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "gpu/words.h"
+#include "gpu/semaphore.h"
 #include "ringcast/gpu.h"
 #include "tests/support/gpu.h"
 #include "tests/support/pattern.h"
@@ -111,7 +111,7 @@ struct stage {
   const struct rc_cuda *cuda;
   rc_cu_context context;
   rc_cu_stream streams[STREAMS];
-  struct rc_word *words; /* registered: one of each stream that holds it up, then marks */
+  struct rc_semaphore *words; /* registered: one of each stream that holds it up, then marks */
   rc_cu_ptr words_address;
   rc_cu_ptr junk;
   struct dice dice;

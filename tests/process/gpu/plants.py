@@ -35,47 +35,47 @@ PLANTS = {
     # Acknowledged too early.
     "ack_before_the_copy": (SLOW, [("take.c",
         "  if (result == RC_CU_SUCCESS) return 0;\n  rc_import_forget",
-        "  if (result == RC_CU_SUCCESS) return (int)rc_word_write(gpu->device.cuda, take->stream, "
-        "segment->address + rc_gpu_ack_at(segment->consumers, take->slot, import->consumer), take->generation);\n"
+        "  if (result == RC_CU_SUCCESS) return (int)rc_semaphore_write(gpu->device.cuda, take->stream, "
+        "segment->address + rc_gpu_ack_at(segment->importers, take->slot, import->importer), take->generation);\n"
         "  rc_import_forget")]),
     "ack_before_the_last_copies": ("gpu_scenarios reader:last_copies_that_fail", [("take.c",
         "  for (uint32_t i = 0; i < count && failed == 0; i++) failed = copy_one(gpu, take, &copies[i]);\n",
         "  if (failed == 0 && is_last) acknowledge(gpu, take);\n"
         "  for (uint32_t i = 0; i < count && failed == 0; i++) failed = copy_one(gpu, take, &copies[i]);\n")]),
     "ack_by_the_host": (SLOW, [("import.c",
-        "  return rc_word_write(import->device.cuda, taken->stream,",
-        "  rc_word_store(rc_import_ack(import, slot), taken->generation);\n"
+        "  return rc_semaphore_write(import->device.cuda, taken->stream,",
+        "  rc_semaphore_store(rc_import_ack(import, slot), taken->generation);\n"
         "  return RC_CU_SUCCESS;\n"
-        "  return rc_word_write(import->device.cuda, taken->stream,")]),
+        "  return rc_semaphore_write(import->device.cuda, taken->stream,")]),
     "ack_on_another_stream": (SLOW, [("import.c",
         "taken->stream, import->segment.address",
         "NULL, import->segment.address")]),
     "ack_of_another_slot": (SLOW, [("import.c",
-        "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);",
-        "uint64_t at = rc_gpu_ack_at(import->segment.consumers, (slot + 1) % import->segment.slots, "
-        "import->consumer);")]),
-    "ack_of_another_consumer": (ALONE, [("import.c",
-        "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);",
-        "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer ^ 1);")]),
+        "uint64_t at = rc_gpu_ack_at(import->segment.importers, slot, import->importer);",
+        "uint64_t at = rc_gpu_ack_at(import->segment.importers, (slot + 1) % import->segment.slots, "
+        "import->importer);")]),
+    "ack_of_another_importer": (ALONE, [("import.c",
+        "uint64_t at = rc_gpu_ack_at(import->segment.importers, slot, import->importer);",
+        "uint64_t at = rc_gpu_ack_at(import->segment.importers, slot, import->importer ^ 1);")]),
     "ack_while_it_is_held": (VIEWS, [("import.c", "!taken->open && taken->holds == 0 && !taken->acked",
                                       "!taken->open && !taken->acked")]),
     "ack_while_the_take_is_open": (VIEWS, [("import.c", "bool due = !taken->open && taken->holds == 0",
                                             "bool due = taken->holds == 0")]),
     "unread_is_not_acknowledged": (UNREAD, [("import.c",
-        "if (is_new) rc_word_store(rc_import_ack(import, slot), generation);",
+        "if (is_new) rc_semaphore_store(rc_import_ack(import, slot), generation);",
         "(void)generation;")]),
     # There too early.
     "ready_before_the_copies": (SLOW, [("lease.c",
         "int failed = rc_device_copy(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);",
-        "rc_word_write(gpu->device.cuda, slot->stream, address_of(gpu, lease->slot), slot->generation);\n"
+        "rc_semaphore_write(gpu->device.cuda, slot->stream, address_of(gpu, lease->slot), slot->generation);\n"
         "int failed = rc_device_copy(&gpu->device, tensor, gpu->exported->memory + offset, NULL, slot->stream);")]),
     "ready_by_the_host": (SLOW, [("lease.c",
-        "rc_word_write(gpu->device.cuda, own->stream, address_of(gpu, slot), own->generation);",
-        "address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(&gpu->exported->segment, slot), "
+        "rc_semaphore_write(gpu->device.cuda, own->stream, address_of(gpu, slot), own->generation);",
+        "address_of(gpu, slot) == 0; rc_semaphore_store(rc_gpu_ready(&gpu->exported->segment, slot), "
         "gpu->pool.slots[slot].generation);")]),
     "ready_on_another_stream": (SLOW, [("lease.c",
-        "rc_word_write(gpu->device.cuda, own->stream, address_of(gpu, slot),",
-        "rc_word_write(gpu->device.cuda, NULL, address_of(gpu, slot),")]),
+        "rc_semaphore_write(gpu->device.cuda, own->stream, address_of(gpu, slot),",
+        "rc_semaphore_write(gpu->device.cuda, NULL, address_of(gpu, slot),")]),
     "frame_is_sent_before_ready": ("gpu_scenarios writer:a_commit_whose_word", [
         ("lease.c", "  if (failed == 0) failed = enqueue_ready(gpu, lease->slot);\n",
          "  slot->position = gpu->writer->ring.tail;\n"
@@ -84,47 +84,47 @@ PLANTS = {
          "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */",
          "  failed = enqueue_ready(gpu, lease->slot);")]),
     "wait_is_skipped": (SLOW, [("take.c",
-        "rc_cu_result result = rc_word_wait(gpu->device.cuda, take->stream, ready, "
+        "rc_cu_result result = rc_semaphore_wait(gpu->device.cuda, take->stream, ready, "
         "take->generation);",
         "rc_cu_result result = ready == 0;")]),
     # Used again too early.
     "generation_is_reused": (SLOW, [("pool.c", ".generation = slot->generation + 1",
                                      ".generation = slot->generation + (slot->generation == 0)")]),
-    "reused_whatever_was_acknowledged": (SLOW, [("consumers.c",
+    "reused_whatever_was_acknowledged": (SLOW, [("importers.c",
         "if (is_awaited(gpu, i, slot->position, ask)) return false;",
         "(void)is_awaited;")]),
-    "reused_before_it_was_ready": (UNREAD, [("consumers.c",
-        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;",
+    "reused_before_it_was_ready": (UNREAD, [("importers.c",
+        "if (!rc_semaphore_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;",
         "")]),
-    "dropped_is_reused_before_it_was_ready": (UNREAD, [("consumers.c",
-        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;",
-        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) "
+    "dropped_is_reused_before_it_was_ready": (UNREAD, [("importers.c",
+        "if (!rc_semaphore_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;",
+        "if (!rc_semaphore_has_reached(rc_gpu_ready(segment, number), slot->generation)) "
         "return slot->state == RC_POOL_DROPPED;")]),
     "dropped_generation_never_comes": (UNREAD, [("lease.c", "gpu->pool.slots[number].generation--;", "")]),
-    # Who is counted on.
-    "counted_on_after_the_commit": (PLAIN, [
-        ("consumers.c", "rc_store_release(&consumer->counted_turn, turn);", "(void)turn;"),
+    # Which importers a frame expects.
+    "expected_after_the_commit": (PLAIN, [
+        ("importers.c", "rc_store_release(&importer->expected_turn, turn);", "(void)turn;"),
         ("lease.c", "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;",
-         "  for (uint32_t i = 0; i < gpu->exported->segment.consumers; i++) {\n"
-         "    _Atomic uint32_t *turn = &rc_gpu_control(&gpu->exported->segment)->consumers[i].counted_turn;\n"
-         "    if (!gpu->counted[i].owner || rc_load_relaxed(turn) == gpu->counted[i].turn) continue;\n"
+         "  for (uint32_t i = 0; i < gpu->exported->segment.importers; i++) {\n"
+         "    _Atomic uint32_t *turn = &rc_gpu_control(&gpu->exported->segment)->importers[i].expected_turn;\n"
+         "    if (!gpu->expected[i].owner || rc_load_relaxed(turn) == gpu->expected[i].turn) continue;\n"
          "    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);\n"
-         "    rc_store_release(turn, gpu->counted[i].turn);\n"
+         "    rc_store_release(turn, gpu->expected[i].turn);\n"
          "  }\n"
          "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;"),
         ("lease.c", "#include <errno.h>", "#include <errno.h>\n#include <time.h>")]),
-    "never_counted_on": (PLAIN, [("consumers.c",
-        "rc_store_release(&consumer->counted_turn, turn);", "(void)turn;")]),
-    "counted_on_too_late_by_the_writer": (SLOW, [("consumers.c", "{.owner = owner, .from = position, ",
+    "never_expected": (PLAIN, [("importers.c",
+        "rc_store_release(&importer->expected_turn, turn);", "(void)turn;")]),
+    "expected_too_late_by_the_writer": (SLOW, [("importers.c", "{.owner = owner, .from = position, ",
                                                   "{.owner = owner, .from = position + 4096, ")]),
     "acks_of_the_one_before": (FAR, [("opening.c",
-        "rc_word_store(rc_import_ack(import, slot), ready);", "(void)ready;")]),
-    "dead_reader_is_waited_for": (GUESTS, [("consumers.c",
-        "if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;", "(void)ask;")]),
-    "living_reader_is_taken_for_dead": (SLOW, [("consumers.c",
-        "if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;", "if (ask) counted->dead = true;")]),
-    "frame_is_read_by_who_is_not_counted_on": ("gpu_scenarios reader:a_frame_that_was_under_way", [("take.c",
-        "&& rc_import_counts(import, position);", "&& position != UINT64_MAX;")]),
+        "rc_semaphore_store(rc_import_ack(import, slot), ready);", "(void)ready;")]),
+    "dead_reader_is_waited_for": (GUESTS, [("importers.c",
+        "if (ask && rc_owner_is_dead(expected->owner)) expected->dead = true;", "(void)ask;")]),
+    "living_reader_is_taken_for_dead": (SLOW, [("importers.c",
+        "if (ask && rc_owner_is_dead(expected->owner)) expected->dead = true;", "if (ask) expected->dead = true;")]),
+    "frame_is_read_by_an_unexpected_reader": ("gpu_scenarios reader:a_frame_that_was_under_way", [("take.c",
+        "&& rc_import_is_expected(import, position);", "&& position != UINT64_MAX;")]),
     # From the ring itself.
     "chunk_is_used_again_unread": ("gpu_scenarios bounce:where_the_buffer_is_full", [("bounce.c",
         "chunk->is_read ? await(gpu, take, chunk->event, until) : 0",
@@ -136,7 +136,7 @@ PLANTS = {
         "    gpu->inline_frames++;",
         "    rc_cu_result result = RC_CU_SUCCESS;\n    gpu->syncs += stream != NULL;\n    gpu->inline_frames++;")]),
     # Memory that the caller keeps, and pools that look the same.
-    "memory_is_used_again_while_it_is_sent": ("gpu_scenarios writer:kept_memory", [("consumers.c",
+    "memory_is_used_again_while_it_is_sent": ("gpu_scenarios writer:kept_memory", [("importers.c",
         "if (slot->state == RC_POOL_DROPPED) return slot->frame == 0;",
         "if (slot->state == RC_POOL_DROPPED) return true;")]),
     "memory_is_sent_twice_at_once": ("gpu_scenarios writer:kept_memory", [("pool.c",
@@ -153,7 +153,7 @@ PLANTS = {
     "pool_grows_over_a_lease": ("gpu_scenarios growth:a_lease", [("growth.c",
         "RC_POOL_FREE && !has_come) return false;", "RC_POOL_FREE && !has_come) continue;")]),
     "old_pool_is_counted_on": ("gpu_scenarios growth:a_pool_without_room", [("growth.c",
-        "  memset(gpu->counted, 0, gpu->writer->ring.view.slots * sizeof *gpu->counted);", "")]),
+        "  memset(gpu->expected, 0, gpu->writer->ring.view.slots * sizeof *gpu->expected);", "")]),
     "old_pool_is_never_left": ("gpu_scenarios growth:a_pool_without_room", [("growth.c",
         "  if (before) rc_exported_leave(before, false, 0);\n", "")]),
     # Ends.

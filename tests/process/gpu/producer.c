@@ -18,7 +18,7 @@ struct producer {
 static void set_generation(ringcast_gpu_writer *gpu, uint64_t generation) {
   for (uint32_t i = 0; generation != 0 && i < gpu->pool.slot_count; i++) {
     gpu->pool.slots[i].generation = generation;
-    rc_word_store(rc_gpu_ready(&gpu->exported->segment, i), generation);
+    rc_semaphore_store(rc_gpu_ready(&gpu->exported->segment, i), generation);
   }
 }
 

@@ -7,10 +7,10 @@
 
 enum { WORDS = STREAMS + MARKS };
 
-static struct rc_word *word_of(struct stage *stage, uint32_t number) { return &stage->words[number]; }
+static struct rc_semaphore *word_of(struct stage *stage, uint32_t number) { return &stage->words[number]; }
 
 static rc_cu_ptr address_of(const struct stage *stage, uint32_t number) {
-  return stage->words_address + number * sizeof(struct rc_word);
+  return stage->words_address + number * sizeof(struct rc_semaphore);
 }
 
 /* Streams that were told to wait go on after a while, whatever the others do meanwhile. */
@@ -24,7 +24,7 @@ static void *release(void *context) {
       if (asked == released[i] || one_of(&dice, 2)) continue;
       nap(throw(&dice, options.delays + 1));
       released[i] = asked;
-      rc_word_store(word_of(stage, i), asked);
+      rc_semaphore_store(word_of(stage, i), asked);
     }
     nap(50);
   }
@@ -39,7 +39,7 @@ void stage_open(struct stage *stage, uint64_t seed) {
   must(cuda->primary_retain(&stage->context, 0) == 0 && cuda->ctx_push(stage->context) == 0);
   for (int i = 0; i < STREAMS; i++)
     must(cuda->stream_create(&stage->streams[i], i == 0 ? 0 : RC_CU_STREAM_NON_BLOCKING) == 0);
-  stage->words = stage_host(stage, WORDS * sizeof(struct rc_word));
+  stage->words = stage_host(stage, WORDS * sizeof(struct rc_semaphore));
   must(cuda->host_get_device_pointer(&stage->words_address, stage->words, 0) == 0);
   must(cuda->mem_alloc(&stage->junk, JUNK_BYTES) == 0);
   memset(junk, 0xe7, sizeof junk);
@@ -53,13 +53,13 @@ void stage_close(struct stage *stage) {
   const struct rc_cuda *cuda = stage->cuda;
   atomic_store(&stage->ends, true);
   if (options.delays > 0) pthread_join(stage->releaser, NULL);
-  for (uint32_t i = 0; i < STREAMS; i++) rc_word_store(word_of(stage, i), stage->asked[i]);
+  for (uint32_t i = 0; i < STREAMS; i++) rc_semaphore_store(word_of(stage, i), stage->asked[i]);
   for (int i = 0; i < STREAMS; i++) {
     must(cuda->stream_synchronize(stage->streams[i]) == 0);
     must(cuda->stream_destroy(stage->streams[i]) == 0);
   }
   must(cuda->mem_free(stage->junk) == 0);
-  stage_host_free(stage, stage->words, WORDS * sizeof(struct rc_word));
+  stage_host_free(stage, stage->words, WORDS * sizeof(struct rc_semaphore));
   must(cuda->ctx_pop(&stage->context) == 0 && cuda->primary_release(0) == 0);
   /* What is closed by a thread of the library's own is closed soon: else the referee calls it a hang. */
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -73,7 +73,7 @@ void stage_close(struct stage *stage) {
 void stage_delay(struct stage *stage, int stream) {
   if (options.delays == 0 || !one_of(&stage->dice, 3)) return;
   uint64_t asked = atomic_load(&stage->asked[stream]) + 1;
-  must(rc_word_wait(stage->cuda, stage->streams[stream], address_of(stage, (uint32_t)stream), asked) == 0);
+  must(rc_semaphore_wait(stage->cuda, stage->streams[stream], address_of(stage, (uint32_t)stream), asked) == 0);
   atomic_store(&stage->asked[stream], asked);
 }
 
@@ -99,11 +99,11 @@ void stage_host_free(struct stage *stage, void *memory, uint64_t bytes) {
 }
 
 void stage_mark(struct stage *stage, uint32_t mark, uint64_t value, rc_cu_stream stream) {
-  must(rc_word_write(stage->cuda, stream, address_of(stage, STREAMS + mark), value) == 0);
+  must(rc_semaphore_write(stage->cuda, stream, address_of(stage, STREAMS + mark), value) == 0);
 }
 
 bool stage_is_marked(struct stage *stage, uint32_t mark, uint64_t value) {
-  return rc_word_has_reached(word_of(stage, STREAMS + mark), value);
+  return rc_semaphore_has_reached(word_of(stage, STREAMS + mark), value);
 }
 
 void stage_await(struct stage *stage, uint32_t mark, uint64_t value) {

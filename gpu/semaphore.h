@@ -5,51 +5,50 @@
  * earlier work; the host loads and stores semaphores too. Generations only grow.
  *
  * Orders. A stream's write of a semaphore comes after all earlier writes of the stream, for the whole system (the
- * default flag of cuStreamWriteValue); a stream's wait comes before all later work of the stream. So a host that loads
- * a value (acquire) sees the writes before the value, and a stream that waits sees the host's writes before the store
- * (release).
+ * default flag of cuStreamWriteValue); a stream's wait comes before all later work of the stream. So a host's acquire
+ * load sees the writes before the value, and a waiting stream sees the host's writes before the release store.
  */
-#ifndef RC_GPU_WORDS_H
-#define RC_GPU_WORDS_H
+#ifndef RC_GPU_SEMAPHORE_H
+#define RC_GPU_SEMAPHORE_H
 
 #include "gpu/driver.h"
 #include "ring/atomics.h"
 #include "ring/layout.h"
 
-struct rc_word {
-  _Alignas(RC_LINE) _Atomic uint64_t whole;
+struct rc_semaphore {
+  _Alignas(RC_LINE) _Atomic uint64_t value;
 };
-_Static_assert(sizeof(struct rc_word) == RC_LINE, "one semaphore to a line");
+_Static_assert(sizeof(struct rc_semaphore) == RC_LINE, "one semaphore to a line");
 
-static inline bool rc_word_has_reached(struct rc_word *word, uint64_t generation) {
-  return (int64_t)(rc_load_acquire(&word->whole) - generation) >= 0;
+static inline bool rc_semaphore_has_reached(struct rc_semaphore *semaphore, uint64_t generation) {
+  return (int64_t)(rc_load_acquire(&semaphore->value) - generation) >= 0;
 }
 
 /* By the host, in place of a device that will not write the value. */
-static inline void rc_word_store(struct rc_word *word, uint64_t generation) {
-  rc_store_release(&word->whole, generation);
+static inline void rc_semaphore_store(struct rc_semaphore *semaphore, uint64_t generation) {
+  rc_store_release(&semaphore->value, generation);
 }
 
 /* The value that the host stores to release streams that wait for a generation that no device will write: a later
  * generation, which no device ever reaches. Each process that loads the value sees that the host released the wait. */
-static inline uint64_t rc_word_released(uint64_t generation) { return generation + ((uint64_t)1 << 62); }
-static inline bool rc_word_was_released(struct rc_word *word, uint64_t generation) {
-  return rc_load_acquire(&word->whole) == rc_word_released(generation);
+static inline uint64_t rc_semaphore_released(uint64_t generation) { return generation + ((uint64_t)1 << 62); }
+static inline bool rc_semaphore_was_released(struct rc_semaphore *semaphore, uint64_t generation) {
+  return rc_load_acquire(&semaphore->value) == rc_semaphore_released(generation);
 }
 
 /* By a stream; `address` is the semaphore's address on the device. */
-static inline rc_cu_result rc_word_write(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_ptr address,
-                                         uint64_t generation) {
+static inline rc_cu_result rc_semaphore_write(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_ptr address,
+                                              uint64_t generation) {
   return cuda->write_value64(stream, address, generation, RC_CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
-static inline rc_cu_result rc_word_wait(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_ptr address,
-                                        uint64_t generation) {
+static inline rc_cu_result rc_semaphore_wait(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_ptr address,
+                                             uint64_t generation) {
   return cuda->wait_value64(stream, address, generation, RC_CU_STREAM_WAIT_VALUE_GEQ);
 }
 
 /* The time limit of a wait that takes a working driver some microseconds: two seconds; tests set less. */
-extern int64_t rc_words_patience_ns;
+extern int64_t rc_semaphore_patience_ns;
 
 /* Waits until the stream is idle or has failed, which the result says. NOT_READY: the time was not enough. */
 rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, int64_t patience_ns);
@@ -62,10 +61,11 @@ rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, in
 int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream *out);
 
 /* Tries whether streams and the host can wait for each other by semaphores, in the current context: a new stream waits
- * for `words[0]`, which the host then stores, and writes `words[1]`. Both are 0 at first, and unused by other threads;
- * `address` is the device's address of `words`. 0; -ENOTSUP, -EIO, -ENOMEM, and -EAGAIN as above: sets the error text.
- * -ETIMEDOUT: two seconds were not enough. The device may still wait, so the semaphores must stay registered, and the
- * context must stay. */
-int rc_words_try(const struct rc_cuda *cuda, struct rc_word words[2], rc_cu_ptr address, int64_t patience_ns);
+ * for `semaphores[0]`, which the host then stores, and writes `semaphores[1]`. Both are 0 at first, and unused by other
+ * threads; `address` is the device's address of `semaphores`. 0; -ENOTSUP, -EIO, -ENOMEM, and -EAGAIN as above: sets
+ * the error text. -ETIMEDOUT: two seconds were not enough. The device may still wait, so the semaphores must stay
+ * registered, and the context must stay. */
+int rc_semaphores_try(const struct rc_cuda *cuda, struct rc_semaphore semaphores[2], rc_cu_ptr address,
+                      int64_t patience_ns);
 
 #endif

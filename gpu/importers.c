@@ -33,44 +33,44 @@
 
 #define ASK_NS ((int64_t)1000 * 1000) /* between two checks in /proc which importers have died: 10 us each */
 
-static struct rc_gpu_consumer *consumer_at(const ringcast_gpu_writer *gpu, uint32_t index) {
-  return &rc_gpu_control(&gpu->exported->segment)->consumers[index];
+static struct rc_gpu_importer *importer_at(const ringcast_gpu_writer *gpu, uint32_t index) {
+  return &rc_gpu_control(&gpu->exported->segment)->importers[index];
 }
 
-static void count_on(ringcast_gpu_writer *gpu, uint32_t index, uint64_t owner, uint32_t turn) {
+static void expect(ringcast_gpu_writer *gpu, uint32_t index, uint64_t owner, uint32_t turn) {
   uint64_t position = gpu->writer->ring.tail;
-  gpu->counted[index] = (struct rc_counted){.owner = owner, .from = position, .turn = turn};
-  struct rc_gpu_consumer *consumer = consumer_at(gpu, index);
-  rc_store_relaxed(&consumer->counted_from, position); /* relaxed: the release below */
-  rc_store_release(&consumer->counted_turn, turn);     /* D2 -> O4 */
-  RC_POINT(COUNTED);
+  gpu->expected[index] = (struct rc_expected){.owner = owner, .from = position, .turn = turn};
+  struct rc_gpu_importer *importer = importer_at(gpu, index);
+  rc_store_relaxed(&importer->expected_from, position); /* relaxed: the release below */
+  rc_store_release(&importer->expected_turn, turn);     /* D2 -> O4 */
+  RC_POINT(EXPECTED);
 }
 
 /* The turn of the importer that has opened the pool as `owner`; 0: not opened. The turn is loaded between two loads of
  * `opened`, as the next reader may take the place meanwhile. */
-static uint32_t opened_turn(struct rc_gpu_consumer *place, uint64_t owner) {
+static uint32_t opened_turn(struct rc_gpu_importer *place, uint64_t owner) {
   if (rc_load_acquire(&place->opened) != owner) return 0;     /* D1 <- O3 */
   uint32_t turn = rc_load_acquire(&place->turn);              /* <- O1: the earlier importer has left by then */
   return rc_load_relaxed(&place->opened) == owner ? turn : 0; /* relaxed: the acquire above */
 }
 
-enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason) {
+enum ringcast_gpu_way rc_importers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason) {
   const struct rc_ring *ring = &gpu->writer->ring.view;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
     enum rc_slot_state state = rc_owner_state(owner);
     if (state != RC_SLOT_ACTIVE && state != RC_SLOT_JOINING) continue;
-    struct rc_gpu_consumer *consumer = consumer_at(gpu, i);
-    uint32_t turn = opened_turn(consumer, owner);
+    struct rc_gpu_importer *importer = importer_at(gpu, i);
+    uint32_t turn = opened_turn(importer, owner);
     if (turn != 0) {
-      const struct rc_counted *counted = &gpu->counted[i];
-      if (counted->owner != owner || counted->turn != turn) count_on(gpu, i, owner, turn);
+      const struct rc_expected *expected = &gpu->expected[i];
+      if (expected->owner != owner || expected->turn != turn) expect(gpu, i, owner, turn);
       continue;
     }
     *reader = i;
     *pid = (int32_t)rc_owner_pid(owner);
-    *reason = rc_load_relaxed(&consumer->reason); /* relaxed: for the error text only */
-    return rc_load_acquire(&consumer->refused) == owner ? RINGCAST_GPU_WAY_REFUSED : RINGCAST_GPU_WAY_WAITING;
+    *reason = rc_load_relaxed(&importer->reason); /* relaxed: for the error text only */
+    return rc_load_acquire(&importer->refused) == owner ? RINGCAST_GPU_WAY_REFUSED : RINGCAST_GPU_WAY_WAITING;
   }
   return RINGCAST_GPU_WAY_POOL;
 }
@@ -84,9 +84,9 @@ static const char *words_of(int32_t reason) {
   return reason < 0 && reason > -4096 ? strerror(-reason) : "the reader gives no reason";
 }
 
-void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
+void rc_importers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
   int32_t reason = 0;
-  info->way = rc_consumers_look(gpu, &info->reader, &info->reader_pid, &reason);
+  info->way = rc_importers_look(gpu, &info->reader, &info->reader_pid, &reason);
   if (info->way == RINGCAST_GPU_WAY_WAITING)
     snprintf(info->why, sizeof info->why, "reader %u (pid %d) has not opened the pool", info->reader, info->reader_pid);
   else if (info->way == RINGCAST_GPU_WAY_REFUSED)
@@ -97,33 +97,33 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
 
 /* Whether importer `index` may still read the frame at `position`. */
 static bool is_awaited(ringcast_gpu_writer *gpu, uint32_t index, uint64_t position, bool ask) {
-  struct rc_counted *counted = &gpu->counted[index];
-  if (counted->owner == 0 || counted->dead || counted->from > position) return false;
+  struct rc_expected *expected = &gpu->expected[index];
+  if (expected->owner == 0 || expected->dead || expected->from > position) return false;
   /* Acquire: pairs with the store by which the importer leaves, after the importer's streams are done. */
-  uint64_t owner = rc_load_acquire(&consumer_at(gpu, index)->owner);
-  if (owner != counted->owner) return false;
+  uint64_t owner = rc_load_acquire(&importer_at(gpu, index)->owner);
+  if (owner != expected->owner) return false;
   /* A different turn: the importer has left, after its streams were done, and come back. Acquire: pairs with O1. */
-  if (rc_load_acquire(&consumer_at(gpu, index)->turn) != counted->turn) return false;
-  if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;
-  return !counted->dead;
+  if (rc_load_acquire(&importer_at(gpu, index)->turn) != expected->turn) return false;
+  if (ask && rc_owner_is_dead(expected->owner)) expected->dead = true;
+  return !expected->dead;
 }
 
 static bool is_done(ringcast_gpu_writer *gpu, uint32_t number, bool ask) {
   const struct rc_gpu_segment *segment = &gpu->exported->segment;
   const struct rc_pool_slot *slot = &gpu->pool.slots[number];
-  if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;
+  if (!rc_semaphore_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;
   if (slot->state == RC_POOL_DROPPED) return slot->frame == 0;
-  for (uint32_t i = 0; i < segment->consumers; i++) {
-    if (gpu->counted[i].owner == 0 || gpu->counted[i].from > slot->position) continue;
-    if (rc_word_has_reached(rc_gpu_ack(segment, number, i), slot->generation)) continue;
+  for (uint32_t i = 0; i < segment->importers; i++) {
+    if (gpu->expected[i].owner == 0 || gpu->expected[i].from > slot->position) continue;
+    if (rc_semaphore_has_reached(rc_gpu_ack(segment, number, i), slot->generation)) continue;
     if (is_awaited(gpu, i, slot->position, ask)) return false;
   }
   return true;
 }
 
-void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all) {
+void rc_importers_reclaim(ringcast_gpu_writer *gpu, bool all) {
   struct rc_pool *pool = &gpu->pool;
-  rc_exported_tidy(0); /* a consumer may have closed an earlier pool meanwhile */
+  rc_exported_tidy(0); /* a importer may have closed an earlier pool meanwhile */
   int64_t now = all ? rc_now_ns() : 0;
   bool ask = all && now - gpu->asked >= ASK_NS;
   if (ask) gpu->asked = now;
