@@ -228,7 +228,8 @@ static long do_leave_child(struct words *words) {
     board->child = pid;
     return 0;
   }
-  close(why_fd); /* all but this, which tells that the scenario has ended */
+  close(why_fd);    /* all but this, which tells that the scenario has ended, ... */
+  close(answer_fd); /* ... and this, that its parent has */
   for (;;) usleep(1000000);
 }
 static long do_child_lives(struct words *words) {

@@ -33,7 +33,8 @@ static const char *run_name = "";
 static _Thread_local const struct step *at_step;
 struct board *board;
 bool is_real;
-int why_fd; /* what was wrong, to the process that has started all */
+int answer_fd; /* of a peer */
+int why_fd;    /* what was wrong, to the process that has started all */
 
 void wrong(const char *format, ...) {
   char text[1024];
@@ -205,6 +206,7 @@ _Noreturn static void be_peer(struct peer *peer) {
   char name[16], done = 'd';
   bool is_waited_for;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  answer_fd = peer->answers[1];
   for (int i = 0; i < peer_count; i++) {
     close(peers[i].asks[1]);
     if (&peers[i] != peer) close(peers[i].answers[1]);

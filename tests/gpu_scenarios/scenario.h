@@ -87,8 +87,8 @@ struct board {
 };
 extern struct board *board;
 
-extern int why_fd;   /* main.c */
-extern bool is_real; /* the driver is that of a device */
+extern int why_fd, answer_fd; /* main.c */
+extern bool is_real;          /* the driver is that of a device */
 
 /* The step that this thread does is wrong: tells so, with where it stands, and ends the test. */
 _Noreturn void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
