@@ -142,6 +142,21 @@ static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct
 
 static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "the lease is not open: lease a place first"); }
 
+int ringcast_gpu_lease_address(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
+                               ringcast_stream stream, ringcast_device_ptr *out) {
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  if (!slot) return fail_no_lease();
+  if (offset < slot->base || offset - slot->base > lease->bytes)
+    return rc_fail_as(-EINVAL, "the offset does not lie within its lease");
+  if (slot->copied && slot->stream != stream) return fail_other_stream();
+  slot->stream = stream;
+  slot->copied = true;
+  *out = gpu->exported->memory + offset;
+  return 0;
+}
+
 int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_stream stream, ringcast_device_ptr *out,
                           struct ringcast_gpu_extent *lease) {
   uint64_t offset, total;
@@ -152,12 +167,9 @@ int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_str
   if (failed != 0) return failed;
   int slot = take_slot(gpu, bytes);
   if (slot < 0) return slot;
-  struct rc_pool_slot *kept = &gpu->pool.slots[slot];
-  kept->is_kept = kept->copied = true;
-  kept->stream = stream;
+  gpu->pool.slots[slot].is_kept = true;
   *lease = lease_of(gpu, (uint32_t)slot, bytes);
-  *out = gpu->exported->memory + kept->base;
-  return 0;
+  return ringcast_gpu_lease_address(gpu, lease, lease->base, stream, out);
 }
 
 int ringcast_gpu_attach(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease,

@@ -22,7 +22,8 @@
  *     ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(.., offsets[i]), ..., _end
  *     ringcast_gpu_commit(writer, &lease, puts, count, stream, frame_bytes)   the copies, `ready`, then the frame
  *
- * A kernel writes a tensor into the pool itself in memory of ringcast_gpu_allocate.
+ * A kernel writes a tensor into the pool itself: at ringcast_gpu_lease_address, and `puts` leaves the tensor out; or in
+ * memory of ringcast_gpu_allocate, which stays the caller's from frame to frame.
  *
  * and read:
  *
@@ -156,6 +157,11 @@ struct ringcast_gpu_extent {
  * much. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);
+
+/* In place of a copy: the device's address of `offset`, for kernels of the caller's that write a tensor there, in C
+ * order, on `stream`, on which the lease is also committed or dropped. -EINVAL: not in the lease, or other stream. */
+RINGCAST_API int ringcast_gpu_lease_address(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
+                                            uint64_t offset, ringcast_stream stream, ringcast_device_ptr *out);
 
 /* Memory in the pool that the caller keeps: kernels write a tensor there, and frames refer to the memory without a
  * copy, one frame at a time. *lease is for ringcast_gpu_attach and ringcast_gpu_drop, after which the memory is used

@@ -119,6 +119,10 @@ static long do_attach(struct words *words) {
 static long do_allocate(struct words *words) {
   return ringcast_gpu_allocate(side->gpu_writer, NUMBER(2), stream, &DRAFT(1)->where, &DRAFT(1)->lease);
 }
+static long do_address(struct words *words) {
+  uint64_t offset = DRAFT(1)->offset + (*words->at[2] ? NUMBER(2) : 0);
+  return ringcast_gpu_lease_address(side->gpu_writer, &DRAFT(1)->lease, offset, stream, &DRAFT(1)->where);
+}
 /* In place of a kernel: bytes of the source go to where the draft's address is. */
 static long do_compute(struct words *words) {
   return cuda->copy_dtod(DRAFT(1)->where, source + NUMBER(2), NUMBER(3), stream);
@@ -154,6 +158,7 @@ const struct verb send_verbs[] = {
     {"another-slot", do_another_slot}, /* LETTER N: in the struct */
     {"allocate", do_allocate},         /* LETTER BYTES */
     {"attach", do_attach},             /* LEASE MEMORY */
+    {"address", do_address},           /* LETTER [N more] */
     {"compute", do_compute},           /* LETTER AT BYTES */
     {"fetch", do_fetch},               /* AT BYTES */
     {"copy-back", do_copy_back},       /* AT BYTES */
