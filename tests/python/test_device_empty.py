@@ -48,6 +48,43 @@ def test_it_is_sent_without_a_copy_again_and_again(gpu):
     assert (info.pool_frames, info.pool_bytes_sent, info.inline_frames) == (4, 0, 0)
 
 
+def make(state):
+    state["made"] = state["writer"].empty(VALUES.shape, state["torch"].float32)
+
+
+def compute_and_send(state, value):
+    state["made"].fill_(value)
+    state["torch"].cuda.synchronize()
+    before = peers.calls(*COPIES)
+    state["writer"].send({"x": state["made"]}, WATCHDOG)
+    return before == peers.calls(*COPIES)
+
+
+def forget(state):
+    del state["made"]
+    state["torch"]._forget_dropped()
+
+
+def prepare(state):
+    return state["reader"].prepare_gpu()
+
+
+def receive(state):
+    got = peers.receive(state)
+    state["torch"].cuda.synchronize()
+    return got
+
+
+def test_several_processes_read_it_before_it_is_sent_again(rings):
+    writer, others = rings(3)
+    writer.call(make)
+    assert [reader.call(prepare) for reader in others] == [True] * 3
+    for value in range(3):
+        assert writer.call(compute_and_send, value)
+        assert [reader.call(receive) for reader in others] == [filled(value)] * 3
+    writer.call(forget)
+
+
 def test_it_is_copied_while_a_frame_of_it_is_unread_or_no_reader_has_the_pool(gpu):
     writer, reader = gpu.pair()
     made = writer.empty((4, 6), gpu.torch.float32).fill_(5)
