@@ -39,7 +39,8 @@
  * same for windows, which are rare: see shm/holdoff.h. */
 #define YIELDS_HOLDOFF  16u, 16384u, 256u
 #define WINDOWS_HOLDOFF 2u, 1024u, 8u
-#define MOST_COST       ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
+#define WARM_BUDGET     ((int64_t)150 * 1000) /* per message: warming takes some 40 us, and most is left for the spin */
+#define MOST_COST       ((int64_t)60 * 1000)  /* upper estimate of a wake-up: from the signal to running again */
 #define LEAST_COST      ((int64_t)5 * 1000)
 
 /* Percent of a CPU for spinning when a message is due, by enum ringcast_wait_mode. */
@@ -248,7 +249,7 @@ static int meet(struct rc_waiter *waiter, const struct rc_wait *wait, const stru
   rc_os.yield();
   *now = rc_now_ns();
   lost = *now - began > LOST_NS;
-  if (!lost && waiter->warm) {
+  if (!lost && waiter->warm && waiter->cadence.gap / 100 * waiter->percent >= WARM_BUDGET) {
     waiter->warm(waiter->warm_context);
     *now = rc_now_ns();
   }

@@ -181,8 +181,9 @@ struct ringcast_reader_options {
   uint32_t leases;  /* the most frames held at a time; default 1, at most 64 */
   uint32_t wait;    /* enum ringcast_wait_mode */
   /* Called in ringcast_reader_next shortly before the next message of a regular cadence is due, by the calling thread,
-   * if the wait spins then. Between two messages the caches forget: run here, on other data, the code that the message
-   * will need. Must not call functions of this reader. NULL: nothing to call. */
+   * if the wait spins then and its budget is at least 150 us per message. Between two messages the caches forget: run
+   * here, on other data, the code that the message will need. Must not call functions of this reader. NULL: nothing to
+   * call. */
   void (*warm)(void *context);
   void *warm_context;
 };

@@ -182,10 +182,25 @@ static void warm(void *context) {
   now += 40 * US;
 }
 
-TEST(a_window_begins_with_the_call_that_warms_the_caches) {
+static void make_warmed_ring(uint32_t mode) {
   side = READER;
   writer = writer_of(.capacity = 4096);
-  reader = reader_of(writer, .wait = RINGCAST_WAIT_LATENCY, .warm = warm, .warm_context = &warmed);
+  reader = reader_of(writer, .wait = mode, .warm = warm, .warm_context = &warmed);
+}
+
+TEST(a_small_budget_is_left_for_the_spin) {
+  make_warmed_ring(RINGCAST_WAIT_BALANCED);
+  warmed = 0;
+  wait_often(20, 2 * MS, 0);
+  ck_assert_int_eq(yields, 1);
+  ck_assert_int_eq(warmed, 0);
+  wait_often(20, 10 * MS, 0);
+  ck_assert_int_gt(warmed, 0);
+  close_ring();
+}
+
+TEST(a_window_begins_with_the_call_that_warms_the_caches) {
+  make_warmed_ring(RINGCAST_WAIT_LATENCY);
   wait_often(20, 10 * MS, 0);
   warmed = 0;
   wait_until(now + 10 * MS);
