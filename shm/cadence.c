@@ -82,8 +82,8 @@ bool rc_cadence_window(struct rc_cadence *cadence, int64_t now, uint32_t percent
   cadence->saved = least(cadence->saved + passed / 100 * percent, SAVED * budget);
   cadence->refilled = now;
   int64_t half = least(cadence->spread + MARGIN, most_half), due = cadence->came + cadence->gap;
-  int64_t wake = due - half - cadence->lead, start = now < wake ? due - half : now;
-  if (now >= due + half || start + cadence->saved < due + half) return false;
-  *out = (struct rc_window){.wake = wake, .until = due + half};
+  *out = (struct rc_window){.wake = due - half - cadence->lead, .due = due, .until = due + half};
+  int64_t start = now < out->wake ? due - half : now;
+  if (now >= out->until || start + cadence->saved < out->until) return false;
   return true;
 }

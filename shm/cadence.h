@@ -12,13 +12,14 @@
  *   spread      the distance from the mean gap that seven of eight messages keep, learnt from the number of messages
  *               beyond it and not from their distance: a few very late messages do not widen the window
  *   burst       a message belongs to a burst, and is not counted, within 200 us after the last message or within a
- *               quarter of the gap after the last counted message. Eight messages in a quarter of the gap, 200 us
- * apart, are no burst, but a faster cadence after pauses window      the spread, plus a margin, before and after the
- * due time; each side at most the budget of one gap, and a millisecond. If the spread is over twice as long, or the
- * saved budget does not last to the end of the window, the waiter has no window: irregular and rare messages cost a
- * plain sleep budget      a share of the elapsed time. The unused budget is saved, for a few messages at most; the time
- * spun in a window is subtracted, so the share holds on average lead        the learnt delay between the requested and
- * the actual end of a sleep (timer slack, scheduling)
+ *               quarter of the gap after the last counted message. Eight messages in a quarter of the gap, each 200 us
+ *               after the last, are no burst, but a faster cadence after pauses
+ *   window      the spread, plus a margin, before and after the due time; each side at most the budget of one gap, and
+ *               a millisecond. If the spread is over twice as long, or the saved budget does not last to the end of
+ *               the window, the waiter has no window: irregular and rare messages cost a plain sleep
+ *   budget      a share of the elapsed time. The unused budget is saved, for a few messages at most; the time spun in
+ *               a window is subtracted, so the share holds on average
+ *   lead        the learnt delay between the requested and the actual end of a sleep (timer slack, scheduling)
  */
 #ifndef RC_SHM_CADENCE_H
 #define RC_SHM_CADENCE_H
@@ -38,7 +39,8 @@ struct rc_cadence {
 };
 
 struct rc_window {
-  int64_t wake;  /* sleep until then, ... */
+  int64_t wake;  /* sleep until then, for the sleep ends late, ... */
+  int64_t due;   /* ... the message is expected here ... */
   int64_t until; /* ... and spin until then */
 };
 

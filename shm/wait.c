@@ -39,8 +39,8 @@
  * same for windows, which are rare: see shm/holdoff.h. */
 #define YIELDS_HOLDOFF  16u, 16384u, 256u
 #define WINDOWS_HOLDOFF 2u, 1024u, 8u
-#define WARM_BUDGET     ((int64_t)150 * 1000) /* per message: warming takes some 40 us, and most is left for the spin */
-#define MOST_COST       ((int64_t)60 * 1000)  /* upper estimate of a wake-up: from the signal to running again */
+#define FIRST_WARM      ((int64_t)40 * 1000) /* the time that `warm` is expected to take */
+#define MOST_COST       ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
 #define LEAST_COST      ((int64_t)5 * 1000)
 
 /* Percent of a CPU for spinning when a message is due, by enum ringcast_wait_mode. */
@@ -83,6 +83,7 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct
                                .cpu_wait = rc_cpu_wait_choose(),
                                .credit = MOST_CREDIT / 2,
                                .wake_cost = MOST_COST};
+  waiter->warm_ns = FIRST_WARM;
   rc_cadence_init(&waiter->cadence);
   return 0;
 }
@@ -228,10 +229,25 @@ static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int
   return result;
 }
 
+/* Whether to call `warm` before the next message: the call may take a quarter of the budget. */
+static bool should_warm(const struct rc_waiter *waiter) {
+  return waiter->warm && 4 * waiter->warm_ns <= waiter->cadence.gap / 100 * waiter->percent;
+}
+
+/* The estimate follows a longer call at once, and shorter ones from message to message. */
+static void warm(struct rc_waiter *waiter, int64_t *now) {
+  int64_t began = *now;
+  waiter->warm(waiter->warm_context);
+  *now = rc_now_ns();
+  if (*now - began > waiter->warm_ns) waiter->warm_ns = *now - began;
+}
+
 /* Whether to spin when the next message is due. */
 static bool should_meet(struct rc_waiter *waiter, int64_t now, struct rc_window *out) {
   if (waiter->percent == 0 || waiter->oversubscribed || !rc_cadence_window(&waiter->cadence, now, waiter->percent, out))
     return false;
+  waiter->warm_ns -= waiter->warm_ns / 64;
+  if (should_warm(waiter)) out->wake -= waiter->warm_ns;
   return rc_holdoff_permits(&waiter->holdoff);
 }
 
@@ -249,10 +265,7 @@ static int meet(struct rc_waiter *waiter, const struct rc_wait *wait, const stru
   rc_os.yield();
   *now = rc_now_ns();
   lost = *now - began > LOST_NS;
-  if (!lost && waiter->warm && waiter->cadence.gap / 100 * waiter->percent >= WARM_BUDGET) {
-    waiter->warm(waiter->warm_context);
-    *now = rc_now_ns();
-  }
+  if (!lost && should_warm(waiter) && *now + waiter->warm_ns <= window->due) warm(waiter, now);
   if (!lost) result = spin(waiter, wait, least(window->until, deadline), now, &lost);
   rc_cadence_spun(&waiter->cadence, *now - began);
   rc_holdoff_learn(&waiter->holdoff, !lost, WINDOWS_HOLDOFF);

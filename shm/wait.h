@@ -38,8 +38,9 @@ struct rc_waiter {
   int64_t wake_cost;         /* the estimated time of a wake-up */
   struct rc_holdoff holdoff; /* of yields and windows, after one that lost the CPU */
   struct rc_cadence cadence;
-  void (*warm)(void *context); /* called at the begin of a window; NULL: nothing to call */
+  void (*warm)(void *context); /* called before a window; NULL: nothing to call */
   void *warm_context;
+  int64_t warm_ns;           /* how long such a call takes */
   int64_t checked;           /* when `check` last returned -EAGAIN */
   uint64_t waits, sleeps;    /* counted */
   enum rc_cpu_wait cpu_wait; /* the pause between two looks, while spinning */

@@ -180,10 +180,10 @@ struct ringcast_reader_options {
   const char *name; /* shown in peers and error texts ("rank 3"); the first 31 bytes count; NULL = none */
   uint32_t leases;  /* the most frames held at a time; default 1, at most 64 */
   uint32_t wait;    /* enum ringcast_wait_mode */
-  /* Called in ringcast_reader_next shortly before the next message of a regular cadence is due, by the calling thread,
-   * if the wait spins then and its budget is at least 150 us per message. Between two messages the caches forget: run
-   * here, on other data, the code that the message will need. Must not call functions of this reader. NULL: nothing to
-   * call. */
+  /* Called in ringcast_reader_next by the calling thread, shortly before the next message of a regular cadence is due,
+   * if the wait spins then and a quarter of its budget is enough for the call. Between two messages the caches forget:
+   * run here, on other data, the code that the message will need. Must not call functions of this reader. NULL: none.
+   */
   void (*warm)(void *context);
   void *warm_context;
 };

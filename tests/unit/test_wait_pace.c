@@ -173,24 +173,25 @@ LOOP_TEST(a_regular_message_is_met_awake_and_spun_for_only_shortly_before, 0, SI
 }
 
 static int warmed;
-static int64_t warmed_at;
+static int64_t warmed_at, warm_ns;
 
 static void warm(void *context) {
   ck_assert_ptr_eq(context, &warmed);
   warmed++;
   warmed_at = now;
-  now += 40 * US;
+  now += warm_ns;
 }
 
-static void make_warmed_ring(uint32_t mode) {
+static void make_warmed_ring(uint32_t mode, int64_t takes) {
   side = READER;
   writer = writer_of(.capacity = 4096);
   reader = reader_of(writer, .wait = mode, .warm = warm, .warm_context = &warmed);
+  warm_ns = takes;
+  warmed = 0;
 }
 
 TEST(a_small_budget_is_left_for_the_spin) {
-  make_warmed_ring(RINGCAST_WAIT_BALANCED);
-  warmed = 0;
+  make_warmed_ring(RINGCAST_WAIT_BALANCED, 40 * US);
   wait_often(20, 2 * MS, 0);
   ck_assert_int_eq(yields, 1);
   ck_assert_int_eq(warmed, 0);
@@ -199,19 +200,37 @@ TEST(a_small_budget_is_left_for_the_spin) {
   close_ring();
 }
 
-TEST(a_window_begins_with_the_call_that_warms_the_caches) {
-  make_warmed_ring(RINGCAST_WAIT_LATENCY);
+TEST(warming_comes_before_the_window_and_makes_no_message_late) {
+  static const int64_t times[] = {1 * US, 40 * US, 300 * US};
+  for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+    make_warmed_ring(RINGCAST_WAIT_LATENCY, times[i]);
+    wait_often(20, 10 * MS, 0);
+    warmed = 0;
+    for (int k = 0; k < 10; k++) {
+      int64_t when = now + 10 * MS;
+      wait_until(when);
+      ck_assert_int_lt(now, when + FEW * US);
+      ck_assert_int_eq(warmed, k + 1);
+      ck_assert_int_ge(warmed_at, met_from);
+      ck_assert_int_lt(warmed_at, when - times[i]);
+    }
+    wait_until(now + 3 * MS); /* early: the sleeper is woken */
+    ck_assert_int_eq(warmed, 10);
+    yield_ns = 1 * MS; /* another process computes */
+    wait_until(now + 10 * MS);
+    ck_assert_int_eq(warmed, 10);
+    yield_ns = US;
+    close_ring();
+  }
+}
+
+TEST(a_call_to_warm_that_takes_most_of_the_budget_is_left_out) {
+  make_warmed_ring(RINGCAST_WAIT_LATENCY, 2 * MS);
   wait_often(20, 10 * MS, 0);
+  ck_assert_int_gt(warmed, 0);
   warmed = 0;
-  wait_until(now + 10 * MS);
-  ck_assert_int_eq(warmed, 1);
-  ck_assert_int_lt(warmed_at, due);
-  ck_assert_int_ge(warmed_at, met_from);
-  wait_until(now + 3 * MS); /* early: the sleeper is woken */
-  ck_assert_int_eq(warmed, 1);
-  yield_ns = 1 * MS; /* another process computes */
-  wait_until(now + 10 * MS);
-  ck_assert_int_eq(warmed, 1);
+  wait_often(20, 10 * MS, 0);
+  ck_assert_int_eq(warmed, 0);
   close_ring();
 }
 

@@ -63,6 +63,12 @@ static bool class_layout(struct rc_py_class *class) {
   return true;
 }
 
+static bool runs_code(const struct rc_py_class *class) {
+  const char *meta = Py_TYPE(class->type)->tp_name;
+  if (class->kind == RINGCAST_CLASS_ENUM) return strcmp(meta, "EnumType") != 0 && strcmp(meta, "EnumMeta") != 0;
+  return class->kind == RINGCAST_CLASS_STRUCT || class->type->tp_finalize || class->type->tp_del;
+}
+
 /* A capsule with the class that `description` of _classes.py tells of; NULL without an exception: its slots can't be
  * found. */
 static PyObject *class_new(PyTypeObject *type, PyObject *description) {
@@ -74,6 +80,7 @@ static PyObject *class_new(PyTypeObject *type, PyObject *description) {
   if (!class) return PyErr_NoMemory();
   class->type = (PyTypeObject *)rc_py_ref((PyObject *)type);
   class->kind = (uint8_t)kind;
+  class->runs_code = runs_code(class);
   class->names = rc_py_ref(names);
   class->text = rc_py_ref(text);
   class->dtype = (struct ringcast_dtype){(uint8_t)code, (uint8_t)bits, 1};
@@ -196,7 +203,7 @@ static PyObject *make_dataclass(struct rc_py_state *state, const struct rc_py_cl
 
 PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  if (class->kind == RINGCAST_CLASS_STRUCT || class->type->tp_finalize || class->type->tp_del) state->ran_code++;
+  if (class->runs_code) state->ran_code++;
   if (class->kind == RINGCAST_CLASS_STRUCT) return make_struct(class, fields, count);
   if (class->kind == RINGCAST_CLASS_NAMEDTUPLE) return make_namedtuple(class, fields, count);
   return make_dataclass(state, class, fields, count);

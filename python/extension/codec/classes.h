@@ -10,6 +10,7 @@
 struct rc_py_class {
   PyTypeObject *type;
   uint8_t kind;                /* enum ringcast_class; RC_PY_CLASS_SCALAR */
+  bool runs_code;              /* of the user, perhaps, when an instance is made, found or dropped */
   struct ringcast_dtype dtype; /* of a SCALAR */
   PyObject *names;             /* of the fields: a tuple of interned str */
   PyObject *text;              /* bytes, as a frame has it */

@@ -198,11 +198,19 @@ static PyObject *dict_new(uint64_t count) {
   return PyDict_New();
 }
 
+/* A type that is not C's own may have a hash in Python, and a tuple asks its members for theirs. */
+static inline void note_hash(struct rc_py_token_reader *getting, PyObject *key) {
+  bool is_plain =
+      !PyType_HasFeature(Py_TYPE(key), Py_TPFLAGS_HEAPTYPE) && !PyTuple_CheckExact(key) && !PyFrozenSet_CheckExact(key);
+  if (!is_plain) getting->state->ran_code++;
+}
+
 static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, int depth) {
   if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
     PyObject *key = get_key(getting, depth);
+    if (key) note_hash(getting, key);
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
     if (value && !ok) stream_refused(getting, "a key of a dict");
@@ -217,6 +225,7 @@ static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringca
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
     PyObject *member = get_inner(getting, depth);
+    if (member) note_hash(getting, member);
     bool ok = member && PySet_Add(set, member) == 0;
     if (member && !ok) stream_refused(getting, "a member of a set");
     Py_XDECREF(member);
@@ -270,6 +279,7 @@ static PyObject *get_member(struct rc_py_token_reader *getting, const struct rc_
     Py_DECREF(name);
     return stream_damaged(getting, "the name of an enum's member");
   }
+  if (class->runs_code) getting->state->ran_code++;
   PyObject *members = name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
   PyObject *member = NULL;
   if (members && PyDict_CheckExact(members)) { member = rc_py_ref(PyDict_GetItemWithError(members, name)); }

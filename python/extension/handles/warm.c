@@ -5,11 +5,8 @@
  * keeps a copy of the last small frame. Shortly before the next frame is due (`warm` of struct ringcast_reader_options)
  * the copy is decoded, and the result is dropped.
  *
- * A frame is only kept if its decoding ran no code of the user, as unpickling does, for that code must run once per
- * frame. Frames for a device are not kept.
- *
- * Warming needs the GIL. Where another thread holds the GIL, warming would delay the message that is due; the next
- * windows then go without.
+ * A frame is only kept if its decoding ran no code that the user may have written (`ran_code` of the module's state):
+ * that code must run once per frame. Frames for a device are not kept.
  */
 #include "python/extension/codec/decode.h"
 #include "python/extension/device.h"
@@ -17,13 +14,10 @@
 
 #include <stdlib.h>
 
-#define MOST_BYTES   ((size_t)16 << 10)
-#define CONTENDED_NS 100000 /* a longer wait for the GIL */
-#define SKIPPED      64     /* windows, after such a wait */
+#define MOST_BYTES ((size_t)16 << 10)
 
 struct rc_py_warming {
   bool is_asked;               /* a window has begun since a frame was kept */
-  unsigned skipped;            /* windows still to go without */
   struct ringcast_frame frame; /* of 0 bytes: none */
   _Alignas(64) uint8_t memory[16 + MOST_BYTES];
 };
@@ -31,29 +25,23 @@ struct rc_py_warming {
 static void decode(struct rc_py_reader *self, const struct ringcast_frame *frame) {
   const struct rc_py_decode_options options = {.classes = &self->classes, .allow_pickle = self->allow_pickle};
   uint32_t tag;
-  Py_XDECREF(rc_py_decode(rc_py_state_of(self), frame, &options, &tag));
+  PyObject *object = rc_py_decode(rc_py_state_of(self), frame, &options, &tag);
+  if (!object && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt(); /* the wait hears it again */
   PyErr_Clear();
+  Py_XDECREF(object);
 }
 
-/* Called without the GIL. */
+/* Called with the GIL or without. */
 void rc_py_warm(void *context) {
   struct rc_py_reader *self = context;
   struct rc_py_warming *warming = self->warming;
-  if (!warming && (warming = self->warming = aligned_alloc(64, sizeof *warming))) {
-    warming->skipped = 0;
-    warming->frame.bytes = 0;
-  }
+  if (!Py_IsInitialized()) return; /* a daemon thread, while the process exits */
+  if (!warming && (warming = self->warming = aligned_alloc(64, sizeof *warming))) warming->frame.bytes = 0;
   if (!warming) return;
   warming->is_asked = true;
   if (warming->frame.bytes == 0) return;
-  if (warming->skipped > 0) {
-    warming->skipped--;
-    return;
-  }
-  int64_t began = rc_py_now_ns();
   PyGILState_STATE gil = PyGILState_Ensure();
-  if (rc_py_now_ns() - began > CONTENDED_NS) warming->skipped = SKIPPED;
-  else decode(self, &warming->frame);
+  decode(self, &warming->frame);
   PyGILState_Release(gil);
 }
 

@@ -399,6 +399,7 @@ PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32
   PyObject *requires_grad = flags & RINGCAST_ITEM_REQUIRES_GRAD ? Py_True : Py_False;
   PyObject *result;
   if (flags & RINGCAST_ITEM_PARAMETER) {
+    state->ran_code++;
     result = PyObject_CallFunctionObjArgs(state->torch.parameter, tensor, requires_grad, NULL);
   } else if (requires_grad == Py_True) {
     result = PyObject_CallMethodNoArgs(tensor, state->names.requires_grad_);
