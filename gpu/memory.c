@@ -177,8 +177,9 @@ static rc_cu_result follow(const struct rc_cuda *cuda, rc_cu_stream stream, rc_c
 int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before) {
   struct rc_device device;
   struct rc_cuda_entry entry;
-  int failed = stream == before ? 0 : enter(ordinal, stream, &device, &entry);
-  if (failed != 0 || stream == before) return failed;
+  int failed = enter(ordinal, stream, &device, &entry);
+  if (failed != 0) return failed;
+  if (stream == before) return leave(&device, &entry, 0);
   failed = rc_device_check_stream(&device, before);
   if (failed == 0 && follow(device.cuda, stream, before) != RC_CU_SUCCESS) failed = wait_for(&device, before);
   return leave(&device, &entry, failed);

@@ -376,8 +376,9 @@ RINGCAST_API int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_t
  * counted. -ENODEV, -EINVAL, -EBUSY (capture), -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream);
 /* Has a stream of device `ordinal` go on only when another stream has done all its work so far: in the order of
- * the device, where the driver can; else this call waits. Both must exist. -EBUSY (one
- * of them captures a graph: nothing was enqueued), -ENODEV, -EINVAL, -EIO, -ECHILD. */
+ * the device, where the driver can; else this call waits. Both must exist; where they are one stream, the call only
+ * says whether that captures. -EBUSY (one of them captures a graph: nothing was enqueued), -ENODEV, -EINVAL, -EIO,
+ * -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before);
 
 /* Has the library's worker thread call run(context) once device `ordinal` has done all that this process has enqueued

@@ -80,6 +80,9 @@ struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, c
 struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
                                                    const struct rc_py_stream *stream);
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory);
+/* Memory of this process whose end a capture put off, and its end if possible now, without the GIL. */
+bool rc_py_device_memory_has_left(void);
+void rc_py_device_memory_end_left(void);
 struct rc_py_device_memory *rc_py_device_memory_take(struct rc_py_device_memory *memory);
 /* A capsule over the item at `offset` of the memory, for from_dlpack(). */
 PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, uint64_t offset,
@@ -169,8 +172,8 @@ static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
 /* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. A frame whose
  * stream captures a graph is owed. */
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
-/* Gives back owed takes, if possible now. Without the GIL: another thread's call of the driver, which waits for the
- * device, may hold up the calls. */
+/* Gives back owed takes and what was left of memory, if possible now. Without the GIL: another thread's call of the
+ * driver, which waits for the device, may hold up the calls. */
 void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu);
 /* The same for a caller with the GIL, which is released meanwhile. */
 void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu);

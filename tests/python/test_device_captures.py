@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from device_peers import live
 from peers import WATCHDOG
 from test_device import INLINE
 
@@ -80,6 +81,44 @@ def test_a_view_that_was_dropped_in_a_capture_is_given_back_by_a_recv_without_a_
     with pytest.raises(TimeoutError):
         reader.recv(0)
     gpu.settle()
+    assert writer.gpu.slots_used == 0
+
+
+@pytest.mark.parametrize("ends_by", ["recv", "close"])
+@pytest.mark.parametrize("is_viewed", [False, True])
+def test_cupy_s_stream_is_kept_until_what_was_dropped_in_its_capture_is_given_back(gpu, is_viewed, ends_by):
+    """CuPy has dropped it too, once it captures no more, and nothing but the Reader is called after that."""
+    import cupy
+
+    writer, reader = gpu.opened()
+    assert reader.prepare_gpu()
+    gpu.settle()
+    before, streams, strays = live("allocations"), live("streams"), live("strays")
+    writer.send(gpu.make({"c": ("cupy", np.arange(5000.0))}), WATCHDOG)
+    with cupy.cuda.Stream() as stream:
+        if is_viewed:
+            with reader.view(WATCHDOG) as value:
+                kept = value["c"]
+            del value
+        else:
+            kept = reader.recv(WATCHDOG)["c"]
+    gpu.settle()
+    with gpu.capture(stream):
+        del kept
+        gc.collect()
+        gpu.torch._forget_dropped()
+        writer.send(0, WATCHDOG)
+        assert reader.recv(WATCHDOG) == 0
+    del stream
+    gc.collect()
+    assert (live("streams"), writer.gpu.slots_used) == (streams + 1, int(is_viewed))
+    if ends_by == "close":
+        reader.close()
+    else:
+        with pytest.raises(TimeoutError):
+            reader.recv(0)
+    gpu.settle()
+    assert (live("allocations"), live("streams"), live("strays")) == (before, streams, strays)
     assert writer.gpu.slots_used == 0
 
 

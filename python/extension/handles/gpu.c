@@ -330,13 +330,14 @@ static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
 }
 
 void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
+  rc_py_device_memory_end_left();
   for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
     if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]); /* nobody is there to be told: the next call tells */
   }
 }
 
 void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu) {
-  if (gpu->owed_count == 0) return;
+  if (gpu->owed_count == 0 && !rc_py_device_memory_has_left()) return;
   Py_BEGIN_ALLOW_THREADS
   rc_py_gpu_end_owed(gpu);
   Py_END_ALLOW_THREADS
@@ -374,6 +375,7 @@ void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
   if (!gpu) return;
   ringcast_gpu_reader *reader = gpu->reader;
   gpu->reader = NULL;
+  if (reader) rc_py_device_memory_end_left();
   ringcast_gpu_reader_close(reader);
   while (gpu->take_count > 0) rc_py_stream_drop(&gpu->takes[--gpu->take_count].stream);
   gpu->owed_count = 0;

@@ -19,7 +19,6 @@
 
 #include "python/docstrings.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <structmember.h>
 
@@ -42,11 +41,9 @@ struct rc_py_device_memory {
   struct rc_py_device_memory *next; /* in `left` */
 };
 
-/* Memory that could not be freed yet: a stream captured a graph, or could not be waited for. */
-static struct {
-  pthread_mutex_t mutex;
-  struct rc_py_device_memory *first;
-} left = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+/* Memory that could not be freed yet: a stream captured a graph, or could not be waited for. Only all of it is taken
+ * at once. */
+static struct rc_py_device_memory *_Atomic left;
 
 static struct rc_py_device_memory *memory_new(int32_t device, const struct rc_py_stream *stream) {
   struct rc_py_device_memory *memory = PyMem_RawCalloc(1, sizeof *memory);
@@ -86,22 +83,25 @@ static bool follow_users(struct rc_py_device_memory *memory) {
 }
 
 static void leave(struct rc_py_device_memory *memory) {
-  pthread_mutex_lock(&left.mutex);
-  memory->next = left.first;
-  left.first = memory;
-  pthread_mutex_unlock(&left.mutex);
+  memory->next = atomic_load_explicit(&left, memory_order_relaxed);
+  while (
+      !atomic_compare_exchange_weak_explicit(&left, &memory->next, memory, memory_order_release, memory_order_relaxed))
+    continue;
 }
 
-static struct rc_py_device_memory *take_left(void) {
-  pthread_mutex_lock(&left.mutex);
-  struct rc_py_device_memory *taken = left.first;
-  left.first = NULL;
-  pthread_mutex_unlock(&left.mutex);
-  return taken;
+/* What the stream still has to do with the memory is left to the library, which knows the stream by its number alone:
+ * while the stream captures, and can't be given that, its object is kept, and the memory with it. */
+static bool must_stay(const struct rc_py_device_memory *memory) {
+  void *own = memory->stream.handle;
+  return memory->stream.keep && ringcast_gpu_stream_follow(memory->device, own, own) == -EBUSY;
 }
 
 static void give_back(void *context) {
   struct rc_py_device_memory *memory = context;
+  if (must_stay(memory)) {
+    leave(memory);
+    return;
+  }
   ringcast_gpu_memory_free(memory->own);
   ringcast_gpu_unmap(memory->hold);
   rc_py_stream_drop(&memory->stream);
@@ -115,8 +115,11 @@ static void end(struct rc_py_device_memory *memory) {
   else if (!memory->has_strangers || rc < 0) give_back(memory);
 }
 
-static void end_left(void) {
-  for (struct rc_py_device_memory *memory = take_left(), *next; memory; memory = next) {
+bool rc_py_device_memory_has_left(void) { return atomic_load_explicit(&left, memory_order_relaxed); }
+
+void rc_py_device_memory_end_left(void) {
+  struct rc_py_device_memory *memory = atomic_exchange_explicit(&left, NULL, memory_order_acquire), *next;
+  for (; memory; memory = next) {
     next = memory->next;
     end(memory);
   }
@@ -138,7 +141,7 @@ static PyThreadState *give_up_gil(void) {
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
   if (!memory || atomic_fetch_sub_explicit(&memory->count, 1, memory_order_acq_rel) > 1) return;
   PyThreadState *thread = give_up_gil();
-  end_left();
+  rc_py_device_memory_end_left();
   end(memory);
   if (thread) PyEval_RestoreThread(thread);
 }
@@ -154,7 +157,7 @@ struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, c
   }
   int rc = 0;
   Py_BEGIN_ALLOW_THREADS
-  end_left();
+  rc_py_device_memory_end_left();
   if (bytes) rc = ringcast_gpu_memory_alloc(gpu->reader, bytes, stream->handle, &memory->address, &memory->own);
   Py_END_ALLOW_THREADS
   if (rc < 0) {
