@@ -15,7 +15,8 @@
  *
  * Step 2 waits until the old pool has no lease, and until the copies to it have come: afterwards the writer would not
  * notice that the device fails before them, nor release the readers' waits. Memory of ringcast_gpu_allocate is a lease
- * that lasts; so the first such call makes the pool as large as a pool may be, at once.
+ * that lasts; so the first such call makes the pool as large as a pool may be, at once, and waits for copies to the old
+ * pool. If that fails, a pool with such memory stays, and no next one is made.
  *
  * A lease must not wait for the device, so the worker makes the pool. If memory is lacking, or the device is busy, the
  * writer keeps the pool that there is, or sends INLINE, and later leases try again, half as often after each failure
@@ -26,12 +27,15 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "gpu/point.h"
 #include "shm/environment.h"
 #include "shm/error.h"
+#include "shm/wait.h"
 
 #define DEFAULT_POOL ((uint64_t)256 << 20)
+#define PAUSE_NS     (20 * 1000)
 
 uint64_t rc_gpu_first_pool = (uint64_t)32 << 20;
 
@@ -39,6 +43,14 @@ static void note_failure(ringcast_gpu_writer *gpu, int failed, const char *why) 
   rc_holdoff_learn(&gpu->holdoff, false, 4, 4096, 1);
   if (!rc_gpu_is_for_now(failed)) gpu->most_bytes = gpu->pool.bytes; /* no further tries */
   if (!gpu->exported) snprintf(gpu->why, sizeof gpu->why, "%s", why);
+}
+
+/* Memory of ringcast_gpu_allocate is in the pool. */
+static bool is_kept(const ringcast_gpu_writer *gpu) {
+  bool is_kept = false;
+  for (uint32_t i = 0; i < gpu->pool.slot_count; i++)
+    is_kept |= gpu->pool.slots[i].state == RC_POOL_LEASED && gpu->pool.slots[i].is_kept;
+  return is_kept;
 }
 
 /* ---- Step 1 ------------------------------------------------------------------------------------------------------ */
@@ -53,28 +65,35 @@ static void make(ringcast_gpu_writer *gpu, uint64_t bytes, bool at_once) {
 
 void rc_gpu_writer_want_pool(ringcast_gpu_writer *gpu, uint64_t bytes) {
   uint64_t next = gpu->first_bytes;
-  if (gpu->next || gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes || !rc_holdoff_permits(&gpu->holdoff)) return;
+  if (gpu->next || gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes) return;
+  if (is_kept(gpu) || !rc_holdoff_permits(&gpu->holdoff)) return; /* with kept memory, no pool can be left */
   while (next < gpu->most_bytes && (next <= gpu->pool.bytes || next < bytes)) next *= 2;
   make(gpu, next < gpu->most_bytes ? next : gpu->most_bytes, false);
 }
 
 /* ---- Step 2 ------------------------------------------------------------------------------------------------------ */
 
-/* Each `ready` has come: the pool has no lease, which gets `ready` by commit or drop, and no copy that is under way. */
-static bool may_leave(const ringcast_gpu_writer *gpu) {
-  for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
-    const struct rc_pool_slot *slot = &gpu->pool.slots[i];
-    bool has_come = rc_semaphore_has_reached(rc_gpu_ready(&gpu->exported->segment, i), slot->generation);
-    if (slot->state != RC_POOL_FREE && !has_come) return false;
+/* Each `ready` has come: the pool has no lease, which gets `ready` by commit or drop, and no copy that is under way.
+ * Copies alone are waited for until then. */
+static bool may_leave(const ringcast_gpu_writer *gpu, int64_t until_ns) {
+  for (;; nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL)) {
+    bool may = true;
+    for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
+      const struct rc_pool_slot *slot = &gpu->pool.slots[i];
+      bool has_come = rc_semaphore_has_reached(rc_gpu_ready(&gpu->exported->segment, i), slot->generation);
+      if (slot->state == RC_POOL_FREE || has_come) continue;
+      if (slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) return false;
+      may = false;
+    }
+    if (may || rc_now_ns() >= until_ns) return may;
   }
-  return true;
 }
 
 /* The next pool becomes the writer's. False: not now. */
 static bool adopt(ringcast_gpu_writer *gpu) {
   struct rc_exported *before = gpu->exported;
   struct rc_pool pool;
-  if (gpu->is_lost || !may_leave(gpu) || rc_pool_init(&pool, gpu->next->pool_bytes, gpu->slots) != 0) return false;
+  if (gpu->is_lost || !may_leave(gpu, 0) || rc_pool_init(&pool, gpu->next->pool_bytes, gpu->slots) != 0) return false;
   rc_pool_free(&gpu->pool);
   gpu->pool = pool;
   gpu->look_at = 0;
@@ -125,20 +144,18 @@ int rc_gpu_writer_first_pool(ringcast_gpu_writer *gpu, uint64_t asked) {
 }
 
 void rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu) {
-  if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes || !may_leave(gpu)) return;
+  if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes) return;
+  if (!may_leave(gpu, rc_now_ns() + rc_gpu_busy_ns)) return;
   if (gpu->next) rc_exported_leave(gpu->next, false, 0); /* it may be too small, or still being made */
   make(gpu, gpu->most_bytes, true);
   rc_gpu_writer_look_for_pool(gpu);
 }
 
 void rc_gpu_writer_leave_pool(ringcast_gpu_writer *gpu) {
-  bool is_kept = false;
   if (gpu->next) rc_exported_leave(gpu->next, false, rc_gpu_close_ns);
   gpu->next = NULL;
   if (!gpu->exported) return;
   rc_gpu_place_write(&gpu->writer->ring.view.control->device, &(struct rc_gpu_place){.epoch = 0});
-  for (uint32_t i = 0; i < gpu->pool.slot_count; i++)
-    is_kept |= gpu->pool.slots[i].state == RC_POOL_LEASED && gpu->pool.slots[i].is_kept;
-  rc_exported_leave(gpu->exported, is_kept, rc_gpu_close_ns); /* it may be freed by now, or at any time */
+  rc_exported_leave(gpu->exported, is_kept(gpu), rc_gpu_close_ns); /* it may be freed by now, or at any time */
   gpu->exported = NULL;
 }

@@ -56,7 +56,7 @@ int rc_gpu_writer_first_pool(ringcast_gpu_writer *gpu, uint64_t asked);
 void rc_gpu_writer_want_pool(ringcast_gpu_writer *gpu, uint64_t bytes);
 /* If the worker has made the next pool, the writer goes on with it. */
 void rc_gpu_writer_look_for_pool(ringcast_gpu_writer *gpu);
-/* Makes the pool as large as a pool may be, at once, if there is no lease. */
+/* Makes the pool as large as a pool may be, at once, if there is no lease: waits for copies. */
 void rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu);
 void rc_gpu_writer_leave_pool(ringcast_gpu_writer *gpu);
 
