@@ -144,10 +144,16 @@ int rc_gpu_writer_first_pool(ringcast_gpu_writer *gpu, uint64_t asked) {
 }
 
 void rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu) {
-  if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes) return;
-  if (!may_leave(gpu, rc_now_ns() + rc_gpu_busy_ns)) return;
-  if (gpu->next) rc_exported_leave(gpu->next, false, 0); /* it may be too small, or still being made */
-  make(gpu, gpu->most_bytes, true);
+  int64_t until = rc_now_ns() + rc_gpu_busy_ns;
+  rc_gpu_writer_look_for_pool(gpu);
+  if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes || !may_leave(gpu, until)) return;
+  if (gpu->next && gpu->next->pool_bytes < gpu->most_bytes) {
+    rc_exported_leave(gpu->next, false, 0);
+    gpu->next = NULL;
+  }
+  if (!gpu->next) make(gpu, gpu->most_bytes, true);
+  while (gpu->next && rc_load_acquire(&gpu->next->is_making) && rc_now_ns() < until) /* pairs as in look_for_pool */
+    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
   rc_gpu_writer_look_for_pool(gpu);
 }
 
