@@ -146,7 +146,8 @@ int rc_gpu_writer_first_pool(ringcast_gpu_writer *gpu, uint64_t asked) {
 void rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu) {
   int64_t until = rc_now_ns() + rc_gpu_busy_ns;
   rc_gpu_writer_look_for_pool(gpu);
-  if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes || !may_leave(gpu, until)) return;
+  if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes) return;
+  if (!rc_holdoff_permits(&gpu->holdoff) || !may_leave(gpu, until)) return;
   if (gpu->next && gpu->next->pool_bytes < gpu->most_bytes) {
     rc_exported_leave(gpu->next, false, 0);
     gpu->next = NULL;
