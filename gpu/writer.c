@@ -183,10 +183,14 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = rc_sized_check("ringcast_gpu_info", out->size);
   if (failed != 0) return failed;
+  rc_gpu_writer_look_for_pool(gpu);
+  if (gpu->exported) rc_gpu_writer_reclaim(gpu);
   struct ringcast_gpu_info info = {
       .device = gpu->device.ordinal,
       .pool_bytes = gpu->pool.bytes,
       .slots = gpu->pool.slot_count,
+      .slots_used = gpu->pool.used,
+      .bytes_used = gpu->pool.used_bytes,
       .epoch = gpu->exported ? gpu->exported->segment.epoch : 0,
       .pool_frames = gpu->pool_frames,
       .pool_bytes_sent = gpu->pool_bytes,
@@ -195,10 +199,6 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
       .syncs = gpu->syncs,
       .registered = gpu->registered,
   };
-  rc_gpu_writer_look_for_pool(gpu);
-  if (gpu->exported) rc_gpu_writer_reclaim(gpu);
-  info.slots_used = gpu->pool.used;
-  info.bytes_used = gpu->pool.used_bytes;
   say_way(gpu, &info);
   rc_sized_write(out, out->size, &info, sizeof info);
   return 0;
