@@ -123,10 +123,13 @@ static bool is_done(ringcast_gpu_writer *gpu, uint32_t number, bool ask) {
 
 void rc_importers_reclaim(ringcast_gpu_writer *gpu, bool all) {
   struct rc_pool *pool = &gpu->pool;
-  rc_exported_tidy(0); /* a importer may have closed an earlier pool meanwhile */
-  int64_t now = all ? rc_now_ns() : 0;
+  int64_t now = rc_now_ns();
   bool ask = all && now - gpu->asked >= ASK_NS;
   if (ask) gpu->asked = now;
+  if (now - gpu->tidied >= ASK_NS) { /* an importer may have closed an earlier pool meanwhile */
+    gpu->tidied = now;
+    rc_exported_tidy(0);
+  }
   for (bool again = true; again;) {
     again = false; /* true only if the freed slot's frame referred to kept memory */
     for (uint32_t i = 0; i < pool->slot_count && pool->used > 0; i++) {

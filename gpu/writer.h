@@ -30,7 +30,8 @@ struct ringcast_gpu_writer {
   bool is_lost;
   bool registered, tried_to_register; /* the ring */
   uint32_t look_at;                   /* the number of used slots from which on a lease reclaims slots */
-  int64_t asked;                      /* the time of the last check which importers live */
+  int64_t asked;                      /* the time of the last check which importers live ... */
+  int64_t tidied;                     /* ... and of that which earlier pools importers have open */
   char why[200];                      /* there is no pool, or the pool is lost */
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
 };

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = {
     "headers": ("include", 1470),
     "core": ("ring shm channel", 8480),
-    "gpu": ("gpu", 4526),
+    "gpu": ("gpu", 4531),
     "extension": ("python/extension", 11038),
     "package": ("python/ringcast", 7450),
     "measuring": ("tools bench python/ringcast/bench", 6380),
