@@ -59,7 +59,7 @@
  *            closes, what a stream still uses has one thread that waits for that.
  *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued. A capture of a graph on a
  *            different stream, in any thread and mode, is not spoilt by calls of this header or by the library's own
- *            threads.
+ *            threads, but for ringcast_gpu_run_when_idle.
  *   Files    A writer with a pool holds one descriptor more; a reader one more while it has a pool open, and the
  *            writer's pidfd; such a process one more for the thread that watches writers.
  *   Trust    As for the ring: a process that may attach may read and write the words and the pool. A hostile process
