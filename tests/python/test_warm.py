@@ -14,6 +14,8 @@ import pytest
 import ringcast
 from needs import needs_torch
 
+pytestmark = pytest.mark.alike  # without spins nothing is warmed
+
 GAP = 0.002
 LIMIT = 60  # seconds; a window comes after some messages, on a busy machine after some more
 
