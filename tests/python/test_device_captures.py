@@ -5,6 +5,7 @@ import contextlib
 import gc
 import sys
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,19 +18,22 @@ import ringcast
 pytestmark = pytest.mark.alike
 
 
+@pytest.mark.parametrize("count", [1, 8])  # 8: torch packs them
 @pytest.mark.parametrize("options", [{}, INLINE])
 @pytest.mark.parametrize("is_opened", [False, True])
 @pytest.mark.parametrize("is_strided", [False, True])
-def test_a_send_into_a_capture_touches_nothing(gpu, is_strided, is_opened, options):
+def test_a_send_into_a_capture_touches_nothing(gpu, is_strided, is_opened, options, count):
     writer, reader = (gpu.opened if is_opened else gpu.pair)(options)
-    tensor = gpu.tensor(np.arange(12.0)).as_strided((3, 4), (1, 3) if is_strided else (4, 1), 0)
+    strides = (1, 3) if is_strided else (4, 1)
+    tensors = [gpu.tensor(np.arange(12.0) + i).as_strided((3, 4), strides, 0) for i in range(count)]
     gpu.settle()
     with gpu.on_side(), gpu.capture(), pytest.raises(ringcast.Error, match="captures a CUDA graph"):
         with gpu.counting("cuMemAlloc_v2", "cuMemAllocAsync", "cuStreamSynchronize") as counted:
-            writer.send({"x": tensor}, WATCHDOG)
-    assert not any(counted)
-    writer.send({"x": tensor}, WATCHDOG)
-    assert reader.recv(WATCHDOG)["x"].numpy().tolist() == tensor.numpy().tolist()
+            with mock.patch.object(gpu.torch, "zeros") as packs:
+                writer.send(tensors, WATCHDOG)
+    assert not any(counted) and not packs.called
+    writer.send(tensors, WATCHDOG)
+    assert [got.numpy().tolist() for got in reader.recv(WATCHDOG)] == [sent.numpy().tolist() for sent in tensors]
 
 
 @pytest.mark.parametrize("options", [{}, INLINE])

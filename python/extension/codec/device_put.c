@@ -143,6 +143,11 @@ int rc_py_device_puts(const struct rc_py_encoding *encoding, struct rc_py_puts *
   }
   out->count = count;
   if (small < RC_PY_PACKED_LEAST) return 0;
+  int rc; /* torch's kernels are not for the graph of a stream that captures */
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_stream_follow(encoding->device, encoding->device_stream, encoding->device_stream);
+  Py_END_ALLOW_THREADS
+  if (rc < 0) return rc;
   out->packed = pack(encoding, small);
   if (!out->packed && PyErr_Occurred()) return RC_PY_RAISED;
   if (!out->packed || !rc_py_torch_data_ptr(encoding->state, out->packed, &data)) return out->packed ? RC_PY_RAISED : 0;
