@@ -13,7 +13,7 @@
  * semaphore stays reached; a take after X0 is refused.
  *
  * All readers wait for the same `ready`. So the first reader that finds the writer dead also releases the streams of
- * readers that have not noticed the death, and a writer whose pool fails does X0 and X1 (rc_gpu_writer_failed). X1
+ * readers that have not noticed the death, and a writer with a failed pool does X0 and X1 (rc_gpu_writer_failed). X1
  * stores a value that no device writes, by which each reader detects X2. As X0 comes before X1, a reader that checks
  * whether a stream has read the right bytes (rc_import_is_missing) sees the death no later than the stream, and does X1
  * and X2.

@@ -88,7 +88,7 @@ void rc_import_forget(struct rc_import *import, uint32_t slot);
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation);
 /* Acknowledges a frame for which nothing was enqueued. */
 void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation);
-/* One more tensor of the slot, whose take is open, or one less, is read in place. */
+/* One more tensor of the slot, which has an open take, or one less, is read in place. */
 void rc_import_hold(struct rc_import *import, uint32_t slot);
 void rc_import_unhold(struct rc_import *import, uint32_t slot);
 /* Enqueues each `ack` whose stream captured a graph when the `ack` was due, and does not any more. */

@@ -56,7 +56,7 @@ struct rc_gpu_importer {
 
 struct rc_gpu_control {
   struct rc_gpu_identity id;
-  _Alignas(RC_LINE) _Atomic uint32_t dead; /* 1: set by a writer whose pool fails, or by a reader of a dead writer */
+  _Alignas(RC_LINE) _Atomic uint32_t dead; /* 1: set by a writer with a failed pool, or by a reader of a dead writer */
   _Atomic uint32_t closed;                 /* 1: set by the writer */
   struct rc_gpu_importer importers[];      /* the semaphores follow */
 };

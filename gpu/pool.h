@@ -43,7 +43,7 @@ void rc_pool_free(struct rc_pool *pool);
  * slot's number. -EAGAIN: no slot is free, or no gap is large enough. */
 int rc_pool_take(struct rc_pool *pool, uint64_t bytes);
 void rc_pool_give(struct rc_pool *pool, uint32_t slot);
-/* The leased slot whose extent contains the bytes. -ENOENT: no such slot. */
+/* The leased slot with the extent of the bytes. -ENOENT: no such slot. */
 int rc_pool_find(const struct rc_pool *pool, uint64_t at, uint64_t bytes);
 /* The frame of slot `frame` refers to the extent of `slot`, until the frame's slot is given back. False: a different
  * frame refers to the extent. */

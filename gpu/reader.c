@@ -51,7 +51,7 @@ static void put_aside(ringcast_gpu_reader *gpu, int64_t patience_ns) {
   gpu->import = NULL;
 }
 
-/* Drops the imports whose streams are done; with `all`, each import. */
+/* Drops the imports with no stream at work; with `all`, each import. */
 static void forget_imports(ringcast_gpu_reader *gpu, bool all) {
   for (struct rc_import **at = &gpu->before; *at;) {
     struct rc_import *import = *at;

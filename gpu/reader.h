@@ -13,7 +13,7 @@ struct ringcast_gpu_reader {
   struct rc_device device;
   struct rc_import *import; /* NULL: no pool is open */
   struct rc_import *before; /* the list of earlier imports, for which streams may still wait */
-  uint32_t failed;          /* the epoch of a pool whose last open failed; 0: no failure yet */
+  uint32_t failed;          /* the epoch of the pool that failed to open last; 0: no failure yet */
   uint32_t refused;         /* the epoch of a pool that can't be opened here at all; 0: none yet */
   int64_t not_before;       /* after a failed open that took long, frames do not open the pool until this time */
   uint32_t forks;
@@ -21,7 +21,7 @@ struct ringcast_gpu_reader {
   struct rc_bounce *bounce;      /* NULL: not made yet, or ... */
   bool has_no_bounce;            /* ... there is no pinned memory here */
   bool missing;                  /* as rc_import_is_missing, of the imports that have ended */
-  uint64_t begun[RC_MAX_LEASES]; /* 1 + the position of each frame whose take is open; 0: a free entry */
+  uint64_t begun[RC_MAX_LEASES]; /* 1 + the position of each frame with an open take; 0: a free entry */
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;
 };
 
@@ -41,7 +41,7 @@ int rc_gpu_reader_copied(ringcast_gpu_reader *reader, rc_cu_result result);
 void rc_gpu_reader_look_for_pool(ringcast_gpu_reader *reader);
 int rc_gpu_reader_open_pool(ringcast_gpu_reader *reader);
 
-/* ---- bounce.c: frames whose bytes go from the ring to a device ---- */
+/* ---- bounce.c: frames that go from the ring to a device ---- */
 
 /* Copies `bytes` of the ring to `to`, on the take's stream. After a return of 0 no copy reads the ring any more. If the
  * stream is too far behind, the call waits, as `take->timeout_ns` says: -ETIMEDOUT, -EAGAIN, -EINTR. `take->copied`
