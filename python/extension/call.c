@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every method needs: its arguments, its timeout, its turn, and a wait that hears Ctrl-C. */
-#include "python/extension/extension.h"
+#include "python/extension/call.h"
+#include "python/extension/errors.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From errno to exception. The classes are Python's, in ringcast/exceptions.py; the sentences are the library's. */
-#include "python/extension/extension.h"
+#include "python/extension/errors.h"
 
 #include <stdarg.h>
 

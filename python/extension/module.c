@@ -4,7 +4,13 @@
  * what arrays hold (tensors/buffer_pool.c) is the process's. It is for the main interpreter, and relies on the GIL: a
  * free-threaded Python turns its GIL on to import it.
  */
-#include "python/extension/device.h"
+#include "python/extension/errors.h"
+#include "python/extension/handles/asyncio.h"
+#include "python/extension/handles/frame.h"
+#include "python/extension/handles/gpu.h"
+#include "python/extension/handles/packed.h"
+#include "python/extension/handles/tap.h"
+#include "python/extension/tensors/view_arrays.h"
 
 #include "python/docstrings.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors and arrays of the CPU, in the extension: what tensors/ has for the others. Those of a device: device.h. */
+/* Tensors and arrays of the CPU: what tensors/ offers the other rooms. tensors/device.h has a CUDA device's. */
 #ifndef RC_EXTENSION_TENSORS_H
 #define RC_EXTENSION_TENSORS_H
 
-#include "python/extension/extension.h"
+#include "python/extension/call.h"
+#include "python/extension/errors.h"
 
 /* ---- tensor.c, torch.c, numpy.c --------------------------------------------------------------------------------- */
 
@@ -116,5 +117,15 @@ bool rc_py_recycle_init(void);
 void rc_py_recycle_end(void);
 PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
 PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
+
+/* ---- torch.c, numpy.c: arrays over memory of ours --------------------------------------------------------------- */
+
+/* From a capsule of DLPack's. As rc_py_array_over. `is_on_device`: a failure may be the device's. */
+PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule,
+                           bool is_on_device);
+/* From an object with a buffer. NULL: raised. */
+PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory);
+
+extern PyType_Spec rc_py_memory_spec;
 
 #endif

@@ -6,8 +6,7 @@
  * receiving them gives. Pickles are not allowed, as for who does not trust its sender; torch, which a frame could only
  * ask to be imported, is not there.
  */
-#include "python/extension/codec/decode.h"
-#include "python/extension/view.h"
+#include "python/extension/codec/inspect.h"
 #include "ringcast/object.h"
 
 #include "tests/fuzz/fuzz.h"

@@ -24,7 +24,7 @@ PARTS = {
     "headers": ("include", 1470),
     "core": ("ring shm channel", 8480),
     "gpu": ("gpu", 4531),
-    "extension": ("python/extension", 11038),
+    "extension": ("python/extension", 11170),
     "package": ("python/ringcast", 7450),
     "measuring": ("tools bench python/ringcast/bench", 6380),
     "tests": ("tests", 40300),

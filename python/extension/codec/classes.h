@@ -3,7 +3,7 @@
 #ifndef RC_EXTENSION_CLASSES_H
 #define RC_EXTENSION_CLASSES_H
 
-#include "python/extension/extension.h"
+#include "python/extension/errors.h"
 
 #include "ringcast/object.h"
 

@@ -17,7 +17,8 @@
  */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
-#include "python/extension/device.h"
+#include "python/extension/codec/device.h"
+#include "python/extension/handles/reader.h"
 
 /* How much of a pickle that is refused is looked at, for the names that it asks for. */
 enum { REFUSED_BYTES = 1 << 16 };

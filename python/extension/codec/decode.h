@@ -5,7 +5,7 @@
 #define RC_EXTENSION_DECODE_H
 
 #include "python/extension/codec/token_read.h"
-#include "python/extension/view.h"
+#include "python/extension/tensors/view_arrays.h"
 
 /* The entries of a frame that are read, in their order: from `first` up to `end`, and so on. */
 struct rc_py_selection {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one entry of a frame holds: scalars and text at once, of all else the memory, with a note of what to copy. */
 #include "python/extension/codec/decode.h"
-#include "python/extension/device.h"
+#include "python/extension/codec/device.h"
 
 bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what) {
   rc_py_raise_damaged(decoding->state, what);

@@ -11,8 +11,8 @@
  * Tensors for CuPy, JAX or no library in particular have arenas of their own. These are copied on the spot, as such a
  * tensor is handed on at once.
  */
-#include "python/extension/codec/decode.h"
-#include "python/extension/device.h"
+#include "python/extension/codec/device.h"
+#include "python/extension/handles/gpu.h"
 
 /* Arenas are told apart by where their bytes come from. */
 enum { FRAME, POOL, SOURCES };

@@ -9,7 +9,8 @@
  * Small tensors lie side by side in the pool. If several are torch's, torch packs copies of all into one piece
  * of memory with the layout that the pool has, by a few kernels, and one copy brings that to the pool.
  */
-#include "python/extension/device.h"
+#include "python/extension/codec/device.h"
+#include "python/extension/handles/writer.h"
 
 static int raise(struct rc_py_encoding *encoding, struct rc_py_step *step, const struct rc_py_source *source,
                  const char *why) {

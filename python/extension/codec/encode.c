@@ -10,10 +10,9 @@
  *
  * Write: see write.c.
  */
-#include "python/extension/codec/encode.h"
-
 #include "python/extension/codec/classes.h"
-#include "python/extension/device.h"
+#include "python/extension/codec/device.h"
+#include "python/extension/codec/encode.h"
 
 /* A larger dict is one nested value, unless it is one of tensors: entries of 64 bytes are for who looks for some keys
  * of them, and a tensor has one anyway. */

@@ -7,6 +7,7 @@
  * hashlib's, which has the CPU's instructions for it, and lets go of the GIL itself; its pieces are larger, as each
  * takes a turn with the GIL, for which other threads may let it wait.
  */
+#include "python/extension/codec/hash.h"
 #include "python/extension/tensors.h"
 
 #ifdef RINGCAST_HAVE_XXHASH

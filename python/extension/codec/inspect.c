@@ -9,7 +9,7 @@
  * A dict whose items are no entries (it has many that are no tensors, or keys of other kinds) is one nested value, or a
  * pickle: it is read as a whole.
  */
-#include "python/extension/codec/decode.h"
+#include "python/extension/codec/inspect.h"
 
 struct look {
   const struct rc_py_inspector *how;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers that are rarer, and many in one token, from tokens. */
 #include "python/extension/codec/token_read.h"
+#include "python/extension/codec/torch_names.h"
 #include "python/extension/tensors.h"
 
 PyObject *rc_py_token_read_bigint(struct rc_py_token_reader *getting, const struct ringcast_token *token) {

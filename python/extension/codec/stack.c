@@ -4,7 +4,7 @@
  * which take some 500 bytes each: the usual stacks of 8 MiB have that many times over, but a thread may have been given
  * a small one, and then a value, or a frame of whoever sends, must not end the process.
  */
-#include "python/extension/extension.h"
+#include "python/extension/codec/stack.h"
 
 #include <pthread.h>
 

@@ -13,7 +13,9 @@
  * tuple that is not full yet is hidden from the collector, by which such code could find it. A dict or set that is not
  * full yet is whole at any time, and may be found.
  */
+#include "python/extension/codec/stack.h"
 #include "python/extension/codec/token_read.h"
+#include "python/extension/codec/torch_names.h"
 
 enum { FIELDS_AT_HAND = 32, TEXTS_AT_HAND = 64, DICT_PRESIZED_MOST = 1 << 16 };
 

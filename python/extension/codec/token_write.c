@@ -16,7 +16,9 @@
  * Exact types only: a subclass may mean more than its contents.
  */
 #include "python/extension/codec/classes.h"
+#include "python/extension/codec/stack.h"
 #include "python/extension/codec/token_write.h"
+#include "python/extension/codec/torch_names.h"
 
 enum {
   PACKED_LEAST = 3,        /* numbers in a list to be packed */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of torch is a name or a size: torch.dtype, torch.device, torch.Size. */
+#include "python/extension/codec/torch_names.h"
 #include "python/extension/tensors.h"
 
 #include "ringcast/object.h"

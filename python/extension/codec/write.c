@@ -7,10 +7,10 @@
  * library's plan and build at odds; but where hashes are asked for, hash.c calls hashlib, which has no code of
  * anybody's.
  */
-#include "python/extension/codec/encode.h"
-
 #include "python/extension/codec/copy.h"
-#include "python/extension/device.h"
+#include "python/extension/codec/device.h"
+#include "python/extension/codec/hash.h"
+#include "python/extension/handles/writer.h"
 
 static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part, bool in_pool) {
   uint64_t bytes;

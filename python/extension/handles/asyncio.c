@@ -3,7 +3,11 @@
  * asyncio's side of Reader and Writer. The coroutines are Python's, in ringcast/_asyncio.py; they stand on _take() and
  * _offer(), which try once and tell by a value of their own that they would have to wait, and on the two descriptors.
  */
-#include "python/extension/extension.h"
+#include "python/extension/codec/hash.h"
+#include "python/extension/handles/asyncio.h"
+#include "python/extension/handles/reader.h"
+#include "python/extension/handles/receive.h"
+#include "python/extension/handles/writer.h"
 
 #include <unistd.h>
 

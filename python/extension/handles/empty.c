@@ -6,7 +6,7 @@
  * one for the Writer, whose next call gives the memory back once the Writer is the last. A Writer that ends before its
  * tensors leaves them their memory: the library keeps the pool then.
  */
-#include "python/extension/device.h"
+#include "python/extension/handles/gpu.h"
 
 #include <stdatomic.h>
 

@@ -5,8 +5,9 @@
  * A Frame that outlives its release, or its Reader, is seen to be of the past. While a memoryview of it exists it can't
  * be released: BufferError, as mmap does. A Frame that is dropped is released.
  */
-#include "python/extension/codec/decode.h"
-#include "python/extension/device.h"
+#include "python/extension/codec/inspect.h"
+#include "python/extension/handles/frame.h"
+#include "python/extension/handles/gpu.h"
 
 #include "python/docstrings.h"
 

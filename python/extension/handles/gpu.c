@@ -5,7 +5,7 @@
  * A Reader gives a frame back by way of the gpu's part once there is one, as the frame's place in the writer's pool is
  * not to be used again before a device has read it.
  */
-#include "python/extension/device.h"
+#include "python/extension/handles/gpu.h"
 
 bool rc_py_device_may_start(struct rc_py_state *state) {
   PyObject *captures = rc_py_device_call(state, "captures", "()");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What Writer() is told, as the library takes it. */
-#include "python/extension/device.h"
+#include "python/extension/handles/writer.h"
 
 static bool memory_number(const char *name, uint32_t *out) {
   for (uint32_t i = 0; ringcast_memory_name(i); i++) {

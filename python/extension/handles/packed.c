@@ -2,6 +2,10 @@
 /* PackedFrame: a frame that is made once, in memory of its own, to be sent on several rings. */
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/encode.h"
+#include "python/extension/codec/hash.h"
+#include "python/extension/codec/inspect.h"
+#include "python/extension/handles/frame.h"
+#include "python/extension/handles/packed.h"
 
 #include "python/docstrings.h"
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reader: attaches to a ring and receives from it. */
-#include "python/extension/device.h"
+#include "python/extension/handles/asyncio.h"
+#include "python/extension/handles/frame.h"
+#include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
+#include "python/extension/handles/status.h"
 
 #include "python/docstrings.h"
 

@@ -9,10 +9,9 @@
  * the receiver keeps them. That is known only once the frame was read. So the last large frame decides (`retain_next`),
  * and a frame is copied wherever it can't be retained.
  */
+#include "python/extension/handles/asyncio.h"
+#include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
-
-#include "python/extension/codec/decode.h"
-#include "python/extension/device.h"
 
 struct arrival {
   struct rc_py_reader *owner;

@@ -3,7 +3,7 @@
 #ifndef RC_EXTENSION_RECEIVE_H
 #define RC_EXTENSION_RECEIVE_H
 
-#include "python/extension/extension.h"
+#include "python/extension/handles/reader.h"
 
 /* The next object; enters the Reader and leaves it. NULL: raised. `taking`: by _take(), to which it is no error that
  * nothing is there. */

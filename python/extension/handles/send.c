@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
 #include "python/extension/codec/copy.h"
-#include "python/extension/codec/encode.h"
-#include "python/extension/device.h"
+#include "python/extension/codec/hash.h"
+#include "python/extension/handles/asyncio.h"
+#include "python/extension/handles/gpu.h"
+#include "python/extension/handles/packed.h"
 
 int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   struct ringcast_peer peer = {.size = sizeof peer};

@@ -6,7 +6,8 @@
  * leaves the reservation open for Writer.commit(). While a memoryview exists the lease can't end: BufferError, as mmap
  * does.
  */
-#include "python/extension/extension.h"
+#include "python/extension/handles/asyncio.h"
+#include "python/extension/handles/writer.h"
 
 #include "python/docstrings.h"
 

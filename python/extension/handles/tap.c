@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tap: sees what a ring carries, and holds nobody back. */
 #include "python/extension/codec/decode.h"
+#include "python/extension/handles/status.h"
+#include "python/extension/handles/tap.h"
 
 #include "python/docstrings.h"
 

@@ -6,7 +6,7 @@
  * on the list of dropped frames: a call that waits gives them back in its next slice, for the writer may be waiting for
  * just these; any other call gives them back when it leaves.
  */
-#include "python/extension/device.h"
+#include "python/extension/handles/gpu.h"
 
 #include <unistd.h>
 

@@ -9,8 +9,8 @@
  * A hostile writer can change what is lent while it is looked at, but the values alone: where they lie and what shape
  * they have was copied and checked before (decode.c), and the memory is mapped read-only.
  */
-#include "python/extension/codec/decode.h"
-#include "python/extension/device.h"
+#include "python/extension/handles/frame.h"
+#include "python/extension/handles/gpu.h"
 
 #include "python/docstrings.h"
 

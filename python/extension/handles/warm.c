@@ -8,8 +8,7 @@
  * A frame is only kept if its decoding ran no code that the user may have written (`ran_code` of the module's state):
  * that code must run once per frame. Frames for a device are not kept.
  */
-#include "python/extension/codec/decode.h"
-#include "python/extension/device.h"
+#include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
 
 #include <stdlib.h>

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writer: makes a ring and sends through it. */
-#include "python/extension/device.h"
+#include "python/extension/handles/asyncio.h"
+#include "python/extension/handles/gpu.h"
+#include "python/extension/handles/status.h"
+#include "python/extension/handles/writer.h"
 
 #include "python/docstrings.h"
 

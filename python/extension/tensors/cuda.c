@@ -6,7 +6,8 @@
  * stream, which is the one that the copy goes by too. Others (CuPy's, JAX's, whoever has __dlpack__) are rarer, and
  * ringcast/_device.py asks them.
  */
-#include "python/extension/device.h"
+#include "python/extension/handles/gpu.h"
+#include "python/extension/tensors/device.h"
 
 #include <stdarg.h>
 

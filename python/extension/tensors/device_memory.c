@@ -15,7 +15,8 @@
  * remembered: at the end the worker waits until the device has done all work of this process, which covers what the
  * consumer enqueued after the hand-over, on whatever stream.
  */
-#include "python/extension/device.h"
+#include "python/extension/handles/gpu.h"
+#include "python/extension/tensors/device.h"
 
 #include "python/docstrings.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NumPy arrays, through the buffer protocol: no build against NumPy, and an export that keeps the memory in place. */
-#include "python/extension/view.h"
+#include "python/extension/tensors.h"
 
 static bool numpy_load(struct rc_py_state *state, PyObject *module) {
   struct rc_py_numpy *numpy = &state->numpy;

@@ -9,7 +9,9 @@
  * What is kept (ringcast_reader_retain) needs no Reader: then the hold is of the frame alone, which goes with its
  * arrays.
  */
-#include "python/extension/device.h"
+#include "python/extension/handles/gpu.h"
+#include "python/extension/handles/reader.h"
+#include "python/extension/tensors/view_arrays.h"
 
 #include <stdatomic.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What Writer, Reader and Tap say of themselves and of the ring: the C structs as the named tuples of _status.py. */
-#include "python/extension/extension.h"
+#include "python/extension/handles/status.h"
 
 PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats) {
   const Py_ssize_t buckets = sizeof stats->histogram / sizeof *stats->histogram;

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all calls share: arguments, seconds, waiting. */
+#ifndef RC_EXTENSION_CALL_H
+#define RC_EXTENSION_CALL_H
+
+#include "python/extension/state.h"
+
+/* Sorts a vectorcall's arguments by `names` (NULL at the end) into `out`, which starts as NULLs. The first `positional`
+ * may come without their name, the first `required` must be there. */
+bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t positional, Py_ssize_t required,
+                     PyObject *const *arguments, Py_ssize_t count, PyObject *keywords, PyObject **out);
+/* None -> RINGCAST_FOREVER; seconds -> nanoseconds. */
+bool rc_py_timeout(PyObject *object, int64_t *out);
+/* None -> 0 (default); 0 -> -1 (never); seconds -> nanoseconds. */
+bool rc_py_spin(PyObject *object, int64_t *out);
+bool rc_py_wait_mode(const char *name, uint32_t *out);
+/* NULL or None -> 0 (no limit); seconds, more than 0 -> nanoseconds. */
+bool rc_py_slow(PyObject *object, int64_t *out);
+/* A bool; NULL or None: what RINGCAST_ALLOW_PICKLE says, else true. */
+bool rc_py_allow_pickle(PyObject *object, bool *out);
+/* An int from `low` to `high`. */
+bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
+
+/* Tries once with the GIL, then waits without it in slices, so that Ctrl-C is seen whichever thread it came to.
+ * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up or the attempt gave
+ * RC_PY_TOO_SLOW, or RC_PY_RAISED. */
+typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns, bool has_gil);
+int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
+/* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. `between` is
+ * called with the GIL before each slice; it raises nothing. NULL: nothing is. */
+typedef void (*rc_py_between)(void *call);
+int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns, int64_t *deadline);
+/* Of CLOCK_MONOTONIC. */
+int64_t rc_py_now_ns(void);
+
+/* Raises RuntimeError if another call is at work on the handle. A child made by fork meanwhile is let through, for the
+ * library to refuse it. */
+bool rc_py_enter(bool *busy, pid_t pid, const char *type);
+/* Raises ForkedError if `pid` is not this process. */
+bool rc_py_check_process(struct rc_py_state *state, pid_t pid);
+/* The UTF-8 of a handle. Raises TypeError if it is no str, and says which str was meant. */
+bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out);
+/* The arguments `n`, from 0 to `most`, and `timeout`. */
+bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            uint64_t most, uint64_t *n, int64_t *timeout_ns);
+/* The only argument, `timeout`. */
+bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            int64_t *out);
+
+/* 1: a str's UTF-8, which the str holds; 0: it has none, for it holds lone surrogates; -1: raised. */
+static inline int rc_py_utf8(PyObject *text, const char **out, Py_ssize_t *bytes) {
+  if (PyUnicode_IS_COMPACT_ASCII(text)) {
+    *out = PyUnicode_DATA(text);
+    *bytes = PyUnicode_GET_LENGTH(text);
+    return 1;
+  }
+  *out = PyUnicode_AsUTF8AndSize(text, bytes);
+  if (*out) return 1;
+  if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
+/* Whether the answer to a question is yes: 1, 0, or -1, also of NULL (raised). Takes it over. */
+static inline int rc_py_is_yes(PyObject *answer) {
+  int yes = answer ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  return yes;
+}
+
+/* memcpy, without the GIL if there is much to copy. */
+void rc_py_copy(void *to, const void *from, size_t bytes);
+
+#endif

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is left of a thread's stack. */
+#ifndef RC_EXTENSION_STACK_H
+#define RC_EXTENSION_STACK_H
+
+#include "python/extension/extension.h"
+
+/* So deep a nested value is walked without a look at the stack. */
+#define RC_PY_DEPTH_UNSEEN 64
+/* Whether this thread's stack has room to go one level deeper. `floor`: what the walk keeps of it; 0 at first. */
+bool rc_py_stack_has_room(uintptr_t *floor);
+
+#endif

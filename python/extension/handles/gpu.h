@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gpu's part of a Writer and of a Reader. */
+#ifndef RC_EXTENSION_GPU_H
+#define RC_EXTENSION_GPU_H
+
+#include "python/extension/codec/device.h"
+#include "python/extension/handles/reader.h"
+#include "python/extension/handles/writer.h"
+
+/* ---- gpu.c ------------------------------------------------------------------------------------------------------ */
+
+/* Sends what was measured. 0, -errno, or RC_PY_RAISED. On an error nothing is left open. */
+int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag);
+/* Of that device, unless it is open. 0, -errno. */
+int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device);
+void rc_py_gpu_writer_shut(struct rc_py_writer *self);
+
+struct rc_py_take {
+  struct ringcast_gpu_take take;
+  struct rc_py_stream stream;
+  bool is_owed; /* given back while the stream captured a graph: to be ended after the capture */
+};
+
+struct rc_py_gpu_reader {
+  ringcast_gpu_reader *reader; /* NULL: this process has no device, or not for us: */
+  int rc;                      /* why, and ... */
+  PyObject *why;               /* ... in words */
+  int32_t device;
+  uint64_t pool_bytes; /* of the writer's pool, as far as is known */
+  bool skips;          /* the frame that was begun last is not for this Reader */
+  bool has_told;       /* -EPIPE was reported for tensors that never came */
+  bool is_interrupted; /* a signal ended the copy of the frame that was begun last */
+  uint32_t take_count, owed_count;
+  struct rc_py_take takes[RC_PY_MOST_LEASES + 1];
+};
+/* The Reader's, opened by the first call; its `reader` may be NULL. NULL: raised. */
+struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self);
+/* Begins to read a frame that is held, unless it has begun. NULL: raised, and `skips` perhaps set. `stream` is what the
+ * copies are to be ordered by. */
+struct rc_py_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame,
+                                   const struct rc_py_stream *stream);
+/* Whether the exception that is set comes of a frame that is not for this Reader: clears it then. */
+bool rc_py_gpu_skips(struct rc_py_reader *self);
+/* Before the next frame is read. */
+static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
+  if (self->gpu) self->gpu->skips = self->gpu->is_interrupted = false;
+}
+/* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. A frame whose
+ * stream captures a graph is owed. */
+int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
+/* Gives back owed takes and what was left of memory, if possible now. Without the GIL: another thread's call of the
+ * driver, which waits for the device, may hold up the calls. */
+void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu);
+/* The same for a caller with the GIL, which is released meanwhile. */
+void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu);
+/* Before the next frame is asked for. -EPIPE, once: the writer died, and tensors that were given before never came. */
+int rc_py_gpu_check(struct rc_py_reader *self);
+void rc_py_gpu_reader_shut(struct rc_py_reader *self);
+/* None, "cpu", "cuda", "cuda:N", or what has such a str(). */
+bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);
+/* Whether there is such a device, as far as the driver has said; false: raised, a ValueError, or the Error of a frame
+ * that was to arrive there. */
+bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *map);
+bool rc_py_gpu_map_exists(struct rc_py_reader *self);
+/* Whether such a frame holds tensors of a device. It is there as a whole. */
+bool rc_py_has_device(const struct ringcast_frame *frame);
+
+PyObject *rc_py_reader_prepare_gpu(PyObject *self, PyObject *unused);
+PyObject *rc_py_writer_gpu(PyObject *self, void *closure);
+PyObject *rc_py_reader_gpu(PyObject *self, void *closure);
+PyObject *rc_py_gpu_status(PyObject *module, PyObject *unused);
+
+/* ---- empty.c ---------------------------------------------------------------------------------------------------- */
+
+PyObject *rc_py_writer_empty(PyObject *writer, PyObject *args, PyObject *keywords);
+/* Notes of each tensor on a device whether the tensor lies in memory of Writer.empty, and where. False: none does. */
+bool rc_py_places_find(const struct rc_py_writer *writer, struct rc_py_encoding *encoding);
+/* Has the frame refer to what was found. -EBUSY: another frame refers to some of it still; that is found no more. */
+int rc_py_places_attach(const struct rc_py_writer *writer, struct rc_py_encoding *encoding,
+                        const struct ringcast_gpu_extent *lease);
+/* Gives back the memory of tensors that have gone. Both without the GIL: the driver may wait. */
+void rc_py_places_sweep(struct rc_py_writer *writer);
+/* Before the gpu's part is closed. */
+void rc_py_places_shut(struct rc_py_writer *writer);
+
+#endif

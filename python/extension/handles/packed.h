@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* PackedFrame: a frame in memory of its own. */
+#ifndef RC_EXTENSION_PACKED_H
+#define RC_EXTENSION_PACKED_H
+
+#include "python/extension/state.h"
+
+struct rc_py_packed {
+  PyObject_HEAD void *data;
+  size_t bytes;
+  struct rc_py_block *block; /* what `data` lies in; NULL: `memory` */
+  void *memory;
+  bool pickled; /* a part of it */
+};
+/* Raises PickleRefused of one that is `pickled`. Always NULL. */
+PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed);
+PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+
+extern PyType_Spec rc_py_packed_spec;
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writer, and what its files share. */
+#ifndef RC_EXTENSION_WRITER_H
+#define RC_EXTENSION_WRITER_H
+
+#include "python/extension/call.h"
+#include "python/extension/codec/encode.h"
+
+/* A reservation that Python may look at. A Span holds the generation at which it was made: another one, or `open`
+ * false, and it is of the past. */
+struct rc_py_lease {
+  bool open;
+  bool doomed; /* to be given back as soon as the last memoryview goes */
+  bool moving; /* it grows at this moment */
+  uint64_t generation;
+  Py_ssize_t exports; /* memoryviews and other buffers in use */
+};
+
+struct rc_py_place;
+
+struct rc_py_writer {
+  PyObject_HEAD ringcast_writer *writer; /* NULL: closed */
+  struct ringcast_info info;
+  PyObject *handle;
+  pid_t pid; /* of the process that made it */
+  bool busy, allow_pickle;
+  int64_t fail_ns; /* how long a reader may be in the way before calls fail; 0: for ever, or it is evicted */
+  struct rc_py_lease lease;
+  struct ringcast_span span;
+  PyObject *watch; /* as below, of ringcast_writer_room_fd */
+  unsigned spent;
+  bool offering;              /* the call at work is _offer() */
+  ringcast_gpu_writer *gpu;   /* NULL until a tensor of a device was sent; of ... */
+  int32_t gpu_device;         /* ... this one */
+  int gpu_late;               /* a failure of the last frame that came to light when it had been sent; 0: none */
+  uint64_t gpu_pool_bytes;    /* as ringcast_gpu_writer_options.pool_bytes */
+  struct rc_py_place *places; /* empty.c: memory in the pool, of tensors that live */
+};
+
+extern PyType_Spec rc_py_writer_spec;
+
+/* ---- options.c -------------------------------------------------------------------------------------------------- */
+
+/* Of Writer()'s arguments. False: raised. */
+bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
+                          uint64_t *gpu_pool_bytes);
+
+/* ---- send.c ----------------------------------------------------------------------------------------------------- */
+
+struct rc_py_reservation {
+  const struct rc_py_writer *writer;
+  size_t bytes;
+  struct ringcast_span span;
+};
+int rc_py_try_reserve(void *reservation, int64_t timeout_ns, bool has_gil); /* an rc_py_attempt */
+/* What the library gave to an attempt; its -ETIMEDOUT means RC_PY_TOO_SLOW or that the attempt's own time is up. */
+int rc_py_told_apart(const struct rc_py_writer *self, int rc);
+
+PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+
+/* ---- span.c ----------------------------------------------------------------------------------------------------- */
+
+extern PyType_Spec rc_py_span_spec;
+
+/* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
+bool rc_py_writer_enter(struct rc_py_writer *self);
+static inline void rc_py_writer_leave(struct rc_py_writer *self) { self->busy = false; }
+/* True if the open reservation, if any, may end now. */
+bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
+/* `n` and `kind` may be NULL. */
+PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *kind);
+PyObject *rc_py_writer_abort(struct rc_py_writer *self);
+PyObject *rc_py_span_new(struct rc_py_writer *writer);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The module's state. */
+#ifndef RC_EXTENSION_STATE_H
+#define RC_EXTENSION_STATE_H
+
+#include "python/extension/extension.h"
+
+#define RC_PY_DTYPES 41
+
+struct rc_py_torch {
+  PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
+  PyObject *strided, *empty, *cpu, *dtype_to_index;
+  PyObject *from_dlpack;                          /* NULL: an older torch */
+  PyObject *raw_stream;                           /* NULL until a stream is asked for */
+  PyObject *stream;                               /* torch's object of the stream that was recorded last, ... */
+  void *stream_is;                                /* ... what it is to the driver, ... */
+  int32_t stream_device;                          /* ... and where; NULL: none was */
+  PyObject *dtype_type, *device_type, *size_type; /* torch_names.c's; NULL until one is looked for */
+  PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: this torch has no such dtype */
+  bool takes_no_dlpack[RC_PY_DTYPES];
+  unsigned char dlpack_failures[RC_PY_DTYPES]; /* in a row, that need not last */
+  const struct rc_py_exchange *exchange;       /* NULL: an older torch, or switched off */
+  bool is_built_with_cuda;                     /* it said so */
+  bool is_asked_first;                         /* what a tensor is, before the exchange API: it has refused one */
+};
+
+struct rc_py_numpy {
+  PyObject *ndarray, *empty, *frombuffer;
+  PyObject *dtypes[RC_PY_DTYPES]; /* NULL: NumPy has no such dtype */
+};
+
+/* Names that are looked up in each call, made once. */
+/* clang-format off */
+#define RC_PY_NAMES(X)                                                                                             \
+  X(torch)                                                                                                         \
+  X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
+      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
+      X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(set_) X(untyped_storage)               \
+      X(record_stream) X(__dlpack_device__)
+/* clang-format on */
+
+struct rc_py_names {
+#define X(name) PyObject *name;
+  RC_PY_NAMES(X)
+#undef X
+};
+
+/* Short text that is likely to come again (keys of dicts, ids of requests), by a hash: see rc_py_key. */
+#define RC_PY_KEYS_BITS 11
+#define RC_PY_KEYS      (1 << RC_PY_KEYS_BITS)
+#define RC_PY_KEY_MOST  64
+
+/* A str that the stream has under a number; numbers go on from stream to stream, so an old entry shows. */
+struct rc_py_text {
+  PyObject *text; /* not held: whether it is still the same, its bytes in the stream say */
+  uint32_t number;
+  uint32_t at; /* in the stream, behind the tag */
+};
+#define RC_PY_TEXTS 1024
+struct rc_py_texts {
+  uint32_t next; /* number */
+  struct rc_py_text table[RC_PY_TEXTS];
+};
+
+/* Memory of the encoder, kept from one frame to the next. */
+struct rc_py_part;
+struct rc_py_spare {
+  struct rc_py_texts *texts;
+  struct rc_py_part *parts;
+  size_t part_room;
+  uint8_t *stream;
+  size_t stream_room;
+};
+
+struct rc_py_state {
+  PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type, *view_type,
+      *lent_type;
+  PyObject *error, *error_by_errno, *writer_gone;
+  PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
+  PyObject *dumps, *loads, *refuse_value, *refuse_frame;              /* of ringcast._pickling */
+  PyObject *describe_class, *find_class;                              /* of ringcast._classes */
+  PyObject *classes;                                                  /* that were sent: the cache of classes.c */
+  PyObject *unpack_classes;                                           /* that came by unpack() */
+  PyObject *no_arguments;                                             /* () */
+  PyObject *sha256;                                                   /* of hashlib; NULL until it is needed */
+  PyObject *keys[RC_PY_KEYS];
+  uint64_t serial;   /* of the last stream that was written */
+  uint64_t ran_code; /* how often decoding ran code that the user may have written */
+  struct rc_py_spare spare;
+  struct rc_py_names names;
+  struct rc_py_torch torch;
+  struct rc_py_numpy numpy;
+  PyObject *nothing, *turn;        /* asyncio.c */
+  PyObject *arecv, *anext, *asend; /* of ringcast._asyncio; NULL until asked for */
+  PyTypeObject *device_tensor_type;
+  PyObject *gpu_info, *gpu_state; /* of ringcast._status */
+  PyObject *device_helpers;       /* the module ringcast._device; NULL until it is needed */
+  bool device_is_ready;           /* there is a driver with a device: it was asked */
+  bool recycles;                  /* it is counted among the users of the pool: buffer_pool.c */
+};
+
+/* None of the types can be subclassed, so an instance's type is the one that the module made. */
+static inline struct rc_py_state *rc_py_state_of(void *self) {
+  return PyType_GetModuleState(Py_TYPE((PyObject *)self));
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors of a CUDA device, in the extension.
+ *
+ *   tensors/cuda.c       described, and made, from Python's side     tensors/device_memory.c  memory of ours there
+ *   codec/device_put.c   their entries, and the copies to the pool   codec/device_get.c  what comes, and where it goes
+ *   handles/gpu.c        the gpu's part of a Writer and of a Reader
+ *   handles/empty.c      tensors that are made in the pool
+ *
+ * Nothing here runs before a tensor of a device is met. What is rare (other libraries than torch) is asked for in
+ * Python, in ringcast/_device.py.
+ */
+#ifndef RC_EXTENSION_TENSORS_DEVICE_H
+#define RC_EXTENSION_TENSORS_DEVICE_H
+
+#include "python/extension/tensors.h"
+
+/* ---- cuda.c ----------------------------------------------------------------------------------------------------- */
+
+/* The functions of ringcast/_device.py: a new reference to what it gives, or NULL: raised. */
+PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...);
+
+/* Completes torch_describe's description of a tensor on a CUDA device: in C order, with a stream. 1, -1. */
+int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* A tensor or array of any other library. As rc_py_torch_describe; 0 for any object that is on no CUDA device. */
+int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* False: raised, as torch's stream captures a graph: nothing can be allocated or opened meanwhile. */
+bool rc_py_device_may_start(struct rc_py_state *state);
+/* Before torch copies a tensor on the current stream: torch is told that the stream uses the tensor. False: raised. */
+bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor);
+/* Moves torch's tensor to another device. 1, -1. */
+int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
+
+/* torch.c's: the address of a tensor's memory, and the ordinal of its device. */
+bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **out);
+bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out);
+/* torch's current stream of that device. */
+bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out);
+/* torch.empty there; `out` NULL: the address is not wanted. `dtype` is an index, `shape` a tuple. */
+PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *shape, int32_t device, uint64_t *out);
+/* A tensor over the storage of an arena of bytes, from `offset` on. */
+PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
+                             uint64_t offset);
+/* Turns the tensor into a Parameter and the like; takes the tensor over. */
+PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32_t flags);
+/* torch_dtypes' index of the item; -1: raised. */
+int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *item);
+
+struct rc_py_gpu_reader;
+
+/* ---- device_memory.c -------------------------------------------------------------------------------------------- */
+
+struct rc_py_stream {
+  void *handle;
+  PyObject *keep; /* the object whose end destroys the stream, as CuPy's Stream; NULL: the stream is not destroyed */
+};
+/* With the GIL. */
+static inline struct rc_py_stream rc_py_stream_take(const struct rc_py_stream *stream) {
+  Py_XINCREF(stream->keep);
+  return *stream;
+}
+/* In any thread, with the GIL or without. */
+void rc_py_stream_drop(struct rc_py_stream *stream);
+
+/* Device memory that goes with its last holder, in any thread: memory of ringcast's own, or a place in the pool. */
+struct rc_py_device_memory;
+/* NULL: raised. `out` is its address. */
+struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
+                                                    uint64_t bytes, const struct rc_py_stream *stream, uint64_t *out);
+/* Takes the hold over. */
+struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
+                                                   const struct rc_py_stream *stream);
+void rc_py_device_memory_drop(struct rc_py_device_memory *memory);
+/* Memory of this process whose end a capture put off, and its end if possible now, without the GIL. */
+bool rc_py_device_memory_has_left(void);
+void rc_py_device_memory_end_left(void);
+struct rc_py_device_memory *rc_py_device_memory_take(struct rc_py_device_memory *memory);
+/* A capsule over the item at `offset` of the memory, for from_dlpack(). */
+PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, uint64_t offset,
+                               bool versioned);
+/* ringcast.DeviceTensor over the memory, which is taken over. */
+PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_item *item,
+                              struct rc_py_device_memory *memory, uint64_t offset);
+/* A capsule over a DeviceTensor's bytes, ordered by `stream`. NULL: raised. */
+PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream);
+extern PyType_Spec rc_py_device_tensor_spec;
+
+#endif
