@@ -19,6 +19,10 @@ struct walk {
   uint32_t depth;
   uint64_t fields[RINGCAST_MAX_CLASSES]; /* of each class */
   uint8_t kinds[RINGCAST_MAX_CLASSES];
+  uint64_t keys[RINGCAST_MAX_SHAPES]; /* of each shape */
+  /* For each open container: the container's mark, plus 1. Without a mark: the number of the container around. */
+  uint32_t marks[RINGCAST_MAX_DEPTH];
+  bool is_marked; /* the next value */
 };
 
 static int class_define(struct walk *walk, const struct ringcast_token *token) {
@@ -30,6 +34,56 @@ static int class_define(struct walk *walk, const struct ringcast_token *token) {
   if (ends < 1 || (token->kind == RINGCAST_CLASS_ENUM && ends > 1)) return -EPROTO;
   walk->kinds[walk->needs.classes] = token->kind;
   walk->fields[walk->needs.classes++] = ends - 1;
+  return 0;
+}
+
+/* Reads the shape's keys. */
+static int shape_define(struct walk *walk, struct ringcast_object *object, const struct ringcast_token *token) {
+  struct ringcast_token key;
+  if (walk->needs.shapes == RINGCAST_MAX_SHAPES) return -EPROTO;
+  for (uint64_t i = 0; i < token->count; i++) {
+    if (ringcast_token_read(object, &key) < 0 || !ringcast_token_is_text(&key)) return -EPROTO;
+    if (key.tag == RINGCAST_TAG_AGAIN && key.count >= walk->needs.texts) return -EPROTO;
+    walk->needs.texts += key.tag == RINGCAST_TAG_NAMED;
+  }
+  walk->keys[walk->needs.shapes++] = token->count;
+  return 0;
+}
+
+static int mark(struct walk *walk) {
+  if (walk->is_marked || walk->needs.marks == UINT32_MAX) return -EPROTO;
+  walk->needs.marks++;
+  walk->is_marked = true;
+  return 0;
+}
+
+/* Whether the value of mark `number` is a container that lacks values. The numbers only rise with the depth. */
+static bool is_open(const struct walk *walk, uint64_t number) {
+  uint32_t low = 0, end = walk->depth;
+  while (low < end) {
+    uint32_t middle = low + (end - low) / 2;
+    if (walk->marks[middle] == number + 1) return true;
+    if (walk->marks[middle] < number + 1) {
+      low = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return false;
+}
+
+static int back(struct walk *walk, uint64_t count) {
+  if (count == UINT64_MAX) return -EPROTO;
+  if (count < walk->needs.marks) return is_open(walk, walk->needs.marks - 1 - count) ? -EPROTO : 0;
+  uint64_t before = count + 1 - walk->needs.marks;
+  if (before > walk->needs.before) walk->needs.before = before;
+  return 0;
+}
+
+/* A reference to an element of a list: the list has number + 1 elements, at least. */
+static int refer(uint64_t number, uint64_t *needs) {
+  if (number == UINT64_MAX) return -EPROTO;
+  if (number >= *needs) *needs = number + 1;
   return 0;
 }
 
@@ -58,26 +112,34 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
     return 0;
   case RINGCAST_TAG_NAMED: walk->needs.texts++; return 0;
   case RINGCAST_TAG_AGAIN: return token->count < walk->needs.texts ? 0 : -EPROTO;
-  case RINGCAST_TAG_LEAF:
-    if (token->count == UINT64_MAX) return -EPROTO;
-    if (token->count >= walk->needs.leaves) walk->needs.leaves = token->count + 1;
-    return 0;
+  case RINGCAST_TAG_LEAF: return refer(token->count, &walk->needs.leaves);
+  case RINGCAST_TAG_ITEM: return refer(token->count, &walk->needs.items);
+  case RINGCAST_TAG_BACK: return walk->is_marked ? -EPROTO : back(walk, token->count);
+  case RINGCAST_TAG_RECORD:
+    if (token->count >= walk->needs.shapes) return -EPROTO;
+    *out = walk->keys[token->count];
+    return 1;
   default: return 0;
   }
 }
 
 /* 1: the root is complete. 0: more tokens must follow. */
-static int take(struct walk *walk, const struct ringcast_token *token) {
+static int take(struct walk *walk, struct ringcast_object *object, const struct ringcast_token *token) {
   uint64_t lacks = 0;
   if (token->tag == RINGCAST_TAG_CLASS) return class_define(walk, token);
+  if (token->tag == RINGCAST_TAG_SHAPE) return shape_define(walk, object, token);
+  if (token->tag == RINGCAST_TAG_MARK) return mark(walk);
   int container = token_lacks(walk, token, &lacks);
   if (container < 0) return -EPROTO;
   walk->needs.values++;
   if (walk->depth > 0) walk->lacks[walk->depth - 1]--;
   if (container) {
     if (walk->depth == RINGCAST_MAX_DEPTH) return -EPROTO;
+    uint32_t outer = walk->depth > 0 ? walk->marks[walk->depth - 1] : 0;
+    walk->marks[walk->depth] = walk->is_marked ? walk->needs.marks : outer;
     walk->lacks[walk->depth++] = lacks;
   }
+  walk->is_marked = false;
   while (walk->depth > 0 && walk->lacks[walk->depth - 1] == 0) walk->depth--;
   return walk->depth == 0;
 }
@@ -88,10 +150,11 @@ int ringcast_object_check(const void *data, size_t bytes, struct ringcast_object
   struct walk walk;
   walk.needs = (struct ringcast_object_needs){0};
   walk.depth = 0;
+  walk.is_marked = false;
   int rc;
   do {
     if (ringcast_token_read(&object, &token) < 0) return -EPROTO;
-    rc = take(&walk, &token);
+    rc = take(&walk, &object, &token);
   } while (rc == 0);
   if (rc < 0 || object.at != object.end) return -EPROTO;
   *out = walk.needs;

@@ -3,10 +3,11 @@
  * Nested values: what the data of a RINGCAST_ITEM_OBJECT entry holds.
  *
  * Promise. A stream of tokens, each a tag byte and the data of the tag, in the order of a walk from the root: a
- * container says how many values it has, and the values follow. Only two kinds of token refer to anything outside
- * themselves. AGAIN refers back to a str earlier in the stream. Two tokens refer to data beside the stream: parts,
- * which are entries of the frame (tensors, long text and bytes), used in order, each once; and leaves, which are
- * elements of the list in the frame's PICKLE entry.
+ * container says how many values it has, and the values follow. Few tokens refer to anything outside themselves. AGAIN
+ * refers back to a str earlier in the stream, and RECORD to keys. BACK refers to a value that a MARK stands before, in
+ * this stream or in that of an earlier entry. Other tokens refer to data beside the stream: parts, which are entries of
+ * the frame (tensors, long text and bytes), used in order, each once; ITEM, to an item of the root dict; and leaves,
+ * which are elements of the list in the frame's PICKLE entry.
  *
  * ringcast_token_read trusts nothing: it stays within the stream. But the function reads memory more than once: if a
  * peer may be writing there, the caller copies the stream out first. A count that passes may still be of values that
@@ -17,8 +18,8 @@
  * thread-safe, and call nothing.
  *
  * Neither function checks the following; the decoder does. Text is in the encoding of its tag; names exist; keys can be
- * keys; a MEMBER's name is a str; a RANGE is made of ints; parts and leaves exist (ringcast_object_needs says how many
- * the stream needs).
+ * keys, and no two of a SHAPE are equal; a MEMBER's name is a str; a RANGE is made of ints; parts, leaves, items and
+ * the marked values of earlier streams exist (ringcast_object_needs says how many the stream needs).
  *
  * The tokens. Little-endian, nothing is aligned. "count" is one byte below 252, or 252 and 2 bytes, 253 and 4, 254
  * and 8. "values" are tokens in their turn.
@@ -47,6 +48,14 @@
  *     SIZE       count, 8 bytes each    a torch.Size
  *     PART       the frame's next part: a TENSOR, STR or BYTES entry   PART_BYTEARRAY: a BYTES entry
  *     LEAF       count            the element of the given number in the frame's list of leaves
+ *     MARK                        Not a value: a value follows. The frame numbers the values that are marked, in the
+ *                                 order of their MARKs, through the streams of its entries.
+ *     BACK       count            a marked value once more, the same object: 0 is the value of the last MARK before
+ *                                 this token, 1 that of the MARK before it. The value is complete.
+ *     ITEM       count            the item of the root dict that entry holds, once more: a TENSOR, STR or BYTES entry
+ *     SHAPE      count, so many keys    Not a value: a value follows. Each key is a str, in any of its tokens but PART.
+ *                                 The stream numbers its shapes from 0.
+ *     RECORD     count            a dict with the keys of the shape of the given number: a value for each key, in order
  */
 #ifndef RINGCAST_OBJECT_H
 #define RINGCAST_OBJECT_H
@@ -66,6 +75,8 @@ extern "C" {
 #define RINGCAST_MAX_DEPTH 1024
 /* How many classes a stream may define. */
 #define RINGCAST_MAX_CLASSES 256
+/* How many shapes a stream may define. */
+#define RINGCAST_MAX_SHAPES 256
 
 #define RINGCAST_TAG_TEXT      0x80u
 #define RINGCAST_TAG_TEXT_MOST 63u
@@ -107,6 +118,11 @@ enum ringcast_tag {
   RINGCAST_TAG_LEAF = 0xe1,
   RINGCAST_TAG_NAMED = 0xe2,
   RINGCAST_TAG_AGAIN = 0xe3,
+  RINGCAST_TAG_MARK = 0xe4,
+  RINGCAST_TAG_BACK = 0xe5,
+  RINGCAST_TAG_ITEM = 0xe6,
+  RINGCAST_TAG_SHAPE = 0xe7,
+  RINGCAST_TAG_RECORD = 0xe8,
 };
 
 /* The numbers of a packed list: the low four bits are the bytes of a number. */
@@ -133,7 +149,7 @@ struct ringcast_object {
   const uint8_t *at, *end;
 };
 
-/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or the number of the class or the leaf.
+/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or the number that the tag refers to.
  * `data` are the token's bytes: text, numbers, names. For INT8 to INT64, and an int in the tag, `i` is the value.
  * Fields that a tag does not use are not set. */
 struct ringcast_token {
@@ -235,7 +251,8 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE:
   case RINGCAST_TAG_PART:
-  case RINGCAST_TAG_PART_BYTEARRAY: break;
+  case RINGCAST_TAG_PART_BYTEARRAY:
+  case RINGCAST_TAG_MARK: break;
   case RINGCAST_TAG_INT8:
   case RINGCAST_TAG_INT16:
   case RINGCAST_TAG_INT32:
@@ -254,7 +271,8 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_LIST:
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_SET:
-  case RINGCAST_TAG_FROZENSET: ok = ringcast_object_values(object, 1, &out->count); break;
+  case RINGCAST_TAG_FROZENSET:
+  case RINGCAST_TAG_SHAPE: ok = ringcast_object_values(object, 1, &out->count); break;
   case RINGCAST_TAG_DICT: ok = ringcast_object_values(object, 2, &out->count); break;
   case RINGCAST_TAG_PACKED_LIST:
   case RINGCAST_TAG_PACKED_TUPLE: ok = ringcast_object_packed(object, out); break;
@@ -265,7 +283,10 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER:
   case RINGCAST_TAG_LEAF:
-  case RINGCAST_TAG_AGAIN: ok = ringcast_object_count(object, &out->count); break;
+  case RINGCAST_TAG_AGAIN:
+  case RINGCAST_TAG_BACK:
+  case RINGCAST_TAG_ITEM:
+  case RINGCAST_TAG_RECORD: ok = ringcast_object_count(object, &out->count); break;
   case RINGCAST_TAG_SCALAR: ok = ringcast_object_scalar(object, out); break;
   case RINGCAST_TAG_SIZE:
     ok = ringcast_object_values(object, 8, &out->count) && ringcast_object_take(object, out->count * 8, &out->data);
@@ -275,23 +296,35 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   return ok ? 0 : -EPROTO;
 }
 
+/* Whether a token is a whole str in the stream: each key of a SHAPE is. */
+static inline bool ringcast_token_is_text(const struct ringcast_token *token) {
+  return token->tag == RINGCAST_TAG_ASCII || token->tag == RINGCAST_TAG_UTF8 || token->tag == RINGCAST_TAG_WTF8 ||
+         token->tag == RINGCAST_TAG_NAMED || token->tag == RINGCAST_TAG_AGAIN;
+}
+
 /* ---- A whole stream --------------------------------------------------------------------------------------------- */
 
 /* What is in a stream, and what the stream refers to outside. */
 struct ringcast_object_needs {
-  uint64_t values;  /* in total, containers included */
+  uint64_t values;  /* in total, containers included, the keys of shapes not */
   uint64_t texts;   /* NAMED tokens */
   uint32_t parts;   /* parts that the stream uses */
   uint32_t classes; /* classes that the stream defines */
   uint64_t leaves;  /* the highest leaf in use, plus 1 */
+  uint32_t marks;   /* values that the stream marks */
+  uint32_t shapes;  /* shapes that the stream defines */
+  uint64_t before;  /* how many of the last marks of earlier streams BACK goes back to at most */
+  uint64_t items;   /* the highest item in use, plus 1 */
 };
 
 /* Checks that `data` is one whole value and nothing more. Every token is known and whole, and every counted value is
  * present. Containers nest no deeper than RINGCAST_MAX_DEPTH. Each class is defined, with at least a module and a name,
- * before an OBJECT or MEMBER uses it; there are at most RINGCAST_MAX_CLASSES. AGAIN refers only to an earlier NAMED
- * str. On success `*out` says what the stream needs: compare `parts` with the parts of the entry, and `leaves` with the
- * frame's list. -EPROTO: a check fails, and `*out` is unchanged. The check takes some 11 KiB of the caller's stack, and
- * time in proportion to `bytes`. */
+ * before an OBJECT or MEMBER uses it; there are at most RINGCAST_MAX_CLASSES. The same holds of
+ * shapes and RECORD. AGAIN refers only to an earlier NAMED str, BACK to no container that is still open. A value has
+ * one MARK at most, a BACK none. On success `*out` says what the stream needs: compare `parts` with the parts of the
+ * entry, and `leaves` with the frame's list. A stream can be decoded without the others of its frame if `before` and
+ * `items` are 0. -EPROTO: a check fails, and `*out` is unchanged. The check takes some 17 KiB of the caller's stack,
+ * and time in proportion to `bytes`. */
 RINGCAST_API int ringcast_object_check(const void *data, size_t bytes, struct ringcast_object_needs *out);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nested values: any bytes at all are checked as a stream of tokens, and walked once more by recursion, which has to
- * come to the same end: whether it is one value, how many values it has, and what it needs beside itself. Every byte
- * that a token says is its own is read, and what the numbers of a list take is in proportion to the stream.
+ * Nested values: any bytes at all are checked as a stream of tokens, and walked once more by recursion. Both walks
+ * come to the same end: whether the stream is one value, how many values the stream has, and what the stream refers
+ * to. Every byte that belongs to a token is read, and the numbers of a list take memory in proportion to the stream.
  */
 #include "ringcast/object.h"
 
@@ -15,6 +15,8 @@ struct walk {
   struct ringcast_object_needs needs;
   uint8_t kinds[RINGCAST_MAX_CLASSES];
   uint64_t fields[RINGCAST_MAX_CLASSES];
+  uint64_t keys[RINGCAST_MAX_SHAPES];
+  uint8_t *is_open; /* for each mark: the marked value is not complete */
 };
 
 static bool walk_value(struct walk *walk, int depth);
@@ -56,6 +58,32 @@ static bool walk_instance(struct walk *walk, const struct ringcast_token *token,
   bool is_enum = walk->kinds[token->count] == RINGCAST_CLASS_ENUM;
   if (token->tag == RINGCAST_TAG_MEMBER) return is_enum && walk_values(walk, 1, depth);
   return !is_enum && walk_values(walk, walk->fields[token->count], depth);
+}
+
+static bool define_shape(struct walk *walk, uint64_t keys) {
+  struct ringcast_token key;
+  if (walk->needs.shapes == RINGCAST_MAX_SHAPES) return false;
+  for (uint64_t i = 0; i < keys; i++) {
+    if (ringcast_token_read(&walk->left, &key) != 0) return false;
+    if (key.tag == RINGCAST_TAG_NAMED) {
+      walk->needs.texts++;
+    } else if (key.tag == RINGCAST_TAG_AGAIN) {
+      if (key.count >= walk->needs.texts) return false;
+    } else if (key.tag < RINGCAST_TAG_ASCII || key.tag > RINGCAST_TAG_WTF8) {
+      return false;
+    }
+  }
+  walk->keys[walk->needs.shapes++] = keys;
+  return true;
+}
+
+/* Back to a mark of this stream whose value is complete, or of an earlier stream. */
+static bool walk_back(struct walk *walk, uint64_t count) {
+  uint64_t marks = walk->needs.marks;
+  if (count == UINT64_MAX) return false;
+  if (count < marks) return !walk->is_open[marks - 1 - count];
+  if (walk->needs.before < count + 1 - marks) walk->needs.before = count + 1 - marks;
+  return true;
 }
 
 /* What a token says is its own lies within the stream, behind its tag, and is all that was passed. */
@@ -115,12 +143,20 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, in
     if (token->count == UINT64_MAX) return false;
     if (walk->needs.leaves < token->count + 1) walk->needs.leaves = token->count + 1;
     return true;
+  case RINGCAST_TAG_ITEM:
+    if (token->count == UINT64_MAX) return false;
+    if (walk->needs.items < token->count + 1) walk->needs.items = token->count + 1;
+    return true;
+  case RINGCAST_TAG_BACK: return walk_back(walk, token->count);
+  case RINGCAST_TAG_RECORD:
+    return token->count < walk->needs.shapes && walk_values(walk, walk->keys[token->count], depth);
   default: return true;
   }
 }
 
 static bool walk_value(struct walk *walk, int depth) {
   struct ringcast_token token;
+  int64_t mark = -1;
   for (;;) {
     const uint8_t *from = walk->left.at;
     int result = ringcast_token_read(&walk->left, &token);
@@ -129,11 +165,23 @@ static bool walk_value(struct walk *walk, int depth) {
     if (result != 0) return false;
     require(walk->left.at > from); /* else it could go on for ever */
     inspect_bytes(walk, from, &token);
-    if (token.tag != RINGCAST_TAG_CLASS) break;
-    if (!define(walk, &token)) return false;
+    if (token.tag == RINGCAST_TAG_MARK) {
+      if (mark >= 0) return false;
+      mark = walk->needs.marks++;
+      walk->is_open[mark] = 1;
+    } else if (token.tag == RINGCAST_TAG_SHAPE) {
+      if (!define_shape(walk, token.count)) return false;
+    } else if (token.tag != RINGCAST_TAG_CLASS) {
+      break;
+    } else if (!define(walk, &token)) {
+      return false;
+    }
   }
   walk->needs.values++;
-  return walk_token(walk, &token, depth);
+  if (mark >= 0 && token.tag == RINGCAST_TAG_BACK) return false;
+  bool whole = walk_token(walk, &token, depth);
+  if (mark >= 0) walk->is_open[mark] = 0;
+  return whole;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
@@ -142,7 +190,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   uint8_t *stream = malloc(bytes ? bytes : 1); /* a block of just its size */
   if (bytes != 0) memcpy(stream, data, bytes);
   fuzzed_frames++;
-  walk = (struct walk){.left = {stream, stream + bytes}};
+  walk = (struct walk){.left = {stream, stream + bytes}, .is_open = malloc(bytes + 1)};
   bool whole = walk_value(&walk, 0) && walk.left.at == walk.left.end;
   int result = ringcast_object_check(stream, bytes, &needs);
   require(result == (whole ? 0 : -EPROTO));
@@ -150,8 +198,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     require(needs.values == walk.needs.values && needs.parts == walk.needs.parts);
     require(needs.texts == walk.needs.texts && needs.texts <= bytes);
     require(needs.classes == walk.needs.classes && needs.leaves == walk.needs.leaves);
+    require(needs.marks == walk.needs.marks && needs.shapes == walk.needs.shapes);
+    require(needs.before == walk.needs.before && needs.items == walk.needs.items);
     require(needs.values <= bytes && needs.parts <= bytes); /* so what is made of it is in proportion */
   }
+  free(walk.is_open);
   free(stream);
   return 0;
 }

@@ -3,8 +3,8 @@
  * Python's decoder, in a Python of our own: any bytes at all are received as an object, or refused by one of ringcast's
  * own exceptions. What is received is packed, received again and packed again: the same bytes come of it, but for the
  * order of sets. Nothing is leaked. The same bytes are looked into by key, and viewed in place, which gives what
- * receiving them gives. Pickles are not allowed, as for who does not trust its sender; torch, which a frame could only
- * ask to be imported, is not there.
+ * receiving them gives. Pickles are not allowed, as for a reader that does not trust its sender; torch, which a frame
+ * could only ask to be imported, is not there.
  */
 #include "python/extension/codec/inspect.h"
 #include "ringcast/object.h"

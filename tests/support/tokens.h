@@ -39,6 +39,11 @@
 #define T_LEAF           "\xe1"
 #define T_NAMED          "\xe2"
 #define T_AGAIN          "\xe3"
+#define T_MARK           "\xe4"
+#define T_BACK           "\xe5"
+#define T_ITEM           "\xe6"
+#define T_SHAPE          "\xe7"
+#define T_RECORD         "\xe8"
 #define ONE              "\0\0\0\0\0\0\xf0\x3f" /* 1.0 */
 #define TEXT63           "An arrow: it is as long as a tag alone can tell, and no longer."
 

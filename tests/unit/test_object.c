@@ -90,6 +90,11 @@ static const struct sample SAMPLES[] = {
     BARE(T_PART, PART),
     BARE(T_PART_BYTEARRAY, PART_BYTEARRAY),
     {STREAM(T_LEAF "\xfd\0\0\0\1"), .tag = RINGCAST_TAG_LEAF, .count = 1u << 24},
+    BARE(T_MARK T_LIST "\1\0", MARK),
+    {STREAM(T_BACK "\xfc\0\1"), .tag = RINGCAST_TAG_BACK, .count = 256},
+    {STREAM(T_ITEM "\xfc\0\1"), .tag = RINGCAST_TAG_ITEM, .count = 256},
+    {STREAM(T_SHAPE "\2\x81xy"), .tag = RINGCAST_TAG_SHAPE, .count = 2},
+    {STREAM(T_RECORD "\xfc\0\1"), .tag = RINGCAST_TAG_RECORD, .count = 256},
 };
 #define A_DATACLASS T_CLASS "\1\3" "m\0C"
 #define AN_ENUM     T_CLASS "\4\3" "m\0E"
@@ -162,7 +167,7 @@ TEST(each_tag_is_known_or_refused) {
     struct ringcast_token token;
     uint8_t *block = block_new(stream, sizeof stream, &object);
     bool packed = tag == RINGCAST_TAG_PACKED_LIST || tag == RINGCAST_TAG_PACKED_TUPLE; /* of no width */
-    bool good = tag <= RINGCAST_TAG_AGAIN && !packed && tag != RINGCAST_TAG_SCALAR;    /* of no bits */
+    bool good = tag <= RINGCAST_TAG_RECORD && !packed && tag != RINGCAST_TAG_SCALAR;   /* of no bits */
     ck_assert_msg(ringcast_token_read(&object, &token) == (good ? 0 : -EPROTO), "tag %#x", tag);
     free(block);
   }
@@ -351,6 +356,82 @@ TEST(a_text_comes_again_only_after_it_was_there) {
   ck_assert_int_eq(check(STREAM(T_LIST "\2" T_AGAIN "\0" T_NAMED "\1x"), &needs), -EPROTO);
   ck_assert_int_eq(check(STREAM(T_LIST "\2" T_NAMED "\1x" T_AGAIN "\1"), &needs), -EPROTO);
   ck_assert_int_eq(check(STREAM(T_LIST "\2" T_ASCII "\1x" T_AGAIN "\0"), &needs), -EPROTO); /* it has no number */
+}
+
+/* What a stream needs, or that it is refused. */
+struct meaning {
+  const char *stream;
+  size_t bytes;
+  int rc;
+  uint32_t marks, shapes;
+  uint64_t before, items, values;
+};
+
+static void means(const struct meaning *cases, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    struct ringcast_object_needs needs;
+    ck_assert_msg(check(cases[i].stream, cases[i].bytes, &needs) == cases[i].rc, "case %zu", i);
+    if (cases[i].rc < 0) continue;
+    ck_assert_msg(needs.marks == cases[i].marks && needs.shapes == cases[i].shapes, "case %zu", i);
+    ck_assert_msg(needs.before == cases[i].before && needs.items == cases[i].items, "case %zu", i);
+    ck_assert_msg(needs.values == cases[i].values, "case %zu", i);
+  }
+}
+
+#define MEANS(cases) means(cases, sizeof(cases) / sizeof *(cases))
+
+TEST(a_marked_value_comes_again_when_it_is_complete) {
+  static const struct meaning cases[] = {
+      {STREAM(T_LIST "\2" T_MARK T_LIST "\1\0" T_BACK "\0"), .marks = 1, .values = 4},
+      {STREAM(T_LIST "\3" T_MARK T_SET "\0" T_MARK T_SET "\0" T_BACK "\1"), .marks = 2, .values = 4},
+      {STREAM(T_MARK T_LIST "\2" T_MARK T_SET "\0" T_BACK "\0"), .marks = 2, .values = 3},
+      {STREAM(T_MARK T_LIST "\2" T_MARK T_SET "\0" T_BACK "\1"), .rc = -EPROTO}, /* the list holds itself */
+      {STREAM(T_MARK T_LIST "\1" T_LIST "\1" T_BACK "\0"), .rc = -EPROTO},
+      {STREAM(T_MARK T_LIST "\1" T_MARK T_LIST "\1" T_BACK "\0"), .rc = -EPROTO},
+      {STREAM(T_MARK T_LIST "\1" T_LIST "\1" T_BACK "\1"), .marks = 1, .before = 1, .values = 3},
+      {STREAM(T_BACK "\0"), .before = 1, .values = 1},
+      {STREAM(T_LIST "\2" T_BACK "\7" T_BACK "\2"), .before = 8, .values = 3},
+      {STREAM(T_BACK "\xfe\xfe\xff\xff\xff\xff\xff\xff\xff"), .before = UINT64_MAX, .values = 1},
+      {STREAM(T_BACK "\xfe\xff\xff\xff\xff\xff\xff\xff\xff"), .rc = -EPROTO}, /* plus 1 is 0 */
+      {STREAM(T_MARK), .rc = -EPROTO},
+      {STREAM(T_NONE T_MARK), .rc = -EPROTO},
+      {STREAM(T_MARK T_MARK T_NONE), .rc = -EPROTO},
+      {STREAM(T_MARK A_DATACLASS T_MARK T_OBJECT "\0"), .rc = -EPROTO},
+      {STREAM(T_MARK A_DATACLASS T_OBJECT "\0"), .marks = 1, .values = 1},
+      {STREAM(T_MARK T_BACK "\0"), .rc = -EPROTO},
+      {STREAM(T_LIST "\2" T_MARK T_NONE T_MARK T_BACK "\1"), .rc = -EPROTO},
+      {STREAM(T_MARK T_ITEM "\4"), .marks = 1, .items = 5, .values = 1},
+      {STREAM(T_ITEM "\xfe\xff\xff\xff\xff\xff\xff\xff\xff"), .rc = -EPROTO},
+  };
+  MEANS(cases);
+}
+
+TEST(a_record_has_the_values_of_its_shape) {
+  static const struct meaning cases[] = {
+      {STREAM(T_SHAPE "\2\x81x\x81y" T_RECORD "\0\1\2"), .shapes = 1, .values = 3},
+      {STREAM(T_SHAPE "\0" T_RECORD "\0"), .shapes = 1, .values = 1},
+      {STREAM(T_SHAPE "\1\x81x" T_NONE), .shapes = 1, .values = 1}, /* none need be of it */
+      {STREAM(T_SHAPE "\1\x81x"), .rc = -EPROTO},                         /* but a value is due */
+      {STREAM(T_SHAPE "\1" T_NAMED "\1x" T_RECORD "\0" T_AGAIN "\0"), .shapes = 1, .values = 2},
+      {STREAM(T_SHAPE "\2" T_UTF8 "\2\xc3\xa9" T_WTF8 "\3\xed\xa0\x80" T_RECORD "\0\0\0"), .shapes = 1, .values = 3},
+      {STREAM(T_SHAPE "\1" T_AGAIN "\0" T_RECORD "\0\0"), .rc = -EPROTO},
+      {STREAM(T_SHAPE "\1\1" T_RECORD "\0\0"), .rc = -EPROTO}, /* a key that is an int, a part, none */
+      {STREAM(T_SHAPE "\1" T_PART T_RECORD "\0\0"), .rc = -EPROTO},
+      {STREAM(T_SHAPE "\2\x81x" T_RECORD "\0\0"), .rc = -EPROTO},
+      {STREAM(T_SHAPE "\1\x81x" T_RECORD "\0"), .rc = -EPROTO},
+      {STREAM(T_SHAPE "\1\x81x" T_RECORD "\0\0\0"), .rc = -EPROTO},
+      {STREAM(T_SHAPE "\1\x81x" T_RECORD "\1\0"), .rc = -EPROTO},
+      {STREAM(T_RECORD "\0"), .rc = -EPROTO},
+      {STREAM(T_LIST "\2" T_SHAPE "\1\x81x" T_SHAPE "\0" T_RECORD "\0\0" T_RECORD "\1"), .shapes = 2, .values = 4},
+      {STREAM(T_MARK T_SHAPE "\1\x81x" T_RECORD "\0" T_BACK "\0"), .rc = -EPROTO}, /* the record holds itself */
+  };
+  struct ringcast_object_needs needs;
+  MEANS(cases);
+  const int depth = RINGCAST_MAX_DEPTH;
+  ck_assert_int_eq(nest(STREAM(T_SHAPE "\0"), RINGCAST_MAX_SHAPES, STREAM(T_RECORD "\xfc\xff\0"), &needs), 0);
+  ck_assert_int_eq(nest(STREAM(T_SHAPE "\0"), RINGCAST_MAX_SHAPES + 1, STREAM(T_NONE), &needs), -EPROTO);
+  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), depth - 1, STREAM(T_SHAPE "\0" T_RECORD "\0"), &needs), 0);
+  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), depth, STREAM(T_SHAPE "\0" T_RECORD "\0"), &needs), -EPROTO);
 }
 
 TEST(a_stream_is_one_value) {

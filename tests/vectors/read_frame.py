@@ -19,7 +19,8 @@ FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded c
 PLACEMENTS = ["inline", "pool"]
 HASHES, CUDA, LIBRARIES = 64 | 128, 512, 1024 | 2048
 DAMAGED = json.loads(Path(__file__).with_name("damaged.json").read_text(encoding="utf-8"))
-MAX_ENTRIES, MAX_NDIM, MAX_DEPTH, MAX_CLASSES, LARGEST = 1 << 24, 64, 1024, 256, (1 << 63) - 1
+MAX_ENTRIES, MAX_NDIM, MAX_DEPTH, LARGEST = 1 << 24, 64, 1024, (1 << 63) - 1
+MAX_CLASSES = MAX_SHAPES = 256
 
 
 class Damaged(Exception):
@@ -41,6 +42,7 @@ class Frame:
         self.raw = raw
         self.used = bytearray(len(raw))  # marks the bytes that mean something; the others are padding
         self.parts = set()  # the entries that are parts of an object
+        self.marks = []  # for each value that is marked, whether it is complete
         require(len(raw) >= HEADER.size, "shorter than a header")
         magic, self.version, root, self.tag, self.count, size, meta_bytes, *words = HEADER.unpack_from(raw)
         require(magic == int.from_bytes(b"RCF1", "little"), "magic")
@@ -134,7 +136,7 @@ class Frame:
         require(self.version >= 2, "a nested value in a frame of version 1")
         require(first <= self.count and parts <= self.count - first, "parts that are not there")
         require(data and offset % 8 == 0, "a nested value without bytes, or off 8 bytes")
-        stream = Stream(data, first)
+        stream = Stream(self, data, first)
         value = stream.value(0)
         require(stream.at == len(data), "bytes after the value")
         require(stream.part == first + parts, "parts that are not used")
@@ -204,6 +206,7 @@ def plain(kind, offset, scalar, data):
 NAMED = "ascii utf8 wtf8 bytes bytearray list tuple set frozenset dict packed_list packed_tuple range slice".split()
 TAGS = "none false true int8 int16 int32 int64 bigint float complex".split() + NAMED
 TAGS += "class object member scalar dtype device size part part_bytearray leaf named again".split()
+TAGS += "mark back item shape record".split()
 PACKED = {0x01: "B", 0x02: "H", 0x04: "I", 0x11: "b", 0x12: "h", 0x14: "i", 0x18: "q", 0x28: "float"}
 CLASSES = {1: "dataclass", 2: "struct", 3: "namedtuple", 4: "enum"}
 
@@ -215,8 +218,9 @@ def number(packed):
 class Stream:
     """What an object entry holds: one value, a token at a time."""
 
-    def __init__(self, raw, part):
-        self.raw, self.at, self.part, self.classes, self.texts = raw, 0, part, [], []
+    def __init__(self, frame, raw, part):
+        self.frame, self.raw, self.at, self.part = frame, raw, 0, part
+        self.classes, self.texts, self.shapes = [], [], []
 
     def take(self, size):
         require(size <= len(self.raw) - self.at, "a token is cut off")
@@ -251,8 +255,8 @@ class Stream:
             return self.text("ascii", tag - 0x80)
         require(tag - 0xC0 < len(TAGS), "unknown tag")
         name = TAGS[tag - 0xC0]
-        if name == "class":
-            self.define()
+        if name in ("class", "shape"):
+            (self.define if name == "class" else self.shape)()
             return self.value(depth)
         if name in ("none", "false", "true"):
             return {"none": None, "false": False, "true": True}[name]
@@ -263,6 +267,44 @@ class Stream:
         require(kind in CLASSES and len(self.classes) < MAX_CLASSES, "class")
         require(len(names) >= 2 and (kind != 4 or len(names) == 2), "names of a class")
         self.classes.append((CLASSES[kind], names[:2], names[2:]))
+
+    def shape(self):
+        keys = []
+        require(len(self.shapes) < MAX_SHAPES, "too many shapes")
+        for _ in range(self.count()):
+            tag = self.raw[self.at] if self.at < len(self.raw) else 0
+            is_text = 0x80 <= tag < 0xC0 or tag in (0xCA, 0xCB, 0xCC, 0xE2, 0xE3)
+            require(is_text, "a key that is no text")
+            keys.append(self.value(0))
+        require(len(keys) == len({*keys}), "a key twice")
+        self.shapes.append(keys)
+
+    def read_mark(self, _, depth):
+        number, marks = len(self.frame.marks), self.frame.marks
+        marks.append(False)
+        value = self.value(depth)
+        is_marked = isinstance(value, dict) and ("mark" in value or "back" in value)
+        require(not is_marked, "a mark of what is marked")
+        marks[number] = True
+        return {"mark": number, "value": value}
+
+    def read_back(self, *_):
+        number = len(self.frame.marks) - 1 - self.count(0)
+        require(number >= 0 and self.frame.marks[number], "back to a value that is not there, or not complete")
+        return {"back": number}
+
+    def read_item(self, *_):
+        index = self.count(0)
+        require(self.frame.root == "dict" and index < self.frame.count, "an item that is not there")
+        kind, flags = struct.unpack_from("<H10xI", self.frame.raw, HEADER.size + ENTRY.size * index + 8)
+        require(KINDS.get(kind) in ("tensor", "str", "bytes") and flags & 1, "an entry that is no such item")
+        return {"item": index}
+
+    def read_record(self, _, depth):
+        index = self.count(0)
+        require(index < len(self.shapes), "a shape that is not there")
+        keys = self.shapes[index]
+        return {"dict": [list(pair) for pair in zip(keys, self.values(len(keys), depth))]}
 
     def read_int(self, name, _):
         return int.from_bytes(self.take(int(name[3:]) // 8), "little", signed=True)
