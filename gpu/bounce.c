@@ -28,6 +28,7 @@
 #include <time.h>
 
 #include "gpu/reader.h"
+#include "gpu/point.h"
 #include "shm/environment.h"
 #include "shm/error.h"
 
@@ -154,10 +155,15 @@ static int await(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take,
     failed = ask(gpu, take, event, &result);
   }
   if (failed != 0) return failed;
-  return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "asking how far a stream is"));
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "asking how far a stream is");
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+static int finish(rc_cu_result result) {
+  RC_POINT(COPIED_OUT);
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a copy to the device");
+}
 
 /* The chunk with room for the take's next bytes. */
 static int claim(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, int64_t until, struct chunk **out) {
@@ -182,15 +188,15 @@ static int enqueue(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *tak
   uint8_t *at = gpu->bounce->memory + (uint64_t)(chunk - gpu->bounce->chunks) * CHUNK_BYTES + chunk->used;
   memcpy(at, from, bytes);
   rc_cu_result result = cuda->copy_htod(to, at, bytes, take->stream);
-  if (result != RC_CU_SUCCESS) return rc_gpu_reader_copied(gpu, result);
+  if (result != RC_CU_SUCCESS) return finish(result);
   chunk->used += (bytes + RC_LINE - 1) & ~(uint64_t)(RC_LINE - 1);
   chunk->is_read = true;
   result = cuda->event_record(chunk->event, take->stream);
-  if (result == RC_CU_SUCCESS) return rc_gpu_reader_copied(gpu, result);
+  if (result == RC_CU_SUCCESS) return finish(result);
   result = cuda->stream_synchronize(take->stream); /* no event says when the chunk is free */
   gpu->syncs++;
   chunk->is_read = result != RC_CU_SUCCESS;
-  return rc_gpu_reader_copied(gpu, result);
+  return finish(result);
 }
 
 static int copy_pageable(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const uint8_t *from, uint64_t bytes,
@@ -204,7 +210,7 @@ static int copy_pageable(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *tak
   gpu->syncs++;
   if (result == RC_CU_SUCCESS) result = waited;
   if (result == RC_CU_SUCCESS) take->copied = bytes;
-  return rc_gpu_reader_copied(gpu, result);
+  return finish(result);
 }
 
 int rc_bounce_copy(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const void *from, uint64_t bytes,

@@ -16,7 +16,8 @@
  * Step 2 waits until the old pool has no lease, and until the copies to it have come: afterwards the writer would not
  * notice that the device fails before them, nor release the readers' waits. Memory of ringcast_gpu_allocate is a lease
  * that lasts; so the first such call makes the pool as large as a pool may be, at once, and waits for copies to the old
- * pool. If that fails, a pool with such memory stays, and no next one is made.
+ * pool. If a lease is open, the call is refused. If the pool can't be made, a pool with such memory stays, and no next
+ * one is made.
  *
  * A lease must not wait for the device, so the worker makes the pool. If memory is lacking, or the device is busy, the
  * writer keeps the pool that there is, or sends INLINE, and later leases try again, half as often after each failure
@@ -36,6 +37,7 @@
 
 #define DEFAULT_POOL ((uint64_t)256 << 20)
 #define PAUSE_NS     (20 * 1000)
+#define LOOK_NS      (1000 * 1000) /* between two checks whether the device has failed */
 
 uint64_t rc_gpu_first_pool = (uint64_t)32 << 20;
 
@@ -73,19 +75,23 @@ void rc_gpu_writer_want_pool(ringcast_gpu_writer *gpu, uint64_t bytes) {
 
 /* ---- Step 2 ------------------------------------------------------------------------------------------------------ */
 
-/* Each `ready` has come: the pool has no lease, which gets `ready` by commit or drop, and no copy that is under way.
- * Copies alone are waited for until then. */
-static bool may_leave(const ringcast_gpu_writer *gpu, int64_t until_ns) {
-  for (;; nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL)) {
-    bool may = true;
+/* 0: each `ready` has come, as the pool has no lease, which gets `ready` by commit or drop, and no copy that is under
+ * way. -EBUSY: there is a lease. -ETIMEDOUT: a copy is under way, and stays so until then, or the device has failed. */
+static int check_left(ringcast_gpu_writer *gpu, int64_t until_ns) {
+  for (int64_t looked = rc_now_ns();; nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL)) {
+    int failed = 0;
     for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
       const struct rc_pool_slot *slot = &gpu->pool.slots[i];
       bool has_come = rc_semaphore_has_reached(rc_gpu_ready(&gpu->exported->segment, i), slot->generation);
       if (slot->state == RC_POOL_FREE || has_come) continue;
-      if (slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) return false;
-      may = false;
+      if (slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) return -EBUSY;
+      failed = -ETIMEDOUT;
     }
-    if (may || rc_now_ns() >= until_ns) return may;
+    int64_t now = rc_now_ns();
+    if (failed == 0 || now >= until_ns) return failed;
+    if (now - looked < LOOK_NS) continue;
+    looked = now;
+    if (rc_gpu_writer_look_for_loss(gpu)) return failed;
   }
 }
 
@@ -93,7 +99,8 @@ static bool may_leave(const ringcast_gpu_writer *gpu, int64_t until_ns) {
 static bool adopt(ringcast_gpu_writer *gpu) {
   struct rc_exported *before = gpu->exported;
   struct rc_pool pool;
-  if (gpu->is_lost || !may_leave(gpu, 0) || rc_pool_init(&pool, gpu->next->pool_bytes, gpu->slots) != 0) return false;
+  if (gpu->is_lost || check_left(gpu, 0) != 0 || rc_pool_init(&pool, gpu->next->pool_bytes, gpu->slots) != 0)
+    return false;
   rc_pool_free(&gpu->pool);
   gpu->pool = pool;
   gpu->look_at = 0;
@@ -143,11 +150,16 @@ int rc_gpu_writer_first_pool(ringcast_gpu_writer *gpu, uint64_t asked) {
   return 0;
 }
 
-void rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu) {
+int rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu) {
   int64_t until = rc_now_ns() + rc_gpu_busy_ns;
   rc_gpu_writer_look_for_pool(gpu);
-  if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes) return;
-  if (!rc_holdoff_permits(&gpu->holdoff) || !may_leave(gpu, until)) return;
+  if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes || is_kept(gpu)) return 0;
+  if (!rc_holdoff_permits(&gpu->holdoff)) return 0;
+  int failed = check_left(gpu, until);
+  if (failed == -EBUSY)
+    return rc_fail_as(-EAGAIN, "the device pool can't grow for memory that is kept while a lease is open: commit or "
+                               "drop the lease first");
+  if (failed != 0) return 0;
   if (gpu->next && gpu->next->pool_bytes < gpu->most_bytes) {
     rc_exported_leave(gpu->next, false, 0);
     gpu->next = NULL;
@@ -156,6 +168,7 @@ void rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu) {
   while (gpu->next && rc_load_acquire(&gpu->next->is_making) && rc_now_ns() < until) /* pairs as in look_for_pool */
     nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
   rc_gpu_writer_look_for_pool(gpu);
+  return 0;
 }
 
 void rc_gpu_writer_leave_pool(ringcast_gpu_writer *gpu) {

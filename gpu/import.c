@@ -21,7 +21,7 @@
  * The host stores `ready` only for a dead writer. The host stores `ack` only if no stream of this reader reads the
  * extent any more: nothing was enqueued, or the driver says that the device is lost, and then all received frames count
  * as missing. A stream that captures a graph when `ack` is due would add the `ack` to the graph: the `ack` is pending,
- * and the reader's next call enqueues the `ack`, or the worker after the reader has closed.
+ * and the worker enqueues the `ack` after the capture.
  *
  * A frame's generation is the generation of the slot's `ready`, or the next one, as the slot is not used again before
  * this reader's `ack`. A different generation is damage, for which a stream would wait without end.
@@ -39,6 +39,9 @@
 
 /* ---- Life ------------------------------------------------------------------------------------------------------- */
 
+static bool enqueue_pending(struct rc_job *job);
+static void drop_acks(struct rc_job *job);
+
 static void writer_died(struct rc_watched *watched) {
   rc_import_mark_dead(RC_CONTAINER_OF(watched, struct rc_import, writer));
 }
@@ -52,6 +55,7 @@ struct rc_import *rc_import_new(ringcast_reader *reader) {
   import->forks = rc_fork_count();
   pthread_mutex_init(&import->mutex, NULL);
   atomic_init(&import->holders, 1);
+  import->acks = (struct rc_job){.run = enqueue_pending, .end = drop_acks};
   import->writer.died = writer_died;
   rc_watch_init(&import->writer.process, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   return import;
@@ -109,6 +113,12 @@ static bool is_acked(const struct rc_import *import, uint32_t slot) {
   return taken->acked && rc_semaphore_has_reached(rc_import_ack(import, slot), taken->generation);
 }
 
+/* Called with the mutex held. */
+static void set_not_pending(struct rc_import *import, uint32_t slot) {
+  import->pending -= import->taken[slot].pending;
+  import->taken[slot].pending = false;
+}
+
 static int fail_damaged(void) {
   return rc_fail_as(-EPROTO, "the frame is damaged: it names an invalid place in the device pool");
 }
@@ -155,36 +165,53 @@ static rc_cu_result enter_and_write_ack(const struct rc_import *import, uint32_t
   return result;
 }
 
-/* U4. */
-static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
+/* U4. A failure makes the reader leave the pool before acking--, as the worker closes an idle import. */
+static rc_cu_result enqueue_ack(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
                                 bool has_entered) {
   rc_cu_result result = has_entered ? write_ack(import, slot, taken) : enter_and_write_ack(import, slot, taken);
-  bool has_failed = result != RC_CU_SUCCESS && result != RC_CU_STREAM_CAPTURE_UNSUPPORTED;
   RC_POINT(ACK_ENQUEUED);
-  if (has_failed) rc_import_lose(import, -EIO); /* before acking--, as the worker closes an idle import */
-  pthread_mutex_lock(&import->mutex);
-  import->acking--;
-  if (result != RC_CU_SUCCESS) {
-    import->taken[slot].pending = true;
-    rc_add_acq_rel(&import->pending, 1);
-  }
-  pthread_mutex_unlock(&import->mutex);
-  if (has_failed) rc_cuda_last_failure = result;
+  if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return result;
+  rc_import_lose(import, -EIO);
+  rc_cuda_last_failure = result;
   return result;
 }
 
-void rc_import_ack_pending(struct rc_import *import) {
-  if (rc_load_acquire(&import->pending) == 0) return; /* a later pending `ack` is for the next call */
+static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
+                                bool has_entered) {
+  rc_cu_result result = enqueue_ack(import, slot, taken, has_entered);
+  pthread_mutex_lock(&import->mutex);
+  import->acking--;
+  bool is_pending = result != RC_CU_SUCCESS && !is_acked(import, slot);
+  import->taken[slot].pending = is_pending;
+  bool is_first = is_pending && import->pending++ == 0;
+  pthread_mutex_unlock(&import->mutex);
+  if (is_first) {
+    rc_add_acq_rel(&import->holders, 1); /* the worker */
+    rc_worker_do(&import->acks, 0);
+  }
+  return result;
+}
+
+/* Called by the worker. Returns whether no `ack` is pending any more. */
+static bool enqueue_pending(struct rc_job *job) {
+  struct rc_import *import = RC_CONTAINER_OF(job, struct rc_import, acks);
+  uint32_t left = 0;
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
     pthread_mutex_lock(&import->mutex);
     struct rc_taken taken = import->taken[slot];
-    import->taken[slot].pending = false;
     import->acking += taken.pending;
-    if (taken.pending) rc_sub_acq_rel(&import->pending, 1);
     pthread_mutex_unlock(&import->mutex);
-    if (taken.pending) acknowledge(import, slot, &taken, false);
+    rc_cu_result result = taken.pending ? enqueue_ack(import, slot, &taken, false) : RC_CU_SUCCESS;
+    pthread_mutex_lock(&import->mutex);
+    import->acking -= taken.pending;
+    if (taken.pending && (result == RC_CU_SUCCESS || is_acked(import, slot))) set_not_pending(import, slot);
+    left = import->pending;
+    pthread_mutex_unlock(&import->mutex);
   }
+  return left == 0;
 }
+
+static void drop_acks(struct rc_job *job) { rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, acks)); }
 
 /* Called with the mutex held. */
 static bool has_holds(const struct rc_import *import) {
@@ -293,8 +320,7 @@ static void acknowledge_all(struct rc_import *import) {
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
     struct rc_taken *taken = &import->taken[slot];
     if (is_acked(import, slot)) continue;
-    if (taken->pending) rc_sub_acq_rel(&import->pending, 1);
-    taken->pending = false;
+    set_not_pending(import, slot);
     taken->acked = true;
     rc_semaphore_store(rc_import_ack(import, slot), taken->generation);
   }
@@ -322,7 +348,6 @@ static bool is_idle(struct rc_import *import) {
 static bool try_to_close(struct rc_job *job) {
   struct rc_import *import = RC_CONTAINER_OF(job, struct rc_import, job);
   struct rc_cuda_entry entry;
-  rc_import_ack_pending(import);
   if (!is_idle(import)) {
     int64_t now = rc_now_ns();
     if (now - import->looked < LOOK_NS) return false;

@@ -32,19 +32,20 @@ struct rc_import {
   uint32_t forks;
   struct rc_taken *taken; /* of each slot */
   uint32_t acking;        /* threads that are enqueuing an `ack`; guarded by the mutex */
+  uint32_t pending;       /* the number of pending `ack`s; guarded by the mutex */
   pthread_mutex_t mutex;
   _Atomic uint32_t dead;    /* the writer has died, or its pool has failed */
   _Atomic uint32_t missing; /* a stream's wait was released, and the tensors never came */
   _Atomic uint32_t failed;  /* a call of the driver has failed, and the reader goes on without the pool */
-  _Atomic uint32_t pending; /* the number of pending `ack`s */
   _Atomic uint32_t holders; /* the reader, the worker, and each tensor that is read in place */
   bool closing;             /* guarded by the mutex: the reader has closed */
   bool posted;              /* guarded by the mutex: the worker has the import */
   bool unmapped;            /* guarded by the mutex: the semaphores must not be read any more */
   struct rc_import *before; /* the reader's earlier import, closed */
   struct rc_watched writer;
-  struct rc_job job;
-  int64_t looked; /* the job's */
+  struct rc_job acks; /* enqueues the pending `ack`s */
+  struct rc_job job;  /* closes the import */
+  int64_t looked;     /* the job's */
 };
 
 static inline struct rc_gpu_importer *rc_import_place(const struct rc_import *import) {
@@ -91,8 +92,6 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
 /* One more tensor of the slot, which has an open take, or one less, is read in place. */
 void rc_import_hold(struct rc_import *import, uint32_t slot);
 void rc_import_unhold(struct rc_import *import, uint32_t slot);
-/* Enqueues each `ack` whose stream captured a graph when the `ack` was due, and does not any more. */
-void rc_import_ack_pending(struct rc_import *import);
 
 /* Whether the writer expects this reader to read a frame at the position. */
 bool rc_import_is_expected(const struct rc_import *import, uint64_t position);

@@ -161,7 +161,8 @@ int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_str
                           struct ringcast_gpu_extent *lease) {
   uint64_t offset, total;
   int failed = rc_check_fork(gpu->forks);
-  if (failed == 0) rc_gpu_writer_whole_pool(gpu);
+  if (failed == 0) drop_again(gpu);
+  if (failed == 0) failed = rc_gpu_writer_whole_pool(gpu);
   if (failed == 0) failed = check_pool(gpu);
   if (failed == 0) failed = lay_out(&bytes, 1, gpu->most_bytes, &offset, &total);
   if (failed != 0) return failed;

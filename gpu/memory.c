@@ -163,6 +163,27 @@ int ringcast_gpu_run_when_idle(int32_t ordinal, void (*run)(void *context), void
   return 0;
 }
 
+struct try_job {
+  struct rc_job job;
+  int (*run)(void *context);
+  void *context;
+};
+
+static bool try_it(struct rc_job *job) {
+  struct try_job *tried = RC_CONTAINER_OF(job, struct try_job, job);
+  return tried->run(tried->context) != 0;
+}
+
+static void free_try(struct rc_job *job) { free(RC_CONTAINER_OF(job, struct try_job, job)); }
+
+int ringcast_gpu_run_until_done(int (*run)(void *context), void *context) {
+  struct try_job *tried = malloc(sizeof *tried);
+  if (!tried) return rc_fail(-ENOMEM, "out of memory");
+  *tried = (struct try_job){.job = {.run = try_it, .end = free_try}, .run = run, .context = context};
+  rc_worker_do(&tried->job, 0);
+  return 0;
+}
+
 /* By an event. The driver frees the destroyed event once both streams have passed the event. */
 static rc_cu_result follow(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_stream before) {
   rc_cu_event event;

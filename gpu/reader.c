@@ -16,7 +16,6 @@
 static int enter(const ringcast_gpu_reader *gpu, bool relaxes, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  if (gpu->import) rc_import_ack_pending(gpu->import);
   return rc_device_enter(&gpu->device, relaxes, entry);
 }
 
@@ -161,7 +160,6 @@ void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
 
 int ringcast_gpu_next(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringcast_frame *out) {
   int failed = rc_check_wait(gpu->forks, timeout_ns);
-  if (failed == 0 && gpu->import) rc_import_ack_pending(gpu->import);
   return failed != 0 ? failed : ringcast_reader_next(gpu->reader, timeout_ns, out);
 }
 
@@ -177,7 +175,6 @@ static bool is_missing(const ringcast_gpu_reader *gpu) {
 int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  if (gpu->import) rc_import_ack_pending(gpu->import);
   failed = ringcast_reader_check(gpu->reader); /* evicted: the bytes may have been overwritten during the copy */
   if (failed != 0) return failed;
   if (!is_missing(gpu)) return 0;

@@ -32,9 +32,6 @@ int rc_gpu_reader_enter_context(const ringcast_gpu_reader *reader, struct rc_cud
  * the pool. Returns the code. */
 int rc_gpu_reader_failed(ringcast_gpu_reader *reader, int code);
 
-/* Called with CUDA's result after a copy to or from the device was enqueued. Returns as rc_gpu_reader_failed. */
-int rc_gpu_reader_copied(ringcast_gpu_reader *reader, rc_cu_result result);
-
 /* open_pool closes the import of an earlier pool, and opens the writer's present pool. 0 also if the writer has no
  * pool; else the reason of the failure, with the error text. The context is current. look_for_pool does the same, but
  * not soon after a failed open that took long. */

@@ -127,7 +127,7 @@ static bool is_item_inside(const struct ringcast_frame *frame, const struct ring
   return first >= start && is_inside(frame, (uint64_t)(first - start), item->bytes);
 }
 
-int rc_gpu_reader_copied(ringcast_gpu_reader *gpu, rc_cu_result result) {
+static int finish_copy(ringcast_gpu_reader *gpu, rc_cu_result result) {
   RC_POINT(COPIED_OUT);
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "a copy to the device"));
 }
@@ -169,13 +169,13 @@ static int copy_one(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, st
     take->state |= TAKE_INLINE;
     int failed = rc_bounce_copy(gpu, take, (const uint8_t *)take->frame.data + from, left, to);
     copy->copied += take->copied;
-    return failed;
+    return rc_gpu_reader_failed(gpu, failed);
   }
   rc_cu_result result = gpu->device.cuda->copy_dtod(to, gpu->import->pool + from, left, take->stream);
-  if (result != RC_CU_SUCCESS) return rc_gpu_reader_copied(gpu, result);
+  if (result != RC_CU_SUCCESS) return finish_copy(gpu, result);
   gpu->pool_bytes += left;
   copy->copied = copy->bytes;
-  return rc_gpu_reader_copied(gpu, result);
+  return finish_copy(gpu, result);
 }
 
 /* -EIO: `ack` could not be enqueued and is pending, as after a capture that has just begun. The context is current. */
@@ -240,7 +240,7 @@ static int copy_pool_to_host(ringcast_gpu_reader *gpu, const struct ringcast_gpu
     if (result == RC_CU_SUCCESS) result = cuda->stream_synchronize(take->stream);
     gpu->syncs++;
     gpu->pool_bytes += item->bytes;
-    failed = rc_gpu_reader_copied(gpu, result);
+    failed = finish_copy(gpu, result);
   }
   rc_cuda_leave(&entry);
   return failed;
@@ -320,7 +320,6 @@ int ringcast_gpu_release(ringcast_gpu_reader *gpu, const struct ringcast_frame *
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = check_held(gpu, frame);
   if (failed != 0) return failed;
-  if (gpu->import) rc_import_ack_pending(gpu->import);
   bool is_whole = frame->kind == RINGCAST_KIND_TENSORS && ringcast_reader_check(gpu->reader) == 0 &&
                   ringcast_frame_open(&opened, frame->data, frame->bytes) == 0;
   if (is_whole && opened.device_epoch != 0) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's side of ringcast/gpu.h: open, close, failures, and frames by the ring. lease.c has frames by the pool.
- */
+/* The writer's side of ringcast/gpu.h: open, close, and frames by the ring. lease.c has frames by the pool. */
 #include "gpu/writer.h"
 
 #include <errno.h>
@@ -29,12 +28,6 @@ static int resolve_options(const struct ringcast_gpu_writer_options *given, stru
   return rc_features_check();
 }
 
-/* What was enqueued may never come; once this handle has gone nothing would find that out. */
-static void look_for_loss(ringcast_gpu_writer *gpu) {
-  if (!gpu->exported || gpu->is_lost || !rc_device_is_lost(&gpu->device)) return;
-  rc_gpu_writer_failed(gpu, rc_fail_as(-EIO, "the device has failed"));
-}
-
 static void unregister_ring(ringcast_gpu_writer *gpu) {
   struct rc_cuda_entry entry;
   if (!gpu->registered || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
@@ -45,7 +38,7 @@ static void unregister_ring(ringcast_gpu_writer *gpu) {
 /* Ends everything except the handle; calls with the handle give -EINVAL from here on. */
 static void detach(void *context) {
   ringcast_gpu_writer *gpu = context;
-  look_for_loss(gpu);
+  rc_gpu_writer_look_for_loss(gpu); /* once this handle has gone nothing would find that out */
   rc_gpu_writer_leave_pool(gpu);
   unregister_ring(gpu);
   rc_device_close(&gpu->device);
@@ -93,37 +86,6 @@ void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   rc_pool_free(&gpu->pool);
   free(gpu->expected);
   free(gpu);
-}
-
-static int enter(ringcast_gpu_writer *gpu, bool relaxes, struct rc_cuda_entry *entry) {
-  int failed = rc_check_fork(gpu->forks);
-  return failed != 0 ? failed : rc_gpu_writer_failed(gpu, rc_device_enter(&gpu->device, relaxes, entry));
-}
-
-int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) { return enter(gpu, true, entry); }
-int rc_gpu_writer_enter_context(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
-  return enter(gpu, false, entry);
-}
-
-/* The failed device may never write the semaphores for which readers' streams wait. Releases each wait, as the watchers
- * do after a death of the writer (import.c, X0 and X1). */
-static void release_waits(ringcast_gpu_writer *gpu) {
-  const struct rc_gpu_segment *segment = &gpu->exported->segment;
-  rc_store_release(&rc_gpu_control(segment)->dead, 1); /* X0 -> the readers' next look */
-  for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
-    const struct rc_pool_slot *slot = &gpu->pool.slots[i];
-    struct rc_semaphore *ready = rc_gpu_ready(segment, i);
-    if (slot->state == RC_POOL_SENT && !rc_semaphore_has_reached(ready, slot->generation))
-      rc_semaphore_store(ready, rc_semaphore_released(slot->generation)); /* X1 */
-  }
-}
-
-int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code) {
-  if (code != -EIO || gpu->is_lost) return code;
-  gpu->is_lost = true;
-  strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
-  if (gpu->exported) release_waits(gpu);
-  return code;
 }
 
 /* ---- By the ring ------------------------------------------------------------------------------------------------ */

@@ -57,8 +57,9 @@ int rc_gpu_writer_first_pool(ringcast_gpu_writer *gpu, uint64_t asked);
 void rc_gpu_writer_want_pool(ringcast_gpu_writer *gpu, uint64_t bytes);
 /* If the worker has made the next pool, the writer goes on with it. */
 void rc_gpu_writer_look_for_pool(ringcast_gpu_writer *gpu);
-/* Makes the pool as large as a pool may be, at once, if there is no lease: waits for copies. */
-void rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu);
+/* Makes the pool as large as a pool may be, at once: waits for copies. If the pool can't be made, the pool stays as it
+ * is. -EAGAIN: a lease is open. */
+int rc_gpu_writer_whole_pool(ringcast_gpu_writer *gpu);
 void rc_gpu_writer_leave_pool(ringcast_gpu_writer *gpu);
 
 /* ---- lease.c ---- */
@@ -66,7 +67,7 @@ void rc_gpu_writer_leave_pool(ringcast_gpu_writer *gpu);
 /* Frees all slots that can be free by now. */
 void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu);
 
-/* ---- writer.c ---- */
+/* ---- failure.c ---- */
 
 int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
 /* As rc_cuda_enter_context. */
@@ -74,5 +75,7 @@ int rc_gpu_writer_enter_context(ringcast_gpu_writer *gpu, struct rc_cuda_entry *
 /* Called after a failed call, with the call's code. An unexpected failure of the driver (-EIO) makes the pool dead.
  * Returns the code, and leaves the error text. */
 int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code);
+/* Whether the device has failed: asks the driver. What was enqueued may then never come. */
+bool rc_gpu_writer_look_for_loss(ringcast_gpu_writer *gpu);
 
 #endif

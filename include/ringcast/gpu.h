@@ -167,9 +167,9 @@ RINGCAST_API int ringcast_gpu_lease_address(ringcast_gpu_writer *writer, const s
  * copy, one frame at a time. *lease is for ringcast_gpu_attach and ringcast_gpu_drop, after which the memory is used
  * again when `stream` has come so far and the readers have read the frame. If the writer closes before, the pool stays
  * allocated as long as the process lives. Do not write to the memory while a frame refers to it: the readers read it
- * there. Asks no reader. A pool that may grow does so at the first call, to its full size, unless a lease is open; then
- * the call blocks while the driver works, and until copies to the pool are done, ten seconds for each at most.
- * -EAGAIN: the pool is full, or there is none. -EMSGSIZE, -ECHILD. */
+ * there. Asks no reader. A pool that may grow does so at the first call, to its full size: the call blocks while the
+ * driver works, and until copies to the pool are done, ten seconds for each at most.
+ * -EAGAIN: the pool is full, or there is none, or the pool is to grow and a lease is open. -EMSGSIZE, -ECHILD. */
 RINGCAST_API int ringcast_gpu_allocate(ringcast_gpu_writer *writer, uint64_t bytes, ringcast_stream stream,
                                        ringcast_device_ptr *out, struct ringcast_gpu_extent *lease);
 /* The frame of `lease` refers to tensors in `memory`, which stays as long as the readers read the frame: once, before
@@ -387,6 +387,9 @@ RINGCAST_API int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream str
  * (cuCtxSynchronize). After a failure of the device, run is called too. -ENOMEM, -ENODEV, -EINVAL, -EIO, -ECHILD: it
  * will not be called. */
 RINGCAST_API int ringcast_gpu_run_when_idle(int32_t ordinal, void (*run)(void *context), void *context);
+/* Has that thread call run(context), again and again with pauses of 20 ms at most, until the call returns other than 0:
+ * for what has to wait until a stream no longer captures a graph. -ENOMEM: it will not be called. */
+RINGCAST_API int ringcast_gpu_run_until_done(int (*run)(void *context), void *context);
 
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 

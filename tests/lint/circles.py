@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The calls between files, by the symbols of the objects: no file of ring/, shm/, channel/ or gpu/ uses a symbol of a
-higher folder, the files of ring/, shm/ and channel/ do not call each other in a circle, and rc_ring_, rc_slot_ and
+higher folder, the files of a folder do not call each other in a circle, and rc_ring_, rc_slot_ and
 rc_spill_ are names of ring/. No comment in a folder names a file of a higher folder. Each function of ring/ or shm/ is
-declared in the header of its own file, or, if public, in include/; each function of channel/ in a header of channel/.
+declared in the header of its own file, or, if public, in include/; of channel/ and gpu/, in a header of the folder.
 
     circles.py OBJECTS [NM]    the folder that holds ring/ring.c.o, and what lists symbols
 """
@@ -15,7 +15,6 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ["ring", "shm", "channel", "gpu"]
-STRAIGHT = ["ring", "shm", "channel"]  # without circles
 OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
@@ -41,10 +40,8 @@ def undeclared(home):
     """A complaint for each symbol that no header of its own file declares."""
     for symbol, file in sorted(home.items()):
         path = ROOT / file
-        if not file.startswith(tuple(folder + "/" for folder in STRAIGHT)):
-            continue
         headers = [path.with_suffix(".h"), *sorted((ROOT / "include/ringcast").glob("*.h"))]
-        if file.startswith("channel/"):
+        if file.startswith(("channel/", "gpu/")):
             headers += sorted(path.parent.glob("*.h"))
         if not any(declared(header, symbol) for header in headers):
             yield f"{file} defines {symbol}, which {path.stem}.h does not declare"
@@ -98,7 +95,7 @@ def main():
             calls.setdefault(file, set()).add(callee)
             if FOLDERS.index(callee.split("/")[0]) > FOLDERS.index(file.split("/")[0]):
                 complaints.append(f"{file} uses {symbol} of {callee}, a higher folder")
-    for folder in STRAIGHT:
+    for folder in FOLDERS:
         found = circle(calls, {file for file in defined if file.startswith(folder + "/")})
         if found:
             complaints.append(f"a circle: {' -> '.join(found)}")

@@ -12,6 +12,7 @@ import pathlib
 import signal
 import sys
 import threading
+import time
 from multiprocessing import forkserver
 from unittest import mock
 
@@ -301,11 +302,20 @@ class Gpu:
         yield counted
         counted += [now - then for now, then in zip(calls(*names), before)]
 
-    def settle(self):
-        """What was dropped has gone, and what streams were told to do is done."""
+    def collect(self):
+        """What was dropped has gone."""
         gc.collect()
         self.torch._forget_dropped()
+
+    def settle(self):
+        """What was dropped has gone, and what streams were told to do is done."""
+        self.collect()
         self.torch.cuda.synchronize()
+
+    def await_until(self, is_so):
+        """What the library's threads do comes soon."""
+        while not is_so():
+            time.sleep(0.001)
 
     def drain(self, reader):
         """The reader has had what there is, also what it can't have."""

@@ -70,7 +70,7 @@ def test_a_frame_that_comes_or_goes_in_a_capture_is_received_and_given_back_afte
     assert (writer.gpu.slots_used, writer.gpu.pool_frames) == (0, 0 if options else 3)
 
 
-def test_a_view_that_was_dropped_in_a_capture_is_given_back_by_a_recv_without_a_frame(gpu):
+def test_a_view_that_was_dropped_in_a_capture_is_given_back_without_a_call(gpu):
     writer, reader = gpu.opened()
     with gpu.on_side():
         writer.send({"x": gpu.tensor(np.arange(1000.0))}, WATCHDOG)
@@ -79,19 +79,15 @@ def test_a_view_that_was_dropped_in_a_capture_is_given_back_by_a_recv_without_a_
         del value
         with gpu.capture():
             del kept
-            gc.collect()
-            gpu.torch._forget_dropped()
-    assert writer.gpu.slots_used == 1
-    with pytest.raises(TimeoutError):
-        reader.recv(0)
-    gpu.settle()
-    assert writer.gpu.slots_used == 0
+            gpu.collect()
+            assert writer.gpu.slots_used == 1
+    gpu.await_until(lambda: writer.gpu.slots_used == 0)
 
 
-@pytest.mark.parametrize("ends_by", ["recv", "close"])
-@pytest.mark.parametrize("is_viewed", [False, True])
-def test_cupy_s_stream_is_kept_until_what_was_dropped_in_its_capture_is_given_back(gpu, is_viewed, ends_by):
-    """CuPy has dropped it too, once it captures no more, and nothing but the Reader is called after that."""
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("how", ["recv", "view", "take", "lease"])
+def test_cupy_s_stream_is_kept_until_what_was_dropped_in_its_capture_is_given_back(gpu, how, is_closed):
+    """CuPy has dropped it too, once it captures no more, and nothing is called after that."""
     import cupy
 
     writer, reader = gpu.opened()
@@ -100,30 +96,36 @@ def test_cupy_s_stream_is_kept_until_what_was_dropped_in_its_capture_is_given_ba
     before, streams, strays = live("allocations"), live("streams"), live("strays")
     writer.send(gpu.make({"c": ("cupy", np.arange(5000.0))}), WATCHDOG)
     with cupy.cuda.Stream() as stream:
-        if is_viewed:
+        if how == "view":
             with reader.view(WATCHDOG) as value:
                 kept = value["c"]
             del value
         else:
-            kept = reader.recv(WATCHDOG)["c"]
+            kept = reader.recv(WATCHDOG)["c"] if how == "recv" else reader.next(WATCHDOG)
+            assert how == "recv" or kept["c"]
     gpu.settle()
     with gpu.capture(stream):
-        del kept
-        gc.collect()
-        gpu.torch._forget_dropped()
-        writer.send(0, WATCHDOG)
-        assert reader.recv(WATCHDOG) == 0
+        if how == "take":
+            kept.release()
+        if how != "lease":
+            del kept
+        gpu.collect()
+        assert live("streams") == streams + 1
+        if is_closed:
+            reader.close()
+        else:
+            writer.send(0, WATCHDOG)
+            assert how in ("take", "lease") or reader.recv(WATCHDOG) == 0
     del stream
     gc.collect()
-    assert (live("streams"), writer.gpu.slots_used) == (streams + 1, int(is_viewed))
-    if ends_by == "close":
-        reader.close()
-    else:
-        with pytest.raises(TimeoutError):
-            reader.recv(0)
+    if how in ("take", "lease") and not is_closed:
+        assert live("streams") == streams + 1
+        if how == "lease":
+            kept.release()
+        assert reader.recv(WATCHDOG) == 0
+    gpu.await_until(lambda: (live("streams"), writer.gpu.slots_used) == (streams, 0))
     gpu.settle()
-    assert (live("allocations"), live("streams"), live("strays")) == (before, streams, strays)
-    assert writer.gpu.slots_used == 0
+    assert (live("allocations"), live("strays")) == (before, strays)
 
 
 @pytest.mark.parametrize("lend", [ringcast.Reader.next, ringcast.Reader.view])

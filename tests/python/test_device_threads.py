@@ -68,6 +68,27 @@ def test_others_run_while_the_driver_holds_up_what_is_owed(gpu):
         assert reader.recv(WATCHDOG) == "after it"
 
 
+@pytest.mark.parametrize("call", ["recv", "release"])
+def test_others_run_while_the_driver_holds_up_what_a_capture_put_off(gpu, call):
+    writer, reader = gpu.opened(leases=2)
+    with gpu.on_side():
+        writer.send({"x": gpu.tensor(np.arange(1000.0))}, WATCHDOG)
+        writer.send(0, WATCHDOG)
+        with reader.view(WATCHDOG) as value:
+            kept = value["x"]
+        del value
+        frame = reader.next(WATCHDOG)
+        with gpu.capture():
+            del kept
+            gpu.collect()
+        with opens_once_others_run(Held(b"cuStreamIsCapturing", 1)):
+            if call == "release":
+                frame.release()
+            else:
+                with pytest.raises(TimeoutError):
+                    reader.recv(0)
+
+
 class Called:
     """A call that the driver holds up until another thread of this process has run."""
 

@@ -411,7 +411,7 @@ TEST(a_record_has_the_values_of_its_shape) {
       {STREAM(T_SHAPE "\2\x81x\x81y" T_RECORD "\0\1\2"), .shapes = 1, .values = 3},
       {STREAM(T_SHAPE "\0" T_RECORD "\0"), .shapes = 1, .values = 1},
       {STREAM(T_SHAPE "\1\x81x" T_NONE), .shapes = 1, .values = 1}, /* none need be of it */
-      {STREAM(T_SHAPE "\1\x81x"), .rc = -EPROTO},                         /* but a value is due */
+      {STREAM(T_SHAPE "\1\x81x"), .rc = -EPROTO},                   /* but a value is due */
       {STREAM(T_SHAPE "\1" T_NAMED "\1x" T_RECORD "\0" T_AGAIN "\0"), .shapes = 1, .values = 2},
       {STREAM(T_SHAPE "\2" T_UTF8 "\2\xc3\xa9" T_WTF8 "\3\xed\xa0\x80" T_RECORD "\0\0\0"), .shapes = 1, .values = 3},
       {STREAM(T_SHAPE "\1" T_AGAIN "\0" T_RECORD "\0\0"), .rc = -EPROTO},

@@ -385,8 +385,10 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
   int rc = ringcast_gpu_map(device->reader, device->take, item, &address, &hold);
   if (rc == -ENOTSUP) return NULL;
   if (rc < 0) return rc_py_raise(decoding->state, rc);
-  struct rc_py_device_memory *memory = rc_py_device_memory_of(hold, device->device, address, &device->stream);
+  struct rc_py_stream stream = rc_py_stream_take(&device->stream);
+  struct rc_py_device_memory *memory = rc_py_device_memory_of(hold, device->device, address, stream);
   if (!memory) {
+    rc_py_stream_drop(&stream);
     ringcast_gpu_unmap(hold);
     return PyErr_NoMemory();
   }

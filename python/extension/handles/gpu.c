@@ -330,14 +330,13 @@ static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
 }
 
 void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
-  rc_py_device_memory_end_left();
   for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
     if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]); /* nobody is there to be told: the next call tells */
   }
 }
 
 void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu) {
-  if (gpu->owed_count == 0 && !rc_py_device_memory_has_left()) return;
+  if (gpu->owed_count == 0) return;
   Py_BEGIN_ALLOW_THREADS
   rc_py_gpu_end_owed(gpu);
   Py_END_ALLOW_THREADS
@@ -363,21 +362,37 @@ int rc_py_gpu_check(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   if (!gpu || !gpu->reader) return 0;
   rc_py_gpu_end_owed_now(gpu);
-  /* With the GIL, as each frame comes by here: the call asks the driver only where a view was dropped in a capture. */
   int rc = ringcast_gpu_check(gpu->reader);
   bool was_told = gpu->has_told;
   gpu->has_told = rc < 0;
   return was_told ? 0 : rc; /* what comes after it, if it needs no device, is still to be had */
 }
 
+/* A take that is open when the Reader closes: the library enqueues the take's `ack`, after a capture of the stream if
+ * need be, and knows the stream by its number alone. So the stream's object goes to a hold, which the `ack` waits for.
+ * NULL: there is no such object, or no such `ack`, and the stream was dropped. */
+static struct rc_py_device_memory *hold_stream(const struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
+  const struct ringcast_item anything = {.placement = RINGCAST_PLACEMENT_POOL};
+  struct rc_py_device_memory *memory = NULL;
+  ringcast_gpu_hold *hold = NULL;
+  uint64_t address;
+  if (take->stream.keep && ringcast_gpu_map(gpu->reader, &take->take, &anything, &address, &hold) == 0) {
+    memory = rc_py_device_memory_of(hold, gpu->device, address, take->stream);
+  }
+  if (memory) return memory;
+  ringcast_gpu_unmap(hold);
+  rc_py_stream_drop(&take->stream);
+  return NULL;
+}
+
 void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
-  if (!gpu) return;
-  ringcast_gpu_reader *reader = gpu->reader;
+  struct rc_py_device_memory *held[RC_PY_MOST_LEASES + 1];
+  if (!gpu || !gpu->reader) return;
+  for (uint32_t i = 0; i < gpu->take_count; i++) held[i] = hold_stream(gpu, &gpu->takes[i]);
+  ringcast_gpu_reader_close(gpu->reader);
   gpu->reader = NULL;
-  if (reader) rc_py_device_memory_end_left();
-  ringcast_gpu_reader_close(reader);
-  while (gpu->take_count > 0) rc_py_stream_drop(&gpu->takes[--gpu->take_count].stream);
+  while (gpu->take_count > 0) rc_py_device_memory_drop(held[--gpu->take_count]);
   gpu->owed_count = 0;
 }
 

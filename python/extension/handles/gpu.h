@@ -48,8 +48,8 @@ static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
 /* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. A frame whose
  * stream captures a graph is owed. */
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
-/* Gives back owed takes and what was left of memory, if possible now. Without the GIL: another thread's call of the
- * driver, which waits for the device, may hold up the calls. */
+/* Gives back owed takes, if possible now. Without the GIL: another thread's call of the driver, which waits for the
+ * device, may hold up the calls. */
 void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu);
 /* The same for a caller with the GIL, which is released meanwhile. */
 void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu);

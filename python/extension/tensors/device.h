@@ -67,13 +67,11 @@ struct rc_py_device_memory;
 /* NULL: raised. `out` is its address. */
 struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
                                                     uint64_t bytes, const struct rc_py_stream *stream, uint64_t *out);
-/* Takes the hold over. */
+/* Takes the hold and the stream over; NULL: no memory, and nothing was taken over. With the GIL or without. */
 struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
-                                                   const struct rc_py_stream *stream);
+                                                   struct rc_py_stream stream);
+/* NULL is allowed. */
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory);
-/* Memory of this process whose end a capture put off, and its end if possible now, without the GIL. */
-bool rc_py_device_memory_has_left(void);
-void rc_py_device_memory_end_left(void);
 struct rc_py_device_memory *rc_py_device_memory_take(struct rc_py_device_memory *memory);
 /* A capsule over the item at `offset` of the memory, for from_dlpack(). */
 PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, uint64_t offset,

@@ -38,18 +38,13 @@ struct rc_py_device_memory {
   struct rc_py_stream stream; /* what the bytes are ordered by */
   /* Both are added to with the GIL, through a DeviceTensor: */
   struct user *users;
-  bool has_strangers;               /* other streams, which are not known, use the memory too */
-  struct rc_py_device_memory *next; /* in `left` */
+  bool has_strangers; /* other streams, which are not known, use the memory too */
 };
 
-/* Memory that could not be freed yet: a stream captured a graph, or could not be waited for. Only all of it is taken
- * at once. */
-static struct rc_py_device_memory *_Atomic left;
-
-static struct rc_py_device_memory *memory_new(int32_t device, const struct rc_py_stream *stream) {
+static struct rc_py_device_memory *memory_new(int32_t device, struct rc_py_stream stream) {
   struct rc_py_device_memory *memory = PyMem_RawCalloc(1, sizeof *memory);
   if (!memory) return NULL;
-  *memory = (struct rc_py_device_memory){.device = device, .stream = rc_py_stream_take(stream)};
+  *memory = (struct rc_py_device_memory){.device = device, .stream = stream};
   atomic_init(&memory->count, 1);
   return memory;
 }
@@ -83,13 +78,6 @@ static bool follow_users(struct rc_py_device_memory *memory) {
   return true;
 }
 
-static void leave(struct rc_py_device_memory *memory) {
-  memory->next = atomic_load_explicit(&left, memory_order_relaxed);
-  while (
-      !atomic_compare_exchange_weak_explicit(&left, &memory->next, memory, memory_order_release, memory_order_relaxed))
-    continue;
-}
-
 /* What the stream still has to do with the memory is left to the library, which knows the stream by its number alone:
  * while the stream captures, and can't be given that, its object is kept, and the memory with it. */
 static bool must_stay(const struct rc_py_device_memory *memory) {
@@ -97,33 +85,34 @@ static bool must_stay(const struct rc_py_device_memory *memory) {
   return memory->stream.keep && ringcast_gpu_stream_follow(memory->device, own, own) == -EBUSY;
 }
 
-static void give_back(void *context) {
-  struct rc_py_device_memory *memory = context;
-  if (must_stay(memory)) {
-    leave(memory);
-    return;
-  }
+static int give_back(struct rc_py_device_memory *memory) {
+  if (must_stay(memory)) return 0;
   ringcast_gpu_memory_free(memory->own);
   ringcast_gpu_unmap(memory->hold);
   rc_py_stream_drop(&memory->stream);
   PyMem_RawFree(memory);
+  return 1;
 }
 
-static void end(struct rc_py_device_memory *memory) {
-  bool is_ready = follow_users(memory);
-  int rc = is_ready && memory->has_strangers ? ringcast_gpu_run_when_idle(memory->device, give_back, memory) : 0;
-  if (!is_ready || rc == -ENOMEM) leave(memory);
-  else if (!memory->has_strangers || rc < 0) give_back(memory);
+static int try_to_end(void *context);
+
+/* A stream captures a graph, or could not be waited for: the library's worker tries again. Without memory for that, the
+ * device memory stays. */
+static void end_later(struct rc_py_device_memory *memory) { ringcast_gpu_run_until_done(try_to_end, memory); }
+
+static void end_idle(void *context) {
+  struct rc_py_device_memory *memory = context;
+  memory->has_strangers = false;
+  if (!give_back(memory)) end_later(memory);
 }
 
-bool rc_py_device_memory_has_left(void) { return atomic_load_explicit(&left, memory_order_relaxed); }
-
-void rc_py_device_memory_end_left(void) {
-  struct rc_py_device_memory *memory = atomic_exchange_explicit(&left, NULL, memory_order_acquire), *next;
-  for (; memory; memory = next) {
-    next = memory->next;
-    end(memory);
-  }
+/* Returns 1 when no further call is needed, else 0. */
+static int try_to_end(void *context) {
+  struct rc_py_device_memory *memory = context;
+  if (!follow_users(memory)) return 0;
+  int rc = memory->has_strangers ? ringcast_gpu_run_when_idle(memory->device, end_idle, memory) : -ENODEV;
+  if (rc < 0 && rc != -ENOMEM) return give_back(memory);
+  return rc == 0;
 }
 
 #if PY_VERSION_HEX < 0x030d0000
@@ -142,8 +131,7 @@ static PyThreadState *give_up_gil(void) {
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
   if (!memory || atomic_fetch_sub_explicit(&memory->count, 1, memory_order_acq_rel) > 1) return;
   PyThreadState *thread = give_up_gil();
-  rc_py_device_memory_end_left();
-  end(memory);
+  if (!try_to_end(memory)) end_later(memory);
   if (thread) PyEval_RestoreThread(thread);
 }
 
@@ -151,14 +139,14 @@ void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
 
 struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
                                                     uint64_t bytes, const struct rc_py_stream *stream, uint64_t *out) {
-  struct rc_py_device_memory *memory = memory_new(gpu->device, stream);
+  struct rc_py_device_memory *memory = memory_new(gpu->device, rc_py_stream_take(stream));
   if (!memory) {
+    Py_XDECREF(stream->keep);
     PyErr_NoMemory();
     return NULL;
   }
   int rc = 0;
   Py_BEGIN_ALLOW_THREADS
-  rc_py_device_memory_end_left();
   if (bytes) rc = ringcast_gpu_memory_alloc(gpu->reader, bytes, stream->handle, &memory->address, &memory->own);
   Py_END_ALLOW_THREADS
   if (rc < 0) {
@@ -172,7 +160,7 @@ struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, c
 }
 
 struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
-                                                   const struct rc_py_stream *stream) {
+                                                   struct rc_py_stream stream) {
   struct rc_py_device_memory *memory = memory_new(device, stream);
   if (!memory) return NULL;
   memory->hold = hold;
