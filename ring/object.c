@@ -107,6 +107,7 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
     return 1;
   case RINGCAST_TAG_PART:
   case RINGCAST_TAG_PART_BYTEARRAY:
+  case RINGCAST_TAG_PART_ARRAY:
     if (walk->needs.parts == UINT32_MAX) return -EPROTO;
     walk->needs.parts++;
     return 0;

@@ -20,7 +20,9 @@
    RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_READONLY | RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES)
 /* Of TENSOR, from version 3 on. */
 #define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX)
-#define RC_ITEM_HASHES  (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* set by ringcast_build_hash only */
+/* Of BYTES, from version 2 on. */
+#define RC_ITEM_TYPECODE (255u << 24)
+#define RC_ITEM_HASHES   (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* set by ringcast_build_hash only */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
 
@@ -48,6 +50,12 @@ static inline uint64_t rc_payload_line(uint64_t offset) {
 
 static inline uint64_t rc_payload_meta(uint32_t count) {
   return sizeof(struct ringcast_frame_header) + (uint64_t)count * sizeof(struct ringcast_frame_entry);
+}
+
+/* Whether an entry may have the typecode in these flags: BYTES, of whole elements. */
+static inline bool rc_typecode_fits(uint16_t kind, uint32_t flags, uint64_t bytes) {
+  uint32_t each = ringcast_typecode_bytes(RINGCAST_ITEM_TYPECODE(flags));
+  return kind == RINGCAST_ITEM_BYTES && each > 0 && bytes % each == 0;
 }
 
 /* Whether the bytes of a tensor that is not INLINE are a valid range: not empty, and without overflow. */

@@ -121,7 +121,9 @@ static int entry_place(const struct ringcast_frame_builder *builder, struct ring
  * An error changes nothing. The caller has checked the shape. */
 static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const int64_t *shape,
                      struct ringcast_frame_entry entry, uint8_t **out) {
-  if ((entry.flags & ~RC_ITEM_FLAGS) || (entry.flags & RINGCAST_ITEM_KEYED)) return -EINVAL;
+  uint32_t typecode = entry.flags & RC_ITEM_TYPECODE;
+  if (typecode && !rc_typecode_fits(entry.kind, entry.flags, entry.bytes)) return -EINVAL;
+  if ((entry.flags & ~(RC_ITEM_FLAGS | typecode)) || (entry.flags & RINGCAST_ITEM_KEYED)) return -EINVAL;
   uint32_t of_tensors = entry.flags & (RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES);
   if (of_tensors && entry.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
   if ((of_tensors & RC_ITEM_DEVICES) && !(of_tensors & RINGCAST_ITEM_CUDA)) return -EINVAL;
@@ -222,6 +224,7 @@ static int data_put(struct ringcast_frame_builder *builder, const char *key, siz
   if (rc < 0) return rc;
   if (data && entry.bytes > 0) memcpy(place, data, entry.bytes);
   if (out) *out = place;
+  if (entry.flags & RC_ITEM_TYPECODE) need_version(builder, 2);
   return 0;
 }
 

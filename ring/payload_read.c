@@ -211,7 +211,10 @@ static int item_fill(const struct ringcast_frame_reader *reader, const struct ri
                      struct ringcast_item *out) {
   const char *key;
   const void *data;
-  if (entry->flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES)) return -EPROTO;
+  if (entry->flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES | RC_ITEM_TYPECODE)) return -EPROTO;
+  if (entry->flags & RC_ITEM_TYPECODE) {
+    if (reader->version < 2 || !rc_typecode_fits(entry->kind, entry->flags, entry->bytes)) return -EPROTO;
+  }
   if (hash_check(reader, entry) < 0 || device_flags_check(reader, entry) < 0) return -EPROTO;
   bool padded = entry->flags & RINGCAST_ITEM_PADDED;
   if (padded && (reader->version < 2 || entry->kind != RINGCAST_ITEM_TENSOR)) return -EPROTO;

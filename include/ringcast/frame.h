@@ -78,6 +78,10 @@ enum ringcast_item_kind {
 #define RINGCAST_ITEM_XXH3   128u /* ... the 64-bit XXH3 with seed 0 */
 /* From version 2 on. */
 #define RINGCAST_ITEM_PADDED 256u /* elements, of no whole number of bytes each, are padded to bytes */
+/* From version 2 on: the highest byte of the flags. The BYTES are of an array.array of Python with this typecode; 0: of
+ * none. */
+#define RINGCAST_ITEM_TYPECODE(flags)         ((uint8_t)((flags) >> 24))
+#define RINGCAST_ITEM_WITH_TYPECODE(typecode) ((uint32_t)(typecode) << 24)
 /* From version 3 on. */
 #define RINGCAST_ITEM_CUDA 512u  /* the tensor was in the memory of a CUDA device */
 #define RINGCAST_ITEM_CUPY 1024u /* ... as a CuPy array */
@@ -89,6 +93,30 @@ enum ringcast_placement {
   /* From version 3 on, for a CUDA tensor with bytes: ringcast/gpu.h. */
   RINGCAST_PLACEMENT_POOL = 1, /* at `offset` in the writer's device pool */
 };
+
+/* The bytes of an element of an array.array, on this machine; 0: no typecode that is known. */
+static inline uint32_t ringcast_typecode_bytes(uint8_t typecode) {
+  switch (typecode) {
+  case 'b':
+  case 'B': return 1;
+  case 'h':
+  case 'H':
+  case 'e': return 2;
+  case 'u':
+  case 'w':
+  case 'i':
+  case 'I':
+  case 'f': return 4;
+  case 'l':
+  case 'L': return sizeof(long);
+  case 'q':
+  case 'Q':
+  case 'd':
+  case 'F': return 8;
+  case 'D': return 16;
+  default: return 0;
+  }
+}
 
 /* DLPack's DLDataType: code 0 int, 1 uint, 2 float, 3 opaque, 4 bfloat, 5 complex, 6 bool, 7..17 fp8, fp6, fp4. */
 struct ringcast_dtype {

@@ -56,6 +56,8 @@
  *     SHAPE      count, so many keys    Not a value: a value follows. Each key is a str, in any of its tokens but PART.
  *                                 The stream numbers its shapes from 0.
  *     RECORD     count            a dict with the keys of the shape of the given number: a value for each key, in order
+ *     ARRAY      1 byte typecode, count, bytes    an array.array of Python: its elements as the machine has them
+ *     PART_ARRAY 1 byte typecode  the same of the frame's next part, a BYTES entry that has the same typecode
  */
 #ifndef RINGCAST_OBJECT_H
 #define RINGCAST_OBJECT_H
@@ -123,6 +125,8 @@ enum ringcast_tag {
   RINGCAST_TAG_ITEM = 0xe6,
   RINGCAST_TAG_SHAPE = 0xe7,
   RINGCAST_TAG_RECORD = 0xe8,
+  RINGCAST_TAG_ARRAY = 0xeb,
+  RINGCAST_TAG_PART_ARRAY = 0xec,
 };
 
 /* The numbers of a packed list: the low four bits are the bytes of a number. */
@@ -155,7 +159,7 @@ struct ringcast_object {
 struct ringcast_token {
   uint8_t tag; /* INT8 to INT64, and an int in the tag itself, show as INT64; a text with its length in the tag shows as
                   ASCII */
-  uint8_t kind; /* enum ringcast_packed, enum ringcast_class */
+  uint8_t kind; /* enum ringcast_packed, enum ringcast_class, the typecode of an array */
   struct ringcast_dtype dtype;
   uint64_t count;
   int64_t i;
@@ -216,6 +220,15 @@ static inline bool ringcast_object_packed(struct ringcast_object *object, struct
   uint64_t each = *kind & 15;
   return ringcast_object_values(object, each, &out->count) &&
          ringcast_object_take(object, out->count * each, &out->data);
+}
+
+static inline bool ringcast_object_array(struct ringcast_object *object, struct ringcast_token *out) {
+  const uint8_t *typecode;
+  if (!ringcast_object_take(object, 1, &typecode)) return false;
+  out->kind = *typecode;
+  uint64_t each = ringcast_typecode_bytes(*typecode);
+  if (each == 0 || out->tag == RINGCAST_TAG_PART_ARRAY) return each > 0;
+  return ringcast_object_bytes(object, out) && out->count % each == 0;
 }
 
 static inline bool ringcast_object_scalar(struct ringcast_object *object, struct ringcast_token *out) {
@@ -288,6 +301,8 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_ITEM:
   case RINGCAST_TAG_RECORD: ok = ringcast_object_count(object, &out->count); break;
   case RINGCAST_TAG_SCALAR: ok = ringcast_object_scalar(object, out); break;
+  case RINGCAST_TAG_ARRAY:
+  case RINGCAST_TAG_PART_ARRAY: ok = ringcast_object_array(object, out); break;
   case RINGCAST_TAG_SIZE:
     ok = ringcast_object_values(object, 8, &out->count) && ringcast_object_take(object, out->count * 8, &out->data);
     break;

@@ -130,6 +130,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
 #define X(object) Py_VISIT(state->object);
   STATE_OBJECTS(X)
 #undef X
+  for (int i = 0; i < RC_PY_STANDARD; i++) Py_VISIT(state->standard[i]);
   for (int i = 0; i < RC_PY_DTYPES; i++) {
     Py_VISIT(state->torch.dtypes[i]);
     Py_VISIT(state->numpy.dtypes[i]);
@@ -146,6 +147,7 @@ static int module_clear(PyObject *module) {
   RC_PY_NAMES(X)
 #undef X
   for (int i = 0; i < RC_PY_KEYS; i++) Py_CLEAR(state->keys[i]);
+  for (int i = 0; i < RC_PY_STANDARD; i++) Py_CLEAR(state->standard[i]);
   for (int i = 0; i < RC_PY_DTYPES; i++) {
     Py_CLEAR(state->torch.dtypes[i]);
     Py_CLEAR(state->numpy.dtypes[i]);

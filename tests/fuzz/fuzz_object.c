@@ -113,6 +113,10 @@ static void inspect_bytes(const struct walk *walk, const uint8_t *from, struct r
   case RINGCAST_TAG_CLASS:
     if (token->count > 0) inspect(walk, from, token, 1);
     break;
+  case RINGCAST_TAG_ARRAY:
+    require(token->count % ringcast_typecode_bytes(token->kind) == 0);
+    if (token->count > 0) inspect(walk, from, token, 1);
+    break;
   case RINGCAST_TAG_SCALAR:
     require(token->count > 0 && token->count * 8 == token->dtype.bits);
     inspect(walk, from, token, 1);
@@ -136,7 +140,8 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, in
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER: return walk_instance(walk, token, depth);
   case RINGCAST_TAG_PART:
-  case RINGCAST_TAG_PART_BYTEARRAY: walk->needs.parts++; return true;
+  case RINGCAST_TAG_PART_BYTEARRAY:
+  case RINGCAST_TAG_PART_ARRAY: walk->needs.parts++; return true;
   case RINGCAST_TAG_NAMED: walk->needs.texts++; return true;
   case RINGCAST_TAG_AGAIN: return token->count < walk->needs.texts;
   case RINGCAST_TAG_LEAF:

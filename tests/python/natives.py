@@ -2,6 +2,7 @@
 """Values of every type that a frame has a form of its own for: classes to be found by their name, strategies, and a
 fingerprint that two values share if they are the same in value and in type."""
 
+import array
 import collections
 import dataclasses
 import enum
@@ -340,8 +341,17 @@ def containers(children):
     )
 
 
+typed_arrays = st.builds(
+    lambda code, data, times: array.array(code, data * times),
+    st.sampled_from("bBhHiIlLqQfd"),
+    st.binary(max_size=3).map(lambda data: data * 8),
+    st.sampled_from([1, 1, 1, 100]),
+)
+
 natives = st.recursive(
-    st.one_of(atoms, ranges, bytes_.map(bytearray), arrays, tensors, st.builds(Empty), st.just(Nothing())),
+    st.one_of(
+        atoms, ranges, bytes_.map(bytearray), typed_arrays, arrays, tensors, st.builds(Empty), st.just(Nothing())
+    ),
     containers,
     max_leaves=12,
 )
@@ -382,6 +392,8 @@ def print_of(value):
         return kind, sorted((print_of(item) for item in value), key=repr)
     if isinstance(value, (list, tuple)):
         return kind, [print_of(item) for item in value], print_of(getattr(value, "__dict__", None) or 0)
+    if kind is array.array:
+        return kind, value.typecode, value.tobytes()
     if isinstance(value, (range, slice)):
         return kind, print_of(value.start), print_of(value.stop), print_of(value.step)
     if dataclasses.is_dataclass(value) or hasattr(kind, "__struct_fields__") or hasattr(value, "__dict__"):

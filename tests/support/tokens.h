@@ -44,6 +44,8 @@
 #define T_ITEM           "\xe6"
 #define T_SHAPE          "\xe7"
 #define T_RECORD         "\xe8"
+#define T_ARRAY          "\xeb"
+#define T_PART_ARRAY     "\xec"
 #define ONE              "\0\0\0\0\0\0\xf0\x3f" /* 1.0 */
 #define TEXT63           "An arrow: it is as long as a tag alone can tell, and no longer."
 

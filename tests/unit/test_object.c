@@ -89,6 +89,8 @@ static const struct sample SAMPLES[] = {
     {STREAM(T_SIZE "\2" ONE ONE), .tag = RINGCAST_TAG_SIZE, .count = 2, .data = 2},
     BARE(T_PART, PART),
     BARE(T_PART_BYTEARRAY, PART_BYTEARRAY),
+    {STREAM(T_ARRAY "q\x10" ONE ONE), .tag = RINGCAST_TAG_ARRAY, .kind = 'q', .count = 16, .data = 3},
+    {STREAM(T_PART_ARRAY "d"), .tag = RINGCAST_TAG_PART_ARRAY, .kind = 'd'},
     {STREAM(T_LEAF "\xfd\0\0\0\1"), .tag = RINGCAST_TAG_LEAF, .count = 1u << 24},
     BARE(T_MARK T_LIST "\1\0", MARK),
     {STREAM(T_BACK "\xfc\0\1"), .tag = RINGCAST_TAG_BACK, .count = 256},

@@ -15,6 +15,8 @@ HEADER = struct.Struct("<IHHIIQQIIQ")
 ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 ROOTS = {1: "dict", 2: "value"}
 KINDS = dict(enumerate("none bool int float str bytes tensor pickle buffer leaf error object".split(), 1))
+# The typecodes of array.array, and the bytes of an element.
+TYPECODES = dict(zip("bBhHeuwiIflLqQdFD", (1, 1, 2, 2, 2, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8, 16)))
 FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded cuda cupy jax".split()
 PLACEMENTS = ["inline", "pool"]
 HASHES, CUDA, LIBRARIES = 64 | 128, 512, 1024 | 2048
@@ -79,7 +81,9 @@ class Frame:
         offset, size, scalar, hashed, reserved = fields[10:]
         require(reserved == 0, "reserved")
         require(kind in KINDS, "kind")
+        typecode, flags = flags >> 24, flags & 0xFFFFFF
         require(flags < 1 << len(FLAGS), "flags")
+        self.check_typecode(kind, typecode, size)
         self.check_hash(kind, flags, hashed)
         self.check_device(kind, flags)
         kind, meaning = KINDS[kind], {"kind": KINDS[kind]}
@@ -108,7 +112,16 @@ class Frame:
         if flags & HASHES:
             meaning["hash"] = f"{hashed:016x}"
         named = [name for bit, name in enumerate(FLAGS) if bit > 0 and flags >> bit & 1]
+        if typecode:
+            meaning["typecode"] = chr(typecode)
         return {**meaning, "flags": named} if named else meaning
+
+    def check_typecode(self, kind, typecode, size):
+        if typecode == 0:
+            return
+        require(KINDS[kind] == "bytes" and self.version >= 2, "a typecode of what is no array")
+        require(chr(typecode) in TYPECODES, "typecode")
+        require(size % TYPECODES[chr(typecode)] == 0, "a part of an element")
 
     def place(self, placement, flags, offset, size):
         """Where a tensor's bytes are that are not in the frame, or None."""

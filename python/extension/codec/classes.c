@@ -5,6 +5,7 @@
  * runs too.
  */
 #include "python/extension/codec/classes.h"
+#include "python/extension/codec/kinds.h"
 
 #include <structmember.h>
 
@@ -99,8 +100,19 @@ static PyObject *cache_add(PyObject *cache, PyObject *key, PyObject *value) {
 
 /* ---- To send ---------------------------------------------------------------------------------------------------- */
 
+static PyObject *describe_standard(struct rc_py_state *state, PyTypeObject *type) {
+  int number = rc_py_standard_of(state, type);
+  if (number <= 0) return NULL;
+  PyObject *description = Py_BuildValue("(iOy(ii))", RC_PY_CLASS_STANDARD, state->no_arguments, "", number, 0);
+  PyObject *capsule = description ? class_new(type, description) : NULL;
+  Py_XDECREF(description);
+  return capsule;
+}
+
 /* Whatever a strange class raises while it is looked at, pickle may have an answer. */
 static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
+  PyObject *standard = describe_standard(state, type);
+  if (standard || PyErr_Occurred()) return standard;
   if (!state->describe_class && !(state->describe_class = rc_py_import("ringcast._classes", "describe"))) return NULL;
   PyObject *description = PyObject_CallOneArg(state->describe_class, (PyObject *)type);
   PyObject *capsule = description && description != Py_None ? class_new(type, description) : NULL;

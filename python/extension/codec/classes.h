@@ -11,7 +11,7 @@ struct rc_py_class {
   PyTypeObject *type;
   uint8_t kind;                /* enum ringcast_class; RC_PY_CLASS_SCALAR */
   bool runs_code;              /* of the user, perhaps, when an instance is made, found or dropped */
-  struct ringcast_dtype dtype; /* of a SCALAR */
+  struct ringcast_dtype dtype; /* of a SCALAR; of a STANDARD, `code` is its enum rc_py_standard */
   PyObject *names;             /* of the fields: a tuple of interned str */
   PyObject *text;              /* bytes, as a frame has it */
   Py_ssize_t *offsets;         /* of the fields in an instance; NULL: they are in its __dict__ */
@@ -22,6 +22,8 @@ struct rc_py_class {
 
 /* A NumPy scalar's type. */
 #define RC_PY_CLASS_SCALAR 0
+/* A type of kinds.c. */
+#define RC_PY_CLASS_STANDARD 0xff
 
 /* The cache at `cache` (a dict, made if there is none), for one frame: what is found in it stays as long as the new
  * reference that this gives. NULL: raised. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one entry of a frame holds: scalars and text at once, of all else the memory, with a note of what to copy. */
+#include "python/extension/codec/array.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/device.h"
 
@@ -85,6 +86,17 @@ PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringca
   return memory || PyErr_Occurred() ? memory : make_bytearray(decoding, item);
 }
 
+/* array.array, or bytes. */
+static PyObject *make_array_or_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  uint8_t typecode = RINGCAST_ITEM_TYPECODE(item->flags);
+  void *out;
+  if (typecode == 0 || item->bytes == 0) return rc_py_make_bytes(decoding, item);
+  if (!rc_py_copy_add(decoding, item->data, item->bytes)) return NULL;
+  PyObject *array = rc_py_array_new(decoding->state, typecode, item->bytes, &out);
+  if (array) rc_py_copy_to(decoding, out);
+  return array;
+}
+
 /* As whom it was sent; of a sender who does not say, NumPy's if NumPy has the dtype. */
 static bool goes_to_torch(const struct ringcast_item *item) {
   int index = rc_py_dtype_of(item);
@@ -154,7 +166,7 @@ PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcas
   case RINGCAST_ITEM_INT: return PyLong_FromLongLong(item->scalar.i);
   case RINGCAST_ITEM_FLOAT: return PyFloat_FromDouble(item->scalar.f);
   case RINGCAST_ITEM_STR: return rc_py_make_text(decoding, item->data, item->bytes);
-  case RINGCAST_ITEM_BYTES: return rc_py_make_bytes(decoding, item);
+  case RINGCAST_ITEM_BYTES: return make_array_or_bytes(decoding, item);
   case RINGCAST_ITEM_TENSOR: return make_tensor(decoding, item);
   default:
     rc_py_raise_text(decoding->state, EPROTO, "the frame is of another build: it holds an item of kind %d", item->kind);

@@ -14,6 +14,7 @@
  * full yet is whole at any time, and may be found.
  */
 #include "python/extension/codec/stack.h"
+#include "python/extension/codec/array.h"
 #include "python/extension/codec/token_read.h"
 #include "python/extension/codec/torch_names.h"
 
@@ -319,6 +320,15 @@ static PyObject *get_part(struct rc_py_token_reader *getting, const struct ringc
   return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : stream_damaged(getting, "a part of another kind");
 }
 
+/* The part is an array already: its entry says so. */
+static PyObject *get_part_array(struct rc_py_token_reader *getting, uint8_t typecode) {
+  if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
+  PyObject *part = getting->parts[getting->next_part++];
+  int fits = rc_py_array_has_typecode(getting->state, part, typecode);
+  if (fits < 0) return NULL;
+  return fits ? rc_py_ref(part) : stream_damaged(getting, "a part of another kind");
+}
+
 static PyObject *get_leaf(struct rc_py_token_reader *getting, uint64_t index) {
   if (!getting->leaves || index >= (uint64_t)PyList_GET_SIZE(getting->leaves)) {
     return stream_damaged(getting, "a leaf that its pickle lacks");
@@ -366,6 +376,8 @@ static PyObject *get_rare(struct rc_py_token_reader *getting, const struct ringc
   case RINGCAST_TAG_SIZE: return rc_py_token_read_size(getting, token);
   case RINGCAST_TAG_PART:
   case RINGCAST_TAG_PART_BYTEARRAY: return get_part(getting, token);
+  case RINGCAST_TAG_ARRAY: return rc_py_array_of(getting->state, token->kind, token->data, token->count);
+  case RINGCAST_TAG_PART_ARRAY: return get_part_array(getting, token->kind);
   case RINGCAST_TAG_LEAF: return get_leaf(getting, token->count);
   default: return stream_damaged(getting, "a value of a kind that this version does not know");
   }

@@ -15,6 +15,7 @@
  *
  * Exact types only: a subclass may mean more than its contents.
  */
+#include "python/extension/codec/array.h"
 #include "python/extension/codec/classes.h"
 #include "python/extension/codec/stack.h"
 #include "python/extension/codec/token_write.h"
@@ -472,6 +473,7 @@ static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObje
   struct rc_py_class *class = rc_py_class_of(encoding->state, encoding->class_cache, type);
   if (!class) return PyErr_Occurred() ? RC_PY_PUT_RAISED : put_other(encoding, value, step);
   if (class->kind == RC_PY_CLASS_SCALAR) return put_scalar(encoding, value, class);
+  if (class->kind == RC_PY_CLASS_STANDARD) return rc_py_token_write_array(encoding, value);
   return class->kind == RINGCAST_CLASS_ENUM ? put_member(encoding, value, class, step)
                                             : put_instance(encoding, value, class, step);
 }
