@@ -130,6 +130,25 @@ bool rc_py_allow_pickle(PyObject *object, bool *out) {
   return false;
 }
 
+bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject *classes, bool *allow_pickle,
+                           PyObject **out) {
+  *out = NULL;
+  if (!rc_py_allow_pickle(pickle, allow_pickle)) return false;
+  bool is_given = classes && classes != Py_None;
+  if (is_given && pickle == Py_True) {
+    PyErr_SetString(PyExc_ValueError, "classes says what a frame may name where pickles are turned off, and "
+                                      "allow_pickle=True allows them: give one of both");
+    return false;
+  }
+  if (is_given) *allow_pickle = false;
+  if (*allow_pickle) return true;
+  if (!state->allowed_classes && !(state->allowed_classes = rc_py_import("ringcast._allowed", "allowed_classes"))) {
+    return false;
+  }
+  *out = PyObject_CallOneArg(state->allowed_classes, is_given ? classes : Py_None);
+  return *out;
+}
+
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out) {
   PyObject *number = PyNumber_Index(object);
   if (!number) {

@@ -18,6 +18,10 @@ bool rc_py_wait_mode(const char *name, uint32_t *out);
 bool rc_py_slow(PyObject *object, int64_t *out);
 /* A bool; NULL or None: what RINGCAST_ALLOW_PICKLE says, else true. */
 bool rc_py_allow_pickle(PyObject *object, bool *out);
+/* Of the arguments allow_pickle and classes. `out`: without pickles, a cache for codec/classes.c that only has classes
+ * which a frame may name (a new reference); else NULL. False: raised. */
+bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject *classes, bool *allow_pickle,
+                           PyObject **out);
 /* An int from `low` to `high`. */
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
 

@@ -82,6 +82,7 @@ struct rc_py_state {
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
   PyObject *dumps, *loads, *refuse_value, *refuse_frame;              /* of ringcast._pickling */
   PyObject *describe_class, *find_class;                              /* of ringcast._classes */
+  PyObject *allowed_classes;                                          /* of ringcast._allowed */
   PyObject *classes;                                                  /* that were sent: the cache of classes.c */
   PyObject *unpack_classes;                                           /* that came by unpack() */
   PyObject *no_arguments;                                             /* () */

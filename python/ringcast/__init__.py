@@ -9,11 +9,12 @@
 Torch tensors and NumPy arrays are copied once into the ring and once out of the ring; plain values, containers,
 dataclasses, msgspec.Structs, namedtuples and Enums go without pickle. torch and msgspec are optional. All else in a
 value is pickled, so a reader trusts the writer like code (only processes of the same user can meet), unless
-Reader(handle, allow_pickle=False) refuses pickles.
+Reader(handle, allow_pickle=False) refuses pickles, and all classes but those that are allowed.
 
 Extension and package rely on the GIL: a free-threaded Python turns the GIL on at import.
 """
 
+from ringcast._allowed import allow
 from ringcast._ringcast import (
     KIND_BYTES,
     KIND_TENSORS,
@@ -82,6 +83,7 @@ __all__ = [
     "Writer",
     "WriterGone",
     "__version__",
+    "allow",
     "gpu_status",
     "pack",
     "recycling",

@@ -13,8 +13,9 @@ import enum
 import errno
 import sys
 import types
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
+from ringcast._allowed import Allowed
 from ringcast.exceptions import ProtocolError
 
 # enum ringcast_class of ringcast/object.h; SCALAR is for this package alone.
@@ -221,9 +222,11 @@ def why_not(value: Any) -> Optional[str]:
     return f"{looks} that holds itself, is nested too deep or is of one class too many"
 
 
-def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
-    """The class that a frame names, and its description, with the sender's kind and fields.
+def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> Tuple[type, Description]:
+    """The class that a frame names, and its description, with the sender's kind and fields; `known` is what will have
+    it.
 
+    PickleRefused: `known` is an Allowed, and does not allow it.
     ImportError: the module can't be imported here, or is not imported and must not be, or lacks the name.
     ProtocolError: the name is no such class here, or has other fields. ValueError: an invalid text.
     """
@@ -231,6 +234,8 @@ def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
     if not rest or kind not in _KIND_NAMES:
         raise ValueError("it names no class")
     qualname, *names = rest
+    if isinstance(known, Allowed):
+        known.require(_named(sys.modules.get(module_name), qualname), module_name, qualname)
     holds = f"the frame holds an instance of {module_name}.{qualname}"
     if module_name not in sys.modules:
         if not may_import:

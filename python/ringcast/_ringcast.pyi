@@ -4,12 +4,14 @@
 Every `timeout` is in seconds; None waits for ever, 0 tries once. TimeoutError: the time is up.
 """
 
+from types import ModuleType
 from typing import (
     Any,
     AsyncIterator,
     Coroutine,
     Dict,
     Final,
+    Iterable,
     Iterator,
     List,
     NoReturn,
@@ -22,6 +24,8 @@ from typing import (
 from typing_extensions import Buffer, Self
 
 from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
+
+_Classes = Optional[Iterable[Union[type, ModuleType, str]]]
 
 __version__: Final[str]
 
@@ -46,12 +50,13 @@ def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] =
     TypeError: a tensor on any other device. PickleRefused, and any error of pickle, as in Writer.send().
     """
 
-def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
+def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None, classes: _Classes = None) -> Any:
     """Return the object of a frame, as recv() would: `frame` is a PackedFrame, a Frame of Reader.next(), or the
     bytes of a frame in any buffer.
 
-    allow_pickle: as for Reader. If False, no pickle is loaded and no module is imported but torch and NumPy. The
-    Reader of a Frame, or of a memoryview or NumPy array over one, must allow pickles too. Tensors of a CUDA device
+    allow_pickle, classes: as for Reader. Without pickles no module is imported but torch and NumPy. The Reader of a
+    Frame, or of a memoryview or NumPy array over one, must allow pickles too; if not, its classes count, unless
+    `classes` is given. Tensors of a CUDA device
     arrive on the CPU; in a Frame, where the Reader wants them. ProtocolError: the buffer does not hold a frame.
     BufferError: the buffer is not contiguous. Evicted: the Reader of the Frame, memoryview or array; other objects
     over a Frame tell of none. PickleRefused, ImportError, SendError, and any error of unpickling, as in recv().
@@ -573,8 +578,10 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     name: shown in errors and lists ("rank 3"); at most 31 bytes in UTF-8 are kept.
     spin, wait: as for Writer.
     leases: how many Frames of next() the Reader may hold at a time, at most 64.
-    allow_pickle: False refuses frames with a pickle, which can run code. None: True, unless
-    RINGCAST_ALLOW_PICKLE=0.
+    allow_pickle: False refuses frames with a pickle, which can run code, and frames that name a class which is not
+    allowed. None: True, unless RINGCAST_ALLOW_PICKLE=0 or `classes` is given.
+    classes: what a frame may name, beside ringcast.allow() and the environment's RINGCAST_CLASSES: classes, modules,
+    or their names, as for allow(). Implies allow_pickle=False; with allow_pickle=True it is a ValueError.
     retain: where possible, recv() does not copy large arrays and tensors: the arrays stay in the ring's spill memory,
     and belong to this process, copy-on-write. See docs/python.md, "Without a copy".
     map_location: where tensors and arrays of a CUDA device arrive. None: on this process's current device. "cuda",
@@ -598,6 +605,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         retain: bool = False,
         map_location: Any = None,
         wait: str = "balanced",
+        classes: _Classes = None,
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
@@ -758,13 +766,13 @@ class Tap(Iterator[Any]):
     counted by lost(); a Tap that is less than half a ring behind loses nothing. Iterating receives until the writer
     is gone.
 
-    handle: the Writer's handle. allow_pickle: as for Reader.
+    handle: the Writer's handle. allow_pickle, classes: as for Reader.
 
     One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. Errors as
     Reader, except NoFreeSlot.
     """
 
-    def __new__(cls, handle: str, *, allow_pickle: Optional[bool] = None) -> Self: ...
+    def __new__(cls, handle: str, *, allow_pickle: Optional[bool] = None, classes: _Classes = None) -> Self: ...
     @property
     def handle(self) -> str:
         """The handle of the ring."""

@@ -67,7 +67,8 @@ class SendError(Error):
 
 
 class PickleRefused(Error):
-    """A value needs a pickle to be sent, or a frame holds one, and pickles are turned off here. errno EOPNOTSUPP."""
+    """Pickles are turned off here, and a value needs one to be sent, or a frame holds one, or names a class that is not
+    allowed. errno EOPNOTSUPP."""
 
 
 class Cancelled(Error):

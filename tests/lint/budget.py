@@ -24,17 +24,17 @@ PARTS = {
     "headers": ("include", 1546),
     "core": ("ring shm channel", 8556),
     "gpu": ("gpu", 4599),
-    "extension": ("python/extension", 11374),
-    "package": ("python/ringcast", 7450),
+    "extension": ("python/extension", 11480),
+    "package": ("python/ringcast", 7570),
     "measuring": ("tools bench python/ringcast/bench", 6380),
-    "tests": ("tests", 40335),
+    "tests": ("tests", 40710),
     "tests of gpu": ("tests", 17301),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 812,
+    "python/ringcast/_ringcast.pyi": 820,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 524,

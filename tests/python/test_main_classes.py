@@ -23,7 +23,7 @@ class Range(typing.NamedTuple):
 VALUE = {"new": [Request("r-1")], "kind": Kind.PREFILL, "range": Range(3)}
 
 def child(handle, pipe):
-    with ringcast.Reader(handle, allow_pickle=False) as reader, ringcast.Writer(1 << 16, allow_pickle=False) as writer:
+    with ringcast.Reader(handle, classes=["__main__"]) as reader, ringcast.Writer(1 << 16) as writer:
         pipe.send(writer.handle)
         writer.wait_readers(1, 60)
         value = reader.recv(60)
@@ -38,7 +38,7 @@ if __name__ == "__main__":
         process = context.Process(target=child, args=(writer.handle, theirs))
         process.start()
         theirs.close()
-        with ringcast.Reader(ours.recv(), allow_pickle=False) as reader:
+        with ringcast.Reader(ours.recv(), classes=[Request, Kind, Range]) as reader:
             writer.send(VALUE)
             value = reader.recv(60)
             assert value == VALUE and type(value["new"][0]) is Request and value["kind"] is Kind.PREFILL, value

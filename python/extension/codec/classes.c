@@ -15,8 +15,12 @@ static const char capsule_name[] = "ringcast.class";
 enum { MOST_KNOWN = 1024 };
 
 PyObject *rc_py_class_cache(PyObject **cache) {
-  if (*cache && PyDict_GET_SIZE(*cache) >= MOST_KNOWN) Py_CLEAR(*cache);
-  if (!*cache && !(*cache = PyDict_New())) return NULL;
+  if (!*cache || PyDict_GET_SIZE(*cache) >= MOST_KNOWN) {
+    bool is_plain = !*cache || PyDict_CheckExact(*cache);
+    PyObject *anew = is_plain ? PyDict_New() : PyObject_CallMethod(*cache, "anew", NULL);
+    if (!anew) return NULL;
+    Py_XSETREF(*cache, anew);
+  }
   return rc_py_ref(*cache);
 }
 
@@ -138,14 +142,14 @@ struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, P
 
 /* ---- Received --------------------------------------------------------------------------------------------------- */
 
-static PyObject *find(struct rc_py_state *state, uint8_t kind, PyObject *key, bool may_import) {
+static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, PyObject *key, bool may_import) {
   if (!state->find_class && !(state->find_class = rc_py_import("ringcast._classes", "find"))) return NULL;
   PyObject *text = PyBytes_FromStringAndSize(PyBytes_AS_STRING(key) + 1, PyBytes_GET_SIZE(key) - 1);
   PyObject *number = PyLong_FromLong(kind);
   PyObject *pair = NULL, *capsule = NULL, *description;
   PyTypeObject *type;
   if (text && number) {
-    pair = PyObject_CallFunctionObjArgs(state->find_class, number, text, may_import ? Py_True : Py_False, NULL);
+    pair = PyObject_CallFunctionObjArgs(state->find_class, number, text, may_import ? Py_True : Py_False, cache, NULL);
   }
   if (pair && PyArg_ParseTuple(pair, "O!O!", &PyType_Type, &type, &PyTuple_Type, &description)) {
     capsule = class_new(type, description);
@@ -164,9 +168,22 @@ struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache,
   PyBytes_AS_STRING(key)[0] = (char)kind;
   memcpy(PyBytes_AS_STRING(key) + 1, text, bytes);
   PyObject *known = PyDict_GetItemWithError(cache, key);
-  if (!known && !PyErr_Occurred()) known = cache_add(cache, key, find(state, kind, key, may_import));
+  if (!known && !PyErr_Occurred()) known = cache_add(cache, key, find(state, cache, kind, key, may_import));
   Py_DECREF(key);
   return known ? PyCapsule_GetPointer(known, capsule_name) : NULL;
+}
+
+bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void *stream, size_t bytes) {
+  struct ringcast_object object = {.at = stream, .end = (const uint8_t *)stream + bytes};
+  struct ringcast_token token;
+  while (ringcast_token_read(&object, &token) == 0) {
+    if (token.tag != RINGCAST_TAG_CLASS) continue;
+    if (rc_py_class_find(state, cache, token.kind, token.data, token.count, false)) continue;
+    bool is_streams = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError);
+    if (is_streams) rc_py_protocol_from_current(state, "a class");
+    return false;
+  }
+  return true;
 }
 
 /* The call takes no reference over. */

@@ -36,6 +36,9 @@ struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, P
 struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache, uint8_t kind, const void *text,
                                      size_t bytes, bool may_import);
 
+/* Finds all classes of a stream, without importing any. What is damaged is left to the decoder. False: raised. */
+bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void *stream, size_t bytes);
+
 /* An instance with these fields, whose references it takes over, also when it fails. NULL: raised. */
 PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields);
 

@@ -222,8 +222,20 @@ static bool parts_make_sense(struct rc_py_decoding *decoding) {
   return next == end || rc_py_damaged(decoding, "a part that is nobody's");
 }
 
+/* Without pickles: before anything is made, whether all classes of the frame are allowed. */
+static bool classes_are_allowed(struct rc_py_decoding *decoding) {
+  PyObject *classes = rc_py_class_cache(decoding->classes);
+  bool ok = classes;
+  for (size_t i = 0; ok && i < decoding->nested_count; i++) {
+    ok = rc_py_classes_check(decoding->state, classes, decoding->nested[i].stream, decoding->nested[i].bytes);
+  }
+  Py_XDECREF(classes);
+  return ok;
+}
+
 static bool fill_nested(struct rc_py_decoding *decoding, PyObject *leaves) {
   if (!parts_make_sense(decoding)) return false;
+  if (!decoding->allow_pickle && !classes_are_allowed(decoding)) return false;
   for (size_t i = 0; i < decoding->nested_count; i++) {
     const struct rc_py_nested *nested = &decoding->nested[i];
     PyObject *value = make_nested(decoding, nested, leaves);

@@ -156,17 +156,23 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
 
 static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) { return look_at(object, NULL, how, key); }
 
-static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *allow_pickle) {
+/* `classes`: None, or as of rc_py_classes_allowed. */
+static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *classes) {
+  PyObject *cache = classes == Py_None ? NULL : rc_py_ref(classes);
   const struct rc_py_decode_options options = {.reader = looking->reader,
                                                .owner = looking->owner,
-                                               .classes = looking->classes,
-                                               .allow_pickle = looking->allow_pickle && allow_pickle == Py_True};
+                                               .classes = cache ? &cache : looking->classes,
+                                               .allow_pickle = looking->allow_pickle && !cache};
   uint32_t tag;
-  return rc_py_decode(looking->state, looking->frame, &options, &tag);
+  PyObject *object = rc_py_decode(looking->state, looking->frame, &options, &tag);
+  Py_XDECREF(cache);
+  return object;
 }
 
-PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, bool allow_pickle) {
-  return look_at(frame, part, look_whole, allow_pickle ? Py_True : Py_False);
+PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes, bool are_given) {
+  const struct rc_py_reader *reader = ((struct frame *)frame)->reader;
+  bool are_readers = !classes || (!are_given && reader && !reader->allow_pickle);
+  return look_at(frame, part, look_whole, are_readers ? Py_None : classes);
 }
 
 static PyObject *frame_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {

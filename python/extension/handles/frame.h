@@ -16,8 +16,9 @@ const struct ringcast_frame *rc_py_frame_of(PyObject *frame);
 bool rc_py_frame_stash(PyObject *frame, bool device_failed);
 PyObject *rc_py_frame_exit(PyObject *frame, PyObject *exception);
 PyObject *rc_py_frame_hashes(PyObject *frame, void *closure);
-/* All that it holds, or the `part` of its memory that is a frame of its own, copied out; pickles where both this and
- * its Reader allow them. */
-PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, bool allow_pickle);
+/* All that it holds, or the `part` of its memory that is a frame of its own, copied out. `classes`: as of
+ * rc_py_classes_allowed; NULL: pickles where its Reader allows them. If the Reader allows none, its own classes count,
+ * unless others `are_given`. */
+PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes, bool are_given);
 
 #endif

@@ -86,23 +86,34 @@ static PyObject *lender_of(struct rc_py_state *state, PyObject *object) {
   return object;
 }
 
-PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"frame", "allow_pickle", NULL};
-  struct rc_py_state *state = PyModule_GetState(module);
-  PyObject *values[2] = {NULL};
-  bool allow_pickle;
+/* `classes` and `are_given` as in rc_py_frame_unpack. */
+static PyObject *unpack_buffer(struct rc_py_state *state, PyObject *buffer, PyObject *classes, bool are_given) {
   uint32_t tag;
   Py_buffer view;
-  if (!rc_py_arguments("unpack", names, 1, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
-  if (Py_TYPE(values[0]) == state->frame_type) return rc_py_frame_unpack(values[0], NULL, allow_pickle);
-  if (PyObject_GetBuffer(values[0], &view, PyBUF_SIMPLE) < 0) return NULL;
+  if (PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) < 0) return NULL;
   const struct ringcast_frame frame = {.data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
-  const struct rc_py_decode_options options = {.classes = &state->unpack_classes, .allow_pickle = allow_pickle};
-  PyObject *lender = lender_of(state, values[0]);
+  PyObject *cache = rc_py_ref(classes);
+  const struct rc_py_decode_options options = {.classes = cache ? &cache : &state->unpack_classes,
+                                               .allow_pickle = !cache};
+  PyObject *lender = lender_of(state, buffer);
   PyObject *object =
-      lender ? rc_py_frame_unpack(lender, &frame, allow_pickle) : rc_py_decode(state, &frame, &options, &tag);
+      lender ? rc_py_frame_unpack(lender, &frame, classes, are_given) : rc_py_decode(state, &frame, &options, &tag);
   PyBuffer_Release(&view);
+  Py_XDECREF(cache);
+  return object;
+}
+
+PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"frame", "allow_pickle", "classes", NULL};
+  struct rc_py_state *state = PyModule_GetState(module);
+  PyObject *values[3] = {NULL}, *classes;
+  bool allow_pickle;
+  if (!rc_py_arguments("unpack", names, 1, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_classes_allowed(state, values[1], values[2], &allow_pickle, &classes)) return NULL;
+  bool are_given = values[2] && values[2] != Py_None;
+  PyObject *object = Py_TYPE(values[0]) == state->frame_type ? rc_py_frame_unpack(values[0], NULL, classes, are_given)
+                                                             : unpack_buffer(state, values[0], classes, are_given);
+  Py_XDECREF(classes);
   return object;
 }
 
@@ -128,7 +139,12 @@ static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
   struct rc_py_state *state = rc_py_state_of(self);
   const struct ringcast_frame frame = {.data = self->data, .bytes = self->bytes, .kind = RINGCAST_KIND_TENSORS};
   struct rc_py_inspector looking = {.state = state, .frame = &frame, .classes = &state->unpack_classes};
-  return rc_py_allow_pickle(Py_None, &looking.allow_pickle) ? how(&looking, key) : NULL;
+  PyObject *classes;
+  if (!rc_py_classes_allowed(state, Py_None, Py_None, &looking.allow_pickle, &classes)) return NULL;
+  if (classes) looking.classes = &classes;
+  PyObject *found = how(&looking, key);
+  Py_XDECREF(classes);
+  return found;
 }
 
 static PyObject *packed_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {

@@ -25,22 +25,22 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "retain", "map_location", "wait", NULL};
+  static char *names[] = {"handle", "name",         "spin", "leases",  "allow_pickle",
+                          "retain", "map_location", "wait", "classes", NULL};
   PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None, *retain = Py_False;
-  PyObject *location = Py_None;
+  PyObject *location = Py_None, *classes = Py_None, *allowed;
   struct rc_py_map map;
   bool allow_pickle, retains;
   const char *text, *wait = "balanced";
   uint64_t most = 1;
   struct ringcast_reader_options options = {.size = sizeof options};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOOOs:Reader", names, &handle, &options.name, &spin, &leases,
-                                   &pickle, &retain, &location, &wait)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOOOsO:Reader", names, &handle, &options.name, &spin, &leases,
+                                   &pickle, &retain, &location, &wait, &classes)) {
     return NULL;
   }
   if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
   if (!rc_py_wait_mode(wait, &options.wait)) return NULL;
   if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
-  if (!rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
   if (!PyBool_Check(retain)) {
     return PyErr_Format(PyExc_TypeError, "retain must be True or False, not %.100s", Py_TYPE(retain)->tp_name);
   }
@@ -48,10 +48,15 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   retains = retain == Py_True;
   options.leases = (uint32_t)most;
   options.flags = retains ? RINGCAST_READER_RETAIN : 0;
+  if (!rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed)) return NULL;
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
-  if (!self) return NULL;
+  if (!self) {
+    Py_XDECREF(allowed);
+    return NULL;
+  }
   self->pid = getpid();
   self->allow_pickle = allow_pickle;
+  self->classes = allowed;
   self->retains = retains;
   self->map = map;
   options.warm = rc_py_warm;

@@ -44,14 +44,19 @@ static int attach(struct tap *self, const char *handle) {
 }
 
 static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "allow_pickle", NULL};
-  PyObject *handle, *pickle = Py_None;
+  static char *names[] = {"handle", "allow_pickle", "classes", NULL};
+  PyObject *handle, *pickle = Py_None, *classes = Py_None, *allowed;
   const char *text;
   bool allow_pickle;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O:Tap", names, &handle, &pickle)) return NULL;
-  if (!rc_py_handle_text(type, handle, &text) || !rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO:Tap", names, &handle, &pickle, &classes)) return NULL;
+  if (!rc_py_handle_text(type, handle, &text)) return NULL;
+  if (!rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed)) return NULL;
   struct tap *self = (struct tap *)type->tp_alloc(type, 0);
-  if (!self) return NULL;
+  if (!self) {
+    Py_XDECREF(allowed);
+    return NULL;
+  }
+  self->classes = allowed;
   self->pid = getpid();
   self->allow_pickle = allow_pickle;
   self->handle = rc_py_ref(handle);

@@ -14,10 +14,14 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("ringcast.sglang needs torch: python -m pip install torch") from error
 
+import ringcast
 from ringcast.sglang.hashes import feature_hash
 from ringcast.sglang._install import install, uninstall
 from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict
 from ringcast.sglang.share import Shared, share_once
+
+# Where pickles are turned off, frames may name SGLang's own classes.
+ringcast.allow("sglang")
 
 __all__ = [
     "Shared",

@@ -4,6 +4,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any, List
 
+import ringcast
 from ringcast.vllm.queue import Handle, MessageQueue
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from ringcast.vllm._install import install, uninstall
 
 __all__ = ["Group", "GroupOperations", "Handle", "MessageQueue", "install", "uninstall"]
+
+# Where pickles are turned off, frames may name vLLM's own classes.
+ringcast.allow("vllm")
 
 # A MessageQueue needs no torch, and a process that starts vLLM imports vLLM's plugins.
 _LATER = {"Group": "group", "GroupOperations": "group", "install": "_install", "uninstall": "_install"}
