@@ -11,7 +11,7 @@ installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test test-all lint format soak bench bench-docs gpu-test vllm-compat sglang-compat
+.PHONY: help deps build demo test test-all pythons lint format soak bench bench-docs gpu-test vllm-compat sglang-compat
 .PHONY: clean distclean
 .DEFAULT_GOAL := help
 
@@ -19,6 +19,7 @@ help:
 	@echo 'make demo       tensor dicts from one process to three, through ringcast and through gloo (ARGS="--world 8")'
 	@echo 'make test       what every change must pass: C (plain, part of it with ASan + UBSan or TSan), Python'
 	@echo 'make test-all   the other tests too: less and more than this machine has, models, fuzzing, valgrind, aarch64'
+	@echo 'make pythons    the Python tests on each Python from 3.10 to 3.15 that is here or in a newer Debian (ARGS=3.14)'
 	@echo 'make lint       ruff, shellcheck, codespell (part of make test); make format: clang-format and ruff'
 	@echo 'make soak       kills, frames, codec, loops, fuzzing, model: at length (KILLS=10000 SOAK_SECONDS=3600)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
@@ -54,6 +55,10 @@ test: deps $(installed)
 
 test-all: deps $(installed)
 	@cmake/test-all.sh
+
+# ARGS: versions and options of cmake/pythons.sh.
+pythons: deps
+	@cmake/pythons.sh $(ARGS)
 
 # These take what is there: make deps installs the tools.
 lint:
