@@ -46,12 +46,6 @@
 
 struct rc_py_state;
 
-/* Where tensors arrive. */
-struct rc_py_map {
-  enum { RC_PY_MAP_AS_SENT, RC_PY_MAP_CPU, RC_PY_MAP_CUDA } to;
-  int32_t device; /* -1: the current one */
-};
-
 static inline PyObject *rc_py_ref(PyObject *object) {
   Py_XINCREF(object);
   return object;

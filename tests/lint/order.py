@@ -17,17 +17,6 @@ TESTS = ["tests"]
 
 # The rooms of the extension, in their order.
 ROOMS = ["python/extension/tensors", "python/extension/codec", "python/extension/handles"]
-# Files that still include a header of a later room, until a provider stands between the two.
-UPWARDS = {
-    "python/extension/codec/decode.c",
-    "python/extension/codec/device_get.c",
-    "python/extension/codec/device_put.c",
-    "python/extension/codec/write.c",
-    "python/extension/tensors/cuda.c",
-    "python/extension/tensors/device_memory.c",
-    "python/extension/tensors/torch.c",
-    "python/extension/tensors/view_arrays.c",
-}
 
 # ring/ is arithmetic on the caller's memory: no header that brings a system call or an allocation.
 RING_HEADERS = {f"{name}.h" for name in "assert errno limits math stdatomic stdbool stddef stdint string".split()}
@@ -52,7 +41,7 @@ def complaint(path, quote, header):
     if ours and target not in allowed(folder):
         return f"{folder}/ stands before {target}/ or apart from it"
     room, other = (str(pathlib.PurePosixPath(file).parent) for file in (path.as_posix(), header))
-    if room in ROOMS and other in ROOMS and ROOMS.index(other) > ROOMS.index(room) and path.as_posix() not in UPWARDS:
+    if room in ROOMS and other in ROOMS and ROOMS.index(other) > ROOMS.index(room):
         return f"{room}/ stands before {other}/"
     if quote == '"' and not ours:
         if folder in ORDER:

@@ -40,7 +40,7 @@ ALLOWED = {
     "tests/support": (10.3, 2.1),
     "tests/fuzz": (13.4, 7.5),
     "tests/tools": (10.5, 0.0),
-    "tests/lint": (14.0, 14.6),
+    "tests/lint": (13.5, 14.0),
     "tests/fake_cuda": (13.1, 5.5),
     "tests/gpu": (10.4, 1.5),
     "tests/compat": (11.7, 3.1),

@@ -18,17 +18,16 @@
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/device.h"
-#include "python/extension/handles/reader.h"
 
 /* How much of a pickle that is refused is looked at, for the names that it asks for. */
 enum { REFUSED_BYTES = 1 << 16 };
 
-static bool is_spilled(const struct rc_py_reader *owner, const struct ringcast_frame *frame) {
-  return owner && frame->bytes > owner->info.ring_frame;
+static bool is_spilled(const struct rc_py_holder *holder, const struct ringcast_frame *frame) {
+  return holder && frame->bytes > holder->ring_frame;
 }
 
 static void copy_all(const struct rc_py_decoding *decoding) {
-  bool spilled = is_spilled(decoding->owner, decoding->whole);
+  bool spilled = is_spilled(decoding->holder, decoding->whole);
   for (size_t i = 0; i < decoding->copy_count; i++) {
     const struct rc_py_copy *copy = &decoding->copies[i];
     rc_py_copy_of(spilled, copy->to, copy->from, copy->bytes);
@@ -331,7 +330,7 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
                                 const struct rc_py_decode_options *options, uint32_t *tag) {
   struct rc_py_decoding decoding = {.state = state,
                                     .reader = options->reader,
-                                    .owner = options->owner,
+                                    .holder = options->holder,
                                     .whole = frame,
                                     .classes = options->classes,
                                     .allow_pickle = options->allow_pickle,
@@ -371,6 +370,6 @@ PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *f
                             frame->kind);
   }
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
-  if (bytes) copy_payload(PyBytes_AS_STRING(bytes), frame, is_spilled(options->owner, frame));
+  if (bytes) copy_payload(PyBytes_AS_STRING(bytes), frame, is_spilled(options->holder, frame));
   return bytes;
 }

@@ -15,9 +15,22 @@ struct rc_py_selection {
   uint32_t count;
 };
 
+/* Where tensors arrive. */
+struct rc_py_map {
+  enum { RC_PY_MAP_AS_SENT, RC_PY_MAP_CPU, RC_PY_MAP_CUDA } to;
+  int32_t device; /* -1: the current one */
+};
+
+/* What holds the frame that is decoded, for tensors of a CUDA device: a Reader. codec/device.h has the calls. */
+struct rc_py_holder {
+  uint64_t ring_frame; /* a frame with more bytes lies in spill memory */
+  struct rc_py_map map;
+  const struct rc_py_holder_calls *calls;
+};
+
 struct rc_py_decode_options {
   const ringcast_reader *reader;           /* its eviction is looked for before code is run; NULL: none can change it */
-  struct rc_py_reader *owner;              /* holds the frame; NULL: tensors of a device arrive on the CPU */
+  struct rc_py_holder *holder;             /* NULL: tensors of a device arrive on the CPU */
   PyObject **classes;                      /* that came: the cache of classes.c */
   bool allow_pickle;                       /* false: a frame with a pickle is refused */
   struct rc_py_hold *hold;                 /* arrays lie in the frame, and hold this; NULL: arrays are copied */
@@ -73,11 +86,11 @@ struct rc_py_decoding {
   PyObject **classes;
   const ringcast_reader *reader; /* NULL: nobody can write to the frame */
   bool allow_pickle;
-  struct rc_py_hold *hold; /* this and `owner` as in struct rc_py_decode_options */
+  struct rc_py_hold *hold; /* this and `holder` as in struct rc_py_decode_options */
   const struct rc_py_selection *selection;
   uint64_t arrays;            /* bytes of those of RC_PY_RETAIN_LEAST or more */
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
-  struct rc_py_reader *owner;
+  struct rc_py_holder *holder;
   const struct ringcast_frame *whole; /* the frame, as its Reader holds it */
   struct rc_py_fetching *device;      /* NULL: nothing of it was, or is to go, on a device as yet */
   bool device_failed, is_last;

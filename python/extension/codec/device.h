@@ -15,6 +15,8 @@
 #define RC_PY_PACKED_LEAST 8
 #define RC_PY_PACKED_LESS  (UINT64_C(1) << 16)
 
+#define RC_PY_ELSEWHERE "the frame's tensors lie in the writer's device memory, "
+
 /* ---- device_put.c ----------------------------------------------------------------------------------------------- */
 
 /* Prepares a described tensor on a device for sending. 1, -1. */
@@ -41,6 +43,24 @@ static inline bool rc_py_is_on_device(const struct rc_py_part *part) {
 }
 
 /* ---- device_get.c ----------------------------------------------------------------------------------------------- */
+
+/* The device of a Reader, and a frame that is read there. */
+struct rc_py_arrival {
+  ringcast_gpu_reader *reader;
+  int32_t device;
+  struct ringcast_gpu_take *take;
+  struct rc_py_stream stream; /* that of the first look at the frame; kept by the take */
+  uint64_t pool_bytes;        /* of the writer's pool */
+};
+struct rc_py_holder_calls {
+  /* Gives reader and device. 1; 0: there is no device, and the CPU will do; -1: raised. `in_pool`: the CPU won't. */
+  int (*open)(struct rc_py_holder *holder, bool in_pool, struct rc_py_arrival *out);
+  /* Begins to read the frame in the order of `stream`, unless it has begun, and gives the rest. False: raised. */
+  bool (*begin)(struct rc_py_holder *holder, const struct ringcast_frame *frame, const struct rc_py_stream *stream,
+                struct rc_py_arrival *out);
+  /* A signal ended the copy of the frame. */
+  void (*interrupt)(struct rc_py_holder *holder);
+};
 
 struct rc_py_decoding;
 /* Whether the item is to arrive on a device, or came from a device's pool. */

@@ -12,7 +12,6 @@
  * tensor is handed on at once.
  */
 #include "python/extension/codec/device.h"
-#include "python/extension/handles/gpu.h"
 
 /* Arenas are told apart by where their bytes come from. */
 enum { FRAME, POOL, SOURCES };
@@ -37,10 +36,7 @@ struct rc_py_fetching {
   bool to_host;
   bool settles; /* new tensors belong to several streams: also to the next member, a stream of torch's */
   void *torch_stream;
-  int32_t device;
-  struct rc_py_stream stream; /* kept by the take */
-  ringcast_gpu_reader *reader;
-  struct ringcast_gpu_take *take;
+  struct rc_py_arrival at;
   uint64_t pool_left; /* bytes that may still be asked for of the pool: entries could share theirs */
   struct arena arenas[KINDS * SOURCES];
   struct ringcast_gpu_copy *copies; /* that are enqueued at the end */
@@ -49,7 +45,7 @@ struct rc_py_fetching {
 
 bool rc_py_device_wants(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   if (item->flags & RINGCAST_ITEM_CUDA) return true;
-  return item->flags & RINGCAST_ITEM_TORCH && decoding->owner && decoding->owner->map.to == RC_PY_MAP_CUDA;
+  return item->flags & RINGCAST_ITEM_TORCH && decoding->holder && decoding->holder->map.to == RC_PY_MAP_CUDA;
 }
 
 static int source_of(const struct ringcast_item *item) {
@@ -147,52 +143,25 @@ static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast
   return is_known;
 }
 
-static int raise_elsewhere(struct rc_py_decoding *decoding, const char *why) {
-  rc_py_raise_text(decoding->state, ENODEV, "the frame's tensors lie in the writer's device memory, %s", why);
-  return -1;
-}
-
-/* What is in the pool is sent to those alone who have opened it; but the first frame to come may have been under way
- * when this Reader attached: that one is not for it. */
-static int refuse_pool(struct rc_py_decoding *decoding, struct rc_py_gpu_reader *gpu) {
-  struct ringcast_stats stats = {.size = sizeof stats};
-  gpu->skips = ringcast_reader_stats(decoding->owner->reader, &stats) == 0 && stats.frames == 0;
-  return raise_elsewhere(decoding, "which this Reader has not opened");
-}
-
-/* There is no device here. 1: the CPU will do; -1: raised. */
-static int do_without(struct rc_py_decoding *decoding, struct rc_py_gpu_reader *gpu) {
-  if (decoding->frame.device_epoch) return refuse_pool(decoding, gpu);
-  if (decoding->owner->map.to == RC_PY_MAP_CPU) return 1;
-  if (!rc_py_gpu_map_exists(decoding->owner)) return -1;
-  rc_py_raise_text(decoding->state, -gpu->rc,
-                   "the frame is to arrive on a CUDA device, and this process can't use one (%V): "
-                   "Reader(handle, map_location=\"cpu\") receives it on the CPU",
-                   gpu->why, "no reason was given");
-  return -1;
-}
-
 /* 1: there is a device; 0: not for this frame; -1: raised. */
 static int open_device(struct rc_py_decoding *decoding, const struct ringcast_item *item,
                        struct rc_py_fetching *device) {
-  struct rc_py_reader *owner = decoding->owner;
-  if (!owner && !decoding->frame.device_epoch) return 0;
-  if (!owner) return raise_elsewhere(decoding, "not in the frame: only a Reader gets at them");
-  struct rc_py_gpu_reader *gpu = rc_py_gpu_reader_of(owner);
-  if (!gpu) return -1;
-  if (!gpu->reader) return do_without(decoding, gpu) < 0 ? -1 : 0;
-  device->to_host = owner->map.to == RC_PY_MAP_CPU;
+  struct rc_py_holder *holder = decoding->holder;
+  bool in_pool = decoding->frame.device_epoch;
+  if (!holder && !in_pool) return 0;
+  if (!holder) {
+    rc_py_raise_text(decoding->state, ENODEV, RC_PY_ELSEWHERE "not in the frame: only a Reader gets at them");
+    return -1;
+  }
+  int opened = holder->calls->open(holder, in_pool, &device->at);
+  if (opened <= 0) return opened;
+  device->to_host = holder->map.to == RC_PY_MAP_CPU;
   struct rc_py_stream stream = {NULL, NULL};
-  if (!device->to_host && !choose_stream(decoding, item, gpu->device, &stream)) return -1;
-  struct rc_py_take *take = rc_py_gpu_begin(owner, decoding->whole, &stream);
+  if (!device->to_host && !choose_stream(decoding, item, device->at.device, &stream)) return -1;
+  bool begun = holder->calls->begin(holder, decoding->whole, &stream, &device->at);
   Py_XDECREF(stream.keep);
-  if (!take) return -1;
-  device->take = &take->take;
-  device->reader = gpu->reader;
-  device->device = gpu->device;
-  device->pool_left = gpu->pool_bytes;
-  device->stream = take->stream; /* that of the first look at this Frame */
-  return 1;
+  device->pool_left = device->at.pool_bytes;
+  return begun ? 1 : -1;
 }
 
 /* NULL: raised. */
@@ -216,14 +185,14 @@ static struct rc_py_fetching *begin(struct rc_py_decoding *decoding, const struc
 static int copy_some(struct rc_py_decoding *decoding, struct ringcast_gpu_copy *copies, size_t count, uint32_t flags) {
   struct rc_py_fetching *device = decoding->device;
   int rc;
-  device->take->timeout_ns = SLICE_NS;
+  device->at.take->timeout_ns = SLICE_NS;
   for (;;) {
     Py_BEGIN_ALLOW_THREADS
-    rc = ringcast_gpu_copy_all(device->reader, device->take, copies, (uint32_t)count, flags);
+    rc = ringcast_gpu_copy_all(device->at.reader, device->at.take, copies, (uint32_t)count, flags);
     Py_END_ALLOW_THREADS
     if (rc != -ETIMEDOUT && rc != -EINTR) return rc;
     if (PyErr_CheckSignals() < 0) {
-      decoding->owner->gpu->is_interrupted = true;
+      decoding->holder->calls->interrupt(decoding->holder);
       return RC_PY_RAISED;
     }
   }
@@ -241,7 +210,7 @@ static bool copy_later(struct rc_py_decoding *decoding, int source, uint64_t at,
 static int follow(const struct rc_py_fetching *device, void *stream, void *before) {
   int rc;
   Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_stream_follow(device->device, stream, before);
+  rc = ringcast_gpu_stream_follow(device->at.device, stream, before);
   Py_END_ALLOW_THREADS
   return rc;
 }
@@ -249,12 +218,12 @@ static int follow(const struct rc_py_fetching *device, void *stream, void *befor
 /* Torch may use new memory in the order of torch's stream alone: another stream waits before the copies to the memory,
  * and torch's stream waits after the copies. */
 static int follow_torch(const struct rc_py_fetching *device) {
-  return device->settles ? follow(device, device->stream.handle, device->torch_stream) : 0;
+  return device->settles ? follow(device, device->at.stream.handle, device->torch_stream) : 0;
 }
 
 /* Gives `rc` back, or the failure of this, also after one: something may be under way. */
 static int let_torch_follow(const struct rc_py_fetching *device, int rc) {
-  int failed = device->settles ? follow(device, device->torch_stream, device->stream.handle) : 0;
+  int failed = device->settles ? follow(device, device->torch_stream, device->at.stream.handle) : 0;
   return rc != 0 ? rc : failed;
 }
 
@@ -299,7 +268,8 @@ static bool make_arena(struct rc_py_decoding *decoding, struct arena *arena, int
   const struct ringcast_dtype byte = {.code = 1, .bits = 8, .lanes = 1};
   PyObject *shape = Py_BuildValue("(K)", (unsigned long long)((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT));
   if (!shape) return false;
-  arena->tensor = rc_py_torch_empty_on(decoding->state, rc_py_dtype_find(byte), shape, device->device, &arena->address);
+  arena->tensor =
+      rc_py_torch_empty_on(decoding->state, rc_py_dtype_find(byte), shape, device->at.device, &arena->address);
   Py_DECREF(shape);
   return arena->tensor && copy_later(decoding, source, arena->start, bytes, arena->address);
 }
@@ -324,8 +294,8 @@ static struct rc_py_device_memory *copy_to_memory(struct rc_py_decoding *decodin
                                                   uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   struct ringcast_gpu_copy copy = {.offset = at, .bytes = bytes, .in_pool = source == POOL};
-  struct rc_py_device_memory *memory =
-      rc_py_device_memory_new(decoding->state, decoding->owner->gpu, bytes, &device->stream, &copy.to);
+  struct rc_py_device_memory *memory = rc_py_device_memory_new(decoding->state, device->at.reader, device->at.device,
+                                                               bytes, &device->at.stream, &copy.to);
   int rc = memory && bytes ? copy_some(decoding, &copy, 1, 0) : 0;
   if (rc == 0) return memory;
   rc_py_device_memory_drop(memory);
@@ -338,7 +308,7 @@ static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast
   int index = rc_py_torch_index(decoding->state, item);
   PyObject *shape = index < 0 ? NULL : rc_py_shape(item);
   if (!shape) return NULL;
-  PyObject *tensor = rc_py_torch_empty_on(decoding->state, index, shape, decoding->device->device, &address);
+  PyObject *tensor = rc_py_torch_empty_on(decoding->state, index, shape, decoding->device->at.device, &address);
   Py_DECREF(shape);
   if (tensor && bytes && !copy_later(decoding, source_of(item), place_of(decoding, item), bytes, address))
     Py_CLEAR(tensor);
@@ -348,8 +318,8 @@ static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast
 static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   if (!is_torch_ready(decoding)) return NULL;
-  if (!rc_py_torch_stream(decoding->state, device->device, &device->torch_stream)) return NULL;
-  if (device->torch_stream != device->stream.handle) device->settles = true;
+  if (!rc_py_torch_stream(decoding->state, device->at.device, &device->torch_stream)) return NULL;
+  if (device->torch_stream != device->at.stream.handle) device->settles = true;
   PyObject *tensor = make_within(decoding, item, bytes);
   if (!tensor && !PyErr_Occurred()) tensor = make_own(decoding, item, bytes);
   return tensor ? rc_py_torch_finish(decoding->state, tensor, item->flags) : NULL;
@@ -382,11 +352,11 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
   struct rc_py_fetching *device = decoding->device;
   uint64_t address;
   ringcast_gpu_hold *hold;
-  int rc = ringcast_gpu_map(device->reader, device->take, item, &address, &hold);
+  int rc = ringcast_gpu_map(device->at.reader, device->at.take, item, &address, &hold);
   if (rc == -ENOTSUP) return NULL;
   if (rc < 0) return rc_py_raise(decoding->state, rc);
-  struct rc_py_stream stream = rc_py_stream_take(&device->stream);
-  struct rc_py_device_memory *memory = rc_py_device_memory_of(hold, device->device, address, stream);
+  struct rc_py_stream stream = rc_py_stream_take(&device->at.stream);
+  struct rc_py_device_memory *memory = rc_py_device_memory_of(hold, device->at.device, address, stream);
   if (!memory) {
     rc_py_stream_drop(&stream);
     ringcast_gpu_unmap(hold);
@@ -411,7 +381,7 @@ static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ring
   if (!array) return NULL;
   int rc;
   Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_copy_to_host(device->reader, device->take, item, out);
+  rc = ringcast_gpu_copy_to_host(device->at.reader, device->at.take, item, out);
   Py_END_ALLOW_THREADS
   if (rc == 0) return array;
   Py_DECREF(array);

@@ -10,7 +10,6 @@
  * of memory with the layout that the pool has, by a few kernels, and one copy brings that to the pool.
  */
 #include "python/extension/codec/device.h"
-#include "python/extension/handles/writer.h"
 
 static int raise(struct rc_py_encoding *encoding, struct rc_py_step *step, const struct rc_py_source *source,
                  const char *why) {
@@ -46,11 +45,8 @@ static int see_to(struct rc_py_encoding *encoding, PyObject *value, struct rc_py
     return raise(encoding, step, source, why);
   }
   if (ringcast_tensor_bytes(&source->tensor, &bytes) < 0 || bytes == 0) return 1; /* nothing to copy */
-  const struct rc_py_writer *writer = encoding->writer;
-  int32_t device = !writer               ? source->device
-                   : writer->gpu         ? writer->gpu_device
-                   : encoding->on_device ? encoding->device
-                                         : source->device;
+  int32_t device = encoding->sends_from;
+  if (device < 0) { device = device == RC_PY_FROM_FIRST && encoding->on_device ? encoding->device : source->device; }
   if (source->device != device) {
     if (!(source->tensor.flags & RINGCAST_ITEM_TORCH)) {
       snprintf(why, sizeof why, "this Writer sends from 'cuda:%d'", (int)device);

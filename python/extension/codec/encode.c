@@ -405,10 +405,10 @@ static bool measure(struct rc_py_encoding *encoding, PyObject *object) {
 }
 
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
-                            bool allow_pickle, const struct rc_py_writer *writer) {
+                            bool allow_pickle, int32_t sends_from) {
   memset(encoding, 0, sizeof *encoding);
   encoding->state = state;
-  encoding->writer = writer;
+  encoding->sends_from = sends_from;
   encoding->allow_pickle = allow_pickle;
   encoding->class_cache = rc_py_class_cache(&state->classes);
   if (!encoding->class_cache) return false;

@@ -29,6 +29,9 @@ struct rc_py_part {
   void *out;                       /* where in the ring the data goes */
 };
 
+/* In place of a device's number: each tensor stays on its own device; all go by the first one's. */
+enum rc_py_sends_from { RC_PY_FROM_EACH = -2, RC_PY_FROM_FIRST = -1 };
+
 struct rc_py_encoding {
   struct rc_py_state *state;
   struct rc_py_part *parts;
@@ -38,11 +41,11 @@ struct rc_py_encoding {
   uint64_t copy_bytes;
   bool allow_pickle, pickled;
   /* Tensors on a CUDA device: */
-  const struct rc_py_writer *writer; /* whose device they are sent from; NULL: nobody's */
-  uint32_t on_device;                /* how many there are with any bytes; ... */
-  bool in_pool;                      /* ... they go there, */
-  bool has_streams;                  /* ... by several streams, and so can't, */
-  bool is_loose;                     /* ... and have to be copied before any of them goes */
+  int32_t sends_from; /* their device, or one of enum rc_py_sends_from */
+  uint32_t on_device; /* how many there are with any bytes; ... */
+  bool in_pool;       /* ... they go there, */
+  bool has_streams;   /* ... by several streams, and so can't, */
+  bool is_loose;      /* ... and have to be copied before any of them goes */
   int32_t device;
   void *device_stream; /* of the first of them */
   uint32_t hash;       /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
@@ -65,11 +68,11 @@ struct rc_py_encoding {
 
 /* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
-                            bool allow_pickle, const struct rc_py_writer *writer);
-/* Writes the frame; runs no Python code, but hashlib's for SHA-256. `writer` is whose reservation `span` is, so that a
- * large frame is published as it is written; NULL: nobody's. 0, -errno, or RC_PY_RAISED. */
-int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
-                         const struct ringcast_span *span, uint32_t tag, size_t *out_bytes);
+                            bool allow_pickle, int32_t sends_from);
+/* Writes the frame; runs no Python code, but hashlib's for SHA-256. `is_spilled`: the span lies in spill memory, whose
+ * large frames are published as they are written. 0, -errno, or RC_PY_RAISED. */
+int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled, const struct ringcast_span *span,
+                         uint32_t tag, size_t *out_bytes);
 /* The same with tensors on a device, in the pool at `lease`, or in the frame if that is NULL. `gpu` NULL: no pool. */
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag, const struct ringcast_gpu_extent *lease,

@@ -29,7 +29,7 @@ static bool get_entry(const struct look *look, uint32_t index, struct ringcast_i
 static PyObject *read_by(const struct look *look, const struct rc_py_selection *selection) {
   const struct rc_py_inspector *how = look->how;
   const struct rc_py_decode_options options = {.reader = how->reader,
-                                               .owner = how->owner,
+                                               .holder = how->holder,
                                                .classes = how->classes,
                                                .allow_pickle = how->allow_pickle,
                                                .selection = selection};

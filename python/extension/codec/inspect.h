@@ -8,8 +8,8 @@
 struct rc_py_inspector {
   struct rc_py_state *state;
   const struct ringcast_frame *frame;
-  const ringcast_reader *reader; /* this and `owner` as in struct rc_py_decode_options */
-  struct rc_py_reader *owner;
+  const ringcast_reader *reader; /* this and `holder` as in struct rc_py_decode_options */
+  struct rc_py_holder *holder;
   PyObject **classes;
   bool allow_pickle;
 };

@@ -10,7 +10,6 @@
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/device.h"
 #include "python/extension/codec/hash.h"
-#include "python/extension/handles/writer.h"
 
 static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part, bool in_pool) {
   uint64_t bytes;
@@ -92,8 +91,8 @@ static int copy_all(const struct rc_py_encoding *encoding, bool is_spilled) {
   return rc;
 }
 
-int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
-                         const struct ringcast_span *span, uint32_t tag, size_t *out_bytes) {
+int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled, const struct ringcast_span *span,
+                         uint32_t tag, size_t *out_bytes) {
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
   if (rc < 0) return rc;
@@ -103,7 +102,7 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_wri
   }
   rc = ringcast_build_end(&builder, out_bytes);
   if (rc < 0) return rc;
-  return copy_all(encoding, writer && span->bytes > writer->info.ring_frame);
+  return copy_all(encoding, is_spilled);
 }
 
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,

@@ -141,13 +141,13 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
   struct frame *self = (struct frame *)object;
   struct rc_py_reader *reader = self->reader;
   if (!frame_check(self) || !rc_py_reader_enter(reader)) return NULL;
-  const struct rc_py_inspector looking = {.state = rc_py_state_of(reader),
-                                          .frame = part ? part : &self->frame,
-                                          .reader = reader->reader,
-                                          .owner =
-                                              part ? NULL : reader, /* its device's part goes by places in the frame */
-                                          .classes = &reader->classes,
-                                          .allow_pickle = reader->allow_pickle};
+  const struct rc_py_inspector looking = {
+      .state = rc_py_state_of(reader),
+      .frame = part ? part : &self->frame,
+      .reader = reader->reader,
+      .holder = part ? NULL : &reader->holder, /* places of the device's tensors are those of the frame */
+      .classes = &reader->classes,
+      .allow_pickle = reader->allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
   rc_py_gpu_skips_none(reader); /* who looks into a Frame is told, and goes on by himself */
   rc_py_reader_leave(reader);
@@ -160,7 +160,7 @@ static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) { retu
 static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *classes) {
   PyObject *cache = classes == Py_None ? NULL : rc_py_ref(classes);
   const struct rc_py_decode_options options = {.reader = looking->reader,
-                                               .owner = looking->owner,
+                                               .holder = looking->holder,
                                                .classes = cache ? &cache : looking->classes,
                                                .allow_pickle = looking->allow_pickle && !cache};
   uint32_t tag;

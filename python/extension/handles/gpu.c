@@ -7,17 +7,6 @@
  */
 #include "python/extension/handles/gpu.h"
 
-bool rc_py_device_may_start(struct rc_py_state *state) {
-  PyObject *captures = rc_py_device_call(state, "captures", "()");
-  bool may = captures && captures != Py_True;
-  Py_XDECREF(captures);
-  if (may || PyErr_Occurred()) return may;
-  rc_py_raise_text(state, EBUSY,
-                   "the stream captures a CUDA graph, which can't hold a message: send and receive "
-                   "outside of the capture");
-  return false;
-}
-
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
 int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
@@ -192,10 +181,11 @@ bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *m
   return false;
 }
 
-bool rc_py_gpu_map_exists(struct rc_py_reader *self) {
-  int count = count_without(&self->map);
+static bool map_exists(struct rc_py_reader *self) {
+  int count = count_without(&self->holder.map);
   if (count < 0) return true;
-  rc_py_raise_text(rc_py_state_of(self), EINVAL, NO_SUCH_DEVICE, (int)self->map.device, count, count == 1 ? "" : "s");
+  rc_py_raise_text(rc_py_state_of(self), EINVAL, NO_SUCH_DEVICE, (int)self->holder.map.device, count,
+                   count == 1 ? "" : "s");
   return false;
 }
 
@@ -208,7 +198,7 @@ bool rc_py_has_device(const struct ringcast_frame *frame) {
 
 /* Where tensors arrive that were on a device: torch's current one if it has been used here, else the first. */
 static bool choose_device(struct rc_py_reader *self, int32_t *out) {
-  *out = self->map.device;
+  *out = self->holder.map.device;
   if (*out >= 0) return true;
   PyObject *device = rc_py_device_call(rc_py_state_of(self), "current_device", "()");
   long ordinal = device ? PyLong_AsLong(device) : -1;
@@ -238,7 +228,7 @@ static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
   return gpu;
 }
 
-struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
+static struct rc_py_gpu_reader *open_of(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV)) return gpu; /* any other failure may be over by now */
   if (!gpu && !(gpu = new_reader(self))) return NULL;
@@ -256,14 +246,14 @@ struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
 PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_reader_enter(self)) return NULL;
-  struct rc_py_gpu_reader *gpu = rc_py_gpu_reader_of(self);
+  struct rc_py_gpu_reader *gpu = open_of(self);
   int rc = gpu ? gpu->rc : RC_PY_RAISED;
   if (gpu && gpu->reader) {
     Py_BEGIN_ALLOW_THREADS
     rc = ringcast_gpu_reader_prepare(gpu->reader);
     Py_END_ALLOW_THREADS
   } else if (gpu) {
-    if (rc_py_gpu_map_exists(self)) {
+    if (map_exists(self)) {
       rc_py_raise_text(rc_py_state_of(self), -rc, "this process can't use a CUDA device (%V)", gpu->why,
                        "no reason was given");
     }
@@ -282,8 +272,8 @@ static struct rc_py_take *find_take(struct rc_py_gpu_reader *gpu, const struct r
   return NULL;
 }
 
-struct rc_py_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame,
-                                   const struct rc_py_stream *stream) {
+static struct rc_py_take *begin(struct rc_py_reader *self, const struct ringcast_frame *frame,
+                                const struct rc_py_stream *stream) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   struct rc_py_take *take = find_take(gpu, frame);
   if (take) return take;
@@ -307,6 +297,60 @@ struct rc_py_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringc
   take->stream = rc_py_stream_take(stream);
   gpu->take_count++;
   return take;
+}
+
+/* ---- What decoding asks for -------------------------------------------------------------------------------------- */
+
+static struct rc_py_reader *reader_of(struct rc_py_holder *holder) {
+  return (struct rc_py_reader *)((char *)holder - offsetof(struct rc_py_reader, holder));
+}
+
+/* There is no device here. 0: the CPU will do; -1: raised. A frame whose tensors lie in the pool is sent to those
+ * Readers alone that have opened the pool; but the first frame to come may have been under way when this Reader
+ * attached, and is not for this Reader. */
+static int do_without(struct rc_py_reader *self, bool in_pool) {
+  struct rc_py_state *state = rc_py_state_of(self);
+  struct ringcast_stats stats = {.size = sizeof stats};
+  if (in_pool) {
+    self->gpu->skips = ringcast_reader_stats(self->reader, &stats) == 0 && stats.frames == 0;
+    rc_py_raise_text(state, ENODEV, RC_PY_ELSEWHERE "which this Reader has not opened");
+    return -1;
+  }
+  if (self->holder.map.to == RC_PY_MAP_CPU) return 0;
+  if (!map_exists(self)) return -1;
+  rc_py_raise_text(state, -self->gpu->rc,
+                   "the frame is to arrive on a CUDA device, and this process can't use one (%V): "
+                   "Reader(handle, map_location=\"cpu\") receives it on the CPU",
+                   self->gpu->why, "no reason was given");
+  return -1;
+}
+
+static int holder_open(struct rc_py_holder *holder, bool in_pool, struct rc_py_arrival *out) {
+  struct rc_py_gpu_reader *gpu = open_of(reader_of(holder));
+  if (!gpu) return -1;
+  if (!gpu->reader) return do_without(reader_of(holder), in_pool);
+  out->reader = gpu->reader;
+  out->device = gpu->device;
+  return 1;
+}
+
+static bool holder_begin(struct rc_py_holder *holder, const struct ringcast_frame *frame,
+                         const struct rc_py_stream *stream, struct rc_py_arrival *out) {
+  struct rc_py_reader *self = reader_of(holder);
+  struct rc_py_take *take = begin(self, frame, stream);
+  if (!take) return false;
+  out->take = &take->take;
+  out->stream = take->stream;
+  out->pool_bytes = self->gpu->pool_bytes;
+  return true;
+}
+
+static void holder_interrupt(struct rc_py_holder *holder) { reader_of(holder)->gpu->is_interrupted = true; }
+
+void rc_py_gpu_holder_init(struct rc_py_holder *holder, struct rc_py_map map) {
+  static const struct rc_py_holder_calls calls = {holder_open, holder_begin, holder_interrupt};
+  holder->map = map;
+  holder->calls = &calls;
 }
 
 bool rc_py_gpu_skips(struct rc_py_reader *self) {

@@ -33,12 +33,8 @@ struct rc_py_gpu_reader {
   uint32_t take_count, owed_count;
   struct rc_py_take takes[RC_PY_MOST_LEASES + 1];
 };
-/* The Reader's, opened by the first call; its `reader` may be NULL. NULL: raised. */
-struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self);
-/* Begins to read a frame that is held, unless it has begun. NULL: raised, and `skips` perhaps set. `stream` is what the
- * copies are to be ordered by. */
-struct rc_py_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame,
-                                   const struct rc_py_stream *stream);
+/* A Reader's holder, whose calls open the gpu's part of the Reader. */
+void rc_py_gpu_holder_init(struct rc_py_holder *holder, struct rc_py_map map);
 /* Whether the exception that is set comes of a frame that is not for this Reader: clears it then. */
 bool rc_py_gpu_skips(struct rc_py_reader *self);
 /* Before the next frame is read. */
@@ -58,10 +54,8 @@ int rc_py_gpu_check(struct rc_py_reader *self);
 void rc_py_gpu_reader_shut(struct rc_py_reader *self);
 /* None, "cpu", "cuda", "cuda:N", or what has such a str(). */
 bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);
-/* Whether there is such a device, as far as the driver has said; false: raised, a ValueError, or the Error of a frame
- * that was to arrive there. */
+/* Whether there is such a device, as far as the driver has said. False: raised a ValueError. */
 bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *map);
-bool rc_py_gpu_map_exists(struct rc_py_reader *self);
 /* Whether such a frame holds tensors of a device. It is there as a whole. */
 bool rc_py_has_device(const struct ringcast_frame *frame);
 

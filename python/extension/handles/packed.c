@@ -33,7 +33,7 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
   if (!make_room(self, bytes)) return false;
   const struct ringcast_span span = {.data = self->data, .bytes = bytes};
   int rc = encoding->on_device ? rc_py_encoding_write_device(encoding, NULL, &span, 0, NULL, &self->bytes)
-                               : rc_py_encoding_write(encoding, NULL, &span, 0, &self->bytes);
+                               : rc_py_encoding_write(encoding, false, &span, 0, &self->bytes);
   if (rc < 0 && encoding->on_device) rc_py_raise(encoding->state, rc);
   if (rc == 0 || rc == RC_PY_RAISED || encoding->on_device) return rc == 0;
   rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
@@ -68,7 +68,7 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
   if (Py_TYPE(values[0]) == state->packed_type) {
     return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);
   }
-  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, NULL)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, RC_PY_FROM_EACH)) return NULL;
   encoding.hash = hash;
   struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
   if (self && !fill(self, &encoding)) Py_CLEAR(self);

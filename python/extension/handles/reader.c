@@ -21,7 +21,9 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_reader_attach_ex(handle, options, &self->reader);
   Py_END_ALLOW_THREADS
-  return rc < 0 ? rc : ringcast_reader_info(self->reader, &self->info);
+  if (rc == 0) rc = ringcast_reader_info(self->reader, &self->info);
+  self->holder.ring_frame = self->info.ring_frame;
+  return rc;
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -58,7 +60,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   self->allow_pickle = allow_pickle;
   self->classes = allowed;
   self->retains = retains;
-  self->map = map;
+  rc_py_gpu_holder_init(&self->holder, map);
   options.warm = rc_py_warm;
   options.warm_context = self;
   self->handle = rc_py_ref(handle);
@@ -69,13 +71,31 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   return NULL;
 }
 
+/* Closes the Reader: the Reader leaves the ring, and its memory is unmapped when no array lies there any more. The
+ * handle is closed first, as other threads may look at the Reader meanwhile. */
+static void shut(struct rc_py_reader *self, bool lets_others_run) {
+  ringcast_reader *reader = self->reader;
+  struct rc_py_hold *hold = self->hold;
+  self->hold = NULL;
+  self->reader = NULL;
+  PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
+  rc_py_gpu_reader_shut(self);
+  if (hold) {
+    ringcast_reader_leave(reader);
+    rc_py_hold_drop(hold);
+  } else {
+    ringcast_reader_close(reader);
+  }
+  if (thread) PyEval_RestoreThread(thread);
+}
+
 static void reader_dealloc(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
   /* It may have to wait for a device, or to copy retained frames. */
-  rc_py_reader_shut(self, self->retains || (self->gpu && self->gpu->reader));
+  shut(self, self->retains || (self->gpu && self->gpu->reader));
   if (self->gpu) Py_XDECREF(self->gpu->why);
   PyMem_Free(self->gpu);
   free(self->warming);
@@ -184,7 +204,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!rc_py_enter(&self->busy, self->pid, "Reader")) return NULL;
   if (self->exports == 0) rc_py_watch_close(&self->watch, self->pid); /* runs code, which may take a memoryview */
   bool may_close = self->exports == 0;
-  if (may_close) rc_py_reader_shut(self, true); /* what is kept may have to be copied */
+  if (may_close) shut(self, true); /* what is kept may have to be copied */
   else rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   rc_py_reader_leave(self);
   return may_close ? rc_py_ref(Py_None) : NULL;

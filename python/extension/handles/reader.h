@@ -12,6 +12,7 @@ struct rc_py_hold;
 struct rc_py_reader {
   PyObject_HEAD ringcast_reader *reader; /* NULL: closed */
   struct ringcast_info info;
+  struct rc_py_holder holder;
   PyObject *handle;
   pid_t pid;
   bool busy, allow_pickle;
@@ -29,8 +30,7 @@ struct rc_py_reader {
   /* A frame that a device could not copy when it was received: still held, and the next one. */
   bool has_stash;
   struct ringcast_frame stash;
-  struct rc_py_gpu_reader *gpu; /* NULL until a tensor of a device came */
-  struct rc_py_map map;
+  struct rc_py_gpu_reader *gpu;  /* NULL until a tensor of a device came */
   struct rc_py_warming *warming; /* NULL until a wait has spun for a message that was due: warm.c */
 };
 
@@ -64,8 +64,5 @@ PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object);
 extern PyType_Spec rc_py_view_spec;
 /* What `frame` holds, its arrays where they lie: a View, which has a reference to the Frame. NULL: raised. */
 PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame);
-/* Closes the Reader: it leaves the ring, and its memory is unmapped when no array lies there any more; without the GIL
- * if so asked, as it may take long. */
-void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run);
 
 #endif

@@ -63,7 +63,7 @@ static PyObject *decode(struct rc_py_reader *self, struct arrival *call, const s
                         struct rc_py_hold *hold, uint32_t *tag) {
   uint64_t arrays = 0;
   const struct rc_py_decode_options options = {.reader = self->reader,
-                                               .owner = self,
+                                               .holder = &self->holder,
                                                .classes = &self->classes,
                                                .allow_pickle = self->allow_pickle,
                                                .hold = hold,
@@ -78,7 +78,7 @@ static PyObject *decode(struct rc_py_reader *self, struct arrival *call, const s
 /* The object, with its large arrays where they are. */
 static PyObject *decode_retained(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
-  bool is_copied = self->map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
+  bool is_copied = self->holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
   struct rc_py_hold *hold = is_copied ? NULL : rc_py_hold_retained(self->reader, &frame);
   if (!hold) return decode(self, call, &call->frame, NULL, tag);
   call->retained = true;

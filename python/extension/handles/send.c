@@ -39,7 +39,7 @@ static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encod
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   size_t bytes;
-  rc = rc_py_encoding_write(encoding, self, &call.span, tag, &bytes);
+  rc = rc_py_encoding_write(encoding, call.span.bytes > self->info.ring_frame, &call.span, tag, &bytes);
   if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
   ringcast_writer_abort(self->writer);
   if (rc == RC_PY_RAISED) return rc;
@@ -85,7 +85,8 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
     if (packed->pickled && !self->allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle, self)) return NULL;
+  int32_t device = self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle, device)) return NULL;
   encoding.hash = hash;
   int rc = encoding.on_device ? rc_py_gpu_send(self, &encoding, timeout_ns, tag)
                               : send_encoding(self, &encoding, timeout_ns, tag);

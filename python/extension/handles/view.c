@@ -28,9 +28,11 @@ static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32
   PyObject *object = NULL;
   bool device_failed = false;
   rc_py_gpu_skips_none(reader);
-  if (rc_py_reader_hold(reader)) {
+  if (!reader->hold && !(reader->hold = rc_py_hold_new(reader->reader))) {
+    PyErr_NoMemory();
+  } else {
     const struct rc_py_decode_options options = {.reader = reader->reader,
-                                                 .owner = reader,
+                                                 .holder = &reader->holder,
                                                  .classes = &reader->classes,
                                                  .allow_pickle = reader->allow_pickle,
                                                  .hold = reader->hold,

@@ -49,7 +49,7 @@ void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *
   if (!warming || !warming->is_asked) return;
   warming->is_asked = false;
   warming->frame.bytes = 0;
-  if (ran_code || frame->bytes > MOST_BYTES || rc_py_has_device(frame) || self->map.to == RC_PY_MAP_CUDA) return;
+  if (ran_code || frame->bytes > MOST_BYTES || rc_py_has_device(frame) || self->holder.map.to == RC_PY_MAP_CUDA) return;
   uint8_t *data = warming->memory + 16; /* as the ring has it: 16 bytes into a line */
   memcpy(data, frame->data, frame->bytes);
   warming->frame = (struct ringcast_frame){.data = data, .bytes = frame->bytes, .kind = frame->kind};

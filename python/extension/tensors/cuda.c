@@ -6,23 +6,7 @@
  * stream, which is the one that the copy goes by too. Others (CuPy's, JAX's, whoever has __dlpack__) are rarer, and
  * ringcast/_device.py asks them.
  */
-#include "python/extension/handles/gpu.h"
 #include "python/extension/tensors/device.h"
-
-#include <stdarg.h>
-
-PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...) {
-  if (!state->device_helpers && !(state->device_helpers = PyImport_ImportModule("ringcast._device"))) return NULL;
-  PyObject *function = PyObject_GetAttrString(state->device_helpers, name);
-  va_list arguments;
-  va_start(arguments, format);
-  PyObject *tuple = function ? Py_VaBuildValue(format, arguments) : NULL;
-  va_end(arguments);
-  PyObject *result = tuple ? PyObject_CallObject(function, tuple) : NULL;
-  Py_XDECREF(function);
-  Py_XDECREF(tuple);
-  return result;
-}
 
 /* Of a failure that is the array's own, and nothing to us. */
 static int none_or_raised(void) {

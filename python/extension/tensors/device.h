@@ -15,17 +15,19 @@
 
 #include "python/extension/tensors.h"
 
-/* ---- cuda.c ----------------------------------------------------------------------------------------------------- */
+/* ---- device_helpers.c ------------------------------------------------------------------------------------------- */
 
 /* The functions of ringcast/_device.py: a new reference to what it gives, or NULL: raised. */
 PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...);
+
+/* False: raised, as torch's stream captures a graph: nothing can be allocated or opened meanwhile. */
+bool rc_py_device_may_start(struct rc_py_state *state);
+/* ---- cuda.c ----------------------------------------------------------------------------------------------------- */
 
 /* Completes torch_describe's description of a tensor on a CUDA device: in C order, with a stream. 1, -1. */
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 /* A tensor or array of any other library. As rc_py_torch_describe; 0 for any object that is on no CUDA device. */
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* False: raised, as torch's stream captures a graph: nothing can be allocated or opened meanwhile. */
-bool rc_py_device_may_start(struct rc_py_state *state);
 /* Before torch copies a tensor on the current stream: torch is told that the stream uses the tensor. False: raised. */
 bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor);
 /* Moves torch's tensor to another device. 1, -1. */
@@ -46,8 +48,6 @@ PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32
 /* torch_dtypes' index of the item; -1: raised. */
 int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *item);
 
-struct rc_py_gpu_reader;
-
 /* ---- device_memory.c -------------------------------------------------------------------------------------------- */
 
 struct rc_py_stream {
@@ -65,8 +65,9 @@ void rc_py_stream_drop(struct rc_py_stream *stream);
 /* Device memory that goes with its last holder, in any thread: memory of ringcast's own, or a place in the pool. */
 struct rc_py_device_memory;
 /* NULL: raised. `out` is its address. */
-struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
-                                                    uint64_t bytes, const struct rc_py_stream *stream, uint64_t *out);
+struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, ringcast_gpu_reader *reader,
+                                                    int32_t device, uint64_t bytes, const struct rc_py_stream *stream,
+                                                    uint64_t *out);
 /* Takes the hold and the stream over; NULL: no memory, and nothing was taken over. With the GIL or without. */
 struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
                                                    struct rc_py_stream stream);

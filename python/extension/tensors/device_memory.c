@@ -15,7 +15,6 @@
  * remembered: at the end the worker waits until the device has done all work of this process, which covers what the
  * consumer enqueued after the hand-over, on whatever stream.
  */
-#include "python/extension/handles/gpu.h"
 #include "python/extension/tensors/device.h"
 
 #include "python/docstrings.h"
@@ -137,9 +136,10 @@ void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
 
 /* ---- Its beginning ---------------------------------------------------------------------------------------------- */
 
-struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
-                                                    uint64_t bytes, const struct rc_py_stream *stream, uint64_t *out) {
-  struct rc_py_device_memory *memory = memory_new(gpu->device, rc_py_stream_take(stream));
+struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, ringcast_gpu_reader *reader,
+                                                    int32_t device, uint64_t bytes, const struct rc_py_stream *stream,
+                                                    uint64_t *out) {
+  struct rc_py_device_memory *memory = memory_new(device, rc_py_stream_take(stream));
   if (!memory) {
     Py_XDECREF(stream->keep);
     PyErr_NoMemory();
@@ -147,7 +147,7 @@ struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, c
   }
   int rc = 0;
   Py_BEGIN_ALLOW_THREADS
-  if (bytes) rc = ringcast_gpu_memory_alloc(gpu->reader, bytes, stream->handle, &memory->address, &memory->own);
+  if (bytes) rc = ringcast_gpu_memory_alloc(reader, bytes, stream->handle, &memory->address, &memory->own);
   Py_END_ALLOW_THREADS
   if (rc < 0) {
     rc_py_stream_drop(&memory->stream);

@@ -6,7 +6,6 @@
  *
  * torch is never imported to send: nobody has a tensor of a module that was not imported.
  */
-#include "python/extension/handles/gpu.h"
 #include "python/extension/tensors/device.h"
 
 /* torch has the dtype, with elements of that size: what it keeps in other ways goes inside a pickle. */

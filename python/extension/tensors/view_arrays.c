@@ -9,8 +9,6 @@
  * What is kept (ringcast_reader_retain) needs no Reader: then the hold is of the frame alone, which goes with its
  * arrays.
  */
-#include "python/extension/handles/gpu.h"
-#include "python/extension/handles/reader.h"
 #include "python/extension/tensors/view_arrays.h"
 
 #include <stdatomic.h>
@@ -23,24 +21,17 @@ struct rc_py_hold {
   ringcast_retained *kept; /* ... this */
 };
 
-static struct rc_py_hold *hold_new(ringcast_reader *reader, ringcast_retained *kept) {
+struct rc_py_hold *rc_py_hold_new(ringcast_reader *reader) {
   struct rc_py_hold *hold = PyMem_RawMalloc(sizeof *hold);
   if (!hold) return NULL;
   atomic_init(&hold->count, 1);
   hold->reader = reader;
-  hold->kept = kept;
+  hold->kept = NULL;
   return hold;
 }
 
-bool rc_py_reader_hold(struct rc_py_reader *self) {
-  if (self->hold) return true;
-  self->hold = hold_new(self->reader, NULL);
-  if (!self->hold) PyErr_NoMemory();
-  return self->hold;
-}
-
 struct rc_py_hold *rc_py_hold_retained(ringcast_reader *reader, struct ringcast_frame *frame) {
-  struct rc_py_hold *hold = hold_new(NULL, NULL);
+  struct rc_py_hold *hold = rc_py_hold_new(NULL);
   void *data;
   if (hold && ringcast_reader_retain(reader, frame, &hold->kept, &data) != 0) {
     PyMem_RawFree(hold);
@@ -66,23 +57,6 @@ void rc_py_hold_drop(struct rc_py_hold *hold) {
 
 bool rc_py_hold_is_shared(struct rc_py_hold *hold) {
   return atomic_load_explicit(&hold->count, memory_order_relaxed) > 1; /* relaxed: who asks has made the others */
-}
-
-/* First of all it is closed, for whoever looks while others run. */
-void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run) {
-  ringcast_reader *reader = self->reader;
-  struct rc_py_hold *hold = self->hold;
-  self->hold = NULL;
-  self->reader = NULL;
-  PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
-  rc_py_gpu_reader_shut(self);
-  if (hold) {
-    ringcast_reader_leave(reader);
-    rc_py_hold_drop(hold);
-  } else {
-    ringcast_reader_close(reader);
-  }
-  if (thread) PyEval_RestoreThread(thread);
 }
 
 /* ---- Arrays over it --------------------------------------------------------------------------------------------- */

@@ -6,14 +6,13 @@
 #include "python/extension/tensors.h"
 
 struct rc_py_hold;
-struct rc_py_reader;
 
 /* An array or tensor over the item's own `bytes`, which are packed. NULL: raised, or, with nothing raised, it is to be
  * copied. */
 PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
                            struct rc_py_hold *hold, bool to_torch);
-/* The Reader has a hold from here on. False: raised. */
-bool rc_py_reader_hold(struct rc_py_reader *self);
+/* A hold of all of the reader's memory: the last rc_py_hold_drop closes the reader. NULL: out of memory. */
+struct rc_py_hold *rc_py_hold_new(ringcast_reader *reader);
 
 /* Arrays that are smaller are copied out of a frame that is kept, so that they keep no large one. */
 #define RC_PY_RETAIN_LEAST (UINT64_C(1) << 20)
