@@ -5,10 +5,12 @@
     times.py FOLDER    reads FOLDER/*.xml (JUnit, of ctest and of pytest) and FOLDER/*.result, writes FOLDER/times.tsv
 
 A step STEP has the files STEP.xml and STEP-*.xml of its runs. The test "(wall)" is the time of the whole step, and
-"(cpu)" the CPU seconds of its processes, which tests that wait do not use.
+"(cpu)" the CPU seconds of its processes, which tests that wait do not use. Prints the seconds that the tests of device
+tensors take together, in each step.
 """
 
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree
 
@@ -24,6 +26,19 @@ def tests_of(path):
         module = case.get("classname", "").rpartition(".")[2]
         name = case.get("name", "")
         yield name if module in ("", name) else f"{module}::{name}", float(case.get("time") or 0)
+
+
+OF_DEVICES = re.compile(r"gpu|cuda|device", re.I)
+
+
+def of_devices(rows):
+    """The line about the tests of device tensors."""
+    seconds = {}
+    for step, name, took in rows:
+        if OF_DEVICES.search(name):
+            seconds[step] = seconds.get(step, 0) + took
+    parts = ", ".join(f"{step} {took:.0f}" for step, took in sorted(seconds.items()))
+    return f"The tests of device tensors take {sum(seconds.values()):.0f} s: {parts or 'none has run'}."
 
 
 def main(folder):
@@ -42,6 +57,7 @@ def main(folder):
         file.write("step\ttest\tseconds\n")
         for step, name, seconds in rows:
             file.write(f"{step}\t{name}\t{seconds:.2f}\n")
+    print(of_devices(rows))
 
 
 main(pathlib.Path(sys.argv[1]))

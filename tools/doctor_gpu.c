@@ -42,6 +42,8 @@ enum { DEVICES = 8, FRAMES = 4, TENSOR = 65536 };
 static const struct {
   const char *says, *mend;
 } causes[] = {
+    {"cuMemHostRegister of the words: CUDA_ERROR_NOT_SUPPORTED",
+     NOT_HERE "registers no host memory; tensors go through the ring, and copies wait for the device"},
     {"RINGCAST_DISABLE", NULL},
     {"RINGCAST_GPU_POOL_BYTES is 0", NULL},
     {"device is busy", BUSY},
@@ -72,20 +74,9 @@ static const char *mend_of(const char *why) {
     if (strstr(why, causes[i].says)) return causes[i].mend;
 }
 
-/* From the tests of a device. */
-static const char *mend_of_device(const struct ringcast_gpu_device_info *device) {
-  if (device->registers == -ENOTSUP)
-    return NOT_HERE "registers no host memory; tensors go through the ring, and copies wait for the device";
-  if (device->registers < 0) return LOCKED;
-  if (device->registers == 1 && device->words != 1)
-    return device->words == -EAGAIN ? BUSY : device->words == -ETIMEDOUT ? STUCK : NO_WORDS;
-  return device->exports == -ENOMEM ? OUT_OF_MEMORY : device->exports < 0 ? NO_SHARING : NULL;
-}
-
-/* Adds the mend to the last line; returns whether there is one. */
-static bool mend_by(struct doctor *doctor, const char *mend) {
+/* Adds the mend to the last line, if there is one. */
+static void mend_by(struct doctor *doctor, const char *mend) {
   if (mend) doctor_mend(doctor, "%s", mend);
-  return mend;
 }
 
 /* ---- The driver and the devices --------------------------------------------------------------------------------- */
@@ -93,12 +84,7 @@ static bool mend_by(struct doctor *doctor, const char *mend) {
 struct survey {
   struct ringcast_gpu_driver status;
   int count; /* devices looked at so far */
-  struct {
-    int result;
-    bool mended; /* the line of the device says how to mend the obstacle to the pool */
-    char words[256];
-    struct ringcast_gpu_device_info found;
-  } devices[DEVICES];
+  struct ringcast_gpu_device_info devices[DEVICES];
 };
 
 static void look(void *context) {
@@ -106,10 +92,8 @@ static void look(void *context) {
   survey->status.size = sizeof survey->status;
   if (ringcast_gpu_status(&survey->status) != 0 || !survey->status.ready) return;
   for (int i = 0; i < survey->status.devices && i < DEVICES; i++) {
-    survey->devices[i].found.size = sizeof survey->devices[i].found;
-    survey->devices[i].result = ringcast_gpu_device(i, 1, &survey->devices[i].found);
-    if (survey->devices[i].result < 0)
-      snprintf(survey->devices[i].words, sizeof survey->devices[i].words, "%s", ringcast_last_error());
+    survey->devices[i].size = sizeof survey->devices[i];
+    if (ringcast_gpu_device(i, 0, &survey->devices[i]) != 0) return;
     survey->count = i + 1;
   }
 }
@@ -128,38 +112,11 @@ static void tell_driver(struct doctor *doctor, const struct survey *survey, cons
                              {"result", status->result}));
 }
 
-/* Adds "; `what`: yes", or why not. `result`: of what the library tried. */
-static void say(char *out, size_t size, const char *what, int32_t result, const char *off) {
-  char words[96];
-  if (result == 1) snprintf(words, sizeof words, "yes");
-  else if (doctor_is_disabled(off)) snprintf(words, sizeof words, "not tried (RINGCAST_DISABLE=%s)", off);
-  else if (result == -EAGAIN) snprintf(words, sizeof words, "unknown, the device is busy");
-  else if (result == -ETIMEDOUT) snprintf(words, sizeof words, "no, the host's store wakes none");
-  else snprintf(words, sizeof words, "no%s%s", result < 0 ? ": " : "", result < 0 ? strerror(-result) : "");
-  snprintf(out + strlen(out), size - strlen(out), "; %s: %s", what, words);
-}
-
-static void tell_device(struct doctor *doctor, struct survey *survey, int index) {
+static void tell_device(struct doctor *doctor, const struct survey *survey, int index) {
   static const char *const names[DEVICES] = {"GPU 0", "GPU 1", "GPU 2", "GPU 3", "GPU 4", "GPU 5", "GPU 6", "GPU 7"};
-  const struct ringcast_gpu_device_info *device = &survey->devices[index].found;
-  bool *mended = &survey->devices[index].mended;
-  char words[256] = "";
-  if (survey->devices[index].result < 0) {
-    doctor_add(doctor, names[index], DOCTOR_NOTE, "can't be used: %s", survey->devices[index].words);
-    *mended = mend_by(doctor, mend_of(survey->devices[index].words));
-    return;
-  }
-  bool has_all = device->words == 1 && device->registers == 1 && device->exports == 1;
-  say(words, sizeof words, "streams wait for words of host memory", device->words, "cuda_register");
-  say(words, sizeof words, "the ring's memory can be registered", device->registers, "cuda_register");
-  say(words, sizeof words, "its memory can be exported", device->exports, "cuda_pool");
-  doctor_add(doctor, names[index], has_all ? DOCTOR_OK : DOCTOR_NOTE,
-             "%s, GPU-%02x%02x%02x%02x, %.1f GiB, %.1f of them free%s", device->name, device->uuid[0], device->uuid[1],
-             device->uuid[2], device->uuid[3], (double)device->total_bytes / (1 << 30),
-             (double)device->free_bytes / (1 << 30), words);
-  *mended = mend_by(doctor, mend_of_device(device));
-  doctor_facts(doctor, FACTS({"total_bytes", (int64_t)device->total_bytes}, {"free_bytes", (int64_t)device->free_bytes},
-                             {"words", device->words}, {"registers", device->registers}, {"exports", device->exports}));
+  const struct ringcast_gpu_device_info *device = &survey->devices[index];
+  doctor_add(doctor, names[index], DOCTOR_OK, "%s, GPU-%02x%02x%02x%02x", device->name, device->uuid[0],
+             device->uuid[1], device->uuid[2], device->uuid[3]);
 }
 
 /* ---- Tensors from one process to another ------------------------------------------------------------------------ */
@@ -278,24 +235,22 @@ static void run_pair(struct pair *pair, char *words, size_t size) {
                              : ends[1]);
 }
 
-/* The writer knows that a reader has no pool; the reader knows the words of the driver. `mended`: the line of one of
- * the two devices says how. */
-static void tell_inline(struct doctor *doctor, const char *name, const struct pair *pair, bool mended) {
+/* The writer knows that a reader has no pool; the reader knows the words of the driver. */
+static void tell_inline(struct doctor *doctor, const char *name, const struct pair *pair) {
   const struct ringcast_gpu_info *writer = &pair->info[0], *reader = &pair->info[1];
   const char *why = reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why : writer->why;
   const char *off = doctor_is_disabled("cuda_pool") && !strstr(why, "RINGCAST_DISABLE") ? DOCTOR_SWITCHED_OFF : "";
   doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %d tensors went through the ring, by the CPU%s: %s", FRAMES, off, why);
-  if (!*off && !mended) mend_by(doctor, mend_of(why));
+  if (!*off) mend_by(doctor, mend_of(why));
 }
 
-static void tell_pair(struct doctor *doctor, const char *name, const struct pair *pair, const char *words,
-                      bool mended) {
+static void tell_pair(struct doctor *doctor, const char *name, const struct pair *pair, const char *words) {
   const struct ringcast_gpu_info *writer = &pair->info[0], *reader = &pair->info[1];
   if (*words) {
     bool misset = strstr(words, "RINGCAST_GPU_POOL_BYTES is '");
     doctor_add(doctor, name, misset ? DOCTOR_PROBLEM : DOCTOR_NOTE, "tensors can't be sent: %s", words);
     if (misset) doctor_mend(doctor, "unset RINGCAST_GPU_POOL_BYTES, or set it to a whole number of bytes; 0: no pool");
-    if (!mended && strstr(words, "CUDA_ERROR_")) mend_by(doctor, mend_of(words));
+    if (strstr(words, "CUDA_ERROR_")) mend_by(doctor, mend_of(words));
   } else if (pair->wrong) {
     doctor_add(doctor, name, DOCTOR_PROBLEM, "%d of %d tensors came with other bytes than were sent", pair->wrong,
                FRAMES);
@@ -307,7 +262,7 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
                FRAMES, (unsigned long long)writer->pool_frames, (unsigned long long)(writer->pool_bytes >> 20),
                (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6);
   } else {
-    tell_inline(doctor, name, pair, mended);
+    tell_inline(doctor, name, pair);
   }
   doctor_facts(doctor,
                FACTS({"pool_frames", (int64_t)writer->pool_frames}, {"inline_frames", (int64_t)writer->inline_frames},
@@ -315,24 +270,25 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
                      {"registered", writer->registered && reader->registered}, {"open_ns", pair->open_ns}));
 }
 
-static void probe_pair(struct doctor *doctor, const char *name, const struct survey *survey, int from, int to) {
+static void probe_pair(struct doctor *doctor, const char *name, int to) {
   char words[256] = "";
   struct pair *pair = doctor_shared(sizeof *pair);
   if (!pair) return;
-  *pair = (struct pair){.devices = {from, to}};
+  *pair = (struct pair){.devices = {0, to}};
   run_pair(pair, words, sizeof words);
-  tell_pair(doctor, name, pair, words, survey->devices[from].mended || survey->devices[to].mended);
+  tell_pair(doctor, name, pair, words);
   munmap(pair, sizeof *pair);
 }
 
 void doctor_probe_gpu(struct doctor *doctor) {
+  static const char *const pairs[DEVICES] = {"GPU tensors", "GPU 0 to 1", "GPU 0 to 2", "GPU 0 to 3",
+                                             "GPU 0 to 4",  "GPU 0 to 5", "GPU 0 to 6", "GPU 0 to 7"};
   char end[160];
   struct survey *survey = doctor_shared(sizeof *survey);
   if (!survey) return;
   doctor_await(doctor_start(look, survey), end, sizeof end);
   tell_driver(doctor, survey, end);
   for (int i = 0; i < survey->count; i++) tell_device(doctor, survey, i);
-  if (survey->count > 0 && doctor->can_make) probe_pair(doctor, "GPU tensors", survey, 0, 0);
-  if (survey->count > 1 && doctor->can_make) probe_pair(doctor, "GPU 0 to 1", survey, 0, 1);
+  for (int i = 0; i < survey->count && doctor->can_make; i++) probe_pair(doctor, pairs[i], i);
   munmap(survey, sizeof *survey);
 }

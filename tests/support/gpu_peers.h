@@ -111,33 +111,6 @@ static inline void own_device_close(struct own_device *own) {
   own->cuda = NULL;
 }
 
-/* ---- Beginning -------------------------------------------------------------------------------------------------- */
-
-static inline void await_count(_Atomic int *count, int least) {
-  while (atomic_load(count) < least) sched_yield();
-}
-
-static inline ringcast_gpu_writer *open_peer_writer(char *handle, uint32_t readers, uint32_t slots,
-                                                    struct own_device *own, ringcast_writer **writer) {
-  const struct ringcast_writer_options plain = {
-      .size = sizeof plain, .capacity = 65536, .readers = readers, .on_death = RINGCAST_EVICT};
-  const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = slots};
-  ringcast_gpu_writer *gpu;
-  child_must(own_device_open(own));
-  child_must(ringcast_writer_create_ex(&plain, writer) == 0);
-  child_must(ringcast_gpu_writer_open(*writer, &options, &gpu) == 0);
-  strcpy(handle, ringcast_writer_handle(*writer));
-  return gpu;
-}
-
-static inline void attach_peer(const char *handle, struct own_device *own, ringcast_reader **reader,
-                               ringcast_gpu_reader **gpu) {
-  child_must(own_device_open(own));
-  child_must(ringcast_reader_attach(handle, reader) == 0);
-  child_must(ringcast_gpu_reader_open(*reader, NULL, gpu) == 0);
-}
-
 /* ---- Sending --------------------------------------------------------------------------------------------------- */
 
 static inline void must_say_why(int rc) {
@@ -174,29 +147,6 @@ static inline int send_frame(ringcast_gpu_writer *gpu, struct own_device *own, u
 static inline void send_must(ringcast_gpu_writer *gpu, struct own_device *own, uint64_t number) {
   child_must(fill_frame(own, number));
   child_must(send_frame(gpu, own, number, RINGCAST_FOREVER) == 0);
-}
-
-/* The stream does nothing more until its process, or its device, has gone. */
-static inline void spin_for_ever(struct own_device *own) {
-  rc_cu_ptr word = 0;
-  uint64_t turns = UINT64_MAX;
-  void *arguments[] = {&word, &turns};
-  rc_cu_module module;
-  rc_cu_function spin;
-  child_must(cuda_more()->module_load_data(&module, "spin") == RC_CU_SUCCESS);
-  child_must(cuda_more()->module_get_function(&spin, module, "spin") == RC_CU_SUCCESS);
-  child_must(cuda_more()->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, own->stream, arguments, NULL) == RC_CU_SUCCESS);
-}
-
-static inline uint32_t way_of(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
-  info->size = sizeof *info;
-  child_must(ringcast_gpu_writer_info(gpu, info) == 0);
-  return info->way;
-}
-
-static inline void await_way(ringcast_gpu_writer *gpu, uint32_t way) {
-  struct ringcast_gpu_info info;
-  while (way_of(gpu, &info) != way) sched_yield();
 }
 
 /* ---- Receiving -------------------------------------------------------------------------------------------------- */
