@@ -24,7 +24,7 @@ PARTS = {
     "headers": ("include", 1546),
     "core": ("ring shm channel", 8556),
     "gpu": ("gpu", 4599),
-    "extension": ("python/extension", 11502),
+    "extension": ("python/extension", 11513),
     "package": ("python/ringcast", 7570),
     "measuring": ("tools bench python/ringcast/bench", 6300),
     "tests": ("tests", 40758),

@@ -31,12 +31,6 @@ KNOWN = {
     ("codec/array.c", "codec/encode.c"),
     ("codec/array.c", "codec/token_write.c"),
     ("codec/device_put.c", "codec/encode.c"),
-    ("handles/asyncio.c", "handles/span.c"),
-    ("handles/empty.c", "handles/gpu.c"),
-    ("handles/gpu.c", "handles/send.c"),
-    ("handles/gpu.c", "handles/span.c"),
-    ("handles/gpu.c", "handles/turn.c"),
-    ("handles/span.c", "handles/send.c"),
     ("tensors/cuda.c", "tensors/torch.c"),
 }
 

@@ -8,6 +8,18 @@
  */
 #include "python/extension/handles/gpu.h"
 
+int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
+  if (self->gpu) return 0;
+  const struct ringcast_gpu_writer_options options = {
+      .size = sizeof options, .device = device, .pool_bytes = self->gpu_pool_bytes};
+  int rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
+  Py_END_ALLOW_THREADS
+  if (rc == 0) self->gpu_device = device;
+  return rc;
+}
+
 #include <stdatomic.h>
 
 struct rc_py_place {

@@ -1,139 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gpu's part of a Writer, and of a Reader: opened by the first tensor of a device, and closed before the rest.
+ * The gpu's part of a Reader: opened by the first tensor of a device, and closed before the rest of the Reader.
  *
  * A Reader gives a frame back by way of the gpu's part once there is one, as the frame's place in the writer's pool is
  * not to be used again before a device has read it.
  */
 #include "python/extension/handles/gpu.h"
-
-/* ---- Writer ----------------------------------------------------------------------------------------------------- */
-
-int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
-  if (self->gpu) return 0;
-  const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = device, .pool_bytes = self->gpu_pool_bytes};
-  int rc;
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
-  Py_END_ALLOW_THREADS
-  if (rc == 0) self->gpu_device = device;
-  return rc;
-}
-
-void rc_py_gpu_writer_shut(struct rc_py_writer *self) {
-  if (!self->gpu) return;
-  Py_BEGIN_ALLOW_THREADS
-  rc_py_places_shut(self);
-  ringcast_gpu_writer_close(self->gpu);
-  Py_END_ALLOW_THREADS
-  self->gpu = NULL;
-}
-
-/* Each call of the driver is made without the GIL: the driver may wait for the device, or for another thread's call. */
-static void drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
-  Py_BEGIN_ALLOW_THREADS
-  ringcast_gpu_drop(gpu, lease);
-  Py_END_ALLOW_THREADS
-}
-
-/* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; -EBUSY: ask again, as some of them are to
- * be copied after all; or any other failure. */
-static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes, bool is_there,
-                    struct ringcast_gpu_extent *out) {
-  uint64_t *offsets = sizes + encoding->on_device;
-  uint32_t count = rc_py_device_sizes(encoding, sizes);
-  int rc;
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_lease(self->gpu, sizes, count, offsets, out);
-  Py_END_ALLOW_THREADS
-  if (rc != 0) return rc;
-  if (is_there) rc = rc_py_places_attach(self, encoding, out);
-  if (rc == 0 && !rc_py_device_plan(encoding, offsets)) rc = RC_PY_RAISED;
-  if (rc < 0) drop(self->gpu, out);
-  return rc;
-}
-
-static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, struct ringcast_gpu_extent *out) {
-  if (encoding->hash || encoding->has_streams) return -EAGAIN;
-  uint64_t *sizes = PyMem_New(uint64_t, 2 * (size_t)encoding->on_device);
-  if (!sizes) {
-    PyErr_NoMemory();
-    return RC_PY_RAISED;
-  }
-  bool is_there = rc_py_places_find(self, encoding);
-  int rc;
-  while ((rc = lease_by(self, encoding, sizes, is_there, out)) == -EBUSY) continue;
-  PyMem_Free(sizes);
-  return rc;
-}
-
-static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encoding, struct ringcast_gpu_extent *lease,
-                  size_t bytes) {
-  if (!lease) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
-  struct rc_py_puts puts = {.puts = PyMem_New(struct ringcast_gpu_put, (size_t)encoding->on_device)};
-  if (!puts.puts) {
-    PyErr_NoMemory();
-    return RC_PY_RAISED;
-  }
-  int rc = rc_py_device_puts(encoding, &puts);
-  if (rc == 0) {
-    Py_BEGIN_ALLOW_THREADS /* the driver may wait, where the stream is far behind */
-    rc = ringcast_gpu_commit(self->gpu, lease, puts.puts, puts.count, encoding->device_stream, bytes);
-    Py_END_ALLOW_THREADS
-  }
-  PyMem_Free(puts.puts);
-  Py_XDECREF(puts.packed); /* torch uses the memory again in the order of the stream */
-  if (rc < 0 || !encoding->is_loose) return rc;
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);
-  Py_END_ALLOW_THREADS
-  self->gpu_late = rc; /* the frame was sent: it is for the next one to tell */
-  return 0;
-}
-
-static int raise_late(struct rc_py_writer *self) {
-  int rc = self->gpu_late;
-  self->gpu_late = 0;
-  rc_py_raise_text(rc_py_state_of(self), -rc,
-                   "the device failed after the last frame was sent: its tensors may never "
-                   "have come");
-  return RC_PY_RAISED;
-}
-
-/* The frame, reserved and all. With `lease` NULL it is INLINE; else the lease is used up. */
-static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag,
-                   struct ringcast_gpu_extent *lease) {
-  struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
-  size_t bytes;
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
-  if (rc == 0) {
-    rc = rc_py_encoding_write_device(encoding, self->gpu, &call.span, tag, lease, &bytes);
-    if (rc == 0) rc = commit(self, encoding, lease, bytes);
-    if (rc == 0) return 0;
-    ringcast_writer_abort(self->writer);
-  }
-  if (lease) drop(self->gpu, lease);
-  return rc;
-}
-
-int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
-  struct ringcast_gpu_extent place;
-  if (self->gpu_late < 0) return raise_late(self);
-  if (!self->gpu && !rc_py_device_may_start(rc_py_state_of(self))) return RC_PY_RAISED;
-  int rc = rc_py_gpu_writer_open(self, encoding->device);
-  if (rc < 0) return rc;
-  if (self->places) {
-    Py_BEGIN_ALLOW_THREADS
-    rc_py_places_sweep(self);
-    Py_END_ALLOW_THREADS
-  }
-  rc = lease(self, encoding, &place);
-  if (rc == 0) return send_by(self, encoding, timeout_ns, tag, &place);
-  return rc == -EAGAIN || rc == -EMSGSIZE ? send_by(self, encoding, timeout_ns, tag, NULL) : rc;
-}
-
-/* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
 bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out) {
   *out = (struct rc_py_map){.to = RC_PY_MAP_AS_SENT, .device = -1};
@@ -243,25 +115,21 @@ static struct rc_py_gpu_reader *open_of(struct rc_py_reader *self) {
   return self->gpu = gpu;
 }
 
-PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_reader *self = (struct rc_py_reader *)object;
-  if (!rc_py_reader_enter(self)) return NULL;
+int rc_py_gpu_prepare(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = open_of(self);
-  int rc = gpu ? gpu->rc : RC_PY_RAISED;
-  if (gpu && gpu->reader) {
-    Py_BEGIN_ALLOW_THREADS
-    rc = ringcast_gpu_reader_prepare(gpu->reader);
-    Py_END_ALLOW_THREADS
-  } else if (gpu) {
+  int rc;
+  if (!gpu) return RC_PY_RAISED;
+  if (!gpu->reader) {
     if (map_exists(self)) {
-      rc_py_raise_text(rc_py_state_of(self), -rc, "this process can't use a CUDA device (%V)", gpu->why,
+      rc_py_raise_text(rc_py_state_of(self), -gpu->rc, "this process can't use a CUDA device (%V)", gpu->why,
                        "no reason was given");
     }
-    rc = RC_PY_RAISED;
+    return RC_PY_RAISED;
   }
-  rc_py_reader_leave(self);
-  if (rc == -EAGAIN) Py_RETURN_FALSE;
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_ref(Py_True);
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_reader_prepare(gpu->reader);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 /* The take of a frame that has begun; else NULL. */
@@ -438,58 +306,4 @@ void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
   gpu->reader = NULL;
   while (gpu->take_count > 0) rc_py_device_memory_drop(held[--gpu->take_count]);
   gpu->owed_count = 0;
-}
-
-/* ---- Looking ---------------------------------------------------------------------------------------------------- */
-
-static PyObject *make_info(struct rc_py_state *state, const struct ringcast_gpu_info *info) {
-  static const char *const ways[] = {"unknown", "pool", "no_pool", "no_reader", "waiting", "refused", "lost"};
-  const char *way = ways[info->way < sizeof ways / sizeof *ways ? info->way : 0];
-  PyObject *why = PyUnicode_DecodeUTF8(info->why, (Py_ssize_t)strnlen(info->why, sizeof info->why), "replace");
-  if (!why) return NULL;
-  return PyObject_CallFunction(state->gpu_info, "sNiKIIIiKKKKKKKKN", way, why, (int)info->device,
-                               (unsigned long long)info->pool_bytes, (unsigned)info->slots, (unsigned)info->epoch,
-                               (unsigned)info->reader, (int)info->reader_pid, (unsigned long long)info->pool_frames,
-                               (unsigned long long)info->pool_bytes_sent, (unsigned long long)info->inline_frames,
-                               (unsigned long long)info->full, (unsigned long long)info->opens,
-                               (unsigned long long)info->syncs, (unsigned long long)info->slots_used,
-                               (unsigned long long)info->bytes_used, PyBool_FromLong(info->registered != 0));
-}
-
-PyObject *rc_py_writer_gpu(PyObject *object, void *Py_UNUSED(closure)) {
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct ringcast_gpu_info info = {.size = sizeof info};
-  if (!self->gpu) Py_RETURN_NONE;
-  if (!rc_py_writer_enter(self)) return NULL;
-  int rc;
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_writer_info(self->gpu, &info);
-  Py_END_ALLOW_THREADS
-  rc_py_writer_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : make_info(rc_py_state_of(self), &info);
-}
-
-PyObject *rc_py_reader_gpu(PyObject *object, void *Py_UNUSED(closure)) {
-  struct rc_py_reader *self = (struct rc_py_reader *)object;
-  struct ringcast_gpu_info info = {.size = sizeof info};
-  if (!self->reader || !self->gpu || !self->gpu->reader) Py_RETURN_NONE;
-  if (!rc_py_reader_enter(self)) return NULL;
-  int rc = ringcast_gpu_reader_info(self->gpu->reader, &info);
-  rc_py_reader_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : make_info(rc_py_state_of(self), &info);
-}
-
-PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_state *state = PyModule_GetState(module);
-  struct ringcast_gpu_driver status = {.size = sizeof status};
-  int rc;
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_status(&status);
-  Py_END_ALLOW_THREADS
-  if (rc < 0) return rc_py_raise(state, rc);
-  state->device_is_ready |= status.ready;
-  PyObject *why = PyUnicode_DecodeUTF8(status.why, (Py_ssize_t)strnlen(status.why, sizeof status.why), "replace");
-  if (!why) return NULL;
-  return PyObject_CallFunction(state->gpu_state, "NNiii", PyBool_FromLong(status.ready), why, (int)status.version,
-                               (int)status.devices, (int)status.result);
 }

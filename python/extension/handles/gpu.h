@@ -7,13 +7,13 @@
 #include "python/extension/handles/reader.h"
 #include "python/extension/handles/writer.h"
 
-/* ---- gpu.c ------------------------------------------------------------------------------------------------------ */
+/* ---- gpu_send.c ------------------------------------------------------------------------------------------------- */
 
 /* Sends what was measured. 0, -errno, or RC_PY_RAISED. On an error nothing is left open. */
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag);
-/* Of that device, unless it is open. 0, -errno. */
-int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device);
 void rc_py_gpu_writer_shut(struct rc_py_writer *self);
+
+/* ---- gpu.c ------------------------------------------------------------------------------------------------------ */
 
 struct rc_py_take {
   struct ringcast_gpu_take take;
@@ -59,6 +59,11 @@ bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *m
 /* Whether such a frame holds tensors of a device. It is there as a whole. */
 bool rc_py_has_device(const struct ringcast_frame *frame);
 
+/* Opens the writer's pool. 0, -EAGAIN: the writer has none yet; -errno, or RC_PY_RAISED. */
+int rc_py_gpu_prepare(struct rc_py_reader *self);
+
+/* ---- gpu_info.c ------------------------------------------------------------------------------------------------- */
+
 PyObject *rc_py_reader_prepare_gpu(PyObject *self, PyObject *unused);
 PyObject *rc_py_writer_gpu(PyObject *self, void *closure);
 PyObject *rc_py_reader_gpu(PyObject *self, void *closure);
@@ -66,6 +71,8 @@ PyObject *rc_py_gpu_status(PyObject *module, PyObject *unused);
 
 /* ---- empty.c ---------------------------------------------------------------------------------------------------- */
 
+/* Of that device, unless it is open. 0, -errno. */
+int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device);
 PyObject *rc_py_writer_empty(PyObject *writer, PyObject *args, PyObject *keywords);
 /* Notes of each tensor on a device whether the tensor lies in memory of Writer.empty, and where. False: none does. */
 bool rc_py_places_find(const struct rc_py_writer *writer, struct rc_py_encoding *encoding);

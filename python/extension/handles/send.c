@@ -6,19 +6,6 @@
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/packed.h"
 
-int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
-  struct ringcast_peer peer = {.size = sizeof peer};
-  if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
-  bool held = ringcast_writer_slowest(self->writer, &peer) > 0 && peer.blocked_ns >= (uint64_t)self->fail_ns;
-  return held ? RC_PY_TOO_SLOW : rc;
-}
-
-int rc_py_try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
-  struct rc_py_reservation *call = context;
-  return rc_py_told_apart(call->writer,
-                          ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
-}
-
 /* ---- Sending ---------------------------------------------------------------------------------------------------- */
 
 /* What a call that sends returns: `rc` is what came of it, `bytes` the frame it wanted. */

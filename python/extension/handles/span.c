@@ -16,14 +16,19 @@ struct span {
   uint64_t generation;
 };
 
-/* ---- The Writer's turn, and the end of its reservation ---------------------------------------------------------- */
+/* ---- A reservation, and its end --------------------------------------------------------------------------------- */
 
-bool rc_py_writer_enter(struct rc_py_writer *self) {
-  if (!rc_py_enter(&self->busy, self->pid, "Writer")) return false;
-  if (self->writer) return true;
-  self->busy = false;
-  PyErr_SetString(PyExc_ValueError, "the Writer is closed");
-  return false;
+/* What the library gave to an attempt; -ETIMEDOUT means RC_PY_TOO_SLOW, or that the attempt's own time is up. */
+static int told_apart(const struct rc_py_writer *self, int rc) {
+  struct ringcast_peer peer = {.size = sizeof peer};
+  if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
+  bool held = ringcast_writer_slowest(self->writer, &peer) > 0 && peer.blocked_ns >= (uint64_t)self->fail_ns;
+  return held ? RC_PY_TOO_SLOW : rc;
+}
+
+int rc_py_try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
+  struct rc_py_reservation *call = context;
+  return told_apart(call->writer, ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 /* What commit or abort gave. A forked child gets ECHILD, whether or not one is open. */
@@ -122,8 +127,7 @@ struct growth {
 
 static int try_grow(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct growth *call = context;
-  return rc_py_told_apart(call->writer,
-                          ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
+  return told_apart(call->writer, ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {

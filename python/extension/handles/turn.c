@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Reader's turn: one call at a time, and what a call leaves to be given back.
+ * A handle's turn: one call at a time; and what a Reader's call leaves to be given back.
  *
  * A Frame may be released or dropped by any thread at any time. While a call is at work on the Reader, the frame is put
  * on the list of dropped frames: a call that waits gives them back in its next slice, for the writer may be waiting for
@@ -9,6 +9,14 @@
 #include "python/extension/handles/gpu.h"
 
 #include <unistd.h>
+
+bool rc_py_writer_enter(struct rc_py_writer *self) {
+  if (!rc_py_enter(&self->busy, self->pid, "Writer")) return false;
+  if (self->writer) return true;
+  self->busy = false;
+  PyErr_SetString(PyExc_ValueError, "the Writer is closed");
+  return false;
+}
 
 bool rc_py_reader_enter(struct rc_py_reader *self) {
   if (!rc_py_enter(&self->busy, self->pid, "Reader")) return false;

@@ -39,6 +39,12 @@ struct rc_py_writer {
 
 extern PyType_Spec rc_py_writer_spec;
 
+/* ---- turn.c ----------------------------------------------------------------------------------------------------- */
+
+/* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
+bool rc_py_writer_enter(struct rc_py_writer *self);
+static inline void rc_py_writer_leave(struct rc_py_writer *self) { self->busy = false; }
+
 /* ---- options.c -------------------------------------------------------------------------------------------------- */
 
 /* Of Writer()'s arguments. False: raised. */
@@ -46,15 +52,6 @@ bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_wr
                           uint64_t *gpu_pool_bytes);
 
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */
-
-struct rc_py_reservation {
-  const struct rc_py_writer *writer;
-  size_t bytes;
-  struct ringcast_span span;
-};
-int rc_py_try_reserve(void *reservation, int64_t timeout_ns, bool has_gil); /* an rc_py_attempt */
-/* What the library gave to an attempt; its -ETIMEDOUT means RC_PY_TOO_SLOW or that the attempt's own time is up. */
-int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
@@ -64,9 +61,12 @@ PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssiz
 
 extern PyType_Spec rc_py_span_spec;
 
-/* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
-bool rc_py_writer_enter(struct rc_py_writer *self);
-static inline void rc_py_writer_leave(struct rc_py_writer *self) { self->busy = false; }
+struct rc_py_reservation {
+  const struct rc_py_writer *writer;
+  size_t bytes;
+  struct ringcast_span span;
+};
+int rc_py_try_reserve(void *reservation, int64_t timeout_ns, bool has_gil); /* an rc_py_attempt */
 /* True if the open reservation, if any, may end now. */
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
 /* `n` and `kind` may be NULL. */
