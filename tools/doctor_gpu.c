@@ -93,7 +93,7 @@ static void look(void *context) {
   if (ringcast_gpu_status(&survey->status) != 0 || !survey->status.ready) return;
   for (int i = 0; i < survey->status.devices && i < DEVICES; i++) {
     survey->devices[i].size = sizeof survey->devices[i];
-    if (ringcast_gpu_device(i, 0, &survey->devices[i]) != 0) return;
+    if (ringcast_gpu_device(i, &survey->devices[i]) != 0) return;
     survey->count = i + 1;
   }
 }

@@ -242,7 +242,7 @@ static void open_all(struct gpu *gpu, uint64_t free_at[2]) {
   double ns[FIGURES];
   perf_must(ringcast_gpu_status(&gpu->driver), "can't tell whether there is a GPU");
   if (!gpu->driver.ready) perf_die("nothing was measured, as no GPU is used: %s", gpu->driver.why);
-  perf_must(ringcast_gpu_device(0, 0, &gpu->device), "can't tell what the GPU is");
+  perf_must(ringcast_gpu_device(0, &gpu->device), "can't tell what the GPU is");
   open_device(gpu);
   free_at[0] = free_bytes(gpu);
   must_cuda(gpu, gpu->cuda.alloc(&gpu->copy, gpu->largest), "cuMemAlloc");

@@ -103,16 +103,10 @@ struct ringcast_gpu_device_info {
   uint32_t size; /* as above */
   char name[128];
   uint8_t uuid[16];
-  uint64_t free_bytes, total_bytes; /* 0 unless `probe` */
-  /* What was tried: 1 yes; 0 no, or not tried; negative: why not, an errno (-EAGAIN: the device is busy, ask again). */
-  int32_t words;     /* streams wait for and write words of host memory, of 64 bits */
-  int32_t registers; /* host memory can be registered */
-  int32_t exports;   /* memory can be exported by a handle */
 };
 
-/* Device `ordinal` of this process. `probe`: makes the device's context and tries the operations of the paths. -ENODEV,
- * -EINVAL, -EIO. */
-RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device_info *out);
+/* Device `ordinal` of this process. Makes no context. -ENODEV, -EINVAL, -EIO. */
+RINGCAST_API int ringcast_gpu_device(int32_t ordinal, struct ringcast_gpu_device_info *out);
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a scenario expects: numbers, results, and conditions on what writer, reader and driver say of themselves. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <stddef.h>
 #include <unistd.h>
@@ -106,56 +105,18 @@ static const struct {
               FIELD(full),      FIELD(opens),      FIELD(syncs),       FIELD(slots_used),      FIELD(bytes_used),
               FIELD(registered)};
 
-static struct ringcast_gpu_device_info looked_at; /* by `probe` */
-static int looked;                                /* what that gave */
+static struct ringcast_gpu_device_info looked_at; /* by `look-up` */
 
-static int open_descriptors(void) {
-  int count = 0;
-  DIR *directory = opendir("/proc/self/fd");
-  must(directory);
-  while (readdir(directory)) count++;
-  closedir(directory);
-  return count;
-}
-
-/* [device=N] [without: without trying] [size=N; 0: no struct] */
-static long do_probe(struct words *words) {
-  bool tries = true;
+/* [device=N] [size=N; 0: no struct] */
+static long do_look_up(struct words *words) {
   uint32_t size = (uint32_t)number_of(words, "size", sizeof looked_at);
-  for (int i = 1; i < words->count; i++) tries &= strcmp(words->at[i], "without") != 0;
-  int before = rc_cuda() ? open_descriptors() : 0;
   looked_at = (struct ringcast_gpu_device_info){.size = size};
-  looked = ringcast_gpu_device((int32_t)number_of(words, "device", 0), tries, size ? &looked_at : NULL);
-  if (rc_cuda()) must(open_descriptors() == before);
-  if (looked == 0 && !is_real) must(looked_at.uuid[14] == looked_at.name[9]); /* "Fake GPU 1", "fake-cuda-gpu-1" */
-  return looked;
+  int rc = ringcast_gpu_device((int32_t)number_of(words, "device", 0), size ? &looked_at : NULL);
+  if (rc == 0 && !is_real) must(looked_at.uuid[14] == looked_at.name[9]); /* "Fake GPU 1", "fake-cuda-gpu-1" */
+  return rc;
 }
 
 static long do_called(struct words *words) { return strcmp(looked_at.name, words->at[1]); }
-
-/* The call that failed, if any did, is what `probe` has told of. */
-static long do_told(struct words *words) {
-  bool has_failed = *fake_cuda()->failed() != '\0';
-  (void)words;
-  must(has_failed == (looked == -ENOMEM || looked_at.words == -ENOMEM || looked_at.registers == -ENOMEM ||
-                      looked_at.exports == -ENOMEM));
-  must(!has_failed || strstr(ringcast_last_error(), "CUDA_ERROR_OUT_OF_MEMORY (2)"));
-  return 0;
-}
-
-static bool find_of_device(const char *name, int64_t *out) {
-  const struct {
-    const char *name;
-    int64_t value;
-  } values[] = {{"words", looked_at.words},
-                {"registers", looked_at.registers},
-                {"exports", looked_at.exports},
-                {"total_bytes", (int64_t)looked_at.total_bytes},
-                {"free_bytes", (int64_t)looked_at.free_bytes}};
-  for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-    if (strcmp(values[i].name, name) == 0) return *out = values[i].value, true;
-  return false;
-}
 
 static uint64_t field_of(const struct ringcast_gpu_info *info, const char *name) {
   uint64_t value = 0;
@@ -186,9 +147,7 @@ static struct marked {
 } marks[16];
 
 static uint64_t value_of(const char *of, const char *name) {
-  int64_t value;
   if (strcmp(of, "driver") == 0) return count_of(name);
-  if (strcmp(of, "device") == 0 && find_of_device(name, &value)) return (uint64_t)value;
   struct ringcast_gpu_info info = info_of(strcmp(of, "writer") == 0);
   return field_of(&info, name);
 }
@@ -248,11 +207,10 @@ static long expect_soon(struct words *words) {
 }
 
 const struct verb expect_verbs[] = {
-    {"probe", do_probe},    /* [device=N] [without] [size=N]: what the device can do, by trying it */
-    {"called", do_called},  /* NAME: the device */
-    {"told", do_told},      /* of what failed with 2 */
-    {"expect", expect_now}, /* driver|writer|reader|device CONDITION ... */
-    {"comes", expect_soon}, /* the same, soon */
-    {"mark", mark_counts},  /* driver|writer|reader NAME ... */
+    {"look-up", do_look_up}, /* [device=N] [size=N]: the device */
+    {"called", do_called},   /* NAME: the device */
+    {"expect", expect_now},  /* driver|writer|reader|device CONDITION ... */
+    {"comes", expect_soon},  /* the same, soon */
+    {"mark", mark_counts},   /* driver|writer|reader NAME ... */
     {NULL, NULL},
 };

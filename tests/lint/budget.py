@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = {
     "headers": ("include", 1546),
     "core": ("ring shm channel", 8556),
-    "gpu": ("gpu", 4599),
+    "gpu": ("gpu", 4560),
     "extension": ("python/extension", 11513),
     "package": ("python/ringcast", 7570),
     "measuring": ("tools bench python/ringcast/bench", 6300),

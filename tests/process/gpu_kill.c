@@ -7,7 +7,7 @@
  * ROUNDS and SEED say it.
  * After the writer's death the readers' streams are released and both are told; after a reader's, the writer and the
  * other reader go on, by the pool again as soon as the dead one's place in the ring is free, and a new reader takes its
- * place. Whatever came whole is right, nobody hangs, or crashes, and who lives leaves nothing behind.
+ * place. Whatever came whole is right, no party hangs or crashes, and a party that lives leaves nothing behind.
  */
 #include <inttypes.h>
 #include <sys/mman.h>
@@ -45,7 +45,7 @@ static struct board {
   _Atomic uint32_t armed[PARTIES]; /* a point, and 1 */
   _Atomic int passes[PARTIES];     /* how often it is passed before */
   _Atomic bool struck[PARTIES];
-  _Atomic uint32_t by_pool[PARTIES];           /* frames since it attached last, by whoever is in the place now */
+  _Atomic uint32_t by_pool[PARTIES];           /* frames since it attached last, by the party in the place now */
   _Atomic uint64_t compared, compared_of_pool; /* frames that came whole, in all the rounds */
 } * board;
 

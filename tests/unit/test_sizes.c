@@ -60,7 +60,7 @@ static int ask_tap_peers(void *out) { return ringcast_tap_peers(tap, out, 1); }
 static int slowest(void *out) { return ringcast_writer_slowest(writer, out); }
 static int check_all(void *out) { return ringcast_writer_check(writer, out); }
 static int gpu_status(void *out) { return ringcast_gpu_status(out); }
-static int gpu_device(void *out) { return ringcast_gpu_device(0, 0, out); }
+static int gpu_device(void *out) { return ringcast_gpu_device(0, out); }
 
 static const struct call {
   const char *type;
