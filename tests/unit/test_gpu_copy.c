@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices, and copies of their tensors. */
+/* The device that is chosen, and the copy of a tensor of it: one copy, or a refusal before any. */
 #include <errno.h>
 
 #include "gpu/device.h"
@@ -8,7 +8,7 @@
 #include "tests/support/handles.h"
 #include "tests/support/pattern.h"
 
-enum { SOURCE_BYTES = 1 << 18 };
+enum { SOURCE_BYTES = 1 << 16, NOWHERE = -1 };
 
 static struct rc_device device;
 static const struct rc_cuda *cuda;
@@ -39,118 +39,74 @@ static void close_one(void) {
   fake_must_be_empty();
 }
 
-/* The source's bytes, on the host. */
-static const uint8_t *host_source(void) { return fake_cuda()->host(source); }
+static const struct {
+  struct ringcast_dtype dtype;
+  int32_t ndim;
+  int64_t shape[4], strides[4]; /* strides of 0: none are given */
+  uint32_t flags;
+  int64_t first; /* the byte of the source; NOWHERE: no memory */
+  int result;
+} tensors[] = {
+    {{2, 32, 1}, 3, {5, 4, 8}, {0}, 0, 0, 0},
+    {{2, 32, 1}, 3, {5, 4, 8}, {32, 8, 1}, 0, 3, 0},
+    {{0, 8, 3}, 4, {3, 1, 8, 1}, {8, 7, 1, 99}, 0, 1, 0}, /* the stride of a dimension of one does not matter */
+    {{0, 4, 1}, 2, {3, 5}, {0}, 0, 2, 0},                 /* elements of less than a byte */
+    {{0, 4, 1}, 2, {3, 5}, {0}, RINGCAST_ITEM_PADDED, 0, 0},
+    {{5, 128, 1}, 0, {0}, {0}, 0, 16, 0},
+    {{2, 64, 1}, 2, {0, 2}, {0}, 0, NOWHERE, 0},
+    {{2, 64, 1}, 2, {2, 2}, {0}, 0, NOWHERE, -EINVAL},
+    {{2, 0, 1}, 2, {2, 2}, {0}, 0, 0, -EINVAL},
+    {{2, 64, 1}, -1, {2, 2}, {0}, 0, 0, -EINVAL},
+    {{2, 64, 1}, 2, {2, 2}, {INT64_MAX / 4, 1}, 0, 0, -ENOTSUP},
+    {{2, 32, 1}, 2, {3, 5}, {1, 3}, 0, 0, -ENOTSUP},
+    {{2, 32, 1}, 2, {3, 5}, {6, 1}, 0, 0, -ENOTSUP},
+    {{2, 32, 1}, 2, {3, 5}, {5, 2}, 0, 0, -ENOTSUP},
+    {{2, 32, 1}, 2, {3, 5}, {-5, 1}, 0, 0, -ENOTSUP},
+};
 
-/* Copies the tensor by the device, to the target and to the host, in one copy each. */
-static void is_copied(struct ringcast_tensor tensor, uint64_t first) {
-  uint64_t bytes;
-  ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &bytes), 0);
-  uint8_t *got = malloc(bytes + 1);
-  tensor.data = (const void *)(uintptr_t)(source + first);
-  long before = fake_cuda()->calls("cuMemcpyDtoDAsync");
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, target + 512, NULL, stream), 0);
-  ck_assert_int_eq(fake_cuda()->calls("cuMemcpyDtoDAsync"), before + 1);
+/* To the target, or to the host. */
+static void is_copied(const struct ringcast_tensor *tensor, bool to_host, int result) {
+  static uint8_t host[SOURCE_BYTES];
+  uint64_t bytes = 0;
+  const char *call = to_host ? "cuMemcpyDtoHAsync" : "cuMemcpyDtoDAsync";
+  if (result == 0) ck_assert_int_eq(ringcast_tensor_bytes(tensor, &bytes), 0);
+  long before = fake_cuda()->calls(call);
+  memset(host, 0xaa, sizeof host);
+  ck_assert_int_eq(rc_device_copy(&device, tensor, target, to_host ? host : NULL, stream), result);
+  ck_assert_int_eq(fake_cuda()->calls(call), before + (bytes > 0));
   ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
-  ck_assert_mem_eq((uint8_t *)fake_cuda()->host(target) + 512, host_source() + first, bytes);
-  memset(got, 0xaa, bytes + 1);
-  before = fake_cuda()->calls("cuMemcpyDtoHAsync");
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, 0, got, stream), 0);
-  ck_assert_int_eq(fake_cuda()->calls("cuMemcpyDtoHAsync"), before + 1);
-  ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
-  ck_assert_mem_eq(got, host_source() + first, bytes);
-  ck_assert_uint_eq(got[bytes], 0xaa);
-  free(got);
+  if (bytes == 0) return;
+  const uint8_t *from = fake_cuda()->host((rc_cu_ptr)(uintptr_t)tensor->data);
+  ck_assert_mem_eq(to_host ? host : fake_cuda()->host(target), from, bytes);
+  ck_assert(!to_host || host[bytes] == 0xaa);
 }
 
-START_TEST(a_tensor_in_c_order_is_one_copy) {
-  const int64_t shape[3] = {5, 4, 8}, strides[3] = {32, 8, 1}, ones_shape[4] = {3, 1, 8, 1}, ones[4] = {8, 7, 1, 99},
-                odd[2] = {3, 5};
-  struct ringcast_tensor tensor = {.dtype = {2, 32, 1}, .ndim = 3, .shape = shape};
+START_TEST(a_tensor_in_c_order_is_one_copy_and_any_other_is_refused) {
   open_one();
-  is_copied(tensor, 0);
-  tensor.strides = strides;
-  is_copied(tensor, 3);
-  tensor = (struct ringcast_tensor){.dtype = {0, 8, 3}, .ndim = 4, .shape = ones_shape, .strides = ones};
-  is_copied(tensor, 1); /* the stride of a dimension of one does not matter */
-  tensor = (struct ringcast_tensor){.dtype = {0, 4, 1}, .ndim = 2, .shape = odd};
-  is_copied(tensor, 2); /* elements of less than a byte */
-  tensor.flags = RINGCAST_ITEM_PADDED;
-  is_copied(tensor, 0);
-  tensor = (struct ringcast_tensor){.dtype = {5, 128, 1}};
-  is_copied(tensor, 16); /* no dimension */
-  close_one();
-}
-END_TEST
-
-START_TEST(a_tensor_in_any_other_order_is_refused_and_not_copied) {
-  static const int64_t others[][2] = {{1, 3}, {6, 1}, {5, 2}, {5, 0}, {-5, 1}, {0, 1}};
-  const int64_t shape[2] = {3, 5};
-  struct ringcast_tensor tensor = {.dtype = {2, 32, 1}, .ndim = 2, .shape = shape};
-  open_one();
-  tensor.data = (const void *)(uintptr_t)source;
-  long before = fake_cuda()->calls("cuMemcpyDtoDAsync");
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-    tensor.strides = others[i];
-    ck_assert_int_eq(rc_device_copy(&device, &tensor, target, NULL, stream), -ENOTSUP);
-    ck_says("contiguous");
+  for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+    struct ringcast_tensor tensor = {
+        .dtype = tensors[i].dtype, .ndim = tensors[i].ndim, .shape = tensors[i].shape, .flags = tensors[i].flags};
+    if (tensors[i].strides[0] != 0) tensor.strides = tensors[i].strides;
+    if (tensors[i].first != NOWHERE) tensor.data = (const void *)(uintptr_t)(source + (uint64_t)tensors[i].first);
+    is_copied(&tensor, false, tensors[i].result);
+    is_copied(&tensor, true, tensors[i].result);
+    if (tensors[i].result == -ENOTSUP) ck_says("contiguous");
   }
-  ck_assert_int_eq(fake_cuda()->calls("cuMemcpyDtoDAsync"), before);
   close_one();
 }
 END_TEST
 
-START_TEST(what_is_no_tensor_is_refused) {
-  int64_t shape[2] = {2, 2}, far[2] = {INT64_MAX / 4, 1}, empty[2] = {0, 2};
-  struct ringcast_tensor good = {.dtype = {2, 64, 1}, .ndim = 2, .shape = shape}, tensor = good;
-  open_one();
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, target, NULL, stream), -EINVAL); /* no memory */
-  tensor.shape = empty;
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, target, NULL, stream), 0); /* none is needed */
-  tensor = good;
-  tensor.data = (const void *)(uintptr_t)source;
-  tensor.strides = far;
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, target, NULL, stream), -ENOTSUP);
-  tensor.strides = NULL;
-  tensor.dtype.bits = 0;
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, target, NULL, stream), -EINVAL);
-  tensor = good;
-  tensor.data = (const void *)(uintptr_t)source;
-  tensor.ndim = -1;
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, target, NULL, stream), -EINVAL);
-  close_one();
-}
-END_TEST
-
-START_TEST(a_copy_that_fails_says_so) {
-  int64_t shape[1] = {8};
-  struct ringcast_tensor tensor = {.dtype = {1, 8, 1}, .ndim = 1, .shape = shape};
-  open_one();
-  tensor.data = (const void *)(uintptr_t)source;
-  (fake_cuda()->fault)("cuMemcpyDtoDAsync", 1, 999);
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, target, NULL, stream), -EIO);
-  ck_says("CUDA_ERROR");
-  ck_assert(!rc_device_is_lost(&device));
-  ck_assert_int_eq(rc_device_copy(&device, &tensor, target, NULL, stream), 0);
-  close_one();
-}
-END_TEST
-
-START_TEST(a_device_is_one_that_is_there) {
-  struct rc_device other;
+/* -1: the device of the context that is current. */
+START_TEST(a_device_is_chosen_by_its_number_or_the_context) {
+  struct rc_device other, same;
+  struct rc_cuda_entry entry;
   setenv("FAKE_CUDA_DEVICES", "2", 1);
   open_one();
-  ck_assert_int_eq(device.ordinal, 0);
-  ck_assert_int_eq(rc_device_open(2, &other), -EINVAL);
-  ck_assert_int_eq(rc_device_open(-2, &other), -EINVAL);
   ck_assert_int_eq(rc_device_open(1, &other), 0);
-  ck_assert_int_eq(other.ordinal, 1);
-  ck_assert_mem_ne(other.uuid, device.uuid, sizeof other.uuid);
-  struct rc_cuda_entry entry;
-  ck_assert_int_eq(rc_cuda_enter(other.context, &entry), 0); /* -1: that of the context that is current */
-  struct rc_device same;
+  ck_assert_int_eq(rc_cuda_enter(other.context, &entry), 0);
   ck_assert_int_eq(rc_device_open(-1, &same), 0);
-  ck_assert_int_eq(same.ordinal, 1);
+  ck_assert(device.ordinal == 0 && other.ordinal == 1 && same.ordinal == 1);
+  ck_assert_mem_ne(other.uuid, device.uuid, sizeof other.uuid);
   rc_cuda_leave(&entry);
   rc_device_close(&same);
   rc_device_close(&other);
@@ -159,45 +115,10 @@ START_TEST(a_device_is_one_that_is_there) {
 }
 END_TEST
 
-START_TEST(a_stream_that_captures_is_told_from_one_that_does_not) {
-  open_one();
-  ck_assert_int_eq(rc_device_check_stream(&device, stream), 0);
-  ck_assert_int_eq(rc_device_check_stream(&device, NULL), 0);
-  fake_cuda()->capture(stream, true);
-  ck_assert_int_eq(rc_device_check_stream(&device, stream), -EBUSY);
-  fake_cuda()->capture(stream, false);
-  ck_assert_int_eq(rc_device_check_stream(&device, stream), 0);
-  close_one();
-}
-END_TEST
-
-START_TEST(a_context_that_has_failed_is_seen) {
-  open_one();
-  ck_assert(!rc_device_is_lost(&device));
-  fake_cuda()->break_context(NULL);
-  ck_assert(rc_device_is_lost(&device));
-  rc_device_close(&device);
-}
-END_TEST
-
-START_TEST(without_a_driver_there_is_no_device) {
-  struct rc_device none;
-  setenv("RINGCAST_DISABLE", "cuda", 1);
-  ck_assert_int_eq(rc_device_open(-1, &none), -ENODEV);
-  ck_says("RINGCAST_DISABLE");
-}
-END_TEST
-
 int main(void) {
   Suite *suite = suite_create("gpu_copy");
   TCase *tests = add_case(suite, "device");
-  tcase_add_test(tests, a_tensor_in_c_order_is_one_copy);
-  tcase_add_test(tests, a_tensor_in_any_other_order_is_refused_and_not_copied);
-  tcase_add_test(tests, what_is_no_tensor_is_refused);
-  tcase_add_test(tests, a_copy_that_fails_says_so);
-  tcase_add_test(tests, a_device_is_one_that_is_there);
-  tcase_add_test(tests, a_stream_that_captures_is_told_from_one_that_does_not);
-  tcase_add_test(tests, a_context_that_has_failed_is_seen);
-  tcase_add_test(tests, without_a_driver_there_is_no_device);
+  tcase_add_test(tests, a_tensor_in_c_order_is_one_copy_and_any_other_is_refused);
+  tcase_add_test(tests, a_device_is_chosen_by_its_number_or_the_context);
   return run_gpu_suite(suite, "test_gpu_copy");
 }
