@@ -99,6 +99,7 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
     return 1;
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE: *out = 3; return 1;
+  case RINGCAST_TAG_KIND: *out = 1; return 1;
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER:
     if (token->count >= walk->needs.classes) return -EPROTO;

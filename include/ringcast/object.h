@@ -56,6 +56,8 @@
  *     SHAPE      count, so many keys    Not a value: a value follows. Each key is a str, in any of its tokens but PART.
  *                                 The stream numbers its shapes from 0.
  *     RECORD     count            a dict with the keys of the shape of the given number: a value for each key, in order
+ *     KIND       1 byte enum ringcast_standard, value    a value of a type of Python's standard library, made of its
+ *                state, the value: see the enum
  *     ARRAY      1 byte typecode, count, bytes    an array.array of Python: its elements as the machine has them
  *     PART_ARRAY 1 byte typecode  the same of the frame's next part, a BYTES entry that has the same typecode
  */
@@ -125,6 +127,7 @@ enum ringcast_tag {
   RINGCAST_TAG_ITEM = 0xe6,
   RINGCAST_TAG_SHAPE = 0xe7,
   RINGCAST_TAG_RECORD = 0xe8,
+  RINGCAST_TAG_KIND = 0xea,
   RINGCAST_TAG_ARRAY = 0xeb,
   RINGCAST_TAG_PART_ARRAY = 0xec,
 };
@@ -148,6 +151,29 @@ enum ringcast_class {
   RINGCAST_CLASS_ENUM = 4, /* has no fields */
 };
 
+/* The types of Python's standard library, and np.dtype, that a KIND makes, each with its state. In binary states
+ * numbers have the lowest byte first, but years and fractions of a second the highest. */
+enum ringcast_standard {
+  RINGCAST_STANDARD_DEFAULTDICT = 1,   /* a tuple: the factory's name or None, a dict */
+  RINGCAST_STANDARD_ORDEREDDICT = 2,   /* a dict */
+  RINGCAST_STANDARD_DEQUE = 3,         /* a tuple: maxlen or None, a list */
+  RINGCAST_STANDARD_COUNTER = 4,       /* a dict */
+  RINGCAST_STANDARD_UUID = 5,          /* bytes: 16, the highest first; 1 more where is_safe is known: 0 safe, 1 not */
+  RINGCAST_STANDARD_PUREPOSIXPATH = 6, /* a str */
+  RINGCAST_STANDARD_POSIXPATH = 7,     /* a str */
+  RINGCAST_STANDARD_PUREWINDOWSPATH = 8, /* a tuple of str: its parts */
+  RINGCAST_STANDARD_DATETIME = 9,   /* bytes: year (2), month (its highest bit is the fold), day, hour, minute, second,
+                                     * microsecond (3); or a tuple of these and a TIMEZONE or ZONEINFO */
+  RINGCAST_STANDARD_DATE = 10,      /* bytes: year (2), month, day */
+  RINGCAST_STANDARD_TIME = 11,      /* bytes: hour (its highest bit is the fold), minute, second, microsecond (3); or a
+                                     * tuple of these and a TIMEZONE or ZONEINFO */
+  RINGCAST_STANDARD_TIMEDELTA = 12, /* bytes: days, seconds, microseconds, each an i32 */
+  RINGCAST_STANDARD_TIMEZONE = 13,  /* an int, microseconds; or a tuple of that and a str, the name */
+  RINGCAST_STANDARD_ZONEINFO = 14,  /* a str, the key */
+  RINGCAST_STANDARD_DECIMAL = 15,   /* a str */
+  RINGCAST_STANDARD_DTYPE = 16,     /* a str, as np.dtype.str */
+};
+
 /* A stream, or what is left of it. */
 struct ringcast_object {
   const uint8_t *at, *end;
@@ -159,7 +185,7 @@ struct ringcast_object {
 struct ringcast_token {
   uint8_t tag; /* INT8 to INT64, and an int in the tag itself, show as INT64; a text with its length in the tag shows as
                   ASCII */
-  uint8_t kind; /* enum ringcast_packed, enum ringcast_class, the typecode of an array */
+  uint8_t kind; /* enum ringcast_packed, _class, _standard, or the typecode of an array */
   struct ringcast_dtype dtype;
   uint64_t count;
   int64_t i;
@@ -301,6 +327,10 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_ITEM:
   case RINGCAST_TAG_RECORD: ok = ringcast_object_count(object, &out->count); break;
   case RINGCAST_TAG_SCALAR: ok = ringcast_object_scalar(object, out); break;
+  case RINGCAST_TAG_KIND:
+    ok = ringcast_object_take(object, 1, &data);
+    if (ok) out->kind = *data;
+    break;
   case RINGCAST_TAG_ARRAY:
   case RINGCAST_TAG_PART_ARRAY: ok = ringcast_object_array(object, out); break;
   case RINGCAST_TAG_SIZE:

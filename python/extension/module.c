@@ -123,7 +123,7 @@ static int module_exec(PyObject *module) {
       X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
       X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \
       X(sha256) X(device_tensor_type) X(gpu_info) X(gpu_state) X(device_helpers) X(torch.raw_stream) X(torch.stream) \
-      X(allowed_classes)
+      X(allowed_classes) X(uuid_unknown)
 /* clang-format on */
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {

@@ -36,7 +36,7 @@ struct rc_py_numpy {
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
       X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
       X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(set_) X(untyped_storage)               \
-      X(record_stream) X(__dlpack_device__) X(typecode)
+      X(record_stream) X(__dlpack_device__) X(typecode) X(is_safe)
 /* clang-format on */
 
 struct rc_py_names {
@@ -63,7 +63,7 @@ struct rc_py_texts {
 };
 
 /* How many kinds of the standard library there are, and one more: 0 is none. */
-#define RC_PY_STANDARD 2
+#define RC_PY_STANDARD 18
 
 /* Memory of the encoder, kept from one frame to the next. */
 struct rc_py_part;
@@ -88,6 +88,7 @@ struct rc_py_state {
   PyObject *no_arguments;                                             /* () */
   PyObject *sha256;                                                   /* of hashlib; NULL until it is needed */
   PyObject *standard[RC_PY_STANDARD];                                 /* kinds.c's types; NULL until one is met */
+  PyObject *uuid_unknown;                                             /* uuid.SafeUUID.unknown; NULL until needed */
   PyObject *keys[RC_PY_KEYS];
   uint64_t serial;   /* of the last stream that was written */
   uint64_t ran_code; /* how often decoding ran code that the user may have written */

@@ -137,6 +137,7 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, in
   case RINGCAST_TAG_DICT: return walk_values(walk, token->count, depth) && walk_values(walk, token->count, depth);
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE: return walk_values(walk, 3, depth);
+  case RINGCAST_TAG_KIND: return walk_values(walk, 1, depth);
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER: return walk_instance(walk, token, depth);
   case RINGCAST_TAG_PART:

@@ -21,19 +21,20 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # the CPU, NUMA, quotas of cgroups and descriptors without io_uring; in the package several machines, point to point and
 # deaths told by name; in measuring GPUs, and the drop-ins beside what they stand in for.
 PARTS = {
-    "headers": ("include", 1546),
-    "core": ("ring shm channel", 8556),
+    "headers": ("include", 1580),
+    "core": ("ring shm channel", 8600),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 11513),
+    "extension": ("python/extension", 12380),
     "package": ("python/ringcast", 7570),
     "measuring": ("tools bench python/ringcast/bench", 6300),
-    "tests": ("tests", 40758),
+    "tests": ("tests", 41470),
     "tests of gpu": ("tests", 16940),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
+    "python/extension/codec/token_write.c": 527,
     "python/ringcast/_ringcast.pyi": 820,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,

@@ -25,11 +25,9 @@ ROOMS = ["errors.c", "call.c", "tensors", "codec", "handles", "module.c"]
 # Calls that would close a circle within a room. The list only shrinks.
 KNOWN = {
     ("codec/device_get.c", "codec/decode_value.c"),
-    ("codec/scalars_write.c", "codec/token_write.c"),
     ("codec/token_write.c", "codec/encode.c"),
     ("codec/scalars_write.c", "codec/encode.c"),
     ("codec/array.c", "codec/encode.c"),
-    ("codec/array.c", "codec/token_write.c"),
     ("codec/device_put.c", "codec/encode.c"),
     ("tensors/cuda.c", "tensors/torch.c"),
 }

@@ -5,10 +5,15 @@ fingerprint that two values share if they are the same in value and in type."""
 import array
 import collections
 import dataclasses
+import datetime
+import decimal
 import enum
+import pathlib
 import struct
 import sys
 import typing
+import uuid
+import zoneinfo
 
 import numpy as np
 import values
@@ -248,6 +253,11 @@ def float_of(bits):
     return struct.unpack("<d", struct.pack("<Q", bits))[0]
 
 
+FACTORIES = [None, list, dict, set, int, float, str, tuple, bool, bytes, bytearray, complex, frozenset]
+# None of them, where the machine has no time zones.
+ZONES = [zoneinfo.ZoneInfo(key) for key in ("Europe/Berlin", "Etc/GMT+5") if key in zoneinfo.available_timezones()] or [
+    None
+]
 ints = st.one_of(st.integers(), st.sampled_from(BORDERS), st.integers(0, 130), st.integers(-(1 << 3000), 1 << 3000))
 odd_floats = [0.0, -0.0, float_of(0x7FF8 << 48 | 1), float_of(0xFFF8 << 48 | 7)]  # NaNs that say more
 floats = st.one_of(st.floats(), st.integers(0, 2**64 - 1).map(float_of), st.sampled_from(odd_floats))
@@ -288,6 +298,39 @@ if torch:
         st.lists(st.integers(0, 2**62), max_size=4).map(torch.Size),
     )
 
+zones = st.one_of(
+    st.none(),
+    st.just(datetime.timezone.utc),
+    st.builds(
+        datetime.timezone,
+        st.timedeltas(-datetime.timedelta(hours=23), datetime.timedelta(hours=23)),
+        st.text(max_size=4),
+    ),
+    st.timedeltas(-datetime.timedelta(hours=23), datetime.timedelta(hours=23)).map(datetime.timezone),
+    st.sampled_from(ZONES),
+)
+
+
+def folded(value, zone, fold):
+    return value.replace(tzinfo=zone, fold=fold)
+
+
+folds = st.integers(0, 1)
+standard = st.one_of(
+    st.uuids(),
+    st.builds(uuid.UUID, int=st.integers(0, 2**128 - 1), is_safe=st.sampled_from(uuid.SafeUUID)),
+    st.decimals().filter(lambda number: not number.is_snan()),  # which has no hash
+    st.builds(folded, st.datetimes(), zones, folds),
+    st.builds(folded, st.times(), zones, folds),
+    st.dates(),
+    st.timedeltas(),
+    zones,
+    st.builds(pathlib.PurePosixPath, texts),
+    st.builds(pathlib.PosixPath, texts),
+    st.lists(texts, max_size=3).map(lambda parts: pathlib.PureWindowsPath(*parts)),
+    st.sampled_from([np.dtype(text) for text in "? i1 >u2 <i4 f8 >c16 O S3 U5 V7 M8[D] m8[25s]".split()]),
+)
+
 atoms = st.one_of(
     st.none(),
     st.booleans(),
@@ -297,6 +340,7 @@ atoms = st.one_of(
     texts,
     bytes_,
     numbers,
+    standard,
     st.sampled_from(MEMBERS),
     torch_names,
 )
@@ -338,6 +382,14 @@ def containers(children):
         st.lists(ints, min_size=3, max_size=300),
         st.lists(st.sampled_from(BORDERS), min_size=3, max_size=6),
         st.lists(floats, min_size=3, max_size=20).map(tuple),
+        st.builds(
+            collections.deque,
+            st.lists(children, max_size=4) | st.lists(ints, max_size=9),
+            st.sampled_from([None, 0, 2, 2**40]),
+        ),
+        st.dictionaries(keys, children, max_size=4).map(collections.OrderedDict),
+        st.dictionaries(keys, children, max_size=4).map(collections.Counter),
+        st.builds(collections.defaultdict, st.sampled_from(FACTORIES), st.dictionaries(keys, children, max_size=4)),
     )
 
 
@@ -387,13 +439,22 @@ def print_of(value):
     if isinstance(value, type):
         return kind, id(value)
     if isinstance(value, dict):
-        return kind, [(print_of(key), print_of(item)) for key, item in value.items()]
+        items = [(print_of(key), print_of(item)) for key, item in value.items()]
+        return kind, items, getattr(value, "default_factory", None)
     if isinstance(value, (set, frozenset)):
         return kind, sorted((print_of(item) for item in value), key=repr)
     if isinstance(value, (list, tuple)):
         return kind, [print_of(item) for item in value], print_of(getattr(value, "__dict__", None) or 0)
     if kind is array.array:
         return kind, value.typecode, value.tobytes()
+    if kind is collections.deque:
+        return kind, value.maxlen, [print_of(item) for item in value]
+    if kind in (datetime.datetime, datetime.time):
+        return kind, repr(value), value.fold, print_of(value.tzinfo)
+    if kind in (datetime.timezone, decimal.Decimal):
+        return kind, repr(value)
+    if kind is uuid.UUID:
+        return kind, value.int, value.is_safe
     if isinstance(value, (range, slice)):
         return kind, print_of(value.start), print_of(value.stop), print_of(value.step)
     if dataclasses.is_dataclass(value) or hasattr(kind, "__struct_fields__") or hasattr(value, "__dict__"):

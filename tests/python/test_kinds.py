@@ -2,10 +2,20 @@
 """Types of the standard library that go without a pickle: they arrive as a pickle of them would."""
 
 import array
+import collections
+import datetime
+import decimal
+import pathlib
 import pickle
+import re
+import subprocess
+import sys
+import uuid
+import zoneinfo
 
+import numpy as np
 import pytest
-from natives import print_of
+from natives import FACTORIES, ZONES, Pair, Plain, print_of
 
 import ringcast
 
@@ -23,7 +33,48 @@ def ident(value):
     return f"{type(value).__name__}-{str(value)[:40]}"
 
 
-VALUES = [*ARRAYS]
+HOUR = datetime.timedelta(hours=1)
+TIMEZONES = [
+    datetime.timezone.utc,
+    datetime.timezone(HOUR * 0, "UTC"),
+    datetime.timezone(HOUR * -5, "été"),
+    datetime.timezone(datetime.timedelta(hours=23, minutes=59, seconds=59, microseconds=999999)),
+    datetime.timezone(datetime.timedelta(hours=-23, minutes=-59, seconds=-59, microseconds=-999999)),
+    *(zone for zone in ZONES if zone),
+]
+TIMES = [
+    *(kind.min for kind in (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)),
+    *(kind.max for kind in (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)),
+    datetime.timedelta(microseconds=-1),
+    *(datetime.datetime(2024, 10, 27, 2, 30, fold=fold, tzinfo=zone) for fold in (0, 1) for zone in [None, *TIMEZONES]),
+    *(datetime.time(2, 30, 1, 999999, fold=fold, tzinfo=zone) for fold in (0, 1) for zone in [None, *TIMEZONES]),
+]
+NUMBERS = [
+    *(uuid.UUID(int=number) for number in (0, 1, 2**63, 2**64 - 1, 2**64, 2**127 + 5, 2**128 - 1)),
+    *(uuid.UUID(int=7 << 90, is_safe=is_safe) for is_safe in uuid.SafeUUID),
+    *map(decimal.Decimal, "0 -0 1.50 1E+5 -1E-999999 NaN sNaN -NaN12 sNaN3 Infinity -Infinity".split()),
+    decimal.Decimal("1." + "123456789" * 500),
+]
+PATHS = [
+    *(pathlib.PurePosixPath(text) for text in ("", ".", "/", "//a", "a/../b", "a\\b", "\ud800", "é" * 3000)),
+    pathlib.Path("/tmp/x.y"),
+    pathlib.PurePath("a", "b"),
+    *(pathlib.PureWindowsPath(text) for text in ("", "C:", "C:x", "C:/x", "//host/share/x", "a/b", "./c:d")),
+]
+DTYPES = [np.dtype(text) for text in "? b i1 u2 >u4 <i8 f2 >f8 g c8 O S S5 U U17 V V9 M8 M8[D] <m8[25s]".split()]
+CONTAINERS = [
+    *(collections.defaultdict(factory, {"a": 1}) for factory in FACTORIES),
+    collections.defaultdict(list, {(1, "x"): [[]], None: {2: 3}}),
+    collections.defaultdict(dict),
+    collections.OrderedDict([("b", 1), ("a", {}), (3, [collections.OrderedDict()])]),
+    collections.Counter("abracadabra"),
+    collections.Counter({"x": -1, (1, 2): 2.5, "y": "any"}),
+    *(collections.deque(items, most) for items in ([], [1, 2, 3], ["x", [1], None]) for most in (None, 3, 2**62)),
+    collections.deque([], 0),
+    collections.deque([collections.deque([1.5] * 5)]),
+]
+
+VALUES = [*ARRAYS, *TIMEZONES, *TIMES, *NUMBERS, *PATHS, *DTYPES, *CONTAINERS]
 
 
 def check(value):
@@ -37,7 +88,9 @@ def check(value):
 @pytest.mark.parametrize("value", VALUES, ids=ident)
 def test_it_arrives_as_its_pickle_would(value):
     check(value)
-    assert check({"x": value, "y": [1, (value, {2: value})]})["y"][1][1][2] == value
+    check({"x": value, "y": [1, (value, {2: value})], "z": Plain(value, Pair(value))})
+    if type(value).__hash__ and "sNaN" not in str(value):
+        check({value: {value}, (value, 1): frozenset([value])})
 
 
 def test_an_array_that_arrives_can_grow():
@@ -66,3 +119,174 @@ def test_an_array_of_a_subclass_is_pickled():
 
 class Numbers(array.array):
     pass
+
+
+# ---- What is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_an_ordered_dict_is_its_own():
+    value = collections.OrderedDict(zip("abcd", range(4)))
+    value.move_to_end("a")
+    value.move_to_end("d", last=False)
+    got = check(value)
+    assert list(got) == list("dbca") and got.popitem() == ("a", 0)
+    got.move_to_end("b")
+    assert list(got) == list("dcb")
+
+
+def test_a_default_dict_makes_what_is_missing():
+    got = check(collections.defaultdict(list, a=[1]))
+    got["b"].append(2)
+    assert got == {"a": [1], "b": [2]} and got.default_factory is list
+    assert check(collections.defaultdict(None)).default_factory is None
+
+
+def test_a_deque_drops_what_is_beyond_its_length():
+    got = check(collections.deque(range(3), 3))
+    got.append(3)
+    assert list(got) == [1, 2, 3]
+
+
+def test_what_there_is_one_of_is_that_one():
+    assert check(datetime.timezone.utc) is datetime.timezone.utc
+    assert check(datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)).tzinfo is datetime.timezone.utc
+    assert check(np.dtype("f4")) is np.dtype("f4")
+    for zone in ZONES:
+        assert check(zone) is zone and check(datetime.time(1, tzinfo=zone)).tzinfo is zone
+
+
+def test_a_key_is_found_by_what_was_sent():
+    values = [value for value in (*TIMES, *NUMBERS, *PATHS, *DTYPES) if "NaN" not in str(value)]
+    got = ringcast.unpack(ringcast.pack(dict.fromkeys(values, 1), allow_pickle=False))
+    assert all(got[value] == 1 for value in pickle.loads(pickle.dumps(values, 5)))
+
+
+# ---- What is not one of them -----------------------------------------------------------------------------------------
+
+
+class Deque(collections.deque):
+    pass
+
+
+class Time(datetime.datetime):
+    pass
+
+
+class Zone(datetime.tzinfo):
+    def utcoffset(self, _):
+        return HOUR
+
+
+def with_attribute():
+    value = collections.OrderedDict(a=1)
+    value.more = 2
+    return value
+
+
+# Each with the type that the refusal names.
+PICKLED = [
+    (Deque([1]), "test_kinds.Deque"),
+    (Time(2020, 1, 1), "test_kinds.Time"),
+    (datetime.datetime(2020, 1, 1, tzinfo=Zone()), "datetime.datetime"),
+    (datetime.time(1, tzinfo=Zone()), "datetime.time"),
+    (collections.defaultdict(Deque), "collections.defaultdict"),
+    (with_attribute(), "collections.OrderedDict"),
+    (np.dtype("i4", metadata={"a": 1}), "Int32DType"),
+]
+
+
+@pytest.mark.parametrize("value, name", PICKLED, ids=[name for _, name in PICKLED])
+def test_what_is_more_than_its_state_is_pickled(value, name):
+    with pytest.raises(ringcast.PickleRefused, match=rf"^value\['x'\]\[1\] is of type [\w.]*{name}\W"):
+        ringcast.pack({"x": [1, value]}, allow_pickle=False)
+    got = ringcast.unpack(ringcast.pack({"x": [1, value]}))["x"][1]
+    assert type(got) is type(value) and re.sub("0x[0-9a-f]+", "", repr(got)) == re.sub("0x[0-9a-f]+", "", repr(value))
+    assert getattr(got, "__dict__", None) == getattr(value, "__dict__", None)
+
+
+def test_a_counters_attributes_are_dropped_as_its_pickle_does():
+    value = collections.Counter("aab")
+    value.more = 1
+    assert pickle.loads(pickle.dumps(value)).__dict__ == check(value).__dict__ == {}
+
+
+@pytest.mark.skipif(not any(ZONES), reason="no time zones on this machine")
+def test_a_time_zone_that_is_not_found_by_its_key_is_pickled():
+    value = zoneinfo.ZoneInfo.no_cache("Etc/GMT+5")
+    with pytest.raises(ringcast.PickleRefused, match=r"zoneinfo\.ZoneInfo"):
+        ringcast.pack([value], allow_pickle=False)
+    assert ringcast.unpack(ringcast.pack([value]))[0].key == "Etc/GMT+5"
+
+
+# ---- Containers ------------------------------------------------------------------------------------------------------
+
+WRAPS = {
+    "defaultdict": (lambda value: collections.defaultdict(list, {"k": value}), "['k']"),
+    "OrderedDict": (lambda value: collections.OrderedDict(a=1, k=value), "['k']"),
+    "Counter": (lambda value: collections.Counter({"k": value}), "['k']"),
+    "deque": (lambda value: collections.deque([1, value], 2), "[1]"),
+}
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_what_can_not_be_sent_is_told_by_its_place(name):
+    wrap, place = WRAPS[name]
+    with pytest.raises(ringcast.PickleRefused) as refused:
+        ringcast.pack([wrap({"x": wrap(object())})], allow_pickle=False)
+    assert str(refused.value).startswith(f"value[0]{place}['x']{place} is of type object, ")
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_they_nest_as_deep_as_tokens_do(name):
+    wrap, _ = WRAPS[name]
+
+    def nest(levels):
+        value = 1
+        for _ in range(levels):
+            value = wrap(value)
+        return value
+
+    def depth(value):
+        levels = 0
+        while value != 1:
+            value, levels = (value["k"] if isinstance(value, dict) else value[1]), levels + 1
+        return levels
+
+    for levels in (10, 300):
+        assert depth(ringcast.unpack(ringcast.pack(nest(levels), allow_pickle=False))) == levels
+    with pytest.raises(ringcast.PickleRefused):
+        ringcast.pack(nest(1000), allow_pickle=False)
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_one_that_holds_itself_arrives_so(name):
+    inner = []
+    value = WRAPS[name][0](inner)
+    inner.append(value)
+    got = ringcast.unpack(ringcast.pack([value]))[0]
+    item = got["k"] if isinstance(got, dict) else got[1]
+    assert type(got) is type(value) and item[0] is got
+
+
+def test_a_module_that_the_receiver_lacks_is_imported_where_pickles_are_off():
+    value = [uuid.UUID(int=1), decimal.Decimal(1), collections.deque([1]), datetime.date(2020, 1, 1), array.array("b")]
+    code = """
+import sys, ringcast
+for name in ("uuid", "decimal", "_decimal", "pathlib", "zoneinfo"): sys.modules.pop(name, None)
+print(ringcast.unpack(bytes.fromhex(sys.argv[1]), allow_pickle=False))
+"""
+    frame = bytes(ringcast.pack(value, allow_pickle=False))
+    run = subprocess.run([sys.executable, "-c", code, frame.hex()], check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == repr(value)
+
+
+def test_numpy_is_imported_for_a_dtype_alone():
+    frame = bytes(ringcast.pack([*ARRAYS, *NUMBERS, *PATHS, *TIMES, *CONTAINERS], allow_pickle=False))
+    code = """
+import sys, ringcast
+frame = bytes.fromhex(sys.stdin.read())
+ringcast.pack(ringcast.unpack(frame, allow_pickle=False), allow_pickle=False)
+print("numpy" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", code], input=frame.hex(), check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == "False"

@@ -89,6 +89,7 @@ static const struct sample SAMPLES[] = {
     {STREAM(T_SIZE "\2" ONE ONE), .tag = RINGCAST_TAG_SIZE, .count = 2, .data = 2},
     BARE(T_PART, PART),
     BARE(T_PART_BYTEARRAY, PART_BYTEARRAY),
+    {STREAM(T_KIND "\5" T_NONE), .tag = RINGCAST_TAG_KIND, .kind = RINGCAST_STANDARD_UUID},
     {STREAM(T_ARRAY "q\x10" ONE ONE), .tag = RINGCAST_TAG_ARRAY, .kind = 'q', .count = 16, .data = 3},
     {STREAM(T_PART_ARRAY "d"), .tag = RINGCAST_TAG_PART_ARRAY, .kind = 'd'},
     {STREAM(T_LEAF "\xfd\0\0\0\1"), .tag = RINGCAST_TAG_LEAF, .count = 1u << 24},
@@ -169,7 +170,8 @@ TEST(each_tag_is_known_or_refused) {
     struct ringcast_token token;
     uint8_t *block = block_new(stream, sizeof stream, &object);
     bool packed = tag == RINGCAST_TAG_PACKED_LIST || tag == RINGCAST_TAG_PACKED_TUPLE; /* of no width */
-    bool good = tag <= RINGCAST_TAG_RECORD && !packed && tag != RINGCAST_TAG_SCALAR;   /* of no bits */
+    bool known = tag <= RINGCAST_TAG_RECORD || tag == RINGCAST_TAG_KIND;
+    bool good = known && !packed && tag != RINGCAST_TAG_SCALAR; /* of no bits */
     ck_assert_msg(ringcast_token_read(&object, &token) == (good ? 0 : -EPROTO), "tag %#x", tag);
     free(block);
   }
@@ -257,7 +259,7 @@ TEST(containers_nest_so_deep_and_no_deeper) {
     unsigned values; /* itself, and those before the next */
   } containers[] = {{STREAM(T_LIST "\1"), 1},      {STREAM(T_TUPLE "\1"), 1},  {STREAM(T_SET "\1"), 1},
                     {STREAM(T_FROZENSET "\1"), 1}, {STREAM(T_DICT "\1\0"), 2}, {STREAM(T_RANGE "\0\0"), 3},
-                    {STREAM(T_SLICE "\0\0"), 3}};
+                    {STREAM(T_SLICE "\0\0"), 3},   {STREAM(T_KIND "\5"), 1}};
   struct ringcast_object_needs needs;
   for (size_t i = 0; i < sizeof containers / sizeof *containers; i++) {
     const char *stream = containers[i].stream;

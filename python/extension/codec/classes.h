@@ -11,7 +11,7 @@ struct rc_py_class {
   PyTypeObject *type;
   uint8_t kind;                /* enum ringcast_class; RC_PY_CLASS_SCALAR */
   bool runs_code;              /* of the user, perhaps, when an instance is made, found or dropped */
-  struct ringcast_dtype dtype; /* of a SCALAR; of a STANDARD, `code` is its enum rc_py_standard */
+  struct ringcast_dtype dtype; /* of a SCALAR; of a STANDARD, `code` is its enum ringcast_standard */
   PyObject *names;             /* of the fields: a tuple of interned str */
   PyObject *text;              /* bytes, as a frame has it */
   Py_ssize_t *offsets;         /* of the fields in an instance; NULL: they are in its __dict__ */

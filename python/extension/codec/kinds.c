@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which types of the standard library travel by their state, and where they are found. */
+/* Which types of the standard library travel by their state, where they are found, and what may be in a state. */
 #include "python/extension/codec/kinds.h"
 
 #include "python/extension/errors.h"
@@ -7,8 +7,27 @@
 static const struct {
   const char *module, *name;
 } standard[RC_PY_STANDARD] = {
+    [RINGCAST_STANDARD_DEFAULTDICT] = {"collections", "defaultdict"},
+    [RINGCAST_STANDARD_ORDEREDDICT] = {"collections", "OrderedDict"},
+    [RINGCAST_STANDARD_DEQUE] = {"collections", "deque"},
+    [RINGCAST_STANDARD_COUNTER] = {"collections", "Counter"},
+    [RINGCAST_STANDARD_UUID] = {"uuid", "UUID"},
+    [RINGCAST_STANDARD_PUREPOSIXPATH] = {"pathlib", "PurePosixPath"},
+    [RINGCAST_STANDARD_POSIXPATH] = {"pathlib", "PosixPath"},
+    [RINGCAST_STANDARD_PUREWINDOWSPATH] = {"pathlib", "PureWindowsPath"},
+    [RINGCAST_STANDARD_DATETIME] = {"datetime", "datetime"},
+    [RINGCAST_STANDARD_DATE] = {"datetime", "date"},
+    [RINGCAST_STANDARD_TIME] = {"datetime", "time"},
+    [RINGCAST_STANDARD_TIMEDELTA] = {"datetime", "timedelta"},
+    [RINGCAST_STANDARD_TIMEZONE] = {"datetime", "timezone"},
+    [RINGCAST_STANDARD_ZONEINFO] = {"zoneinfo", "ZoneInfo"},
+    [RINGCAST_STANDARD_DECIMAL] = {"decimal", "Decimal"},
+    [RINGCAST_STANDARD_DTYPE] = {"numpy", "dtype"},
     [RC_PY_ARRAY] = {"array", "array"},
 };
+_Static_assert(RC_PY_STANDARD == RC_PY_ARRAY + 1, "a place for each type");
+
+/* ---- Found ------------------------------------------------------------------------------------------------------ */
 
 /* The last part of a type's name: a static type's has its module before it. */
 static const char *bare_name(const PyTypeObject *type) {
@@ -27,21 +46,29 @@ static PyObject *find_imported(const char *module_name, const char *name) {
   return found;
 }
 
+/* Each dtype of NumPy has a type of its own, which no code but NumPy's can derive. */
+static bool is_found(int number, PyTypeObject *type, PyObject *found) {
+  if (number != RINGCAST_STANDARD_DTYPE) return found == (PyObject *)type;
+  return found && PyType_Check(found) && PyType_IsSubtype(type, (PyTypeObject *)found);
+}
+
 int rc_py_standard_of(struct rc_py_state *state, PyTypeObject *type) {
   const char *name = bare_name(type);
+  bool is_numpys = strncmp(type->tp_name, "numpy.", 6) == 0;
   for (int i = 1; i < RC_PY_STANDARD; i++) {
-    if (strcmp(standard[i].name, name) != 0) continue;
-    PyObject *found = find_imported(standard[i].module, name);
-    bool is_it = found == (PyObject *)type;
+    if (i == RINGCAST_STANDARD_DTYPE ? !is_numpys : strcmp(standard[i].name, name) != 0) continue;
+    PyObject *found = find_imported(standard[i].module, standard[i].name);
+    if (!found && PyErr_Occurred()) return -1;
+    bool is_it = is_found(i, type, found);
     if (is_it && !state->standard[i]) state->standard[i] = rc_py_ref(found);
+    is_it = is_it && state->standard[i] == found;
     Py_XDECREF(found);
-    if (PyErr_Occurred()) return -1;
-    if (is_it && state->standard[i] == (PyObject *)type) return i;
+    if (is_it) return i;
   }
   return 0;
 }
 
-PyTypeObject *rc_py_standard_type(struct rc_py_state *state, enum rc_py_standard number) {
+PyTypeObject *rc_py_standard_type(struct rc_py_state *state, int number) {
   PyObject **known = &state->standard[number];
   if (!*known) {
     PyObject *found = rc_py_import(standard[number].module, standard[number].name);
@@ -49,7 +76,55 @@ PyTypeObject *rc_py_standard_type(struct rc_py_state *state, enum rc_py_standard
       PyErr_Format(PyExc_TypeError, "%s.%s is no type", standard[number].module, standard[number].name);
       Py_CLEAR(found);
     }
-    if (!*known) *known = found; /* the import may have run code that came here too */
+    if (!*known) {
+      *known = found;
+    } else {
+      Py_XDECREF(found); /* the import ran code that came here too */
+    }
   }
   return (PyTypeObject *)*known;
+}
+
+/* ---- What may be in a state ------------------------------------------------------------------------------------- */
+
+PyTypeObject *rc_py_factory_of(PyObject *name) {
+  static PyTypeObject *const factories[] = {
+      &PyList_Type,  &PyDict_Type, &PyLong_Type,  &PySet_Type,       &PyFloat_Type,   &PyUnicode_Type,
+      &PyTuple_Type, &PyBool_Type, &PyBytes_Type, &PyByteArray_Type, &PyComplex_Type, &PyFrozenSet_Type,
+  };
+  for (size_t i = 0; i < sizeof factories / sizeof *factories; i++) {
+    if (PyUnicode_CompareWithASCIIString(name, factories[i]->tp_name) == 0) return factories[i];
+  }
+  return NULL;
+}
+
+/* The characters of a str of ASCII; NULL: it is another. */
+static const char *ascii_of(PyObject *text) {
+  if (!PyUnicode_CheckExact(text) || !PyUnicode_IS_COMPACT_ASCII(text)) return NULL;
+  return (const char *)PyUnicode_1BYTE_DATA(text);
+}
+
+bool rc_py_is_zone_key(PyObject *key) {
+  enum { ZONE_KEY_MOST = 255 };
+  static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+/";
+  const char *text = ascii_of(key);
+  size_t length = text ? (size_t)PyUnicode_GET_LENGTH(key) : 0;
+  if (length == 0 || length > ZONE_KEY_MOST || strspn(text, good) != length) return false;
+  return text[0] != '/' && text[length - 1] != '/' && !strstr(text, "//");
+}
+
+bool rc_py_is_dtype_text(PyObject *object) {
+  enum { DIGITS_MOST = 9, UNIT_MOST = 12 };
+  const char *text = ascii_of(object), *end = text;
+  if (!text) return false;
+  if (*end && strchr("<>=|", *end)) end++;
+  if (!*end || !strchr("?bBiufcmMOSUVT", *end++)) return false;
+  size_t digits = strspn(end, "0123456789");
+  end += digits;
+  if (*end == '[') {
+    size_t unit = strspn(end + 1, "abcdefghijklmnopqrstuvwxyzDMWY0123456789");
+    if (unit == 0 || unit > UNIT_MOST || end[1 + unit] != ']') return false;
+    end += unit + 2;
+  }
+  return digits <= DIGITS_MOST && end == text + PyUnicode_GET_LENGTH(object);
 }

@@ -4,6 +4,22 @@
 
 enum { SHARED_LEAST = 6 }; /* bytes of a str, to be worth a number */
 
+/* ---- The stream ------------------------------------------------------------------------------------------------- */
+
+bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes) {
+  size_t room = encoding->stream_room * 2;
+  if (room < encoding->stream_bytes + bytes) room = encoding->stream_bytes + bytes;
+  if (room < 4096) room = 4096;
+  uint8_t *stream = PyMem_Realloc(encoding->stream, room);
+  if (!stream) {
+    PyErr_NoMemory();
+    return false;
+  }
+  encoding->stream = stream;
+  encoding->stream_room = room;
+  return true;
+}
+
 /* ---- Numbers ---------------------------------------------------------------------------------------------------- */
 
 static enum rc_py_token_writer put_bigint(struct rc_py_encoding *encoding, PyObject *value) {

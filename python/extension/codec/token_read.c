@@ -15,6 +15,7 @@
  */
 #include "python/extension/codec/stack.h"
 #include "python/extension/codec/array.h"
+#include "python/extension/codec/kinds.h"
 #include "python/extension/codec/token_read.h"
 #include "python/extension/codec/torch_names.h"
 
@@ -261,6 +262,14 @@ static PyObject *get_bounds(struct rc_py_token_reader *getting, const struct rin
   return made;
 }
 
+static PyObject *get_kind(struct rc_py_token_reader *getting, uint8_t number, int depth) {
+  if (!take_values(getting, 1)) return NULL;
+  PyObject *plain = get_inner(getting, depth);
+  PyObject *made = plain ? rc_py_standard_make(getting->state, number, plain) : NULL;
+  Py_XDECREF(plain);
+  return made;
+}
+
 /* ---- Instances -------------------------------------------------------------------------------------------------- */
 
 /* No value: one follows, or a class again. By a loop in get_value, as a stream can have many in a row at any depth. */
@@ -357,6 +366,7 @@ static PyObject *get_container(struct rc_py_token_reader *getting, const struct 
   case RINGCAST_TAG_FROZENSET: return get_set(getting, token, depth + 1);
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE: return get_bounds(getting, token, depth + 1);
+  case RINGCAST_TAG_KIND: return get_kind(getting, token->kind, depth + 1);
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER: return get_instance(getting, token, depth + 1);
   default: return stream_damaged(getting, "a container of a kind that this version does not know");
@@ -411,6 +421,7 @@ static PyObject *get_value(struct rc_py_token_reader *getting, int depth) {
   case RINGCAST_TAG_FROZENSET:
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE:
+  case RINGCAST_TAG_KIND:
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER: return get_container(getting, &token, depth);
   default: return get_rare(getting, &token);

@@ -17,6 +17,7 @@
  */
 #include "python/extension/codec/array.h"
 #include "python/extension/codec/classes.h"
+#include "python/extension/codec/kinds.h"
 #include "python/extension/codec/stack.h"
 #include "python/extension/codec/token_write.h"
 #include "python/extension/codec/torch_names.h"
@@ -84,22 +85,6 @@ static enum rc_py_token_writer look_at_shared(struct rc_py_encoding *encoding, P
   int seen = see(encoding, container);
   if (seen < 0) return RC_PY_PUT_RAISED;
   return seen && encoding->stream_bytes > REPEATED_MOST ? RC_PY_PUT_LEAF : RC_PY_PUT_DONE;
-}
-
-/* ---- The stream ------------------------------------------------------------------------------------------------- */
-
-bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes) {
-  size_t room = encoding->stream_room * 2;
-  if (room < encoding->stream_bytes + bytes) room = encoding->stream_bytes + bytes;
-  if (room < 4096) room = 4096;
-  uint8_t *stream = PyMem_Realloc(encoding->stream, room);
-  if (!stream) {
-    PyErr_NoMemory();
-    return false;
-  }
-  encoding->stream = stream;
-  encoding->stream_room = room;
-  return true;
 }
 
 /* ---- Containers ------------------------------------------------------------------------------------------------- */
@@ -215,28 +200,31 @@ static enum rc_py_token_writer put_tuple(struct rc_py_encoding *encoding, PyObje
   return put;
 }
 
-static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *up) {
-  struct rc_py_step step;
+static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *step) {
   PyObject *key, *value;
   Py_ssize_t position = 0, count = PyDict_GET_SIZE(dict), done = 0;
-  enum rc_py_token_writer put = step_into(encoding, dict, up, &step);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_DICT, (uint64_t)count);
+  enum rc_py_token_writer put = put_head(encoding, RINGCAST_TAG_DICT, (uint64_t)count);
   while (put == RC_PY_PUT_DONE && PyDict_Next(dict, &position, &key, &value)) {
     if (++done > count) break;
     Py_INCREF(value);
-    step.key = rc_py_ref(key);
-    step.index = RC_PY_STEP_OF_KEY;
-    put =
-        PyUnicode_CheckExact(key) ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), &step);
-    step.index = RC_PY_STEP_KEY;
+    step->key = rc_py_ref(key);
+    step->index = RC_PY_STEP_OF_KEY;
+    put = PyUnicode_CheckExact(key) ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), step);
+    step->index = RC_PY_STEP_KEY;
     if (put == RC_PY_PUT_DONE) {
-      put = put_inner(encoding, value, &step);
+      put = put_inner(encoding, value, step);
     } else {
       Py_DECREF(value);
     }
     Py_DECREF(key);
   }
   return put == RC_PY_PUT_DONE && (done != count || PyDict_GET_SIZE(dict) != count) ? changed() : put;
+}
+
+static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *up) {
+  struct rc_py_step step;
+  enum rc_py_token_writer put = step_into(encoding, dict, up, &step);
+  return put == RC_PY_PUT_DONE ? put_pairs(encoding, dict, &step) : put;
 }
 
 static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up,
@@ -273,6 +261,50 @@ static enum rc_py_token_writer put_bounds(struct rc_py_encoding *encoding, PyObj
     put = bound ? put_inner(encoding, bound, &step) : RC_PY_PUT_RAISED;
     Py_XDECREF(step.key);
   }
+  return put;
+}
+
+/* ---- Types of the standard library ------------------------------------------------------------------------------ */
+
+static enum rc_py_token_writer put_contents(struct rc_py_encoding *encoding, int number,
+                                            const struct rc_py_contents *contents, struct rc_py_step *step) {
+  PyObject *items = contents->items;
+  Py_ssize_t count = PyList_CheckExact(items) ? PyList_GET_SIZE(items) : 0;
+  enum rc_py_token_writer put = put_tag(encoding, RINGCAST_TAG_KIND);
+  if (put == RC_PY_PUT_DONE) put = put_tag(encoding, (uint8_t)number);
+  if (put == RC_PY_PUT_DONE && contents->head) {
+    put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
+    if (put == RC_PY_PUT_DONE) put = put_inner(encoding, rc_py_ref(contents->head), step);
+  }
+  if (put == RC_PY_PUT_DONE && !PyList_CheckExact(items)) return put_pairs(encoding, items, step);
+  if (put == RC_PY_PUT_DONE && count >= PACKED_LEAST) {
+    PyObject **numbers = ((PyListObject *)items)->ob_item;
+    put = rc_py_token_write_packed(encoding, RINGCAST_TAG_PACKED_LIST, numbers, (size_t)count);
+    if (put != RC_PY_PUT_LEAF) return put;
+    put = RC_PY_PUT_DONE;
+  }
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_LIST, (uint64_t)count);
+  for (step->index = 0; put == RC_PY_PUT_DONE && step->index < count; step->index++) {
+    put = put_inner(encoding, rc_py_ref(PyList_GET_ITEM(items, step->index)), step);
+  }
+  return put;
+}
+
+static enum rc_py_token_writer put_standard(struct rc_py_encoding *encoding, PyObject *value, int number,
+                                            struct rc_py_step *up) {
+  struct rc_py_step step;
+  struct rc_py_contents contents;
+  if (number == RC_PY_ARRAY) return rc_py_token_write_array(encoding, value);
+  if (up->depth > RINGCAST_MAX_DEPTH - RC_PY_STATE_DEPTH) return RC_PY_PUT_LEAF;
+  if (number > RINGCAST_STANDARD_COUNTER) return rc_py_token_write_standard(encoding, number, value);
+  enum rc_py_token_writer put = step_into(encoding, value, up, &step);
+  if (put != RC_PY_PUT_DONE) return put;
+  int has = rc_py_contents(number, value, &contents);
+  if (has <= 0) return has < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
+  step.depth += contents.head ? 2 : 1; /* of the state's own containers */
+  put = put_contents(encoding, number, &contents, &step);
+  Py_XDECREF(contents.head);
+  Py_DECREF(contents.items);
   return put;
 }
 
@@ -473,7 +505,7 @@ static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObje
   struct rc_py_class *class = rc_py_class_of(encoding->state, encoding->class_cache, type);
   if (!class) return PyErr_Occurred() ? RC_PY_PUT_RAISED : put_other(encoding, value, step);
   if (class->kind == RC_PY_CLASS_SCALAR) return put_scalar(encoding, value, class);
-  if (class->kind == RC_PY_CLASS_STANDARD) return rc_py_token_write_array(encoding, value);
+  if (class->kind == RC_PY_CLASS_STANDARD) return put_standard(encoding, value, class->dtype.code, step);
   return class->kind == RINGCAST_CLASS_ENUM ? put_member(encoding, value, class, step)
                                             : put_instance(encoding, value, class, step);
 }

@@ -12,7 +12,7 @@ enum {
   HEAD = 10,          /* the bytes of a tag and a count, at most */
 };
 
-/* Makes room for so many bytes more. False: raised. */
+/* Makes room for so many bytes more (scalars_write.c). False: raised. */
 bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes);
 
 /* Where to write up to so many bytes; to be ended by stream_end. NULL: raised. */

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The states of the standard library's types, to tokens. Each function says LEAF before it has written anything. */
+#include "python/extension/codec/kinds.h"
+
+#include "python/extension/codec/token_write.h"
+
+#include <datetime.h>
+
+enum { STATE_MOST = 20 }; /* bytes of a state of bytes */
+
+/* ---- Tokens ----------------------------------------------------------------------------------------------------- */
+
+static enum rc_py_token_writer put_kind(struct rc_py_encoding *encoding, int number) {
+  uint8_t *at = stream_at(encoding, 2);
+  if (!at) return RC_PY_PUT_RAISED;
+  *at++ = RINGCAST_TAG_KIND;
+  *at++ = (uint8_t)number;
+  return stream_end(encoding, at);
+}
+
+static enum rc_py_token_writer put_kind_of_bytes(struct rc_py_encoding *encoding, int number, const uint8_t *data,
+                                                 size_t bytes) {
+  enum rc_py_token_writer put = put_kind(encoding, number);
+  return put == RC_PY_PUT_DONE ? put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes) : put;
+}
+
+/* Takes the text over. NULL: raised. */
+static enum rc_py_token_writer put_kind_of_text(struct rc_py_encoding *encoding, int number, PyObject *text) {
+  enum rc_py_token_writer put = text ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
+  if (text && PyUnicode_CheckExact(text)) {
+    put = put_kind(encoding, number);
+    if (put == RC_PY_PUT_DONE) put = rc_py_token_write_text(encoding, text);
+  }
+  Py_XDECREF(text);
+  return put;
+}
+
+/* What an attribute's or method's failure means: pickle may have an answer. */
+static enum rc_py_token_writer leaf_unless_fatal(void) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return RC_PY_PUT_RAISED;
+  PyErr_Clear();
+  return RC_PY_PUT_LEAF;
+}
+
+/* ---- Times ------------------------------------------------------------------------------------------------------ */
+
+/* What a tzinfo travels as. */
+struct zone {
+  int number; /* TIMEZONE, ZONEINFO; 0: None */
+  int64_t offset;
+  PyObject *name; /* new: of a TIMEZONE, or NULL; the key of a ZONEINFO */
+};
+
+static uint8_t *write_micro(uint8_t *at, int microsecond) {
+  *at++ = (uint8_t)(microsecond >> 16);
+  *at++ = (uint8_t)(microsecond >> 8);
+  *at++ = (uint8_t)microsecond;
+  return at;
+}
+
+/* Whether the exact type is the one that datetime's C API knows: only that one is looked into. */
+static bool is_in_c(int number, const PyObject *value) {
+  const PyTypeObject *type = Py_TYPE(value);
+  if (!PyDateTimeAPI) PyDateTime_IMPORT;
+  if (!PyDateTimeAPI) {
+    PyErr_Clear();
+    return false;
+  }
+  switch (number) {
+  case RINGCAST_STANDARD_DATETIME: return type == PyDateTimeAPI->DateTimeType;
+  case RINGCAST_STANDARD_DATE: return type == PyDateTimeAPI->DateType;
+  case RINGCAST_STANDARD_TIME: return type == PyDateTimeAPI->TimeType;
+  case RINGCAST_STANDARD_TIMEDELTA: return type == PyDateTimeAPI->DeltaType;
+  default: return type == Py_TYPE(PyDateTimeAPI->TimeZone_UTC);
+  }
+}
+
+static enum rc_py_token_writer take_timezone(PyObject *timezone, struct zone *out) {
+  out->number = RINGCAST_STANDARD_TIMEZONE;
+  if (timezone == PyDateTimeAPI->TimeZone_UTC) return RC_PY_PUT_DONE;
+  PyObject *arguments = PyObject_CallMethod(timezone, "__getinitargs__", NULL), *offset, *name = NULL;
+  if (!arguments) return leaf_unless_fatal();
+  bool ok = PyTuple_CheckExact(arguments) && PyArg_ParseTuple(arguments, "O|O", &offset, &name) &&
+            is_in_c(RINGCAST_STANDARD_TIMEDELTA, offset) && (!name || PyUnicode_CheckExact(name));
+  if (ok) {
+    int64_t seconds = (int64_t)PyDateTime_DELTA_GET_DAYS(offset) * 86400 + PyDateTime_DELTA_GET_SECONDS(offset);
+    out->offset = seconds * 1000000 + PyDateTime_DELTA_GET_MICROSECONDS(offset);
+    out->name = rc_py_ref(name);
+  }
+  Py_DECREF(arguments);
+  if (PyErr_Occurred()) return leaf_unless_fatal();
+  return ok ? RC_PY_PUT_DONE : RC_PY_PUT_LEAF;
+}
+
+/* One that is in ZoneInfo's cache, so that the same is found by its key. */
+static enum rc_py_token_writer take_zoneinfo(PyObject *zoneinfo, struct zone *out) {
+  PyObject *reduced = PyObject_CallMethod(zoneinfo, "__reduce__", NULL), *unpickle, *key, *is_cached;
+  if (!reduced) return leaf_unless_fatal();
+  bool ok = PyTuple_CheckExact(reduced) && PyArg_ParseTuple(reduced, "O(OO)", &unpickle, &key, &is_cached) &&
+            rc_py_is_yes(rc_py_ref(is_cached)) == 1 && rc_py_is_zone_key(key);
+  if (ok) {
+    out->number = RINGCAST_STANDARD_ZONEINFO;
+    out->name = rc_py_ref(key);
+  }
+  Py_DECREF(reduced);
+  if (PyErr_Occurred()) return leaf_unless_fatal();
+  return ok ? RC_PY_PUT_DONE : RC_PY_PUT_LEAF;
+}
+
+static enum rc_py_token_writer take_zone(struct rc_py_state *state, PyObject *tzinfo, struct zone *out) {
+  *out = (struct zone){0};
+  if (tzinfo == Py_None) return RC_PY_PUT_DONE;
+  if (is_in_c(RINGCAST_STANDARD_TIMEZONE, tzinfo)) return take_timezone(tzinfo, out);
+  bool is_known = state->standard[RINGCAST_STANDARD_ZONEINFO] == (PyObject *)Py_TYPE(tzinfo);
+  int number = is_known ? RINGCAST_STANDARD_ZONEINFO : rc_py_standard_of(state, Py_TYPE(tzinfo));
+  if (number < 0) return RC_PY_PUT_RAISED;
+  return number == RINGCAST_STANDARD_ZONEINFO ? take_zoneinfo(tzinfo, out) : RC_PY_PUT_LEAF;
+}
+
+/* Takes the zone's name over. */
+static enum rc_py_token_writer put_zone(struct rc_py_encoding *encoding, struct zone *zone) {
+  enum rc_py_token_writer put = put_kind(encoding, zone->number);
+  if (zone->number == RINGCAST_STANDARD_TIMEZONE) {
+    PyObject *offset = PyLong_FromLongLong(zone->offset);
+    if (!offset) put = RC_PY_PUT_RAISED;
+    if (put == RC_PY_PUT_DONE && zone->name) put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
+    if (put == RC_PY_PUT_DONE) put = rc_py_token_write_int(encoding, offset);
+    Py_XDECREF(offset);
+  }
+  if (put == RC_PY_PUT_DONE && zone->name) put = rc_py_token_write_text(encoding, zone->name);
+  Py_CLEAR(zone->name);
+  return put;
+}
+
+/* A datetime or time, with its zone. */
+static enum rc_py_token_writer put_zoned(struct rc_py_encoding *encoding, int number, PyObject *tzinfo,
+                                         const uint8_t *data, size_t bytes) {
+  struct zone zone;
+  enum rc_py_token_writer put = take_zone(encoding->state, tzinfo, &zone);
+  if (put != RC_PY_PUT_DONE) return put;
+  if (zone.number == 0) return put_kind_of_bytes(encoding, number, data, bytes);
+  put = put_kind(encoding, number);
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
+  if (put == RC_PY_PUT_DONE) put = put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes);
+  if (put == RC_PY_PUT_DONE) return put_zone(encoding, &zone);
+  Py_CLEAR(zone.name);
+  return put;
+}
+
+static uint8_t *write_date(uint8_t *at, PyObject *date) {
+  *at++ = (uint8_t)(PyDateTime_GET_YEAR(date) >> 8);
+  *at++ = (uint8_t)PyDateTime_GET_YEAR(date);
+  *at++ = (uint8_t)PyDateTime_GET_MONTH(date);
+  *at++ = (uint8_t)PyDateTime_GET_DAY(date);
+  return at;
+}
+
+static enum rc_py_token_writer put_datetime(struct rc_py_encoding *encoding, PyObject *value) {
+  uint8_t data[STATE_MOST], *at = write_date(data, value);
+  if (PyDateTime_DATE_GET_FOLD(value)) data[2] |= 0x80;
+  *at++ = (uint8_t)PyDateTime_DATE_GET_HOUR(value);
+  *at++ = (uint8_t)PyDateTime_DATE_GET_MINUTE(value);
+  *at++ = (uint8_t)PyDateTime_DATE_GET_SECOND(value);
+  at = write_micro(at, PyDateTime_DATE_GET_MICROSECOND(value));
+  return put_zoned(encoding, RINGCAST_STANDARD_DATETIME, PyDateTime_DATE_GET_TZINFO(value), data, (size_t)(at - data));
+}
+
+static enum rc_py_token_writer put_time(struct rc_py_encoding *encoding, PyObject *value) {
+  uint8_t data[STATE_MOST], *at = data;
+  *at++ = (uint8_t)(PyDateTime_TIME_GET_HOUR(value) | (PyDateTime_TIME_GET_FOLD(value) ? 0x80 : 0));
+  *at++ = (uint8_t)PyDateTime_TIME_GET_MINUTE(value);
+  *at++ = (uint8_t)PyDateTime_TIME_GET_SECOND(value);
+  at = write_micro(at, PyDateTime_TIME_GET_MICROSECOND(value));
+  return put_zoned(encoding, RINGCAST_STANDARD_TIME, PyDateTime_TIME_GET_TZINFO(value), data, (size_t)(at - data));
+}
+
+static enum rc_py_token_writer put_timedelta(struct rc_py_encoding *encoding, PyObject *value) {
+  const int32_t parts[3] = {PyDateTime_DELTA_GET_DAYS(value), PyDateTime_DELTA_GET_SECONDS(value),
+                            PyDateTime_DELTA_GET_MICROSECONDS(value)};
+  return put_kind_of_bytes(encoding, RINGCAST_STANDARD_TIMEDELTA, (const uint8_t *)parts, sizeof parts);
+}
+
+static enum rc_py_token_writer put_tzinfo(struct rc_py_encoding *encoding, PyObject *value) {
+  struct zone zone;
+  enum rc_py_token_writer put = take_zone(encoding->state, value, &zone);
+  return put == RC_PY_PUT_DONE ? put_zone(encoding, &zone) : put;
+}
+
+static enum rc_py_token_writer put_of_datetime(struct rc_py_encoding *encoding, int number, PyObject *value) {
+  if (!is_in_c(number, value)) return RC_PY_PUT_LEAF;
+  uint8_t data[STATE_MOST];
+  switch (number) {
+  case RINGCAST_STANDARD_DATETIME: return put_datetime(encoding, value);
+  case RINGCAST_STANDARD_DATE:
+    return put_kind_of_bytes(encoding, number, data, (size_t)(write_date(data, value) - data));
+  case RINGCAST_STANDARD_TIME: return put_time(encoding, value);
+  case RINGCAST_STANDARD_TIMEDELTA: return put_timedelta(encoding, value);
+  default: return put_tzinfo(encoding, value);
+  }
+}
+
+/* ---- Others that are no containers ------------------------------------------------------------------------------ */
+
+/* The high and low halves of an int of 128 bits. False: it is none, or raised. */
+static bool halves_of(PyObject *value, uint64_t *high, uint64_t *low) {
+  if (!PyLong_CheckExact(value)) return false;
+  PyObject *bits = PyLong_FromLong(64), *shifted = bits ? PyNumber_Rshift(value, bits) : NULL;
+  *high = shifted ? PyLong_AsUnsignedLongLong(shifted) : 0;
+  *low = PyLong_AsUnsignedLongLongMask(value);
+  Py_XDECREF(bits);
+  Py_XDECREF(shifted);
+  return !PyErr_Occurred();
+}
+
+/* 0 safe, 1 unsafe; -1: unknown, or raised; -2: anything else. */
+static int safety_of(struct rc_py_state *state, PyObject *uuid) {
+  PyObject *is_safe = PyObject_GetAttr(uuid, state->names.is_safe);
+  if (is_safe && is_safe == state->uuid_unknown) {
+    Py_DECREF(is_safe);
+    return -1;
+  }
+  PyObject *value = is_safe ? PyObject_GetAttrString(is_safe, "_value_") : NULL;
+  int safety = -1;
+  if (value && value != Py_None) {
+    long number = PyLong_CheckExact(value) ? PyLong_AsLong(value) : 1;
+    safety = number == 0 ? 0 : number == -1 ? 1 : -2;
+  }
+  Py_XDECREF(is_safe);
+  Py_XDECREF(value);
+  return safety;
+}
+
+static enum rc_py_token_writer put_uuid(struct rc_py_encoding *encoding, PyObject *uuid) {
+  uint64_t high, low;
+  uint8_t data[17];
+  PyObject *value = PyObject_GetAttrString(uuid, "int");
+  bool ok = value && halves_of(value, &high, &low);
+  int safety = ok ? safety_of(encoding->state, uuid) : -2;
+  Py_XDECREF(value);
+  if (PyErr_Occurred()) return leaf_unless_fatal();
+  if (safety < -1) return RC_PY_PUT_LEAF;
+  high = __builtin_bswap64(high);
+  low = __builtin_bswap64(low);
+  memcpy(data, &high, 8);
+  memcpy(data + 8, &low, 8);
+  data[16] = (uint8_t)safety;
+  return put_kind_of_bytes(encoding, RINGCAST_STANDARD_UUID, data, safety < 0 ? 16 : 17);
+}
+
+/* The parts that its pickle has. */
+static enum rc_py_token_writer put_windows_path(struct rc_py_encoding *encoding, PyObject *path) {
+  PyObject *reduced = PyObject_CallMethod(path, "__reduce__", NULL), *type, *parts;
+  if (!reduced) return leaf_unless_fatal();
+  bool ok = PyTuple_CheckExact(reduced) && PyTuple_GET_SIZE(reduced) == 2;
+  type = ok ? PyTuple_GET_ITEM(reduced, 0) : NULL;
+  parts = ok ? PyTuple_GET_ITEM(reduced, 1) : NULL;
+  ok = ok && type == (PyObject *)Py_TYPE(path) && PyTuple_CheckExact(parts);
+  Py_ssize_t count = ok ? PyTuple_GET_SIZE(parts) : 0;
+  for (Py_ssize_t i = 0; i < count; i++) ok = ok && PyUnicode_CheckExact(PyTuple_GET_ITEM(parts, i));
+  enum rc_py_token_writer put = ok ? put_kind(encoding, RINGCAST_STANDARD_PUREWINDOWSPATH) : RC_PY_PUT_LEAF;
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, (uint64_t)count);
+  for (Py_ssize_t i = 0; put == RC_PY_PUT_DONE && i < count; i++) {
+    put = rc_py_token_write_text(encoding, PyTuple_GET_ITEM(parts, i));
+  }
+  Py_DECREF(reduced);
+  return put;
+}
+
+/* Whether NumPy makes the same dtype of the text: 1, 0, -1. */
+static int is_its_text(struct rc_py_state *state, PyObject *dtype, PyObject *text) {
+  if (!rc_py_is_dtype_text(text)) return 0;
+  PyObject *made = PyObject_CallOneArg(state->standard[RINGCAST_STANDARD_DTYPE], text);
+  int same = made ? made == dtype : -1;
+  if (same == 0) {
+    PyObject *metadata = PyObject_GetAttrString(dtype, "metadata");
+    same = metadata ? metadata == Py_None && Py_TYPE(made) == Py_TYPE(dtype) : -1;
+    Py_XDECREF(metadata);
+    if (same > 0) same = PyObject_RichCompareBool(made, dtype, Py_EQ);
+  }
+  Py_XDECREF(made);
+  return same;
+}
+
+static enum rc_py_token_writer put_dtype(struct rc_py_encoding *encoding, PyObject *dtype) {
+  PyObject *text = PyObject_GetAttrString(dtype, "str");
+  int same = text ? is_its_text(encoding->state, dtype, text) : -1;
+  if (same > 0) return put_kind_of_text(encoding, RINGCAST_STANDARD_DTYPE, text);
+  Py_XDECREF(text);
+  return same < 0 ? leaf_unless_fatal() : RC_PY_PUT_LEAF;
+}
+
+enum rc_py_token_writer rc_py_token_write_standard(struct rc_py_encoding *encoding, int number, PyObject *value) {
+  switch (number) {
+  case RINGCAST_STANDARD_UUID: return put_uuid(encoding, value);
+  case RINGCAST_STANDARD_PUREPOSIXPATH:
+  case RINGCAST_STANDARD_POSIXPATH:
+  case RINGCAST_STANDARD_DECIMAL: return put_kind_of_text(encoding, number, PyObject_Str(value));
+  case RINGCAST_STANDARD_PUREWINDOWSPATH: return put_windows_path(encoding, value);
+  case RINGCAST_STANDARD_ZONEINFO: return put_tzinfo(encoding, value);
+  case RINGCAST_STANDARD_DTYPE: return put_dtype(encoding, value);
+  default: return put_of_datetime(encoding, number, value);
+  }
+}
+
+/* ---- Containers ------------------------------------------------------------------------------------------------- */
+
+/* New. NULL, also with nothing raised: not one that travels. */
+static PyObject *factory_name(PyObject *defaultdict) {
+  PyObject *factory = PyObject_GetAttrString(defaultdict, "default_factory"), *name = NULL;
+  if (factory == Py_None) return factory;
+  if (factory && PyType_Check(factory)) {
+    name = PyUnicode_FromString(((PyTypeObject *)factory)->tp_name);
+    if (name && rc_py_factory_of(name) != (PyTypeObject *)factory) Py_CLEAR(name);
+  }
+  Py_XDECREF(factory);
+  return name;
+}
+
+/* An OrderedDict has an order of its own beside its dict's, and may have attributes. NULL, also with nothing raised. */
+static PyObject *ordered_items(PyObject *ordered) {
+  PyObject *attributes = PyObject_GenericGetDict(ordered, NULL);
+  bool has_none = attributes && PyDict_GET_SIZE(attributes) == 0;
+  Py_XDECREF(attributes);
+  return has_none ? PyObject_CallOneArg((PyObject *)&PyDict_Type, ordered) : NULL;
+}
+
+int rc_py_contents(int number, PyObject *container, struct rc_py_contents *out) {
+  *out = (struct rc_py_contents){0};
+  bool has_head = true;
+  switch (number) {
+  case RINGCAST_STANDARD_DEFAULTDICT:
+    out->head = factory_name(container);
+    out->items = rc_py_ref(container);
+    break;
+  case RINGCAST_STANDARD_DEQUE:
+    out->head = PyObject_GetAttrString(container, "maxlen");
+    out->items = out->head ? PySequence_List(container) : NULL;
+    break;
+  case RINGCAST_STANDARD_ORDEREDDICT:
+    out->items = ordered_items(container);
+    has_head = false;
+    break;
+  default: out->items = rc_py_ref(container); has_head = false;
+  }
+  if (out->items && (out->head || !has_head)) return 1;
+  Py_CLEAR(out->head);
+  Py_CLEAR(out->items);
+  return PyErr_Occurred() ? -1 : 0;
+}
