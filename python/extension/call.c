@@ -42,29 +42,23 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
   return true;
 }
 
-static bool seconds(const char *name, PyObject *object, double *out) {
+static bool seconds(PyObject *object, double *out) {
   double value = PyFloat_AsDouble(object);
   if (value == -1.0 && PyErr_Occurred()) {
     if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-      PyErr_Format(PyExc_ValueError, "%s is out of range: %R", name, object);
+      PyErr_Format(PyExc_ValueError, "timeout is out of range: %R", object);
     } else if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-      PyErr_Format(PyExc_TypeError, "%s must be seconds as a number, or None, not %.100s", name,
+      PyErr_Format(PyExc_TypeError, "timeout must be seconds as a number, or None, not %.100s",
                    Py_TYPE(object)->tp_name);
     }
     return false;
   }
   if (isnan(value) || value < 0) {
-    PyErr_Format(PyExc_ValueError, "%s must be 0 or more seconds, not %R", name, object);
+    PyErr_Format(PyExc_ValueError, "timeout must be 0 or more seconds, not %R", object);
     return false;
   }
   *out = value;
   return true;
-}
-
-/* At least 1: the library takes 0 for something else. */
-static int64_t nanoseconds(double value) {
-  int64_t ns = (int64_t)(value * 1e9);
-  return ns < 1 ? 1 : ns;
 }
 
 bool rc_py_timeout(PyObject *object, int64_t *out) {
@@ -73,46 +67,9 @@ bool rc_py_timeout(PyObject *object, int64_t *out) {
     *out = RINGCAST_FOREVER;
     return true;
   }
-  if (!seconds("timeout", object, &value)) return false;
-  /* A century is for ever, and the deadline still fits. */
-  *out = value == 0 ? 0 : value > 3e9 ? RINGCAST_FOREVER : nanoseconds(value);
-  return true;
-}
-
-bool rc_py_spin(PyObject *object, int64_t *out) {
-  double value;
-  if (!object || object == Py_None) {
-    *out = 0;
-    return true;
-  }
-  if (!seconds("spin", object, &value)) return false;
-  if (value > 3e9) {
-    PyErr_Format(PyExc_ValueError, "spin is out of range: %R seconds", object);
-    return false;
-  }
-  *out = value == 0 ? -1 : nanoseconds(value);
-  return true;
-}
-
-bool rc_py_wait_mode(const char *name, uint32_t *out) {
-  static const char *const names[] = {"balanced", "latency", "power"};
-  for (*out = 0; *out < sizeof names / sizeof *names; ++*out) {
-    if (strcmp(name, names[*out]) == 0) return true;
-  }
-  PyErr_Format(PyExc_ValueError, "wait is '%.100s': it must be 'balanced', 'latency' or 'power'", name);
-  return false;
-}
-
-bool rc_py_slow(PyObject *object, int64_t *out) {
-  double value;
-  *out = 0;
-  if (!object || object == Py_None) return true;
-  if (!seconds("slow", object, &value)) return false;
-  if (value == 0 || value > 3e9) {
-    PyErr_Format(PyExc_ValueError, "slow must be more than 0 seconds, or None for no limit, not %R", object);
-    return false;
-  }
-  *out = nanoseconds(value);
+  if (!seconds(object, &value)) return false;
+  /* A century is for ever, and the deadline still fits. Less than a nanosecond is still a wait. */
+  *out = value > 3e9 ? RINGCAST_FOREVER : value > 0 && value < 1e-9 ? 1 : (int64_t)(value * 1e9);
   return true;
 }
 
@@ -147,6 +104,13 @@ bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject
   }
   *out = PyObject_CallOneArg(state->allowed_classes, is_given ? classes : Py_None);
   return *out;
+}
+
+PyObject *rc_py_checked(const char *name, PyObject *args, PyObject *keywords) {
+  PyObject *function = rc_py_import("ringcast._options", name);
+  PyObject *checked = function ? PyObject_Call(function, args, keywords) : NULL;
+  Py_XDECREF(function);
+  return checked;
 }
 
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out) {

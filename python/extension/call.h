@@ -11,11 +11,8 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
                      PyObject *const *arguments, Py_ssize_t count, PyObject *keywords, PyObject **out);
 /* None -> RINGCAST_FOREVER; seconds -> nanoseconds. */
 bool rc_py_timeout(PyObject *object, int64_t *out);
-/* None -> 0 (default); 0 -> -1 (never); seconds -> nanoseconds. */
-bool rc_py_spin(PyObject *object, int64_t *out);
-bool rc_py_wait_mode(const char *name, uint32_t *out);
-/* NULL or None -> 0 (no limit); seconds, more than 0 -> nanoseconds. */
-bool rc_py_slow(PyObject *object, int64_t *out);
+/* The arguments of Writer() or Reader(), checked: what ringcast._options gives. NULL: raised. */
+PyObject *rc_py_checked(const char *name, PyObject *args, PyObject *keywords);
 /* A bool; NULL or None: what RINGCAST_ALLOW_PICKLE says, else true. */
 bool rc_py_allow_pickle(PyObject *object, bool *out);
 /* Of the arguments allow_pickle and classes. `out`: without pickles, a cache for codec/classes.c that only has classes

@@ -39,8 +39,6 @@
 #define RC_PY_SKIPPED (INT_MIN + 2)
 /* No ring has more bytes, nor more spill memory. */
 #define RC_PY_MOST_BYTES (UINT64_C(1) << 40)
-/* Nor has any more slots. */
-#define RC_PY_MOST_READERS 1024
 /* Copying fewer bytes takes less time than handing the GIL over and back. */
 #define RC_PY_COPY_WITH_GIL 8192
 

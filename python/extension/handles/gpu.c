@@ -7,32 +7,6 @@
  */
 #include "python/extension/handles/gpu.h"
 
-bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out) {
-  *out = (struct rc_py_map){.to = RC_PY_MAP_AS_SENT, .device = -1};
-  if (!location || location == Py_None) return true;
-  PyObject *text = PyObject_Str(location);
-  const char *name = text ? PyUnicode_AsUTF8(text) : NULL;
-  bool ok = name;
-  if (ok && strcmp(name, "cpu") == 0) {
-    out->to = RC_PY_MAP_CPU;
-  } else if (ok && strncmp(name, "cuda", 4) == 0) {
-    char *end = (char *)name + 4;
-    long device = -1;
-    out->to = RC_PY_MAP_CUDA;
-    if (*end == ':' && end[1] >= '0' && end[1] <= '9') device = strtol(end + 1, &end, 10);
-    ok = *end == '\0' && device < 1024;
-    if (ok) out->device = (int32_t)device;
-  } else {
-    ok = false;
-  }
-  if (!ok && name) {
-    PyErr_Format(PyExc_ValueError, "map_location must be None, 'cpu', 'cuda', 'cuda:N' or such a torch.device, not %R",
-                 location);
-  }
-  Py_XDECREF(text);
-  return ok;
-}
-
 /* The devices that there are, if it is none of them; else -1. */
 static int count_without(const struct rc_py_map *map) {
   struct ringcast_gpu_driver status = {.size = sizeof status};

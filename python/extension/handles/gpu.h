@@ -52,8 +52,6 @@ void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu);
 /* Before the next frame is asked for. -EPIPE, once: the writer died, and tensors that were given before never came. */
 int rc_py_gpu_check(struct rc_py_reader *self);
 void rc_py_gpu_reader_shut(struct rc_py_reader *self);
-/* None, "cpu", "cuda", "cuda:N", or what has such a str(). */
-bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);
 /* Whether there is such a device, as far as the driver has said. False: raised a ValueError. */
 bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *map);
 /* Whether such a frame holds tensors of a device. It is there as a whole. */

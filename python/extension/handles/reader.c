@@ -26,30 +26,23 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
   return rc;
 }
 
-static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name",         "spin", "leases",  "allow_pickle",
-                          "retain", "map_location", "wait", "classes", NULL};
-  PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None, *retain = Py_False;
-  PyObject *location = Py_None, *classes = Py_None, *allowed;
+/* `checked`: what rc_py_checked gave. `text`: the handle's UTF-8. */
+static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, struct ringcast_reader_options *options,
+                                       const char **text) {
+  PyObject *handle, *pickle, *classes, *allowed;
   struct rc_py_map map;
-  bool allow_pickle, retains;
-  const char *text, *wait = "balanced";
-  uint64_t most = 1;
-  struct ringcast_reader_options options = {.size = sizeof options};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOOOsO:Reader", names, &handle, &options.name, &spin, &leases,
-                                   &pickle, &retain, &location, &wait, &classes)) {
+  int retains, map_to;
+  bool allow_pickle;
+  long long spin_ns;
+  if (!PyArg_ParseTuple(checked, "OzLIpiiIOO", &handle, &options->name, &spin_ns, &options->leases, &retains, &map_to,
+                        &map.device, &options->wait, &pickle, &classes)) {
     return NULL;
   }
-  if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
-  if (!rc_py_wait_mode(wait, &options.wait)) return NULL;
-  if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
-  if (!PyBool_Check(retain)) {
-    return PyErr_Format(PyExc_TypeError, "retain must be True or False, not %.100s", Py_TYPE(retain)->tp_name);
-  }
-  if (!rc_py_gpu_map(location, &map) || !rc_py_gpu_map_is_known(PyType_GetModuleState(type), &map)) return NULL;
-  retains = retain == Py_True;
-  options.leases = (uint32_t)most;
-  options.flags = retains ? RINGCAST_READER_RETAIN : 0;
+  map.to = map_to;
+  options->spin_ns = spin_ns;
+  options->flags = retains ? RINGCAST_READER_RETAIN : 0;
+  if (!rc_py_handle_text(type, handle, text)) return NULL;
+  if (!rc_py_gpu_map_is_known(PyType_GetModuleState(type), &map)) return NULL;
   if (!rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed)) return NULL;
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
   if (!self) {
@@ -60,15 +53,23 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   self->allow_pickle = allow_pickle;
   self->classes = allowed;
   self->retains = retains;
-  rc_py_gpu_holder_init(&self->holder, map);
-  options.warm = rc_py_warm;
-  options.warm_context = self;
   self->handle = rc_py_ref(handle);
-  int rc = attach(self, text, &options);
-  if (rc == 0) return (PyObject *)self;
-  rc_py_raise_of_attach(rc_py_state_of(self), rc, handle, text);
-  Py_DECREF(self);
-  return NULL;
+  rc_py_gpu_holder_init(&self->holder, map);
+  options->warm = rc_py_warm;
+  options->warm_context = self;
+  return self;
+}
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  struct ringcast_reader_options options = {.size = sizeof options};
+  const char *text;
+  PyObject *checked = rc_py_checked("reader", args, keywords);
+  struct rc_py_reader *self = checked ? new_reader(type, checked, &options, &text) : NULL;
+  int rc = self ? attach(self, text, &options) : 0;
+  if (rc != 0) rc_py_raise_of_attach(rc_py_state_of(self), rc, self->handle, text);
+  Py_XDECREF(checked); /* holds the name */
+  if (rc != 0) Py_CLEAR(self);
+  return (PyObject *)self;
 }
 
 /* Closes the Reader: the Reader leaves the ring, and its memory is unmapped when no array lies there any more. The

@@ -26,10 +26,22 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
 }
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  struct ringcast_writer_options options;
-  uint64_t gpu_pool_bytes;
+  struct ringcast_writer_options options = {.size = sizeof options};
+  unsigned long long capacity, spill_bytes, gpu_pool_bytes;
+  long long spin_ns, slow_ns;
+  PyObject *pickle, *checked = rc_py_checked("writer", args, keywords);
   bool allow_pickle;
-  if (!rc_py_writer_options(args, keywords, &options, &allow_pickle, &gpu_pool_bytes)) return NULL;
+  bool is_right = checked &&
+                  PyArg_ParseTuple(checked, "KIILIIKIILIKO", &capacity, &options.readers, &options.memory, &spin_ns,
+                                   &options.numa, &options.numa_node, &spill_bytes, &options.on_death, &options.on_slow,
+                                   &slow_ns, &options.wait, &gpu_pool_bytes, &pickle) &&
+                  rc_py_allow_pickle(pickle, &allow_pickle);
+  Py_XDECREF(checked);
+  if (!is_right) return NULL;
+  options.capacity = capacity;
+  options.spill_bytes = spill_bytes;
+  options.spin_ns = spin_ns;
+  options.slow_ns = slow_ns;
   struct rc_py_writer *self = (struct rc_py_writer *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();

@@ -45,12 +45,6 @@ extern PyType_Spec rc_py_writer_spec;
 bool rc_py_writer_enter(struct rc_py_writer *self);
 static inline void rc_py_writer_leave(struct rc_py_writer *self) { self->busy = false; }
 
-/* ---- options.c -------------------------------------------------------------------------------------------------- */
-
-/* Of Writer()'s arguments. False: raised. */
-bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
-                          uint64_t *gpu_pool_bytes);
-
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */
 
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of Writer() and Reader(), checked, as the numbers that the library takes: the extension calls these."""
+
+import math
+import operator
+import re
+from typing import Any, Optional, Tuple
+
+_MEMORY = ("auto", "hugetlb", "shmem-huge", "pages")
+_NUMA = ("local", "none", "interleaved")
+_NUMA_NODE = 3
+_POLICIES = ("fail", "evict")
+_WAITS = ("balanced", "latency", "power")
+_MOST_BYTES = 1 << 40
+_MOST_READERS = 1024
+_MOST_LEASES = 64
+_MOST_SECONDS = 3e9  # nanoseconds then fit in 64 bits
+_NO_MEMORY = (1 << 64) - 1  # in place of spill_bytes and gpu_pool_bytes, where 0 is the default
+_MAP_AS_SENT, _MAP_CPU, _MAP_CUDA = range(3)
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+    return number
+
+
+def _bytes(name: str, value: Any) -> int:
+    """None is the default, and 0 means none."""
+    return 0 if value is None else _integer(name, value, 0, _MOST_BYTES) or _NO_MEMORY
+
+
+def _seconds(name: str, value: Any) -> float:
+    try:
+        seconds = math.copysign(value, value)
+    except TypeError:
+        raise TypeError(f"{name} must be seconds as a number, or None, not {type(value).__name__}") from None
+    except OverflowError:
+        raise ValueError(f"{name} is out of range: {value!r}") from None
+    if not seconds >= 0:
+        raise ValueError(f"{name} must be 0 or more seconds, not {value!r}")
+    return seconds
+
+
+def _nanoseconds(seconds: float) -> int:
+    """At least 1: the library takes 0 for the default."""
+    return max(int(seconds * 1e9), 1)
+
+
+def _spin(value: Any) -> int:
+    """None is the default, and 0 means never."""
+    seconds = 0.0 if value is None else _seconds("spin", value)
+    if seconds > _MOST_SECONDS:
+        raise ValueError(f"spin is out of range: {value!r} seconds")
+    return 0 if value is None else _nanoseconds(seconds) if seconds else -1
+
+
+def _slow(value: Any) -> int:
+    if value is None:
+        return 0
+    seconds = _seconds("slow", value)
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise ValueError(f"slow must be more than 0 seconds, or None for no limit, not {value!r}")
+    return _nanoseconds(seconds)
+
+
+def _index(name: str, value: Any, names: Tuple[str, ...]) -> int:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if value not in names:
+        listed = ", ".join(map(repr, names[:-1])) + f" or {names[-1]!r}"
+        if name == "wait":
+            raise ValueError(f"wait is {value[:100]!r}: it must be {listed}")
+        raise ValueError(f"{name} must be {listed}, not {value[:100]!r}")
+    return names.index(value)
+
+
+def _numa(value: Any) -> Tuple[int, int]:
+    if not isinstance(value, str):
+        return _NUMA_NODE, _integer("numa", value, 0, (1 << 32) - 1)
+    if value not in _NUMA:
+        raise ValueError(f"numa must be 'local', 'none', 'interleaved' or the number of a node, not {value!r}")
+    return _NUMA.index(value), 0
+
+
+def _map(location: Any) -> Tuple[int, int]:
+    """Where tensors arrive, and on which device; -1: the current one."""
+    if location is None:
+        return _MAP_AS_SENT, -1
+    text = str(location)
+    if text == "cpu":
+        return _MAP_CPU, -1
+    match = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", text)
+    if not match or int(match[1] or 0) >= 1024:
+        expected = "None, 'cpu', 'cuda', 'cuda:N' or such a torch.device"
+        raise ValueError(f"map_location must be {expected}, not {location!r}")
+    return _MAP_CUDA, int(match[1] or -1)
+
+
+def writer(
+    capacity: Optional[int] = None,
+    readers: int = 64,
+    *,
+    memory: str = "auto",
+    spin: Optional[float] = None,
+    numa: Any = "local",
+    spill_bytes: Optional[int] = None,
+    allow_pickle: Optional[bool] = None,
+    on_death: str = "fail",
+    on_slow: str = "fail",
+    slow: Optional[float] = None,
+    gpu_pool_bytes: Optional[int] = None,
+    wait: str = "balanced",
+) -> Tuple[Any, ...]:
+    evicts, slow_ns = _index("on_slow", on_slow, _POLICIES), _slow(slow)
+    if evicts and not slow_ns:
+        raise ValueError("on_slow='evict' needs slow, the seconds that a reader may be in the way")
+    return (
+        0 if capacity is None else _integer("capacity", capacity, 1, _MOST_BYTES),
+        _integer("readers", readers, 1, _MOST_READERS),
+        _index("memory", memory, _MEMORY),
+        _spin(spin),
+        *_numa(numa),
+        _bytes("spill_bytes", spill_bytes),
+        _index("on_death", on_death, _POLICIES),
+        evicts,
+        slow_ns,
+        _index("wait", wait, _WAITS),
+        _bytes("gpu_pool_bytes", gpu_pool_bytes),
+        allow_pickle,
+    )
+
+
+def reader(
+    handle: str,
+    *,
+    name: Optional[str] = None,
+    spin: Optional[float] = None,
+    leases: int = 1,
+    allow_pickle: Optional[bool] = None,
+    retain: bool = False,
+    map_location: Any = None,
+    wait: str = "balanced",
+    classes: Any = None,
+) -> Tuple[Any, ...]:
+    if not isinstance(name, (str, type(None))):
+        raise TypeError(f"name must be a str or None, not {type(name).__name__}")
+    if not isinstance(retain, bool):
+        raise TypeError(f"retain must be True or False, not {type(retain).__name__}")
+    return (
+        handle,
+        name,
+        _spin(spin),
+        _integer("leases", leases, 1, _MOST_LEASES),
+        retain,
+        *_map(map_location),
+        _index("wait", wait, _WAITS),
+        allow_pickle,
+        classes,
+    )
+
+
+writer.__qualname__, reader.__qualname__ = "Writer", "Reader"  # for a TypeError that Python raises itself
