@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+from ringcast.bench import codec as python_codec
 from ringcast.bench import dropin
 from ringcast.bench import report as python
 
@@ -96,7 +97,7 @@ def measure(quick, vllm):
     raw["scale"] = perf("scale", 0.5, "--readers", max(CROWD, min(14, raw["machine"]["cores"] - 1)))
     raw["cases"] = run_cases(quick)
     raw["steps"] = {world: steps(world) for world in (2, 4)}
-    raw["codec"] = bench("codec", 1)
+    raw["codec"] = bench("codec", 1, *source)
     raw["object"] = {"hot": bench("object", 1), "cold": bench("object", 2, "--cold", *objects)}
     raw["dropin"] = {"hot": bench("dropin", 1, *source), "cold": bench("dropin", 2, "--cold", *source)}
     return json.loads(json.dumps(raw))  # keys become strings, as in a file
@@ -289,7 +290,15 @@ COLD = [("cold: p50", "cold.p50_us"), ("CPU of a reader", "cold.cpu_reader_us"),
 
 
 def codec(raw):
-    return python_table(raw["codec"], columns_of("codec"))
+    found = raw["codec"]
+    if "skipped" in found:
+        return python_table(found, [])
+    rows = python_codec.rows(found["cases"])
+    tables = [python_table({**found, "cases": rows}, columns_of("codec"))]
+    for command in ("codec, cold", "codec, bytes"):
+        columns = [(*column, python.number) for column in columns_of(command)]
+        tables.append(table_of("case", columns, rows, "`{}`".format))
+    return "\n\n".join([*tables, *python.tail_of(found)])
 
 
 def objects(raw):

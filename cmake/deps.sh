@@ -65,7 +65,8 @@ fi
 # ---- build/venv ----
 
 requirements="scikit-build-core>=0.11 numpy pytest hypothesis mypy"
-extras="uvloop msgspec xxhash pyzmq" # their tests are left out without them
+# Tests, and columns of the benchmarks, are left out without them.
+extras="uvloop msgspec xxhash pyzmq ormsgpack pyfory"
 key="$requirements $extras | $torch | $(python3 -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')"
 
 if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; } 2>/dev/null ||

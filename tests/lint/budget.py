@@ -26,7 +26,7 @@ PARTS = {
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 12280),
     "package": ("python/ringcast", 7770),
-    "measuring": ("tools bench python/ringcast/bench", 6300),
+    "measuring": ("tools bench python/ringcast/bench", 6730),
     "tests": ("tests", 41470),
     "tests of gpu": ("tests", 16940),
 }

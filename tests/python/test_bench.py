@@ -4,6 +4,7 @@ long anything takes is not looked at."""
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -23,11 +24,20 @@ from values import assert_same
 
 import ringcast
 from ringcast.bench import __main__ as command_line
-from ringcast.bench import cases, codec, dropin, harness, report, ways
+from ringcast.bench import cases, codec, dropin, engine, harness, report, ways
 
 pytestmark = pytest.mark.alike
 
 ROOT = pathlib.Path(__file__).parents[2]
+OTHERS = ["msgspec", "ormsgpack", "pyfory"]
+ENGINE = """
+import dataclasses
+@dataclasses.dataclass
+class NewRequestData: req_id: str
+class SchedulerOutput: pass
+CachedRequestData = SamplingParams = RequestOutputKind = SchedulerOutput
+MultiModalKwargsItem = MultiModalFieldElem = MultiModalBatchedField = SchedulerOutput
+"""
 NEEDS_TORCH = {"tensor-dict", "features"}
 ALL = [pytest.param(name, marks=[needs_torch] if name in NEEDS_TORCH else []) for name in cases.CASES]
 
@@ -62,14 +72,56 @@ def figures(found):
 # ---- The commands ----------------------------------------------------------------------------------------------------
 
 
-def test_the_codec_is_measured_with_every_case():
+def test_the_codec_is_measured_with_every_case(monkeypatch):
+    monkeypatch.setattr(harness, "SLEEP", 1e-6)
+    monkeypatch.setattr(harness, "block_bytes", lambda: 4096)
     found, text = run("codec", "--seconds", 0.001)
-    look_at(found, "codec", text)
+    others = {name for name in OTHERS if importlib.util.find_spec(name) is None}
+    theirs = {name: why for name, why in found["left_out"].items() if name not in others}
+    look_at({**found, "left_out": theirs}, "codec", text)
+    assert others <= set(found["left_out"])
+    assert set(found["calls"]) == {"hot", "asleep", "evicted"}
+    for how, figures_of in found["calls"].items():
+        assert set(figures_of) == {"empty_us", "send_bytes_us", "send_us"} and min(figures_of.values()) > 0
+        assert f"calls, {how}, us: an empty one " in text
     for name, measured in found["cases"].items():
+        assert all({"ringcast", "pickle", "ratio"} == set(measured[how]) for how in ("asleep", "evicted"))
         for way in ("ringcast", "pickle"):
             assert {"encode_us", "decode_us", "encode_decode_us", "bytes"} <= set(measured[way])
-        assert all(value > 0 for value in figures(measured))
-        assert re.search(rf"^{name} .*[0-9]$", text, re.M)
+        assert measured.pop("classes") == ("stand-in" if name in cases.OF_ENGINE else "")
+        assert all(value > 0 for value in figures(measured) if value is not None)
+        assert re.search(rf"^{name} .*[-0-9]$", text, re.M)
+    assert found["cases"]["multimodal"]["ringcast"]["recv_retained_us"] > 0
+    assert all(found["cases"]["token-ids"][way] is None for way in ("msgspec", "ormsgpack"))
+    if "msgspec" not in others:
+        assert found["cases"]["scheduler-64"]["msgspec"]["bytes"] > 1000
+
+
+def test_each_cold_round_follows_a_rest():
+    seen = []
+    value = Counted()
+    Counted.dumped = Counted.loaded = 0
+    assert codec.run("pickle", "encode_decode_us", value, 3, lambda: seen.append(Counted.loaded)) > 0
+    assert seen == [0, 1, 2] and Counted.loaded == 3
+
+
+def test_the_classes_of_an_engine_are_taken_from_its_source(tmp_path, monkeypatch, capsys):
+    """A package with other classes, one of which has fewer fields."""
+    for name in ("v1/core/sched/output", "sampling_params", "multimodal/inputs"):
+        path = tmp_path / f"vllm/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(ENGINE)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    found = engine.find(str(tmp_path))
+    assert found.name == tmp_path.name and found.output.__module__ == "vllm.v1.core.sched.output"
+    assert dataclasses.asdict(engine.made(found.new, req_id="a", replay_start=1)) == {"req_id": "a"}
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+    sys.path.remove(str(tmp_path))
+    assert engine.find(str(tmp_path / "no")) is engine.STAND_IN
+    assert "stand-ins are measured" in capsys.readouterr().err
 
 
 def test_every_case_is_measured_between_two_processes(monkeypatch):
@@ -91,7 +143,7 @@ def test_every_case_is_measured_between_two_processes(monkeypatch):
 
 
 def look_at(found, command, text):
-    wanted = set(cases.WITH_TENSORS if command == "tensors" else cases.CASES)
+    wanted = set({"tensors": cases.WITH_TENSORS, "object": cases.ON_RINGS}.get(command, cases.CASES))
     left_out = set() if torch else wanted & NEEDS_TORCH
     assert (set(found["cases"]), set(found["left_out"])) == (wanted - left_out, left_out)
     assert {"cpu", "cores", "python", "numpy", "torch", "ringcast"} <= set(found["machine"])
@@ -241,7 +293,7 @@ def counted():
     return Counted()
 
 
-@pytest.mark.parametrize("name", codec.CODECS)
+@pytest.mark.parametrize("name", ["ringcast", "pickle"])
 @pytest.mark.parametrize("what, dumped, loaded", [("encode_us", 5, 0), ("decode_us", 1, 5), ("encode_decode_us", 5, 5)])
 def test_each_round_of_the_codec_does_its_work(counted, name, what, dumped, loaded):
     assert codec.run(name, what, counted, 5) > 0
@@ -308,6 +360,8 @@ def parts(value):
     """What assert_same looks into: dataclasses as their class and fields, sets in order."""
     if dataclasses.is_dataclass(value):
         return type(value), {field.name: parts(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, engine.KwargsItem):
+        return type(value), parts(value.data)
     if isinstance(value, dict):
         return {key: parts(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

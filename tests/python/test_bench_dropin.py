@@ -214,5 +214,5 @@ def differing():
 
 def test_what_has_changed_on_its_way_is_noticed():
     for one, other in differing():
-        assert not dropin.same(one, other), (one, other)
-        assert dropin.same(one, one) and dropin.same(other, other)
+        assert not cases.same(one, other), (one, other)
+        assert cases.same(one, one) and cases.same(other, other)

@@ -8,12 +8,13 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cases, codec, death, dropin, harness, report
+from ringcast.bench import cases, codec, death, dropin, engine, harness, report
 
 EXAMPLES = """
 EXAMPLES
   python -m ringcast.bench codec
   python -m ringcast.bench codec --case metadata --case scheduler-256 --seconds 10
+  python -m ringcast.bench codec --vllm vllm-0.33.0
   python -m ringcast.bench object --format json > object.json
   python -m ringcast.bench tensors --case features
   python -m ringcast.bench asyncio --rounds 1000
@@ -26,7 +27,7 @@ Times are medians, in microseconds; a ratio below 1 says that ringcast takes les
 should run meanwhile. docs/benchmarks.md tells what is measured, and how.
 """
 COMMANDS = {
-    "codec": "encoding and decoding in one process, beside pickle 5",
+    "codec": "encoding and decoding in one process, beside pickle 5 and other codecs",
     "object": "from object to object between two processes, beside pickle 5 on the same rings",
     "tensors": "the same for what holds tensors or arrays, with GB/s",
     "death": "how soon the other processes know when one process is killed, under each drop-in",
@@ -94,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
         if command == "dropin":
             processes = "processes, the source among them; may be repeated. Default: 2 and 4"
             add("--ranks", action="append", type=RANKS, metavar="N", help=processes)
+        if command in ("codec", "dropin"):
             add("--vllm", metavar="PATH", help="an unpacked source of vLLM; default: the installed one")
     return made
 
@@ -115,6 +117,7 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
     facts.update(seconds_per_case=options.seconds, garbage_collector="on")
     chosen = options.cases or CASES[command]
     if command == "codec":
+        cases.use(engine.find(options.vllm))
         return {**facts, **codec.run_all(chosen, options.seconds)}
     sizes = (2,) if command != "dropin" else sorted(set(options.ranks or dropin.RANKS))
     plan = harness.plan(options.cold, options.gap / 1e3, max(sizes))
@@ -128,7 +131,7 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
 def note(found: Dict[str, Any]) -> str:
     """The line above a table: what was measured."""
     if found["command"] == "codec":
-        return "One process, the garbage collector on; ratio: of both, to pickle's."
+        return "One process, the garbage collector on; ratio: of both, to pickle's; -: can't be carried."
     if found["command"] == "death":
         return (death.__doc__ or "").strip().split("\n\n")[1]
     if found["command"] == "asyncio":
@@ -143,6 +146,8 @@ def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
         return json.dumps(found, indent=1)
     if options.command in dropin.COMMANDS:
         found = {**found, "cases": dropin.rows(found["cases"])}
+    if options.command == "codec":
+        found = {**found, "cases": codec.rows(found["cases"])}
     return report.text(found, report.COLUMNS[options.command], note(found))
 
 

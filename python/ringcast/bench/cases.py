@@ -1,73 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measured objects: made-up data in the shapes that serving engines send, the same in every process and at every
 call.
-
-The classes are at the top level of this module, where a reader finds them by name.
 """
 
-import dataclasses
-import enum
+import array
 import random
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from ringcast.bench import engine
+
 NEW_EVERY = 64  # one of so many requests of a decode step is new
 BLOCK = 16  # tokens in a block of the KV cache: each cached request gets a new block in one step of so many
 NEW_PROMPT, PREFILL_PROMPT = 64, 400  # tokens
 VOCABULARY = 128_000
+TOKENS = 32 << 10  # of a long prompt
 
 
 class LeftOut(Exception):
     """The case needs a package that is missing here; the text names the package."""
 
 
-# ---- The message of each step to an engine's workers, in vLLM V1's shape (August 2026) -------------------------------
+# ---- The message of each step to an engine's workers, in vLLM V1's shape --------------------------------------------
 
 
-def record(name: str, fields: str, **defaults: Any) -> Any:
-    """A dataclass at the top level of this module; its defaults: values, or the types of empty containers."""
-    optional = [
-        (key, Any, dataclasses.field(default_factory=value) if isinstance(value, type) else value)
-        for key, value in defaults.items()
-    ]
-    made = dataclasses.make_dataclass(name, [*((field, Any) for field in fields.split()), *optional])
-    made.__module__ = __name__
-    return made
+_engine = engine.STAND_IN
 
 
-class OutputKind(enum.Enum):
-    CUMULATIVE = 0
-    DELTA = 1
-    FINAL_ONLY = 2
-
-
-SamplingParams = record(
-    "SamplingParams", "", n=1, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, temperature=0.7,
-    top_p=0.95, top_k=0, min_p=0.0, seed=None, stop=list, stop_token_ids=list, ignore_eos=False, max_tokens=1024,
-    min_tokens=0, logprobs=None, prompt_logprobs=None, skip_special_tokens=True, output_kind=OutputKind.DELTA,
-)  # fmt: skip
-NewRequestData = record(
-    "NewRequestData",
-    "req_id prompt_token_ids mm_features sampling_params pooling_params block_ids num_computed_tokens lora_request",
-    prompt_embeds=None,
-    prompt_is_token_ids=None,
-    prefill_token_ids=None,
-)
-CachedRequestData = record(
-    "CachedRequestData",
-    "req_ids resumed_req_ids new_token_ids all_token_ids new_block_ids num_computed_tokens num_output_tokens",
-)
-SchedulerOutput = record(
-    "SchedulerOutput",
-    "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens total_num_scheduled_tokens "
-    "scheduled_spec_decode_tokens scheduled_encoder_inputs num_common_prefix_blocks finished_req_ids "
-    "free_encoder_mm_hashes",
-    scheduled_encoder_input_stats=None, preempted_req_ids=None, has_structured_output_requests=False,
-    pending_structured_output_tokens=False, num_invalid_spec_tokens=None, num_output_placeholders=dict,
-    kv_connector_metadata=None, ec_connector_metadata=None, ec_manager_metadata=None, new_block_ids_to_zero=None,
-    kv_cache_block_copies=None, block_table_updates=None, partial_tail_offloads=None, num_spec_tokens_to_schedule=0,
-)  # fmt: skip
+def use(classes: engine.Engine) -> None:
+    """From now on the messages are of these classes."""
+    global _engine
+    _engine = classes
 
 
 def request_id(chance: random.Random) -> str:
@@ -75,11 +39,21 @@ def request_id(chance: random.Random) -> str:
 
 
 def new_request(chance: random.Random, prompt: int) -> Any:
-    return NewRequestData(
+    return engine.made(
+        _engine.new,
         req_id=request_id(chance),
         prompt_token_ids=[chance.randrange(VOCABULARY) for _ in range(prompt)],
         mm_features=[],
-        sampling_params=SamplingParams(),
+        sampling_params=_engine.sampling(
+            temperature=0.7,
+            top_p=0.95,
+            max_tokens=1024,
+            stop=[],
+            stop_token_ids=[],
+            bad_words=[],
+            output_kind=_engine.kind.DELTA,
+            _all_stop_token_ids={2},
+        ),  # fmt: skip
         pooling_params=None,
         block_ids=([chance.randrange(1 << 16) for _ in range(-(-prompt // BLOCK))],),
         num_computed_tokens=0,
@@ -95,9 +69,11 @@ def scheduler_output(new: int, cached: int, prompt: int) -> Any:
     ids = [request_id(chance) for _ in range(cached)]
     outputs = [chance.randrange(1, 1024) for _ in ids]
     scheduled = {**{request.req_id: prompt for request in added}, **dict.fromkeys(ids, 1)}
-    return SchedulerOutput(
+    return engine.made(
+        _engine.output,
         scheduled_new_reqs=added,
-        scheduled_cached_reqs=CachedRequestData(
+        scheduled_cached_reqs=engine.made(
+            _engine.cached,
             req_ids=ids,
             resumed_req_ids=set(),
             new_token_ids=[],
@@ -121,6 +97,13 @@ def decode_step(requests: int) -> Any:
     return scheduler_output(new, requests - new, NEW_PROMPT)
 
 
+def looked_up(output: Any) -> Any:
+    """The same after vLLM's core has asked for a request's number of tokens, as it does where each iteration is logged:
+    the cached property that answers is in the instance's __dict__ from then on."""
+    len(output.scheduled_cached_reqs._req_id_to_num_output_tokens)
+    return output
+
+
 def metadata() -> Dict[str, Any]:
     """A small batch's metadata: its pickle has 725 bytes."""
     chance = random.Random(0)
@@ -131,6 +114,18 @@ def metadata() -> Dict[str, Any]:
         "temperature": 0.7,
         "block_tables": [[chance.randrange(256) for _ in range(32)] for _ in range(8)],
     }
+
+
+def records(count: int) -> Dict[str, Any]:
+    """Dicts with the same keys, in a dict."""
+    return {
+        f"key_{i}": {"value": i, "squared": i * i, "text": f"text_value_{i}", "float": i * 1.5} for i in range(count)
+    }
+
+
+def token_ids() -> List[int]:
+    chance = random.Random(0)
+    return [chance.randrange(VOCABULARY) for _ in range(TOKENS)]
 
 
 # ---- Tensors ---------------------------------------------------------------------------------------------------------
@@ -167,6 +162,14 @@ def array_features() -> Dict[str, Any]:
     }
 
 
+def multimodal() -> Any:
+    """An image's features as vLLM sends them: 16 MiB of float32 in a UserDict."""
+    pixels = np.random.default_rng(0).standard_normal((2048, 2048), np.float32)
+    if _engine is not engine.STAND_IN:
+        pixels = as_tensors({"": pixels}, "float32")[""]
+    return _engine.item({"pixel_values": engine.made(_engine.elem, data=pixels, field=_engine.batched())})
+
+
 def as_tensors(value: Dict[str, Any], dtype: str) -> Dict[str, Any]:
     """The same with torch tensors in place of arrays, and `dtype` in place of float types."""
     try:
@@ -187,12 +190,44 @@ CASES: Dict[str, Callable[[], Any]] = {
     "scheduler-64": lambda: decode_step(64),
     "scheduler-256": lambda: decode_step(256),
     "prefill-64": lambda: scheduler_output(64, 0, PREFILL_PROMPT),
+    "scheduler-64-cached": lambda: looked_up(decode_step(64)),
+    "scheduler-256-cached": lambda: looked_up(decode_step(256)),
+    "prefill-64-cached": lambda: looked_up(scheduler_output(64, 0, PREFILL_PROMPT)),
+    "token-ids": lambda: array.array("q", token_ids()),
+    "token-ids-list": token_ids,
+    "records-10": lambda: records(10),
+    "records-100": lambda: records(100),
+    "records-1000": lambda: records(1000),
+    "records-10000": lambda: records(10000),
+    "multimodal": multimodal,
     "tensor-dict": lambda: as_tensors(array_dict(), "bfloat16"),
     "tensor-dict-numpy": array_dict,
     "features": lambda: as_tensors(array_features(), "float32"),
     "features-numpy": array_features,
 }
 WITH_TENSORS = ["tensor-dict", "tensor-dict-numpy", "features", "features-numpy"]
+
+
+# Also measured between two processes.
+ON_RINGS = ["metadata", "scheduler-1", "scheduler-64", "scheduler-256", "prefill-64", *WITH_TENSORS]
+# Of the engine's classes.
+OF_ENGINE = [name for name in CASES if name.startswith(("scheduler-", "prefill-", "multimodal"))]
+
+
+def classes_of(name: str) -> str:
+    """Which classes a case is made of; "" where there are none but Python's own."""
+    return _engine.name if name in OF_ENGINE else ""
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal; tensors too, whose == gives a tensor."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if hasattr(one, "dtype"):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and (one == other).all())
+    return bool(one == other)
 
 
 def there(names: Sequence[str]) -> Tuple[List[str], Dict[str, str]]:

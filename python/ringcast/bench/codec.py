@@ -1,56 +1,214 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoding and decoding in one process: ringcast.pack and ringcast.unpack beside pickle.dumps and pickle.loads of
-protocol 5, in turns. Each result is dropped at once, in the time that is measured; the garbage collector is on."""
+protocol 5, and beside msgspec's MessagePack, ormsgpack and pyfory, in turns. Each result is dropped at once, in the
+time that is measured; the garbage collector is on.
 
+A codec is left out of a case that it can't carry: what it decodes is not equal to the value, or of other types.
+msgspec decodes a dataclass by its annotations.
+"""
+
+import contextlib
+import dataclasses
+import functools
 import gc
+import importlib
 import pickle
 import statistics
+import time
 import timeit
 from functools import partial
-from typing import Any, Callable, Dict, Sequence
+from importlib import util
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import ringcast
-from ringcast.bench import cases, report
-from ringcast.bench.harness import in_turns
+from ringcast.bench import cases, harness, report
+from ringcast.bench.harness import Plan, Rest, in_turns
 
-# timeit compiles the statement into its loop: one more call for each round would be a good part of the figures.
-CODECS = {"ringcast": ("pack({})", "unpack({})"), "pickle": ("dumps({}, 5)", "loads({})")}
-NAMES = {"pack": ringcast.pack, "unpack": ringcast.unpack, "dumps": pickle.dumps, "loads": pickle.loads, "gc": gc}
+
+class Codec(NamedTuple):
+    """timeit compiles the statements into its loop: one more call a round would be a good part of the figures."""
+
+    encode: str
+    decode: str
+    functions: Callable[[Any], Dict[str, Any]]  # of a value to the names in the statements
+
+
+def _msgspec(value: Any) -> Dict[str, Any]:
+    msgpack = importlib.import_module("msgspec.msgpack")
+    kind = type(value) if dataclasses.is_dataclass(value) else Any
+    return {"encode": msgpack.Encoder().encode, "decode": msgpack.Decoder(kind).decode}
+
+
+def _ormsgpack(value: Any) -> Dict[str, Any]:
+    ormsgpack = importlib.import_module("ormsgpack")
+    return {"packb": ormsgpack.packb, "unpackb": ormsgpack.unpackb, "options": ormsgpack.OPT_SERIALIZE_NUMPY}
+
+
+@functools.lru_cache(None)
+def _fory() -> Any:
+    return importlib.import_module("pyfory").Fory(xlang=False, ref=True, strict=False)
+
+
+CODECS = {
+    "ringcast": Codec("pack({})", "unpack({})", lambda _: {"pack": ringcast.pack, "unpack": ringcast.unpack}),
+    "pickle": Codec("dumps({}, 5)", "loads({})", lambda _: {"dumps": pickle.dumps, "loads": pickle.loads}),
+    "msgspec": Codec("encode({})", "decode({})", _msgspec),
+    "ormsgpack": Codec("packb({}, None, options)", "unpackb({})", _ormsgpack),
+    "pyfory": Codec(
+        "serialize({})",
+        "deserialize({})",
+        lambda _: {"serialize": _fory().serialize, "deserialize": _fory().deserialize},
+    ),
+}
+CODECS_COLD = ("ringcast", "pickle")
 WHAT = ("encode_us", "decode_us", "encode_decode_us")
 
 
-def run(codec: str, what: str, value: Any, rounds: int) -> float:
-    """Seconds for each round."""
-    encode, decode = CODECS[codec]
-    encode = encode.format("value")
+def run(codec: str, what: str, value: Any, rounds: int, rest: Optional[Callable[[], None]] = None) -> float:
+    """Seconds for each round; with `rest`, which is called before each, the median of them."""
+    of = CODECS[codec]
+    encode = of.encode.format("value")
     setup, statement = {
         "encode_us": ("pass", encode),
-        "decode_us": (f"frame = {encode}", decode.format("frame")),
-        "encode_decode_us": ("pass", decode.format(encode)),
+        "decode_us": (f"frame = {encode}", of.decode.format("frame")),
+        "encode_decode_us": ("pass", of.decode.format(encode)),
     }[what]
-    return timeit.timeit(statement, f"gc.enable(); {setup}", number=rounds, globals={**NAMES, "value": value}) / rounds
+    names = {**of.functions(value), "gc": gc, "value": value}
+    timer = timeit.Timer(statement, f"gc.enable(); {setup}", globals=names)
+    return timer.timeit(rounds) / rounds if rest is None else _cold(statement, setup, names, rounds, rest)
 
 
-def measure(value: Any, seconds: float) -> Dict[str, Any]:
-    """The figures of any value, units in their names, as `--format json` has them."""
+def _cold(statement: str, setup: str, names: Dict[str, Any], rounds: int, rest: Callable[[], None]) -> float:
+    space = {**names, "rest": rest, "now": time.perf_counter, "times": []}
+    loop = f"for _ in range({rounds}):\n rest(); start = now(); {statement}; times.append(now() - start)"
+    exec(f"def body(rest=rest, now=now, times=times):\n {setup}\n " + loop.replace("\n", "\n "), space)
+    space["body"]()
+    return statistics.median(space["times"])
+
+
+def carries(codec: str, value: Any) -> bool:
+    """Whether the codec is here and gives the value back, equal and of the same type."""
+    of = CODECS[codec]
+    if codec in ("ringcast", "pickle"):
+        return True
+    with contextlib.suppress(Exception):  # each codec raises what it likes
+        names = {**of.functions(value), "value": value}
+        return cases.same(eval(of.decode.format(of.encode.format("value")), names), value)
+    return False
+
+
+def times(
+    there: Sequence[str], value: Any, seconds: float, rest: Optional[Callable[[], None]] = None
+) -> Dict[str, Any]:
+    """The medians of some codecs, units in their names, and ringcast's ratios to pickle's."""
     ways: Dict[str, Callable[[int], float]] = {
-        f"{what} {codec}": partial(run, codec, what, value) for what in WHAT for codec in CODECS
+        f"{what} {codec}": partial(run, codec, what, value, rest=rest) for what in WHAT for codec in there
     }
     turns = in_turns(ways, seconds)
     found: Dict[str, Any] = {
-        codec: {what: statistics.median(turns[f"{what} {codec}"]) * 1e6 for what in WHAT} for codec in CODECS
+        codec: {what: statistics.median(turns[f"{what} {codec}"]) * 1e6 for what in WHAT} for codec in there
     }
     found["ratio"] = {what[:-3]: found["ringcast"][what] / found["pickle"][what] for what in WHAT}
-    found["ringcast"]["bytes"] = ringcast.pack(value).nbytes
-    found["pickle"]["bytes"] = len(pickle.dumps(value, 5))
     return found
+
+
+def measure(value: Any, seconds: float) -> Dict[str, Any]:
+    """The figures of any value, as `--format json` has them; None for a codec that can't carry the value."""
+    there = [codec for codec in CODECS if carries(codec, value)]
+    found = {**dict.fromkeys(CODECS), **times(there, value, seconds)}
+    for codec in there:
+        names = {**CODECS[codec].functions(value), "value": value}
+        frame = eval(CODECS[codec].encode.format("value"), names)
+        found[codec]["bytes"] = frame.nbytes if codec == "ringcast" else len(frame)
+    return found
+
+
+def measure_cold(value: Any, seconds: float) -> Dict[str, Any]:
+    """ringcast's figures and pickle's where each call follows a rest, by the kind of rest."""
+    return {how: times(CODECS_COLD, value, seconds, rest) for how, rest in rests().items()}
+
+
+def rests() -> Dict[str, Rest]:
+    return {
+        "asleep": Rest(Plan(harness.SLEEP, sleep=True), source=True),
+        "evicted": Rest(Plan(walk=harness.block_bytes()), source=True),
+    }
+
+
+# ---- Calls of a ring -------------------------------------------------------------------------------------------------
+
+
+def retained(value: Any, seconds: float) -> float:
+    """Seconds of a recv() whose arrays stay in the ring's memory (retain=True)."""
+    packed = ringcast.pack(value)
+    with ringcast.Writer() as writer, ringcast.Reader(writer.handle, retain=True) as reader:
+
+        def receive(rounds: int) -> float:
+            times = []
+            for _ in range(rounds):
+                writer.send(packed)
+                start = time.perf_counter()
+                got = reader.recv()
+                times.append(time.perf_counter() - start)
+                del got
+            return statistics.median(times)
+
+        return statistics.median(in_turns({"recv": receive}, seconds)["recv"])
+
+
+def calls(seconds: float, rest: Callable[[], None]) -> Dict[str, float]:
+    """What a call after a rest costs: an empty one, and sends of 64 bytes and of a batch's metadata."""
+    metadata, small = cases.metadata(), bytes(64)
+    with ringcast.Writer() as writer, ringcast.Reader(writer.handle) as reader:
+
+        def of(call: Callable[[], Any]) -> Callable[[int], float]:
+            def way(rounds: int) -> float:
+                times = []
+                for _ in range(rounds):
+                    rest()
+                    start = time.perf_counter()
+                    call()
+                    times.append(time.perf_counter() - start)
+                    if reader.lag:
+                        reader.recv(0)
+                return statistics.median(times)
+
+            return way
+
+        ways = {
+            "empty_us": of(lambda: None),
+            "send_bytes_us": of(lambda: writer.send_bytes(small)),
+            "send_us": of(lambda: writer.send(metadata)),
+        }
+        return {name: statistics.median(turns) * 1e6 for name, turns in in_turns(ways, seconds).items()}
+
+
+# ---- All cases -------------------------------------------------------------------------------------------------------
 
 
 def run_all(chosen: Sequence[str], seconds: float) -> Dict[str, Any]:
     """The figures of each case, and why some are left out."""
     there, left_out = cases.there(chosen)
-    found = {}
+    found: Dict[str, Any] = {}
     for name in there:
         report.say(f"codec {name}")
-        found[name] = measure(cases.CASES[name](), seconds)
-    return {"cases": found, "left_out": left_out}
+        value = cases.CASES[name]()
+        cold = measure_cold(value, seconds / 2)
+        found[name] = {"classes": cases.classes_of(name), **measure(value, seconds), **cold}
+        if name == "multimodal":
+            found[name]["ringcast"]["recv_retained_us"] = retained(value, seconds / 4) * 1e6
+    for codec in ("msgspec", "ormsgpack", "pyfory"):
+        if util.find_spec(codec) is None:
+            left_out[codec] = f"{codec} is not installed here"
+    how = {"hot": lambda: None, **rests()}
+    return {
+        "cases": found,
+        "left_out": left_out,
+        "calls": {name: calls(min(seconds, 1.0), rest) for name, rest in how.items()},
+    }
+
+
+def rows(found: Dict[str, Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
+    """The rows of a table: "-" for what a codec can't carry."""
+    none = dict.fromkeys((*WHAT, "bytes"), "-")
+    return {name: {key: none if of is None else of for key, of in case.items()} for name, case in found.items()}

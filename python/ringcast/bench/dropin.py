@@ -68,20 +68,13 @@ CASES: Dict[str, Case] = {
     "pyobj": Case(lambda: [cases.metadata()], PYOBJS, {"sglang": "ringcast"}),
 }
 RINGS: Dict[str, ways.Way] = {"ringcast": ways.ring, "pickle": ways.ring_of_pickles}
-BY_RING = {name: Case(value, RINGS, {"pickle": "ringcast"}, stream=True) for name, value in cases.CASES.items()}
+BY_RING = {
+    name: Case(value, RINGS, {"pickle": "ringcast"}, stream=True)
+    for name, value in cases.CASES.items()
+    if name in cases.ON_RINGS
+}
 # What each command measures.
 COMMANDS = {"dropin": CASES, "object": BY_RING, "tensors": {name: BY_RING[name] for name in cases.WITH_TENSORS}}
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal; tensors too, whose == gives a tensor."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if hasattr(one, "dtype"):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and (one == other).all())
-    return bool(one == other)
 
 
 # ---- A rank ----------------------------------------------------------------------------------------------------------
@@ -210,7 +203,7 @@ class Rank:
             if make not in self.calls:
                 self.calls[make] = make(self.member)
             if self.rank:
-                true = same(self.calls[make](), self.value) and true
+                true = cases.same(self.calls[make](), self.value) and true
             else:
                 self.calls[make](self.value)
         return true

@@ -74,6 +74,8 @@ def number(value: Any) -> str:
     return f"{value:.{2 if value < 9.995 else 1}f}"
 
 
+CALLS = {"empty_us": "an empty one", "send_bytes_us": "send_bytes of 64 bytes", "send_us": "send of `metadata`"}
+
 # Title; the title of the group of columns that begins here; width; the figure, a path of keys.
 Column = Tuple[str, str, int, str]
 
@@ -94,15 +96,34 @@ ONE_WAY: List[Column] = [
 ]
 COLUMNS: Dict[str, List[Column]] = {
     "codec": [
-        ("ringcast", "encode, us", 10, "ringcast.encode_us"),
-        ("pickle", "", 8, "pickle.encode_us"),
-        ("ringcast", "decode, us", 10, "ringcast.decode_us"),
-        ("pickle", "", 8, "pickle.decode_us"),
-        ("ringcast", "both, us", 10, "ringcast.encode_decode_us"),
-        ("pickle", "", 8, "pickle.encode_decode_us"),
-        ("ratio", "", 7, "ratio.encode_decode"),
-        ("ringcast", "bytes", 11, "ringcast.bytes"),
-        ("pickle", "", 11, "pickle.bytes"),
+        ("ringcast", "encode, us", 9, "ringcast.encode_us"),
+        ("pickle", "", 7, "pickle.encode_us"),
+        ("ringcast", "decode, us", 9, "ringcast.decode_us"),
+        ("pickle", "", 7, "pickle.decode_us"),
+        ("ringcast", "both, us", 9, "ringcast.encode_decode_us"),
+        ("pickle", "", 7, "pickle.encode_decode_us"),
+        ("ratio", "", 6, "ratio.encode_decode"),
+        ("msgspec", "", 8, "msgspec.encode_decode_us"),
+        ("ormsgpack", "", 10, "ormsgpack.encode_decode_us"),
+        ("pyfory", "", 7, "pyfory.encode_decode_us"),
+    ],
+    "codec, cold": [
+        ("ringcast", "hot, us", 9, "ringcast.encode_decode_us"),
+        ("ratio", "", 6, "ratio.encode_decode"),
+        ("ringcast", "after 5 ms of sleep", 9, "asleep.ringcast.encode_decode_us"),
+        ("pickle", "", 7, "asleep.pickle.encode_decode_us"),
+        ("ratio", "", 6, "asleep.ratio.encode_decode"),
+        ("ringcast", "caches evicted", 9, "evicted.ringcast.encode_decode_us"),
+        ("pickle", "", 7, "evicted.pickle.encode_decode_us"),
+        ("ratio", "", 6, "evicted.ratio.encode_decode"),
+    ],
+    "codec, bytes": [
+        ("ringcast", "bytes", 12, "ringcast.bytes"),
+        ("pickle", "", 12, "pickle.bytes"),
+        ("msgspec", "", 12, "msgspec.bytes"),
+        ("ormsgpack", "", 12, "ormsgpack.bytes"),
+        ("pyfory", "", 12, "pyfory.bytes"),
+        ("classes", "", 20, "classes"),
     ],
     "object": [*ONE_WAY, ("objects/s", "", 11, "objects_per_s")],
     "tensors": [*ONE_WAY, ("GB/s", "", 8, "gb_per_s")],
@@ -134,6 +155,16 @@ def table(cases: Dict[str, Dict[str, Any]], columns: List[Column]) -> List[str]:
     return [groups, titles, *rows]
 
 
+def tail_of(found: Dict[str, Any]) -> List[str]:
+    """What stands in no table of the codec's."""
+    kept = figure_of(found["cases"], "multimodal.ringcast.recv_retained_us")
+    lines = [f"multimodal received with retain=True: {number(kept)} us"] if kept else []
+    for how, figures in found["calls"].items():
+        each = ", ".join(f"{what} {number(figures[key])}" for key, what in CALLS.items())
+        lines.append(f"calls, {how}, us: {each}")
+    return lines
+
+
 def text(found: Dict[str, Any], columns: List[Column], note: str) -> str:
     facts = found["machine"]
     cores = f"{facts['cores']} CPU{'s' if facts['cores'] > 1 else ''}"
@@ -145,4 +176,9 @@ def text(found: Dict[str, Any], columns: List[Column], note: str) -> str:
         "",
     ]
     tail = [f"{name} left out: {why}" for name, why in found["left_out"].items()]
-    return "\n".join([*head, *table(found["cases"], columns), *tail])
+    more: List[str] = []
+    if columns is COLUMNS["codec"]:
+        for name in ("codec, cold", "codec, bytes"):
+            more += ["", *table(found["cases"], COLUMNS[name])]
+        more += ["", *tail_of(found)]
+    return "\n".join([*head, *table(found["cases"], columns), *more, *tail])
