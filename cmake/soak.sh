@@ -4,20 +4,25 @@
 # left in build/soak/summary.txt. A progress line every ten seconds. Exit status 0 only if every step passed. Expects
 # what `make deps` makes, and the package in build/venv.
 #   SOAK_SECONDS  about how long all of it runs (600): frames, fuzzing and threads share what the kills leave of it;
-#                 the codec, the loops, the model, valgrind and aarch64 take what they take
+#                 the codec, mutated frames, the loops, the model, valgrind and aarch64 take what they take
 #   KILLS, SEED   strikes of the kill campaign (2000), and the seed of their order (of the clock)
 #   FRAMES        frames in sequence (as many as the time allows)
-#   STEPS         which steps (all): kill frames gpu codec loops fuzz model threads valgrind aarch64
+#   MUTATED       mutated frames of values, which the sanitized extension unpacks (1000000)
+#   STEPS         which steps (all): kill frames gpu codec mutated loops fuzz model threads valgrind aarch64
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-all="kill frames gpu codec loops fuzz model threads valgrind aarch64"
+all="kill frames gpu codec mutated loops fuzz model threads valgrind aarch64"
 seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
+mutated=${MUTATED:-1000000}
 steps=${STEPS:-$all}
 out=build/soak
 summary=() details=() failed=0
 
-for word in "$seconds" "$kills" "$seed"; do
-  [[ $word =~ ^[0-9]+$ ]] || { echo "soak: SOAK_SECONDS, KILLS and SEED are whole numbers, not '$word'" >&2; exit 2; }
+for word in "$seconds" "$kills" "$seed" "$mutated"; do
+  [[ $word =~ ^[0-9]+$ ]] || {
+    echo "soak: SOAK_SECONDS, KILLS, SEED and MUTATED are whole numbers, not '$word'" >&2
+    exit 2
+  }
 done
 for step in $steps; do
   [[ " $all " == *" $step "* ]] || { echo "soak: STEPS has '$step': it must be a list of $all" >&2; exit 2; }
@@ -148,6 +153,9 @@ if wants frames; then
 fi
 if wants gpu; then step gpu '^gpu' gpu "$(share 10)"; fi
 if wants codec; then step codec '^leaks: ' build/venv/bin/python tests/python/leaks.py --frames 1000000; fi
+if wants mutated; then
+  step mutated '^mutated frames: ' cmake/python-asan.sh --run tests/fuzz/mutate.py --rounds "$mutated" --seed "$seed"
+fi
 if wants loops; then step loops '% tests passed|passed.* in ' loops; fi
 if wants fuzz; then
   if [ -e tests/fuzz/run.py ]; then
