@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every method needs: its arguments, its timeout, its turn, and a wait that hears Ctrl-C. */
+/* What every method needs: arguments, timeout, turn, and a wait that Ctrl-C can interrupt. */
 #include "python/extension/call.h"
 #include "python/extension/errors.h"
 
@@ -147,11 +147,11 @@ static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *ca
   if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
   if (*deadline == 0) *deadline = timeout_ns < 0 ? INT64_MAX : rc_py_now_ns() + timeout_ns;
   for (;;) {
-    /* Signals are looked at after an attempt that got nothing, never after one that did: nothing is lost. */
+    /* Signals are checked only after an attempt without a result, so no result is lost. */
     if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
     if (between) between(call);
     int64_t left = *deadline - rc_py_now_ns();
-    if (left <= 1) { /* once more, for the sentence that says why */
+    if (left <= 1) { /* once more, for the error text */
       rc = attempt(call, 1, true);
       return rc == -EINTR ? -ETIMEDOUT : rc;
     }
@@ -193,7 +193,7 @@ bool rc_py_check_process(struct rc_py_state *state, pid_t pid) {
 }
 
 bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out) {
-  /* "s" refuses a NUL inside: what follows it would go unseen. */
+  /* "s" refuses a NUL inside: the text behind the NUL would be ignored. */
   if (PyUnicode_Check(handle)) return PyArg_Parse(handle, "s;the handle is not one of ringcast's", out);
   struct rc_py_state *state = PyType_GetModuleState(type);
   const char *hint = Py_TYPE(handle) == state->writer_type   ? ": pass writer.handle"

@@ -1,45 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all calls share: arguments, seconds, waiting. */
+/* Arguments, seconds and waiting, for all calls. */
 #ifndef RC_EXTENSION_CALL_H
 #define RC_EXTENSION_CALL_H
 
 #include "python/extension/state.h"
 
 /* Sorts a vectorcall's arguments by `names` (NULL at the end) into `out`, which starts as NULLs. The first `positional`
- * may come without their name, the first `required` must be there. */
+ * may come without a name, the first `required` must be there. */
 bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t positional, Py_ssize_t required,
                      PyObject *const *arguments, Py_ssize_t count, PyObject *keywords, PyObject **out);
 /* None -> RINGCAST_FOREVER; seconds -> nanoseconds. */
 bool rc_py_timeout(PyObject *object, int64_t *out);
-/* The arguments of Writer() or Reader(), checked: what ringcast._options gives. NULL: raised. */
+/* The arguments of Writer() or Reader(), checked: the result of ringcast._options. NULL: raised. */
 PyObject *rc_py_checked(const char *name, PyObject *args, PyObject *keywords);
-/* A bool; NULL or None: what RINGCAST_ALLOW_PICKLE says, else true. */
+/* A bool; NULL or None: the value of RINGCAST_ALLOW_PICKLE, else true. */
 bool rc_py_allow_pickle(PyObject *object, bool *out);
-/* Of the arguments allow_pickle and classes. `out`: without pickles, a cache for codec/classes.c that only has classes
- * which a frame may name (a new reference); else NULL. False: raised. */
+/* Reads the arguments allow_pickle and classes. `out`: without pickles, a new reference to a cache for codec/classes.c
+ * with only the classes that a frame may name; else NULL. False: raised. */
 bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject *classes, bool *allow_pickle,
                            PyObject **out);
 /* An int from `low` to `high`. */
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
 
-/* Tries once with the GIL, then waits without it in slices, so that Ctrl-C is seen whichever thread it came to.
- * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up or the attempt gave
+/* Tries once with the GIL, then waits without the GIL in slices, so that Ctrl-C is seen whichever thread got the
+ * signal. Returns the result of `attempt`, -EAGAIN or -ETIMEDOUT when the time is up or the attempt gave
  * RC_PY_TOO_SLOW, or RC_PY_RAISED. */
 typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns, bool has_gil);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
-/* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. `between` is
- * called with the GIL before each slice; it raises nothing. NULL: nothing is. */
+/* rc_py_wait for one of several waits with a common timeout: `deadline` is 0 until the first of the waits has to sleep.
+ * `between`, if not NULL, is called with the GIL before each slice, and raises nothing. */
 typedef void (*rc_py_between)(void *call);
 int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns, int64_t *deadline);
 /* Of CLOCK_MONOTONIC. */
 int64_t rc_py_now_ns(void);
 
-/* Raises RuntimeError if another call is at work on the handle. A child made by fork meanwhile is let through, for the
- * library to refuse it. */
+/* Raises RuntimeError if another call is at work on the handle. A child that was forked during the call is let through:
+ * the library refuses the child. */
 bool rc_py_enter(bool *busy, pid_t pid, const char *type);
 /* Raises ForkedError if `pid` is not this process. */
 bool rc_py_check_process(struct rc_py_state *state, pid_t pid);
-/* The UTF-8 of a handle. Raises TypeError if it is no str, and says which str was meant. */
+/* The UTF-8 of a handle. Raises TypeError if `handle` is no str, and names the str to pass. */
 bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out);
 /* The arguments `n`, from 0 to `most`, and `timeout`. */
 bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
@@ -48,7 +48,7 @@ bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssiz
 bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                             int64_t *out);
 
-/* 1: a str's UTF-8, which the str holds; 0: it has none, for it holds lone surrogates; -1: raised. */
+/* 1: the UTF-8 of `text`, which the str holds; 0: the str has lone surrogates, so no UTF-8; -1: raised. */
 static inline int rc_py_utf8(PyObject *text, const char **out, Py_ssize_t *bytes) {
   if (PyUnicode_IS_COMPACT_ASCII(text)) {
     *out = PyUnicode_DATA(text);
@@ -62,7 +62,7 @@ static inline int rc_py_utf8(PyObject *text, const char **out, Py_ssize_t *bytes
   return 0;
 }
 
-/* Whether the answer to a question is yes: 1, 0, or -1, also of NULL (raised). Takes it over. */
+/* Whether the answer to a question is yes: 1, 0, or -1, also for NULL (raised). Consumes `answer`. */
 static inline int rc_py_is_yes(PyObject *answer) {
   int yes = answer ? PyObject_IsTrue(answer) : -1;
   Py_XDECREF(answer);

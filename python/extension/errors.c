@@ -18,7 +18,7 @@ int rc_py_errors_init(struct rc_py_state *state) {
   return (state->writer_gone = rc_py_import(module, "WriterGone")) ? 0 : -1;
 }
 
-/* Consumes `text`. A handle that outlives its module, when the interpreter ends, has no state, or an empty one. */
+/* Consumes `text`. When the interpreter ends, a handle may outlive its module: the state is then NULL or empty. */
 static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *text) {
   if (!state || !state->error_by_errno) {
     if (text) PyErr_SetObject(PyExc_OSError, text);
@@ -38,7 +38,7 @@ static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *te
   return NULL;
 }
 
-/* ringcast_last_error() as Python says it: what is a field of an options struct there is an argument here. */
+/* ringcast_last_error() in Python's words: a field of an options struct is an argument in Python. */
 static PyObject *last_error(void) {
   static const char *const words[][2] = {{"options.on_death = RINGCAST_EVICT", "on_death='evict'"},
                                          {"options.on_slow = RINGCAST_EVICT", "on_slow='evict'"},
@@ -64,8 +64,8 @@ PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
   return NULL;
 }
 
-/* The smallest capacity whose frames may have that many bytes in the ring; what a ring keeps for itself is the same in
- * all of them. 0: no ring is so large. */
+/* The smallest capacity of a ring for frames of `bytes`; the ring's overhead is the same for every capacity. 0: no
+ * ring is so large. */
 static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
   uint64_t kept = info->capacity / 2 - info->ring_frame;
   uint64_t capacity = info->capacity;
@@ -73,14 +73,14 @@ static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
   return capacity <= RC_PY_MOST_BYTES ? capacity : 0;
 }
 
-/* The least spill memory, in the 2 MiB that it comes in; a frame starts 16 bytes into a line. 0: so much there can't
- * be. */
+/* The least spill memory for a frame of `bytes`: whole pieces of 2 MiB; a frame starts 16 bytes into a cache line. 0:
+ * the maximum is exceeded. */
 static uint64_t spill_bytes_for(uint64_t bytes) {
   const uint64_t piece = UINT64_C(2) << 20, phase = 16;
   return bytes <= RC_PY_MOST_BYTES - phase ? (bytes + phase + piece - 1) & ~(piece - 1) : 0;
 }
 
-/* An attribute that is but a hint: left as it is if `number` is 0. */
+/* Sets an attribute that is a mere hint, unless `number` is 0. */
 static void hint(PyObject *exception, const char *name, uint64_t number) {
   PyObject *value = number ? PyLong_FromUnsignedLongLong(number) : NULL;
   if (number && (!value || PyObject_SetAttrString(exception, name, value) < 0)) PyErr_Clear();
@@ -111,14 +111,14 @@ PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what) {
   return rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s", what);
 }
 
-/* A RuntimeError of a class of its own (RecursionError, NotImplementedError, torch.OutOfMemoryError) says more than
- * that the frame is damaged. */
+/* A subclass of RuntimeError (RecursionError, NotImplementedError, torch.OutOfMemoryError) has a better text than
+ * "damaged". */
 static bool may_come_of_damage(void) {
   return PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_TypeError) ||
          PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_Occurred() == PyExc_RuntimeError;
 }
 
-/* Makes `cause`, which it takes over, the __cause__ of the exception that is set. */
+/* Makes `cause` the __cause__ of the current exception; consumes `cause`. */
 static void set_cause(PyObject *cause) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -148,7 +148,7 @@ PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char 
                       exports == 1 ? "it" : "them", exports == 1 ? "it" : "them");
 }
 
-/* Of what the library refuses as a handle; `text` is its UTF-8. */
+/* For a handle that the library refuses; `text` is the handle's UTF-8. */
 static PyObject *raise_no_handle(PyObject *handle, const char *text) {
   size_t length = strlen(text);
   const char *start = strstr(text, "rc1:");
@@ -158,7 +158,7 @@ static PyObject *raise_no_handle(PyObject *handle, const char *text) {
                       surrounded ? "" : " (it should look like rc1:<pid>:...)");
 }
 
-/* A variable of the environment may be what was refused. */
+/* The library may have refused a variable of the environment, and not the handle. */
 PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text) {
   bool is_handle = rc != -EINVAL || !strstr(ringcast_last_error(), "not a ringcast handle");
   return is_handle ? rc_py_raise(state, rc) : raise_no_handle(handle, text);

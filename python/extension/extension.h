@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all files of the extension share. The extension stands on the library's public headers alone.
+ * Shared by all files of the extension, which uses only the library's public headers.
  *
  *   state.h, errors.h, call.h   the module's state; errno -> exception; arguments, seconds, waiting
  *   tensors/                    memory of tensors: torch, NumPy, DLPack, a CUDA device
@@ -8,7 +8,7 @@
  *   handles/                    Writer, Reader and the other types that Python's users hold
  *   module.c                    the module
  *
- * A room includes and calls the rooms above it in this list; tests/lint/circles.py holds the symbols against the list.
+ * A room includes and calls only the rooms above it in the list; tests/lint/circles.py checks the symbols.
  *
  * Every wait and every large copy runs without the GIL. A handle serves one thread at a time: `busy` is set as long as
  * a call may let other Python code run, and a second caller gets a RuntimeError. Any thread may release or drop a
@@ -31,11 +31,11 @@
 #include "ringcast/gpu.h"
 #include "ringcast/ringcast.h"
 
-/* A Python exception is set already; no errno has this value. */
+/* A Python exception is set already; no errno has the value. */
 #define RC_PY_RAISED INT_MIN
-/* The time is up that a reader may be in the writer's way. */
+/* A reader has blocked the writer for longer than allowed. */
 #define RC_PY_TOO_SLOW (INT_MIN + 1)
-/* The frame is not for this Reader: the next one is read. */
+/* The frame is not for the calling Reader, which goes on to the next frame. */
 #define RC_PY_SKIPPED (INT_MIN + 2)
 /* No ring has more bytes, nor more spill memory. */
 #define RC_PY_MOST_BYTES (UINT64_C(1) << 40)

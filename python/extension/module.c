@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The module ringcast._ringcast. Initialised in phases, with its state in the module, so that each import has its own;
- * what arrays hold (tensors/buffer_pool.c) is the process's. It is for the main interpreter, and relies on the GIL: a
- * free-threaded Python turns its GIL on to import it.
+ * The module ringcast._ringcast. Initialised in phases, with the state in the module, so that each import has a state
+ * of its own; the pool of large arrays (tensors/buffer_pool.c) belongs to the process. The module is for the main
+ * interpreter, and relies on the GIL: a free-threaded Python turns the GIL on at import.
  */
 #include "python/extension/errors.h"
 #include "python/extension/handles/asyncio.h"
@@ -38,7 +38,7 @@ static int add_types(PyObject *module, struct rc_py_state *state) {
   if (add_type(module, &rc_py_frame_spec, "Frame", &state->frame_type) < 0) return -1;
   if (add_type(module, &rc_py_packed_spec, "PackedFrame", &state->packed_type) < 0) return -1;
   if (add_type(module, &rc_py_view_spec, "View", &state->view_type) < 0) return -1;
-  /* Nobody has a use for its name. */
+  /* Not published: users have no use for the type's name. */
   state->memory_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_memory_spec, NULL);
   if (!state->memory_type) return -1;
   state->lent_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_lent_spec, NULL);
@@ -90,7 +90,7 @@ static bool is_main_interpreter(void) {
   return false;
 }
 
-/* PYTHON_GIL=0 keeps the GIL off, whatever a module asks for. */
+/* PYTHON_GIL=0 keeps the GIL off, even if a module asks for the GIL. */
 static bool has_gil(void) {
   PyObject *ask = PySys_GetObject("_is_gil_enabled");
   int is_on = ask ? rc_py_is_yes(PyObject_CallNoArgs(ask)) : 1;

@@ -12,16 +12,16 @@ struct rc_py_torch {
   PyObject *strided, *empty, *cpu, *dtype_to_index;
   PyObject *from_dlpack;                          /* NULL: an older torch */
   PyObject *raw_stream;                           /* NULL until a stream is asked for */
-  PyObject *stream;                               /* torch's object of the stream that was recorded last, ... */
-  void *stream_is;                                /* ... what it is to the driver, ... */
-  int32_t stream_device;                          /* ... and where; NULL: none was */
-  PyObject *dtype_type, *device_type, *size_type; /* torch_names.c's; NULL until one is looked for */
-  PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: this torch has no such dtype */
+  PyObject *stream;                               /* torch's Stream object that was recorded last, ... */
+  void *stream_is;                                /* ... the driver's handle of the stream, ... */
+  int32_t stream_device;                          /* ... and the stream's device; `stream` NULL: none yet */
+  PyObject *dtype_type, *device_type, *size_type; /* torch_names.c; NULL until needed */
+  PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
-  unsigned char dlpack_failures[RC_PY_DTYPES]; /* in a row, that need not last */
+  unsigned char dlpack_failures[RC_PY_DTYPES]; /* passing failures in a row */
   const struct rc_py_exchange *exchange;       /* NULL: an older torch, or switched off */
-  bool is_built_with_cuda;                     /* it said so */
-  bool is_asked_first;                         /* what a tensor is, before the exchange API: it has refused one */
+  bool is_built_with_cuda;                     /* as torch reports */
+  bool is_asked_first;                         /* the exchange API refused a tensor: check each tensor's kind first */
 };
 
 struct rc_py_numpy {
@@ -29,7 +29,7 @@ struct rc_py_numpy {
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: NumPy has no such dtype */
 };
 
-/* Names that are looked up in each call, made once. */
+/* Names for attribute look-ups in calls, interned once. */
 /* clang-format off */
 #define RC_PY_NAMES(X)                                                                                             \
   X(torch)                                                                                                         \
@@ -45,14 +45,14 @@ struct rc_py_names {
 #undef X
 };
 
-/* Short text that is likely to come again (keys of dicts, ids of requests), by a hash: see rc_py_key. */
+/* Short strings that are likely to repeat (dict keys, request ids), by hash: see rc_py_key. */
 #define RC_PY_KEYS_BITS 11
 #define RC_PY_KEYS      (1 << RC_PY_KEYS_BITS)
 #define RC_PY_KEY_MOST  64
 
-/* A str that the stream has under a number; numbers go on from stream to stream, so an old entry shows. */
+/* A str with a number in the stream. Numbers continue from stream to stream, so an old entry is recognised. */
 struct rc_py_text {
-  PyObject *text; /* not held: whether it is still the same, its bytes in the stream say */
+  PyObject *text; /* borrowed; may be stale: the str's bytes in the stream decide */
   uint32_t number;
   uint32_t at; /* in the stream, behind the tag */
 };
@@ -62,10 +62,10 @@ struct rc_py_texts {
   struct rc_py_text table[RC_PY_TEXTS];
 };
 
-/* How many kinds of the standard library there are, and one more: 0 is none. */
+/* The number of standard-library kinds, plus 1: 0 means "no kind". */
 #define RC_PY_STANDARD 18
 
-/* Memory of the encoder, kept from one frame to the next. */
+/* The encoder's memory, reused from frame to frame. */
 struct rc_py_part;
 struct rc_py_spare {
   struct rc_py_texts *texts;
@@ -83,15 +83,15 @@ struct rc_py_state {
   PyObject *dumps, *loads, *refuse_value, *refuse_frame;              /* of ringcast._pickling */
   PyObject *describe_class, *find_class;                              /* of ringcast._classes */
   PyObject *allowed_classes;                                          /* of ringcast._allowed */
-  PyObject *classes;                                                  /* that were sent: the cache of classes.c */
-  PyObject *unpack_classes;                                           /* that came by unpack() */
+  PyObject *classes;                                                  /* classes sent so far: the cache of classes.c */
+  PyObject *unpack_classes;                                           /* classes that unpack() has met */
   PyObject *no_arguments;                                             /* () */
-  PyObject *sha256;                                                   /* of hashlib; NULL until it is needed */
-  PyObject *standard[RC_PY_STANDARD];                                 /* kinds.c's types; NULL until one is met */
+  PyObject *sha256;                                                   /* of hashlib; NULL until needed */
+  PyObject *standard[RC_PY_STANDARD];                                 /* kinds.c's types; each NULL until met */
   PyObject *uuid_unknown;                                             /* uuid.SafeUUID.unknown; NULL until needed */
   PyObject *keys[RC_PY_KEYS];
-  uint64_t serial;   /* of the last stream that was written */
-  uint64_t ran_code; /* how often decoding ran code that the user may have written */
+  uint64_t serial;   /* of the last stream written */
+  uint64_t ran_code; /* how often decoding ran code that may be the user's */
   struct rc_py_spare spare;
   struct rc_py_names names;
   struct rc_py_torch torch;
@@ -100,12 +100,12 @@ struct rc_py_state {
   PyObject *arecv, *anext, *asend; /* of ringcast._asyncio; NULL until asked for */
   PyTypeObject *device_tensor_type;
   PyObject *gpu_info, *gpu_state; /* of ringcast._status */
-  PyObject *device_helpers;       /* the module ringcast._device; NULL until it is needed */
-  bool device_is_ready;           /* there is a driver with a device: it was asked */
-  bool recycles;                  /* it is counted among the users of the pool: buffer_pool.c */
+  PyObject *device_helpers;       /* the module ringcast._device; NULL until needed */
+  bool device_is_ready;           /* the driver reported a device */
+  bool recycles;                  /* the module counts as a user of the pool: buffer_pool.c */
 };
 
-/* None of the types can be subclassed, so an instance's type is the one that the module made. */
+/* The types can't be subclassed, so an instance's type is always the module's own. */
 static inline struct rc_py_state *rc_py_state_of(void *self) {
   return PyType_GetModuleState(Py_TYPE((PyObject *)self));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors and arrays of the CPU: what tensors/ offers the other rooms. tensors/device.h has a CUDA device's. */
+/* Tensors and arrays of the CPU: what tensors/ offers the other rooms. For a CUDA device see tensors/device.h. */
 #ifndef RC_EXTENSION_TENSORS_H
 #define RC_EXTENSION_TENSORS_H
 
@@ -16,44 +16,44 @@ struct rc_py_dtype {
 };
 extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
 #define RC_PY_BOOL_CODE 6
-/* -1 if there is none. A padded one is found by its item alone. */
+/* The index in rc_py_dtypes; -1: none. A padded dtype is found by rc_py_dtype_of alone. */
 int rc_py_dtype_find(struct ringcast_dtype dtype);
 int rc_py_dtype_of(const struct ringcast_item *item);
 PyObject *rc_py_shape(const struct ringcast_item *item);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
 
-/* A tensor to send. `keep`, `storage` and `view` hold its memory; `dims` are shape and strides, PyMem's. */
+/* A tensor to send. `keep`, `storage` and `view` hold the tensor's memory; `dims` are shape and strides, from PyMem. */
 struct rc_py_source {
   struct ringcast_tensor tensor;
   PyObject *keep;
-  PyObject *storage; /* torch's: the tensor itself may be given another one (tensor.data = ...) before it is copied */
+  PyObject *storage; /* torch's: `tensor.data = ...` may give the tensor a new storage before the copy */
   Py_buffer view;    /* view.obj NULL: none */
   int64_t *dims;
-  void *stream;   /* of a tensor on a CUDA device: what its memory is ordered by, ... */
-  int32_t device; /* ... and where it is */
+  void *stream;   /* of a tensor on a CUDA device: the stream that orders the memory, ... */
+  int32_t device; /* ... and the device */
   bool is_on_device;
-  bool is_loose; /* its memory may be used again regardless of the stream */
+  bool is_loose; /* the memory may be reused regardless of the stream */
 };
 
-/* Each describes `object` and returns 1, or 0 if it is none of theirs or can't be sent as a tensor, or -1 (raised).
+/* Each describes `object` and returns 1; 0: `object` is of another library or can't be sent as a tensor; -1: raised.
  * `where(context)` gives the object's place in words for an error message. */
 typedef PyObject *(*rc_py_where)(void *context);
 int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                          struct rc_py_source *out);
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* What the memory of a NumPy array belongs to, borrowed. NULL: its own, or it is no array. */
+/* The owner of a NumPy array's memory, borrowed. NULL: the array itself, or no array. */
 PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object);
 /* Whether torch is imported; false may mean: half. */
 bool rc_py_torch_seen(struct rc_py_state *state);
-/* Imports torch if it has to. False: raised. */
+/* Imports torch if necessary. False: raised. */
 bool rc_py_torch_needed(struct rc_py_state *state);
-/* NumPy's dtype, borrowed. NULL: raised, or it has none. */
+/* NumPy's dtype, borrowed. NULL: raised, or NumPy has no such dtype. */
 PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype);
 /* numpy.frombuffer(data, dtype) */
 PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyObject *dtype);
 void rc_py_source_clear(struct rc_py_source *source);
 
-/* Each makes a tensor of `bytes` for `item`, uninitialised, and gives the place for its bytes. */
+/* Each makes an uninitialised tensor of `bytes` for `item`, and gives the address for the bytes. */
 PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
 PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
 
@@ -74,21 +74,21 @@ enum { RC_PY_DLPACK_CPU = 1, RC_PY_DLPACK_CUDA = 2 };
 
 struct rc_py_block;
 struct rc_py_exchange;
-/* What a tensor type offers; NULL, with nothing raised: nothing that is known here, or RINGCAST_DISABLE names it. */
+/* The exchange API of a tensor type; NULL, with nothing raised: unknown or absent, or named in RINGCAST_DISABLE. */
 const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type);
-/* 1; 0, with nothing raised: refused; -1: raised what is no matter of tensors (Ctrl-C). */
+/* 1; 0, with nothing raised: refused; -1: raised an exception that is no Exception (Ctrl-C). */
 int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out);
-/* The current stream of a CUDA device. False, with nothing raised: it does not say. */
+/* The current stream of a CUDA device. False, with nothing raised: unknown. */
 bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, void **out);
-/* A tensor of `bytes` for `item`, as rc_py_torch_make, in `block`, which it takes over at once; NULL: in memory of its
- * own. NULL: raised. */
+/* A tensor of `bytes` for `item`, as rc_py_torch_make, in `block`, consumed even on failure; NULL: in fresh memory.
+ * NULL: raised. */
 PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
                             struct rc_py_block *block, void **out);
-/* A capsule for from_dlpack(), over the data of `owner`, which it takes over at once: it is given back in any thread,
+/* A capsule for from_dlpack(), over the data of `owner`. Consumes `owner` even on failure; `give` runs in any thread,
  * with the GIL or without. */
 PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
                                void *owner);
-/* The same of other memory than the CPU's. */
+/* rc_py_dlpack_capsule for memory elsewhere than on the CPU. */
 struct rc_py_dlpack_place {
   int32_t device_type, device;
   bool is_versioned; /* the capsule is of DLPack 1.0, which can say ... */
@@ -99,20 +99,20 @@ PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *
 
 /* ---- buffer_pool.c ---------------------------------------------------------------------------------------------- */
 
-/* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
+/* Smaller arrays gain nothing: the allocators of NumPy and torch reuse small memory already. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
 
-/* At least `bytes` on a page, or NULL: too few to be worth it, turned off, or there is no memory. Take and give need no
- * GIL. */
+/* At least `bytes`, page-aligned, or NULL: too few to be worth recycling, recycling is off, or out of memory. Take and
+ * give need no GIL. */
 struct rc_py_block *rc_py_block_take(uint64_t bytes);
 void *rc_py_block_data(const struct rc_py_block *block);
 void rc_py_block_give(struct rc_py_block *block);
 static inline bool rc_py_is_worth_recycling(uint64_t bytes) { return bytes >= RC_PY_RECYCLE_LEAST; }
-/* An object with a writable buffer of that many bytes, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
+/* An object with a writable buffer of `bytes`, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
 PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out);
 
-/* The process's pool counts the modules that use it: the first has it as the environment says, the last empties it.
- * False: raised. */
+/* The process's pool counts the modules that use it: the first sets the pool up from the environment, the last empties
+ * the pool. False: raised. */
 bool rc_py_recycle_init(void);
 void rc_py_recycle_end(void);
 PyObject *rc_py_recycling(PyObject *module, PyObject *unused);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * asyncio's side of Reader and Writer. The coroutines are Python's, in ringcast/_asyncio.py; they stand on _take() and
- * _offer(), which try once and tell by a value of their own that they would have to wait, and on the two descriptors.
+ * asyncio's side of Reader and Writer. The coroutines are in ringcast/_asyncio.py. They use _take() and _offer(), which
+ * try once and return a special value if the call would have to wait, and the two descriptors.
  */
 #include "python/extension/codec/hash.h"
 #include "python/extension/handles/asyncio.h"
@@ -11,7 +11,7 @@
 
 #include <unistd.h>
 
-/* Two objects that no frame can hold. */
+/* The special values of _take() and _offer(): no frame can hold these two objects. */
 int rc_py_loop_init(struct rc_py_state *state, PyObject *module) {
   state->nothing = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
   state->turn = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
@@ -26,7 +26,7 @@ PyObject *rc_py_pass_turn(struct rc_py_state *state, unsigned *spent) {
   return rc_py_ref(state->turn);
 }
 
-/* In a forked child there is nobody to be told. */
+/* A forked child has no event loop to notify. */
 static void tell_closed(PyObject *watch, pid_t pid) {
   PyObject *type, *value, *traceback;
   if (!watch || watch == Py_None || getpid() != pid) return;
@@ -44,8 +44,8 @@ void rc_py_watch_close(PyObject **watch, pid_t pid) {
   Py_XDECREF(closed);
 }
 
-/* It stays the one line of all that wait: in a second one they would not know of each other, and the loop would serve
- * but one of the two. */
+/* The watch stays the single queue of all waiting tasks: with a second queue for the same descriptor, the loop would
+ * serve only one of the two. */
 void rc_py_watch_after(PyObject *watch, pid_t pid, int rc) {
   if (rc != -ENOBUFS || !watch) return;
   Py_INCREF(watch);
@@ -53,13 +53,13 @@ void rc_py_watch_after(PyObject *watch, pid_t pid, int rc) {
   Py_DECREF(watch);
 }
 
-/* asyncio is imported by who needs it. */
+/* asyncio is imported on first use. */
 static PyObject *coroutine(PyObject **function, const char *name) {
   if (!*function) *function = rc_py_import("ringcast._asyncio", name);
   return *function;
 }
 
-/* A timeout as it was understood: None, or seconds. */
+/* A parsed timeout: None, or seconds. */
 static PyObject *seconds_of(int64_t timeout_ns) {
   return timeout_ns < 0 ? rc_py_ref(Py_None) : PyFloat_FromDouble((double)timeout_ns / 1e9);
 }

@@ -5,15 +5,16 @@
 
 #include "python/extension/state.h"
 
-/* After so many frames in a row that a task had not to wait for, others get their turn: a turn of a loop costs as much
- * as receiving a few. Large frames count for more, as it is time that matters. */
+/* After RC_PY_MOST_SPENT frames in a row without a wait, the task lets other tasks run: one turn of the event loop
+ * costs as much as receiving a few frames. Large frames count for more, because time is the limit. */
 #define RC_PY_MOST_SPENT 64
 /* In place of a result of _take() and _offer(): state->turn if the turn is another's, NULL if not; no exception. */
 PyObject *rc_py_pass_turn(struct rc_py_state *state, unsigned *spent);
 int rc_py_loop_init(struct rc_py_state *state, PyObject *module);
-/* The descriptor is about to be closed: takes it out of its loop. Keeps an exception that is set. */
+/* Call before the descriptor is closed: takes the descriptor out of its loop. Preserves the current exception. */
 void rc_py_watch_close(PyObject **watch, pid_t pid);
-/* After each call that may have made the descriptor wait: -ENOBUFS says that it is gone, and who waits asks anew. */
+/* Call after each call that may have made the descriptor wait: -ENOBUFS means that the descriptor is gone, and waiting
+ * tasks must ask anew. */
 void rc_py_watch_after(PyObject *watch, pid_t pid, int rc);
 
 PyObject *rc_py_reader_arecv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);

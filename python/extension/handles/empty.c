@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writer.empty: a tensor of torch's in the writer's pool, for kernels to write and for send to name without a copy.
+ * Writer.empty: a torch tensor in the writer's pool. Kernels write the tensor, and send refers to the memory without a
+ * copy.
  *
- * The tensor may die in any thread, with the GIL or without, so the memory is counted by an atomic: one for the tensor,
- * one for the Writer, whose next call gives the memory back once the Writer is the last. A Writer that ends before its
- * tensors leaves them their memory: the library keeps the pool then.
+ * The tensor may die in any thread, with the GIL or without, so an atomic counts the memory's holders: the tensor and
+ * the Writer. When the Writer is the last holder, the Writer's next call gives the memory back. A Writer that ends
+ * before its tensors leaves the memory to the tensors: the library then keeps the pool.
  */
 #include "python/extension/handles/gpu.h"
 
@@ -29,7 +30,7 @@ struct rc_py_place {
   _Atomic uint32_t count;
 };
 
-/* True: the caller was the last. Acquire and release: what the others did is before what the last does. */
+/* True: the caller was the last. Acquire and release: every other holder's accesses happen before the last holder's. */
 static bool drop_place(struct rc_py_place *place) {
   return atomic_fetch_sub_explicit(&place->count, 1, memory_order_acq_rel) == 1;
 }
@@ -93,7 +94,7 @@ int rc_py_places_attach(const struct rc_py_writer *writer, struct rc_py_encoding
     if (!part->place) continue;
     int rc = ringcast_gpu_attach(writer->gpu, lease, &part->place->lease);
     if (rc < 0 && rc != -EBUSY) return rc;
-    if (rc == -EBUSY) part->place = NULL; /* it is copied */
+    if (rc == -EBUSY) part->place = NULL; /* it will be copied */
     is_busy |= rc == -EBUSY;
   }
   return is_busy ? -EBUSY : 0;
@@ -101,7 +102,7 @@ int rc_py_places_attach(const struct rc_py_writer *writer, struct rc_py_encoding
 
 /* ---- Making ----------------------------------------------------------------------------------------------------- */
 
-/* A tensor of bytes over the place, whose count has one for the capsule already. */
+/* A tensor of bytes over the place; the place's count includes the capsule already. */
 static PyObject *make_capsule(struct rc_py_place *place, int32_t device) {
   const struct rc_py_dlpack_place where = {.device_type = RC_PY_DLPACK_CUDA, .device = device};
   struct ringcast_item item = {.kind = RINGCAST_ITEM_TENSOR, .bytes = place->bytes, .dtype = {1, 8, 1}, .ndim = 1};

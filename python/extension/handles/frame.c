@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frame: what Python may see of a ring that it reads from.
+ * Frame: Python's view of the ring while reading.
  *
- * A Frame that outlives its release, or its Reader, is seen to be of the past. While a memoryview of it exists it can't
- * be released: BufferError, as mmap does. A Frame that is dropped is released.
+ * A use of a Frame after its release, or after its Reader's end, raises ValueError. While a memoryview of the Frame
+ * exists, release raises BufferError, as mmap does. A dropped Frame is released.
  */
 #include "python/extension/codec/inspect.h"
 #include "python/extension/handles/frame.h"
@@ -40,7 +40,7 @@ static PyObject *release(struct frame *self) {
   if (self->exports > 0) return rc_py_raise_exported(self->exports, "release", "Frame");
   if (rc_py_reader_defer(reader, &self->frame)) {
     self->open = false;
-    int rc = ringcast_reader_check(reader->reader); /* only loads what a call at work does not change */
+    int rc = ringcast_reader_check(reader->reader); /* loads only fields that no call changes */
     return rc < 0 ? rc_py_raise(rc_py_state_of(reader), rc) : rc_py_ref(Py_None);
   }
   if (!rc_py_reader_enter(reader)) return NULL;
@@ -59,9 +59,9 @@ bool rc_py_frame_stash(PyObject *object, bool device_failed) {
 
 void rc_py_frame_give_up(PyObject *object) {
   struct frame *self = (struct frame *)object;
-  if (!is_current(self) || self->reader->busy) return; /* then it is dropped */
+  if (!is_current(self) || self->reader->busy) return; /* the last reference releases the frame */
   self->open = false;
-  self->reader->busy = true; /* others run if it has to wait for a device */
+  self->reader->busy = true; /* give_back may wait for a device and let other threads run */
   rc_py_reader_give_back(self->reader, &self->frame);
   rc_py_reader_leave(self->reader);
 }
@@ -69,7 +69,7 @@ void rc_py_frame_give_up(PyObject *object) {
 /* Releases the frame where no caller is left to raise to. In a forked child the frame is the parent's. */
 static void release_quietly(struct frame *self, PyObject *who) {
   if (!is_current(self) || getpid() != self->reader->pid) return;
-  PyObject *type, *value, *traceback; /* this runs while an exception passes */
+  PyObject *type, *value, *traceback; /* an exception may be set */
   PyErr_Fetch(&type, &value, &traceback);
   Py_XDECREF(release(self));
   if (PyErr_Occurred()) PyErr_WriteUnraisable(who);
@@ -111,8 +111,8 @@ static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return frame_check((struct frame *)object) ? rc_py_ref(object) : NULL;
 }
 
-/* The block has ended by an exception, with views still there. What was overwritten may have led to it, so the eviction
- * is what is to be told. */
+/* The block ended by an exception while views exist. Overwritten data may have caused the exception, so Evicted takes
+ * precedence. */
 static PyObject *release_later(struct frame *self, PyObject *raised) {
   struct rc_py_reader *reader = self->reader;
   self->doomed = true;
@@ -132,11 +132,11 @@ PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-/* ---- Looking into it -------------------------------------------------------------------------------------------- */
+/* ---- Looking into a frame ---------------------------------------------------------------------------------------- */
 
 const struct ringcast_frame *rc_py_frame_of(PyObject *frame) { return &((struct frame *)frame)->frame; }
 
-/* What it gives is known to be whole. `part`: what is looked at; NULL: the frame. */
+/* The result is checked to be whole. `part`: the frame to look into; NULL: the Frame's own. */
 static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc_py_inspect how, PyObject *key) {
   struct frame *self = (struct frame *)object;
   struct rc_py_reader *reader = self->reader;
@@ -145,18 +145,18 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
       .state = rc_py_state_of(reader),
       .frame = part ? part : &self->frame,
       .reader = reader->reader,
-      .holder = part ? NULL : &reader->holder, /* places of the device's tensors are those of the frame */
+      .holder = part ? NULL : &reader->holder, /* places of device tensors belong to the Frame itself */
       .classes = &reader->classes,
       .allow_pickle = reader->allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
-  rc_py_gpu_skips_none(reader); /* who looks into a Frame is told, and goes on by himself */
+  rc_py_gpu_skips_none(reader); /* the caller gets the exception and decides how to go on */
   rc_py_reader_leave(reader);
   return found;
 }
 
 static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) { return look_at(object, NULL, how, key); }
 
-/* `classes`: None, or as of rc_py_classes_allowed. */
+/* `classes`: None, or as in rc_py_classes_allowed. */
 static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *classes) {
   PyObject *cache = classes == Py_None ? NULL : rc_py_ref(classes);
   const struct rc_py_decode_options options = {.reader = looking->reader,
@@ -203,7 +203,7 @@ static int frame_traverse(PyObject *object, visitproc visit, void *arg) {
   return 0;
 }
 
-/* Nobody else could release it: a Frame that is dropped gives its memory back. */
+/* A dropped Frame gives its memory back: no other code could. */
 static void frame_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   struct frame *self = (struct frame *)object;
@@ -221,7 +221,7 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
   self->reader = (struct rc_py_reader *)rc_py_ref((PyObject *)reader);
   self->frame = *frame;
   self->open = true;
-  struct ringcast_frame_reader header; /* a damaged one has no tag */
+  struct ringcast_frame_reader header; /* a damaged frame has no tag */
   bool has_tag = frame->kind == RINGCAST_KIND_TENSORS && ringcast_frame_open(&header, frame->data, frame->bytes) == 0;
   self->tag = has_tag ? header.tag : 0;
   return (PyObject *)self;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gpu's part of a Reader: opened by the first tensor of a device, and closed before the rest of the Reader.
+ * The gpu part of a Reader: opened by the first device tensor, and closed before the rest of the Reader.
  *
- * A Reader gives a frame back by way of the gpu's part once there is one, as the frame's place in the writer's pool is
- * not to be used again before a device has read it.
+ * Once the gpu part is open, the Reader gives each frame back through the gpu part: the frame's place in the writer's
+ * pool must not be reused before a device has read it.
  */
 #include "python/extension/handles/gpu.h"
 
-/* The devices that there are, if it is none of them; else -1. */
+/* The number of devices if `map` names none of them; else -1. */
 static int count_without(const struct rc_py_map *map) {
   struct ringcast_gpu_driver status = {.size = sizeof status};
   if (map->device < 0) return -1;
@@ -42,7 +42,8 @@ bool rc_py_has_device(const struct ringcast_frame *frame) {
   return header.magic == RINGCAST_FRAME_MAGIC && header.version >= 3;
 }
 
-/* Where tensors arrive that were on a device: torch's current one if it has been used here, else the first. */
+/* The device for tensors that were on a device: torch's current one if torch has used CUDA in the process, else the
+ * first. */
 static bool choose_device(struct rc_py_reader *self, int32_t *out) {
   *out = self->holder.map.device;
   if (*out >= 0) return true;
@@ -76,7 +77,7 @@ static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
 
 static struct rc_py_gpu_reader *open_of(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
-  if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV)) return gpu; /* any other failure may be over by now */
+  if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV)) return gpu; /* any other failure may have passed */
   if (!gpu && !(gpu = new_reader(self))) return NULL;
   Py_CLEAR(gpu->why);
   gpu->rc = open_reader(self, gpu);
@@ -106,7 +107,7 @@ int rc_py_gpu_prepare(struct rc_py_reader *self) {
   return rc;
 }
 
-/* The take of a frame that has begun; else NULL. */
+/* The take of a frame that has begun; NULL: none. */
 static struct rc_py_take *find_take(struct rc_py_gpu_reader *gpu, const struct ringcast_frame *frame) {
   for (uint32_t i = 0; i < gpu->take_count; i++) {
     if (gpu->takes[i].take.frame.position == frame->position) return &gpu->takes[i];
@@ -127,7 +128,7 @@ static struct rc_py_take *begin(struct rc_py_reader *self, const struct ringcast
   take->is_owed = false;
   int rc;
   Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_begin(gpu->reader, frame, stream->handle, &take->take); /* it may open the pool */
+  rc = ringcast_gpu_begin(gpu->reader, frame, stream->handle, &take->take); /* may open the pool */
   Py_END_ALLOW_THREADS
   if (rc < 0) {
     gpu->skips = rc == -ECONNABORTED;
@@ -147,9 +148,9 @@ static struct rc_py_reader *reader_of(struct rc_py_holder *holder) {
   return (struct rc_py_reader *)((char *)holder - offsetof(struct rc_py_reader, holder));
 }
 
-/* There is no device here. 0: the CPU will do; -1: raised. A frame whose tensors lie in the pool is sent to those
- * Readers alone that have opened the pool; but the first frame to come may have been under way when this Reader
- * attached, and is not for this Reader. */
+/* The process has no device. 0: the CPU will do; -1: raised. The writer sends a frame with tensors in the pool only to
+ * Readers that have opened the pool. The exception is the first frame after attach, which may have been under way: it
+ * is not for the Reader. */
 static int do_without(struct rc_py_reader *self, bool in_pool) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct ringcast_stats stats = {.size = sizeof stats};
@@ -203,11 +204,11 @@ bool rc_py_gpu_skips(struct rc_py_reader *self) {
   return true;
 }
 
-/* By who has the Reader's turn: nobody else looks at its takes. */
+/* Only the call that has the Reader's turn looks at the takes. */
 static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
   int rc = ringcast_gpu_end(gpu->reader, &take->take);
   gpu->owed_count -= take->is_owed;
-  take->is_owed = rc == -EBUSY; /* its stream captures a graph: still open */
+  take->is_owed = rc == -EBUSY; /* the stream captures a graph: still open */
   gpu->owed_count += take->is_owed;
   if (take->is_owed) return rc;
   rc_py_stream_drop(&take->stream);
@@ -217,7 +218,7 @@ static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
 
 void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
   for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
-    if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]); /* nobody is there to be told: the next call tells */
+    if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]); /* a failure is reported by the next call */
   }
 }
 
@@ -251,12 +252,12 @@ int rc_py_gpu_check(struct rc_py_reader *self) {
   int rc = ringcast_gpu_check(gpu->reader);
   bool was_told = gpu->has_told;
   gpu->has_told = rc < 0;
-  return was_told ? 0 : rc; /* what comes after it, if it needs no device, is still to be had */
+  return was_told ? 0 : rc; /* later frames without device tensors can still be received */
 }
 
-/* A take that is open when the Reader closes: the library enqueues the take's `ack`, after a capture of the stream if
- * need be, and knows the stream by its number alone. So the stream's object goes to a hold, which the `ack` waits for.
- * NULL: there is no such object, or no such `ack`, and the stream was dropped. */
+/* A take is open when the Reader closes: the library enqueues the take's `ack`, after a capture of the stream if need
+ * be, and knows the stream by its number alone. So the stream's object goes to a hold, which the `ack` waits for. NULL:
+ * no such object or no such `ack`; the stream was dropped. */
 static struct rc_py_device_memory *hold_stream(const struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
   const struct ringcast_item anything = {.placement = RINGCAST_PLACEMENT_POOL};
   struct rc_py_device_memory *memory = NULL;

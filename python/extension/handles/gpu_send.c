@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gpu's part of a Writer: frames whose tensors lie on a device. */
+/* The gpu part of a Writer: frames with tensors on a device. */
 #include "python/extension/handles/gpu.h"
 
 void rc_py_gpu_writer_shut(struct rc_py_writer *self) {
@@ -18,8 +18,8 @@ static void drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
   Py_END_ALLOW_THREADS
 }
 
-/* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; -EBUSY: ask again, as some of them are to
- * be copied after all; or any other failure. */
+/* Gets a place for the frame's tensors. 0; -EAGAIN, -EMSGSIZE: send the frame INLINE; -EBUSY: ask again, as some of the
+ * tensors must be copied after all; or another failure. */
 static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes, bool is_there,
                     struct ringcast_gpu_extent *out) {
   uint64_t *offsets = sizes + encoding->on_device;
@@ -69,7 +69,7 @@ static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encodi
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);
   Py_END_ALLOW_THREADS
-  self->gpu_late = rc; /* the frame was sent: it is for the next one to tell */
+  self->gpu_late = rc; /* the frame is sent: the next call reports the failure */
   return 0;
 }
 
@@ -82,7 +82,7 @@ static int raise_late(struct rc_py_writer *self) {
   return RC_PY_RAISED;
 }
 
-/* The frame, reserved and all. With `lease` NULL it is INLINE; else the lease is used up. */
+/* Reserves, writes and commits the frame: INLINE if `lease` is NULL; else the lease is consumed. */
 static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag,
                    struct ringcast_gpu_extent *lease) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};

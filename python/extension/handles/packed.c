@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PackedFrame: a frame that is made once, in memory of its own, to be sent on several rings. */
+/* PackedFrame: a frame in private memory, made once and sent on several rings. */
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/encode.h"
 #include "python/extension/codec/hash.h"
@@ -11,7 +11,7 @@
 
 #include <structmember.h>
 
-enum { LINE = 64, PHASE = 16 }; /* a frame starts so many bytes into a line: then its tensors are on lines */
+enum { LINE = 64, PHASE = 16 }; /* a frame starts PHASE bytes into a line, which puts the tensors on lines */
 
 static bool make_room(struct rc_py_packed *self, size_t bytes) {
   self->block = rc_py_block_take(bytes + PHASE);
@@ -77,8 +77,8 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
   return (PyObject *)self;
 }
 
-/* The Frame whose bytes a memoryview or a NumPy array shows, or one of them over the other. NULL: no Frame. Each keeps
- * the next one, so a borrowed reference does. */
+/* The Frame behind the bytes of a memoryview or a NumPy array, directly or through each other. NULL: no Frame. Each
+ * object keeps the next in the chain alive, so a borrowed reference is enough. */
 static PyObject *lender_of(struct rc_py_state *state, PyObject *object) {
   while (object && Py_TYPE(object) != state->frame_type) {
     object = PyMemoryView_Check(object) ? PyMemoryView_GET_BASE(object) : rc_py_numpy_base(state, object);
@@ -133,7 +133,8 @@ static int packed_get_buffer(PyObject *object, Py_buffer *view, int flags) {
 
 static Py_ssize_t packed_length(PyObject *object) { return (Py_ssize_t)((struct rc_py_packed *)object)->bytes; }
 
-/* Nobody can write to it, and its maker is who looks: what is in it may be loaded, as by unpack(). */
+/* No other process can write to the memory, and its maker is the caller: pickles in the frame may be loaded, as by
+ * unpack(). */
 static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
   struct rc_py_packed *self = (struct rc_py_packed *)object;
   struct rc_py_state *state = rc_py_state_of(self);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PackedFrame: a frame in memory of its own. */
+/* PackedFrame: a frame in private memory. */
 #ifndef RC_EXTENSION_PACKED_H
 #define RC_EXTENSION_PACKED_H
 
@@ -8,11 +8,11 @@
 struct rc_py_packed {
   PyObject_HEAD void *data;
   size_t bytes;
-  struct rc_py_block *block; /* what `data` lies in; NULL: `memory` */
+  struct rc_py_block *block; /* holds `data`; NULL: `memory` does */
   void *memory;
-  bool pickled; /* a part of it */
+  bool pickled; /* the frame contains a pickle */
 };
-/* Raises PickleRefused of one that is `pickled`. Always NULL. */
+/* Raises PickleRefused for a `pickled` frame. Always NULL. */
 PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed);
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);

@@ -26,7 +26,7 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
   return rc;
 }
 
-/* `checked`: what rc_py_checked gave. `text`: the handle's UTF-8. */
+/* `checked`: the result of rc_py_checked. `text`: the handle's UTF-8. */
 static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, struct ringcast_reader_options *options,
                                        const char **text) {
   PyObject *handle, *pickle, *classes, *allowed;
@@ -72,7 +72,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   return (PyObject *)self;
 }
 
-/* Closes the Reader: the Reader leaves the ring, and its memory is unmapped when no array lies there any more. The
+/* Closes the Reader: the Reader leaves the ring, and the memory is unmapped when the last array in it has died. The
  * handle is closed first, as other threads may look at the Reader meanwhile. */
 static void shut(struct rc_py_reader *self, bool lets_others_run) {
   ringcast_reader *reader = self->reader;
@@ -95,7 +95,7 @@ static void reader_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
-  /* It may have to wait for a device, or to copy retained frames. */
+  /* closing may wait for a device, or copy retained frames */
   shut(self, self->retains || (self->gpu && self->gpu->reader));
   if (self->gpu) Py_XDECREF(self->gpu->why);
   PyMem_Free(self->gpu);
@@ -106,14 +106,14 @@ static void reader_dealloc(PyObject *object) {
   Py_DECREF(type);
 }
 
-/* What waits in an event loop may refer to the Reader. */
+/* A waiting task in an event loop may refer to the Reader. */
 static int reader_traverse(PyObject *object, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(((struct rc_py_reader *)object)->watch);
   return 0;
 }
 
-/* Before the collector clears the watch, and with it what knows of its registration. */
+/* Runs before the collector clears the watch, which knows the registration in the loop. */
 static void reader_finalize(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   rc_py_watch_close(&self->watch, self->pid);
@@ -146,7 +146,7 @@ static PyObject *reader_iternext(PyObject *object) {
   uint32_t tag;
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   PyObject *received = rc_py_receive(self, RINGCAST_FOREVER, &tag, false);
-  /* What was received may have raised the WriterGone of another Reader, and a device one of its own. */
+  /* Decoding may have raised the WriterGone of another Reader, or the device part its own WriterGone. */
   if (received || !self->has_ended || !PyErr_ExceptionMatches(state->writer_gone)) return received;
   PyErr_Clear(); /* NULL without an exception: the end */
   return NULL;
@@ -205,7 +205,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!rc_py_enter(&self->busy, self->pid, "Reader")) return NULL;
   if (self->exports == 0) rc_py_watch_close(&self->watch, self->pid); /* runs code, which may take a memoryview */
   bool may_close = self->exports == 0;
-  if (may_close) shut(self, true); /* what is kept may have to be copied */
+  if (may_close) shut(self, true); /* closing may copy retained frames */
   else rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   rc_py_reader_leave(self);
   return may_close ? rc_py_ref(Py_None) : NULL;
@@ -215,7 +215,7 @@ static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!self->reader) return PyErr_Format(PyExc_ValueError, "the Reader is closed");
   if (!rc_py_check_process(rc_py_state_of(self), self->pid)) return NULL;
-  ringcast_reader_cancel(self->reader); /* close can't free it meanwhile: this thread has the GIL */
+  ringcast_reader_cancel(self->reader); /* close can't free the handle meanwhile: the calling thread has the GIL */
   Py_RETURN_NONE;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reader, and what its files share. */
+/* Reader, for the files that implement it. */
 #ifndef RC_EXTENSION_READER_H
 #define RC_EXTENSION_READER_H
 
@@ -16,22 +16,22 @@ struct rc_py_reader {
   PyObject *handle;
   pid_t pid;
   bool busy, allow_pickle;
-  PyObject *classes;       /* that came: the cache of classes.c */
+  PyObject *classes;       /* classes received: the cache of classes.c */
   Py_ssize_t exports;      /* buffers in use, of all Frames */
-  struct rc_py_hold *hold; /* what arrays of views hold; NULL: there was no view yet */
-  /* Frames that were released or dropped while a call was at work: turn.c. */
+  struct rc_py_hold *hold; /* keeps the memory of viewed arrays; NULL: no view yet */
+  /* Frames released or dropped during a call: turn.c. */
   uint32_t dropped_count;
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
-  PyObject *watch;  /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
-  unsigned spent;   /* on tasks that did not have to wait, since one had */
-  bool has_ended;   /* the ring has said that the writer is gone and everything was received */
+  PyObject *watch;  /* the descriptor in an event loop (ringcast._asyncio); NULL or None: never in a loop */
+  unsigned spent;   /* frames received without a wait since the last wait; see RC_PY_MOST_SPENT */
+  bool has_ended;   /* the ring reported that the writer is gone and everything was received */
   bool retains;     /* asked for: see receive.c, as for ... */
   bool retain_next; /* ... this */
-  /* A frame that a device could not copy when it was received: still held, and the next one. */
+  /* A frame that a device could not copy on arrival: still held, and the next to be received. */
   bool has_stash;
   struct ringcast_frame stash;
   struct rc_py_gpu_reader *gpu;  /* NULL until a tensor of a device came */
-  struct rc_py_warming *warming; /* NULL until a wait has spun for a message that was due: warm.c */
+  struct rc_py_warming *warming; /* NULL until a wait has spun for a due message: warm.c */
 };
 
 extern PyType_Spec rc_py_reader_spec;
@@ -44,25 +44,25 @@ static inline void rc_py_reader_leave(struct rc_py_reader *self) {
   if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
   self->busy = false;
 }
-/* Raises what `rc` stands for if it is negative, and leaves. False: raised. */
+/* Raises the exception for `rc` if negative, and leaves. False: raised. */
 bool rc_py_reader_finish(struct rc_py_reader *self, int rc);
-/* Leaves the frame to the call that is at work on the Reader. False: none is. */
+/* Leaves the frame to the call at work on the Reader. False: no call is. */
 bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame);
-/* Keeps the frame as the next one, if all that is raised is that a device could not copy it now: Ctrl-C has ended the
- * copy, or the device's part of the work has failed (`device_failed`) for a stream captures a graph. */
+/* Keeps the frame as the next one, if the current exception only says that a device could not copy it now: Ctrl-C ended
+ * the copy, or the device part failed (`device_failed`) because a stream captures a graph. */
 bool rc_py_reader_stash(struct rc_py_reader *self, const struct ringcast_frame *frame, bool device_failed);
-/* Gives the frame back, whatever became of its contents; an exception that is set already stays, but Evicted takes the
- * place of any other than KeyboardInterrupt and the like: it may come of what was overwritten. */
+/* Gives the frame back, even if decoding failed. The current exception stays; but Evicted replaces any exception except
+ * KeyboardInterrupt and the like, since overwritten data may have caused it. */
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);
 
-/* `object` if all that was read so far of held frames was whole; else it is dropped, and Evicted raised. It may be
- * NULL: then Evicted takes the place of what was raised, as rc_py_reader_give_back says. */
+/* Returns `object` if everything read so far from held frames was whole; else drops `object` and raises Evicted.
+ * `object` may be NULL: Evicted then replaces the current exception, as rc_py_reader_give_back says. */
 PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object);
 
 /* ---- view.c ----------------------------------------------------------------------------------------------------- */
 
 extern PyType_Spec rc_py_view_spec;
-/* What `frame` holds, its arrays where they lie: a View, which has a reference to the Frame. NULL: raised. */
+/* The object in `frame`, with arrays left in the ring: a View, with a reference to the Frame. NULL: raised. */
 PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame);
 
 #endif

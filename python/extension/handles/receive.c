@@ -2,12 +2,12 @@
 /*
  * Receiving: the next frame, copied out or lent.
  *
- * The stash: a frame is not lost whose tensors can't be copied just now, because their stream captures a graph, or
- * Ctrl-C ends the copy to a device. The frame stays held, as the Reader's `stash`, and is the next one.
+ * The stash: if a frame's tensors can't be copied now, because their stream captures a graph or Ctrl-C ends the copy to
+ * a device, the frame is not lost. The frame stays held, as the Reader's `stash`, and is the next one.
  *
- * Retention: a Reader that retains keeps a large frame in place of copying it, if the frame is made of large arrays and
- * the receiver keeps them. That is known only once the frame was read. So the last large frame decides (`retain_next`),
- * and a frame is copied wherever it can't be retained.
+ * Retention: instead of copying, a Reader with `retain` keeps a large frame if the frame is made of large arrays and
+ * the receiver keeps the arrays. Both are known only after decoding. So the last large frame decides (`retain_next`),
+ * and a frame that can't be retained is copied.
  */
 #include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/gpu.h"
@@ -34,10 +34,10 @@ static int try_next(void *context, int64_t timeout_ns, bool has_gil) {
   return rc;
 }
 
-/* The writer may be waiting for just what was dropped. */
+/* The writer may be waiting for exactly the dropped frames. */
 static void give_back_dropped(void *context) { rc_py_reader_give_back_dropped(((struct arrival *)context)->owner); }
 
-/* The next frame, or the one that an earlier call could not copy. */
+/* Gets the next frame, or the stash. */
 static int arrive(struct rc_py_reader *self, struct arrival *call) {
   if (self->has_stash) {
     self->has_stash = false;
@@ -50,7 +50,8 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
     rc = rc_py_wait_until(try_next, give_back_dropped, call, call->timeout_ns, &call->deadline);
     self->has_ended = rc == -EPIPE;
   }
-  if (rc == -EBUSY && call->gpu) rc_py_gpu_end_owed_now(call->gpu); /* says why, if that is what leaves no lease */
+  if (rc == -EBUSY && call->gpu)
+    rc_py_gpu_end_owed_now(call->gpu); /* for the error text, if owed takes hold the leases */
   return rc;
 }
 
@@ -75,7 +76,7 @@ static PyObject *decode(struct rc_py_reader *self, struct arrival *call, const s
   return object;
 }
 
-/* The object, with its large arrays where they are. */
+/* The object, with its large arrays left in the ring. */
 static PyObject *decode_retained(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
   bool is_copied = self->holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
@@ -92,7 +93,7 @@ static bool is_to_be_retained(const struct rc_py_reader *self, const struct ring
   return self->retains && self->retain_next && is_large(self, frame) && ringcast_reader_retains(self->reader);
 }
 
-/* The frame that has arrived. RC_PY_SKIPPED: it was not for this Reader. */
+/* Reads the frame that has arrived. RC_PY_SKIPPED: not for the Reader. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
   uint64_t ran_code = rc_py_state_of(self)->ran_code;
   rc_py_gpu_skips_none(self);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a Reader receives, for the calls that Python has. */
+/* Receiving, for the methods of Reader. */
 #ifndef RC_EXTENSION_RECEIVE_H
 #define RC_EXTENSION_RECEIVE_H
 
 #include "python/extension/handles/reader.h"
 
-/* The next object; enters the Reader and leaves it. NULL: raised. `taking`: by _take(), to which it is no error that
- * nothing is there. */
+/* The next object; enters the Reader and leaves it. NULL: raised. `taking`: called by _take(), for which an empty ring
+ * is no error. */
 PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking);
-/* The next frame, whole, for who has entered the Reader. 0, -errno, or RC_PY_RAISED. */
+/* The next frame, whole. The caller has entered the Reader. 0, -errno, or RC_PY_RAISED. */
 int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out);
-/* Decodes the frame that was kept: `warm` of struct ringcast_reader_options, whose context is the Reader. */
+/* Decodes the kept frame: `warm` of struct ringcast_reader_options, with the Reader as the context. */
 void rc_py_warm(void *context);
-/* Keeps a copy of the frame for that, if a window asked and the frame allows it. `ran_code`: its decoding ran code of
- * the user. */
+/* Keeps a copy of the frame for rc_py_warm, if a window asked and the frame allows it. `ran_code`: decoding ran user
+ * code. */
 void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *frame, bool ran_code);
 
 #endif

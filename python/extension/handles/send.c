@@ -8,7 +8,7 @@
 
 /* ---- Sending ---------------------------------------------------------------------------------------------------- */
 
-/* What a call that sends returns: `rc` is what came of it, `bytes` the frame it wanted. */
+/* The result of a sending call: `rc` is the outcome, `bytes` the size of the frame. */
 static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
   if (rc == -EAGAIN && self->offering) {
     self->spent = 0; /* the task is going to wait */
@@ -20,7 +20,7 @@ static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
   return rc < 0 ? NULL : rc_py_ref(Py_None);
 }
 
-/* Puts what was measured into the ring. On an error nothing is left open. */
+/* Puts a measured encoding into the ring. After an error, nothing is left open. */
 static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Span: what Python may see of a ring that it writes to; and how a reservation ends.
+ * Span: Python's view of the ring while writing; and how a reservation ends.
  *
- * The lease (is it open, who looks at it) is the Writer's; a Span names it by its generation. So a Span that is dropped
- * leaves the reservation open for Writer.commit(). While a memoryview exists the lease can't end: BufferError, as mmap
- * does.
+ * The Writer owns the lease (open or not, and the count of exports); a Span names the lease by its generation. So a
+ * dropped Span leaves the reservation open for Writer.commit(). While a memoryview exists the lease can't end:
+ * BufferError, as mmap does.
  */
 #include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/writer.h"
@@ -16,9 +16,9 @@ struct span {
   uint64_t generation;
 };
 
-/* ---- A reservation, and its end --------------------------------------------------------------------------------- */
+/* ---- Reserving, and ending a reservation ------------------------------------------------------------------------- */
 
-/* What the library gave to an attempt; -ETIMEDOUT means RC_PY_TOO_SLOW, or that the attempt's own time is up. */
+/* Splits the library's -ETIMEDOUT: RC_PY_TOO_SLOW, or -ETIMEDOUT if the attempt's own time is up. */
 static int told_apart(const struct rc_py_writer *self, int rc) {
   struct ringcast_peer peer = {.size = sizeof peer};
   if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
@@ -31,7 +31,7 @@ int rc_py_try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)
   return told_apart(call->writer, ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
-/* What commit or abort gave. A forked child gets ECHILD, whether or not one is open. */
+/* The result of commit or abort. A forked child gets ECHILD, whether or not a reservation is open. */
 static PyObject *ended(struct rc_py_writer *self, int rc) {
   if (rc == -EINVAL && !self->lease.open) return PyErr_Format(PyExc_ValueError, "no reservation is open");
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
@@ -45,8 +45,8 @@ bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb) {
   return false;
 }
 
-/* What is not in the frame itself goes with its own ring's words; another ring's readers would look for it in the wrong
- * place. */
+/* A frame may refer to memory outside the frame: the reference is valid in its own ring only, and readers of another
+ * ring would look in the wrong place. */
 static bool is_whole(const struct rc_py_writer *self, uint64_t bytes, uint64_t kind) {
   struct ringcast_frame_reader opened;
   if (kind != RINGCAST_KIND_TENSORS || !self->lease.open || bytes > self->span.bytes) return true;
@@ -107,7 +107,7 @@ static int span_get_buffer(PyObject *object, Py_buffer *view, int flags) {
 static void span_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
   struct rc_py_writer *writer = ((struct span *)object)->writer;
   if (--writer->lease.exports > 0 || !writer->lease.doomed) return;
-  PyObject *type, *value, *traceback; /* this runs while an exception passes */
+  PyObject *type, *value, *traceback; /* an exception may be set */
   PyErr_Fetch(&type, &value, &traceback);
   Py_XDECREF(rc_py_writer_abort(writer));
   if (PyErr_Occurred()) PyErr_WriteUnraisable(object);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Writer, Reader and Tap say of themselves and of the ring: the C structs as the named tuples of _status.py. */
+/* The status of Writer, Reader, Tap and ring: the C structs as the named tuples of _status.py. */
 #include "python/extension/handles/status.h"
 
 PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats) {

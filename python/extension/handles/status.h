@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* info, stats and peers, as Python shows them. */
+/* info, stats and peers as Python objects. */
 #ifndef RC_EXTENSION_STATUS_H
 #define RC_EXTENSION_STATUS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tap: sees what a ring carries, and holds nobody back. */
+/* Tap: observes a ring without blocking the writer. */
 #include "python/extension/codec/decode.h"
 #include "python/extension/handles/status.h"
 #include "python/extension/handles/tap.h"
@@ -13,11 +13,11 @@
 struct tap {
   PyObject_HEAD ringcast_tap *tap; /* NULL: closed */
   PyObject *handle;
-  PyObject *classes; /* that came: the cache of classes.c */
+  PyObject *classes; /* classes received: the cache of classes.c */
   uint32_t slots;    /* of the ring */
   pid_t pid;
   bool busy, allow_pickle;
-  bool has_ended; /* the ring has said that the writer is gone and everything was seen */
+  bool has_ended; /* the writer is gone, and every frame was seen */
 };
 
 static bool enter(struct tap *self) {
@@ -96,7 +96,7 @@ static PyObject *make_tapped(struct rc_py_state *state, const struct ringcast_fr
   return PyObject_CallFunction(state->tapped, "KiN", (unsigned long long)frame->position, (int)frame->kind, bytes);
 }
 
-/* The next frame's object; `tag` NULL: its bytes, as a TapFrame. The copy that the Tap holds stays until leave. */
+/* The next frame's object; `tag` NULL: the frame's bytes, as a TapFrame. The Tap's copy stays until leave. */
 static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   if (!enter(self)) return NULL;
   struct rc_py_state *state = rc_py_state_of(self);

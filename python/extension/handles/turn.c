@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A handle's turn: one call at a time; and what a Reader's call leaves to be given back.
+ * A handle's turn: one call at a time; and the frames that a Reader's call gives back at the end.
  *
- * A Frame may be released or dropped by any thread at any time. While a call is at work on the Reader, the frame is put
- * on the list of dropped frames: a call that waits gives them back in its next slice, for the writer may be waiting for
- * just these; any other call gives them back when it leaves.
+ * Any thread may release or drop a Frame at any time. While a call is at work on the Reader, the frame goes to the list
+ * of dropped frames: a waiting call gives the dropped frames back in its next slice, for the writer may be waiting for
+ * exactly these; any other call gives them back when it leaves.
  */
 #include "python/extension/handles/gpu.h"
 
@@ -27,7 +27,7 @@ bool rc_py_reader_enter(struct rc_py_reader *self) {
 }
 
 bool rc_py_reader_finish(struct rc_py_reader *self, int rc) {
-  if (rc < 0) rc_py_raise(rc_py_state_of(self), rc); /* first: what is given back may change the library's text */
+  if (rc < 0) rc_py_raise(rc_py_state_of(self), rc); /* first: giving frames back may change the library's error text */
   rc_py_reader_leave(self);
   return rc >= 0;
 }
@@ -40,13 +40,14 @@ bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *
 
 void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
   while (self->dropped_count > 0) {
-    struct ringcast_frame frame = self->dropped[--self->dropped_count]; /* meanwhile another may be dropped */
+    struct ringcast_frame frame = self->dropped[--self->dropped_count]; /* more frames may be dropped meanwhile */
     /* No caller is left to be told of an eviction: the next call tells. */
     if (self->reader) rc_py_reader_release(self, &frame);
   }
 }
 
-/* Raises `rc` in place of the exception that is set, if any; the old one is dropped last, for that may run any code. */
+/* Raises `rc` in place of the current exception, if any; the old exception is dropped last, as any code may run
+ * then. */
 static void raise_instead(struct rc_py_reader *self, int rc) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -56,7 +57,7 @@ static void raise_instead(struct rc_py_reader *self, int rc) {
   Py_XDECREF(traceback);
 }
 
-/* Whether what is raised says that a stream captures a graph: nothing was made of the frame. */
+/* Whether the current exception says that a stream captures a graph: the frame was not decoded. */
 static bool is_captured(struct rc_py_state *state) {
   PyObject *type, *error, *traceback;
   if (!PyErr_ExceptionMatches(state->error)) return false;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * View: an object whose arrays and tensors lie in the ring, lent for a block.
+ * View: an object with its arrays and tensors in the ring, lent for a block.
  *
- * At the end of the block the frame goes back to the ring, whoever still holds an array of it: obj itself is bound to a
- * name that outlives the block, so to ask for its end would be to ask for the impossible. What must not happen is that
- * the memory goes: tensors/view_arrays.c sees to it.
+ * At the end of the block the frame goes back to the ring, even if the user still holds an array: obj is bound to a
+ * name that outlives the block, so waiting for the array's end would be waiting for ever. Only the mapping must stay:
+ * tensors/view_arrays.c keeps it.
  *
- * A hostile writer can change what is lent while it is looked at, but the values alone: where they lie and what shape
- * they have was copied and checked before (decode.c), and the memory is mapped read-only.
+ * A hostile writer can change lent values at any time, but nothing else: positions and shapes were copied and checked
+ * before (decode.c), and the memory is mapped read-only.
  */
 #include "python/extension/handles/frame.h"
 #include "python/extension/handles/gpu.h"
@@ -22,7 +22,7 @@ struct view {
   uint32_t tag;
 };
 
-/* Reads the frame. What it gives is known to be whole. */
+/* Reads the frame. The result is checked to be whole. */
 static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32_t *tag) {
   if (!rc_py_reader_enter(reader)) return NULL;
   PyObject *object = NULL;
@@ -91,7 +91,7 @@ static int view_traverse(PyObject *object, visitproc visit, void *arg) {
   return 0;
 }
 
-/* The frame stays: to drop it is to give it back, which is for the end. */
+/* The frame stays: dropping the frame would give it back, and only the block's end does. */
 static int view_clear(PyObject *object) {
   Py_CLEAR(((struct view *)object)->object);
   return 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Warming. Between two steps of an engine other code runs, or the CPU sleeps, and the caches, the TLB and the branch
- * predictors forget the decoder: a dict that takes 2 us to decode right after another one then takes 40. So a Reader
- * keeps a copy of the last small frame. Shortly before the next frame is due (`warm` of struct ringcast_reader_options)
- * the copy is decoded, and the result is dropped.
+ * predictors forget the decoder: a dict that takes 2 us to decode right after another dict then takes 40. So a Reader
+ * keeps a copy of the last small frame. Shortly before the next frame is due (`warm` of struct
+ * ringcast_reader_options), the copy is decoded and the result dropped.
  *
- * A frame is only kept if its decoding ran no code that the user may have written (`ran_code` of the module's state):
- * that code must run once per frame. Frames for a device are not kept.
+ * A frame is kept only if decoding ran no code that may be the user's (`ran_code` of the module's state): user code
+ * must run once per frame. Frames for a device are not kept.
  */
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
@@ -17,7 +17,7 @@
 
 struct rc_py_warming {
   bool is_asked;               /* a window has begun since a frame was kept */
-  struct ringcast_frame frame; /* of 0 bytes: none */
+  struct ringcast_frame frame; /* 0 bytes: no frame */
   _Alignas(64) uint8_t memory[16 + MOST_BYTES];
 };
 
@@ -25,7 +25,7 @@ static void decode(struct rc_py_reader *self, const struct ringcast_frame *frame
   const struct rc_py_decode_options options = {.classes = &self->classes, .allow_pickle = self->allow_pickle};
   uint32_t tag;
   PyObject *object = rc_py_decode(rc_py_state_of(self), frame, &options, &tag);
-  if (!object && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt(); /* the wait hears it again */
+  if (!object && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt(); /* the wait reports Ctrl-C */
   PyErr_Clear();
   Py_XDECREF(object);
 }
@@ -50,7 +50,7 @@ void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *
   warming->is_asked = false;
   warming->frame.bytes = 0;
   if (ran_code || frame->bytes > MOST_BYTES || rc_py_has_device(frame) || self->holder.map.to == RC_PY_MAP_CUDA) return;
-  uint8_t *data = warming->memory + 16; /* as the ring has it: 16 bytes into a line */
+  uint8_t *data = warming->memory + 16; /* as in the ring: 16 bytes into a line */
   memcpy(data, frame->data, frame->bytes);
   warming->frame = (struct ringcast_frame){.data = data, .bytes = frame->bytes, .kind = frame->kind};
 }

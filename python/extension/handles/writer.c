@@ -67,14 +67,14 @@ static void writer_dealloc(PyObject *object) {
   Py_DECREF(type);
 }
 
-/* What waits in an event loop may refer to the Writer. */
+/* A waiting task in an event loop may refer to the Writer. */
 static int writer_traverse(PyObject *object, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(((struct rc_py_writer *)object)->watch);
   return 0;
 }
 
-/* Before the collector clears the watch, and with it what knows of its registration. */
+/* Runs before the collector clears the watch, which knows the registration in the loop. */
 static void writer_finalize(PyObject *object) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   rc_py_watch_close(&self->watch, self->pid);
@@ -227,7 +227,7 @@ static PyObject *writer_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!self->writer) return PyErr_Format(PyExc_ValueError, "the Writer is closed");
   if (!rc_py_check_process(rc_py_state_of(self), self->pid)) return NULL;
-  ringcast_writer_cancel(self->writer); /* close can't run meanwhile: this thread has the GIL */
+  ringcast_writer_cancel(self->writer); /* close can't run meanwhile: the calling thread has the GIL */
   Py_RETURN_NONE;
 }
 

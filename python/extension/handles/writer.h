@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writer, and what its files share. */
+/* Writer, for the files that implement it. */
 #ifndef RC_EXTENSION_WRITER_H
 #define RC_EXTENSION_WRITER_H
 
 #include "python/extension/call.h"
 #include "python/extension/codec/encode.h"
 
-/* A reservation that Python may look at. A Span holds the generation at which it was made: another one, or `open`
- * false, and it is of the past. */
+/* A reservation open to Python. A Span holds the generation at its creation: if the generation differs, or `open` is
+ * false, the Span is stale. */
 struct rc_py_lease {
   bool open;
   bool doomed; /* to be given back as soon as the last memoryview goes */
-  bool moving; /* it grows at this moment */
+  bool moving; /* a grow is in progress */
   uint64_t generation;
   Py_ssize_t exports; /* memoryviews and other buffers in use */
 };
@@ -22,26 +22,26 @@ struct rc_py_writer {
   PyObject_HEAD ringcast_writer *writer; /* NULL: closed */
   struct ringcast_info info;
   PyObject *handle;
-  pid_t pid; /* of the process that made it */
+  pid_t pid; /* of the creating process */
   bool busy, allow_pickle;
-  int64_t fail_ns; /* how long a reader may be in the way before calls fail; 0: for ever, or it is evicted */
+  int64_t fail_ns; /* how long a reader may block the writer before calls fail; 0: for ever, or the reader is evicted */
   struct rc_py_lease lease;
   struct ringcast_span span;
-  PyObject *watch; /* as below, of ringcast_writer_room_fd */
+  PyObject *watch; /* as struct rc_py_reader, of ringcast_writer_room_fd */
   unsigned spent;
   bool offering;              /* the call at work is _offer() */
   ringcast_gpu_writer *gpu;   /* NULL until a tensor of a device was sent; of ... */
   int32_t gpu_device;         /* ... this one */
-  int gpu_late;               /* a failure of the last frame that came to light when it had been sent; 0: none */
+  int gpu_late;               /* a failure of the last frame, discovered after the send; 0: none */
   uint64_t gpu_pool_bytes;    /* as ringcast_gpu_writer_options.pool_bytes */
-  struct rc_py_place *places; /* empty.c: memory in the pool, of tensors that live */
+  struct rc_py_place *places; /* empty.c: memory in the pool, of living tensors */
 };
 
 extern PyType_Spec rc_py_writer_spec;
 
 /* ---- turn.c ----------------------------------------------------------------------------------------------------- */
 
-/* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
+/* Raises ValueError if the Writer is closed, RuntimeError if a call is at work on it. */
 bool rc_py_writer_enter(struct rc_py_writer *self);
 static inline void rc_py_writer_leave(struct rc_py_writer *self) { self->busy = false; }
 

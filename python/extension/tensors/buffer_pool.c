@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory for large arrays that are received, used again when they die.
+ * Memory for large received arrays, reused when the arrays die.
  *
- * Fresh memory costs a page fault for each of its pages, several times what the copy into it costs. So a block comes
- * from here, and goes back when nothing refers to it any more: an array holds it by its base object (rc_py_memory_new),
- * a torch tensor by the deleter of its storage, which may run in any thread, with the GIL or without. Whatever looks at
- * the memory (slices, memoryviews, storages, DLPack) keeps one of those alive, so a block that is idle is nobody's.
+ * Fresh memory costs a page fault per page, several times the cost of the copy into the page. So blocks come from the
+ * pool, and go back when the last reference dies: an array holds its block by the base object (rc_py_memory_new), a
+ * torch tensor by the deleter of the storage, which may run in any thread, with the GIL or without. Slices,
+ * memoryviews, storages and DLPack keep the base object or the storage alive, so an idle block has no users.
  *
- * Idle blocks are kept by size class, eight to a doubling, the last one given on top, for it is warm; and in the order
- * in which they were given, for when there are more bytes than may be kept the oldest goes back to the kernel. The
- * blocks are mappings of their own, so what goes back goes at once. A mutex guards it all, and is held through a fork.
+ * Idle blocks are listed by size class, eight to a doubling, with the last block given on top, as its memory is warm;
+ * and by age: above the limit, the oldest block goes back to the kernel. Each block is a mapping of its own, so
+ * unmapping takes effect at once. A mutex guards the pool, and is held through a fork.
  */
 #include "python/extension/tensors.h"
 
@@ -26,7 +26,7 @@ struct rc_py_block {
   void *data;
   size_t bytes; /* of the mapping */
   uint32_t class;
-  /* While idle: in the list of its class, and among all by age. */
+  /* While idle: links in the list of the class, and in the list by age. */
   struct rc_py_block *above, *below, *older, *newer;
 };
 
@@ -47,14 +47,14 @@ static void unmap(struct rc_py_block *block) {
   PyMem_RawFree(block);
 }
 
-/* A mapping whose start is on a huge page, so that as much of it as can be is made of such. */
+/* A mapping that starts on a huge page, for as many huge pages as possible. */
 static void *map_huge(size_t bytes) {
   uint8_t *start = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return MAP_FAILED;
   uint8_t *data = (uint8_t *)(((uintptr_t)start + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
   if (data > start) munmap(start, (size_t)(data - start));
   munmap(data + bytes, (size_t)(start + HUGE - data)); /* never nothing */
-  madvise(data, bytes, MADV_HUGEPAGE);                 /* a kernel without them says no, and no harm is done */
+  madvise(data, bytes, MADV_HUGEPAGE);                 /* a hint: kernels without huge pages refuse */
   return data;
 }
 
@@ -79,7 +79,7 @@ static uint32_t class_of(size_t bytes, size_t *rounded) {
   return shift * 8 + (uint32_t)steps - 9;
 }
 
-/* ---- The idle ones ---------------------------------------------------------------------------------------------- */
+/* ---- Idle blocks ------------------------------------------------------------------------------------------------- */
 
 static void push(struct rc_py_block *block) {
   block->above = NULL;
@@ -164,7 +164,7 @@ static void set_limit(uint64_t limit) {
   unmap_all(chain);
 }
 
-/* ---- What an array holds ---------------------------------------------------------------------------------------- */
+/* ---- The object that holds an array's block ---------------------------------------------------------------------- */
 
 struct memory {
   PyObject_HEAD struct rc_py_block *block;

@@ -2,13 +2,13 @@
 /*
  * Tensors and arrays of a CUDA device, from Python's side.
  *
- * torch's are looked at as those of the CPU are (torch.c); what is not in C order is made so first, on torch's current
- * stream, which is the one that the copy goes by too. Others (CuPy's, JAX's, whoever has __dlpack__) are rarer, and
- * ringcast/_device.py asks them.
+ * torch's tensors are described as on the CPU (torch.c). A tensor not in C order is first made contiguous on torch's
+ * current stream, which also orders the copy. Arrays of other libraries (CuPy, JAX, any type with __dlpack__) are rarer
+ * and go through ringcast/_device.py.
  */
 #include "python/extension/tensors/device.h"
 
-/* Of a failure that is the array's own, and nothing to us. */
+/* For a failure that only means "not such an array". */
 static int none_or_raised(void) {
   if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
   PyErr_Clear();
@@ -39,7 +39,7 @@ bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out) {
   return *out || !PyErr_Occurred();
 }
 
-/* Takes over a tensor of torch's in C order, in place of what is there. */
+/* Puts a torch tensor in C order in place of the described tensor; consumes `tensor`. */
 static bool replace(struct rc_py_state *state, PyObject *tensor, struct rc_py_source *out) {
   void *data = NULL;
   if (!tensor || !rc_py_torch_data_ptr(state, tensor, &data)) {
@@ -52,8 +52,8 @@ static bool replace(struct rc_py_state *state, PyObject *tensor, struct rc_py_so
   return true;
 }
 
-/* Tells torch that its stream looks at the tensor: dropped, its memory would else be somebody else's at once. Where it
- * was allocated on that stream, torch sees it, and nothing comes of it. False: raised. */
+/* Tells torch that the stream uses the tensor: otherwise torch may reuse the memory as soon as the tensor is dropped.
+ * If the tensor was allocated on the stream, torch ignores the call. False: raised. */
 static bool record(struct rc_py_state *state, const struct rc_py_source *source) {
   struct rc_py_torch *torch = &state->torch;
   if (!torch->stream || torch->stream_is != source->stream || torch->stream_device != source->device) {
@@ -65,7 +65,7 @@ static bool record(struct rc_py_state *state, const struct rc_py_source *source)
   }
   PyObject *none = PyObject_CallMethodOneArg(source->keep, state->names.record_stream, torch->stream);
   Py_XDECREF(none);
-  return none || none_or_raised() == 0; /* an allocator may refuse memory that isn't its own */
+  return none || none_or_raised() == 0; /* a foreign allocator may refuse */
 }
 
 bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor) {
@@ -107,7 +107,7 @@ PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *s
   return tensor;
 }
 
-/* (1,) for none, and so on: those of C order, as torch has them. */
+/* The strides of C order, with torch's value for axes of length 0: as if of length 1. */
 static PyObject *strides_of(const struct ringcast_item *item) {
   int64_t stride = 1;
   PyObject *strides = PyTuple_New(item->ndim);
@@ -133,7 +133,8 @@ static PyObject *empty_beside(struct rc_py_state *state, PyObject *arena, int dt
   return tensor;
 }
 
-/* No view: those of one base count what is written to any of them as written to each, which autograd then refuses. */
+/* Not a view: views of one base share a version counter, so autograd would count a write to any view as a write to
+ * all. */
 PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
                              uint64_t offset) {
   int index = rc_py_torch_index(state, item);
@@ -152,13 +153,13 @@ PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const s
   Py_XDECREF(start);
   Py_XDECREF(shape);
   Py_XDECREF(strides);
-  return set; /* the tensor itself */
+  return set; /* the same object as `tensor` */
 }
 
 /* ---- Others' ---------------------------------------------------------------------------------------------------- */
 
-/* The tensor that a capsule of DLPack's holds; NULL, with nothing raised: it is none. The unversioned struct begins
- * with it; the other has a version, a context, a deleter and flags before it. */
+/* The tensor in a DLPack capsule; NULL, with nothing raised: no such capsule. The unversioned struct begins with the
+ * tensor; in the versioned struct a version, a context, a deleter and flags come first. */
 static const struct rc_py_dltensor *in_capsule(PyObject *capsule) {
   const size_t head = 2 * sizeof(uint32_t) + 2 * sizeof(void *) + sizeof(uint64_t);
   if (PyCapsule_IsValid(capsule, "dltensor")) return PyCapsule_GetPointer(capsule, "dltensor");
@@ -169,7 +170,7 @@ static const struct rc_py_dltensor *in_capsule(PyObject *capsule) {
   return major == 1 ? (const struct rc_py_dltensor *)(versioned + head) : NULL;
 }
 
-/* 1, 0, -1. The capsule gives the memory back when it goes. */
+/* 1, 0, -1. The capsule's destructor gives the memory back. */
 static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
   const struct rc_py_dltensor *tensor = in_capsule(capsule);
   if (!tensor || tensor->device.type != RC_PY_DLPACK_CUDA) return 0;
@@ -192,7 +193,7 @@ static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
   return 1;
 }
 
-/* One that was received is sent on by its own stream, in the order of which its memory goes. */
+/* A received DeviceTensor is sent on by the stream of its memory, which also orders the end of the memory. */
 static int describe_own(PyObject *object, struct rc_py_source *out) {
   PyObject *capsule = rc_py_device_tensor_export(object, &out->stream);
   int described = capsule ? describe_capsule(capsule, out) : -1;
@@ -203,7 +204,7 @@ static int describe_own(PyObject *object, struct rc_py_source *out) {
   return described;
 }
 
-/* Whether it is of a kind that was asked already, or can't be one. */
+/* Whether the type was checked elsewhere, or can't be an array. */
 static bool is_known(struct rc_py_state *state, PyTypeObject *type) {
   const unsigned long builtin = Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS |
                                 Py_TPFLAGS_BYTES_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS |
@@ -213,7 +214,7 @@ static bool is_known(struct rc_py_state *state, PyTypeObject *type) {
   return state->torch.tensor && PyType_IsSubtype(type, (PyTypeObject *)state->torch.tensor);
 }
 
-/* What export() of _device.py gives, or export_contiguous(). Takes it over. 1, 0, -1. */
+/* Describes the result of _device.py's export() or export_contiguous(), and consumes the result. 1, 0, -1. */
 static int describe_exported(PyObject *exported, struct rc_py_source *out) {
   PyObject *capsule;
   unsigned long long stream;
@@ -244,6 +245,6 @@ int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_p
   if (described <= 0 || !tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides))
     return described;
   rc_py_source_clear(out);
-  if (!rc_py_device_may_start(state)) return -1; /* what a capture copies isn't there before it is replayed */
+  if (!rc_py_device_may_start(state)) return -1; /* a captured copy has no data until the graph is replayed */
   return describe_exported(rc_py_device_call(state, "export_contiguous", "(O)", object), out);
 }

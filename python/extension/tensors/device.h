@@ -2,13 +2,13 @@
 /*
  * Tensors of a CUDA device, in the extension.
  *
- *   tensors/cuda.c       described, and made, from Python's side     tensors/device_memory.c  memory of ours there
- *   codec/device_put.c   their entries, and the copies to the pool   codec/device_get.c  what comes, and where it goes
- *   handles/gpu.c        the gpu's part of a Writer and of a Reader
- *   handles/empty.c      tensors that are made in the pool
+ *   tensors/cuda.c       describing and making, by Python calls      tensors/device_memory.c  our device memory
+ *   codec/device_put.c   entries, and copies into the pool           codec/device_get.c       decoding, and copies out
+ *   handles/gpu.c        the gpu part of a Writer and of a Reader
+ *   handles/empty.c      tensors made in the pool
  *
- * Nothing here runs before a tensor of a device is met. What is rare (other libraries than torch) is asked for in
- * Python, in ringcast/_device.py.
+ * Nothing here runs before a device tensor is met. Rare cases (libraries other than torch) are left to Python, in
+ * ringcast/_device.py.
  */
 #ifndef RC_EXTENSION_TENSORS_DEVICE_H
 #define RC_EXTENSION_TENSORS_DEVICE_H
@@ -17,7 +17,7 @@
 
 /* ---- device_helpers.c ------------------------------------------------------------------------------------------- */
 
-/* The functions of ringcast/_device.py: a new reference to what it gives, or NULL: raised. */
+/* Calls a function of ringcast/_device.py: a new reference to the result, or NULL: raised. */
 PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...);
 
 /* False: raised, as torch's stream captures a graph: nothing can be allocated or opened meanwhile. */
@@ -26,17 +26,19 @@ bool rc_py_device_may_start(struct rc_py_state *state);
 
 /* Completes torch_describe's description of a tensor on a CUDA device: in C order, with a stream. 1, -1. */
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* A tensor or array of any other library. As rc_py_torch_describe; 0 for any object that is on no CUDA device. */
+/* Describes a tensor or array of another library than torch. As rc_py_torch_describe; 0 for any object that is on no
+ * CUDA device. */
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* Before torch copies a tensor on the current stream: torch is told that the stream uses the tensor. False: raised. */
+/* Call before torch copies a tensor on the current stream: tells torch that the stream uses the tensor. False:
+ * raised. */
 bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor);
-/* Moves torch's tensor to another device. 1, -1. */
+/* Moves a torch tensor to another device. 1, -1. */
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
 
-/* torch.c's: the address of a tensor's memory, and the ordinal of its device. */
+/* In torch.c: the address of a tensor's memory, and the ordinal of the device. */
 bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **out);
 bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out);
-/* torch's current stream of that device. */
+/* torch's current stream of the device. */
 bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out);
 /* torch.empty there; `out` NULL: the address is not wanted. `dtype` is an index, `shape` a tuple. */
 PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *shape, int32_t device, uint64_t *out);
@@ -52,7 +54,7 @@ int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *ite
 
 struct rc_py_stream {
   void *handle;
-  PyObject *keep; /* the object whose end destroys the stream, as CuPy's Stream; NULL: the stream is not destroyed */
+  PyObject *keep; /* the owner of the stream, as CuPy's Stream; NULL: the stream is never destroyed */
 };
 /* With the GIL. */
 static inline struct rc_py_stream rc_py_stream_take(const struct rc_py_stream *stream) {
@@ -62,9 +64,9 @@ static inline struct rc_py_stream rc_py_stream_take(const struct rc_py_stream *s
 /* In any thread, with the GIL or without. */
 void rc_py_stream_drop(struct rc_py_stream *stream);
 
-/* Device memory that goes with its last holder, in any thread: memory of ringcast's own, or a place in the pool. */
+/* Device memory that ends with the last holder, in any thread: memory of ringcast's own, or a place in the pool. */
 struct rc_py_device_memory;
-/* NULL: raised. `out` is its address. */
+/* NULL: raised. `out` is the address. */
 struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, ringcast_gpu_reader *reader,
                                                     int32_t device, uint64_t bytes, const struct rc_py_stream *stream,
                                                     uint64_t *out);

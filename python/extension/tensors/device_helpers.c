@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of ringcast/_device.py, which asks torch, CuPy and JAX what is rarely asked. */
+/* Calls of ringcast/_device.py, which handles rare requests to torch, CuPy and JAX. */
 #include "python/extension/tensors/device.h"
 
 #include <stdarg.h>

@@ -2,18 +2,18 @@
 /*
  * Device memory of ringcast's own, and DeviceTensor, the Python object over such memory.
  *
- * A tensor of torch or CuPy over the memory may die in any thread, with the GIL or without, so the memory is counted by
+ * A tensor of torch or CuPy over the memory may die in any thread, with the GIL or without. So the memory is counted by
  * an atomic and is not a Python object, as in view_arrays.c.
  *
- * The memory is freed in the order of one stream, its own. A consumer that goes on by another stream names the stream
- * in __dlpack__, and kernels of that stream may still read the memory when the consumer drops the last reference. (No
- * other library takes care of this: torch's record_stream() ignores memory of other allocators.)
+ * The memory is freed in the order of its own stream. A consumer that goes on by another stream names the stream in
+ * __dlpack__, and kernels of the named stream may still read the memory when the consumer drops the last reference. (No
+ * library takes care of that: torch's record_stream() ignores memory of foreign allocators.)
  *
  * A number alone does not keep a stream: a destroyed stream's number may crash the driver, or belong to a new stream.
- * So where torch or CuPy names the stream as its current one, the stream's Python object is kept with the memory, and
- * the memory's own stream waits for that stream at the end. Any other number is used once, at the hand-over, and is not
- * remembered: at the end the worker waits until the device has done all work of this process, which covers what the
- * consumer enqueued after the hand-over, on whatever stream.
+ * So if torch or CuPy names the stream as the current one, the stream's Python object is kept with the memory, and the
+ * memory's own stream waits for the kept stream at the end. Any other number is used once, at the hand-over, and is not
+ * remembered: at the end the worker waits until the device has done all work of the process, which covers everything
+ * that the consumer enqueued after the hand-over, on any stream.
  */
 #include "python/extension/tensors/device.h"
 
@@ -22,7 +22,7 @@
 #include <stdatomic.h>
 #include <structmember.h>
 
-/* Another stream that goes on with the bytes. The legacy stream stands for the per-thread ones, which it waits for. */
+/* A further stream that uses the bytes. The legacy stream also covers the per-thread streams, for which it waits. */
 struct user {
   struct user *next;
   struct rc_py_stream stream;
@@ -31,13 +31,13 @@ struct user {
 struct rc_py_device_memory {
   _Atomic uint64_t count;
   ringcast_gpu_memory *own; /* NULL: the memory is the writer's, held by ... */
-  ringcast_gpu_hold *hold;  /* ... this */
+  ringcast_gpu_hold *hold;  /* ... or this */
   int32_t device;
   uint64_t address;
-  struct rc_py_stream stream; /* what the bytes are ordered by */
+  struct rc_py_stream stream; /* orders the bytes */
   /* Both are added to with the GIL, through a DeviceTensor: */
   struct user *users;
-  bool has_strangers; /* other streams, which are not known, use the memory too */
+  bool has_strangers; /* unknown streams use the memory too */
 };
 
 static struct rc_py_device_memory *memory_new(int32_t device, struct rc_py_stream stream) {
@@ -48,7 +48,7 @@ static struct rc_py_device_memory *memory_new(int32_t device, struct rc_py_strea
   return memory;
 }
 
-/* ---- Its end ---------------------------------------------------------------------------------------------------- */
+/* ---- Freeing ----------------------------------------------------------------------------------------------------- */
 
 void rc_py_stream_drop(struct rc_py_stream *stream) {
   if (!stream->keep || !Py_IsInitialized()) return;
@@ -57,8 +57,9 @@ void rc_py_stream_drop(struct rc_py_stream *stream) {
   PyGILState_Release(gil);
 }
 
-/* The memory's own stream waits for another, or else the host does. One failed call proves nothing: to go on then might
- * free memory that is still read. Where both calls fail, and not for want of memory, there is no device to wait for. */
+/* Makes the memory's own stream wait for a user's stream, or else waits on the host. A failed call alone proves
+ * nothing: freeing memory that is still read must not happen. If both calls fail, and not for want of memory, the
+ * device is gone. */
 static bool follow_user(const struct rc_py_device_memory *memory, void *stream) {
   int rc = ringcast_gpu_stream_follow(memory->device, memory->stream.handle, stream);
   if (rc == -ENOMEM || rc == -EIO) rc = ringcast_gpu_stream_wait(memory->device, stream);
@@ -77,8 +78,8 @@ static bool follow_users(struct rc_py_device_memory *memory) {
   return true;
 }
 
-/* What the stream still has to do with the memory is left to the library, which knows the stream by its number alone:
- * while the stream captures, and can't be given that, its object is kept, and the memory with it. */
+/* The library finishes the stream's work on the memory and knows the stream by its number alone. While the stream
+ * captures, the library can't; then the stream's object is kept, and so is the memory. */
 static bool must_stay(const struct rc_py_device_memory *memory) {
   void *own = memory->stream.handle;
   return memory->stream.keep && ringcast_gpu_stream_follow(memory->device, own, own) == -EBUSY;
@@ -95,8 +96,8 @@ static int give_back(struct rc_py_device_memory *memory) {
 
 static int try_to_end(void *context);
 
-/* A stream captures a graph, or could not be waited for: the library's worker tries again. Without memory for that, the
- * device memory stays. */
+/* A stream captures a graph, or waiting failed: the library's worker tries again. If the worker can't be given the job
+ * for want of memory, the device memory stays. */
 static void end_later(struct rc_py_device_memory *memory) { ringcast_gpu_run_until_done(try_to_end, memory); }
 
 static void end_idle(void *context) {
@@ -118,15 +119,15 @@ static int try_to_end(void *context) {
 #define PyThreadState_GetUnchecked _PyThreadState_UncheckedGet
 #endif
 
-/* NULL: the thread does not have the GIL, as a library may drop its tensor with the GIL or without. PyGILState_Check
- * does not tell: where there were subinterpreters, or Python ends, it is always true. */
+/* Releases the GIL if the thread has it, and returns NULL otherwise: a library may drop a tensor with the GIL or
+ * without. PyGILState_Check is of no use: after subinterpreters, or when Python ends, the answer is always true. */
 static PyThreadState *give_up_gil(void) {
   PyThreadState *own = PyGILState_GetThisThreadState();
   return own && own == PyThreadState_GetUnchecked() ? PyEval_SaveThread() : NULL;
 }
 
-/* The last drop pairs with all others: the work that the others enqueued comes before the end. Without the GIL, as the
- * driver may wait for the device. */
+/* The last drop (acquire) pairs with all earlier drops (release): the earlier holders' work is enqueued before the
+ * memory's end. The GIL is released, as the driver may wait for the device. */
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
   if (!memory || atomic_fetch_sub_explicit(&memory->count, 1, memory_order_acq_rel) > 1) return;
   PyThreadState *thread = give_up_gil();
@@ -134,7 +135,7 @@ void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
   if (thread) PyEval_RestoreThread(thread);
 }
 
-/* ---- Its beginning ---------------------------------------------------------------------------------------------- */
+/* ---- Allocating -------------------------------------------------------------------------------------------------- */
 
 struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, ringcast_gpu_reader *reader,
                                                     int32_t device, uint64_t bytes, const struct rc_py_stream *stream,
@@ -180,7 +181,7 @@ static bool has_user(const struct rc_py_device_memory *memory, void *stream) {
   return user;
 }
 
-/* Notes a stream that goes on with the bytes. `keep` is the stream's object; None: the stream is not known. */
+/* Records a stream that goes on with the bytes. `keep` is the stream's object; None: the stream is unknown. */
 static bool add_user(struct rc_py_device_memory *memory, void *stream, PyObject *keep) {
   memory->has_strangers |= keep == Py_None;
   if (keep == Py_None || has_user(memory, stream)) return true;
@@ -255,7 +256,7 @@ static void tensor_dealloc(PyObject *object) {
   Py_DECREF(type);
 }
 
-enum { LEGACY = 1, PER_THREAD = 2, UNSAID = -1 }; /* DLPack's numbers of streams; None: the legacy default one */
+enum { LEGACY = 1, PER_THREAD = 2, UNSAID = -1 }; /* DLPack's stream numbers; None: the legacy default stream */
 
 /* `wanted` waits for the bytes; if `wanted` captures a graph, or is a different stream in each thread, the host does.
  */
@@ -265,7 +266,7 @@ static int follow_bytes(const struct rc_py_device_memory *memory, void *wanted, 
   return rc == -EBUSY ? ringcast_gpu_stream_wait(memory->device, own) : rc;
 }
 
-/* A consumer on another stream finds the bytes there, and the bytes stay until that stream has done. */
+/* Makes a consumer on another stream see the bytes, and keeps the bytes until the consumer's stream is done. */
 static bool settle(struct device_tensor *self, PyObject *stream) {
   struct rc_py_device_memory *memory = self->memory;
   long long number = !stream || stream == Py_None ? LEGACY : PyLong_AsLongLong(stream);
@@ -275,7 +276,7 @@ static bool settle(struct device_tensor *self, PyObject *stream) {
   }
   bool is_known = number != PER_THREAD;
   void *wanted = number == LEGACY || !is_known ? NULL : (void *)(intptr_t)number;
-  /* Bytes that a stream waited for once, as a user, are there for all that is enqueued later. */
+  /* A stream that waited once, as a user, sees the bytes in all later work. */
   bool follows = is_known && (wanted == memory->stream.handle || has_user(memory, wanted));
   if (follows || self->item.bytes == 0) return true;
   int rc;
@@ -350,7 +351,7 @@ static PyObject *get_data_ptr(PyObject *object, void *Py_UNUSED(closure)) {
   return PyLong_FromUnsignedLongLong(self->memory->address + self->offset);
 }
 
-/* Version 3 of what Numba has described. */
+/* Version 3 of the interface that Numba documents. */
 static PyObject *get_interface(PyObject *object, void *Py_UNUSED(closure)) {
   struct device_tensor *self = (struct device_tensor *)object;
   int index = rc_py_dtype_of(&self->item);

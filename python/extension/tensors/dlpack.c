@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DLPack: how a tensor's memory is described from library to library.
+ * DLPack: the description of a tensor's memory that libraries exchange.
  *
- * Its exchange API is a table of functions that a tensor type offers (DLPack 1.3): one call says all about a tensor's
- * memory, one makes a tensor over memory of ours. Either replaces several calls into Python. What it does not say, of
- * torch's tensors, its caller finds out: whether the bytes stand for their negative or conjugate, whether a gradient is
- * wanted, and which of its dtypes of less than a byte stands in each byte. It raises for what has no plain memory; that
- * costs a thousand times what a description does, so who sends such tensors asks first what they are.
+ * DLPack's exchange API (1.3) is a table of functions that a tensor type offers: one call describes a tensor's memory,
+ * another makes a tensor over given memory. Each call replaces several calls into Python. The caller must find out what
+ * the description of a torch tensor lacks: the negative and conjugate bits, requires_grad, and which sub-byte dtype
+ * fills each byte. For a tensor without plain memory the API raises, at a thousand times the cost of a description; a
+ * sender of such tensors checks the kind first.
  *
- * A tensor that is made here lies in one piece of memory with all that belongs to it, data included: nothing else is
- * allocated, and nothing is kept by a tensor but its own. A large one lies in a block (buffer_pool.c). Its deleter may
- * run in any thread, with the GIL or without, in a child of a fork too.
+ * A tensor made here is one allocation: the struct, the dims and the data. A large tensor's data lies in a block
+ * instead (buffer_pool.c). The deleter may run in any thread, with the GIL or without, and in a child of a fork.
  *
- * The layouts are those of dlpack.h of dmlc/dlpack, declared anew: nothing is linked, and the version is looked at.
+ * The layouts are those of dmlc/dlpack's dlpack.h, declared anew: nothing is linked, and the version is checked.
  */
 #include "python/extension/tensors.h"
 
@@ -23,11 +22,11 @@
 /* As torch's own allocator does. */
 #define ALIGNMENT 64
 
-#define READ_ONLY   1u /* a flag of a versioned one */
+#define READ_ONLY   1u /* a flag of the versioned struct */
 #define UNVERSIONED "dltensor"
 #define VERSIONED   "dltensor_versioned"
 
-/* DLManagedTensorVersioned, and what belongs to one of ours. */
+/* DLManagedTensorVersioned, followed by fields of our own. */
 struct managed {
   uint32_t major, minor;
   void *context;
@@ -39,7 +38,7 @@ struct managed {
   int64_t dims[];
 };
 
-/* DLManagedTensor, which every version of torch takes in a capsule. Its data is its owner's. */
+/* DLManagedTensor, which every version of torch takes in a capsule. The owner holds the data. */
 struct unversioned {
   struct rc_py_dltensor tensor;
   void *context;
@@ -49,7 +48,7 @@ struct unversioned {
   int64_t dims[];
 };
 
-/* The same as DLManagedTensorVersioned; see `managed`, whose first fields it has. */
+/* As `unversioned`, but DLManagedTensorVersioned: begins with the fields of `managed`. */
 struct owned {
   uint32_t major, minor;
   void *context;
@@ -61,7 +60,7 @@ struct owned {
   int64_t dims[];
 };
 
-/* DLPackExchangeAPI: what begins it is the same in every version, and names an earlier one if there is one. */
+/* DLPackExchangeAPI: the first fields are the same in every version, and point to an earlier version, if any. */
 struct rc_py_exchange {
   uint32_t major, minor;
   const struct rc_py_exchange *earlier;
@@ -73,7 +72,7 @@ struct rc_py_exchange {
 
 /* ---- The exchange API ------------------------------------------------------------------------------------------- */
 
-/* Whether RINGCAST_DISABLE names it. The library checks the rest of that list. */
+/* Whether RINGCAST_DISABLE contains dlpack_api. The library checks the rest of the list. */
 static bool is_switched_off(void) {
   static const char name[] = "dlpack_api";
   const char *list = getenv("RINGCAST_DISABLE");
@@ -89,7 +88,7 @@ const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type) {
   if (is_switched_off()) return NULL;
   PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
   const struct rc_py_exchange *found = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
-  if (!found) PyErr_Clear(); /* an older version, or something else by that name */
+  if (!found) PyErr_Clear(); /* an older version, or an unrelated attribute */
   Py_XDECREF(capsule);       /* the table lives as long as the process */
   while (found && found->major > MAJOR) found = found->earlier;
   if (!found || found->major != MAJOR || found->minor < MINOR || !found->describe || !found->make) return NULL;
@@ -130,7 +129,8 @@ static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item
   for (int32_t i = item->ndim; i-- > 0;) {
     tensor->shape[i] = item->shape[i];
     tensor->strides[i] = stride;
-    /* The strides of a tensor without elements, whose shape may be any, are looked at by none, and stay. */
+    /* If the tensor has no elements, the product of its shape may overflow; strides don't matter then, and stop
+     * growing. */
     if (item->shape[i] > 0 && stride <= INT64_MAX / item->shape[i]) stride *= item->shape[i];
   }
 }
@@ -148,8 +148,8 @@ static void managed_delete(struct managed *self) {
   }
 }
 
-/* A call that fails may have called the deleter, or not: it is then too late to ask. So what is new is not freed by it,
- * but here, where nobody else can have it. */
+/* A failed call may or may not have called the deleter, and afterwards there is no way to tell. So the deleter does not
+ * free a new tensor; the caller does, while no other code can hold the tensor. */
 static PyObject *take_over(const struct rc_py_exchange *exchange, struct managed *self) {
   void *tensor = NULL;
   self->is_new = true;
@@ -181,7 +181,7 @@ PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct 
   return tensor;
 }
 
-/* ---- A capsule, for those without the exchange API --------------------------------------------------------------- */
+/* ---- A capsule, for consumers without the exchange API ----------------------------------------------------------- */
 
 static void unversioned_delete(struct unversioned *self) {
   self->give(self->owner);
@@ -193,7 +193,7 @@ static void owned_delete(struct owned *self) {
   PyMem_RawFree(self);
 }
 
-/* If nobody took it over. */
+/* The capsule's destructor: frees the tensor if no consumer took it. */
 static void capsule_drop(PyObject *capsule) {
   if (PyCapsule_IsValid(capsule, UNVERSIONED)) unversioned_delete(PyCapsule_GetPointer(capsule, UNVERSIONED));
   if (PyCapsule_IsValid(capsule, VERSIONED)) owned_delete(PyCapsule_GetPointer(capsule, VERSIONED));
