@@ -4,6 +4,7 @@
  * of its own; the pool of large arrays (tensors/buffer_pool.c) belongs to the process. The module is for the main
  * interpreter, and relies on the GIL: a free-threaded Python turns the GIL on at import.
  */
+#include "python/extension/codec/encode.h"
 #include "python/extension/errors.h"
 #include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/frame.h"
@@ -162,6 +163,7 @@ static void module_free(void *module) {
   PyMem_Free(state->spare.parts);
   PyMem_Free(state->spare.stream);
   PyMem_Free(state->spare.texts);
+  rc_py_repeats_free(state->spare.repeats);
   if (state->recycles) rc_py_recycle_end();
 }
 

@@ -67,8 +67,10 @@ struct rc_py_texts {
 
 /* The encoder's memory, reused from frame to frame. */
 struct rc_py_part;
+struct rc_py_repeats;
 struct rc_py_spare {
   struct rc_py_texts *texts;
+  struct rc_py_repeats *repeats;
   struct rc_py_part *parts;
   size_t part_room;
   uint8_t *stream;

@@ -24,17 +24,16 @@ PARTS = {
     "headers": ("include", 1580),
     "core": ("ring shm channel", 8600),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 12280),
+    "extension": ("python/extension", 12790),
     "package": ("python/ringcast", 7770),
     "measuring": ("tools bench python/ringcast/bench", 6730),
-    "tests": ("tests", 41780),
+    "tests": ("tests", 42160),
     "tests of gpu": ("tests", 16940),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/extension/codec/token_write.c": 527,
     "python/ringcast/_ringcast.pyi": 820,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,

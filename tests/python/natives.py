@@ -411,7 +411,7 @@ natives = st.recursive(
 # ---- The same --------------------------------------------------------------------------------------------------------
 
 
-def _fields(value):
+def fields(value):
     """What an instance has, by name: in its slots and in its __dict__."""
     slots = getattr(type(value), "__struct_fields__", ())
     if dataclasses.is_dataclass(value):
@@ -458,5 +458,5 @@ def print_of(value):
     if isinstance(value, (range, slice)):
         return kind, print_of(value.start), print_of(value.stop), print_of(value.step)
     if dataclasses.is_dataclass(value) or hasattr(kind, "__struct_fields__") or hasattr(value, "__dict__"):
-        return kind, [(name, print_of(item)) for name, item in sorted(_fields(value).items())]
+        return kind, [(name, print_of(item)) for name, item in sorted(fields(value).items())]
     return kind, value

@@ -162,7 +162,7 @@ def test_a_dict_has_one_for_each_tensor_and_a_list_for_what_is_nested(ring):
     with pytest.raises(ValueError, match="has ended"):
         view.hashes  # noqa: B018
     writer.send(sent, 0, hash="sha256")
-    assert bytes(ringcast.pack(reader.recv(0))) == bytes(ringcast.pack(sent))
+    assert ringcast.pack(reader.recv(0), hash="sha256").hashes == expected
     with ringcast.Tap(writer.handle) as tap:
         writer.send(sent, 0, hash="sha256")
         assert tap.recv(0)["step"] == 7
@@ -187,6 +187,22 @@ def test_a_task_of_asyncio_sends_them_too():
     tasks = []
     with ringcast.Writer(1 << 18) as writer, ringcast.Reader(writer.handle) as reader:
         asyncio.run(both(writer, reader))
+
+
+def test_a_tensor_that_comes_again_has_its_hash_at_each_place_and_a_container_once():
+    one, other = np.arange(4), np.ones(2)
+    first, second, pair = sha(one), sha(other), [other, one]
+    packed = ringcast.pack(
+        {"a": one, "again": one, "in": [one, other, (other,)], "pair": pair, "pairs": [pair, pair, one]}, hash="sha256"
+    )
+    assert packed.hashes == {
+        "a": first,
+        "again": first,
+        "in": [first, second, second],
+        "pair": [second, first],
+        "pairs": [first],  # of `pair` the hashes are there already
+    }
+    assert ringcast.pack([one, one], hash="sha256").hashes == [first, first]
 
 
 def test_a_value_that_is_no_dict_of_items():

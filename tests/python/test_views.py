@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views: arrays that lie in the ring, lent for a block, and what becomes of those that outlive it."""
 
-import collections
 import ctypes
 import errno
 import faulthandler
 import gc
 import os
+import re
 import resource
 import signal
 import struct
 import threading
 
+import natives
 import numpy as np
 import pytest
 import values
@@ -74,7 +75,7 @@ def test_arrays_lie_in_the_ring_and_all_else_is_copied(pair):
                 array[0] = 1
             with pytest.raises(ValueError):
                 array.flags.writeable = True
-        assert bytes(ringcast.pack(obj)) == bytes(ringcast.pack(sent))
+        assert natives.print_of(obj) == natives.print_of(sent)
         assert reader.lag > 0 and "ringcast.View of" in repr(view)
         obj["s"] = "one's own"
     assert reader.lag == 0 and repr(view) == "<ringcast.View, ended>"
@@ -156,7 +157,7 @@ def test_other_frames_and_what_may_go_wrong(pair):
         reader.view(0)
     assert reader.lag == 0 and still_works(writer, reader)
     with ringcast.Reader(writer.handle, allow_pickle=False) as strict:
-        writer.send(collections.Counter(), 0)
+        writer.send(re.compile("x"), 0)
         with pytest.raises(ringcast.PickleRefused):
             strict.view(0)
         assert strict.lag == 0

@@ -41,6 +41,8 @@ enum rc_py_token_writer rc_py_token_write_array(struct rc_py_encoding *encoding,
   int typecode = typecode_of(encoding->state, array);
   if (typecode < 0) return RC_PY_PUT_RAISED;
   if (typecode > UINT8_MAX || !ringcast_typecode_bytes((uint8_t)typecode)) return RC_PY_PUT_LEAF;
+  enum rc_py_token_writer marked = mark(encoding, array, NULL);
+  if (marked != RC_PY_PUT_DONE) return marked;
   Py_buffer view;
   if (PyObject_GetBuffer(array, &view, PyBUF_SIMPLE) < 0) return RC_PY_PUT_RAISED;
   if (view.len <= INLINE_MOST) {

@@ -200,7 +200,8 @@ static PyObject *make_nested(struct rc_py_decoding *decoding, const struct rc_py
   getting.object = (struct ringcast_object){.at = nested->stream, .end = nested->stream + nested->bytes};
   getting.parts = nested->parts ? decoding->parts + (nested->first_part - decoding->first_part) : NULL;
   getting.part_count = nested->parts;
-  getting.next_part = getting.class_count = 0;
+  getting.next_part = 0;
+  getting.marked = &decoding->marked;
   getting.leaves = leaves;
   getting.may_import = decoding->allow_pickle;
   getting.classes = rc_py_class_cache(decoding->classes);
@@ -235,6 +236,8 @@ static bool classes_are_allowed(struct rc_py_decoding *decoding) {
 static bool fill_nested(struct rc_py_decoding *decoding, PyObject *leaves) {
   if (!parts_make_sense(decoding)) return false;
   if (!decoding->allow_pickle && !classes_are_allowed(decoding)) return false;
+  decoding->marked.frame = &decoding->frame;
+  decoding->marked.dict = decoding->selection || decoding->frame.root != RINGCAST_ROOT_DICT ? NULL : decoding->result;
   for (size_t i = 0; i < decoding->nested_count; i++) {
     const struct rc_py_nested *nested = &decoding->nested[i];
     PyObject *value = make_nested(decoding, nested, leaves);
@@ -317,6 +320,7 @@ static void decoding_clear(struct rc_py_decoding *decoding) {
     Py_XDECREF(decoding->nested[i].key);
     PyMem_Free(decoding->nested[i].stream);
   }
+  rc_py_marked_clear(&decoding->marked);
   PyMem_Free(decoding->leaves);
   PyMem_Free(decoding->parts);
   PyMem_Free(decoding->nested);

@@ -80,6 +80,7 @@ struct rc_py_decoding {
   size_t leaf_count, leaf_room;
   struct rc_py_nested *nested;
   size_t nested_count, nested_room;
+  struct rc_py_marked marked;
   PyObject **parts;
   size_t part_count, part_room;
   uint32_t first_part; /* its entry */

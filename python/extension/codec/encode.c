@@ -53,6 +53,7 @@ static void drop_parts(struct rc_py_encoding *encoding) {
   Py_CLEAR(encoding->leaves);
   Py_CLEAR(encoding->holders);
   encoding->noted = 0;
+  if (encoding->repeats) rc_py_repeats_clear(encoding->repeats);
 }
 
 /* The memory of the last frame; a frame that is encoded while another is has its own. */
@@ -63,6 +64,7 @@ static void take_memory(struct rc_py_encoding *encoding) {
   encoding->stream = spare->stream;
   encoding->stream_room = spare->stream_room;
   encoding->texts = spare->texts;
+  encoding->repeats = spare->repeats;
   *spare = (struct rc_py_spare){0};
 }
 
@@ -85,16 +87,20 @@ static void give_memory(struct rc_py_encoding *encoding) {
   } else {
     PyMem_Free(encoding->texts);
   }
+  if (!spare->repeats) {
+    spare->repeats = encoding->repeats;
+  } else {
+    rc_py_repeats_free(encoding->repeats);
+  }
   encoding->stream = NULL;
   encoding->parts = NULL;
   encoding->texts = NULL;
+  encoding->repeats = NULL;
 }
 
 void rc_py_encoding_clear(struct rc_py_encoding *encoding) {
   drop_parts(encoding);
   give_memory(encoding);
-  PyMem_Free(encoding->seen);
-  encoding->seen = NULL;
   Py_CLEAR(encoding->class_cache);
 }
 
@@ -289,20 +295,22 @@ static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_
   return ok ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
 }
 
-/* Describes part `index`, the root's item or the root itself; what of it needs no entry of its own goes into a stream.
- * As rc_py_token_writer. */
-static enum rc_py_token_writer describe(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
+/* Describes part `index`, the root's item or the root itself, if it is an entry of its own: 1. 0: it is an OBJECT, or a
+ * leaf; -1: raised. */
+static int describe_plain(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
   struct rc_py_part *part = &encoding->parts[index];
   int described = describe_scalar(part);
-  if (described != 0) return described < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_DONE;
+  if (described != 0) return described;
   struct rc_py_source source = {.keep = NULL};
   described = rc_py_part_tensor(encoding, part->value, step, &source, &part->bytes);
-  if (described < 0) return RC_PY_PUT_RAISED;
-  if (described > 0) {
-    part->kind = RINGCAST_ITEM_TENSOR;
-    part->source = source;
-    return RC_PY_PUT_DONE;
-  }
+  part->kind = described > 0 ? RINGCAST_ITEM_TENSOR : RINGCAST_ITEM_OBJECT;
+  if (described > 0) part->source = source;
+  return described;
+}
+
+/* The OBJECT at part `index`: what of it needs no entry of its own goes into a stream. As rc_py_token_writer. */
+static enum rc_py_token_writer describe_nested(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
+  struct rc_py_part *part = &encoding->parts[index];
   size_t start = encoding->stream_bytes, first_part = encoding->count;
   enum rc_py_token_writer put = rc_py_token_writer(encoding, part->value, step);
   if (put != RC_PY_PUT_DONE) return put;
@@ -322,11 +330,38 @@ static enum rc_py_token_writer add_leaves(struct rc_py_encoding *encoding, PyObj
   return add_pickle(encoding, index, encoding->leaves, root);
 }
 
-static enum rc_py_token_writer measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
+/* Whether a part may be named by ITEM: as parts of streams, what is short is written again. */
+static bool is_worth_a_reference(const struct rc_py_part *part) {
+  bool is_data = part->kind == RINGCAST_ITEM_STR || part->kind == RINGCAST_ITEM_BYTES;
+  return part->kind == RINGCAST_ITEM_TENSOR || (is_data && part->bytes > INLINE_MOST);
+}
+
+/* The items that are entries without a stream, before all that may refer to them. */
+static bool measure_plain_items(struct rc_py_encoding *encoding, PyObject *dict) {
   size_t items = encoding->count;
   for (size_t i = 0; i < items; i++) {
     struct rc_py_step step = {.container = dict, .key = encoding->parts[i].key};
-    enum rc_py_token_writer put = describe(encoding, i, &step);
+    PyObject *value = encoding->parts[i].value;
+    if (rc_py_is_repeated(encoding, value)) {
+      encoding->parts[i].kind = RINGCAST_ITEM_OBJECT; /* an ITEM and nothing else */
+      continue;
+    }
+    int described = describe_plain(encoding, i, &step);
+    if (described < 0) return false;
+    /* Two references are the dict's and the part's. */
+    bool is_noted = described > 0 && Py_REFCNT(value) > 2 && is_worth_a_reference(&encoding->parts[i]);
+    if (is_noted && !rc_py_repeats_item(encoding, value, i)) return false;
+  }
+  return true;
+}
+
+static enum rc_py_token_writer measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
+  size_t items = encoding->count;
+  if (!measure_plain_items(encoding, dict)) return RC_PY_PUT_RAISED;
+  for (size_t i = 0; i < items; i++) {
+    if (encoding->parts[i].kind != RINGCAST_ITEM_OBJECT) continue;
+    struct rc_py_step step = {.container = dict, .key = encoding->parts[i].key};
+    enum rc_py_token_writer put = describe_nested(encoding, i, &step);
     if (put == RC_PY_PUT_DONE) continue;
     if (put != RC_PY_PUT_LEAF) return put;
     Py_ssize_t leaf = rc_py_leaf_add(encoding, encoding->parts[i].value, &step);
@@ -340,7 +375,9 @@ static enum rc_py_token_writer measure_dict(struct rc_py_encoding *encoding, PyO
 static enum rc_py_token_writer measure_value(struct rc_py_encoding *encoding, PyObject *object) {
   struct rc_py_step step = {.container = NULL};
   if (!rc_py_part_add(encoding, NULL, object)) return RC_PY_PUT_RAISED;
-  enum rc_py_token_writer put = describe(encoding, 0, &step);
+  int described = describe_plain(encoding, 0, &step);
+  if (described != 0) return described < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_DONE;
+  enum rc_py_token_writer put = describe_nested(encoding, 0, &step);
   if (put != RC_PY_PUT_DONE) return put;
   return add_leaves(encoding, object);
 }
@@ -409,6 +446,7 @@ bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state 
   memset(encoding, 0, sizeof *encoding);
   encoding->state = state;
   encoding->sends_from = sends_from;
+  encoding->object = object;
   encoding->allow_pickle = allow_pickle;
   encoding->class_cache = rc_py_class_cache(&state->classes);
   if (!encoding->class_cache) return false;

@@ -59,10 +59,10 @@ struct rc_py_encoding {
   PyObject *class_cache;
   uint64_t serial; /* of the stream that is being written */
   uint32_t classes;
-  uint32_t first_text;       /* number of this stream */
-  struct rc_py_texts *texts; /* NULL: no memory yet */
-  PyObject **seen;           /* containers that others may hold too: a table */
-  size_t seen_count, seen_room;
+  uint32_t first_text;           /* number of this stream */
+  struct rc_py_texts *texts;     /* NULL: no memory yet */
+  struct rc_py_repeats *repeats; /* NULL: no memory yet */
+  PyObject *object;              /* the root */
   uintptr_t stack_floor;
 };
 
@@ -110,7 +110,17 @@ enum rc_py_token_writer {
   RC_PY_PUT_LEAF = 0, /* all of it is one leaf: nothing was written, and no leaf added */
   RC_PY_PUT_DONE = 1,
   RC_PY_PUT_CYCLE = 2, /* it holds itself: what was written is to be dropped */
+  RC_PY_PUT_BACK = 3, /* within token_write.c: DONE, for the value was there before, and a BACK or an ITEM is written */
 };
+enum { INLINE_MOST = 2048 }; /* longer text and bytes are parts */
+
+/* repeats.c: notes a value that is no part of a stream but the root's item `index`. False: raised. */
+bool rc_py_repeats_item(struct rc_py_encoding *encoding, PyObject *value, size_t index);
+bool rc_py_is_repeated(const struct rc_py_encoding *encoding, PyObject *value); /* Whether it is noted. */
+/* Drops all that the frame has noted, and keeps the memory. */
+void rc_py_repeats_clear(struct rc_py_repeats *repeats);
+void rc_py_repeats_free(struct rc_py_repeats *repeats);
+
 /* Writes `value` behind what the stream has; long things in it become parts. */
 enum rc_py_token_writer rc_py_token_writer(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root);
 

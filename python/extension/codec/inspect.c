@@ -144,18 +144,25 @@ static int find(const struct look *look, PyObject *key, uint32_t *index, struct 
   return 0;
 }
 
-/* 1, 0, -1: raised. */
-static int has_leaves(const struct look *look, const struct ringcast_item *item) {
-  struct ringcast_object_needs needs;
-  if (item->kind != RINGCAST_ITEM_OBJECT) return item->kind == RINGCAST_ITEM_LEAF;
-  PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes); /* it looks more than once */
-  if (!copy) return -1;
+/* A copy of a nested value's stream, which is looked at more than once, and what it needs. */
+static PyObject *stream_of(const struct look *look, const struct ringcast_item *item,
+                           struct ringcast_object_needs *needs) {
+  PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
+  if (!copy) return NULL;
   rc_py_copy(PyBytes_AS_STRING(copy), item->data, item->bytes);
-  int rc = ringcast_object_check(PyBytes_AS_STRING(copy), item->bytes, &needs);
+  if (ringcast_object_check(PyBytes_AS_STRING(copy), item->bytes, needs) == 0) return copy;
   Py_DECREF(copy);
-  if (rc == 0) return needs.leaves > 0;
   damaged(look, "a nested value is cut off, or of a kind that this version does not know");
-  return -1;
+  return NULL;
+}
+
+/* What the item needs beside itself and its parts. */
+static bool needs_of(const struct look *look, const struct ringcast_item *item, struct ringcast_object_needs *out) {
+  *out = (struct ringcast_object_needs){.leaves = item->kind == RINGCAST_ITEM_LEAF};
+  if (item->kind != RINGCAST_ITEM_OBJECT) return true;
+  PyObject *stream = stream_of(look, item, out);
+  Py_XDECREF(stream);
+  return stream;
 }
 
 static void add_run(struct rc_py_selection *selection, uint64_t first, uint64_t end) {
@@ -175,35 +182,20 @@ static bool add_pickle(const struct look *look, struct rc_py_selection *selectio
   return true;
 }
 
-static bool select_item(const struct look *look, uint32_t index, const struct ringcast_item *item,
-                        struct rc_py_selection *out) {
+/* 1; 0: it refers to other items, and all have to be read; -1: raised. */
+static int select_item(const struct look *look, uint32_t index, const struct ringcast_item *item,
+                       struct rc_py_selection *out) {
+  struct ringcast_object_needs needs;
+  if (!needs_of(look, item, &needs)) return -1;
+  if (needs.before > 0 || needs.items > 0) return 0;
   uint32_t parts;
   uint64_t first = rc_py_first_part(item, &parts);
   add_run(out, index, (uint64_t)index + 1);
   if (item->kind == RINGCAST_ITEM_OBJECT && parts > 0) {
-    if (first <= index || first + parts > look->frame.count) return damaged(look, "parts in disorder");
+    if (first <= index || first + parts > look->frame.count) return damaged(look, "parts in disorder") - 1;
     add_run(out, first, first + parts);
   }
-  int leaves = has_leaves(look, item);
-  return leaves < 0 ? false : !leaves || add_pickle(look, out);
-}
-
-/* As find, and then the value in `*out`, unless that is NULL. */
-static int find_entry(const struct look *look, PyObject *key, PyObject **out) {
-  struct rc_py_selection selection = {.count = 0};
-  struct ringcast_item item;
-  uint32_t index;
-  int found = find(look, key, &index, &item);
-  if (found <= 0 || !out) return found;
-  PyObject *dict = select_item(look, index, &item, &selection) ? read_by(look, &selection) : NULL;
-  if (!dict) return -1;
-  /* Its only item: the key's bytes may be others by now, and all else too. */
-  Py_ssize_t position = 0;
-  PyObject *other, *value = NULL;
-  if (PyDict_Check(dict)) PyDict_Next(dict, &position, &other, &value);
-  *out = rc_py_ref(value);
-  Py_DECREF(dict);
-  return value || damaged(look, "it changes while it is read") ? 1 : -1;
+  return needs.leaves == 0 || add_pickle(look, out) ? 1 : -1;
 }
 
 static int find_in_whole(const struct look *look, PyObject *key, PyObject **out) {
@@ -213,6 +205,26 @@ static int find_in_whole(const struct look *look, PyObject *key, PyObject **out)
   if (value && out) *out = rc_py_ref(value);
   Py_XDECREF(dict);
   return found;
+}
+
+/* As find, and then the value in `*out`, unless that is NULL. */
+static int find_entry(const struct look *look, PyObject *key, PyObject **out) {
+  struct rc_py_selection selection = {.count = 0};
+  struct ringcast_item item;
+  uint32_t index;
+  int found = find(look, key, &index, &item);
+  if (found <= 0 || !out) return found;
+  int selected = select_item(look, index, &item, &selection);
+  if (selected == 0) return find_in_whole(look, key, out);
+  PyObject *dict = selected > 0 ? read_by(look, &selection) : NULL;
+  if (!dict) return -1;
+  /* Its only item: the key's bytes may be others by now, and all else too. */
+  Py_ssize_t position = 0;
+  PyObject *other, *value = NULL;
+  if (PyDict_Check(dict)) PyDict_Next(dict, &position, &other, &value);
+  *out = rc_py_ref(value);
+  Py_DECREF(dict);
+  return value || damaged(look, "it changes while it is read") ? 1 : -1;
 }
 
 static int look_for(const struct rc_py_inspector *looking, PyObject *key, PyObject **out) {
@@ -244,42 +256,107 @@ static PyObject *hash_of(const struct ringcast_item *item) {
   return has ? PyLong_FromUnsignedLongLong(item->hash) : rc_py_ref(Py_None);
 }
 
-/* Those of a nested value's tensors, or None if no tensor has one. Parts from `*next` on have not been used yet. */
-static PyObject *hashes_of_parts(const struct look *look, const struct ringcast_item *object, uint64_t *next) {
-  uint32_t parts;
-  uint64_t first = rc_py_first_part(object, &parts), end = first + parts;
+/* A nested value whose tokens are looked through, and of the frame so far: */
+struct walk {
+  const struct look *look;
+  PyObject *marked;    /* for each mark the hash of its tensor, or None */
+  uint64_t next;       /* parts from here on have not been used */
+  PyObject *found;     /* the hashes of this value */
+  bool any, is_marked; /* a hash; the token that comes next */
+};
+
+static bool walk_add(struct walk *walk, PyObject *hash) {
+  bool ok = hash && PyList_Append(walk->found, hash) == 0;
+  walk->any = walk->any || hash != Py_None;
+  return ok;
+}
+
+static bool walk_entry(struct walk *walk, uint64_t index) {
   struct ringcast_item item;
-  bool any = false, ok = first == end || (first >= *next && end <= look->frame.count);
-  if (!ok) damaged(look, "parts in disorder");
-  PyObject *list = ok ? PyList_New(0) : NULL;
-  if (first != end) *next = end;
-  for (uint64_t i = first; ok && list && i < end; i++) {
-    ok = get_entry(look, (uint32_t)i, &item);
-    if (!ok || item.kind != RINGCAST_ITEM_TENSOR) continue;
-    PyObject *hash = hash_of(&item);
-    any = any || hash != Py_None;
-    ok = hash && PyList_Append(list, hash) == 0;
-    Py_XDECREF(hash);
+  if (!get_entry(walk->look, (uint32_t)index, &item)) return false;
+  if (item.kind != RINGCAST_ITEM_TENSOR) return true;
+  PyObject *hash = hash_of(&item);
+  bool ok = walk_add(walk, hash);
+  if (ok && walk->is_marked) {
+    ok = PyList_SetItem(walk->marked, PyList_GET_SIZE(walk->marked) - 1, rc_py_ref(hash)) == 0;
   }
-  if (ok && list && any) return list;
-  Py_XDECREF(list);
-  return ok && list ? rc_py_ref(Py_None) : NULL;
+  Py_XDECREF(hash);
+  return ok;
 }
 
-static PyObject *hashes_of_item(const struct look *look, const struct ringcast_item *item, uint64_t *next) {
+/* Of a container that comes again, the hashes are there already. */
+static bool walk_back(struct walk *walk, uint64_t back) {
+  Py_ssize_t marks = PyList_GET_SIZE(walk->marked);
+  if (back >= (uint64_t)marks) return damaged(walk->look, "a value that was not there before");
+  PyObject *hash = PyList_GET_ITEM(walk->marked, marks - 1 - (Py_ssize_t)back);
+  return hash == Py_None || walk_add(walk, hash);
+}
+
+static bool walk_token(struct walk *walk, const struct ringcast_token *token, uint64_t *part) {
+  bool ok = true, is_prefix = true;
+  switch (token->tag) {
+  case RINGCAST_TAG_CLASS:
+  case RINGCAST_TAG_SHAPE: break;
+  case RINGCAST_TAG_MARK: return walk->is_marked = PyList_Append(walk->marked, Py_None) == 0;
+  case RINGCAST_TAG_PART: ok = walk_entry(walk, (*part)++), is_prefix = false; break;
+  case RINGCAST_TAG_PART_BYTEARRAY:
+  case RINGCAST_TAG_PART_ARRAY: ++*part, is_prefix = false; break;
+  case RINGCAST_TAG_ITEM: ok = walk_entry(walk, token->count), is_prefix = false; break;
+  case RINGCAST_TAG_BACK: ok = walk_back(walk, token->count), is_prefix = false; break;
+  default: is_prefix = false;
+  }
+  if (!is_prefix) walk->is_marked = false;
+  return ok;
+}
+
+/* Those of a nested value's tensors, or None if no tensor has one. */
+static PyObject *hashes_of_nested(struct walk *walk, const struct ringcast_item *item) {
+  struct ringcast_object_needs needs;
+  struct ringcast_object object;
+  struct ringcast_token token;
+  uint32_t parts;
+  uint64_t first = rc_py_first_part(item, &parts), part = first;
+  PyObject *stream = stream_of(walk->look, item, &needs);
+  bool ok = stream && (parts == 0 || (first >= walk->next && first + parts <= walk->look->frame.count));
+  if (stream && (!ok || needs.parts != parts)) ok = damaged(walk->look, "parts in disorder");
+  if (parts > 0) walk->next = first + parts;
+  walk->found = ok ? PyList_New(0) : NULL;
+  walk->any = walk->is_marked = false;
+  if (walk->found) object.at = (const uint8_t *)PyBytes_AS_STRING(stream), object.end = object.at + item->bytes;
+  while (walk->found && ringcast_token_read(&object, &token) == 0) {
+    if (!walk_token(walk, &token, &part)) Py_CLEAR(walk->found);
+  }
+  Py_XDECREF(stream);
+  if (!walk->found || (walk->any && needs.values > 1)) return walk->found;
+  PyObject *hash = rc_py_ref(walk->any ? PyList_GET_ITEM(walk->found, 0) : Py_None); /* it is the tensor itself */
+  Py_DECREF(walk->found);
+  return hash;
+}
+
+static PyObject *hashes_of_item(struct walk *walk, const struct ringcast_item *item) {
   if (item->kind == RINGCAST_ITEM_TENSOR) return hash_of(item);
-  return item->kind == RINGCAST_ITEM_OBJECT ? hashes_of_parts(look, item, next) : rc_py_ref(Py_None);
+  return item->kind == RINGCAST_ITEM_OBJECT ? hashes_of_nested(walk, item) : rc_py_ref(Py_None);
 }
 
-static PyObject *hashes_of_dict(struct look *look) {
+/* 1, 0, -1: raised. */
+static int has_hashes(const struct look *look) {
   struct ringcast_item item;
-  uint64_t next = 0;
-  PyObject *dict = PyDict_New();
+  for (uint32_t i = 0; i < look->frame.count; i++) {
+    if (!get_entry(look, i, &item)) return -1;
+    if (item.flags & (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3)) return 1;
+  }
+  return 0;
+}
+
+static PyObject *hashes_of_dict(struct look *look, struct walk *walk) {
+  struct ringcast_item item;
+  int has = has_hashes(look);
+  PyObject *dict = has < 0 ? NULL : PyDict_New();
   bool ok = dict;
-  for (uint32_t i = 0; ok && i < look->frame.count; i++) {
+  for (uint32_t i = 0; ok && has && i < look->frame.count; i++) {
     ok = get_entry(look, i, &item);
     if (!ok || !item.key) break;
-    PyObject *hashes = hashes_of_item(look, &item, &next);
+    PyObject *hashes = hashes_of_item(walk, &item);
     PyObject *key = hashes && hashes != Py_None ? make_key(look, &item) : NULL;
     ok = hashes && (hashes == Py_None || (key && PyDict_SetItem(dict, key, hashes) == 0));
     Py_XDECREF(key);
@@ -289,17 +366,25 @@ static PyObject *hashes_of_dict(struct look *look) {
   return dict;
 }
 
+static PyObject *hashes_of_value(const struct look *look, struct walk *walk) {
+  struct ringcast_item item;
+  int has = has_hashes(look);
+  if (has <= 0) return has < 0 ? NULL : rc_py_ref(Py_None);
+  return get_entry(look, 0, &item) ? hashes_of_item(walk, &item) : NULL;
+}
+
 PyObject *rc_py_inspect_hashes(const struct rc_py_inspector *looking, PyObject *Py_UNUSED(key)) {
   struct look look = {.how = looking};
-  struct ringcast_item item;
-  uint64_t next = 0;
   const struct ringcast_frame *frame = looking->frame;
   if (frame->kind == RINGCAST_KIND_BYTES) Py_RETURN_NONE;
   if (frame->kind != RINGCAST_KIND_TENSORS || ringcast_frame_open(&look.frame, frame->data, frame->bytes) < 0) {
     damaged(&look, "its header makes no sense");
     return NULL;
   }
-  if (look.frame.root == RINGCAST_ROOT_DICT) return hashes_of_dict(&look);
-  if (look.frame.count == 0) Py_RETURN_NONE;
-  return get_entry(&look, 0, &item) ? hashes_of_item(&look, &item, &next) : NULL;
+  struct walk walk = {.look = &look, .marked = PyList_New(0)};
+  if (!walk.marked) return NULL;
+  PyObject *hashes =
+      look.frame.root == RINGCAST_ROOT_DICT ? hashes_of_dict(&look, &walk) : hashes_of_value(&look, &walk);
+  Py_DECREF(walk.marked);
+  return hashes;
 }

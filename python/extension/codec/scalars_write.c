@@ -4,22 +4,6 @@
 
 enum { SHARED_LEAST = 6 }; /* bytes of a str, to be worth a number */
 
-/* ---- The stream ------------------------------------------------------------------------------------------------- */
-
-bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes) {
-  size_t room = encoding->stream_room * 2;
-  if (room < encoding->stream_bytes + bytes) room = encoding->stream_bytes + bytes;
-  if (room < 4096) room = 4096;
-  uint8_t *stream = PyMem_Realloc(encoding->stream, room);
-  if (!stream) {
-    PyErr_NoMemory();
-    return false;
-  }
-  encoding->stream = stream;
-  encoding->stream_room = room;
-  return true;
-}
-
 /* ---- Numbers ---------------------------------------------------------------------------------------------------- */
 
 static enum rc_py_token_writer put_bigint(struct rc_py_encoding *encoding, PyObject *value) {
@@ -155,6 +139,8 @@ enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding
 
 static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObject *value, enum ringcast_item_kind kind,
                                         const void *data, size_t bytes) {
+  enum rc_py_token_writer put = mark(encoding, value, NULL);
+  if (put != RC_PY_PUT_DONE) return put_done(put);
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
   if (!part) return RC_PY_PUT_RAISED;
   part->kind = kind;
@@ -225,6 +211,8 @@ enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding,
 
 enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding, PyObject *value) {
   size_t bytes = (size_t)PyByteArray_GET_SIZE(value);
+  enum rc_py_token_writer put = mark(encoding, value, NULL);
+  if (put != RC_PY_PUT_DONE) return put;
   if (bytes <= INLINE_MOST) { return put_bytes(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes); }
   if (!rc_py_part_add_buffer(encoding, value, RINGCAST_ITEM_BYTES)) return RC_PY_PUT_RAISED;
   return put_tag(encoding, RINGCAST_TAG_PART_BYTEARRAY);

@@ -25,46 +25,6 @@ static PyObject *get_value(struct rc_py_token_reader *getting, int depth);
 
 /* ---- Text and numbers ------------------------------------------------------------------------------------------- */
 
-static bool is_ascii(const uint8_t *data, size_t bytes) {
-  uint64_t all = 0, word;
-  for (; bytes >= 8; data += 8, bytes -= 8) {
-    memcpy(&word, data, 8);
-    all |= word;
-  }
-  for (; bytes > 0; bytes--) all |= *data++;
-  return !(all & UINT64_C(0x8080808080808080));
-}
-
-/* The text as it came before, if it did lately: the ids of requests and the keys of dicts come in frame after frame. It
- * is not made anew then, and has its hash already. NULL, with nothing raised: it is to be made. */
-PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
-  uint64_t first = 0, middle = 0, last = 0;
-  if (bytes == 0 || bytes > RC_PY_KEY_MOST) return NULL;
-  if (bytes >= 8) {
-    memcpy(&first, text, 8);
-    memcpy(&middle, (const uint8_t *)text + (bytes - 8) / 2, 8);
-    memcpy(&last, (const uint8_t *)text + bytes - 8, 8);
-  } else {
-    memcpy(&first, text, bytes);
-  }
-  uint64_t hash = ((first ^ bytes) * UINT64_C(0x9e3779b97f4a7c15) ^ middle) * UINT64_C(0xff51afd7ed558ccd) ^ last;
-  PyObject **place = &state->keys[hash * UINT64_C(0x9e3779b97f4a7c15) >> (64 - RC_PY_KEYS_BITS)];
-  PyObject *known = *place;
-  if (known && (size_t)PyUnicode_GET_LENGTH(known) == bytes && memcmp(PyUnicode_1BYTE_DATA(known), text, bytes) == 0) {
-    return rc_py_ref(known);
-  }
-  if (!is_ascii(text, bytes)) return NULL;
-  PyObject *key = PyUnicode_New((Py_ssize_t)bytes, 127);
-  if (!key) {
-    PyErr_Clear();
-    return NULL;
-  }
-  memcpy(PyUnicode_1BYTE_DATA(key), text, bytes);
-  *place = rc_py_ref(key);
-  Py_XDECREF(known);
-  return key;
-}
-
 /* Gives a str its number. Consumes it when there is no memory. */
 static PyObject *number(struct rc_py_token_reader *getting, PyObject *text) {
   if (getting->text_count == getting->text_room) {
@@ -82,7 +42,7 @@ static PyObject *number(struct rc_py_token_reader *getting, PyObject *text) {
 }
 
 static inline PyObject *get_ascii(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes) {
-  if (!is_ascii(data, bytes)) return stream_damaged(getting, "its text is no ASCII");
+  if (!rc_py_is_ascii(data, bytes)) return stream_damaged(getting, "its text is no ASCII");
   PyObject *text = PyUnicode_New((Py_ssize_t)bytes, 127);
   if (text && bytes > 0) memcpy(PyUnicode_1BYTE_DATA(text), data, bytes);
   return text;
@@ -238,6 +198,55 @@ static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringca
   return set;
 }
 
+static PyObject *dict_of(const struct rc_py_shape *shape) {
+  PyObject *dict = PyDict_New();
+  for (Py_ssize_t i = 0; dict && i < PyTuple_GET_SIZE(shape->keys); i++) {
+    if (PyDict_SetItem(dict, PyTuple_GET_ITEM(shape->keys, i), Py_None) < 0) Py_CLEAR(dict);
+  }
+  return dict;
+}
+
+static bool is_text_next(const struct rc_py_token_reader *getting) {
+  struct ringcast_object rest = getting->object;
+  struct ringcast_token token;
+  return ringcast_token_read(&rest, &token) == 0 && ringcast_token_is_text(&token);
+}
+
+/* No value: one follows. */
+static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
+  if (!take_values(getting, count)) return false;
+  if (getting->shape_count == RINGCAST_MAX_SHAPES) return stream_damaged(getting, "it has too many shapes");
+  struct rc_py_shape *shape = &getting->shapes[getting->shape_count];
+  shape->keys = PyTuple_New((Py_ssize_t)count);
+  if (!shape->keys) return false;
+  getting->shape_count++;
+  shape->dict = NULL;
+  for (uint64_t i = 0; i < count; i++) {
+    if (!is_text_next(getting)) return stream_damaged(getting, "a key of a shape that is no str");
+    PyObject *key = get_key(getting, 0);
+    if (!key) return false;
+    PyTuple_SET_ITEM(shape->keys, (Py_ssize_t)i, key);
+  }
+  shape->dict = dict_of(shape);
+  if (!shape->dict) return false;
+  return PyDict_GET_SIZE(shape->dict) == (Py_ssize_t)count || stream_damaged(getting, "a key of a shape twice");
+}
+
+/* A copy of a dict with these keys has the table of them, and need not grow. */
+static PyObject *get_record(struct rc_py_token_reader *getting, uint64_t number, int depth) {
+  if (number >= getting->shape_count) return stream_damaged(getting, "a shape that was not there before");
+  const struct rc_py_shape *shape = &getting->shapes[number];
+  Py_ssize_t count = PyTuple_GET_SIZE(shape->keys);
+  if (!take_values(getting, (uint64_t)count)) return NULL;
+  PyObject *dict = PyDict_Copy(shape->dict);
+  for (Py_ssize_t i = 0; dict && i < count; i++) {
+    PyObject *value = get_inner(getting, depth);
+    if (!value || PyDict_SetItem(dict, PyTuple_GET_ITEM(shape->keys, i), value) < 0) Py_CLEAR(dict);
+    Py_XDECREF(value);
+  }
+  return dict;
+}
+
 /* Into `out`, all or nothing. */
 static bool get_values(struct rc_py_token_reader *getting, Py_ssize_t count, int depth, PyObject **out) {
   for (Py_ssize_t i = 0; i < count; i++) {
@@ -320,31 +329,6 @@ static PyObject *get_instance(struct rc_py_token_reader *getting, const struct r
   return made;
 }
 
-/* ---- What lies beside the stream -------------------------------------------------------------------------------- */
-
-static PyObject *get_part(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
-  if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
-  PyObject *part = getting->parts[getting->next_part++];
-  if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
-  return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : stream_damaged(getting, "a part of another kind");
-}
-
-/* The part is an array already: its entry says so. */
-static PyObject *get_part_array(struct rc_py_token_reader *getting, uint8_t typecode) {
-  if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
-  PyObject *part = getting->parts[getting->next_part++];
-  int fits = rc_py_array_has_typecode(getting->state, part, typecode);
-  if (fits < 0) return NULL;
-  return fits ? rc_py_ref(part) : stream_damaged(getting, "a part of another kind");
-}
-
-static PyObject *get_leaf(struct rc_py_token_reader *getting, uint64_t index) {
-  if (!getting->leaves || index >= (uint64_t)PyList_GET_SIZE(getting->leaves)) {
-    return stream_damaged(getting, "a leaf that its pickle lacks");
-  }
-  return rc_py_ref(PyList_GET_ITEM(getting->leaves, (Py_ssize_t)index));
-}
-
 /* ---- Any value -------------------------------------------------------------------------------------------------- */
 
 static PyObject *too_deep(void) {
@@ -362,6 +346,7 @@ static PyObject *get_container(struct rc_py_token_reader *getting, const struct 
   case RINGCAST_TAG_LIST: return get_list(getting, token->count, depth + 1);
   case RINGCAST_TAG_TUPLE: return get_tuple(getting, token->count, depth + 1);
   case RINGCAST_TAG_DICT: return get_dict(getting, token->count, depth + 1);
+  case RINGCAST_TAG_RECORD: return get_record(getting, token->count, depth + 1);
   case RINGCAST_TAG_SET:
   case RINGCAST_TAG_FROZENSET: return get_set(getting, token, depth + 1);
   case RINGCAST_TAG_RANGE:
@@ -385,47 +370,77 @@ static PyObject *get_rare(struct rc_py_token_reader *getting, const struct ringc
   case RINGCAST_TAG_DEVICE: return rc_py_torch_device(getting->state, token->data, token->count);
   case RINGCAST_TAG_SIZE: return rc_py_token_read_size(getting, token);
   case RINGCAST_TAG_PART:
-  case RINGCAST_TAG_PART_BYTEARRAY: return get_part(getting, token);
+  case RINGCAST_TAG_PART_BYTEARRAY: return rc_py_token_read_part(getting, token);
   case RINGCAST_TAG_ARRAY: return rc_py_array_of(getting->state, token->kind, token->data, token->count);
-  case RINGCAST_TAG_PART_ARRAY: return get_part_array(getting, token->kind);
-  case RINGCAST_TAG_LEAF: return get_leaf(getting, token->count);
+  case RINGCAST_TAG_PART_ARRAY: return rc_py_token_read_part_array(getting, token->kind);
+  case RINGCAST_TAG_LEAF: return rc_py_token_read_leaf(getting, token->count);
+  case RINGCAST_TAG_ITEM: return rc_py_token_read_item(getting, token->count);
   default: return stream_damaged(getting, "a value of a kind that this version does not know");
   }
 }
 
-static PyObject *get_value(struct rc_py_token_reader *getting, int depth) {
-  struct ringcast_token token;
-  do {
-    if (ringcast_token_read(&getting->object, &token) < 0) {
-      return stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
-    }
-    if (token.tag == RINGCAST_TAG_CLASS && !take_class(getting, &token)) return NULL;
-  } while (token.tag == RINGCAST_TAG_CLASS);
-  switch (token.tag) {
-  case RINGCAST_TAG_INT64: return PyLong_FromLongLong(token.i);
-  case RINGCAST_TAG_ASCII: return get_ascii(getting, token.data, token.count);
-  case RINGCAST_TAG_UTF8: return get_text(getting, &token, NULL);
-  case RINGCAST_TAG_NAMED: return get_named(getting, &token);
-  case RINGCAST_TAG_AGAIN: return get_again(getting, token.count);
+static bool next_token(struct rc_py_token_reader *getting, struct ringcast_token *out) {
+  if (ringcast_token_read(&getting->object, out) == 0) return true;
+  return stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
+}
+
+/* The value of a token that is one. */
+static inline PyObject *get_token(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
+  switch (token->tag) {
+  case RINGCAST_TAG_INT64: return PyLong_FromLongLong(token->i);
+  case RINGCAST_TAG_ASCII: return get_ascii(getting, token->data, token->count);
+  case RINGCAST_TAG_UTF8: return get_text(getting, token, NULL);
+  case RINGCAST_TAG_NAMED: return get_named(getting, token);
+  case RINGCAST_TAG_AGAIN: return get_again(getting, token->count);
   case RINGCAST_TAG_NONE: return rc_py_ref(Py_None);
   case RINGCAST_TAG_FALSE: return rc_py_ref(Py_False);
   case RINGCAST_TAG_TRUE: return rc_py_ref(Py_True);
-  case RINGCAST_TAG_FLOAT: return get_float(token.data);
-  case RINGCAST_TAG_BYTES: return PyBytes_FromStringAndSize((const char *)token.data, (Py_ssize_t)token.count);
+  case RINGCAST_TAG_FLOAT: return get_float(token->data);
+  case RINGCAST_TAG_BYTES: return PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
+  case RINGCAST_TAG_BACK: return rc_py_token_read_back(getting, token->count);
   case RINGCAST_TAG_PACKED_LIST:
-  case RINGCAST_TAG_PACKED_TUPLE: return rc_py_token_read_packed(&token);
+  case RINGCAST_TAG_PACKED_TUPLE: return rc_py_token_read_packed(token);
   case RINGCAST_TAG_LIST:
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_DICT:
+  case RINGCAST_TAG_RECORD:
   case RINGCAST_TAG_SET:
   case RINGCAST_TAG_FROZENSET:
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE:
   case RINGCAST_TAG_KIND:
   case RINGCAST_TAG_OBJECT:
-  case RINGCAST_TAG_MEMBER: return get_container(getting, &token, depth);
-  default: return get_rare(getting, &token);
+  case RINGCAST_TAG_MEMBER: return get_container(getting, token, depth);
+  default: return get_rare(getting, token);
   }
+}
+
+static inline bool is_prefix(uint8_t tag) {
+  return tag == RINGCAST_TAG_MARK || tag == RINGCAST_TAG_CLASS || tag == RINGCAST_TAG_SHAPE;
+}
+
+/* A value that tokens stand before which are none. In a loop, for there can be many in a row at any depth. */
+static PyObject *get_prefixed(struct rc_py_token_reader *getting, struct ringcast_token *token, int depth) {
+  Py_ssize_t number = -1;
+  for (; is_prefix(token->tag);) {
+    if (token->tag == RINGCAST_TAG_MARK) {
+      if (number >= 0) return stream_damaged(getting, "a mark of a mark");
+      if ((number = rc_py_mark_begin(getting)) < 0) return NULL;
+    } else if (token->tag == RINGCAST_TAG_CLASS ? !take_class(getting, token) : !take_shape(getting, token->count)) {
+      return NULL;
+    }
+    if (!next_token(getting, token)) return NULL;
+  }
+  if (number >= 0 && token->tag == RINGCAST_TAG_BACK) return stream_damaged(getting, "a mark of what was marked");
+  PyObject *value = get_token(getting, token, depth);
+  if (value && number >= 0) rc_py_mark_end(getting, number, value);
+  return value;
+}
+
+static PyObject *get_value(struct rc_py_token_reader *getting, int depth) {
+  struct ringcast_token token;
+  if (!next_token(getting, &token)) return NULL;
+  return is_prefix(token.tag) ? get_prefixed(getting, &token, depth) : get_token(getting, &token, depth);
 }
 
 PyObject *rc_py_token_read(struct rc_py_token_reader *getting) {
@@ -433,7 +448,13 @@ PyObject *rc_py_token_read(struct rc_py_token_reader *getting) {
   getting->text_count = getting->text_room = 0;
   getting->values_left = (uint64_t)(getting->object.end - getting->object.at);
   getting->stack_floor = 0;
+  getting->class_count = getting->shape_count = 0;
   PyObject *value = get_inner(getting, 0);
+  while (getting->shape_count > 0) {
+    const struct rc_py_shape *shape = &getting->shapes[--getting->shape_count];
+    Py_DECREF(shape->keys);
+    Py_XDECREF(shape->dict);
+  }
   for (size_t i = 0; i < getting->text_count; i++) Py_DECREF(getting->texts[i]);
   PyMem_Free(getting->texts);
   if (!value) return NULL;

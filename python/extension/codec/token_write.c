@@ -8,10 +8,7 @@
  * to count first, takes as long as the first. What is long (text, bytes, tensors) does not go through it: it becomes a
  * part, to be copied straight into the ring.
  *
- * A container that stands in the value more than once is written each time. Only what has more than one reference can
- * be such a one, so only that is looked up: on the way down from the root, where it would be a cycle, and among those
- * that were there before, which are written again as long as the stream is short: else a value of 40 lists could become
- * 2^40. From then on they are leaves, for pickle writes each once.
+ * What stands in the value more than once is written once, and then by the number of its MARK (repeats.c).
  *
  * Exact types only: a subclass may mean more than its contents.
  */
@@ -22,70 +19,7 @@
 #include "python/extension/codec/token_write.h"
 #include "python/extension/codec/torch_names.h"
 
-enum {
-  PACKED_LEAST = 3,        /* numbers in a list to be packed */
-  REPEATED_MOST = 1 << 20, /* bytes of a stream, up to which containers are written more than once */
-  SEEN_LEAST = 64,
-};
-
-/* ---- What was there before --------------------------------------------------------------------------------------- */
-
-static bool is_on_the_way(const struct rc_py_step *step, PyObject *container) {
-  for (; step; step = step->up) {
-    if (step->container == container) return true;
-  }
-  return false;
-}
-
-static bool seen_grow(struct rc_py_encoding *encoding) {
-  size_t old = encoding->seen_room, room = old ? old * 2 : SEEN_LEAST;
-  PyObject **seen = PyMem_Calloc(room, sizeof *seen), **before = encoding->seen;
-  if (!seen) {
-    PyErr_NoMemory();
-    return false;
-  }
-  for (size_t i = 0; i < old; i++) {
-    if (!before[i]) continue;
-    size_t at = ((uintptr_t)before[i] >> 4) & (room - 1);
-    while (seen[at]) at = (at + 1) & (room - 1);
-    seen[at] = before[i];
-  }
-  PyMem_Free(before);
-  encoding->seen = seen;
-  encoding->seen_room = room;
-  return true;
-}
-
-/* Where it is in the table, or would be. */
-static PyObject **seen_at(const struct rc_py_encoding *encoding, PyObject *container) {
-  size_t mask = encoding->seen_room - 1, at = ((uintptr_t)container >> 4) & mask;
-  while (encoding->seen[at] && encoding->seen[at] != container) at = (at + 1) & mask;
-  return &encoding->seen[at];
-}
-
-static bool was_seen(const struct rc_py_encoding *encoding, PyObject *container) {
-  return encoding->seen && *seen_at(encoding, container);
-}
-
-/* 1: it was there before, 0, -1. */
-static int see(struct rc_py_encoding *encoding, PyObject *container) {
-  if (encoding->seen_count * 2 >= encoding->seen_room && !seen_grow(encoding)) return -1;
-  PyObject **at = seen_at(encoding, container);
-  if (*at) return 1;
-  *at = container;
-  encoding->seen_count++;
-  return 0;
-}
-
-/* Whether a container with more than one reference is to be written: as rc_py_token_writer. Two are its own container's
- * and put_inner's: nobody else has it. */
-static enum rc_py_token_writer look_at_shared(struct rc_py_encoding *encoding, PyObject *container,
-                                              const struct rc_py_step *step) {
-  if (is_on_the_way(step->up, container)) return RC_PY_PUT_CYCLE;
-  int seen = see(encoding, container);
-  if (seen < 0) return RC_PY_PUT_RAISED;
-  return seen && encoding->stream_bytes > REPEATED_MOST ? RC_PY_PUT_LEAF : RC_PY_PUT_DONE;
-}
+enum { PACKED_LEAST = 3 }; /* numbers in a list to be packed */
 
 /* ---- Containers ------------------------------------------------------------------------------------------------- */
 
@@ -123,7 +57,7 @@ static inline enum rc_py_token_writer put_inner(struct rc_py_encoding *encoding,
     put = leaf < 0 ? RC_PY_PUT_RAISED : put_head(encoding, RINGCAST_TAG_LEAF, (uint64_t)leaf);
   }
   Py_DECREF(value);
-  return put;
+  return put_done(put);
 }
 
 static enum rc_py_token_writer raise_too_deep(struct rc_py_step *step) {
@@ -138,7 +72,8 @@ static enum rc_py_token_writer raise_too_deep(struct rc_py_step *step) {
   return RC_PY_PUT_RAISED;
 }
 
-/* The container as a step further down; whether it may be written at all. */
+/* The container as a step further down; whether it may be written at all: as rc_py_mark. LEAF: it is too deep. Who gets
+ * DONE and can't write it goes by rc_py_unmark. */
 static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding, PyObject *container,
                                                 struct rc_py_step *up, struct rc_py_step *out) {
   out->up = up;
@@ -149,7 +84,7 @@ static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding,
     if (out->depth > RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
     if (!rc_py_stack_has_room(&encoding->stack_floor)) return raise_too_deep(up);
   }
-  return Py_REFCNT(container) > 2 ? look_at_shared(encoding, container, out) : RC_PY_PUT_DONE;
+  return mark(encoding, container, up);
 }
 
 static enum rc_py_token_writer changed(void) {
@@ -157,26 +92,25 @@ static enum rc_py_token_writer changed(void) {
   return RC_PY_PUT_RAISED;
 }
 
-/* As rc_py_token_write_packed. Numbers hold nothing, so here is no cycle; but in a long stream they too are written
- * once. */
-static inline enum rc_py_token_writer put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
-                                                 PyObject *const *items, Py_ssize_t count) {
-  bool is_counted = encoding->stream_bytes > REPEATED_MOST && Py_REFCNT(container) > 2;
-  if (is_counted && was_seen(encoding, container)) return RC_PY_PUT_LEAF;
-  enum rc_py_token_writer put = rc_py_token_write_packed(encoding, tag, items, (size_t)count);
-  return put == RC_PY_PUT_DONE && is_counted && see(encoding, container) < 0 ? RC_PY_PUT_RAISED : put;
+/* A list or tuple: of numbers alone, which may be too deep for a container, or with its head, and then DONE to go on.
+ * BACK: it is written. */
+static inline enum rc_py_token_writer put_items_head(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
+                                                     PyObject *const *items, Py_ssize_t count, struct rc_py_step *step,
+                                                     struct rc_py_step *up) {
+  enum rc_py_token_writer put = step_into(encoding, container, up, step);
+  if (count >= PACKED_LEAST && (put == RC_PY_PUT_DONE || put == RC_PY_PUT_LEAF)) {
+    uint8_t packed_tag = tag == RINGCAST_TAG_LIST ? RINGCAST_TAG_PACKED_LIST : RINGCAST_TAG_PACKED_TUPLE;
+    enum rc_py_token_writer packed = rc_py_token_write_packed(encoding, packed_tag, items, (size_t)count);
+    if (packed != RC_PY_PUT_LEAF) return packed == RC_PY_PUT_DONE ? RC_PY_PUT_BACK : packed;
+  }
+  return put == RC_PY_PUT_DONE ? put_head(encoding, tag, (uint64_t)count) : put;
 }
 
 static enum rc_py_token_writer put_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *up) {
   struct rc_py_step step;
   Py_ssize_t count = PyList_GET_SIZE(list);
-  enum rc_py_token_writer put = RC_PY_PUT_LEAF;
-  if (count >= PACKED_LEAST) {
-    put = put_packed(encoding, RINGCAST_TAG_PACKED_LIST, list, ((PyListObject *)list)->ob_item, count);
-    if (put != RC_PY_PUT_LEAF) return put;
-  }
-  put = step_into(encoding, list, up, &step);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_LIST, (uint64_t)count);
+  PyObject **items = ((PyListObject *)list)->ob_item;
+  enum rc_py_token_writer put = put_items_head(encoding, RINGCAST_TAG_LIST, list, items, count, &step, up);
   for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
     if (PyList_GET_SIZE(list) != count) return changed();
     put = put_inner(encoding, rc_py_ref(PyList_GET_ITEM(list, step.index)), &step);
@@ -187,17 +121,39 @@ static enum rc_py_token_writer put_list(struct rc_py_encoding *encoding, PyObjec
 static enum rc_py_token_writer put_tuple(struct rc_py_encoding *encoding, PyObject *tuple, struct rc_py_step *up) {
   struct rc_py_step step;
   Py_ssize_t count = PyTuple_GET_SIZE(tuple);
-  enum rc_py_token_writer put = RC_PY_PUT_LEAF;
-  if (count >= PACKED_LEAST) {
-    put = put_packed(encoding, RINGCAST_TAG_PACKED_TUPLE, tuple, ((PyTupleObject *)tuple)->ob_item, count);
-    if (put != RC_PY_PUT_LEAF) return put;
-  }
-  put = step_into(encoding, tuple, up, &step);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, (uint64_t)count);
+  PyObject **items = ((PyTupleObject *)tuple)->ob_item;
+  if (count == 0) return put_head(encoding, RINGCAST_TAG_TUPLE, 0); /* there is only one */
+  enum rc_py_token_writer put = put_items_head(encoding, RINGCAST_TAG_TUPLE, tuple, items, count, &step, up);
   for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
     put = put_inner(encoding, rc_py_ref(PyTuple_GET_ITEM(tuple, step.index)), &step);
   }
   return put;
+}
+
+static enum rc_py_token_writer put_shape(struct rc_py_encoding *encoding, PyObject *keys) {
+  Py_ssize_t count = PyTuple_GET_SIZE(keys);
+  enum rc_py_token_writer put = put_head(encoding, RINGCAST_TAG_SHAPE, (uint64_t)count);
+  for (Py_ssize_t i = 0; put == RC_PY_PUT_DONE && i < count; i++) {
+    put = rc_py_token_write_text(encoding, PyTuple_GET_ITEM(keys, i));
+  }
+  return put;
+}
+
+/* The values of a dict whose keys are those of a shape. */
+static enum rc_py_token_writer put_record(struct rc_py_encoding *encoding, PyObject *dict,
+                                          const struct rc_py_shape_known *shape, struct rc_py_step *step) {
+  PyObject *key, *value, *keys = shape->keys;
+  Py_ssize_t position = 0, count = PyTuple_GET_SIZE(keys), done = 0;
+  enum rc_py_token_writer put = shape->is_new ? put_shape(encoding, keys) : RC_PY_PUT_DONE;
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_RECORD, shape->number);
+  step->index = RC_PY_STEP_KEY;
+  while (put == RC_PY_PUT_DONE && PyDict_Next(dict, &position, &key, &value)) {
+    if (done == count || key != PyTuple_GET_ITEM(keys, done)) return changed();
+    done++;
+    step->key = key;
+    put = put_inner(encoding, rc_py_ref(value), step);
+  }
+  return put == RC_PY_PUT_DONE && done != count ? changed() : put;
 }
 
 static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *step) {
@@ -223,8 +179,12 @@ static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObje
 
 static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *up) {
   struct rc_py_step step;
+  struct rc_py_shape_known shape;
   enum rc_py_token_writer put = step_into(encoding, dict, up, &step);
-  return put == RC_PY_PUT_DONE ? put_pairs(encoding, dict, &step) : put;
+  if (put != RC_PY_PUT_DONE) return put;
+  put = rc_py_shape_of(encoding, dict, &shape);
+  if (put == RC_PY_PUT_DONE) return put_record(encoding, dict, &shape, &step);
+  return put == RC_PY_PUT_LEAF ? put_pairs(encoding, dict, &step) : put;
 }
 
 static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up,
@@ -290,17 +250,24 @@ static enum rc_py_token_writer put_contents(struct rc_py_encoding *encoding, int
   return put;
 }
 
+static enum rc_py_token_writer put_plain_standard(struct rc_py_encoding *encoding, PyObject *value, int number) {
+  enum rc_py_token_writer put = mark(encoding, value, NULL);
+  if (put != RC_PY_PUT_DONE) return put;
+  put = rc_py_token_write_standard(encoding, number, value);
+  return put == RC_PY_PUT_LEAF ? rc_py_unmark(encoding, value) : put;
+}
+
 static enum rc_py_token_writer put_standard(struct rc_py_encoding *encoding, PyObject *value, int number,
                                             struct rc_py_step *up) {
   struct rc_py_step step;
   struct rc_py_contents contents;
   if (number == RC_PY_ARRAY) return rc_py_token_write_array(encoding, value);
   if (up->depth > RINGCAST_MAX_DEPTH - RC_PY_STATE_DEPTH) return RC_PY_PUT_LEAF;
-  if (number > RINGCAST_STANDARD_COUNTER) return rc_py_token_write_standard(encoding, number, value);
+  if (number > RINGCAST_STANDARD_COUNTER) return put_plain_standard(encoding, value, number);
   enum rc_py_token_writer put = step_into(encoding, value, up, &step);
   if (put != RC_PY_PUT_DONE) return put;
   int has = rc_py_contents(number, value, &contents);
-  if (has <= 0) return has < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
+  if (has <= 0) return has < 0 ? RC_PY_PUT_RAISED : rc_py_unmark(encoding, value);
   step.depth += contents.head ? 2 : 1; /* of the state's own containers */
   put = put_contents(encoding, number, &contents, &step);
   Py_XDECREF(contents.head);
@@ -433,14 +400,16 @@ static enum rc_py_token_writer put_instance(struct rc_py_encoding *encoding, PyO
   enum rc_py_token_writer put = step_into(encoding, instance, up, &step);
   if (put != RC_PY_PUT_DONE) return put;
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  if (class->kind == RINGCAST_CLASS_NAMEDTUPLE && PyTuple_GET_SIZE(instance) != count) return RC_PY_PUT_LEAF;
+  if (class->kind == RINGCAST_CLASS_NAMEDTUPLE && PyTuple_GET_SIZE(instance) != count) {
+    return rc_py_unmark(encoding, instance);
+  }
   if (count > FIELDS_AT_HAND && !(fields = PyMem_New(PyObject *, (size_t)count))) {
     PyErr_NoMemory();
     return RC_PY_PUT_RAISED;
   }
   put = put_fields(encoding, instance, class, &step, fields);
   if (fields != at_hand) PyMem_Free(fields);
-  return put;
+  return put == RC_PY_PUT_LEAF ? rc_py_unmark(encoding, instance) : put;
 }
 
 /* ---- Any value -------------------------------------------------------------------------------------------------- */
@@ -448,8 +417,10 @@ static enum rc_py_token_writer put_instance(struct rc_py_encoding *encoding, PyO
 static enum rc_py_token_writer put_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   struct rc_py_source source = {.keep = NULL};
   uint64_t bytes;
+  enum rc_py_token_writer put = mark(encoding, value, step);
+  if (put != RC_PY_PUT_DONE) return put;
   int described = rc_py_part_tensor(encoding, value, step, &source, &bytes);
-  if (described <= 0) return described < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
+  if (described <= 0) return described < 0 ? RC_PY_PUT_RAISED : rc_py_unmark(encoding, value);
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
   if (!part) {
     rc_py_source_clear(&source);
@@ -513,6 +484,7 @@ static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObje
 enum rc_py_token_writer rc_py_token_writer(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root) {
   encoding->serial = ++encoding->state->serial;
   encoding->classes = 0;
+  if (!rc_py_repeats_begin(encoding)) return RC_PY_PUT_RAISED;
   if (encoding->texts && encoding->texts->next > UINT32_MAX / 2) {
     PyMem_Free(encoding->texts);
     encoding->texts = NULL;
@@ -523,5 +495,5 @@ enum rc_py_token_writer rc_py_token_writer(struct rc_py_encoding *encoding, PyOb
   }
   if (encoding->texts->next == 0) encoding->texts->next = 1; /* an empty entry has number 0 */
   encoding->first_text = encoding->texts->next;
-  return put_value(encoding, value, root);
+  return put_done(put_value(encoding, value, root));
 }

@@ -7,12 +7,9 @@
 
 #include "ringcast/object.h"
 
-enum {
-  INLINE_MOST = 2048, /* longer text and bytes are parts */
-  HEAD = 10,          /* the bytes of a tag and a count, at most */
-};
+enum { HEAD = 10 }; /* the bytes of a tag and a count, at most */
 
-/* Makes room for so many bytes more (scalars_write.c). False: raised. */
+/* Makes room for so many bytes more (stream.c). False: raised. */
 bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes);
 
 /* Where to write up to so many bytes; to be ended by stream_end. NULL: raised. */
@@ -51,6 +48,11 @@ static inline enum rc_py_token_writer put_head(struct rc_py_encoding *encoding, 
   return stream_end(encoding, write_count(at, count));
 }
 
+/* For a caller to whom it is one whether a value was there before. */
+static inline enum rc_py_token_writer put_done(enum rc_py_token_writer put) {
+  return put == RC_PY_PUT_BACK ? RC_PY_PUT_DONE : put;
+}
+
 static inline enum rc_py_token_writer put_bytes(struct rc_py_encoding *encoding, uint8_t tag, const void *data,
                                                 size_t bytes) {
   uint8_t *at = stream_at(encoding, HEAD + bytes);
@@ -80,11 +82,39 @@ static inline bool int_value(PyObject *value, int64_t *out) {
   return !overflow;
 }
 
+/* ---- repeats.c --------------------------------------------------------------------------------------------------- */
+
+/* For a value with more references than the caller's own (RC_PY_OWN_REFERENCES): BACK, and a BACK or an ITEM is
+ * written, if the value was there before; CYCLE, if a container around it is the value; else DONE: a MARK is written,
+ * and the value's token is to follow. If none follows, rc_py_unmark takes the MARK back. `up` NULL: it is no
+ * container. */
+enum rc_py_token_writer rc_py_mark(struct rc_py_encoding *encoding, PyObject *value, const struct rc_py_step *up);
+/* Always LEAF: takes back the MARK that rc_py_mark wrote for the value, if it did. Nothing was written since. */
+enum rc_py_token_writer rc_py_unmark(struct rc_py_encoding *encoding, PyObject *value);
+
+/* Its container's reference, and that of put_inner. */
+enum { RC_PY_OWN_REFERENCES = 2 };
+static inline enum rc_py_token_writer mark(struct rc_py_encoding *encoding, PyObject *value,
+                                           const struct rc_py_step *up) {
+  return Py_REFCNT(value) > RC_PY_OWN_REFERENCES ? rc_py_mark(encoding, value, up) : RC_PY_PUT_DONE;
+}
+
+/* The shape of a dict. LEAF: it has none, as keys that come for the first time. Nothing is written. */
+struct rc_py_shape_known {
+  PyObject *keys; /* a borrowed tuple */
+  uint32_t number;
+  bool is_new; /* the stream does not define it as yet */
+};
+enum rc_py_token_writer rc_py_shape_of(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_shape_known *out);
+/* For a new stream. False: raised. */
+bool rc_py_repeats_begin(struct rc_py_encoding *encoding);
+
 /* ---- scalars_write.c --------------------------------------------------------------------------------------------- */
 
 enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_complex(struct rc_py_encoding *encoding, PyObject *value);
+/* What is long is a part. */
 enum rc_py_token_writer rc_py_token_write_text(struct rc_py_encoding *encoding, PyObject *text);
 enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding, PyObject *value);
