@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copying to and from spill memory. Up to some MiB the C library's memcpy takes the CPU's string instruction (rep
+ * Copying to and from spill memory. Up to some MiB the C library's memcpy uses the CPU's string instruction (rep
  * movsb), which on AMD's Zen 4 takes more than twice as long as a plain loop for bytes that another process has just
- * written. What is too large for the cache is best written past the cache, which spares the fetch of what the copy
- * overwrites. SSE2, which every x86-64 CPU has, is enough to be as fast as the memory. Other CPUs use memcpy.
+ * written. Data too large for the cache is best written past the cache: that spares the fetch of the lines to be
+ * overwritten. SSE2, which every x86-64 CPU has, reaches the speed of the memory. On other CPUs the copy is memcpy.
  */
 #ifndef RC_EXTENSION_COPY_H
 #define RC_EXTENSION_COPY_H
@@ -15,7 +15,7 @@
 #ifdef __SSE2__
 #include <emmintrin.h>
 
-/* The stores are as ordered as others once it returns. */
+/* On return, the stores are ordered like ordinary stores. */
 static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_t bytes) {
   enum { LINE = 64 };
   size_t done = (size_t)(-(uintptr_t)to % LINE);
@@ -38,7 +38,7 @@ static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_
 static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_t bytes) { memcpy(to, from, bytes); }
 #endif
 
-/* `is_spilled`: one of the two places is in spill memory. */
+/* `is_spilled`: source or destination is in spill memory. */
 static inline void rc_py_copy_of(bool is_spilled, void *to, const void *from, size_t bytes) {
   enum { PAST_CACHE = 1 << 20 };
   if (is_spilled && bytes >= PAST_CACHE) rc_py_copy_past_cache(to, from, bytes);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors on a CUDA device, in a frame that is sent.
+ * Tensors on a CUDA device, in a frame to send.
  *
- * All of a frame's go by one stream, that of the first of them: `ready` is said on it. Where they have several (those
- * of torch and of CuPy, each with its own current one), nothing says when all are there, so the frame has their bytes
- * in itself, and is sent when the device has copied them.
+ * All tensors of a frame go by one stream, the stream of the first tensor, and `ready` is signalled on it. If the
+ * tensors have several streams (torch and CuPy have a current stream each), no event says when all are ready. The bytes
+ * then go into the frame itself, which is sent after the device has copied the bytes.
  *
- * Small tensors lie side by side in the pool. If several are torch's, torch packs copies of all into one piece
- * of memory with the layout that the pool has, by a few kernels, and one copy brings that to the pool.
+ * Small tensors lie side by side in the pool. If several belong to torch, torch packs copies of all into one allocation
+ * with the pool's layout, by a few kernels, and a single copy moves the allocation to the pool.
  */
 #include "python/extension/codec/device.h"
 
@@ -23,7 +23,7 @@ static int raise(struct rc_py_encoding *encoding, struct rc_py_step *step, const
   return -1;
 }
 
-/* The driver is asked until there is one; a driver does not go away. */
+/* Asks for a driver until found; a driver does not go away. */
 static bool is_ready(struct rc_py_state *state, struct ringcast_gpu_driver *status) {
   if (state->device_is_ready) return true;
   *status = (struct ringcast_gpu_driver){.size = sizeof *status};
@@ -73,7 +73,7 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
 /* Whether the tensor is to be copied to the pool. */
 static bool goes_to_pool(const struct rc_py_part *part) { return rc_py_is_on_device(part) && !part->place; }
 
-/* The order in the pool, in which a receiver finds small tensors of one kind side by side. */
+/* The order in the pool: a receiver finds small tensors of one kind side by side. */
 enum { PACKED, SMALL, LARGE, ORDERS };
 
 static int order_of(const struct rc_py_part *part) {
@@ -82,7 +82,7 @@ static int order_of(const struct rc_py_part *part) {
   return tensor->flags & RINGCAST_ITEM_TORCH && tensor->dtype.bits % 8 == 0 ? PACKED : SMALL;
 }
 
-/* The next part that goes to the pool. *next counts the parts once for each order. NULL: no more. */
+/* The next part to copy to the pool. *next counts the parts once for each order. NULL: no more. */
 static struct rc_py_part *next_part(const struct rc_py_encoding *encoding, size_t *next) {
   while (*next < ORDERS * encoding->count) {
     size_t i = (*next)++;
@@ -107,8 +107,8 @@ bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets)
   return rc_py_encoding_plan(encoding);
 }
 
-/* Torch's tensor of bytes with the first `count` parts, as these lie in the pool. NULL, with nothing raised: torch did
- * not make it, so each part is copied on its own. */
+/* torch's tensor of bytes with the first `count` parts in the pool's layout. NULL, with nothing raised: torch failed,
+ * so each part is copied separately. */
 static PyObject *pack(const struct rc_py_encoding *encoding, uint32_t count) {
   PyObject *tensors = PyList_New(count), *starts = PyList_New(count), *packed = NULL;
   const struct rc_py_part *first = NULL, *part;
@@ -140,7 +140,7 @@ int rc_py_device_puts(const struct rc_py_encoding *encoding, struct rc_py_puts *
   }
   out->count = count;
   if (small < RC_PY_PACKED_LEAST) return 0;
-  int rc; /* torch's kernels are not for the graph of a stream that captures */
+  int rc; /* torch's kernels must not become part of a captured graph */
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_gpu_stream_follow(encoding->device, encoding->device_stream, encoding->device_stream);
   Py_END_ALLOW_THREADS
@@ -160,8 +160,8 @@ int rc_py_device_puts(const struct rc_py_encoding *encoding, struct rc_py_puts *
   return 0;
 }
 
-/* Each on its own stream; one is waited for when the next tensor is on another. Also after a failure: what was enqueued
- * before it still writes to the frame, which is about to be given back. */
+/* Copies each tensor on its own stream, and waits for a stream when the next tensor is on another. Waits after a
+ * failure too: the copies enqueued so far still write to the frame, which is about to be given back. */
 static int fetch_all(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu) {
   const struct rc_py_source *last = NULL;
   int rc = 0;
@@ -171,13 +171,13 @@ static int fetch_all(const struct rc_py_encoding *encoding, ringcast_gpu_writer 
     if (last && last->stream != part->source.stream) rc = ringcast_gpu_stream_wait(encoding->device, last->stream);
     if (rc < 0) break;
     rc = ringcast_gpu_fetch(gpu, &part->source.tensor, part->out, part->source.stream);
-    if (rc != -EBUSY) last = &part->source; /* one that captures has got nothing, and can't be waited for */
+    if (rc != -EBUSY) last = &part->source; /* a capturing stream got no copy, and can't be waited for */
   }
   int waited = last ? ringcast_gpu_wait(gpu, last->stream) : 0;
   return rc < 0 ? rc : waited;
 }
 
-/* Where there is no writer, one after the other, each from its own device. */
+/* Without a Writer: copies one tensor after the next, each from its own device. */
 static int copy_back_all(const struct rc_py_encoding *encoding) {
   int rc = 0;
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash of each tensor that is sent: of its bytes in C order, which are those in the frame.
+ * A hash of each sent tensor: of the bytes in C order, as in the frame.
  *
- * They are copied there piece by piece, and each piece is hashed while it is in the cache; what is hashed is the copy,
- * so the hash is of what is sent even if somebody changes the tensor meanwhile. XXH3 needs no GIL. SHA-256 is
- * hashlib's, which has the CPU's instructions for it, and lets go of the GIL itself; its pieces are larger, as each
- * takes a turn with the GIL, for which other threads may let it wait.
+ * The bytes are copied to the frame piece by piece, and each piece of the copy is hashed while in the cache. So the
+ * hash is true of the sent bytes even if another thread changes the tensor meanwhile. XXH3 needs no GIL. SHA-256 is
+ * hashlib's, which uses the CPU's instructions and releases the GIL while hashing. Its pieces are larger, as each piece
+ * takes the GIL once more, and other threads may delay that.
  */
 #include "python/extension/codec/hash.h"
 #include "python/extension/tensors.h"
@@ -55,10 +55,9 @@ PyObject *rc_py_hash_of_packed(void) {
 
 /* ---- Pieces ----------------------------------------------------------------------------------------------------- */
 
-/* What is left of a tensor. In C order it is cut anywhere, else between two rows: along the first dimension that is
- * more than 1. */
+/* The rest of a tensor. In C order pieces end anywhere, else between two rows: along the first dimension above 1. */
 struct pieces {
-  struct ringcast_tensor tensor; /* from that dimension on, with `rows` for what it has there */
+  struct ringcast_tensor tensor; /* from the first dimension above 1 on; dims[0] is the number of rows in a piece */
   int64_t dims[RINGCAST_MAX_NDIM];
   bool is_plain;
   uint64_t row; /* bytes */
@@ -75,7 +74,7 @@ static void pieces_begin(struct pieces *pieces, const struct ringcast_tensor *te
   pieces->to = to;
   pieces->is_plain = bytes == 0 || !tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides);
   if (pieces->is_plain) return;
-  int32_t ndim = tensor->ndim, first = 0; /* not in C order, so one of them is more than 1 */
+  int32_t ndim = tensor->ndim, first = 0; /* not in C order, so some dimension is above 1 */
   uint64_t count = 1;
   for (int32_t i = 0; i < ndim; i++) count *= (uint64_t)tensor->shape[i];
   while (first < ndim - 1 && tensor->shape[first] == 1) first++;
@@ -87,13 +86,13 @@ static void pieces_begin(struct pieces *pieces, const struct ringcast_tensor *te
   pieces->tensor.strides = tensor->strides + first;
 }
 
-/* Copies the next piece to `*out`. Its bytes, 0 at the end, or -errno. */
+/* Copies the next piece to `*out`. Returns the size of the piece, 0 at the end, or -errno. */
 static int64_t pieces_next(struct pieces *pieces, const uint8_t **out) {
   uint64_t bytes = pieces->left < pieces->most ? pieces->left : pieces->most;
   *out = pieces->to;
   if (bytes == 0) return 0;
   if (pieces->is_plain) {
-    if (pieces->to != pieces->tensor.data) memcpy(pieces->to, pieces->tensor.data, bytes); /* it may be there */
+    if (pieces->to != pieces->tensor.data) memcpy(pieces->to, pieces->tensor.data, bytes); /* equal: in place already */
     pieces->tensor.data = (const uint8_t *)pieces->tensor.data + bytes;
   } else {
     int64_t rows = bytes > pieces->row ? (int64_t)(bytes / pieces->row) : 1;
@@ -110,8 +109,8 @@ static int64_t pieces_next(struct pieces *pieces, const uint8_t **out) {
 
 /* ---- SHA-256 ---------------------------------------------------------------------------------------------------- */
 
-/* Whoever got hold of the view meanwhile (through the collector, or a hashlib that is not Python's) has nothing of it:
- * the memory is the ring's. */
+/* Releases the view at the end: code that got hold of the view (by the collector, or a replaced hashlib) can't use the
+ * ring's memory afterwards. */
 static bool update(struct rc_py_state *state, PyObject *hasher, const uint8_t *data, int64_t bytes) {
   PyObject *view = PyMemoryView_FromMemory((char *)data, bytes, PyBUF_READ);
   PyObject *none = view ? PyObject_CallMethodOneArg(hasher, state->names.update, view) : NULL;
@@ -127,7 +126,7 @@ static bool take_digest(struct rc_py_state *state, PyObject *hasher, uint64_t *o
   bool ok = digest && PyBytes_Check(digest) && PyBytes_GET_SIZE(digest) >= (Py_ssize_t)sizeof *out;
   if (ok) {
     memcpy(out, PyBytes_AS_STRING(digest), sizeof *out);
-    *out = __builtin_bswap64(*out); /* from big-endian; the layout is little-endian, and so is whoever gets here */
+    *out = __builtin_bswap64(*out); /* from big-endian; the layout is for little-endian hosts only */
   } else if (digest) {
     PyErr_SetString(PyExc_TypeError, "hashlib.sha256 gives no digest");
   }
@@ -153,7 +152,7 @@ static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
   const uint8_t *piece;
   int64_t bytes = pieces_next(pieces, &piece);
   if (bytes < 0) return (int)bytes;
-  if (pieces->left == 0) { /* all of it: the short way, which is quicker for little */
+  if (pieces->left == 0) { /* a single piece: the one-shot function is faster for small data */
     *out = XXH3_64bits(piece, (size_t)bytes);
     return 0;
   }

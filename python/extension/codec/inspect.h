@@ -8,7 +8,7 @@
 struct rc_py_inspector {
   struct rc_py_state *state;
   const struct ringcast_frame *frame;
-  const ringcast_reader *reader; /* this and `holder` as in struct rc_py_decode_options */
+  const ringcast_reader *reader; /* `reader` and `holder` as in struct rc_py_decode_options */
   struct rc_py_holder *holder;
   PyObject **classes;
   bool allow_pickle;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which types of the standard library travel by their state, where they are found, and what may be in a state. */
+/* The types of the standard library that travel by their state: where each is found, and which values a state may
+ * have. */
 #include "python/extension/codec/kinds.h"
 
 #include "python/extension/errors.h"
@@ -29,7 +30,7 @@ _Static_assert(RC_PY_STANDARD == RC_PY_ARRAY + 1, "a place for each type");
 
 /* ---- Found ------------------------------------------------------------------------------------------------------ */
 
-/* The last part of a type's name: a static type's has its module before it. */
+/* The last part of a type's name: a static type's name starts with the module. */
 static const char *bare_name(const PyTypeObject *type) {
   const char *dot = strrchr(type->tp_name, '.');
   return dot ? dot + 1 : type->tp_name;
@@ -46,7 +47,7 @@ static PyObject *find_imported(const char *module_name, const char *name) {
   return found;
 }
 
-/* Each dtype of NumPy has a type of its own, which no code but NumPy's can derive. */
+/* Each NumPy dtype has a type of its own, which only NumPy's code can derive. */
 static bool is_found(int number, PyTypeObject *type, PyObject *found) {
   if (number != RINGCAST_STANDARD_DTYPE) return found == (PyObject *)type;
   return found && PyType_Check(found) && PyType_IsSubtype(type, (PyTypeObject *)found);
@@ -79,13 +80,13 @@ PyTypeObject *rc_py_standard_type(struct rc_py_state *state, int number) {
     if (!*known) {
       *known = found;
     } else {
-      Py_XDECREF(found); /* the import ran code that came here too */
+      Py_XDECREF(found); /* the import ran code that came here and stored the type */
     }
   }
   return (PyTypeObject *)*known;
 }
 
-/* ---- What may be in a state ------------------------------------------------------------------------------------- */
+/* ---- The values of a state --------------------------------------------------------------------------------------- */
 
 PyTypeObject *rc_py_factory_of(PyObject *name) {
   static PyTypeObject *const factories[] = {
@@ -98,7 +99,7 @@ PyTypeObject *rc_py_factory_of(PyObject *name) {
   return NULL;
 }
 
-/* The characters of a str of ASCII; NULL: it is another. */
+/* The characters of an ASCII str; NULL: not ASCII. */
 static const char *ascii_of(PyObject *text) {
   if (!PyUnicode_CheckExact(text) || !PyUnicode_IS_COMPACT_ASCII(text)) return NULL;
   return (const char *)PyUnicode_1BYTE_DATA(text);

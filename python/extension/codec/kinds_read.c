@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is made of the states of the standard library's types. A state is what any frame may have sent: its exact type
- * and range are checked before a type is called with the state, and no code runs but the library's own. A ZoneInfo is
- * looked up by its key, which opens files below the folders of zones alone (rc_py_is_zone_key).
+ * Makes values of the standard library's types from their states. A state comes from an untrusted frame: its exact type
+ * and range are checked before a type is called with the state, and no code but the standard library's runs. A ZoneInfo
+ * is looked up by its key, which opens only files below the folders of zones (rc_py_is_zone_key).
  */
 #include "python/extension/codec/kinds.h"
 
@@ -14,7 +14,7 @@ static PyObject *damaged(struct rc_py_state *state) {
   return rc_py_raise_damaged(state, "a state that its type lacks");
 }
 
-/* What the type itself says against its state. Takes over what was made. */
+/* Turns the type's own complaint about the state into ProtocolError. Consumes `made`. */
 static PyObject *made_or_damaged(struct rc_py_state *state, PyObject *made) {
   if (!made) rc_py_protocol_from_current(state, "a state that its type lacks");
   return made;
@@ -51,7 +51,7 @@ static PyObject *make_defaultdict(struct rc_py_state *state, PyObject *plain) {
   return type ? PyObject_CallFunctionObjArgs((PyObject *)type, factory, dict, NULL) : NULL;
 }
 
-/* Without its __init__, which counts what an iterable has. */
+/* Without __init__, which would count the items of the state. */
 static PyObject *make_counter(struct rc_py_state *state, PyObject *plain) {
   if (!PyDict_CheckExact(plain)) return damaged(state);
   PyTypeObject *type = rc_py_standard_type(state, RINGCAST_STANDARD_COUNTER);
@@ -81,7 +81,7 @@ static PyObject *make_deque(struct rc_py_state *state, PyObject *plain) {
   if (most != Py_None) {
     if (!PyLong_CheckExact(most)) return damaged(state);
     Py_ssize_t count = PyLong_AsSsize_t(most);
-    PyErr_Clear(); /* of one too large, which is -1 */
+    PyErr_Clear(); /* OverflowError: the result is -1 then */
     if (count < PyList_GET_SIZE(list)) return damaged(state);
   }
   PyTypeObject *type = rc_py_standard_type(state, RINGCAST_STANDARD_DEQUE);
@@ -90,13 +90,13 @@ static PyObject *make_deque(struct rc_py_state *state, PyObject *plain) {
 
 /* ---- Times ------------------------------------------------------------------------------------------------------ */
 
-/* The bytes of a state, exactly so many; NULL: it is none. */
+/* The bytes of a state of exactly `bytes`; NULL: another state. */
 static const uint8_t *bytes_of(PyObject *plain, Py_ssize_t bytes) {
   if (!PyBytes_CheckExact(plain) || PyBytes_GET_SIZE(plain) != bytes) return NULL;
   return (const uint8_t *)PyBytes_AS_STRING(plain);
 }
 
-/* The bytes, and the zone beside them: None if they are all. */
+/* The bytes of a state and the zone beside the bytes; without a zone: None. */
 static const uint8_t *zoned_of(struct rc_py_state *state, PyObject *plain, Py_ssize_t bytes, PyObject **zone) {
   PyObject *data;
   *zone = Py_None;
@@ -173,7 +173,7 @@ static PyObject *make_zoneinfo(struct rc_py_state *state, PyObject *plain) {
   return rc_py_raise_text(state, EPROTO, "the frame holds the time zone %R, and there is none here", plain);
 }
 
-/* ---- Others ----------------------------------------------------------------------------------------------------- */
+/* ---- Further types ----------------------------------------------------------------------------------------------- */
 
 static PyObject *int_of_halves(uint64_t high, uint64_t low) {
   PyObject *bits = PyLong_FromLong(64), *top = PyLong_FromUnsignedLongLong(high);
@@ -196,7 +196,7 @@ static PyObject *safety_named(struct rc_py_state *state, const char *name) {
   return member;
 }
 
-/* As object.__new__ and object.__setattr__: that is how its own pickle makes one. */
+/* By object.__new__ and object.__setattr__, as UUID's own pickle does. */
 static PyObject *make_uuid(struct rc_py_state *state, PyObject *plain) {
   const uint8_t *at = bytes_of(plain, 17);
   int safety = at ? at[16] : -1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The states of the standard library's types, to tokens. Each function says LEAF before it has written anything. */
+/* Writes the states of the standard library's types as tokens. Each function returns LEAF before writing anything. */
 #include "python/extension/codec/kinds.h"
 
 #include "python/extension/codec/token_write.h"
@@ -35,7 +35,7 @@ static enum rc_py_token_writer put_kind_of_text(struct rc_py_encoding *encoding,
   return put;
 }
 
-/* What an attribute's or method's failure means: pickle may have an answer. */
+/* For a failed attribute or method: the value is left to pickle. */
 static enum rc_py_token_writer leaf_unless_fatal(void) {
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return RC_PY_PUT_RAISED;
   PyErr_Clear();
@@ -44,7 +44,7 @@ static enum rc_py_token_writer leaf_unless_fatal(void) {
 
 /* ---- Times ------------------------------------------------------------------------------------------------------ */
 
-/* What a tzinfo travels as. */
+/* The state of a tzinfo. */
 struct zone {
   int number; /* TIMEZONE, ZONEINFO; 0: None */
   int64_t offset;
@@ -58,7 +58,7 @@ static uint8_t *write_micro(uint8_t *at, int microsecond) {
   return at;
 }
 
-/* Whether the exact type is the one that datetime's C API knows: only that one is looked into. */
+/* Whether the exact type is the one of datetime's C API: only then may the C API's macros read the value. */
 static bool is_in_c(int number, const PyObject *value) {
   const PyTypeObject *type = Py_TYPE(value);
   if (!PyDateTimeAPI) PyDateTime_IMPORT;
@@ -92,7 +92,7 @@ static enum rc_py_token_writer take_timezone(PyObject *timezone, struct zone *ou
   return ok ? RC_PY_PUT_DONE : RC_PY_PUT_LEAF;
 }
 
-/* One that is in ZoneInfo's cache, so that the same is found by its key. */
+/* For a zone in ZoneInfo's cache: the key then gives the same object. */
 static enum rc_py_token_writer take_zoneinfo(PyObject *zoneinfo, struct zone *out) {
   PyObject *reduced = PyObject_CallMethod(zoneinfo, "__reduce__", NULL), *unpickle, *key, *is_cached;
   if (!reduced) return leaf_unless_fatal();
@@ -199,9 +199,9 @@ static enum rc_py_token_writer put_of_datetime(struct rc_py_encoding *encoding, 
   }
 }
 
-/* ---- Others that are no containers ------------------------------------------------------------------------------ */
+/* ---- Further types ----------------------------------------------------------------------------------------------- */
 
-/* The high and low halves of an int of 128 bits. False: it is none, or raised. */
+/* The high and low halves of an int of 128 bits. False: not such an int, or raised. */
 static bool halves_of(PyObject *value, uint64_t *high, uint64_t *low) {
   if (!PyLong_CheckExact(value)) return false;
   PyObject *bits = PyLong_FromLong(64), *shifted = bits ? PyNumber_Rshift(value, bits) : NULL;
@@ -247,7 +247,7 @@ static enum rc_py_token_writer put_uuid(struct rc_py_encoding *encoding, PyObjec
   return put_kind_of_bytes(encoding, RINGCAST_STANDARD_UUID, data, safety < 0 ? 16 : 17);
 }
 
-/* The parts that its pickle has. */
+/* The parts, as in WindowsPath's pickle. */
 static enum rc_py_token_writer put_windows_path(struct rc_py_encoding *encoding, PyObject *path) {
   PyObject *reduced = PyObject_CallMethod(path, "__reduce__", NULL), *type, *parts;
   if (!reduced) return leaf_unless_fatal();
@@ -304,7 +304,7 @@ enum rc_py_token_writer rc_py_token_write_standard(struct rc_py_encoding *encodi
 
 /* ---- Containers ------------------------------------------------------------------------------------------------- */
 
-/* New. NULL, also with nothing raised: not one that travels. */
+/* New. NULL, also with nothing raised: the factory does not travel. */
 static PyObject *factory_name(PyObject *defaultdict) {
   PyObject *factory = PyObject_GetAttrString(defaultdict, "default_factory"), *name = NULL;
   if (factory == Py_None) return factory;
@@ -316,7 +316,7 @@ static PyObject *factory_name(PyObject *defaultdict) {
   return name;
 }
 
-/* An OrderedDict has an order of its own beside its dict's, and may have attributes. NULL, also with nothing raised. */
+/* An OrderedDict has an order apart from its dict's, and may have attributes. NULL, also with nothing raised. */
 static PyObject *ordered_items(PyObject *ordered) {
   PyObject *attributes = PyObject_GenericGetDict(ordered, NULL);
   bool has_none = attributes && PyDict_GET_SIZE(attributes) == 0;

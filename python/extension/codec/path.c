@@ -7,7 +7,7 @@ enum {
   STEPS_SHOWN = 32, /* of the way, from the root */
 };
 
-/* A key as it is written, shortened if it is long; one whose repr() fails, by its type. */
+/* repr(key), shortened; if repr() fails, the key's type. */
 static PyObject *key_text(PyObject *key) {
   PyObject *text = PyObject_Repr(key);
   if (!text) {
@@ -37,7 +37,7 @@ static PyObject *path_add(PyObject *way, const struct rc_py_step *step) {
   return path;
 }
 
-/* From the root down; of a very long way, only where it begins. */
+/* From the root down; a very long path is cut after its first steps. */
 PyObject *rc_py_step_path(void *context) {
   const struct rc_py_step *shown[STEPS_SHOWN];
   int steps = 0;

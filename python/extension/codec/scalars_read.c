@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers that are rarer, and many in one token, from tokens. */
+/* Reads the rarer numbers, and numbers packed into one token. */
 #include "python/extension/codec/token_read.h"
 #include "python/extension/codec/torch_names.h"
 #include "python/extension/tensors.h"
@@ -63,7 +63,7 @@ static inline __attribute__((always_inline)) bool fill_packed(PyObject **out, co
   return true;
 }
 
-/* One loop for each kind, without a choice in it. */
+/* A loop for each kind, without a branch inside. */
 static bool fill_packed_kind(PyObject **out, const struct ringcast_token *token) {
   switch (token->kind) {
 #define KIND(name) \

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much is left of a thread's stack. A nested value is walked by recursion, of RINGCAST_MAX_DEPTH levels at most,
- * which take some 500 bytes each: the usual stacks of 8 MiB have that many times over, but a thread may have been given
- * a small one, and then a value, or a frame of whoever sends, must not end the process.
+ * How much of a thread's stack is left. The codec walks a nested value by recursion, of at most RINGCAST_MAX_DEPTH
+ * levels with some 500 bytes each. The usual stacks of 8 MiB are far larger, but a thread may have a small stack: even
+ * then, a nested value or a hostile frame must not end the process.
  */
 #include "python/extension/codec/stack.h"
 
 #include <pthread.h>
 
-/* For what runs at the bottom: making values, comparing keys, dropping what was made, Python's own. */
+/* For the calls at the bottom: making values, comparing keys, dropping values, and Python's own. */
 enum { STACK_KEPT = 64 << 10 };
 
-/* Of this thread; the question costs a look into /proc for the main one. */
+/* Of the current thread; finding the main thread's stack costs a look into /proc. */
 static _Thread_local uintptr_t floor_known, end_known;
 
-/* 1: there is no telling. */
+/* 1: unknown. */
 static uintptr_t find_floor(uintptr_t here) {
   pthread_attr_t attributes;
   void *start;
@@ -24,7 +24,7 @@ static uintptr_t find_floor(uintptr_t here) {
   bool known = pthread_attr_getstack(&attributes, &start, &bytes) == 0;
   pthread_attr_destroy(&attributes);
   uintptr_t low = (uintptr_t)start;
-  if (!known || here < low || here - low >= bytes) return 1; /* on a stack of somebody's own making */
+  if (!known || here < low || here - low >= bytes) return 1; /* on a stack that a library made */
   floor_known = low + STACK_KEPT;
   end_known = low + bytes;
   return floor_known;

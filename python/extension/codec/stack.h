@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is left of a thread's stack. */
+/* The rest of a thread's stack. */
 #ifndef RC_EXTENSION_STACK_H
 #define RC_EXTENSION_STACK_H
 
@@ -7,7 +7,7 @@
 
 /* So deep a nested value is walked without a look at the stack. */
 #define RC_PY_DEPTH_UNSEEN 64
-/* Whether this thread's stack has room to go one level deeper. `floor`: what the walk keeps of it; 0 at first. */
+/* Whether the thread's stack has room for one more level. `floor`: a cache for the walk, 0 at first. */
 bool rc_py_stack_has_room(uintptr_t *floor);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of torch is a name or a size: torch.dtype, torch.device, torch.Size. */
+/* torch's names and sizes: torch.dtype, torch.device, torch.Size. */
 #include "python/extension/codec/torch_names.h"
 #include "python/extension/tensors.h"
 
@@ -15,7 +15,7 @@ static bool names_load(struct rc_py_state *state) {
   return torch->size_type;
 }
 
-/* Absent, or half imported: then no such value exists yet. */
+/* If torch is absent or half imported, no such value exists yet. */
 static bool names_seen(struct rc_py_state *state) {
   if (state->torch.size_type) return true;
   bool seen = rc_py_torch_seen(state) && names_load(state);
