@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * array.array, which has no C API. Sent, an array is a buffer. Received, a long one is made with its length and filled
- * with zeros by repeating one zero, which costs less than to copy its bytes twice; then they are copied into it with
- * all others.
+ * array.array, which has no C API. An array is sent as a buffer. On receipt, a long array is made at full length by
+ * repeating a single zero, which costs less than copying the bytes twice; the bytes follow with all other copies.
  */
 #include "python/extension/codec/array.h"
 
@@ -73,7 +72,7 @@ PyObject *rc_py_array_new(struct rc_py_state *state, uint8_t typecode, size_t by
   Py_buffer view;
   if (array && PyObject_GetBuffer(array, &view, PyBUF_WRITABLE) < 0) Py_CLEAR(array);
   if (!array) return NULL;
-  *out = view.buf; /* it stays: nothing has the array but the decoder */
+  *out = view.buf; /* stays valid: only the decoder has the array */
   PyBuffer_Release(&view);
   return array;
 }

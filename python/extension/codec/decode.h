@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding, for callers that receive, look or unpack; and what the decoder's files share: decode.c reads a frame's
- * entries, decode_value.c makes what one entry holds. */
+/* Decoding, for callers that receive, inspect or unpack; and the shared parts of decode.c, which reads a frame's
+ * entries, and decode_value.c, which makes the value of an entry. */
 #ifndef RC_EXTENSION_DECODE_H
 #define RC_EXTENSION_DECODE_H
 
 #include "python/extension/codec/token_read.h"
 #include "python/extension/tensors/view_arrays.h"
 
-/* The entries of a frame that are read, in their order: from `first` up to `end`, and so on. */
+/* The entries of a frame to read, in order: from `first` up to `end`, for each run. */
 struct rc_py_selection {
   struct {
     uint32_t first, end;
@@ -18,10 +18,10 @@ struct rc_py_selection {
 /* Where tensors arrive. */
 struct rc_py_map {
   enum { RC_PY_MAP_AS_SENT, RC_PY_MAP_CPU, RC_PY_MAP_CUDA } to;
-  int32_t device; /* -1: the current one */
+  int32_t device; /* -1: the current device */
 };
 
-/* What holds the frame that is decoded, for tensors of a CUDA device: a Reader. codec/device.h has the calls. */
+/* The holder of the decoded frame, for tensors of a CUDA device: a Reader. For the calls see codec/device.h. */
 struct rc_py_holder {
   uint64_t ring_frame; /* a frame with more bytes lies in spill memory */
   struct rc_py_map map;
@@ -29,18 +29,18 @@ struct rc_py_holder {
 };
 
 struct rc_py_decode_options {
-  const ringcast_reader *reader;           /* its eviction is looked for before code is run; NULL: none can change it */
+  const ringcast_reader *reader;           /* checked for eviction before code runs; NULL: the frame can't change */
   struct rc_py_holder *holder;             /* NULL: tensors of a device arrive on the CPU */
-  PyObject **classes;                      /* that came: the cache of classes.c */
+  PyObject **classes;                      /* classes received: the cache of classes.c */
   bool allow_pickle;                       /* false: a frame with a pickle is refused */
-  struct rc_py_hold *hold;                 /* arrays lie in the frame, and hold this; NULL: arrays are copied */
-  const struct rc_py_selection *selection; /* of a dict, these entries alone; NULL: all */
+  struct rc_py_hold *hold;                 /* arrays stay in the frame and keep the hold; NULL: arrays are copied */
+  const struct rc_py_selection *selection; /* of a dict, only the selected entries; NULL: all */
   uint64_t *arrays;                        /* set to the bytes of the large arrays; may be NULL */
-  bool is_last;                            /* the frame is given back next, and nothing else is read of it */
+  bool is_last;                            /* the frame is given back next, without further reads */
   bool *device_failed;                     /* set to whether the device's part of the work raised; may be NULL */
 };
-/* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. If `reader` is evicted meanwhile,
- * the frame may have been overwritten: nothing of it is unpickled, and the caller drops what this gives or raises. */
+/* The object in a frame of either kind; NULL: raised. `tag` is 0 for bytes. If `reader` is evicted meanwhile, the frame
+ * may have been overwritten: nothing more is unpickled, and the caller drops the object or the exception. */
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame,
                        const struct rc_py_decode_options *options, uint32_t *tag);
 
@@ -51,19 +51,19 @@ struct rc_py_copy {
 };
 
 struct rc_py_decoded_leaf {
-  PyObject *key; /* NULL: none */
+  PyObject *key; /* NULL: no key */
   int64_t index;
 };
 
 /* A nested value. */
 struct rc_py_nested {
-  PyObject *key; /* NULL: it is the value itself */
+  PyObject *key; /* NULL: the root */
   uint8_t *stream;
   size_t bytes;
   uint32_t first_part, parts;
 };
 
-/* What the next entry may be: parts follow the items, and buffers the pickle, at the end. */
+/* The kinds of entry that may come next: parts follow the items; at the end, buffers follow the pickle. */
 enum rc_py_phase { RC_PY_ITEMS, RC_PY_PARTS, RC_PY_BUFFERS };
 
 struct rc_py_decoding {
@@ -74,7 +74,7 @@ struct rc_py_decoding {
   PyObject *result; /* the dict, or the value */
   struct rc_py_copy *copies;
   size_t copy_count, copy_room;
-  uint64_t taken; /* bytes of the frame that keys, text and copies were made of */
+  uint64_t taken; /* bytes of the frame turned into keys, text and copies */
   uint64_t copy_bytes;
   struct rc_py_decoded_leaf *leaves;
   size_t leaf_count, leaf_room;
@@ -83,25 +83,25 @@ struct rc_py_decoding {
   struct rc_py_marked marked;
   PyObject **parts;
   size_t part_count, part_room;
-  uint32_t first_part; /* its entry */
+  uint32_t first_part; /* entry of parts[0] */
   PyObject **classes;
-  const ringcast_reader *reader; /* NULL: nobody can write to the frame */
+  const ringcast_reader *reader; /* NULL: the frame can't change */
   bool allow_pickle;
-  struct rc_py_hold *hold; /* this and `holder` as in struct rc_py_decode_options */
+  struct rc_py_hold *hold; /* `hold` and `holder` as in struct rc_py_decode_options */
   const struct rc_py_selection *selection;
-  uint64_t arrays;            /* bytes of those of RC_PY_RETAIN_LEAST or more */
+  uint64_t arrays;            /* total bytes of arrays of RC_PY_RETAIN_LEAST or more */
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
   struct rc_py_holder *holder;
-  const struct ringcast_frame *whole; /* the frame, as its Reader holds it */
-  struct rc_py_fetching *device;      /* NULL: nothing of it was, or is to go, on a device as yet */
+  const struct ringcast_frame *whole; /* the frame as the Reader holds it */
+  struct rc_py_fetching *device;      /* NULL: no tensor from or for a device yet */
   bool device_failed, is_last;
 };
 
 /* Raises ProtocolError. Always false. */
 bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what);
-/* Room for one more of `size` bytes each. */
+/* Makes room for a further element of `size` bytes. */
 bool rc_py_grow(void **array, size_t count, size_t *room, size_t size);
-/* Counts bytes of the frame that something is made of: all together they are no more than it has. */
+/* Counts bytes of the frame that become objects: the total must not exceed the frame's size. */
 bool rc_py_take_bytes(struct rc_py_decoding *decoding, uint64_t bytes);
 /* To be called before the memory of a copy is allocated, with rc_py_copy_to afterwards. */
 bool rc_py_copy_add(struct rc_py_decoding *decoding, const void *from, uint64_t bytes);
@@ -111,12 +111,12 @@ static inline void rc_py_copy_to(struct rc_py_decoding *decoding, void *to) {
 
 PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes);
 PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item);
-/* What a pickle's buffer was: bytes, memory that an array can take over, or a bytearray. */
+/* A pickle's buffer: bytes, memory that an array can own, or a bytearray. */
 PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item);
-/* A tensor or array of the CPU, and the place for its bytes. */
+/* A tensor or array of the CPU, and the address for the bytes. */
 PyObject *rc_py_make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes,
                            void **out);
-/* The value of an entry, or NULL with an exception; None for what is only made when all is copied. */
+/* The value of an entry, or NULL with an exception; None for a value that can only be made after all copies. */
 PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcast_item *item);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoding, for who sends or packs; and what its files share: encode.c measures the frame, write.c makes its entries,
- * token_write.c the streams of nested values. */
+/* Encoding, for callers that send or pack; and the shared parts of encode.c, which measures the frame, write.c, which
+ * makes the entries, and token_write.c, which makes the streams of nested values. */
 #ifndef RC_EXTENSION_ENCODE_H
 #define RC_EXTENSION_ENCODE_H
 
@@ -11,7 +11,7 @@ struct rc_py_place;
 /* An entry of the frame to be. */
 struct rc_py_part {
   PyObject *key;   /* a str, or NULL */
-  PyObject *value; /* holds what `utf8` and `data` point to */
+  PyObject *value; /* keeps `utf8` and `data` alive */
   const char *utf8;
   Py_ssize_t utf8_bytes;
   enum ringcast_item_kind kind;
@@ -22,14 +22,14 @@ struct rc_py_part {
     uint64_t in_pool; /* of a tensor on a device, where */
   } scalar;
   struct rc_py_source source; /* of a tensor; of a buffer, the view alone */
-  const void *data;           /* NULL for an OBJECT until all are written: then scalar.i is where its stream starts */
+  const void *data; /* NULL for an OBJECT until all streams are written: scalar.i is then the offset of the stream */
   uint64_t bytes;
   uint32_t first_part, parts;      /* of an OBJECT */
-  const struct rc_py_place *place; /* of Writer.empty, that a tensor on a device lies in; NULL: none */
+  const struct rc_py_place *place; /* the place of Writer.empty with the tensor; NULL: none */
   void *out;                       /* where in the ring the data goes */
 };
 
-/* In place of a device's number: each tensor stays on its own device; all go by the first one's. */
+/* Instead of a device number: each tensor stays on its own device; all tensors go to the first tensor's. */
 enum rc_py_sends_from { RC_PY_FROM_EACH = -2, RC_PY_FROM_FIRST = -1 };
 
 struct rc_py_encoding {
@@ -41,87 +41,88 @@ struct rc_py_encoding {
   uint64_t copy_bytes;
   bool allow_pickle, pickled;
   /* Tensors on a CUDA device: */
-  int32_t sends_from; /* their device, or one of enum rc_py_sends_from */
+  int32_t sends_from; /* the tensors' device, or one of enum rc_py_sends_from */
   uint32_t on_device; /* how many there are with any bytes; ... */
-  bool in_pool;       /* ... they go there, */
+  bool in_pool;       /* ... the tensors go to the pool, */
   bool has_streams;   /* ... by several streams, and so can't, */
-  bool is_loose;      /* ... and have to be copied before any of them goes */
+  bool is_loose;      /* ... and must be copied before the frame is sent */
   int32_t device;
-  void *device_stream; /* of the first of them */
-  uint32_t hash;       /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
-  PyObject *leaves;    /* a list, or NULL: none yet */
-  PyObject *holders;   /* a list: containers that leaves stand in, and could lead back to */
+  void *device_stream; /* of the first tensor */
+  uint32_t hash;       /* RINGCAST_ITEM_SHA256 or _XXH3: for each tensor; 0: no hashes */
+  PyObject *leaves;    /* a list; NULL: none yet */
+  PyObject *holders;   /* a list: containers of leaves, to which a leaf could refer back */
   uint64_t entered;    /* containers */
-  uint64_t noted;      /* of them, when `holders` was last added to, plus 1 */
+  uint64_t noted;      /* value of `entered` at the last addition to `holders`, plus 1 */
   /* Of token_write.c. */
-  uint8_t *stream; /* the nested values, one after the other */
+  uint8_t *stream; /* all nested values, consecutively */
   size_t stream_bytes, stream_room;
   PyObject *class_cache;
-  uint64_t serial; /* of the stream that is being written */
+  uint64_t serial; /* of the current stream */
   uint32_t classes;
-  uint32_t first_text;           /* number of this stream */
+  uint32_t first_text;           /* the current stream's first number */
   struct rc_py_texts *texts;     /* NULL: no memory yet */
   struct rc_py_repeats *repeats; /* NULL: no memory yet */
   PyObject *object;              /* the root */
   uintptr_t stack_floor;
 };
 
-/* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
+/* Measures the frame; all Python code runs here. False: raised. */
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
                             bool allow_pickle, int32_t sends_from);
-/* Writes the frame; runs no Python code, but hashlib's for SHA-256. `is_spilled`: the span lies in spill memory, whose
- * large frames are published as they are written. 0, -errno, or RC_PY_RAISED. */
+/* Writes the frame; runs no Python code except hashlib's for SHA-256. `is_spilled`: the span lies in spill memory,
+ * where large frames are published while being written. 0, -errno, or RC_PY_RAISED. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled, const struct ringcast_span *span,
                          uint32_t tag, size_t *out_bytes);
-/* The same with tensors on a device, in the pool at `lease`, or in the frame if that is NULL. `gpu` NULL: no pool. */
+/* rc_py_encoding_write with tensors on a device: in the pool at `lease`, or in the frame if `lease` is NULL. `gpu`
+ * NULL: no pool. */
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag, const struct ringcast_gpu_extent *lease,
                                 size_t *out_bytes);
-/* Sums up what the frame needs. False: raised. */
+/* Sums up the frame's size. False: raised. */
 bool rc_py_encoding_plan(struct rc_py_encoding *encoding);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
-/* A way down into the value, from the inside: one step for each container that is being walked. */
+/* The path to a nested value, from the inside out: one step for each open container. */
 struct rc_py_step {
-  const struct rc_py_step *up; /* NULL: this is the root, and `key` its key in the dict of the frame, or NULL */
+  const struct rc_py_step *up; /* NULL: the root; `key` is the root's key in the frame's dict, or NULL */
   PyObject *container;
   PyObject *key;    /* of a dict; the name of a field */
-  Py_ssize_t index; /* of a list or tuple; else one of these */
+  Py_ssize_t index; /* of a list or tuple; else RC_PY_STEP_* */
   int depth;
 };
 enum { RC_PY_STEP_KEY = -1, RC_PY_STEP_FIELD = -2, RC_PY_STEP_MEMBER = -3, RC_PY_STEP_OF_KEY = -4 };
 
-/* path.c: "value['x'][3].foo"; of a very long way its beginning. NULL: raised. */
+/* path.c: "value['x'][3].foo"; a very long path is cut. NULL: raised. */
 PyObject *rc_py_step_path(void *step);
 
 /* Takes over nothing: key and value are referenced anew. The pointer is good until the next call. */
 struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value);
-/* Adds a buffer's bytes as a part of that kind; the buffer stays exported. */
+/* Adds a buffer's bytes as a part of the kind; the buffer stays exported. */
 bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer, enum ringcast_item_kind kind);
-/* Describes a tensor or array: 1, 0: it is none, or can't be sent as one, -1. */
+/* Describes a tensor or array: 1; 0: no tensor, or unfit to be sent as a tensor; -1. */
 int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
                       struct rc_py_source *out, uint64_t *bytes);
-/* Notes a value that only pickle can send: its index. -1: raised, for one PickleRefused. */
+/* Notes a value that only pickle can send: the index. -1: raised, for one PickleRefused. */
 Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
 
-/* What came of putting a value into the stream. */
+/* The result of writing a value to the stream. */
 enum rc_py_token_writer {
   RC_PY_PUT_RAISED = -1,
-  RC_PY_PUT_LEAF = 0, /* all of it is one leaf: nothing was written, and no leaf added */
+  RC_PY_PUT_LEAF = 0, /* the whole value is a leaf: nothing was written, and no leaf was added */
   RC_PY_PUT_DONE = 1,
-  RC_PY_PUT_CYCLE = 2, /* it holds itself: what was written is to be dropped */
+  RC_PY_PUT_CYCLE = 2, /* the value contains itself: discard the written tokens */
   RC_PY_PUT_BACK = 3, /* within token_write.c: DONE, for the value was there before, and a BACK or an ITEM is written */
 };
 enum { INLINE_MOST = 2048 }; /* longer text and bytes are parts */
 
-/* repeats.c: notes a value that is no part of a stream but the root's item `index`. False: raised. */
+/* repeats.c: notes a value outside the streams: the root's item `index`. False: raised. */
 bool rc_py_repeats_item(struct rc_py_encoding *encoding, PyObject *value, size_t index);
-bool rc_py_is_repeated(const struct rc_py_encoding *encoding, PyObject *value); /* Whether it is noted. */
-/* Drops all that the frame has noted, and keeps the memory. */
+bool rc_py_is_repeated(const struct rc_py_encoding *encoding, PyObject *value);
+/* Drops all notes of the frame, and keeps the memory. */
 void rc_py_repeats_clear(struct rc_py_repeats *repeats);
 void rc_py_repeats_free(struct rc_py_repeats *repeats);
 
-/* Writes `value` behind what the stream has; long things in it become parts. */
+/* Appends `value` to the stream; long text, bytes and arrays become parts. */
 enum rc_py_token_writer rc_py_token_writer(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root);
 
 #endif

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looking into a frame: its keys, one of its items, its hashes, without reading the rest.
+ * Looking into a frame: the keys, a single item, or the hashes, without reading the rest.
  *
- * The items of a dict stand in entries of 64 bytes, in order. For one item those entries are read that belong to it:
- * its own; its parts, if it is a nested value; and the pickle with its buffers, if it has leaves there, which is for
- * the stream of its tokens to say. decode.c makes of them what it makes of a frame with nothing else in it.
+ * The items of a dict stand in entries of 64 bytes, in order. To get an item, only its entries are read: the item's
+ * own; the parts of a nested value; and, if the stream of a nested value has leaves, the pickle with its buffers.
+ * decode.c decodes the selected entries as it would a frame with nothing else in it.
  *
- * A dict whose items are no entries (it has many that are no tensors, or keys of other kinds) is one nested value, or a
- * pickle: it is read as a whole.
+ * A dict whose items are not entries (many items that are no tensors, or keys that are no str) is a single nested value
+ * or a pickle, and is read as a whole.
  */
 #include "python/extension/codec/inspect.h"
 
 struct look {
   const struct rc_py_inspector *how;
   struct ringcast_frame_reader frame;
-  uint64_t taken; /* bytes that keys were made of */
+  uint64_t taken; /* bytes turned into keys so far */
 };
 
 static bool damaged(const struct look *look, const char *what) {
@@ -43,13 +43,13 @@ static int raise_no_dict(const char *what) {
   return -1;
 }
 
-/* 1: the items are entries; 0: the whole is to be read; -1: raised, for one that it can be no dict. */
+/* 1: the items are entries; 0: read the whole frame; -1: raised, as the frame can't be a dict. */
 static int open_dict(struct look *look) {
   const struct ringcast_frame *frame = look->how->frame;
   struct ringcast_item item;
   if (frame->kind == RINGCAST_KIND_BYTES) return raise_no_dict("bytes");
   if (frame->kind != RINGCAST_KIND_TENSORS) return 0;
-  /* What can't be opened is for decode.c to name. */
+  /* decode.c raises for a frame that can't be opened. */
   if (ringcast_frame_open(&look->frame, frame->data, frame->bytes) < 0) return 0;
   if (look->frame.root == RINGCAST_ROOT_DICT) return 1;
   if (look->frame.count == 0) return 0;
@@ -68,7 +68,7 @@ static PyObject *whole_dict(const struct look *look) {
   return NULL;
 }
 
-/* From a copy: the ring may change while it is read. */
+/* From a copy: the ring may change during the read. */
 static PyObject *make_key(struct look *look, const struct ringcast_item *item) {
   look->taken += item->key_bytes;
   if (look->taken > look->frame.bytes) {
@@ -87,7 +87,7 @@ static PyObject *make_key(struct look *look, const struct ringcast_item *item) {
 
 /* ---- Keys ------------------------------------------------------------------------------------------------------- */
 
-/* Of all that is an item. */
+/* The keys of all entries that are items. */
 static PyObject *entry_keys(struct look *look) {
   struct ringcast_item item;
   PyObject *keys = PyDict_New();
@@ -128,9 +128,9 @@ PyObject *rc_py_inspect_keys(const struct rc_py_inspector *looking, PyObject *Py
   return keys;
 }
 
-/* ---- One item --------------------------------------------------------------------------------------------------- */
+/* ---- A single item ----------------------------------------------------------------------------------------------- */
 
-/* 1: it is entry `*index`; 0: there is none; -1: raised. */
+/* 1: found, as entry `*index`; 0: no such key; -1: raised. */
 static int find(const struct look *look, PyObject *key, uint32_t *index, struct ringcast_item *item) {
   Py_ssize_t bytes;
   const char *text;
@@ -144,7 +144,7 @@ static int find(const struct look *look, PyObject *key, uint32_t *index, struct 
   return 0;
 }
 
-/* A copy of a nested value's stream, which is looked at more than once, and what it needs. */
+/* A copy of a nested value's stream, because the stream is read more than once; and the needs of the stream. */
 static PyObject *stream_of(const struct look *look, const struct ringcast_item *item,
                            struct ringcast_object_needs *needs) {
   PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
@@ -156,7 +156,7 @@ static PyObject *stream_of(const struct look *look, const struct ringcast_item *
   return NULL;
 }
 
-/* What the item needs beside itself and its parts. */
+/* The needs of the item, beside its own entry and parts. */
 static bool needs_of(const struct look *look, const struct ringcast_item *item, struct ringcast_object_needs *out) {
   *out = (struct ringcast_object_needs){.leaves = item->kind == RINGCAST_ITEM_LEAF};
   if (item->kind != RINGCAST_ITEM_OBJECT) return true;
@@ -171,7 +171,7 @@ static void add_run(struct rc_py_selection *selection, uint64_t first, uint64_t 
   selection->runs[selection->count++].end = (uint32_t)end;
 }
 
-/* The pickle and its buffers, which are last. Without one decode.c finds that the leaves lack it. */
+/* Adds the pickle and its buffers, at the end of the frame. If a leaf has no pickle, decode.c raises. */
 static bool add_pickle(const struct look *look, struct rc_py_selection *selection) {
   struct ringcast_item item;
   for (uint32_t i = look->frame.count; i-- > 0;) {
@@ -182,7 +182,7 @@ static bool add_pickle(const struct look *look, struct rc_py_selection *selectio
   return true;
 }
 
-/* 1; 0: it refers to other items, and all have to be read; -1: raised. */
+/* 1; 0: the item refers to other items, so all must be read; -1: raised. */
 static int select_item(const struct look *look, uint32_t index, const struct ringcast_item *item,
                        struct rc_py_selection *out) {
   struct ringcast_object_needs needs;
@@ -207,7 +207,7 @@ static int find_in_whole(const struct look *look, PyObject *key, PyObject **out)
   return found;
 }
 
-/* As find, and then the value in `*out`, unless that is NULL. */
+/* As find; also gives the value in `*out`, unless NULL. */
 static int find_entry(const struct look *look, PyObject *key, PyObject **out) {
   struct rc_py_selection selection = {.count = 0};
   struct ringcast_item item;
@@ -218,7 +218,7 @@ static int find_entry(const struct look *look, PyObject *key, PyObject **out) {
   if (selected == 0) return find_in_whole(look, key, out);
   PyObject *dict = selected > 0 ? read_by(look, &selection) : NULL;
   if (!dict) return -1;
-  /* Its only item: the key's bytes may be others by now, and all else too. */
+  /* Take the only item, whatever its key: the ring may have changed meanwhile. */
   Py_ssize_t position = 0;
   PyObject *other, *value = NULL;
   if (PyDict_Check(dict)) PyDict_Next(dict, &position, &other, &value);
@@ -250,19 +250,19 @@ PyObject *rc_py_inspect_contains(const struct rc_py_inspector *looking, PyObject
 
 /* ---- Hashes ----------------------------------------------------------------------------------------------------- */
 
-/* None if it has none. */
+/* None: no hash. */
 static PyObject *hash_of(const struct ringcast_item *item) {
   bool has = item->flags & (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3);
   return has ? PyLong_FromUnsignedLongLong(item->hash) : rc_py_ref(Py_None);
 }
 
-/* A nested value whose tokens are looked through, and of the frame so far: */
+/* The search through a nested value's tokens, with state of the frame so far: */
 struct walk {
   const struct look *look;
-  PyObject *marked;    /* for each mark the hash of its tensor, or None */
+  PyObject *marked;    /* for each mark: the tensor's hash, or None */
   uint64_t next;       /* parts from here on have not been used */
-  PyObject *found;     /* the hashes of this value */
-  bool any, is_marked; /* a hash; the token that comes next */
+  PyObject *found;     /* the hashes of the nested value */
+  bool any, is_marked; /* a hash was found; the next token is marked */
 };
 
 static bool walk_add(struct walk *walk, PyObject *hash) {
@@ -284,7 +284,7 @@ static bool walk_entry(struct walk *walk, uint64_t index) {
   return ok;
 }
 
-/* Of a container that comes again, the hashes are there already. */
+/* A repeated container's hashes were added at its first occurrence. */
 static bool walk_back(struct walk *walk, uint64_t back) {
   Py_ssize_t marks = PyList_GET_SIZE(walk->marked);
   if (back >= (uint64_t)marks) return damaged(walk->look, "a value that was not there before");
@@ -309,7 +309,7 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, ui
   return ok;
 }
 
-/* Those of a nested value's tensors, or None if no tensor has one. */
+/* The hashes of a nested value's tensors, or None without any hash. */
 static PyObject *hashes_of_nested(struct walk *walk, const struct ringcast_item *item) {
   struct ringcast_object_needs needs;
   struct ringcast_object object;
@@ -328,7 +328,7 @@ static PyObject *hashes_of_nested(struct walk *walk, const struct ringcast_item 
   }
   Py_XDECREF(stream);
   if (!walk->found || (walk->any && needs.values > 1)) return walk->found;
-  PyObject *hash = rc_py_ref(walk->any ? PyList_GET_ITEM(walk->found, 0) : Py_None); /* it is the tensor itself */
+  PyObject *hash = rc_py_ref(walk->any ? PyList_GET_ITEM(walk->found, 0) : Py_None); /* the value is a tensor */
   Py_DECREF(walk->found);
   return hash;
 }

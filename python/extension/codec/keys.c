@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Short strs that came lately. */
+/* A cache of short strs. */
 #include "python/extension/codec/token_read.h"
 
-/* The text as it came before, if it did lately: the ids of requests and the keys of dicts come in frame after frame. It
- * is not made anew then, and has its hash already. NULL, with nothing raised: it is to be made. */
+/* Request ids and dict keys repeat from frame to frame: a cached str needs no allocation, and has its hash already.
+ * NULL, with nothing raised: the caller makes the str. */
 PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
   uint64_t first = 0, middle = 0, last = 0;
   if (bytes == 0 || bytes > RC_PY_KEY_MOST) return NULL;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a token refers to: values that were marked, items of the root dict, parts, leaves. */
+/* Reading references: marked values, items of the root dict, parts, leaves. */
 #include "python/extension/codec/array.h"
 #include "python/extension/codec/token_read.h"
 
 enum { MARKS_AT_HAND = 16 };
 
-/* ---- What was there before -------------------------------------------------------------------------------------- */
+/* ---- Repeated values --------------------------------------------------------------------------------------------- */
 
 Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting) {
   struct rc_py_marked *marked = getting->marked;
@@ -29,7 +29,7 @@ PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t bac
   return value ? rc_py_ref(value) : stream_damaged(getting, "a value that was not there before, or holds itself");
 }
 
-/* None stands for values of other kinds until they are made: so their entries are asked, not they. */
+/* Checks the entry's kind, not the value: None stands for an item that is not made yet. */
 PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t index) {
   struct rc_py_marked *marked = getting->marked;
   struct ringcast_item item;
@@ -48,7 +48,7 @@ void rc_py_marked_clear(struct rc_py_marked *marked) {
   Py_XDECREF(marked->items);
 }
 
-/* ---- What lies beside the stream -------------------------------------------------------------------------------- */
+/* ---- Values beside the stream ------------------------------------------------------------------------------------ */
 
 PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
@@ -57,7 +57,7 @@ PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting, const struct
   return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : stream_damaged(getting, "a part of another kind");
 }
 
-/* The part is an array already: its entry says so. */
+/* The part is an array already, as its entry says. */
 PyObject *rc_py_token_read_part_array(struct rc_py_token_reader *getting, uint8_t typecode) {
   if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
   PyObject *part = getting->parts[getting->next_part++];

@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What comes again in a frame: values, by the number of their mark, and the keys of dicts, by that of their shape.
+ * Repeats in a frame: a value that occurs again is written as the number of its mark, a dict's keys as the number of
+ * their shape.
  *
- * Only what has more references than its own container's can stand in the value twice, so only that is noted. The
- * frame holds a reference to each noted value: else code that runs meanwhile could drop it, and another value be made
- * at its address. Notes are a list in the order in which they came, and a table of places in it, by address.
+ * Only a value with more references than its container's own can occur twice, so only such a value gets a note. The
+ * frame holds a reference to each noted value: otherwise code that runs meanwhile could drop the value, and a new value
+ * could get the same address. Notes form a list in the order of the stream, with a hash table by address.
  *
- * Keys are compared by address. What a dict's keys are is told the second time that a dict comes with so many keys, of
- * which that is the first: a frame with one dict of a kind pays for no shape.
+ * Keys are compared by address. A shape is defined at the second dict with the same number of keys and the same first
+ * key: a frame with a single dict of a kind pays for no shape.
  */
 #include "python/extension/codec/token_write.h"
 
 enum {
   NOTES_LEAST = 32,
-  NOTES_KEPT = 4096,   /* from one frame to the next */
+  NOTES_KEPT = 4096,   /* for the next frame */
   SHAPE_TABLE = 64,    /* a power of 2 */
-  SHAPE_PROBES = 4,    /* places that a shape may be at */
+  SHAPE_PROBES = 4,    /* a shape's possible places in the table */
   SHAPE_KEYS_MOST = 64 /* a dict of more keys has no shape */
 };
 
-/* A value, and what it is called: the number of a mark, or of an item's entry. */
+/* A value, and its number: of the mark, or of the item's entry. */
 struct note {
   PyObject *value;
   uint32_t number;
   bool is_item;
 };
 
-/* Dicts that were seen in stream `serial`. */
+/* Dicts met in stream `serial`. */
 struct seen_shape {
   const PyObject *first; /* key; only compared */
   uint64_t serial;
   uint32_t count;
-  uint32_t number; /* of the shape; NO_SHAPE: one dict was seen, or its keys can't be a shape */
+  uint32_t number; /* of the shape; NO_SHAPE: only one dict met, or unfit keys */
 };
 #define NO_SHAPE UINT32_MAX
 
@@ -76,7 +77,7 @@ static bool notes_grow(struct rc_py_repeats *repeats) {
   return true;
 }
 
-/* The note of the value, or NULL, and then a new one is added with `number`. False: raised. */
+/* Finds the note of the value; if there is none, adds a note with `number` and gives NULL. False: raised. */
 static bool look_up(struct rc_py_repeats *repeats, PyObject *value, bool is_item, uint32_t number,
                     const struct note **out) {
   if (repeats->note_count == repeats->note_room && !notes_grow(repeats)) return false;
@@ -128,7 +129,7 @@ enum rc_py_token_writer rc_py_mark(struct rc_py_encoding *encoding, PyObject *va
 enum rc_py_token_writer rc_py_unmark(struct rc_py_encoding *encoding, PyObject *value) {
   struct rc_py_repeats *repeats = encoding->repeats;
   if (repeats->note_count == 0 || repeats->notes[repeats->note_count - 1].value != value) return RC_PY_PUT_LEAF;
-  *place_of(repeats, value) = 0; /* of the last note: no other lies behind it */
+  *place_of(repeats, value) = 0; /* the last note, so no probe sequence continues behind it */
   repeats->note_count--;
   repeats->marks--;
   encoding->stream_bytes--;
@@ -147,7 +148,7 @@ static bool has_keys(PyObject *dict, PyObject *keys) {
   return true;
 }
 
-/* NULL, with nothing raised: one of them can't be a key of a shape. */
+/* NULL, with nothing raised: a key is unfit for a shape. */
 static PyObject *keys_of(PyObject *dict) {
   PyObject *key, *value, *keys = PyTuple_New(PyDict_GET_SIZE(dict));
   Py_ssize_t position = 0;
@@ -211,7 +212,7 @@ bool rc_py_repeats_begin(struct rc_py_encoding *encoding) {
 
 void rc_py_repeats_clear(struct rc_py_repeats *repeats) {
   drop_shapes(repeats);
-  while (repeats->note_count > 0) { /* from the last one back, so that none is looked for behind a free place */
+  while (repeats->note_count > 0) { /* backwards, so that place_of never meets a gap */
     PyObject *value = repeats->notes[repeats->note_count - 1].value;
     *place_of(repeats, value) = 0;
     repeats->note_count--;

@@ -127,7 +127,7 @@ static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8
   return stream_end(encoding, at);
 }
 
-/* LEAF: they are no numbers of one kind, and nothing was written. */
+/* LEAF: the items are not numbers of one kind, and nothing was written. */
 enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
                                                  size_t count) {
   if (PyLong_CheckExact(items[0]) && PyLong_CheckExact(items[count - 1])) return put_ints(encoding, tag, items, count);
@@ -149,7 +149,7 @@ static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObjec
   return put_tag(encoding, RINGCAST_TAG_PART);
 }
 
-/* With lone surrogates in it. */
+/* For text with lone surrogates. */
 static enum rc_py_token_writer put_wide_text(struct rc_py_encoding *encoding, PyObject *text) {
   PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
   if (!bytes) return RC_PY_PUT_RAISED;
@@ -159,7 +159,7 @@ static enum rc_py_token_writer put_wide_text(struct rc_py_encoding *encoding, Py
   return put;
 }
 
-/* Whether the stream has this text, with its length before it, at `at`. */
+/* Whether the stream has the text, preceded by its length, at `at`. */
 static bool is_there(const struct rc_py_encoding *encoding, size_t at, const void *data, size_t bytes) {
   uint8_t count[HEAD];
   size_t head = (size_t)(write_count(count, bytes) - count);
@@ -168,7 +168,8 @@ static bool is_there(const struct rc_py_encoding *encoding, size_t at, const voi
          memcmp(there + head, data, bytes) == 0;
 }
 
-/* A str that others hold too, and so the value perhaps once more: with a number, or by its number. */
+/* Writes a str with further references, which may therefore occur again: with a new number, or as the number of its
+ * first occurrence. */
 static enum rc_py_token_writer put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data,
                                           size_t bytes) {
   struct rc_py_texts *texts = encoding->texts;

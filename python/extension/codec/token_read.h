@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a stream of tokens to a Python value: what decode.c gives and gets, and what token_read.c (text, containers,
- * instances) and scalars_read.c (numbers) share. */
+/* From a stream of tokens to a Python value: the interface for decode.c, and the shared parts of token_read.c (text,
+ * containers, instances) and scalars_read.c (numbers). */
 #ifndef RC_EXTENSION_TOKEN_READ_H
 #define RC_EXTENSION_TOKEN_READ_H
 
 #include "python/extension/codec/classes.h"
 
-/* What the streams of a frame share. */
+/* Shared by the streams of a frame. */
 struct rc_py_marked {
-  PyObject **values; /* those that were marked; NULL: not complete */
+  PyObject **values; /* the marked values; NULL: incomplete */
   size_t count, room;
   const struct ringcast_frame_reader *frame;
-  PyObject *dict;  /* the root, for ITEM; NULL: there is none, or not all of it is read */
-  PyObject *items; /* a list of its values; NULL until one is asked for */
+  PyObject *dict;  /* the root, for ITEM; NULL: the root is no dict, or only some items are read */
+  PyObject *items; /* the list of the dict's values; NULL until needed */
 };
 void rc_py_marked_clear(struct rc_py_marked *marked);
 
-/* The keys of a dict, and a dict of them. */
+/* The keys of a dict, and a dict as template. */
 struct rc_py_shape {
   PyObject *keys; /* a tuple */
-  PyObject *dict; /* each is None; NULL until it is asked for */
+  PyObject *dict; /* with None for each key; NULL until needed */
 };
 
-/* A stream in memory that nobody changes, and what its tokens refer to. */
+/* A stream in private memory, and the objects that its tokens refer to. */
 struct rc_py_token_reader {
   struct rc_py_state *state;
   struct ringcast_object object;
-  PyObject **parts; /* the values of the entries that are this stream's parts */
+  PyObject **parts; /* values of the entries that are the stream's parts */
   uint32_t part_count, next_part;
   PyObject *leaves;  /* a list, or NULL */
   PyObject *classes; /* the cache: a dict */
   bool may_import;
-  PyObject **texts; /* those with a number */
+  PyObject **texts; /* numbered texts */
   size_t text_count, text_room;
-  uint64_t values_left; /* how many more the stream can have: it has a byte or more of each */
+  uint64_t values_left; /* upper bound on further values: each takes at least a byte of the stream */
   uintptr_t stack_floor;
   struct rc_py_marked *marked;
   uint32_t class_count, shape_count;
@@ -44,8 +44,8 @@ struct rc_py_token_reader {
 /* The value, or NULL: raised. */
 PyObject *rc_py_token_read(struct rc_py_token_reader *getting);
 
-/* A short str of ASCII that is likely to come again: the one that came before, or a new one. NULL, with nothing raised:
- * it is neither short nor ASCII, and is to be made otherwise. */
+/* A short ASCII str that is likely to repeat: the cached object, or a new one. NULL, with nothing raised: too long or
+ * not ASCII; make the str by other means. */
 PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes);
 
 static inline bool rc_py_is_ascii(const uint8_t *data, size_t bytes) {
@@ -63,7 +63,7 @@ static inline PyObject *stream_damaged(struct rc_py_token_reader *getting, const
   return rc_py_raise_damaged(getting->state, what);
 }
 
-/* What Python itself says against a damaged stream. Always NULL. */
+/* Turns Python's own complaint about a damaged stream into ProtocolError. Always NULL. */
 static inline PyObject *stream_refused(struct rc_py_token_reader *getting, const char *what) {
   rc_py_protocol_from_current(getting->state, what);
   return NULL;
@@ -84,7 +84,7 @@ PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t ind
 PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting, const struct ringcast_token *token);
 PyObject *rc_py_token_read_part_array(struct rc_py_token_reader *getting, uint8_t typecode);
 PyObject *rc_py_token_read_leaf(struct rc_py_token_reader *getting, uint64_t index);
-/* A place for the value that a MARK stands before: its number, or -1: raised. */
+/* Reserves the place for the marked value: the mark's number, or -1: raised. */
 Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting);
 static inline void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value) {
   getting->marked->values[number] = rc_py_ref(value);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing tokens: what token_write.c (containers, instances) and scalars_write.c (numbers, text, bytes) share. */
+/* Writing tokens: the shared parts of token_write.c (containers, instances) and scalars_write.c (numbers, text,
+ * bytes). */
 #ifndef RC_EXTENSION_TOKEN_WRITE_H
 #define RC_EXTENSION_TOKEN_WRITE_H
 
@@ -48,7 +49,7 @@ static inline enum rc_py_token_writer put_head(struct rc_py_encoding *encoding, 
   return stream_end(encoding, write_count(at, count));
 }
 
-/* For a caller to whom it is one whether a value was there before. */
+/* BACK counts as DONE for the caller. */
 static inline enum rc_py_token_writer put_done(enum rc_py_token_writer put) {
   return put == RC_PY_PUT_BACK ? RC_PY_PUT_DONE : put;
 }
@@ -63,7 +64,7 @@ static inline enum rc_py_token_writer put_bytes(struct rc_py_encoding *encoding,
   return stream_end(encoding, at + bytes);
 }
 
-/* The value of an exact int. False: it has more than 64 bits. */
+/* The value of an exact int. False: more than 64 bits. */
 static inline bool int_value(PyObject *value, int64_t *out) {
 #if PY_VERSION_HEX >= 0x030c0000
   if (PyUnstable_Long_IsCompact((PyLongObject *)value)) {
@@ -84,26 +85,25 @@ static inline bool int_value(PyObject *value, int64_t *out) {
 
 /* ---- repeats.c --------------------------------------------------------------------------------------------------- */
 
-/* For a value with more references than the caller's own (RC_PY_OWN_REFERENCES): BACK, and a BACK or an ITEM is
- * written, if the value was there before; CYCLE, if a container around it is the value; else DONE: a MARK is written,
- * and the value's token is to follow. If none follows, rc_py_unmark takes the MARK back. `up` NULL: it is no
- * container. */
+/* For a value with more references than RC_PY_OWN_REFERENCES. BACK: the value is known, and a BACK or ITEM was written.
+ * CYCLE: the value is a container around its own occurrence. DONE: a MARK was written, and the value's token must
+ * follow; if no token follows, rc_py_unmark removes the MARK. `up` NULL: not a container. */
 enum rc_py_token_writer rc_py_mark(struct rc_py_encoding *encoding, PyObject *value, const struct rc_py_step *up);
-/* Always LEAF: takes back the MARK that rc_py_mark wrote for the value, if it did. Nothing was written since. */
+/* Removes the MARK that rc_py_mark wrote for the value, if any. Nothing may have been written since. Always LEAF. */
 enum rc_py_token_writer rc_py_unmark(struct rc_py_encoding *encoding, PyObject *value);
 
-/* Its container's reference, and that of put_inner. */
+/* The references of the container and of put_inner. */
 enum { RC_PY_OWN_REFERENCES = 2 };
 static inline enum rc_py_token_writer mark(struct rc_py_encoding *encoding, PyObject *value,
                                            const struct rc_py_step *up) {
   return Py_REFCNT(value) > RC_PY_OWN_REFERENCES ? rc_py_mark(encoding, value, up) : RC_PY_PUT_DONE;
 }
 
-/* The shape of a dict. LEAF: it has none, as keys that come for the first time. Nothing is written. */
+/* Finds the shape of a dict, and writes nothing. LEAF: no shape, for example because the keys are new. */
 struct rc_py_shape_known {
   PyObject *keys; /* a borrowed tuple */
   uint32_t number;
-  bool is_new; /* the stream does not define it as yet */
+  bool is_new; /* not yet defined in the stream */
 };
 enum rc_py_token_writer rc_py_shape_of(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_shape_known *out);
 /* For a new stream. False: raised. */
@@ -114,11 +114,11 @@ bool rc_py_repeats_begin(struct rc_py_encoding *encoding);
 enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_complex(struct rc_py_encoding *encoding, PyObject *value);
-/* What is long is a part. */
+/* Long text becomes a part. */
 enum rc_py_token_writer rc_py_token_write_text(struct rc_py_encoding *encoding, PyObject *text);
 enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding, PyObject *value);
-/* Three or more items of a list or tuple. LEAF: they are no numbers of one kind, and nothing was written. */
+/* Three or more items of a list or tuple. LEAF: the items are not numbers of one kind, and nothing was written. */
 enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
                                                  size_t count);
 
