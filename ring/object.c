@@ -7,7 +7,8 @@
  * as a value when the container opened. An open container lacks at least one value, so the number never falls below 0.
  *
  * No sum can wrap around. A token's count of values is at most the number of bytes left, a class has at most as many
- * fields as its names have bytes, and each token has at least one byte. So there are at most as many values as bytes.
+ * fields as its names have bytes, and one more, and each token has at least one byte. So there are at most as many
+ * values as bytes.
  */
 #include "ringcast/object.h"
 
@@ -26,14 +27,14 @@ struct walk {
 };
 
 static int class_define(struct walk *walk, const struct ringcast_token *token) {
-  if (token->kind < RINGCAST_CLASS_DATACLASS || token->kind > RINGCAST_CLASS_ENUM) return -EPROTO;
+  if (token->kind < RINGCAST_CLASS_DATACLASS || token->kind > RINGCAST_CLASS_INSTANCE) return -EPROTO;
   if (walk->needs.classes == RINGCAST_MAX_CLASSES) return -EPROTO;
   uint64_t ends = 0;
   for (uint64_t i = 0; i < token->count; i++) ends += token->data[i] == 0;
   /* Module and name, then the fields if any. */
   if (ends < 1 || (token->kind == RINGCAST_CLASS_ENUM && ends > 1)) return -EPROTO;
   walk->kinds[walk->needs.classes] = token->kind;
-  walk->fields[walk->needs.classes++] = ends - 1;
+  walk->fields[walk->needs.classes++] = ends - 1 + (token->kind == RINGCAST_CLASS_INSTANCE);
   return 0;
 }
 

@@ -18,8 +18,9 @@
  * thread-safe, and call nothing.
  *
  * Neither function checks the following; the decoder does. Text is in the encoding of its tag; names exist; keys can be
- * keys, and no two of a SHAPE are equal; a MEMBER's name is a str; a RANGE is made of ints; parts, leaves, items and
- * the marked values of earlier streams exist (ringcast_object_needs says how many the stream needs).
+ * keys, and no two of a SHAPE are equal; a MEMBER's name is a str or an int; ABSENT is a slot's; a RANGE is made of
+ * ints; parts, leaves, items and the marked values of earlier streams exist (ringcast_object_needs says how many the
+ * stream needs).
  *
  * The tokens. Little-endian, nothing is aligned. "count" is one byte below 252, or 252 and 2 bytes, 253 and 4, 254
  * and 8. "values" are tokens in their turn.
@@ -40,8 +41,11 @@
  *     RANGE, SLICE  3 values      start, stop, step
  *     CLASS      1 byte enum ringcast_class, count, bytes: module, qualified name and field names, UTF-8, a 0 byte
  *                between each two. Not a value: a value follows. The stream numbers its classes from 0.
- *     OBJECT     count            an instance of the class of the given number: a value for each field, in order
- *     MEMBER     count, value     a member of the enum of the given number: its name, a str
+ *     OBJECT     count            an instance of the class of the given number: a value for each field, in order. Of an
+ *                INSTANCE class, one value more: a DICT of its attributes, or NONE for an instance without a __dict__
+ *     ABSENT     in the place of a field of an INSTANCE: the slot is not set
+ *     MEMBER     count, value     a member of the enum of the given number: its name, a str; or, of a Flag, its value,
+ *                an int
  *     SCALAR     4 bytes struct ringcast_dtype, and its bytes      a NumPy scalar
  *     DTYPE      count, bytes     a torch.dtype: its name ("float32")
  *     DEVICE     count, bytes     a torch.device as text ("cuda:1")
@@ -127,6 +131,7 @@ enum ringcast_tag {
   RINGCAST_TAG_ITEM = 0xe6,
   RINGCAST_TAG_SHAPE = 0xe7,
   RINGCAST_TAG_RECORD = 0xe8,
+  RINGCAST_TAG_ABSENT = 0xe9,
   RINGCAST_TAG_KIND = 0xea,
   RINGCAST_TAG_ARRAY = 0xeb,
   RINGCAST_TAG_PART_ARRAY = 0xec,
@@ -145,10 +150,11 @@ enum ringcast_packed {
 };
 
 enum ringcast_class {
-  RINGCAST_CLASS_DATACLASS = 1,
-  RINGCAST_CLASS_STRUCT = 2, /* msgspec.Struct */
+  RINGCAST_CLASS_DATACLASS = 1, /* a dataclass, or any class: the fields are the names of all that an instance has */
+  RINGCAST_CLASS_STRUCT = 2,    /* msgspec.Struct */
   RINGCAST_CLASS_NAMEDTUPLE = 3,
-  RINGCAST_CLASS_ENUM = 4, /* has no fields */
+  RINGCAST_CLASS_ENUM = 4,     /* has no fields */
+  RINGCAST_CLASS_INSTANCE = 5, /* the fields are its slots; one value more follows, its __dict__ */
 };
 
 /* The types of Python's standard library, and np.dtype, that a KIND makes, each with its state. In binary states
@@ -291,7 +297,8 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_SLICE:
   case RINGCAST_TAG_PART:
   case RINGCAST_TAG_PART_BYTEARRAY:
-  case RINGCAST_TAG_MARK: break;
+  case RINGCAST_TAG_MARK:
+  case RINGCAST_TAG_ABSENT: break;
   case RINGCAST_TAG_INT8:
   case RINGCAST_TAG_INT16:
   case RINGCAST_TAG_INT32:

@@ -122,6 +122,7 @@ static int module_exec(PyObject *module) {
       X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty)      \
       X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)    \
       X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
+      X(class_shape) X(class_composite) X(class_member)                                                                \
       X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \
       X(sha256) X(device_tensor_type) X(gpu_info) X(gpu_state) X(device_helpers) X(torch.raw_stream) X(torch.stream) \
       X(allowed_classes) X(uuid_unknown)

@@ -83,7 +83,8 @@ struct rc_py_state {
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
   PyObject *dumps, *loads, *refuse_value, *refuse_frame;              /* of ringcast._pickling */
-  PyObject *describe_class, *find_class;                              /* of ringcast._classes */
+  PyObject *describe_class, *find_class, *class_shape;                /* of ringcast._classes */
+  PyObject *class_composite, *class_member;                           /* of ringcast._classes */
   PyObject *allowed_classes;                                          /* of ringcast._allowed */
   PyObject *classes;                                                  /* classes sent so far: the cache of classes.c */
   PyObject *unpack_classes;                                           /* classes that unpack() has met */

@@ -1,31 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which classes travel by their name and the values of their fields, and how a name becomes a class again.
+"""Which classes travel by their name and the state of their instances, and how a name becomes a class again.
 
-A dataclass, msgspec.Struct, namedtuple or Enum does if an instance is its fields and nothing else, the class is found
-by module and qualified name, and the class does not change how instances are pickled or made. An instance made from a
-frame equals the unpickled instance. Each class is examined once: later changes of the class have no effect.
+An instance travels as its slots and its __dict__ if pickle's default way takes these and nothing else: no class in the
+line changes how instances are pickled or made. msgspec.Structs, namedtuples and Enums have ways of their own. The class
+is found by module and qualified name. An instance made from a frame equals the unpickled instance. Each class is
+examined once: later changes of the class have no effect.
 """
 
-import contextlib
 import copyreg
 import dataclasses
 import enum
 import errno
+import struct
 import sys
 import types
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ringcast._allowed import Allowed
 from ringcast.exceptions import ProtocolError
 
-# enum ringcast_class of ringcast/object.h; SCALAR is for this package alone.
-DATACLASS, STRUCT, NAMEDTUPLE, ENUM = 1, 2, 3, 4
+# enum ringcast_class of ringcast/object.h; SCALAR is for this package alone. DATACLASS: the state has these names, all
+# of them; INSTANCE: the slots by name, then the __dict__.
+DATACLASS, STRUCT, NAMEDTUPLE, ENUM, INSTANCE = 1, 2, 3, 4, 5
 SCALAR = 0
 
-# (kind, names of the fields, the text for the frame, the type's DLPack dtype)
-Description = Tuple[int, Tuple[str, ...], bytes, Optional[Tuple[int, int]]]
+# (kind, names of the values, the text for the frame, the type's DLPack dtype, which names are slots)
+Description = Tuple[int, Tuple[str, ...], bytes, Optional[Tuple[int, int]], Tuple[str, ...]]
 
-# Methods that change how instances of a class are pickled, made or read.
+# What changes how instances of a class are pickled, made or read. Pickle asks the instance for some of these, so
+# __getattr__ may answer.
 _OWN_WAYS = (
     "__reduce__",
     "__reduce_ex__",
@@ -34,21 +37,27 @@ _OWN_WAYS = (
     "__getnewargs__",
     "__getnewargs_ex__",
     "__getattribute__",
+    "__getattr__",
+    "__class__",
 )
 
-# Py_TPFLAGS_IS_ABSTRACT: the class has abstract methods, so no instance can be made.
-_ABSTRACT = 1 << 20
+# Py_TPFLAGS_IS_ABSTRACT: the class has abstract methods, so no instance can be made. Py_TPFLAGS_HEAPTYPE: the class is
+# no static one of C.
+_ABSTRACT, _HEAP = 1 << 20, 1 << 9
+
+# The most names that a frame tells of an instance once for all; more are keys of a dict.
+_MOST_NAMES = 200
 
 _DLPACK_CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
 
 
-def _has_own_ways(cls: type, names: Tuple[str, ...]) -> bool:
-    """Whether `cls` or a parent, other than object and tuple, defines one of `names`. Methods that dataclasses adds do
-    not count."""
+def _has_own_ways(cls: type, names: Sequence[str], is_whole: bool = False) -> bool:
+    """Whether `cls` or a parent, other than object and tuple, defines one of `names`. `is_whole`: the methods that
+    dataclasses adds do not count, since an instance is its fields."""
     for parent in cls.__mro__:
-        for name in () if parent in (object, tuple) else names:
+        for name in () if parent is object or parent is tuple else names:
             found = parent.__dict__.get(name)
-            if found is not None and getattr(found, "__module__", None) != "dataclasses":
+            if found is not None and not (is_whole and getattr(found, "__module__", None) == "dataclasses"):
                 return True
     return cls in copyreg.dispatch_table
 
@@ -72,9 +81,9 @@ def _is_found(cls: type) -> bool:
     return _named(sys.modules.get(cls.__module__), cls.__qualname__) is cls
 
 
-def _slots(cls: type) -> List[str]:
-    """The names of all slots of the class and its parents, as attributes."""
-    return list(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+def _slots(cls: type) -> Tuple[str, ...]:
+    """The names of all slots of the class and its parents, as attributes; several of one name count once."""
+    return tuple(dict.fromkeys(copyreg._slotnames(cls)))  # type: ignore[attr-defined]
 
 
 def _is_set_by_code(cls: type, name: str) -> bool:
@@ -83,24 +92,41 @@ def _is_set_by_code(cls: type, name: str) -> bool:
     return hasattr(type(found), "__set__")
 
 
-def _dataclass_fields(cls: Any) -> Optional[Tuple[str, ...]]:
-    names = tuple(field.name for field in dataclasses.fields(cls))
-    if cls.__new__ is not object.__new__ or _has_own_ways(cls, _OWN_WAYS):
+def _own_fields(cls: Any) -> Optional[Tuple[str, ...]]:
+    """The fields, if the class itself is a dataclass."""
+    if "__dataclass_fields__" not in cls.__dict__:
         return None
-    slots = _slots(cls)
-    if not slots:
-        has_place = cls.__dictoffset__ or not names
-        return names if has_place and not any(_is_set_by_code(cls, name) for name in names) else None
-    if cls.__dictoffset__ or set(slots) != set(names):
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def _has_hidden_state(cls: type) -> bool:
+    """Whether an instance holds more than a __dict__ and slots: object.__reduce_ex__ looks at the size, too."""
+    if not all(parent.__flags__ & _HEAP for parent in cls.__mro__[:-1]):
+        return True
+    pointers = len(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    pointers += (cls.__dictoffset__ > 0) + (cls.__weakrefoffset__ > 0)  # below 0: not in the instance
+    return bool(cls.__itemsize__) or cls.__basicsize__ > object.__basicsize__ + pointers * struct.calcsize("P")
+
+
+def _instance_slots(cls: Any) -> Optional[Tuple[str, ...]]:
+    """The slots, if the default way of pickle takes these and the __dict__, and sets them without running code."""
+    if cls is types.SimpleNamespace:  # its own __reduce__ does the same
+        return ()
+    slots, fields = _slots(cls), _own_fields(cls)
+    is_whole = fields is not None and set(slots) == set(fields) and not cls.__dictoffset__
+    if cls.__new__ is not object.__new__ or _has_own_ways(cls, _OWN_WAYS, is_whole) or _has_hidden_state(cls):
+        return None
+    dict_of = next((vars(parent)["__dict__"] for parent in cls.__mro__ if "__dict__" in vars(parent)), None)
+    if cls.__dictoffset__ and not isinstance(dict_of, types.GetSetDescriptorType):
         return None
     # Unpickling sets slots by the class's __setattr__; dataclasses makes one for a frozen class.
-    is_plain = cls.__setattr__ is object.__setattr__ or cls.__dataclass_params__.frozen
-    return names if is_plain else None
+    is_plain = cls.__setattr__ is object.__setattr__ or (is_whole and cls.__dataclass_params__.frozen)
+    return slots if is_plain or not slots else None
 
 
 def _struct_fields(cls: Any) -> Optional[Tuple[str, ...]]:
-    if cls.__dictoffset__ or set(_slots(cls)) - {"__weakref__"} != set(cls.__struct_fields__):
-        return None
+    if set(_slots(cls)) - {"__weakref__"} != set(cls.__struct_fields__):
+        return None  # its own pickle leaves out the __dict__, if there is one
     lines = [parent for parent in cls.__mro__[:-1] if parent.__module__.partition(".")[0] != "msgspec"]
     if any(name in parent.__dict__ for parent in lines for name in (*_OWN_WAYS, "__new__", "__init__")):
         return None
@@ -135,95 +161,171 @@ def _scalar_dtype(cls: type) -> Optional[Tuple[int, int]]:
     return _DLPACK_CODES[dtype.kind], dtype.itemsize * 8
 
 
-def _kind_and_fields(cls: Any) -> Optional[Tuple[int, Tuple[str, ...]]]:
+def _is_struct(cls: type) -> bool:
     msgspec = sys.modules.get("msgspec")
-    kind, names = 0, None
-    if cls.__flags__ & _ABSTRACT:
-        return None
+    return msgspec is not None and issubclass(cls, getattr(msgspec, "Struct", ()))
+
+
+def _kind_and_names(cls: Any) -> Tuple[int, Optional[Tuple[str, ...]]]:
     if isinstance(cls, enum.EnumMeta):
-        kind, names = ENUM, _enum_fields(cls)
-    elif "__dataclass_fields__" in cls.__dict__:
-        kind, names = DATACLASS, _dataclass_fields(cls)
-    elif cls.__bases__ == (tuple,) and "_fields" in cls.__dict__:
-        kind, names = NAMEDTUPLE, _namedtuple_fields(cls)
-    elif msgspec is not None and issubclass(cls, getattr(msgspec, "Struct", ())):
-        kind, names = STRUCT, _struct_fields(cls)
-    if names is None or any("\0" in name for name in names):
+        return ENUM, _enum_fields(cls)
+    if cls.__bases__ == (tuple,) and "_fields" in cls.__dict__:
+        return NAMEDTUPLE, _namedtuple_fields(cls)
+    if _is_struct(cls):
+        return STRUCT, _struct_fields(cls)
+    return INSTANCE, _instance_slots(cls)
+
+
+def _text(cls: type, names: Sequence[str]) -> Optional[bytes]:
+    """What a frame says of the class; None: a name can't be said."""
+    if any("\0" in name for name in names):
         return None
-    return kind, names
+    try:
+        return "\0".join((cls.__module__, cls.__qualname__, *names)).encode()
+    except UnicodeEncodeError:
+        return None
 
 
 def describe(cls: type) -> Optional[Description]:
-    """How instances of the class travel; None: in a pickle."""
+    """How instances of the class travel; None: in a pickle. LookupError: the class has no name yet."""
     scalar = _scalar_dtype(cls)
     if scalar is not None:
-        return SCALAR, (), b"", scalar
-    found = _kind_and_fields(cls) if _is_found(cls) else None
-    if found is None:
+        return SCALAR, (), b"", scalar, ()
+    if not _is_found(cls):
+        if cls.__flags__ & _HEAP:
+            raise LookupError("the module may be at work, and bind the name later")
         return None
-    kind, names = found
+    if cls.__flags__ & _ABSTRACT:
+        return None
+    kind, names = _kind_and_names(cls)
+    text = None if names is None else _text(cls, names)
+    if names is None or text is None:
+        return None
     names = tuple(sys.intern(name) for name in names)
-    try:
-        text = "\0".join((cls.__module__, cls.__qualname__, *names)).encode()
-    except UnicodeEncodeError:
+    return kind, names, text, None, names if kind in (STRUCT, INSTANCE) else ()
+
+
+def _is_shape(cls: type, names: Tuple[str, ...], slots: Tuple[str, ...]) -> bool:
+    """Whether the state of an instance may have exactly these names, each to be set without running code."""
+    fields = _own_fields(cls)
+    if fields is not None and set(fields) != set(names):
+        return False  # so that two versions of a dataclass are told apart
+    if not set(slots) <= set(names) or len(set(names)) < len(names):
+        return False
+    attributes = set(names) - set(slots)
+    if attributes and not cls.__dictoffset__:
+        return False
+    return not any(name in _OWN_WAYS or _is_set_by_code(cls, name) for name in attributes)
+
+
+def shape(cls: type, keys: Optional[Tuple[Any, ...]]) -> Optional[Description]:
+    """How instances of the class travel whose slots are all set, and whose __dict__ has these keys in this order;
+    None: as a dict. Without keys: those of a dataclass that has all its fields and nothing else."""
+    slots, fields = _instance_slots(cls), _own_fields(cls)
+    if keys is None and fields is not None:
+        keys = tuple(sys.intern(name) for name in fields if name not in (slots or ()))
+    if slots is None or keys is None or not all(type(key) is str and sys.intern(key) is key for key in keys):
         return None
-    return kind, names, text, None
+    names = slots + keys
+    text = _text(cls, names) if len(names) <= _MOST_NAMES and _is_shape(cls, names, slots) else None
+    return None if text is None else (DATACLASS, tuple(sys.intern(name) for name in names), text, None, slots)
 
 
-_KIND_NAMES = {DATACLASS: "a dataclass", STRUCT: "a msgspec.Struct", NAMEDTUPLE: "a namedtuple", ENUM: "an Enum"}
+_KIND_NAMES = {
+    DATACLASS: "an instance",
+    STRUCT: "a msgspec.Struct",
+    NAMEDTUPLE: "a namedtuple",
+    ENUM: "an Enum",
+    INSTANCE: "an instance",
+}
 
 
 def _looks_like(cls: type) -> Optional[str]:
     """The kind of class that `cls` looks like, among the kinds that travel by name."""
-    msgspec = sys.modules.get("msgspec")
     if isinstance(cls, enum.EnumMeta):
         return _KIND_NAMES[ENUM]
-    if "__dataclass_fields__" in cls.__dict__:
-        return _KIND_NAMES[DATACLASS]
     if any("_fields" in parent.__dict__ and tuple in parent.__bases__ for parent in cls.__mro__):
         return _KIND_NAMES[NAMEDTUPLE]
-    if msgspec is not None and issubclass(cls, getattr(msgspec, "Struct", ())):
+    if _is_struct(cls):
         return _KIND_NAMES[STRUCT]
-    inherits = any("__dataclass_fields__" in parent.__dict__ for parent in cls.__mro__)
-    return "a subclass of a dataclass, and none itself" if inherits else None
-
-
-def _set_slots(value: Any, names: Tuple[str, ...]) -> List[str]:
-    found = []
-    for name in names:
-        with contextlib.suppress(AttributeError):
-            object.__getattribute__(value, name)
-            found.append(name)
-    return found
+    return None if _has_hidden_state(cls) else "an instance"
 
 
 def why_not(value: Any) -> Optional[str]:
-    """Why a value that looks like a dataclass, Struct, namedtuple or Enum does not travel by name; None: the value does
-    not look like any of these."""
+    """Why a value that looks like an instance of a class of the user's does not travel by name; None: it does not."""
     cls = type(value)
     looks = _looks_like(cls)
-    if looks is None or looks not in _KIND_NAMES.values():
-        return looks
+    if looks is None:
+        return None
     if not _is_found(cls):
         return f"{looks} that is not to be found by this name"
-    description = describe(cls)
-    if description is None:
-        return f"{looks} that is more than its fields, or says itself how it is pickled or made"
-    if description[0] == ENUM:
-        return "made of several members"
-    names = description[1]
-    has = object.__getattribute__(value, "__dict__") if cls.__dictoffset__ else _set_slots(value, names)
-    for name in names:
-        if name not in has:
-            return f"{looks}, but this one lacks the field {name!r}"
-    for name in has:
-        if name not in names:
-            return f"{looks}, but this one has {name!r} beside its fields"
-    return f"{looks} that holds itself, is nested too deep or is of one class too many"
+    if describe(cls) is None:
+        return f"{looks} of a class that says itself how it is pickled, made or read"
+    if isinstance(value, enum.Enum):
+        return "no member by name"
+    return f"{looks} that holds itself, lacks a field, is nested too deep or is of one class too many"
+
+
+# ---- Members of a Flag that are made of others -----------------------------------------------------------------------
+
+
+def composite(member: Any) -> Optional[int]:
+    """The value that stands for a member without a name; None: pickle has to say what it is."""
+    cls = type(member)
+    if not isinstance(member, enum.Flag) or getattr(cls._missing_, "__func__", None) not in _MISSING:
+        return None
+    value = member._value_
+    return value if type(value) is int else None
+
+
+_MISSING = {vars(cls)["_missing_"].__func__ for cls in (enum.Flag, enum.IntFlag) if "_missing_" in vars(cls)}
+
+
+def member_of(cls: Any, value: int) -> Any:
+    """The member of a Flag with this value."""
+    if not issubclass(cls, enum.Flag) or getattr(cls._missing_, "__func__", None) not in _MISSING:
+        raise ProtocolError(
+            errno.EPROTO, f"the frame holds a member of {cls!r} by value: here it has none without name"
+        )
+    try:
+        return cls(value)
+    except ValueError as error:
+        raise ProtocolError(errno.EPROTO, f"the frame holds a member of {cls!r} that is none here: {error}") from error
+
+
+# ---- Found by name ---------------------------------------------------------------------------------------------------
+
+
+def _find_module(name: str, holds: str, may_import: bool) -> Any:
+    if name not in sys.modules:
+        if not may_import:
+            raise ImportError(
+                f"{holds}, and that module is not imported here: import it before; where pickles are turned off, no "
+                "frame can make it be",
+                name=name,
+            )
+        try:
+            __import__(name)
+        except (ImportError, TypeError, ValueError) as error:
+            raise ImportError(f"{holds}, and its module can't be imported here: {error}", name=name) from error
+    return sys.modules.get(name)
+
+
+def _described_as(cls: Any, kind: int, names: Tuple[str, ...]) -> Optional[Description]:
+    """How instances of the kind, with these names, are made; None: the class is of another kind here."""
+    try:
+        description = describe(cls) if isinstance(cls, type) else None
+    except LookupError:
+        return None
+    if description is None or description[0] != (INSTANCE if kind == DATACLASS else kind):
+        return None
+    if kind not in (DATACLASS, INSTANCE):
+        return description
+    return (kind, tuple(sys.intern(name) for name in names), *description[2:])
 
 
 def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> Tuple[type, Description]:
-    """The class that a frame names, and its description, with the sender's kind and fields; `known` is what will have
+    """The class that a frame names, and its description, with the sender's kind and names; `known` is what will have
     it.
 
     PickleRefused: `known` is an Allowed, and does not allow it.
@@ -237,33 +339,29 @@ def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> T
     if isinstance(known, Allowed):
         known.require(_named(sys.modules.get(module_name), qualname), module_name, qualname)
     holds = f"the frame holds an instance of {module_name}.{qualname}"
-    if module_name not in sys.modules:
-        if not may_import:
-            raise ImportError(
-                f"{holds}, and that module is not imported here: import it before; where pickles are turned off, no "
-                "frame can make it be",
-                name=module_name,
-            )
-        try:
-            __import__(module_name)
-        except (ImportError, TypeError, ValueError) as error:
-            raise ImportError(f"{holds}, and its module can't be imported here: {error}", name=module_name) from error
-    cls = _named(sys.modules.get(module_name), qualname)
+    cls = _named(_find_module(module_name, holds, may_import), qualname)
     if cls is None:
         # Each program has a __main__ of its own.
         remedy = "keep it in a module that both sides import"
         if module_name != "__main__":
             remedy = "both sides need the same version of it"
         raise ImportError(f"{holds}, and that module has no such class here: {remedy}", name=module_name)
-    description = describe(cls) if isinstance(cls, type) else None
-    if description is None or description[0] != kind:
+    description = _described_as(cls, kind, tuple(names))
+    if description is None:
         raise ProtocolError(
-            errno.EPROTO, f"{holds}, as of {_KIND_NAMES[kind]} that is its fields and nothing else: here it is not"
+            errno.EPROTO, f"{holds}, as of {_KIND_NAMES[kind]} that is its state and nothing else: here it is not"
         )
-    # The names are not compared: a class may have two, and __main__ is __mp_main__ in a process that multiprocessing
-    # spawns.
-    if description[1] != tuple(names):
-        fields = [", ".join(of) or "none" for of in (names, description[1])]
+    # The class's names are not compared: a class may have two, and __main__ is __mp_main__ in a process that
+    # multiprocessing spawns.
+    wanted = description[1]
+    is_right = wanted == tuple(names)
+    if kind == DATACLASS:
+        is_right, wanted = _is_shape(cls, wanted, description[4]), _own_fields(cls) or description[4]
+    elif kind == INSTANCE:
+        wanted = description[4]
+        is_right = sorted(wanted) == sorted(names)  # __slots__ may be a set
+    if not is_right:
+        fields = [", ".join(of) or "none" for of in (names, wanted)]
         raise ProtocolError(
             errno.EPROTO,
             f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it",

@@ -2,7 +2,7 @@
 """What the extension asks of torch, CuPy and JAX about tensors of a CUDA device, where that is rare or no hot path.
 
 A stream is the number that the driver knows it by; 0 is the legacy default one, which DLPack calls 1. Nothing is
-imported here but by who receives an array of that library.
+imported here but by the receiver of an array of that library.
 """
 
 import functools

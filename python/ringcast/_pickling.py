@@ -276,8 +276,8 @@ def refuse_value(place: str, value: Any) -> NoReturn:
         errno.EOPNOTSUPP,
         f"{place} is {_what(value)}, which only pickle can send, and {_OFF}. Without it a value is made of None, "
         "numbers, text, bytes, tensors and arrays of numbers, lists, tuples, dicts, sets, the standard library's "
-        "containers, dates, times, paths, UUIDs and Decimals, Enums, and of dataclasses, namedtuples and "
-        "msgspec.Structs that can be found by name",
+        "containers, dates, times, paths, UUIDs and Decimals, Enums, and of instances of classes that can be found by "
+        "name and leave it to pickle how",
     )
 
 

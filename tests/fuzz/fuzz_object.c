@@ -45,11 +45,12 @@ static bool define(struct walk *walk, const struct ringcast_token *token) {
     break;
   case RINGCAST_CLASS_DATACLASS:
   case RINGCAST_CLASS_STRUCT:
-  case RINGCAST_CLASS_NAMEDTUPLE: break;
+  case RINGCAST_CLASS_NAMEDTUPLE:
+  case RINGCAST_CLASS_INSTANCE: break;
   default: return false;
   }
   walk->kinds[walk->needs.classes] = token->kind;
-  walk->fields[walk->needs.classes++] = names - 2;
+  walk->fields[walk->needs.classes++] = names - 2 + (token->kind == RINGCAST_CLASS_INSTANCE ? 1 : 0);
   return true;
 }
 

@@ -3,13 +3,13 @@
 
 import array
 import collections
-import dataclasses
 import datetime
 import decimal
 import pathlib
 import uuid
 
 import natives
+from prints import fields_of, is_instance
 import numpy as np
 from hypothesis import strategies as st
 from needs import torch
@@ -28,8 +28,7 @@ def _children(value):
         return [*value]
     if isinstance(value, slice):
         return [value.start, value.stop, value.step]
-    is_instance = dataclasses.is_dataclass(value) or hasattr(type(value), "__struct_fields__")
-    return [item for _, item in sorted(natives.fields(value).items())] if is_instance else []
+    return [item for _, item in sorted(fields_of(value).items(), key=repr)] if is_instance(value) else []
 
 
 def _has_identity(value):
@@ -37,8 +36,7 @@ def _has_identity(value):
         return len(value) > LONG
     if isinstance(value, tuple):  # of torch.Size, nothing can change, and two are as good as one
         return len(value) > 0 and (type(value) is tuple or hasattr(value, "_fields"))
-    is_instance = dataclasses.is_dataclass(value) or hasattr(type(value), "__struct_fields__")
-    return isinstance(value, PLAIN) or (is_instance and not isinstance(value, type))
+    return isinstance(value, PLAIN) or is_instance(value)
 
 
 def identities_of(value):

@@ -6,8 +6,11 @@ grows: blocks of Python's allocator, or the process's resident memory.
 """
 
 import argparse
+import collections
 import contextlib
+import fractions
 import pickle
+import types
 
 import natives
 import numpy as np
@@ -42,7 +45,9 @@ def good():
     ]
     other = natives.Plain(1)
     other.__dict__ = {"a": [2.5], "another": 1}  # as many fields, and not the same
-    values += [[other]]
+    values += [[other], natives.Bare(**{f"name {number}": text for number in range(300)})]
+    values += [natives.make(natives.SlotsMore, {"a": text, "d": [text]}), natives.make(natives.SlotsAlone, {"b": 2.5})]
+    values += [types.SimpleNamespace(a=[1]), collections.UserDict(a=[1]), natives.make(natives.SlotsAlone, {})]
     values += [cls(a=text, b=[1]) for cls in natives.PLAIN_CLASSES + natives.STRUCT_CLASSES]
     if torch:
         values += [[torch.float32, torch.device("cpu"), torch.Size([2]), torch.arange(3)]]
@@ -80,7 +85,7 @@ def bad():
     cycle = [1]
     cycle.append({"x": cycle})
     values = [[1, {"x": natives.Plain(Refuses())}], {"x": {Refuses(): 1}}, [[1, 2, lambda: None]], too_deep(200_000)]
-    return values, [[natives.Bits(3)], {"x": [cycle]}, {"y": natives.Plain({1: Refuses()})}, too_deep()]
+    return values, [[fractions.Fraction(1)], {"x": [cycle]}, {"y": natives.Plain({1: Refuses()})}, too_deep()]
 
 
 def broken():
@@ -95,6 +100,9 @@ def broken():
         yield [tag, *number, *number, 0]
     yield [hostile.LIST, 2, hostile.NAMED, 1, 0x61, hostile.AGAIN, 1]
     kinds = [(hostile.DATACLASS, "Plain"), (hostile.DATACLASS, "WithSlots"), (hostile.NAMEDTUPLE, "Pair")]
+    state = hostile.class_token(hostile.STATE, "natives", "SlotsMore", "c", "a", "b", "_SlotsAlone__private")
+    for rest in ([0xFF], [hostile.LIST, 0], [*number], [hostile.DICT, 1, *number, 0xFF]):
+        yield [*state, hostile.INSTANCE, 0, *number, hostile.ABSENT, *number, hostile.ABSENT, *rest]
     for kind, name in [*kinds, *([(hostile.STRUCT, "Struct")] if natives.STRUCT_CLASSES else [])]:
         token = hostile.class_token(kind, "natives", name, "a", "b")
         yield [*token, hostile.INSTANCE, 0, *number, 0xFF]

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of every type that a frame has a form of its own for: classes to be found by their name, strategies, and a
-fingerprint that two values share if they are the same in value and in type."""
+"""Values of every type that a frame has a form of its own for: classes to be found by their name, and strategies."""
 
 import array
 import collections
 import dataclasses
 import datetime
-import decimal
 import enum
+import functools
 import pathlib
 import struct
 import sys
+import types
 import typing
 import uuid
 import zoneinfo
@@ -86,6 +86,31 @@ class Outer:
     class Inner:
         a: object
         b: object = None
+
+
+class Bare:
+    """Of whatever attributes it is given."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    @functools.cached_property
+    def read(self):
+        return sorted(vars(self))
+
+
+class SlotsAlone:
+    __slots__ = ("a", "b", "__private")
+
+
+class SlotsMore(SlotsAlone):
+    """Has a __dict__ beside its slots."""
+
+    __slots__ = ("c", "__dict__", "__weakref__")
+
+
+class PlainMore(Plain):
+    """No dataclass itself."""
 
 
 PLAIN_CLASSES = [Plain, Frozen, Inherited, Ordered, WithSlots, Outer.Inner]
@@ -223,7 +248,7 @@ class Shape(Pair, enum.Enum):
 
 MEMBERS = [member for cls in (Color, Number, Word, Permission, Bits, Shape) for member in cls]
 MEMBERS += [Color.ALSO_RED, Permission.RW]
-# Made of others, or of no member: pickled.
+# Made of others, or of no member.
 COMPOSITES = [Permission(0), Bits(0), Bits.A | Bits.B, Bits.A | Bits.HIGH]
 if sys.version_info >= (3, 11):
 
@@ -341,11 +366,31 @@ atoms = st.one_of(
     bytes_,
     numbers,
     standard,
-    st.sampled_from(MEMBERS),
+    st.sampled_from(MEMBERS + COMPOSITES),
     torch_names,
 )
 bounds = st.integers(-(1 << 70), 1 << 70)
 ranges = st.builds(range, bounds, bounds, bounds.filter(bool))
+
+
+def make(cls, attributes):
+    made = cls.__new__(cls)
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def stateful(children):
+    """Instances of which some attributes are not set, or that have more than others of the class."""
+    names = st.sampled_from(["a", "b", "c", "\xe9", "more", "__orig_class__", "_SlotsAlone__private"])
+    slots = st.sampled_from(["a", "b", "_SlotsAlone__private"])
+    free = [Bare, SlotsMore, types.SimpleNamespace, PlainMore, Plain]
+    return st.one_of(
+        st.builds(make, st.sampled_from(free), st.dictionaries(names, children, max_size=4)),
+        st.builds(make, st.just(SlotsAlone), st.dictionaries(slots, children)),
+        st.builds(collections.UserDict, st.dictionaries(keys, children, max_size=3)),
+        st.builds(collections.UserList, st.lists(children, max_size=3)),
+    )
 
 
 def instances(classes, children):
@@ -376,6 +421,7 @@ def containers(children):
         st.builds(Typed, children, children),
         instances(PLAIN_CLASSES, children),
         *([instances(STRUCT_CLASSES, children)] if STRUCT_CLASSES else []),
+        stateful(children),
         st.builds(OfType, children),
         st.builds(Made, children, children),
         st.tuples(children, st.integers(2, 5)).map(lambda pair: [pair[0]] * pair[1]),  # the same one, several times
@@ -407,56 +453,3 @@ natives = st.recursive(
     containers,
     max_leaves=12,
 )
-
-# ---- The same --------------------------------------------------------------------------------------------------------
-
-
-def fields(value):
-    """What an instance has, by name: in its slots and in its __dict__."""
-    slots = getattr(type(value), "__struct_fields__", ())
-    if dataclasses.is_dataclass(value):
-        slots = [field.name for field in dataclasses.fields(value)]
-    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    return {**found, **getattr(value, "__dict__", {})}
-
-
-def print_of(value):
-    """What two values have in common that are the same."""
-    kind = type(value)
-    if kind is float:
-        return kind, struct.pack("<d", value)
-    if kind is complex:
-        return kind, struct.pack("<2d", value.real, value.imag)
-    if isinstance(value, enum.Enum):
-        return kind, id(value)
-    if torch and isinstance(value, torch.Tensor):
-        return kind, value.dtype, value.shape, value.requires_grad, values.tensor_bytes(value)
-    if isinstance(value, np.ndarray):
-        return kind, value.dtype.newbyteorder("="), value.shape, value.astype(value.dtype.newbyteorder("=")).tobytes()
-    if isinstance(value, np.generic):
-        kind = np.dtype(value.dtype.str).type  # of two that are one, such as longlong and int64, a pickle has the other
-        return kind, value.dtype, value.tobytes() if value.dtype.char not in "gG" else repr(value)
-    if isinstance(value, type):
-        return kind, id(value)
-    if isinstance(value, dict):
-        items = [(print_of(key), print_of(item)) for key, item in value.items()]
-        return kind, items, getattr(value, "default_factory", None)
-    if isinstance(value, (set, frozenset)):
-        return kind, sorted((print_of(item) for item in value), key=repr)
-    if isinstance(value, (list, tuple)):
-        return kind, [print_of(item) for item in value], print_of(getattr(value, "__dict__", None) or 0)
-    if kind is array.array:
-        return kind, value.typecode, value.tobytes()
-    if kind is collections.deque:
-        return kind, value.maxlen, [print_of(item) for item in value]
-    if kind in (datetime.datetime, datetime.time):
-        return kind, repr(value), value.fold, print_of(value.tzinfo)
-    if kind in (datetime.timezone, decimal.Decimal):
-        return kind, repr(value)
-    if kind is uuid.UUID:
-        return kind, value.int, value.is_safe
-    if isinstance(value, (range, slice)):
-        return kind, print_of(value.start), print_of(value.stop), print_of(value.step)
-    if dataclasses.is_dataclass(value) or hasattr(kind, "__struct_fields__") or hasattr(value, "__dict__"):
-        return kind, [(name, print_of(item)) for name, item in sorted(fields(value).items())]
-    return kind, value

@@ -226,7 +226,7 @@ def test_a_value_that_is_no_dict_of_items():
 
 
 def test_what_pickle_sends_has_none():
-    class_ = type("Odd", (), {"__module__": __name__})
+    class_ = type("Odd", (), {"__module__": __name__, "__getstate__": lambda self: vars(self)})
     globals()["Odd"] = class_
     odd = class_()
     odd.array = np.arange(100_000)

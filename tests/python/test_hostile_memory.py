@@ -7,11 +7,13 @@ import tracemalloc
 import pytest
 from test_hostile_frames import BYTES
 from test_hostile_objects import (
+    ABSENT,
     BACK,
     BYTEARRAY,
     DATACLASS,
     DICT,
     ENUM,
+    FREE,
     FROZENSET,
     INSTANCE,
     INT32,
@@ -27,6 +29,7 @@ from test_hostile_objects import (
     SET,
     SHAPE,
     SLICE,
+    SLOTS,
     TUPLE,
     attempt,
     class_token,
@@ -58,6 +61,8 @@ HUNGRY = {
     "a dict of numbers": [DICT, *count(ROOM // 8), *b"".join(number + b"\1" for number in NUMBERS)],
     "a set of numbers": [SET, *count(ROOM // 8), *b"".join(NUMBERS)],
     "scalars": [LIST, *count(ROOM // 6), *[SCALAR, 0, 8, 1, 0, 1] * (ROOM // 6)],
+    "states": [LIST, *count(ROOM // 4), *FREE, *[INSTANCE, 0, DICT, 0] * (ROOM // 4)],
+    "slots": [LIST, *count(ROOM // 6), *SLOTS, *[INSTANCE, 0, ABSENT, ABSENT, ABSENT, NONE] * (ROOM // 6)],
     "classes": [*class_token(ENUM, "natives", "Color") * 255, NONE],
     "records": [LIST, *count(ROOM // 3), SHAPE, 1, 0x81, 0x61, *[RECORD, 0, 1] * (ROOM // 3)],
     "records of nothing": [LIST, *count(ROOM // 2), SHAPE, 0, *[RECORD, 0] * (ROOM // 2)],

@@ -10,6 +10,7 @@ import struct
 import uuid
 
 import natives
+from prints import print_of
 import numpy as np
 import pytest
 from needs import torch
@@ -74,7 +75,7 @@ def test_one_object_at_several_places_is_sent_once_and_arrives_as_one(place, kin
     value, other = MAKE[kind](), MAKE[kind]()
     first, *rest = find(arrived(around(value)))
     assert all(item is first for item in rest)
-    assert natives.print_of(first) == natives.print_of(value)
+    assert print_of(first) == print_of(value)
     once = ringcast.pack(around(value)).nbytes
     pair = [value, value], [value, other]
     one, two = (arrived(items) for items in pair)
@@ -133,7 +134,7 @@ RECORDS = {
 def test_dicts_arrive_with_their_keys_in_order_and_as_dicts_of_their_own(name):
     value = RECORDS[name]
     got = arrived([value, {"in a dict": value}])[0]
-    assert natives.print_of(got) == natives.print_of(value)
+    assert print_of(got) == print_of(value)
     assert [list(item) for item in got] == [list(item) for item in value]
     apart = arrived([dict(item) for item in value])
     apart[0]["new"] = 1

@@ -12,7 +12,7 @@ import signal
 import struct
 import threading
 
-import natives
+from prints import print_of
 import numpy as np
 import pytest
 import values
@@ -75,7 +75,7 @@ def test_arrays_lie_in_the_ring_and_all_else_is_copied(pair):
                 array[0] = 1
             with pytest.raises(ValueError):
                 array.flags.writeable = True
-        assert natives.print_of(obj) == natives.print_of(sent)
+        assert print_of(obj) == print_of(sent)
         assert reader.lag > 0 and "ringcast.View of" in repr(view)
         obj["s"] = "one's own"
     assert reader.lag == 0 and repr(view) == "<ringcast.View, ended>"

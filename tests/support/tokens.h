@@ -44,6 +44,7 @@
 #define T_ITEM           "\xe6"
 #define T_SHAPE          "\xe7"
 #define T_RECORD         "\xe8"
+#define T_ABSENT         "\xe9"
 #define T_KIND           "\xea"
 #define T_ARRAY          "\xeb"
 #define T_PART_ARRAY     "\xec"

@@ -84,6 +84,7 @@ static const struct sample SAMPLES[] = {
     BARE(T_SLICE "\0\1\2", SLICE),
     {STREAM(T_CLASS "\1\3" "m\0C"), .tag = RINGCAST_TAG_CLASS, .kind = 1, .count = 3, .data = 3},
     {STREAM(T_OBJECT "\2"), .tag = RINGCAST_TAG_OBJECT, .count = 2},
+    {STREAM(T_ABSENT), .tag = RINGCAST_TAG_ABSENT},
     {STREAM(T_MEMBER "\2\x81x"), .tag = RINGCAST_TAG_MEMBER, .count = 2},
     {STREAM(T_SCALAR "\2\x40\1\0" ONE), .tag = RINGCAST_TAG_SCALAR, .count = 8, .data = 5},
     {STREAM(T_SIZE "\2" ONE ONE), .tag = RINGCAST_TAG_SIZE, .count = 2, .data = 2},
@@ -170,7 +171,7 @@ TEST(each_tag_is_known_or_refused) {
     struct ringcast_token token;
     uint8_t *block = block_new(stream, sizeof stream, &object);
     bool packed = tag == RINGCAST_TAG_PACKED_LIST || tag == RINGCAST_TAG_PACKED_TUPLE; /* of no width */
-    bool known = tag <= RINGCAST_TAG_RECORD || tag == RINGCAST_TAG_KIND;
+    bool known = tag <= RINGCAST_TAG_ABSENT || tag == RINGCAST_TAG_KIND;
     bool good = known && !packed && tag != RINGCAST_TAG_SCALAR; /* of no bits */
     ck_assert_msg(ringcast_token_read(&object, &token) == (good ? 0 : -EPROTO), "tag %#x", tag);
     free(block);
@@ -307,7 +308,9 @@ static int with_class(uint8_t kind, const char *names, size_t names_bytes, const
 TEST(instances_have_the_values_of_their_class) {
   for (unsigned kind = 0; kind < 256; kind++) {
     bool fields = kind >= RINGCAST_CLASS_DATACLASS && kind <= RINGCAST_CLASS_NAMEDTUPLE,
-         is_enum = kind == RINGCAST_CLASS_ENUM;
+         is_enum = kind == RINGCAST_CLASS_ENUM, is_state = kind == RINGCAST_CLASS_INSTANCE;
+    int state = with_class((uint8_t)kind, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1" T_ABSENT T_NONE));
+    ck_assert_int_eq(state, is_state ? 0 : -EPROTO);
     int instance = with_class((uint8_t)kind, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1\2"));
     int bare = with_class((uint8_t)kind, STREAM("m\0C"), STREAM(T_OBJECT "\0"));
     int member = with_class((uint8_t)kind, STREAM("m\0C"), STREAM(T_MEMBER "\0\x80"));
@@ -317,6 +320,7 @@ TEST(instances_have_the_values_of_their_class) {
   }
   ck_assert_int_eq(with_class(1, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1")), -EPROTO);     /* too few */
   ck_assert_int_eq(with_class(1, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1\2\3")), -EPROTO); /* too many */
+  ck_assert_int_eq(with_class(5, STREAM("m\0C\0x"), STREAM(T_OBJECT "\0\1")), -EPROTO);        /* no dict */
   ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_OBJECT "\1")), -EPROTO);             /* no such class */
   ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_OBJECT "\xfe" ONE)), -EPROTO);
   ck_assert_int_eq(with_class(4, STREAM("m\0E\0x"), STREAM(T_MEMBER "\0\x80")), -EPROTO); /* of an enum: none */

@@ -219,9 +219,9 @@ def plain(kind, offset, scalar, data):
 NAMED = "ascii utf8 wtf8 bytes bytearray list tuple set frozenset dict packed_list packed_tuple range slice".split()
 TAGS = "none false true int8 int16 int32 int64 bigint float complex".split() + NAMED
 TAGS += "class object member scalar dtype device size part part_bytearray leaf named again".split()
-TAGS += "mark back item shape record".split()
+TAGS += "mark back item shape record absent".split()
 PACKED = {0x01: "B", 0x02: "H", 0x04: "I", 0x11: "b", 0x12: "h", 0x14: "i", 0x18: "q", 0x28: "float"}
-CLASSES = {1: "dataclass", 2: "struct", 3: "namedtuple", 4: "enum"}
+CLASSES = {1: "dataclass", 2: "struct", 3: "namedtuple", 4: "enum", 5: "instance"}
 
 
 def number(packed):
@@ -279,7 +279,7 @@ class Stream:
         kind, names = self.take(1)[0], self.text("utf-8", self.count()).split("\0")
         require(kind in CLASSES and len(self.classes) < MAX_CLASSES, "class")
         require(len(names) >= 2 and (kind != 4 or len(names) == 2), "names of a class")
-        self.classes.append((CLASSES[kind], names[:2], names[2:]))
+        self.classes.append((CLASSES[kind], names[:2], names[2:] + ["__dict__"] * (kind == 5)))
 
     def shape(self):
         keys = []
@@ -387,6 +387,9 @@ class Stream:
     def read_object(self, _, depth):
         meaning, fields = self.instance(False)
         return {**meaning, "fields": [list(pair) for pair in zip(fields, self.values(len(fields), depth))]}
+
+    def read_absent(self, name, _):
+        return {name: True}
 
     def read_member(self, _, depth):
         meaning, _ = self.instance(True)

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Classes whose instances travel by name and fields. Which do, ringcast/_classes.py decides, once for each; here is
+ * Classes whose instances travel by name and state. Which do, ringcast/_classes.py decides, once for each; here is
  * what is done with each instance, as unpickling would do it: no __init__ is run but a Struct's, which its own pickle
  * runs too.
+ *
+ * An instance has slots and a __dict__. If it has all slots, and its __dict__ has the same keys as others of the class
+ * had, it is sent by a shape: a class of the stream whose names are all of these (RINGCAST_CLASS_DATACLASS). Else by
+ * its slots, of which some may be absent, and its dict (RINGCAST_CLASS_INSTANCE).
  */
 #include "python/extension/codec/classes.h"
 #include "python/extension/codec/kinds.h"
@@ -11,8 +15,11 @@
 
 static const char capsule_name[] = "ringcast.class";
 
-/* Beyond so many classes a cache begins anew: who makes classes at run time has no leak of us. */
-enum { MOST_KNOWN = 1024 };
+enum {
+  MOST_KNOWN = 1024, /* beyond so many classes a cache begins anew: classes that are made at run time are no leak */
+  SHAPES_MOST = 8,   /* of a class, looked at: instances of other shapes go with their dict */
+  SHAPE_MOST = 200,  /* names of a shape, as _classes.py has it */
+};
 
 PyObject *rc_py_class_cache(PyObject **cache) {
   if (!*cache || PyDict_GET_SIZE(*cache) >= MOST_KNOWN) {
@@ -25,6 +32,7 @@ PyObject *rc_py_class_cache(PyObject **cache) {
 }
 
 static void class_free(struct rc_py_class *class) {
+  if (class->shapes) class_free(class->shapes);
   Py_XDECREF(class->type);
   Py_XDECREF(class->names);
   Py_XDECREF(class->text);
@@ -51,21 +59,26 @@ static Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {
   return offset;
 }
 
-/* Finds the offsets, if the fields have slots. False: some have none although they should, or raised. */
-static bool class_layout(struct rc_py_class *class) {
+/* Finds the offsets of the names that are slots. False: one has none although it should, or raised. */
+static bool class_layout(struct rc_py_class *class, PyObject *slots) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  if (class->kind != RINGCAST_CLASS_STRUCT && class->kind != RINGCAST_CLASS_DATACLASS) return true;
-  if (class->kind == RINGCAST_CLASS_DATACLASS && class->type->tp_dictoffset != 0) return true;
+  class->slots = PyTuple_GET_SIZE(slots);
   class->offsets = PyMem_New(Py_ssize_t, (size_t)count + 1);
-  if (!class->offsets) {
-    PyErr_NoMemory();
-    return false;
+  if (!class->offsets) PyErr_NoMemory();
+  for (Py_ssize_t i = 0; class->offsets && i < count; i++) {
+    PyObject *name = PyTuple_GET_ITEM(class->names, i);
+    int is_slot = class->slots > 0 ? PySequence_Contains(slots, name) : 0;
+    class->offsets[i] = is_slot > 0 ? slot_offset(class->type, name) : -1;
+    if (is_slot < 0 || (is_slot && class->offsets[i] < 0)) return false;
   }
-  for (Py_ssize_t i = 0; i < count; i++) {
-    class->offsets[i] = slot_offset(class->type, PyTuple_GET_ITEM(class->names, i));
-    if (class->offsets[i] < 0) return false;
-  }
-  return true;
+  return class->offsets;
+}
+
+/* Whether object.__new__ may make an instance of it. */
+static bool is_made_plainly(const struct rc_py_class *class) {
+  bool is_instance = class->kind == RINGCAST_CLASS_INSTANCE || class->kind == RINGCAST_CLASS_DATACLASS;
+  return !is_instance || !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE) ||
+         class->type->tp_new == PyBaseObject_Type.tp_new;
 }
 
 static bool runs_code(const struct rc_py_class *class) {
@@ -74,23 +87,34 @@ static bool runs_code(const struct rc_py_class *class) {
   return class->kind == RINGCAST_CLASS_STRUCT || class->type->tp_finalize || class->type->tp_del;
 }
 
-/* A capsule with the class that `description` of _classes.py tells of; NULL without an exception: its slots can't be
- * found. */
-static PyObject *class_new(PyTypeObject *type, PyObject *description) {
+/* The class that `description` of _classes.py tells of; NULL without an exception: its slots can't be found. */
+static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) {
   int kind, code = 0, bits = 0;
-  PyObject *names, *text, *dtype;
-  if (!PyArg_ParseTuple(description, "iO!SO", &kind, &PyTuple_Type, &names, &text, &dtype)) return NULL;
+  PyObject *names, *text, *dtype, *slots;
+  if (!PyArg_ParseTuple(description, "iO!SOO!", &kind, &PyTuple_Type, &names, &text, &dtype, &PyTuple_Type, &slots)) {
+    return NULL;
+  }
   if (dtype != Py_None && !PyArg_ParseTuple(dtype, "ii", &code, &bits)) return NULL;
   struct rc_py_class *class = PyMem_Calloc(1, sizeof *class);
-  if (!class) return PyErr_NoMemory();
+  if (!class) {
+    PyErr_NoMemory();
+    return NULL;
+  }
   class->type = (PyTypeObject *)rc_py_ref((PyObject *)type);
   class->kind = (uint8_t)kind;
   class->runs_code = runs_code(class);
   class->names = rc_py_ref(names);
   class->text = rc_py_ref(text);
   class->dtype = (struct ringcast_dtype){(uint8_t)code, (uint8_t)bits, 1};
-  PyObject *capsule = class_layout(class) ? PyCapsule_New(class, capsule_name, capsule_free) : NULL;
-  if (!capsule) class_free(class);
+  if (is_made_plainly(class) && class_layout(class, slots)) return class;
+  class_free(class);
+  return NULL;
+}
+
+static PyObject *capsule_new(PyTypeObject *type, PyObject *description) {
+  struct rc_py_class *class = class_new(type, description);
+  PyObject *capsule = class ? PyCapsule_New(class, capsule_name, capsule_free) : NULL;
+  if (class && !capsule) class_free(class);
   return capsule;
 }
 
@@ -107,43 +131,185 @@ static PyObject *cache_add(PyObject *cache, PyObject *key, PyObject *value) {
 static PyObject *describe_standard(struct rc_py_state *state, PyTypeObject *type) {
   int number = rc_py_standard_of(state, type);
   if (number <= 0) return NULL;
-  PyObject *description = Py_BuildValue("(iOy(ii))", RC_PY_CLASS_STANDARD, state->no_arguments, "", number, 0);
-  PyObject *capsule = description ? class_new(type, description) : NULL;
+  PyObject *description =
+      Py_BuildValue("(iOy(ii)O)", RC_PY_CLASS_STANDARD, state->no_arguments, "", number, 0, state->no_arguments);
+  PyObject *capsule = description ? capsule_new(type, description) : NULL;
   Py_XDECREF(description);
   return capsule;
 }
 
-/* Whatever a strange class raises while it is looked at, pickle may have an answer. */
+/* Clears an exception of what was looked at: pickle may have an answer. Others stay. */
+static void clear_passing(void) {
+  if (PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError)) PyErr_Clear();
+}
+
+/* A function of _classes.py, imported once. */
+static bool has_function(PyObject **function, const char *name) {
+  return *function || (*function = rc_py_import("ringcast._classes", name));
+}
+
+/* Adds the shape of a __dict__ with these keys, or, for None, that of a dataclass's fields. False: there is none, or it
+ * can't be found now. */
+static bool shape_add(struct rc_py_state *state, struct rc_py_class *class, PyObject *keys) {
+  if (!has_function(&state->class_shape, "shape")) return false;
+  PyObject *description = PyObject_CallFunctionObjArgs(state->class_shape, (PyObject *)class->type, keys, NULL);
+  struct rc_py_class *shape = description && description != Py_None ? class_new(class->type, description) : NULL;
+  Py_XDECREF(description);
+  if (shape) {
+    shape->shapes = class->shapes;
+    class->shapes = shape;
+  }
+  return shape;
+}
+
+/* A capsule, or None. NULL without an exception: not now. What raises may be otherwise the next time: the stack was
+ * nearly used up, or the module was only half imported. */
 static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
   PyObject *standard = describe_standard(state, type);
   if (standard || PyErr_Occurred()) return standard;
-  if (!state->describe_class && !(state->describe_class = rc_py_import("ringcast._classes", "describe"))) return NULL;
+  if (!has_function(&state->describe_class, "describe")) return NULL;
   PyObject *description = PyObject_CallOneArg(state->describe_class, (PyObject *)type);
-  PyObject *capsule = description && description != Py_None ? class_new(type, description) : NULL;
+  PyObject *capsule = description && description != Py_None ? capsule_new(type, description) : NULL;
   Py_XDECREF(description);
-  if (capsule) return capsule;
-  if (PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
-    PyErr_Clear();
+  struct rc_py_class *class = capsule ? PyCapsule_GetPointer(capsule, capsule_name) : NULL;
+  if (class && class->kind == RINGCAST_CLASS_INSTANCE && !shape_add(state, class, Py_None) && PyErr_Occurred()) {
+    Py_CLEAR(capsule);
   }
-  return rc_py_ref(Py_None);
+  if (!capsule && !PyErr_Occurred()) return rc_py_ref(Py_None);
+  if (!capsule) clear_passing();
+  return capsule;
 }
 
 struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, PyTypeObject *type) {
   PyObject *known = PyDict_GetItemWithError(cache, (PyObject *)type);
   if (!known && !PyErr_Occurred()) known = cache_add(cache, (PyObject *)type, describe(state, type));
   if (!known) {
-    if (PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear(); /* a metaclass without a hash */
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear(); /* a metaclass without a hash */
     return NULL;
   }
   struct rc_py_class *class = known == Py_None ? NULL : PyCapsule_GetPointer(known, capsule_name);
   return class && class->type == type ? class : NULL; /* a metaclass may say that two classes are equal */
 }
 
+bool rc_py_fields_alloc(struct rc_py_fields *fields, Py_ssize_t count) {
+  fields->values = fields->at_hand;
+  if (count > RC_PY_FIELDS_AT_HAND) fields->values = PyMem_New(PyObject *, (size_t)count);
+  if (!fields->values) PyErr_NoMemory();
+  return fields->values;
+}
+
+/* Borrowed references to the values of the slots. False: one is not set. */
+static bool take_slots(const struct rc_py_class *class, PyObject *instance, PyObject **out) {
+  bool all = true;
+  for (Py_ssize_t i = 0; i < class->slots; i++) {
+    out[i] = *(PyObject **)((char *)instance + class->offsets[i]);
+    all = all && out[i];
+  }
+  return all;
+}
+
+/* What instances of a class have in their slots and __dict__ is mostly the same, and so are its names, which a shape
+ * tells once. False: this instance has others, or in another order. */
+static bool take_shape(const struct rc_py_class *shape, PyObject *instance, PyObject *dict, PyObject **out) {
+  Py_ssize_t count = PyTuple_GET_SIZE(shape->names), index = shape->slots, position = 0;
+  PyObject *key;
+  if (!take_slots(shape, instance, out)) return false;
+  while (index < count && PyDict_Next(dict, &position, &key, &out[index])) {
+    if (key != PyTuple_GET_ITEM(shape->names, index++)) return false;
+  }
+  return true;
+}
+
+/* Whether this instance's shape was added. */
+static bool shape_of(struct rc_py_state *state, struct rc_py_class *class, PyObject *dict) {
+  if (class->looked >= SHAPES_MOST) return false;
+  PyObject *list = PyDict_Keys(dict);
+  PyObject *keys = list ? PyList_AsTuple(list) : NULL;
+  bool added = keys && shape_add(state, class, keys);
+  Py_XDECREF(list);
+  Py_XDECREF(keys);
+  if (PyErr_Occurred()) {
+    clear_passing();
+  } else {
+    class->looked++;
+  }
+  return added;
+}
+
+/* The shape that fits, and its values. NULL: none does, or raised. */
+static struct rc_py_class *find_shape(struct rc_py_state *state, struct rc_py_class *class, PyObject *instance,
+                                      PyObject *dict, struct rc_py_fields *fields) {
+  Py_ssize_t count = class->slots + PyDict_GET_SIZE(dict);
+  if (count > SHAPE_MOST || !rc_py_fields_alloc(fields, count)) return NULL;
+  do {
+    for (struct rc_py_class *shape = class->shapes; shape; shape = shape->shapes) {
+      if (PyTuple_GET_SIZE(shape->names) != count || !take_shape(shape, instance, dict, fields->values)) continue;
+      for (Py_ssize_t i = 0; i < count; i++) Py_INCREF(fields->values[i]);
+      return shape;
+    }
+  } while (shape_of(state, class, dict) && PyDict_GET_SIZE(dict) + class->slots == count);
+  rc_py_fields_free(fields);
+  return NULL;
+}
+
+/* Pickle asks the instance, and so its __dict__ too, how it is pickled. */
+static bool has_ways(PyObject *dict) {
+  static const char *const ways[] = {"__reduce_ex__",     "__reduce__",     "__getstate__", "__setstate__",
+                                     "__getnewargs_ex__", "__getnewargs__", "__class__"};
+  Py_ssize_t position = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &position, &key, &value)) {
+    if (!PyUnicode_Check(key) || PyUnicode_GET_LENGTH(key) < 9 || PyUnicode_READ_CHAR(key, 1) != '_') continue;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+      if (PyUnicode_CompareWithASCIIString(key, ways[i]) == 0) return true;
+    }
+  }
+  return false;
+}
+
+static struct rc_py_class *take_instance(struct rc_py_state *state, struct rc_py_class *class, PyObject *instance,
+                                         struct rc_py_fields *fields) {
+  PyObject *dict = class->type->tp_dictoffset != 0 ? PyObject_GenericGetDict(instance, NULL) : PyDict_New();
+  bool is_plain = dict && PyDict_CheckExact(dict);
+  struct rc_py_class *found = is_plain ? find_shape(state, class, instance, dict, fields) : NULL;
+  if (is_plain && !found && !PyErr_Occurred() && !has_ways(dict) && rc_py_fields_alloc(fields, class->slots + 1)) {
+    take_slots(class, instance, fields->values);
+    for (Py_ssize_t i = 0; i < class->slots; i++) Py_XINCREF(fields->values[i]);
+    fields->values[class->slots] = rc_py_ref(class->type->tp_dictoffset != 0 ? dict : Py_None);
+    found = class;
+  }
+  Py_XDECREF(dict);
+  return found;
+}
+
+struct rc_py_class *rc_py_class_take(struct rc_py_state *state, struct rc_py_class *class, PyObject *instance,
+                                     struct rc_py_fields *fields) {
+  if (class->kind == RINGCAST_CLASS_INSTANCE) return take_instance(state, class, instance, fields);
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
+  bool is_tuple = class->kind == RINGCAST_CLASS_NAMEDTUPLE;
+  if ((is_tuple && PyTuple_GET_SIZE(instance) != count) || !rc_py_fields_alloc(fields, count)) return NULL;
+  if (is_tuple) {
+    for (Py_ssize_t i = 0; i < count; i++) fields->values[i] = PyTuple_GET_ITEM(instance, i);
+  } else if (!take_slots(class, instance, fields->values)) {
+    rc_py_fields_free(fields);
+    return NULL;
+  }
+  for (Py_ssize_t i = 0; i < count; i++) Py_INCREF(fields->values[i]);
+  return class;
+}
+
+PyObject *rc_py_class_composite(struct rc_py_state *state, PyObject *member) {
+  if (!has_function(&state->class_composite, "composite")) return NULL;
+  PyObject *value = PyObject_CallOneArg(state->class_composite, member);
+  if (!value) clear_passing();
+  if (value == Py_None) Py_CLEAR(value);
+  return value;
+}
+
 /* ---- Received --------------------------------------------------------------------------------------------------- */
 
 static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, PyObject *key, bool may_import) {
-  if (!state->find_class && !(state->find_class = rc_py_import("ringcast._classes", "find"))) return NULL;
+  if (!has_function(&state->find_class, "find")) return NULL;
   PyObject *text = PyBytes_FromStringAndSize(PyBytes_AS_STRING(key) + 1, PyBytes_GET_SIZE(key) - 1);
   PyObject *number = PyLong_FromLong(kind);
   PyObject *pair = NULL, *capsule = NULL, *description;
@@ -152,7 +318,7 @@ static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, 
     pair = PyObject_CallFunctionObjArgs(state->find_class, number, text, may_import ? Py_True : Py_False, cache, NULL);
   }
   if (pair && PyArg_ParseTuple(pair, "O!O!", &PyType_Type, &type, &PyTuple_Type, &description)) {
-    capsule = class_new(type, description);
+    capsule = capsule_new(type, description);
     if (!capsule && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "its class has lost its slots");
   }
   Py_XDECREF(pair);
@@ -211,20 +377,54 @@ static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fie
   return made;
 }
 
-/* As object.__new__ and, for each field, object.__setattr__. Never by a __new__ that the class was given since it was
- * looked at: what that made could be anything, and have no such slots. */
-static PyObject *make_dataclass(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields,
-                                Py_ssize_t count) {
-  PyObject *made = PyBaseObject_Type.tp_new(class->type, state->no_arguments, NULL);
+PyObject *rc_py_class_member(struct rc_py_state *state, const struct rc_py_class *class, PyObject *value) {
+  if (!has_function(&state->class_member, "member_of")) return NULL;
+  state->ran_code++;
+  return PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
+}
+
+/* Sets the attributes as unpickling does: into the __dict__, under names that are interned. */
+static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObject *attributes) {
+  Py_ssize_t position = 0;
+  PyObject *key, *value;
+  if (attributes == Py_None) return true;
+  if (!PyDict_Check(attributes) || Py_TYPE(instance)->tp_dictoffset == 0) {
+    rc_py_raise_damaged(state, "an instance's attributes");
+    return false;
+  }
+  PyObject *dict = PyObject_GenericGetDict(instance, NULL);
+  bool ok = dict;
+  while (ok && PyDict_Next(attributes, &position, &key, &value)) {
+    Py_INCREF(key);
+    Py_INCREF(value);
+    if (PyUnicode_CheckExact(key)) PyUnicode_InternInPlace(&key);
+    ok = PyDict_SetItem(dict, key, value) == 0;
+    Py_DECREF(key);
+    Py_DECREF(value);
+  }
+  Py_XDECREF(dict);
+  return ok;
+}
+
+/* By object.__new__, never by a __new__ that the class was given since it was looked at: what that made could be
+ * anything, and have no such slots. */
+static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields,
+                               Py_ssize_t count) {
+  bool is_static = !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE);
+  PyObject *made = (is_static ? class->type : &PyBaseObject_Type)->tp_new(class->type, state->no_arguments, NULL);
   bool ok = made;
   for (Py_ssize_t i = 0; i < count; i++) {
-    if (ok && class->offsets) {
+    if (ok && class->offsets[i] >= 0) {
       PyObject **slot = (PyObject **)((char *)made + class->offsets[i]);
       Py_XSETREF(*slot, fields[i]);
       continue;
     }
     if (ok) ok = PyObject_GenericSetAttr(made, PyTuple_GET_ITEM(class->names, i), fields[i]) == 0;
-    Py_DECREF(fields[i]);
+    Py_XDECREF(fields[i]);
+  }
+  if (class->kind == RINGCAST_CLASS_INSTANCE) {
+    ok = ok && set_attributes(state, made, fields[count]);
+    Py_DECREF(fields[count]);
   }
   if (!ok) Py_CLEAR(made);
   return made;
@@ -235,5 +435,5 @@ PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *
   if (class->runs_code) state->ran_code++;
   if (class->kind == RINGCAST_CLASS_STRUCT) return make_struct(class, fields, count);
   if (class->kind == RINGCAST_CLASS_NAMEDTUPLE) return make_namedtuple(class, fields, count);
-  return make_dataclass(state, class, fields, count);
+  return make_instance(state, class, fields, count);
 }

@@ -19,7 +19,7 @@
 #include "python/extension/codec/token_read.h"
 #include "python/extension/codec/torch_names.h"
 
-enum { FIELDS_AT_HAND = 32, TEXTS_AT_HAND = 64, DICT_PRESIZED_MOST = 1 << 16 };
+enum { TEXTS_AT_HAND = 64, DICT_PRESIZED_MOST = 1 << 16 };
 
 static PyObject *get_value(struct rc_py_token_reader *getting, int depth);
 
@@ -297,8 +297,10 @@ static bool take_class(struct rc_py_token_reader *getting, const struct ringcast
 static PyObject *get_member(struct rc_py_token_reader *getting, const struct rc_py_class *class, int depth) {
   PyObject *name = get_inner(getting, depth);
   if (name && !PyUnicode_CheckExact(name)) {
+    PyObject *composite = PyLong_CheckExact(name) ? rc_py_class_member(getting->state, class, name)
+                                                  : stream_damaged(getting, "the name of an enum's member");
     Py_DECREF(name);
-    return stream_damaged(getting, "the name of an enum's member");
+    return composite;
   }
   if (class->runs_code) getting->state->ran_code++;
   PyObject *members = name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
@@ -313,6 +315,22 @@ static PyObject *get_member(struct rc_py_token_reader *getting, const struct rc_
   return member;
 }
 
+/* Into `out`, all or nothing. A slot of an INSTANCE may be absent. */
+static bool get_fields(struct rc_py_token_reader *getting, const struct rc_py_class *class, int depth, PyObject **out) {
+  struct ringcast_object *object = &getting->object;
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
+  if (class->kind != RINGCAST_CLASS_INSTANCE) return get_values(getting, count, depth, out);
+  for (Py_ssize_t i = 0; i <= count; i++) {
+    bool is_absent = i < count && object->at < object->end && *object->at == RINGCAST_TAG_ABSENT;
+    object->at += is_absent;
+    out[i] = is_absent ? NULL : get_inner(getting, depth);
+    if (out[i] || is_absent) continue;
+    while (i-- > 0) Py_XDECREF(out[i]);
+    return false;
+  }
+  return true;
+}
+
 static PyObject *get_instance(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   if (token->count >= getting->class_count) return stream_damaged(getting, "a class that it has not told of");
   const struct rc_py_class *class = getting->class[token->count];
@@ -320,12 +338,12 @@ static PyObject *get_instance(struct rc_py_token_reader *getting, const struct r
     return stream_damaged(getting, "an enum that is none");
   }
   if (class->kind == RINGCAST_CLASS_ENUM) return get_member(getting, class, depth);
-  PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand, *made = NULL;
-  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  if (!take_values(getting, (uint64_t)count)) return NULL;
-  if (count > FIELDS_AT_HAND && !(fields = PyMem_New(PyObject *, (size_t)count))) return PyErr_NoMemory();
-  if (get_values(getting, count, depth, fields)) made = rc_py_class_make(getting->state, class, fields);
-  if (fields != at_hand) PyMem_Free(fields);
+  struct rc_py_fields fields;
+  PyObject *made = NULL;
+  Py_ssize_t count = rc_py_class_values(class);
+  if (!take_values(getting, (uint64_t)count) || !rc_py_fields_alloc(&fields, count)) return NULL;
+  if (get_fields(getting, class, depth, fields.values)) made = rc_py_class_make(getting->state, class, fields.values);
+  rc_py_fields_free(&fields);
   return made;
 }
 

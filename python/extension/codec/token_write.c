@@ -156,17 +156,21 @@ static enum rc_py_token_writer put_record(struct rc_py_encoding *encoding, PyObj
   return put == RC_PY_PUT_DONE && done != count ? changed() : put;
 }
 
-static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *step) {
+/* The keys and values of a dict, each value at `place` in its step: RC_PY_STEP_KEY, or RC_PY_STEP_FIELD of what has the
+ * dict as its attributes. */
+static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *step,
+                                         Py_ssize_t place) {
   PyObject *key, *value;
   Py_ssize_t position = 0, count = PyDict_GET_SIZE(dict), done = 0;
   enum rc_py_token_writer put = put_head(encoding, RINGCAST_TAG_DICT, (uint64_t)count);
   while (put == RC_PY_PUT_DONE && PyDict_Next(dict, &position, &key, &value)) {
     if (++done > count) break;
     Py_INCREF(value);
+    bool is_text = PyUnicode_CheckExact(key);
     step->key = rc_py_ref(key);
     step->index = RC_PY_STEP_OF_KEY;
-    put = PyUnicode_CheckExact(key) ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), step);
-    step->index = RC_PY_STEP_KEY;
+    put = is_text ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), step);
+    step->index = is_text ? place : RC_PY_STEP_KEY;
     if (put == RC_PY_PUT_DONE) {
       put = put_inner(encoding, value, step);
     } else {
@@ -184,7 +188,7 @@ static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObjec
   if (put != RC_PY_PUT_DONE) return put;
   put = rc_py_shape_of(encoding, dict, &shape);
   if (put == RC_PY_PUT_DONE) return put_record(encoding, dict, &shape, &step);
-  return put == RC_PY_PUT_LEAF ? put_pairs(encoding, dict, &step) : put;
+  return put == RC_PY_PUT_LEAF ? put_pairs(encoding, dict, &step, RC_PY_STEP_KEY) : put;
 }
 
 static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up,
@@ -236,7 +240,7 @@ static enum rc_py_token_writer put_contents(struct rc_py_encoding *encoding, int
     put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
     if (put == RC_PY_PUT_DONE) put = put_inner(encoding, rc_py_ref(contents->head), step);
   }
-  if (put == RC_PY_PUT_DONE && !PyList_CheckExact(items)) return put_pairs(encoding, items, step);
+  if (put == RC_PY_PUT_DONE && !PyList_CheckExact(items)) return put_pairs(encoding, items, step, RC_PY_STEP_KEY);
   if (put == RC_PY_PUT_DONE && count >= PACKED_LEAST) {
     PyObject **numbers = ((PyListObject *)items)->ob_item;
     put = rc_py_token_write_packed(encoding, RINGCAST_TAG_PACKED_LIST, numbers, (size_t)count);
@@ -293,8 +297,19 @@ static inline enum rc_py_token_writer put_class(struct rc_py_encoding *encoding,
   return stream_end(encoding, at + bytes);
 }
 
-/* A member of an enum, unless its class knows it by another name or none: a flag that is made of others. It has a value
- * in it, its name, and so is as deep as a container. */
+/* A member of a Flag that is made of others, by its value; LEAF: another one that its class knows by no name. */
+static enum rc_py_token_writer put_composite(struct rc_py_encoding *encoding, PyObject *member,
+                                             struct rc_py_class *class) {
+  PyObject *value = rc_py_class_composite(encoding->state, member);
+  if (!value) return PyErr_Occurred() ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
+  enum rc_py_token_writer put = put_class(encoding, class);
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
+  if (put == RC_PY_PUT_DONE) put = rc_py_token_write_int(encoding, value);
+  Py_DECREF(value);
+  return put;
+}
+
+/* A member of an enum, by its name. It has a value in it, and so is as deep as a container. */
 static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class,
                                           const struct rc_py_step *up) {
   struct rc_py_state *state = encoding->state;
@@ -303,11 +318,15 @@ static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObj
   PyObject *name = members ? PyObject_GetAttr(member, state->names._name_) : NULL;
   bool is_known = name && PyUnicode_CheckExact(name) && PyDict_CheckExact(members) &&
                   PyDict_GetItemWithError(members, name) == member;
-  enum rc_py_token_writer put = name ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
-  if (name && !is_known) PyErr_Clear(); /* of a key among the members that compares itself by code of its own */
-  if (is_known) put = put_class(encoding, class);
-  if (is_known && put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
-  if (is_known && put == RC_PY_PUT_DONE) put = rc_py_token_write_text(encoding, name);
+  enum rc_py_token_writer put = RC_PY_PUT_RAISED;
+  if (is_known) {
+    put = put_class(encoding, class);
+    if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
+    if (put == RC_PY_PUT_DONE) put = rc_py_token_write_text(encoding, name);
+  } else if (name) {
+    PyErr_Clear(); /* of a key among the members that compares itself by code of its own */
+    put = put_composite(encoding, member, class);
+  }
   Py_XDECREF(members);
   Py_XDECREF(name);
   return put;
@@ -336,59 +355,34 @@ static enum rc_py_token_writer put_scalar(struct rc_py_encoding *encoding, PyObj
   return put;
 }
 
-/* New references to the fields as the class has them in order; what is not there, or more, makes it a leaf. A dict
- * gives them in the order in which they were set: nearly always the same. */
-static bool fields_of_dict(const struct rc_py_class *class, PyObject *dict, PyObject **out) {
-  Py_ssize_t count = PyTuple_GET_SIZE(class->names), position = 0, index = 0;
-  PyObject *key, *value;
-  if (PyDict_GET_SIZE(dict) != count) return false;
-  while (index < count && PyDict_Next(dict, &position, &key, &value)) {
-    if (key != PyTuple_GET_ITEM(class->names, index)) break;
-    out[index++] = rc_py_ref(value);
-  }
-  for (; index < count; index++) {
-    out[index] = rc_py_ref(PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(class->names, index)));
-    if (!out[index]) break;
-  }
-  if (index == count) return true;
-  PyErr_Clear(); /* of a key that is no str, and compares itself by code of its own */
-  while (index > 0) Py_DECREF(out[--index]);
-  return false;
+/* The __dict__ of an instance: a dict of its own, but its values are attributes of the instance. None: it has none. */
+static enum rc_py_token_writer put_attributes(struct rc_py_encoding *encoding, PyObject *dict,
+                                              struct rc_py_step *step) {
+  if (dict == Py_None) return put_tag(encoding, RINGCAST_TAG_NONE);
+  step->depth++;
+  return put_pairs(encoding, dict, step, RC_PY_STEP_FIELD);
 }
 
-/* New references, all or none. */
-static bool fields_of(const struct rc_py_class *class, PyObject *instance, PyObject *dict, PyObject **out) {
+/* Consumes the references to the values. */
+static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, struct rc_py_class *class,
+                                          struct rc_py_step *step, PyObject **values) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  if (dict) return fields_of_dict(class, dict, out);
-  for (Py_ssize_t i = 0; i < count; i++) {
-    out[i] = class->offsets ? *(PyObject **)((char *)instance + class->offsets[i]) : PyTuple_GET_ITEM(instance, i);
-    if (!out[i]) return false;
-  }
-  for (Py_ssize_t i = 0; i < count; i++) Py_INCREF(out[i]);
-  return true;
-}
-
-enum { FIELDS_AT_HAND = 32 };
-
-static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, PyObject *instance,
-                                          struct rc_py_class *class, struct rc_py_step *step, PyObject **fields) {
-  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  bool has_dict = class->kind == RINGCAST_CLASS_DATACLASS && !class->offsets;
-  PyObject *dict = has_dict ? PyObject_GenericGetDict(instance, NULL) : NULL;
-  if (has_dict && !dict) return RC_PY_PUT_RAISED;
-  bool whole = fields_of(class, instance, dict, fields);
-  Py_XDECREF(dict);
-  if (!whole) return RC_PY_PUT_LEAF;
-  enum rc_py_token_writer put = put_class(encoding, class);
+  bool has_attributes = class->kind == RINGCAST_CLASS_INSTANCE;
+  bool is_too_deep = has_attributes && step->depth == RINGCAST_MAX_DEPTH;
+  enum rc_py_token_writer put = is_too_deep ? RC_PY_PUT_LEAF : put_class(encoding, class);
   if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_OBJECT, class->number);
   step->index = RC_PY_STEP_FIELD;
   for (Py_ssize_t i = 0; i < count; i++) {
     step->key = PyTuple_GET_ITEM(class->names, i);
     if (put == RC_PY_PUT_DONE) {
-      put = put_inner(encoding, fields[i], step);
+      put = values[i] ? put_inner(encoding, values[i], step) : put_tag(encoding, RINGCAST_TAG_ABSENT);
     } else {
-      Py_DECREF(fields[i]);
+      Py_XDECREF(values[i]);
     }
+  }
+  if (has_attributes) {
+    if (put == RC_PY_PUT_DONE) put = put_attributes(encoding, values[count], step);
+    Py_DECREF(values[count]);
   }
   return put;
 }
@@ -396,19 +390,13 @@ static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, PyObj
 static enum rc_py_token_writer put_instance(struct rc_py_encoding *encoding, PyObject *instance,
                                             struct rc_py_class *class, struct rc_py_step *up) {
   struct rc_py_step step;
-  PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand;
+  struct rc_py_fields fields;
   enum rc_py_token_writer put = step_into(encoding, instance, up, &step);
   if (put != RC_PY_PUT_DONE) return put;
-  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  if (class->kind == RINGCAST_CLASS_NAMEDTUPLE && PyTuple_GET_SIZE(instance) != count) {
-    return rc_py_unmark(encoding, instance);
-  }
-  if (count > FIELDS_AT_HAND && !(fields = PyMem_New(PyObject *, (size_t)count))) {
-    PyErr_NoMemory();
-    return RC_PY_PUT_RAISED;
-  }
-  put = put_fields(encoding, instance, class, &step, fields);
-  if (fields != at_hand) PyMem_Free(fields);
+  class = rc_py_class_take(encoding->state, class, instance, &fields);
+  if (!class) return PyErr_Occurred() ? RC_PY_PUT_RAISED : rc_py_unmark(encoding, instance);
+  put = put_fields(encoding, class, &step, fields.values);
+  rc_py_fields_free(&fields);
   return put == RC_PY_PUT_LEAF ? rc_py_unmark(encoding, instance) : put;
 }
 
