@@ -117,10 +117,20 @@ static int entry_place(const struct ringcast_frame_builder *builder, struct ring
   return 0;
 }
 
+/* The strides of the data: of C order, or the tensor's own. */
+static void strides_choose(const struct ringcast_tensor *tensor, int64_t *out) {
+  int64_t count;
+  rc_shape_layout(tensor->ndim, tensor->shape, out, &count);
+  if (!(tensor->flags & RINGCAST_TENSOR_DENSE) || !tensor->strides) return;
+  if (rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides)) return;
+  for (int32_t i = 0; i < tensor->ndim; i++) /* where the size is 1, the stride may be anything */
+    out[i] = tensor->strides[i] < 0 ? 1 : tensor->strides[i];
+}
+
 /* Appends an entry with the given kind, flags, dtype, ndim, bytes and scalar, and sets *out to the place of the data.
- * An error changes nothing. The caller has checked the shape. */
-static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const int64_t *shape,
-                     struct ringcast_frame_entry entry, uint8_t **out) {
+ * An error changes nothing. The caller has checked the tensor, which is NULL unless the entry has dimensions. */
+static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                     const struct ringcast_tensor *tensor, struct ringcast_frame_entry entry, uint8_t **out) {
   uint32_t typecode = entry.flags & RC_ITEM_TYPECODE;
   if (typecode && !rc_typecode_fits(entry.kind, entry.flags, entry.bytes)) return -EINVAL;
   if ((entry.flags & ~(RC_ITEM_FLAGS | typecode)) || (entry.flags & RINGCAST_ITEM_KEYED)) return -EINVAL;
@@ -139,11 +149,11 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   if (key_bytes > 0) memcpy(builder->base + builder->meta, key, key_bytes);
   builder->meta += key_bytes;
   if (entry.ndim > 0) {
-    int64_t strides[RINGCAST_MAX_NDIM], count;
-    size_t bytes = entry.ndim * sizeof *shape;
-    rc_shape_layout(entry.ndim, shape, strides, &count);
+    int64_t strides[RINGCAST_MAX_NDIM];
+    size_t bytes = entry.ndim * sizeof *strides;
+    strides_choose(tensor, strides);
     zero(builder, builder->meta, entry.dims_offset);
-    memcpy(builder->base + entry.dims_offset, shape, bytes);
+    memcpy(builder->base + entry.dims_offset, tensor->shape, bytes);
     memcpy(builder->base + entry.dims_offset + bytes, strides, bytes);
     builder->meta = entry.dims_offset + 2 * bytes;
   }
@@ -161,12 +171,13 @@ static int tensor_put(struct ringcast_frame_builder *builder, const char *key, s
                       const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
   int rc = ringcast_tensor_bytes(tensor, &entry->bytes);
   if (rc < 0) return rc;
+  if (tensor->flags & RINGCAST_TENSOR_DENSE && tensor->flags & RC_ITEM_DEVICES) return -EINVAL;
   if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_payload_device_range(entry)) return -EINVAL;
   entry->kind = RINGCAST_ITEM_TENSOR;
   entry->dtype = tensor->dtype;
-  entry->flags = tensor->flags;
+  entry->flags = tensor->flags & ~RINGCAST_TENSOR_DENSE;
   entry->ndim = (uint8_t)tensor->ndim;
-  rc = entry_put(builder, key, key_bytes, tensor->shape, *entry, out);
+  rc = entry_put(builder, key, key_bytes, tensor, *entry, out);
   if (rc < 0) return rc;
   if (entry->flags & RINGCAST_ITEM_PADDED) need_version(builder, 2);
   if (entry->flags & RC_ITEM_DEVICES) need_version(builder, 3);

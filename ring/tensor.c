@@ -64,6 +64,18 @@ bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides
   return chained;
 }
 
+bool rc_strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
+  if (rc_strides_are_c(ndim, shape, strides)) return true;
+  int64_t expected = 1, count = 1;
+  for (int32_t found = 0, i = 0; found < ndim; found++, i = 0) { /* the axes, from the innermost on */
+    while (i < ndim && (shape[i] == 1 || strides[i] != expected)) i++;
+    if (i == ndim) break;
+    expected *= shape[i];
+  }
+  for (int32_t i = 0; i < ndim; i++) count *= shape[i];
+  return expected == count;
+}
+
 int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
   int64_t count;
   uint32_t bits = rc_element_bits(tensor->dtype, tensor->flags);
@@ -72,6 +84,9 @@ int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
   if (rc < 0) return rc;
   if (bits % 8 != 0 && tensor->strides && !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
     return -EINVAL; /* an element has no byte address */
+  bool is_dense = tensor->flags & RINGCAST_TENSOR_DENSE;
+  if (is_dense && tensor->strides && !rc_strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
+    return -EINVAL;
   return rc_packed_bytes(bits, count, out);
 }
 
@@ -126,7 +141,8 @@ int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out) {
   if (rc < 0) return rc;
   if (bytes == 0) return 0;
   if (!tensor->data || !out) return -EINVAL;
-  if (!tensor->strides || rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides)) {
+  bool is_plain = !tensor->strides || tensor->flags & RINGCAST_TENSOR_DENSE;
+  if (is_plain || rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides)) {
     memcpy(out, tensor->data, bytes);
     return 0;
   }

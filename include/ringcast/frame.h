@@ -156,20 +156,27 @@ struct ringcast_frame_entry {
 
 /* ---- Building --------------------------------------------------------------------------------------------------- */
 
-/* A tensor to send. Strides are in elements and may be 0 (expanded) or negative; NULL means C order. The tensor is
- * packed in C order while it is copied. Elements of no whole number of bytes are packed bit by bit, and must be in C
- * order; with RINGCAST_ITEM_PADDED each element is padded to whole bytes, as torch stores int1 to int7. */
+/* A flag of struct ringcast_tensor alone: the tensor stays in the order in which it lies in memory (Fortran order,
+ * torch's channels_last). The entry has its strides, and the data is a plain copy of its memory. The tensor has no
+ * gaps: its strides are those of C order with the axes permuted, else -EINVAL. Not for a tensor of a device. */
+#define RINGCAST_TENSOR_DENSE (1u << 23)
+
+/* A tensor to send. Strides are in elements and may be 0 (expanded) or negative; NULL means C order. Without
+ * RINGCAST_TENSOR_DENSE the tensor is packed in C order while it is copied. Elements of no whole number of bytes are
+ * packed bit by bit, and must be in C order; with RINGCAST_ITEM_PADDED each element is padded to whole bytes, as torch
+ * stores int1 to int7. */
 struct ringcast_tensor {
   const void *data;
   struct ringcast_dtype dtype;
   int32_t ndim;
   const int64_t *shape;
   const int64_t *strides;
-  uint32_t flags; /* RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER, _PADDED, _CUDA, _CUPY, _JAX */
+  uint32_t flags; /* RINGCAST_TENSOR_DENSE, RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER, _PADDED, _CUDA,
+                     _CUPY, _JAX */
 };
 
-/* Bytes of a tensor packed in C order. -EINVAL: ndim, dtype, shape or strides out of range, too large to count, or
- * RINGCAST_ITEM_PADDED without bits to pad. */
+/* Bytes of a tensor packed in C order. -EINVAL: ndim, dtype, shape or strides out of range, too large to count,
+ * RINGCAST_TENSOR_DENSE with gaps, or RINGCAST_ITEM_PADDED without bits to pad. */
 RINGCAST_API int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out);
 
 /* Adds up the size of a frame. Start from all zero; then one call for each entry, in the order of building.
@@ -199,7 +206,8 @@ RINGCAST_API int ringcast_build_begin(struct ringcast_frame_builder *builder, vo
                                       const struct ringcast_frame_plan *plan, enum ringcast_root root, uint32_t tag);
 
 /* Each adds one entry. `key` NULL: no item of the dict (RINGCAST_ITEM_KEYED is not set). -ENOSPC: the plan has no room
- * for the entry. _tensor copies; after _tensor_in_place the caller writes `*out_bytes` bytes in C order to `*out`. */
+ * for the entry. _tensor copies; after _tensor_in_place the caller writes `*out_bytes` bytes to `*out`, in C order or,
+ * of a RINGCAST_TENSOR_DENSE one, in the order of its memory. */
 RINGCAST_API int ringcast_build_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                        const struct ringcast_tensor *tensor);
 RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key,
@@ -236,8 +244,8 @@ RINGCAST_API int ringcast_build_hash(struct ringcast_frame_builder *builder, uin
  * device tensor and ringcast_build_device was not called. */
 RINGCAST_API int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes);
 
-/* Copies `tensor` to `out`, packed in C order. `out` has room for ringcast_tensor_bytes. -EINVAL as
- * ringcast_tensor_bytes. */
+/* Copies `tensor` to `out`, packed in C order, or, of a RINGCAST_TENSOR_DENSE one, as it lies. `out` has room for
+ * ringcast_tensor_bytes. -EINVAL as ringcast_tensor_bytes. */
 RINGCAST_API int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out);
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
@@ -271,7 +279,7 @@ struct ringcast_item {
   struct ringcast_dtype dtype;
   int32_t ndim;
   int64_t shape[RINGCAST_MAX_NDIM];
-  int64_t strides[RINGCAST_MAX_NDIM]; /* elements */
+  int64_t strides[RINGCAST_MAX_NDIM]; /* elements; 0 or more, and not always C order's: RINGCAST_TENSOR_DENSE */
   uint8_t placement;                  /* enum ringcast_placement */
   uint64_t device_offset;             /* of POOL; not checked against the size of the pool */
 };

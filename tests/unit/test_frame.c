@@ -4,7 +4,7 @@
 
 #include "tests/support/frame_items.h"
 
-static const struct ringcast_dtype U8 = {1, 8, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
+static const struct ringcast_dtype U8 = {1, 8, 1}, F32 = {2, 32, 1};
 
 static const uint8_t NESTED[] = {RINGCAST_TAG_LIST, 2, RINGCAST_TAG_PART, RINGCAST_TAG_NONE};
 
@@ -134,35 +134,47 @@ TEST(random_frames_fill_their_plan_exactly) {
 }
 
 static const float FLOATS[] = {0, 1, 2, 3, 4, 5}, FLOATS_IN_C_ORDER[] = {5, 2, 4, 1, 3, 0};
+static const int64_t OF_TWO[] = {3, 2}, OF_FOUR[] = {1, 3, 1, 2};
 
-/* Backwards; and elements of less than a byte that each begin one. */
-LOOP_TEST(a_strided_tensor_arrives_in_c_order, 0, 2) {
-  static const int64_t shape[] = {3, 2}, backwards[] = {-1, -3}, by_columns[] = {1, 3};
-  const struct ringcast_tensor tensors[] = {
-      {.data = FLOATS + 5, .dtype = F32, .ndim = 2, .shape = shape, .strides = backwards},
-      {.data = "adbecf",
-       .dtype = INT4,
-       .ndim = 2,
-       .shape = shape,
-       .strides = by_columns,
-       .flags = RINGCAST_ITEM_PADDED}};
-  const void *expected[] = {FLOATS_IN_C_ORDER, "aedcbf"};
+/* What is built, and what the reader finds: data NULL is the data as it lies; no strides: the
+ * builder refuses the tensor. */
+static const struct {
+  struct ringcast_tensor tensor;
+  const void *data;
+  int64_t strides[4];
+} ORDERS[] = {
+    {{FLOATS + 5, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){-1, -3}, 0}, FLOATS_IN_C_ORDER, {2, 1}},
+    {{"adbecf", {0, 4, 1}, 2, OF_TWO, (const int64_t[]){1, 3}, RINGCAST_ITEM_PADDED}, "aedcbf", {2, 1}},
+    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){1, 3}, RINGCAST_TENSOR_DENSE}, NULL, {1, 3}},
+    {{FLOATS, {2, 32, 1}, 2, OF_TWO, NULL, RINGCAST_TENSOR_DENSE}, NULL, {2, 1}},
+    {{FLOATS, {2, 32, 1}, 4, OF_FOUR, (const int64_t[]){-7, 1, 9, 3}, RINGCAST_TENSOR_DENSE}, NULL, {1, 1, 9, 3}},
+    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){1, 4}, RINGCAST_TENSOR_DENSE}, NULL, {0}}, /* a gap */
+    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){1, 2}, RINGCAST_TENSOR_DENSE}, NULL, {0}}, /* twice */
+    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){0, 1}, RINGCAST_TENSOR_DENSE}, NULL, {0}}, /* expanded */
+    {{FLOATS + 5, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){-1, 3}, RINGCAST_TENSOR_DENSE}, NULL, {0}},
+};
+
+/* Backwards; elements of less than a byte that each begin one; and orders that are kept. */
+LOOP_TEST(a_strided_tensor_arrives_in_its_order, 0, sizeof ORDERS / sizeof *ORDERS) {
+  const struct ringcast_tensor *tensor = &ORDERS[_i].tensor;
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder;
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
   uint8_t memory[512];
   size_t bytes;
-  ringcast_plan_tensor(&sum, 1, 2, sizeof FLOATS);
+  ringcast_plan_tensor(&sum, 1, tensor->ndim, sizeof FLOATS);
   ck_assert_int_eq(ringcast_build_begin(&builder, memory, sizeof memory, &sum, RINGCAST_ROOT_DICT, 0), 0);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &tensors[_i]), 0);
+  int rc = ringcast_build_tensor(&builder, "t", 1, tensor);
+  ck_assert_int_eq(rc, ORDERS[_i].strides[0] ? 0 : -EINVAL);
+  if (rc < 0) return;
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
   ck_assert_int_eq(ringcast_frame_open(&reader, memory, bytes), 0);
   ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
-  ck_assert_uint_eq(item.bytes, _i == 0 ? sizeof FLOATS : 6);
-  ck_assert_mem_eq(item.data, expected[_i], item.bytes);
-  ck_assert_int_eq(item.strides[0], 2);
-  ck_assert_int_eq(item.strides[1], 1);
+  ck_assert_uint_eq(item.bytes, tensor->dtype.code == 2 ? sizeof FLOATS : 6);
+  ck_assert_uint_eq(item.flags & RINGCAST_TENSOR_DENSE, 0);
+  ck_assert_mem_eq(item.data, ORDERS[_i].data ? ORDERS[_i].data : tensor->data, item.bytes);
+  ck_assert_mem_eq(item.strides, ORDERS[_i].strides, (size_t)tensor->ndim * sizeof *item.strides);
 }
 
 TEST(data_can_be_written_in_place) {
