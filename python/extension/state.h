@@ -9,19 +9,17 @@
 
 struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
-  PyObject *strided, *empty, *cpu, *dtype_to_index;
-  PyObject *from_dlpack;                          /* NULL: an older torch */
+  PyObject *strided, *empty, *empty_strided, *from_dlpack, *dtype_to_index;
+  PyObject *cpu, *keywords;                       /* torch.device("cpu"), and ("dtype", "device") */
   PyObject *raw_stream;                           /* NULL until a stream is asked for */
   PyObject *stream;                               /* torch's Stream object that was recorded last, ... */
   void *stream_is;                                /* ... the driver's handle of the stream, ... */
   int32_t stream_device;                          /* ... and the stream's device; `stream` NULL: none yet */
   PyObject *dtype_type, *device_type, *size_type; /* torch_names.c; NULL until needed */
   PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: torch has no such dtype */
-  bool takes_no_dlpack[RC_PY_DTYPES];
-  unsigned char dlpack_failures[RC_PY_DTYPES]; /* passing failures in a row */
-  const struct rc_py_exchange *exchange;       /* NULL: an older torch, or switched off */
-  bool is_built_with_cuda;                     /* as torch reports */
-  bool is_asked_first;                         /* the exchange API refused a tensor: check each tensor's kind first */
+  const struct rc_py_exchange *exchange;          /* NULL: torch below 2.13 */
+  bool is_built_with_cuda;                        /* as torch reports */
+  bool met_mode;                                  /* a mode of torch was the reason that a frame was not decoded */
 };
 
 struct rc_py_numpy {

@@ -19,8 +19,14 @@ extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
 /* The index in rc_py_dtypes; -1: none. A padded dtype is found by rc_py_dtype_of alone. */
 int rc_py_dtype_find(struct ringcast_dtype dtype);
 int rc_py_dtype_of(const struct ringcast_item *item);
-PyObject *rc_py_shape(const struct ringcast_item *item);
+/* A tuple of numbers, each times `unit`. */
+PyObject *rc_py_dims(const int64_t *dims, int32_t ndim, int64_t unit);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
+/* Whether memory order is C order, or that of some permutation of the axes: without gaps. */
+bool rc_py_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides);
+static inline bool rc_py_is_dense(const struct ringcast_item *item) {
+  return rc_py_are_dense(item->ndim, item->shape, item->strides);
+}
 
 /* A tensor to send. `keep`, `storage` and `view` hold the tensor's memory; `dims` are shape and strides, from PyMem. */
 struct rc_py_source {
@@ -74,28 +80,24 @@ enum { RC_PY_DLPACK_CPU = 1, RC_PY_DLPACK_CUDA = 2 };
 
 struct rc_py_block;
 struct rc_py_exchange;
-/* The exchange API of a tensor type; NULL, with nothing raised: unknown or absent, or named in RINGCAST_DISABLE. */
+/* The exchange API of a tensor type; NULL, with nothing raised: unknown or absent. */
 const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type);
 /* 1; 0, with nothing raised: refused; -1: raised an exception that is no Exception (Ctrl-C). */
 int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out);
 /* The current stream of a CUDA device. False, with nothing raised: unknown. */
 bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, void **out);
-/* A tensor of `bytes` for `item`, as rc_py_torch_make, in `block`, consumed even on failure; NULL: in fresh memory.
- * NULL: raised. */
-PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
-                            struct rc_py_block *block, void **out);
-/* A capsule for from_dlpack(), over the data of `owner`. Consumes `owner` even on failure; `give` runs in any thread,
- * with the GIL or without. */
-PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
-                               void *owner);
-/* rc_py_dlpack_capsule for memory elsewhere than on the CPU. */
+/* A tensor for `item` over `data`, which belongs to `owner`. Consumes `owner` even on failure; `give` runs in any
+ * thread, with the GIL or without. NULL: raised. */
+PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, void *data,
+                            void (*give)(void *owner), void *owner);
+/* As a capsule for from_dlpack(). */
 struct rc_py_dlpack_place {
   int32_t device_type, device;
   bool is_versioned; /* the capsule is of DLPack 1.0, which can say ... */
   bool is_read_only;
 };
-PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
-                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data,
+                               const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
 
 /* ---- buffer_pool.c ---------------------------------------------------------------------------------------------- */
 
@@ -120,9 +122,11 @@ PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
 
 /* ---- torch.c, numpy.c: arrays over memory of ours --------------------------------------------------------------- */
 
-/* From a capsule of DLPack's. As rc_py_array_over. `is_on_device`: a failure may be the device's. */
-PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule,
-                           bool is_on_device);
+/* Over the item's own bytes, which belong to `owner`: see rc_py_dlpack_make. As rc_py_array_over. */
+PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, void (*give)(void *owner),
+                           void *owner);
+/* From a capsule of DLPack's. As rc_py_array_over. */
+PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule);
 /* From an object with a buffer. NULL: raised. */
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory);
 

@@ -30,7 +30,7 @@ ALLOWED = {
     "tools": (5.8, 0.1),
     "bench": (3.2, 0.0),
     "examples": (5.1, 0.0),
-    "docs": (9.4, 3.9),
+    "docs": (9.4, 3.8),
     "README.md": (7.5, 2.5),
     "CONTRIBUTING.md": (6.9, 1.7),
     "CHANGELOG.md": (6.6, 2.0),

@@ -5,8 +5,6 @@ import contextlib
 import gc
 import importlib.util
 
-from needs import torch
-
 import ringcast
 
 
@@ -39,33 +37,3 @@ def linked():
         del link
         gc.collect()
         ringcast.set_recycling(256 << 20)  # which the module has ended, with all of its own
-
-
-class Reads(torch.overrides.TorchFunctionMode if torch else object):
-    """Which attributes of tensors are looked at."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.names.append(str(getattr(function, "__self__", function)))
-        return function(*args, **(kwargs or {}))
-
-
-def reads(link, value):
-    with Reads() as seen:
-        link.writer.send(value, 0)
-    link.reader.recv(0)
-    return " ".join(seen.names)
-
-
-def by_exchange(link, value=None):
-    """Which way the module goes, by what it does: to send, and to receive."""
-    value = torch.ones(3) if value is None else value
-    sends = "data_ptr" not in reads(link, value)
-    got = link(value)
-    receives = not got.untyped_storage().resizable()
-    assert torch.equal(got, value)
-    assert sends == receives
-    return sends

@@ -128,7 +128,7 @@ def test_tensors_of_every_dtype_come_from_it(large, dtype, kind):
     before = ringcast.recycling()
     got = large({"t": tensor})["t"]
     values.assert_same(got, tensor)
-    assert got.is_contiguous() and not got._is_view()
+    assert not got._is_view()
     after = ringcast.recycling()
     assert after.fresh + after.reused == before.fresh + before.reused + 1
 

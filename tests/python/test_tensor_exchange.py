@@ -1,48 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack's exchange API: when it is used, and what becomes of tensors where it is another or fails."""
+"""DLPack's exchange API: which one is used, what becomes of tensors where it fails, and modes of torch."""
 
+import concurrent.futures
 import contextlib
 import ctypes
 import gc
 
 import pytest
 import values
-from links import Reads, by_exchange, linked, reads
+from links import linked
 from needs import torch
 
 import ringcast
 
-try:
-    from torch.utils._python_dispatch import TorchDispatchMode
-except ImportError:
-    TorchDispatchMode = object
-if not hasattr(getattr(torch, "Tensor", None), "__dlpack_c_exchange_api__"):
-    pytest.skip("torch is not installed here, or has no DLPack exchange API", allow_module_level=True)
+if torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.alike
-
-
-@pytest.mark.parametrize(
-    "switch, used",
-    [
-        ("", True),
-        ("dlpack_api", False),
-        ("spin,dlpack_api", False),
-        (" dlpack_api , spin", False),
-        ("spin", True),
-    ],
-)
-def test_the_exchange_api_is_used_unless_switched_off(monkeypatch, switch, used):
-    monkeypatch.setenv("RINGCAST_DISABLE", switch)
-    with linked() as link:
-        assert by_exchange(link) == used
-
-
-@pytest.fixture
-def exchange(monkeypatch):
-    monkeypatch.setenv("RINGCAST_DISABLE", "")
-    with linked() as link:
-        yield link
 
 
 class Refuses(TorchDispatchMode):
@@ -50,14 +26,66 @@ class Refuses(TorchDispatchMode):
         raise AssertionError(function)
 
 
-def test_no_mode_of_torch_comes_between(exchange):
-    for mode in (Reads(), torch.no_grad(), torch.device("meta"), Refuses()):
-        exchange.writer.send({"t": torch.arange(3), "i": torch.arange(3, dtype=torch.uint8)}, 0)
-        with mode:
-            got = exchange.reader.recv(0)
-        assert type(got["t"]) is torch.Tensor and got["t"].tolist() == got["i"].tolist() == [0, 1, 2]
-        if isinstance(mode, Reads):
-            assert not mode.names
+MODES = {
+    "no gradients": torch.no_grad,
+    "a device": lambda: torch.device("meta"),
+    "functions": torch.overrides.BaseTorchFunctionMode,
+    "refuses": Refuses,
+    "fakes": FakeTensorMode,
+}
+BITS = torch.ones(3, dtype=torch.uint8).view(torch.bits8)
+
+
+@pytest.fixture
+def link():
+    with linked() as link:
+        yield link
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_no_mode_of_torch_comes_between(link, mode):
+    sent = {
+        "t": torch.arange(3),
+        "p": torch.nn.Parameter(torch.ones(2)),
+        "none": torch.ones(0),
+        "l": torch.ones(1 << 15),
+    }
+    with mode():
+        link.writer.send(sent, 0)
+        got = link.reader.recv(0)
+    values.assert_same(got, sent)
+
+
+# What only torch can make, or has to make before it is sent: how it is refused.
+IN_A_MODE = {
+    "int4": (torch.ones(3, dtype=torch.uint8).view(torch.uint4), "recv"),
+    "bits": (BITS, "send"),
+    "conjugate": (torch.ones(3, dtype=torch.complex64).conj(), "send"),
+}
+
+
+def look_in_a_mode(link, tensor, where):
+    with FakeTensorMode():
+        if where == "send":
+            with pytest.raises(
+                RuntimeError, match=r"value\['t'\] has to be .*FakeTensorMode.*send outside of the mode"
+            ):
+                link.writer.send({"t": tensor}, 0)
+            link.writer.send(None, 0)
+            assert link.reader.recv(0) is None
+    link.writer.send({"t": tensor}, 0)
+    if tensor is not IN_A_MODE["conjugate"][0]:
+        for _ in range(2):
+            with FakeTensorMode(), pytest.raises(RuntimeError, match="FakeTensorMode.*receive outside of the mode"):
+                link.reader.recv(0)
+    values.assert_same(link.reader.recv(0), {"t": tensor.resolve_conj()})
+
+
+@pytest.mark.parametrize("tensor, where", IN_A_MODE.values(), ids=IN_A_MODE)
+def test_a_fake_mode_is_named_and_nothing_is_lost(link, tensor, where):
+    """In a thread of its own: after torch has refused bits8 in the mode, it makes no gradients there any more."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        thread.submit(look_in_a_mode, link, tensor, where).result()
 
 
 # ---- Another API, or one that fails --------------------------------------------------------------------------------
@@ -118,7 +146,6 @@ def torchs_table():
 def linked_with(monkeypatch, table, name=0):
     """With a torch that offers this table."""
     ALIVE.append(table)
-    monkeypatch.setenv("RINGCAST_DISABLE", "")
     with monkeypatch.context() as patch:
         capsule = table if isinstance(table, int) else new_capsule(ctypes.addressof(table), ALIVE[name], None)
         patch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", capsule)
@@ -145,16 +172,28 @@ def versions():
     }
 
 
+PACKED = bytes(ringcast.pack({"t": torch.ones(3)}))
+
+
+def assert_refused(link):
+    with pytest.raises(RuntimeError, match="install torch 2.13 or newer"):
+        link.writer.send({"t": torch.ones(3)}, 0)
+    values.assert_same(link.module.unpack(PACKED), {"t": torch.ones(3)})
+
+
 @pytest.mark.parametrize("name", versions())
 def test_only_a_version_that_is_known_is_used(monkeypatch, name):
     table, used = versions()[name]
     with linked_with(monkeypatch, table) as link:
-        assert by_exchange(link) == used
+        if used:
+            values.assert_same(link(torch.ones(3)), torch.ones(3))
+        else:
+            assert_refused(link)
 
 
 def test_a_capsule_of_another_name_is_not_opened(monkeypatch):
     with linked_with(monkeypatch, torchs_table(), name=1) as link:
-        assert not by_exchange(link)
+        assert_refused(link)
 
 
 def address(function):
@@ -194,8 +233,8 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-@pytest.mark.parametrize("size", [3, 50_000])
-def test_a_tensor_is_made_in_another_way_if_this_one_fails(monkeypatch, name, size):
+def test_a_large_tensor_is_torchs_own_if_this_way_fails(monkeypatch, name):
+    size = 50_000
     table, failure = torchs_table(), FAILURES[name]
     if not isinstance(failure, int):
         ALIVE.append(MAKE(failure))
@@ -214,12 +253,11 @@ def test_a_tensor_is_made_in_another_way_if_this_one_fails(monkeypatch, name, si
         assert ringcast.recycling().lent == before
 
 
-def test_a_tensor_is_described_in_another_way_if_this_one_fails(monkeypatch):
+def test_what_is_refused_goes_by_torchs_own_pickle(monkeypatch):
     table = torchs_table()
     table.describe = REFUSE
     with linked_with(monkeypatch, table) as link:
-        for tensor in (torch.ones(3), torch.arange(6).reshape(2, 3).T, torch.nn.Parameter(torch.ones(2))):
-            assert "data_ptr" in reads(link, tensor)
+        for tensor in (torch.ones(3), torch.nn.Parameter(torch.ones(2))):
             values.assert_same(link({"t": tensor}), {"t": tensor})
 
 
@@ -280,34 +318,6 @@ def test_a_description_whose_extent_overflows_is_refused(monkeypatch, shape, str
                 link.writer.send(value, 0)
         link.writer.send(7, 0)
         assert link.reader.recv(0) == 7
-
-
-def test_a_tensor_that_from_dlpack_copies_gets_its_bytes(monkeypatch):
-    """Without the exchange API; what is received would go to memory that is used again."""
-    theirs = torch.from_dlpack
-    monkeypatch.setattr(torch, "from_dlpack", lambda capsule: theirs(capsule).clone())
-    monkeypatch.setenv("RINGCAST_DISABLE", "dlpack_api")
-    with linked() as link:
-        first = link(torch.arange(50_000))
-        link(torch.zeros(50_000))
-        assert torch.equal(first, torch.arange(50_000))
-
-
-def test_what_was_refused_once_is_not_offered_again(monkeypatch):
-    """To refuse takes a thousand times as long as to describe."""
-    table, theirs, offered = torchs_table(), DESCRIBE(torchs_table().describe), []
-
-    @DESCRIBE
-    def describe(tensor, out):
-        offered.append(tensor.layout)
-        return theirs(tensor, out) if tensor.layout is torch.strided else -1
-
-    ALIVE.append(describe)
-    table.describe = address(describe)
-    with linked_with(monkeypatch, table) as link:
-        for tensor in (torch.ones(2), torch.eye(2).to_sparse(), torch.ones(2), torch.eye(2).to_sparse(), torch.ones(2)):
-            assert torch.equal(link({"t": tensor})["t"].to_dense(), tensor.to_dense())
-    assert offered == [torch.strided] * 2 + [torch.sparse_coo] + [torch.strided] * 4
 
 
 def test_where_a_description_says_the_tensor_begins_it_begins(monkeypatch):

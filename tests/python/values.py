@@ -4,6 +4,8 @@
 A recipe is ("kind", ...): plain data, so that a reader process makes what it should have received by itself.
 """
 
+import math
+
 import numpy as np
 from hypothesis import strategies as st
 from needs import torch
@@ -136,7 +138,28 @@ def tensor_bytes(tensor):
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
+def steps(value):
+    """The strides of each axis of more than one element, in elements."""
+    if 0 in value.shape:
+        return {}
+    strides, unit = (value.strides, value.itemsize) if isinstance(value, np.ndarray) else (value.stride(), 1)
+    return {i: strides[i] / unit for i in range(len(value.shape)) if value.shape[i] != 1}
+
+
+def steps_of_arrival(value):
+    """Memory order is kept if there are no gaps; all else arrives in C order."""
+
+    def packed(axes):
+        sizes = [value.shape[i] for i in axes]
+        return {axis: math.prod(sizes[:i]) for i, axis in enumerate(axes)}
+
+    sent = steps(value)
+    in_memory = packed(sorted(sent, key=lambda i: sent[i]))
+    return sent if in_memory == sent else packed(sorted(sent, reverse=True))
+
+
 def assert_same_tensor(got, sent):
+    assert steps(got) == steps_of_arrival(sent)
     assert (got.dtype, got.shape, got.device) == (sent.dtype, sent.shape, sent.device)
     assert got.requires_grad == sent.requires_grad and got.is_leaf
     assert tensor_bytes(got) == tensor_bytes(sent)
@@ -152,6 +175,8 @@ def assert_same(got, sent):
             sent = sent.astype(sent.dtype.newbyteorder("="))  # NumPy's own pickle does so
         assert (got.dtype, got.shape) == (sent.dtype, sent.shape)
         assert got.flags.writeable >= sent.flags.writeable
+        if sent.dtype.kind in "biufc" and sent.dtype.isnative and sent.dtype.char not in "gG":
+            assert steps(got) == steps_of_arrival(sent)
         if sent.dtype.char == "g":
             np.testing.assert_array_equal(got, sent)  # its padding bytes mean nothing
         else:

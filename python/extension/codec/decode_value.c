@@ -118,6 +118,20 @@ static PyObject *view_array(struct rc_py_decoding *decoding, const struct ringca
   return array;
 }
 
+/* A tensor with gaps, which no writer of ringcast's makes: packed in C order at once. */
+static PyObject *make_packed(struct rc_py_decoding *decoding, const struct ringcast_tensor *tensor,
+                             struct ringcast_item *item, uint64_t bytes) {
+  int64_t stride = 1;
+  void *out = NULL;
+  if (!rc_py_take_bytes(decoding, bytes)) return NULL;
+  for (int32_t i = item->ndim; i-- > 0; stride *= item->shape[i]) item->strides[i] = stride;
+  PyObject *array = rc_py_make_array(decoding, item, bytes, &out);
+  if (!array || ringcast_tensor_pack(tensor, out) == 0) return array;
+  Py_DECREF(array);
+  rc_py_damaged(decoding, "a tensor's strides make no sense");
+  return NULL;
+}
+
 static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   const struct ringcast_tensor tensor = {
       .data = item->data,
@@ -128,9 +142,9 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
       .flags = item->flags,
   };
   uint64_t bytes;
-  bool packed = rc_py_is_c_order(item->ndim, item->shape, item->strides);
-  /* Strides other than C order's may make more of the bytes than there are: copy_add sees to it that not too much. */
-  if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (packed && bytes != item->bytes)) {
+  bool is_dense = rc_py_is_dense(item);
+  /* Gaps may make more of the bytes than there are: take_bytes bounds them. */
+  if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (is_dense && bytes != item->bytes)) {
     rc_py_damaged(decoding, "a tensor's shape and size disagree");
     return NULL;
   }
@@ -139,22 +153,20 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
     decoding->device_failed = !made && PyErr_Occurred();
     if (made || decoding->device_failed) return made;
   }
-  if (packed && bytes >= RC_PY_RETAIN_LEAST) decoding->arrays += bytes;
-  if (decoding->hold && packed) {
+  if (!is_dense) {
+    struct ringcast_item packed = *item;
+    return make_packed(decoding, &tensor, &packed, bytes);
+  }
+  if (bytes >= RC_PY_RETAIN_LEAST) decoding->arrays += bytes;
+  if (decoding->hold) {
     PyObject *viewed = view_array(decoding, item, bytes);
     if (viewed || PyErr_Occurred()) return viewed;
   }
   if (!rc_py_copy_add(decoding, item->data, bytes)) return NULL;
   void *out = NULL;
   PyObject *array = rc_py_make_array(decoding, item, bytes, &out);
-  if (!array) return NULL;
-  rc_py_copy_to(decoding, out);
-  if (packed) return array;
-  decoding->copies[decoding->copy_count - 1].bytes = 0; /* the copy is made here */
-  if (ringcast_tensor_pack(&tensor, out) == 0) return array;
-  Py_DECREF(array);
-  rc_py_damaged(decoding, "a tensor's strides make no sense");
-  return NULL;
+  if (array) rc_py_copy_to(decoding, out);
+  return array;
 }
 
 PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcast_item *item) {

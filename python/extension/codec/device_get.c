@@ -265,12 +265,10 @@ static bool make_arena(struct rc_py_decoding *decoding, struct arena *arena, int
   struct rc_py_fetching *device = decoding->device;
   if (arena->tensor) return true;
   uint64_t bytes = arena->end - arena->start;
-  const struct ringcast_dtype byte = {.code = 1, .bits = 8, .lanes = 1};
-  PyObject *shape = Py_BuildValue("(K)", (unsigned long long)((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT));
-  if (!shape) return false;
-  arena->tensor =
-      rc_py_torch_empty_on(decoding->state, rc_py_dtype_find(byte), shape, device->at.device, &arena->address);
-  Py_DECREF(shape);
+  struct ringcast_item item = {.dtype = {.code = 1, .bits = 8, .lanes = 1}, .ndim = 1, .strides = {1}};
+  item.shape[0] = (int64_t)((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+  int dtype = rc_py_dtype_of(&item);
+  arena->tensor = rc_py_torch_empty_on(decoding->state, dtype, &item, device->at.device, &arena->address);
   return arena->tensor && copy_later(decoding, source, arena->start, bytes, arena->address);
 }
 
@@ -306,10 +304,8 @@ static struct rc_py_device_memory *copy_to_memory(struct rc_py_decoding *decodin
 static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   uint64_t address;
   int index = rc_py_torch_index(decoding->state, item);
-  PyObject *shape = index < 0 ? NULL : rc_py_shape(item);
-  if (!shape) return NULL;
-  PyObject *tensor = rc_py_torch_empty_on(decoding->state, index, shape, decoding->device->at.device, &address);
-  Py_DECREF(shape);
+  if (index < 0) return NULL;
+  PyObject *tensor = rc_py_torch_empty_on(decoding->state, index, item, decoding->device->at.device, &address);
   if (tensor && bytes && !copy_later(decoding, source_of(item), place_of(decoding, item), bytes, address))
     Py_CLEAR(tensor);
   return tensor;
@@ -367,7 +363,7 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
   }
   PyObject *capsule = rc_py_device_capsule(item, memory, 0, false);
   rc_py_device_memory_drop(memory);
-  PyObject *tensor = capsule ? rc_py_torch_over(decoding->state, item, capsule, true) : NULL;
+  PyObject *tensor = capsule ? rc_py_torch_from(decoding->state, item, capsule) : NULL;
   Py_XDECREF(capsule);
   return tensor;
 }
@@ -392,7 +388,8 @@ PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringca
   struct rc_py_fetching *device = begin(decoding, item);
   if (!device) return NULL;
   bool is_inline = item->placement == RINGCAST_PLACEMENT_INLINE;
-  if (!rc_py_is_c_order(item->ndim, item->shape, item->strides)) {
+  bool keeps_order = is_inline && item->flags & RINGCAST_ITEM_TORCH && rc_py_is_dense(item);
+  if (!keeps_order && !rc_py_is_c_order(item->ndim, item->shape, item->strides)) {
     if (!is_inline) rc_py_damaged(decoding, "a tensor in a pool is not in C order");
     return NULL; /* no writer of ringcast's makes such a tensor: the tensor arrives on the CPU */
   }

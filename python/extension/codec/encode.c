@@ -190,6 +190,15 @@ static int place_buffer_error(struct rc_py_step *step) {
   return -1;
 }
 
+/* Without gaps, a tensor goes in the order in which it lies. */
+static void keep_order(struct rc_py_source *source) {
+  struct ringcast_tensor *tensor = &source->tensor;
+  if (source->is_on_device || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) return;
+  bool has_whole_bytes = tensor->flags & RINGCAST_ITEM_PADDED || tensor->dtype.bits * tensor->dtype.lanes % 8 == 0;
+  if (has_whole_bytes && rc_py_are_dense(tensor->ndim, tensor->shape, tensor->strides))
+    tensor->flags |= RINGCAST_TENSOR_DENSE;
+}
+
 int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
                       struct rc_py_source *out, uint64_t *bytes) {
   struct rc_py_state *state = encoding->state;
@@ -201,7 +210,10 @@ int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct r
   }
   if (described > 0 && out->is_on_device) described = rc_py_device_note(encoding, value, step, out);
   if (described <= 0) return described;
-  if (ringcast_tensor_bytes(&out->tensor, bytes) == 0) return 1;
+  if (ringcast_tensor_bytes(&out->tensor, bytes) == 0) {
+    keep_order(out);
+    return 1;
+  }
   rc_py_source_clear(out);
   PyObject *place = rc_py_step_path(step);
   if (place) rc_py_raise_text(state, EMSGSIZE, "%U has more bytes than can be counted", place);

@@ -34,6 +34,7 @@ static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part 
 }
 
 static bool is_in_order(const struct ringcast_tensor *tensor) {
+  if (tensor->flags & RINGCAST_TENSOR_DENSE) return true;
   return tensor->data && (!tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides));
 }
 
@@ -77,6 +78,7 @@ static int build(struct rc_py_encoding *encoding, struct ringcast_frame_builder 
                  const struct ringcast_span *span, uint32_t tag) {
   int rc = ringcast_build_begin(builder, span->data, span->bytes, &encoding->plan, encoding->root, tag);
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    if (encoding->hash) encoding->parts[i].source.tensor.flags &= ~RINGCAST_TENSOR_DENSE; /* a hash is of C order */
     rc = build_part(builder, &encoding->parts[i], encoding->in_pool);
   }
   return rc;

@@ -108,7 +108,7 @@ static PyObject *make_capsule(struct rc_py_place *place, int32_t device) {
   struct ringcast_item item = {.kind = RINGCAST_ITEM_TENSOR, .bytes = place->bytes, .dtype = {1, 8, 1}, .ndim = 1};
   item.shape[0] = (int64_t)place->bytes;
   item.strides[0] = 1;
-  return rc_py_dlpack_capsule_at(&item, (const void *)(uintptr_t)place->address, &where, give_tensor, place);
+  return rc_py_dlpack_capsule(&item, (const void *)(uintptr_t)place->address, &where, give_tensor, place);
 }
 
 static int allocate(struct rc_py_writer *writer, int32_t device, void *stream, struct rc_py_place *place) {

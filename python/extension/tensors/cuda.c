@@ -91,15 +91,10 @@ int rc_py_cuda_move(struct rc_py_state *state, PyObject *Py_UNUSED(object), int3
   return rc_py_torch_stream(state, device, &out->stream) ? 1 : -1;
 }
 
-PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *shape, int32_t device, uint64_t *out) {
-  PyObject *names = PyTuple_Pack(2, state->names.dtype, state->names.device);
-  PyObject *where = names ? PyUnicode_FromFormat("cuda:%d", (int)device) : NULL;
-  PyObject *tensor = NULL;
-  if (where) {
-    PyObject *arguments[] = {shape, state->torch.dtypes[dtype], where};
-    tensor = PyObject_Vectorcall(state->torch.empty, arguments, 1, names);
-  }
-  Py_XDECREF(names);
+PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, const struct ringcast_item *item, int32_t device,
+                               uint64_t *out) {
+  PyObject *where = PyUnicode_FromFormat("cuda:%d", (int)device);
+  PyObject *tensor = where ? rc_py_torch_empty(state, dtype, item, where) : NULL;
   Py_XDECREF(where);
   void *data = NULL;
   if (tensor && !rc_py_torch_data_ptr(state, tensor, &data)) Py_CLEAR(tensor);
@@ -107,30 +102,24 @@ PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *s
   return tensor;
 }
 
-/* The strides of C order, with torch's value for axes of length 0: as if of length 1. */
+/* The strides, with torch's value for axes of length 0: as if of length 1. */
 static PyObject *strides_of(const struct ringcast_item *item) {
-  int64_t stride = 1;
-  PyObject *strides = PyTuple_New(item->ndim);
-  for (int32_t i = item->ndim; strides && i-- > 0;) {
-    PyObject *number = PyLong_FromLongLong(stride);
-    if (!number) {
-      Py_CLEAR(strides);
-      break;
-    }
-    PyTuple_SET_ITEM(strides, i, number);
+  int64_t strides[RINGCAST_MAX_NDIM], stride = 1;
+  if (!rc_py_is_c_order(item->ndim, item->shape, item->strides)) return rc_py_dims(item->strides, item->ndim, 1);
+  for (int32_t i = item->ndim; i-- > 0;) {
+    strides[i] = stride;
     if (item->shape[i] > 1) stride *= item->shape[i];
   }
-  return strides;
+  return rc_py_dims(strides, item->ndim, 1);
 }
 
 /* An empty tensor of the dtype, where the arena is. */
 static PyObject *empty_beside(struct rc_py_state *state, PyObject *arena, int dtype) {
+  const struct ringcast_item none = {.ndim = 1, .strides = {1}};
   int32_t device;
   uint64_t address;
-  PyObject *shape = rc_py_torch_ordinal(state, arena, &device) ? Py_BuildValue("(i)", 0) : NULL;
-  PyObject *tensor = shape ? rc_py_torch_empty_on(state, dtype, shape, device, &address) : NULL;
-  Py_XDECREF(shape);
-  return tensor;
+  return rc_py_torch_ordinal(state, arena, &device) ? rc_py_torch_empty_on(state, dtype, &none, device, &address)
+                                                    : NULL;
 }
 
 /* Not a view: views of one base share a version counter, so autograd would count a write to any view as a write to
@@ -144,7 +133,7 @@ PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const s
   PyObject *tensor = empty_beside(state, arena, index);
   PyObject *storage = tensor ? PyObject_CallMethodNoArgs(arena, state->names.untyped_storage) : NULL;
   PyObject *start = storage ? PyLong_FromUnsignedLongLong(offset / size) : NULL;
-  PyObject *shape = start ? rc_py_shape(item) : NULL;
+  PyObject *shape = start ? rc_py_dims(item->shape, item->ndim, 1) : NULL;
   PyObject *strides = shape ? strides_of(item) : NULL;
   PyObject *set =
       strides ? PyObject_CallMethodObjArgs(tensor, state->names.set_, storage, start, shape, strides, NULL) : NULL;

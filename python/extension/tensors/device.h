@@ -40,8 +40,12 @@ bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **ou
 bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out);
 /* torch's current stream of the device. */
 bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out);
-/* torch.empty there; `out` NULL: the address is not wanted. `dtype` is an index, `shape` a tuple. */
-PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *shape, int32_t device, uint64_t *out);
+/* torch.empty(shape, dtype=..., device=...), or empty_strided, with the item's shape and order. `dtype` is an index.
+ * The device is always said, as a `with torch.device(...)` may be in force. */
+PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device);
+/* The same on a CUDA device, and its address. */
+PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, const struct ringcast_item *item, int32_t device,
+                               uint64_t *out);
 /* A tensor over the storage of an arena of bytes, from `offset` on. */
 PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
                              uint64_t offset);

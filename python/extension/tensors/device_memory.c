@@ -216,8 +216,8 @@ PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_de
                                            .device = memory->device,
                                            .is_versioned = versioned,
                                            .is_read_only = memory->hold != NULL};
-  return rc_py_dlpack_capsule_at(item, (const void *)(uintptr_t)(memory->address + offset), &place, give_memory,
-                                 rc_py_device_memory_take(memory));
+  return rc_py_dlpack_capsule(item, (const void *)(uintptr_t)(memory->address + offset), &place, give_memory,
+                              rc_py_device_memory_take(memory));
 }
 
 /* ---- DeviceTensor ----------------------------------------------------------------------------------------------- */
@@ -242,7 +242,7 @@ PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_i
   self->item = *item;
   self->item.key = NULL;
   self->item.data = NULL;
-  if ((self->shape = rc_py_shape(item))) return (PyObject *)self;
+  if ((self->shape = rc_py_dims(item->shape, item->ndim, 1))) return (PyObject *)self;
   Py_DECREF(self);
   return NULL;
 }

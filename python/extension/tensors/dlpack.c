@@ -5,23 +5,18 @@
  * DLPack's exchange API (1.3) is a table of functions that a tensor type offers: one call describes a tensor's memory,
  * another makes a tensor over given memory. Each call replaces several calls into Python. The caller must find out what
  * the description of a torch tensor lacks: the negative and conjugate bits, requires_grad, and which sub-byte dtype
- * fills each byte. For a tensor without plain memory the API raises, at a thousand times the cost of a description; a
- * sender of such tensors checks the kind first.
+ * fills each byte. For a tensor without plain memory the API raises, at a thousand times the cost of a
+ * description.
  *
- * A tensor made here is one allocation: the struct, the dims and the data. A large tensor's data lies in a block
- * instead (buffer_pool.c). The deleter may run in any thread, with the GIL or without, and in a child of a fork.
+ * A tensor made here holds an owner of its memory. The deleter, which gives the owner back, may run in any thread, with
+ * the GIL or without, and in a child of a fork.
  *
  * The layouts are those of dmlc/dlpack's dlpack.h, declared anew: nothing is linked, and the version is checked.
  */
 #include "python/extension/tensors.h"
 
-#include <stdlib.h>
-
-#define MAJOR 1
-#define MINOR 3
-/* As torch's own allocator does. */
-#define ALIGNMENT 64
-
+#define MAJOR       1
+#define MINOR       3
 #define READ_ONLY   1u /* a flag of the versioned struct */
 #define UNVERSIONED "dltensor"
 #define VERSIONED   "dltensor_versioned"
@@ -33,28 +28,17 @@ struct managed {
   void (*deleter)(struct managed *self);
   uint64_t flags;
   struct rc_py_dltensor tensor;
-  struct rc_py_block *block; /* NULL: the data is behind the dims */
-  bool is_new, is_dropped;   /* see take_over */
+  void (*give)(void *owner);
+  void *owner;
+  bool is_new, is_dropped; /* see take_over */
   int64_t dims[];
 };
 
-/* DLManagedTensor, which every version of torch takes in a capsule. The owner holds the data. */
+/* DLManagedTensor, the older form, which every library takes in a capsule. The owner holds the data. */
 struct unversioned {
   struct rc_py_dltensor tensor;
   void *context;
   void (*deleter)(struct unversioned *self);
-  void (*give)(void *owner);
-  void *owner;
-  int64_t dims[];
-};
-
-/* As `unversioned`, but DLManagedTensorVersioned: begins with the fields of `managed`. */
-struct owned {
-  uint32_t major, minor;
-  void *context;
-  void (*deleter)(struct owned *self);
-  uint64_t flags;
-  struct rc_py_dltensor tensor;
   void (*give)(void *owner);
   void *owner;
   int64_t dims[];
@@ -72,20 +56,7 @@ struct rc_py_exchange {
 
 /* ---- The exchange API ------------------------------------------------------------------------------------------- */
 
-/* Whether RINGCAST_DISABLE contains dlpack_api. The library checks the rest of the list. */
-static bool is_switched_off(void) {
-  static const char name[] = "dlpack_api";
-  const char *list = getenv("RINGCAST_DISABLE");
-  while (list && *list) {
-    size_t length = strcspn(list, " ,");
-    if (length == sizeof name - 1 && memcmp(list, name, length) == 0) return true;
-    list += length + strspn(list + length, " ,");
-  }
-  return false;
-}
-
 const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type) {
-  if (is_switched_off()) return NULL;
   PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
   const struct rc_py_exchange *found = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
   if (!found) PyErr_Clear(); /* an older version, or an unrelated attribute */
@@ -117,6 +88,7 @@ bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, 
 /* ---- Tensors over memory of ours -------------------------------------------------------------------------------- */
 
 static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item, void *data, int64_t *dims) {
+  bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
   int64_t stride = 1;
   *tensor = (struct rc_py_dltensor){
       .data = data,
@@ -128,7 +100,7 @@ static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item
   };
   for (int32_t i = item->ndim; i-- > 0;) {
     tensor->shape[i] = item->shape[i];
-    tensor->strides[i] = stride;
+    tensor->strides[i] = is_c_order ? stride : item->strides[i];
     /* If the tensor has no elements, the product of its shape may overflow; strides don't matter then, and stop
      * growing. */
     if (item->shape[i] > 0 && stride <= INT64_MAX / item->shape[i]) stride *= item->shape[i];
@@ -136,7 +108,7 @@ static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item
 }
 
 static void managed_free(struct managed *self) {
-  if (self->block) rc_py_block_give(self->block);
+  self->give(self->owner);
   PyMem_RawFree(self);
 }
 
@@ -146,6 +118,20 @@ static void managed_delete(struct managed *self) {
   } else {
     managed_free(self);
   }
+}
+
+/* Consumes `owner` even on failure. NULL: raised. */
+static struct managed *managed_new(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
+                                   void *owner) {
+  struct managed *self = PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
+  if (!self) {
+    give(owner);
+    PyErr_NoMemory();
+    return NULL;
+  }
+  *self = (struct managed){.major = MAJOR, .minor = MINOR, .deleter = managed_delete, .give = give, .owner = owner};
+  fill(&self->tensor, item, (void *)data, self->dims);
+  return self;
 }
 
 /* A failed call may or may not have called the deleter, and afterwards there is no way to tell. So the deleter does not
@@ -164,31 +150,15 @@ static PyObject *take_over(const struct rc_py_exchange *exchange, struct managed
   return NULL;
 }
 
-PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
-                            struct rc_py_block *block, void **out) {
-  size_t head = sizeof(struct managed) + 2 * (size_t)item->ndim * sizeof(int64_t);
-  struct managed *self = PyMem_RawMalloc(head + (block ? 0 : ALIGNMENT + bytes));
-  if (!self) {
-    if (block) rc_py_block_give(block);
-    return PyErr_NoMemory();
-  }
-  uintptr_t behind = ((uintptr_t)self + head + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1);
-  void *data = block ? rc_py_block_data(block) : (void *)behind;
-  *self = (struct managed){.major = MAJOR, .minor = MINOR, .deleter = managed_delete, .block = block};
-  fill(&self->tensor, item, data, self->dims);
-  PyObject *tensor = take_over(exchange, self);
-  if (tensor) *out = data;
-  return tensor;
+PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, void *data,
+                            void (*give)(void *owner), void *owner) {
+  struct managed *self = managed_new(item, data, give, owner);
+  return self ? take_over(exchange, self) : NULL;
 }
 
-/* ---- A capsule, for consumers without the exchange API ----------------------------------------------------------- */
+/* ---- Capsules ---------------------------------------------------------------------------------------------------- */
 
 static void unversioned_delete(struct unversioned *self) {
-  self->give(self->owner);
-  PyMem_RawFree(self);
-}
-
-static void owned_delete(struct owned *self) {
   self->give(self->owner);
   PyMem_RawFree(self);
 }
@@ -196,7 +166,12 @@ static void owned_delete(struct owned *self) {
 /* The capsule's destructor: frees the tensor if no consumer took it. */
 static void capsule_drop(PyObject *capsule) {
   if (PyCapsule_IsValid(capsule, UNVERSIONED)) unversioned_delete(PyCapsule_GetPointer(capsule, UNVERSIONED));
-  if (PyCapsule_IsValid(capsule, VERSIONED)) owned_delete(PyCapsule_GetPointer(capsule, VERSIONED));
+  if (PyCapsule_IsValid(capsule, VERSIONED)) managed_delete(PyCapsule_GetPointer(capsule, VERSIONED));
+}
+
+static void set_place(struct rc_py_dltensor *tensor, const struct rc_py_dlpack_place *place) {
+  tensor->device.type = place->device_type;
+  tensor->device.id = place->device;
 }
 
 static PyObject *make_unversioned(const struct ringcast_item *item, const void *data,
@@ -208,38 +183,20 @@ static PyObject *make_unversioned(const struct ringcast_item *item, const void *
   }
   *self = (struct unversioned){.deleter = unversioned_delete, .give = give, .owner = owner};
   fill(&self->tensor, item, (void *)data, self->dims);
-  self->tensor.device.type = place->device_type;
-  self->tensor.device.id = place->device;
+  set_place(&self->tensor, place);
   PyObject *capsule = PyCapsule_New(self, UNVERSIONED, capsule_drop);
   if (!capsule) unversioned_delete(self);
   return capsule;
 }
 
-static PyObject *make_versioned(const struct ringcast_item *item, const void *data,
-                                const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner) {
-  struct owned *self = PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
-  if (!self) {
-    give(owner);
-    return PyErr_NoMemory();
-  }
-  *self = (struct owned){.major = MAJOR, .minor = MINOR, .deleter = owned_delete, .give = give, .owner = owner};
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data,
+                               const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner) {
+  if (!place->is_versioned) return make_unversioned(item, data, place, give, owner);
+  struct managed *self = managed_new(item, data, give, owner);
+  if (!self) return NULL;
   self->flags = place->is_read_only ? READ_ONLY : 0;
-  fill(&self->tensor, item, (void *)data, self->dims);
-  self->tensor.device.type = place->device_type;
-  self->tensor.device.id = place->device;
+  set_place(&self->tensor, place);
   PyObject *capsule = PyCapsule_New(self, VERSIONED, capsule_drop);
-  if (!capsule) owned_delete(self);
+  if (!capsule) managed_delete(self);
   return capsule;
-}
-
-PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
-                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner) {
-  return place->is_versioned ? make_versioned(item, data, place, give, owner)
-                             : make_unversioned(item, data, place, give, owner);
-}
-
-PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
-                               void *owner) {
-  const struct rc_py_dlpack_place host = {.device_type = RC_PY_DLPACK_CPU};
-  return make_unversioned(item, data, &host, give, owner);
 }

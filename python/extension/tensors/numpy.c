@@ -105,11 +105,28 @@ PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object) {
   return base;
 }
 
-/* numpy.empty(shape, dtype) */
-static PyObject *make_empty(struct rc_py_state *state, PyObject *shape, PyObject *dtype, void **out) {
+/* numpy.ndarray(shape, dtype, memory, 0, strides); `memory` NULL: its own. */
+static PyObject *make_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *dtype,
+                           PyObject *memory) {
+  bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
+  PyObject *shape = rc_py_dims(item->shape, item->ndim, 1);
+  PyObject *strides = is_c_order ? rc_py_ref(Py_None) : rc_py_dims(item->strides, item->ndim, item->dtype.bits / 8);
+  PyObject *array = NULL;
+  if (shape && strides && is_c_order && !memory) {
+    array = PyObject_CallFunctionObjArgs(state->numpy.empty, shape, dtype, NULL);
+  } else if (shape && strides) {
+    array = PyObject_CallFunction(state->numpy.ndarray, "OOOiO", shape, dtype, memory ? memory : Py_None, 0, strides);
+  }
+  Py_XDECREF(shape);
+  Py_XDECREF(strides);
+  return array;
+}
+
+/* With memory of NumPy's. */
+static PyObject *make_new(struct rc_py_state *state, const struct ringcast_item *item, PyObject *dtype, void **out) {
   Py_buffer view;
-  PyObject *array = PyObject_CallFunctionObjArgs(state->numpy.empty, shape, dtype, NULL);
-  if (!array || PyObject_GetBuffer(array, &view, PyBUF_CONTIG) < 0) {
+  PyObject *array = make_over(state, item, dtype, NULL);
+  if (!array || PyObject_GetBuffer(array, &view, PyBUF_STRIDED) < 0) {
     Py_XDECREF(array);
     return NULL;
   }
@@ -117,11 +134,6 @@ static PyObject *make_empty(struct rc_py_state *state, PyObject *shape, PyObject
   *out = view.buf;
   PyBuffer_Release(&view);
   return array;
-}
-
-/* numpy.ndarray(shape, dtype, memory) */
-static PyObject *make_over(struct rc_py_state *state, PyObject *shape, PyObject *dtype, PyObject *memory) {
-  return PyObject_CallFunctionObjArgs(state->numpy.ndarray, shape, dtype, memory, NULL);
 }
 
 static bool numpy_needed(struct rc_py_state *state) {
@@ -153,23 +165,17 @@ static PyObject *needed_dtype(struct rc_py_state *state, const struct ringcast_i
 
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory) {
   PyObject *dtype = needed_dtype(state, item);
-  PyObject *shape = dtype ? rc_py_shape(item) : NULL;
-  if (!shape) return NULL;
-  PyObject *array = make_over(state, shape, dtype, memory);
-  Py_DECREF(shape);
-  if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
+  PyObject *array = dtype ? make_over(state, item, dtype, memory) : NULL;
+  if (dtype && !array) rc_py_protocol_from_current(state, "NumPy can't make its array");
   return array;
 }
 
 PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
   PyObject *dtype = needed_dtype(state, item);
   if (!dtype) return NULL;
-  PyObject *shape = rc_py_shape(item);
-  if (!shape) return NULL;
   PyObject *memory = rc_py_is_worth_recycling(bytes) ? rc_py_memory_new(state, bytes, out) : NULL;
-  PyObject *array = memory ? make_over(state, shape, dtype, memory) : make_empty(state, shape, dtype, out);
+  PyObject *array = memory ? make_over(state, item, dtype, memory) : make_new(state, item, dtype, out);
   Py_XDECREF(memory);
-  Py_DECREF(shape);
   if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
   return array;
 }

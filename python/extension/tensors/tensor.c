@@ -71,17 +71,14 @@ int rc_py_dtype_find(struct ringcast_dtype dtype) { return find(dtype, 0); }
 
 int rc_py_dtype_of(const struct ringcast_item *item) { return find(item->dtype, item->flags & RINGCAST_ITEM_PADDED); }
 
-PyObject *rc_py_shape(const struct ringcast_item *item) {
-  PyObject *shape = PyTuple_New(item->ndim);
-  for (int32_t i = 0; shape && i < item->ndim; i++) {
-    PyObject *size = PyLong_FromLongLong(item->shape[i]);
-    if (!size) {
-      Py_CLEAR(shape);
-      break;
-    }
-    PyTuple_SET_ITEM(shape, i, size);
+PyObject *rc_py_dims(const int64_t *dims, int32_t ndim, int64_t unit) {
+  PyObject *tuple = PyTuple_New(ndim);
+  for (int32_t i = 0; tuple && i < ndim; i++) {
+    PyObject *number = PyLong_FromLongLong((int64_t)((uint64_t)dims[i] * (uint64_t)unit));
+    if (number) PyTuple_SET_ITEM(tuple, i, number);
+    else Py_CLEAR(tuple);
   }
-  return shape;
+  return tuple;
 }
 
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides) {
@@ -94,6 +91,19 @@ bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides
     expected *= shape[i];
   }
   return true;
+}
+
+bool rc_py_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
+  if (rc_py_is_c_order(ndim, shape, strides)) return true;
+  int64_t expected = 1;
+  for (int32_t left = 0, i = 0; left < ndim; left++, i = 0) { /* the axes from the innermost on */
+    while (i < ndim && (shape[i] == 1 || strides[i] != expected)) i++;
+    if (i == ndim) break;
+    expected *= shape[i];
+  }
+  int64_t count = 1;
+  for (int32_t i = 0; i < ndim; i++) count *= shape[i];
+  return expected == count;
 }
 
 void rc_py_source_clear(struct rc_py_source *source) {

@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch tensors: the extension links nothing of torch's and works with any version. What torch's exchange API says of a
- * tensor is asked there (dlpack.c), the rest through Python attributes; so is all of it where there is no such API, or
- * it says no. Either way the same is found out.
+ * torch tensors: the extension links nothing of torch's. DLPack's exchange API (dlpack.c) says what a tensor's memory
+ * is, and makes a tensor over memory of ours. What the API does not say is asked of torch through Python attributes:
+ * whether a gradient is wanted, whether the bytes stand for their negative or conjugate, and which of torch's dtypes of
+ * less than a byte the tensor has. What the API refuses is sent in a form that the API knows, or by torch's own pickle.
  *
- * torch is never imported to send: nobody has a tensor of a module that was not imported.
+ * A received tensor of less than 64 KiB lies in torch's own memory, so that the tensor can be resized as any other. A
+ * larger one lies in a block of buffer_pool.c, or in the ring.
+ *
+ * torch is never imported to send: a tensor of a module that was not imported does not exist.
  */
 #include "python/extension/tensors/device.h"
 
-/* torch has the dtype, with elements of that size: what it keeps in other ways goes inside a pickle. */
+enum { OPAQUE = 3 }; /* DLPack's code of torch's bits8 and the like */
+
+/* torch has the dtype, with elements of that size: what torch keeps in other ways goes inside a pickle. */
 static PyObject *torch_dtype(PyObject *module, const struct rc_py_dtype *known) {
   PyObject *dtype = PyObject_GetAttrString(module, known->torch);
-  PyObject *size = dtype ? PyObject_GetAttrString(dtype, "itemsize") : NULL; /* an older torch does not say */
+  PyObject *size = dtype ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
   long bytes = size ? PyLong_AsLong(size) : 0;
   Py_XDECREF(size);
   PyErr_Clear();
@@ -25,9 +31,7 @@ static bool torch_dtypes(struct rc_py_torch *torch, PyObject *module) {
   for (int i = 0; i < RC_PY_DTYPES; i++) {
     if (torch->dtypes[i]) continue;
     torch->dtypes[i] = torch_dtype(module, &rc_py_dtypes[i]);
-    if (!torch->dtypes[i]) continue; /* an older torch */
-    /* torch's DLPack has no codes for these. */
-    torch->takes_no_dlpack[i] = rc_py_dtypes[i].flags || rc_py_dtypes[i].dtype.code == 3;
+    if (!torch->dtypes[i]) continue;
     PyObject *index = PyLong_FromLong(i);
     int rc = index ? PyDict_SetItem(torch->dtype_to_index, torch->dtypes[i], index) : -1;
     Py_XDECREF(index);
@@ -36,16 +40,23 @@ static bool torch_dtypes(struct rc_py_torch *torch, PyObject *module) {
   return true;
 }
 
+/* False, with nothing raised: absent. */
+static bool take_attribute(PyObject *module, const char *name, PyObject **out) {
+  if (!*out) *out = PyObject_GetAttrString(module, name);
+  return *out;
+}
+
 static bool torch_load(struct rc_py_state *state, PyObject *module) {
   struct rc_py_torch *torch = &state->torch;
   PyObject *nn = PyObject_GetAttrString(module, "nn");
   PyObject *tensor = nn ? PyObject_GetAttrString(module, "Tensor") : NULL;
-  if (nn && !torch->parameter) torch->parameter = PyObject_GetAttrString(nn, "Parameter");
-  if (!torch->strided) torch->strided = PyObject_GetAttrString(module, "strided");
-  if (!torch->empty) torch->empty = PyObject_GetAttrString(module, "empty");
-  if (!torch->cpu) torch->cpu = PyUnicode_InternFromString("cpu");
-  if (!torch->from_dlpack && !(torch->from_dlpack = PyObject_GetAttrString(module, "from_dlpack"))) PyErr_Clear();
-  bool ok = tensor && torch->parameter && torch->strided && torch->empty && torch->cpu && torch_dtypes(torch, module);
+  bool ok = tensor && take_attribute(nn, "Parameter", &torch->parameter) &&
+            take_attribute(module, "strided", &torch->strided) && take_attribute(module, "empty", &torch->empty) &&
+            take_attribute(module, "empty_strided", &torch->empty_strided) &&
+            take_attribute(module, "from_dlpack", &torch->from_dlpack) && torch_dtypes(torch, module);
+  if (ok && !torch->cpu) torch->cpu = PyObject_CallMethod(module, "device", "s", "cpu");
+  if (ok && !torch->keywords) torch->keywords = PyTuple_Pack(2, state->names.dtype, state->names.device);
+  ok = ok && torch->cpu && torch->keywords;
   if (ok && !torch->exchange) torch->exchange = rc_py_dlpack_exchange(tensor);
   if (ok && !torch->tensor) torch->tensor = rc_py_ref(tensor);
   Py_XDECREF(nn);
@@ -84,14 +95,8 @@ static int raise_device(struct rc_py_state *state, PyObject *tensor, rc_py_where
   return -1;
 }
 
-/* The index of its dtype; -1: not one that goes as a tensor (sparse, nested, quantized, of packed bits); -2: raised. */
-static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
-  PyObject *layout = PyObject_GetAttr(tensor, state->names.layout);
-  if (!layout) return -2;
-  Py_DECREF(layout);
-  if (layout != state->torch.strided) return -1;
-  int nested = attribute_is_true(tensor, state->names.is_nested);
-  if (nested) return nested < 0 ? -2 : -1;
+/* Of the table; -1: none; -2: raised. */
+static int dtype_index(struct rc_py_state *state, PyObject *tensor) {
   PyObject *dtype = PyObject_GetAttr(tensor, state->names.dtype);
   if (!dtype) return -2;
   PyObject *index = PyDict_GetItemWithError(state->torch.dtype_to_index, dtype);
@@ -100,58 +105,63 @@ static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
   return (int)PyLong_AsLong(index);
 }
 
+/* As dtype_index; -1 also of what does not go as a tensor: sparse, nested, quantized, of packed bits. */
+static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
+  PyObject *layout = PyObject_GetAttr(tensor, state->names.layout);
+  if (!layout) return -2;
+  Py_DECREF(layout);
+  if (layout != state->torch.strided) return -1;
+  int nested = attribute_is_true(tensor, state->names.is_nested);
+  if (nested) return nested < 0 ? -2 : -1;
+  return dtype_index(state, tensor);
+}
+
 /* Whether its memory stands for its negative, or its conjugate. 1, 0, -1 (raised). */
 static int is_lazy(struct rc_py_state *state, PyObject *tensor, bool is_complex) {
   int negated = method_is_true(tensor, state->names.is_neg);
   return negated == 0 && is_complex ? method_is_true(tensor, state->names.is_conj) : negated;
 }
 
-/* A tensor whose memory says what it means: a lazy negation or conjugation is carried out. */
-static PyObject *resolve(struct rc_py_state *state, PyObject *tensor, bool is_complex, bool is_on_device) {
-  int lazy = is_lazy(state, tensor, is_complex);
-  if (lazy < 0) return NULL;
-  if (!lazy) return rc_py_ref(tensor);
-  if (is_on_device && !rc_py_cuda_before_copy(state, tensor)) return NULL;
-  PyObject *half = PyObject_CallMethodNoArgs(tensor, state->names.resolve_conj);
-  PyObject *whole = half ? PyObject_CallMethodNoArgs(half, state->names.resolve_neg) : NULL;
-  Py_XDECREF(half);
-  return whole;
+/* Raises what torch says against making a tensor plain. Always NULL. */
+static PyObject *raise_not_plain(rc_py_where where, void *context) {
+  PyObject *type, *error, *traceback;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyObject *place = where(context);
+  if (place) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "%U has to be resolved or viewed as bytes to be sent, and torch can't do that here: %S. If a mode of "
+                 "torch is in force (FakeTensorMode), send outside of the mode",
+                 place, error ? error : type);
+  }
+  Py_XDECREF(place);
+  Py_XDECREF(type);
+  Py_XDECREF(error);
+  Py_XDECREF(traceback);
+  return NULL;
 }
 
-/* Copies a tuple of ints; consumes it. */
-static bool fill(PyObject *tuple, int32_t ndim, int64_t *out) {
-  bool ok = tuple && PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == ndim;
-  if (tuple && !ok) PyErr_SetString(PyExc_TypeError, "torch gives shape and strides of different lengths");
-  for (int32_t i = 0; ok && i < ndim; i++) {
-    out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
-    ok = out[i] != -1 || !PyErr_Occurred();
+/* A tensor that the exchange API can describe and whose memory says what it means: a lazy negation or conjugation is
+ * carried out, and bits8 and the like are viewed as ints. The tensor itself: nothing is to be done. */
+static PyObject *make_plain(struct rc_py_state *state, PyObject *tensor, int index, bool is_on_device,
+                            rc_py_where where, void *context) {
+  const struct ringcast_dtype dtype = rc_py_dtypes[index].dtype;
+  PyObject *plain;
+  if (dtype.code == OPAQUE) {
+    const struct ringcast_dtype as = {.bits = (uint8_t)(dtype.bits * dtype.lanes), .lanes = 1};
+    plain = PyObject_CallMethod(tensor, "view", "O", state->torch.dtypes[rc_py_dtype_find(as)]);
+  } else {
+    int lazy = is_lazy(state, tensor, dtype.code == 5);
+    if (lazy <= 0) return lazy < 0 ? NULL : rc_py_ref(tensor);
+    if (is_on_device && !rc_py_cuda_before_copy(state, tensor)) return NULL;
+    PyObject *half = PyObject_CallMethodNoArgs(tensor, state->names.resolve_conj);
+    plain = half ? PyObject_CallMethodNoArgs(half, state->names.resolve_neg) : NULL;
+    Py_XDECREF(half);
   }
-  Py_XDECREF(tuple);
-  return ok;
-}
-
-/* 1, 0 (too many dimensions for a frame's entry), -1. */
-static int fill_dims(struct rc_py_state *state, struct rc_py_source *source) {
-  PyObject *shape = PyObject_GetAttr(source->keep, state->names.shape);
-  if (!shape) return -1;
-  Py_ssize_t ndim = PyTuple_Check(shape) ? PyTuple_GET_SIZE(shape) : -1;
-  if (ndim > RINGCAST_MAX_NDIM) {
-    Py_DECREF(shape);
-    return 0;
-  }
-  source->dims = PyMem_New(int64_t, 2 * (size_t)(ndim < 0 ? 0 : ndim) + 1);
-  if (!source->dims) {
-    Py_DECREF(shape);
-    PyErr_NoMemory();
-    return -1;
-  }
-  if (!fill(shape, (int32_t)ndim, source->dims)) return -1;
-  PyObject *stride = PyObject_CallMethodNoArgs(source->keep, state->names.stride);
-  if (!fill(stride, (int32_t)ndim, source->dims + ndim)) return -1;
-  source->tensor.ndim = (int32_t)ndim;
-  source->tensor.shape = source->dims;
-  source->tensor.strides = source->dims + ndim;
-  return 1;
+  if (plain && (PyObject *)Py_TYPE(plain) == state->torch.tensor) return plain;
+  if (plain) PyErr_Format(PyExc_TypeError, "it gives a %.100s", Py_TYPE(plain)->tp_name);
+  Py_XDECREF(plain);
+  return raise_not_plain(where, context);
 }
 
 bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **out) {
@@ -171,6 +181,7 @@ static bool has_memory(const struct ringcast_tensor *tensor) {
 static int describe_flags(struct rc_py_state *state, PyObject *object, int index, struct rc_py_source *out) {
   int requires_grad = attribute_is_true(object, state->names.requires_grad);
   if (requires_grad < 0) return -1;
+  out->tensor.dtype = rc_py_dtypes[index].dtype;
   out->tensor.flags = RINGCAST_ITEM_TORCH | rc_py_dtypes[index].flags |
                       (requires_grad ? RINGCAST_ITEM_REQUIRES_GRAD : 0) |
                       ((PyObject *)Py_TYPE(object) == state->torch.parameter ? RINGCAST_ITEM_PARAMETER : 0);
@@ -199,50 +210,23 @@ static int raise_replaced(rc_py_where where, void *context) {
   return -1;
 }
 
-/* Any of these calls may run Python code, so another thread may replace the tensor's memory between them. Where the
- * address is the same at the end as before, it is that of the storage that is held. */
-static int describe_by_attributes(struct rc_py_state *state, PyObject *object, int index, rc_py_where where,
-                                  void *context, struct rc_py_source *out) {
-  void *before = NULL, *data = NULL;
-  out->tensor.dtype = rc_py_dtypes[index].dtype;
-  out->keep = resolve(state, object, out->tensor.dtype.code == 5, out->is_on_device);
-  if (!out->keep || !rc_py_torch_data_ptr(state, out->keep, &before)) return -1;
-  int described = hold_storage(state, out->keep, out);
-  if (described > 0) described = fill_dims(state, out);
-  if (described <= 0) return described;
-  if (!rc_py_torch_data_ptr(state, out->keep, &data)) return -1;
-  if (data != before) return raise_replaced(where, context);
-  out->tensor.data = data;
-  if (out->is_on_device && !rc_py_torch_ordinal(state, out->keep, &out->device)) return -1;
-  return describe_flags(state, object, index, out) < 0 ? -1 : has_memory(&out->tensor);
-}
-
-/* The index of the dtype that DLPack means; -1: not sure, or none; -2: raised. To it int4 is an int8. */
-static int exchanged_dtype(struct rc_py_state *state, PyObject *tensor, struct ringcast_dtype dtype) {
-  int index = rc_py_dtype_find(dtype);
-  if (index < 0 || dtype.bits != 8 || dtype.code > 1) return index;
-  PyObject *real = PyObject_GetAttr(tensor, state->names.dtype);
-  if (!real) return -2;
-  Py_DECREF(real);
-  return real == state->torch.dtypes[index] ? index : -1;
-}
-
-/* Describes the tensor and holds its storage. 1; 0: the attributes will tell; -1: raised. */
-static int describe_held(struct rc_py_state *state, PyObject *object, struct rc_py_source *out,
-                         struct rc_py_dltensor *tensor) {
+/* The exchange API's description of a tensor whose storage is held. 1, 0: refused, -1: raised. */
+static int describe_held(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
+                         struct rc_py_source *out, struct rc_py_dltensor *tensor) {
   int described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
-  if (described == 0) state->torch.is_asked_first = true;
   const uint8_t *before = described > 0 ? (const uint8_t *)tensor->data + tensor->byte_offset : NULL;
   if (described > 0) described = hold_storage(state, object, out);
   /* Once more: where torch ran Python code for the storage (a mode), the tensor may have got another one. */
   if (described > 0) described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
-  return described <= 0 ? described : before == (const uint8_t *)tensor->data + tensor->byte_offset;
+  if (described <= 0 || before == (const uint8_t *)tensor->data + tensor->byte_offset) return described;
+  return raise_replaced(where, context);
 }
 
-/* 1; 0: the attributes will tell; -1: raised. Its memory is plain, else the API refuses it. */
-static int describe_by_exchange(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+/* As describe_held; the memory is plain, else the API refuses it. The dtype is what DLPack takes it for. */
+static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
+                           struct rc_py_source *out) {
   struct rc_py_dltensor tensor;
-  int described = describe_held(state, object, out, &tensor);
+  int described = describe_held(state, object, where, context, out, &tensor);
   if (described <= 0) return described;
   out->is_on_device = tensor.device.type == RC_PY_DLPACK_CUDA;
   out->device = tensor.device.id;
@@ -265,18 +249,40 @@ static int describe_by_exchange(struct rc_py_state *state, PyObject *object, str
                                          .ndim = tensor.ndim,
                                          .shape = dims,
                                          .strides = dims + tensor.ndim};
-  if (!has_memory(&out->tensor)) return 0;
-  int index = exchanged_dtype(state, object, tensor.dtype);
+  return has_memory(&out->tensor);
+}
+
+/* The index of the dtype; -1: none; -2: raised. To DLPack int4 is an int8. */
+static int exchanged_dtype(struct rc_py_state *state, PyObject *tensor, struct ringcast_dtype dtype) {
+  if (dtype.bits != 8 || dtype.code > 1) return rc_py_dtype_find(dtype);
+  return dtype_index(state, tensor);
+}
+
+/* 1; 0: the tensor is to be made plain first, or can't be sent as one; -1: raised. */
+static int describe_as_it_is(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
+                             struct rc_py_source *out) {
+  int described = describe_memory(state, object, where, context, out);
+  if (described <= 0) return described;
+  int index = exchanged_dtype(state, object, out->tensor.dtype);
   if (index < 0) return index + 1;
-  int lazy = is_lazy(state, object, tensor.dtype.code == 5);
+  int lazy = is_lazy(state, object, out->tensor.dtype.code == 5);
   if (lazy) return lazy < 0 ? -1 : 0;
   return describe_flags(state, object, index, out);
 }
 
-static int exchanged(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
-  int described = describe_by_exchange(state, object, out);
-  if (described <= 0) rc_py_source_clear(out);
-  return described;
+static int describe_made_plain(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
+                               struct rc_py_source *out) {
+  int is_cpu = attribute_is_true(object, state->names.is_cpu);
+  int is_cuda = is_cpu == 0 ? attribute_is_true(object, state->names.is_cuda) : 0;
+  if (is_cpu < 0 || is_cuda < 0) return -1;
+  if (!is_cpu && !is_cuda) return raise_device(state, object, where, context);
+  int index = dense_dtype(state, object);
+  if (index < 0) return index + 1;
+  PyObject *plain = make_plain(state, object, index, is_cuda, where, context);
+  if (!plain) return -1;
+  int described = plain == object ? 0 : describe_memory(state, plain, where, context, out);
+  Py_DECREF(plain);
+  return described > 0 ? describe_flags(state, object, index, out) : described;
 }
 
 /* What was described, if it is on a device, made ready to be sent from there. */
@@ -289,26 +295,23 @@ static int completed(struct rc_py_state *state, PyObject *object, int described,
   return -1;
 }
 
+static int raise_unsupported(void) {
+  PyErr_SetString(PyExc_RuntimeError, "this torch has no DLPack exchange API that ringcast knows (torch 2.13 has): "
+                                      "install torch 2.13 or newer to send tensors");
+  return -1;
+}
+
 int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                          struct rc_py_source *out) {
   if (!rc_py_torch_seen(state)) return 0;
   PyObject *type = (PyObject *)Py_TYPE(object);
   if (type != state->torch.tensor && type != state->torch.parameter) return 0;
-  bool is_asked_first = state->torch.is_asked_first;
-  int described = state->torch.exchange && !is_asked_first ? exchanged(state, object, out) : 0;
-  if (described) return completed(state, object, described, out);
-  int is_cpu = attribute_is_true(object, state->names.is_cpu);
-  int is_cuda = is_cpu == 0 ? attribute_is_true(object, state->names.is_cuda) : 0;
-  if (is_cpu < 0 || is_cuda < 0) return -1;
-  if (!is_cpu && !is_cuda) return raise_device(state, object, where, context);
-  int index = dense_dtype(state, object);
-  if (index < 0) return index + 1;
-  if (state->torch.exchange && is_asked_first && !state->torch.takes_no_dlpack[index]) {
-    described = exchanged(state, object, out);
+  if (!state->torch.exchange) return raise_unsupported();
+  int described = describe_as_it_is(state, object, where, context, out);
+  if (described == 0) {
+    rc_py_source_clear(out);
+    described = describe_made_plain(state, object, where, context, out);
   }
-  if (described) return completed(state, object, described, out);
-  out->is_on_device = is_cuda;
-  described = describe_by_attributes(state, object, index, where, context, out);
   if (described <= 0) rc_py_source_clear(out);
   return completed(state, object, described, out);
 }
@@ -326,73 +329,75 @@ bool rc_py_torch_needed(struct rc_py_state *state) {
   return false;
 }
 
-/* torch.empty(shape, dtype=..., device="cpu"): the device is said, for a `with torch.device(...)` may be in force. */
-static PyObject *empty(struct rc_py_state *state, PyObject *dtype, const struct ringcast_item *item) {
-  PyObject *shape = rc_py_shape(item);
-  PyObject *names = shape ? PyTuple_Pack(2, state->names.dtype, state->names.device) : NULL;
-  PyObject *tensor = NULL;
-  if (names) {
-    PyObject *arguments[] = {shape, dtype, state->torch.cpu};
-    tensor = PyObject_Vectorcall(state->torch.empty, arguments, 1, names);
-  }
-  Py_XDECREF(shape);
-  Py_XDECREF(names);
-  return tensor;
-}
-
-enum { MOST_FAILURES = 8 };
-
-/* After from_dlpack() or the like has raised: whether it is to be asked again. Of what says that there is no such dtype
- * it is not; nor where it has never done anything else in a row, as old versions raise a RuntimeError for such. */
-static void note_failure(struct rc_py_torch *torch, int index) {
-  bool is_for_good = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_BufferError) ||
-                     PyErr_ExceptionMatches(PyExc_NotImplementedError);
-  PyErr_Clear();
-  if (is_for_good || ++torch->dlpack_failures[index] == MOST_FAILURES) torch->takes_no_dlpack[index] = true;
-}
-
 static void give_block(void *block) { rc_py_block_give(block); }
 
-static PyObject *over_block(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
-                            void **out) {
-  void *data = *out = rc_py_block_data(block), *kept;
-  PyObject *capsule = rc_py_dlpack_capsule(item, data, give_block, block);
-  PyObject *tensor = capsule ? PyObject_CallOneArg(state->torch.from_dlpack, capsule) : NULL;
-  Py_XDECREF(capsule);
-  if (!tensor || !rc_py_torch_data_ptr(state, tensor, &kept) || kept != data) {
-    /* a copy, then, and the block may be another's */
-    if (tensor && !PyErr_Occurred()) PyErr_SetString(PyExc_BufferError, "the new tensor did not keep its memory");
-    Py_CLEAR(tensor);
+/* Whether DLPack has a code for the dtype that means this dtype to torch. */
+static bool takes_dlpack(const struct rc_py_torch *torch, int index) {
+  return torch->exchange && !rc_py_dtypes[index].flags && rc_py_dtypes[index].dtype.code != OPAQUE;
+}
+
+PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device) {
+  struct rc_py_torch *torch = &state->torch;
+  bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
+  PyObject *shape = rc_py_dims(item->shape, item->ndim, 1), *tensor = NULL;
+  PyObject *strides = shape && !is_c_order ? rc_py_dims(item->strides, item->ndim, 1) : NULL;
+  if (shape && is_c_order) {
+    PyObject *arguments[] = {shape, torch->dtypes[dtype], device};
+    tensor = PyObject_Vectorcall(torch->empty, arguments, 1, torch->keywords);
+  } else if (strides) {
+    PyObject *arguments[] = {shape, strides, torch->dtypes[dtype], device};
+    tensor = PyObject_Vectorcall(torch->empty_strided, arguments, 2, torch->keywords);
   }
+  Py_XDECREF(shape);
+  Py_XDECREF(strides);
   return tensor;
 }
 
-/* A tensor over memory of ours: a large one's is used again, a small one's came with it. NULL: there is no such memory,
- * or this torch can't; nothing is raised, but for what is no matter of torch's (Ctrl-C). */
-static PyObject *over_ours(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes,
-                           void **out) {
-  struct rc_py_torch *torch = &state->torch;
-  bool is_large = rc_py_is_worth_recycling(bytes);
-  if (torch->takes_no_dlpack[index] || !(torch->exchange || (is_large && torch->from_dlpack))) return NULL;
-  struct rc_py_block *block = is_large ? rc_py_block_take(bytes) : NULL;
-  if (is_large && !block) return NULL;
-  PyObject *tensor = torch->exchange ? rc_py_dlpack_make(torch->exchange, item, bytes, block, out)
-                                     : over_block(state, item, block, out);
-  if (tensor) torch->dlpack_failures[index] = 0;
-  if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return tensor;
-  note_failure(torch, index);
+/* A tensor of torch's own memory. NULL: raised, or, with nothing raised, a mode of torch's that is in force (such as
+ * FakeTensorMode) puts something else in the tensor's place. */
+static PyObject *allocated(struct rc_py_state *state, int index, const struct ringcast_item *item, void **out) {
+  PyObject *tensor = rc_py_torch_empty(state, index, item, state->torch.cpu);
+  if (!tensor) return NULL;
+  bool is_real = (PyObject *)Py_TYPE(tensor) == state->torch.tensor && rc_py_torch_data_ptr(state, tensor, out);
+  if (is_real && (*out || !item->bytes)) return tensor;
+  Py_DECREF(tensor);
+  if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
   return NULL;
 }
 
-/* A tensor of torch's own memory. */
-static PyObject *allocated(struct rc_py_state *state, int index, const struct ringcast_item *item, void **out) {
-  PyObject *tensor = empty(state, state->torch.dtypes[index], item);
-  if (tensor && !rc_py_torch_data_ptr(state, tensor, out)) Py_CLEAR(tensor);
-  if (tensor && !*out && item->bytes) {
-    PyErr_SetString(PyExc_RuntimeError, "torch.empty gave a tensor without memory");
-    Py_CLEAR(tensor);
-  }
-  return tensor;
+/* A tensor in a block, or in memory that comes with the tensor. NULL: raised. */
+static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
+                           uint64_t bytes, void **out) {
+  enum { ALIGNMENT = 64 }; /* as torch's own allocator */
+  void *memory = block ? NULL : PyMem_RawMalloc(bytes + ALIGNMENT);
+  if (!block && !memory) return PyErr_NoMemory();
+  *out = block ? rc_py_block_data(block) : (void *)(((uintptr_t)memory + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
+  return block ? rc_py_dlpack_make(state->torch.exchange, item, *out, give_block, block)
+               : rc_py_dlpack_make(state->torch.exchange, item, *out, PyMem_RawFree, memory);
+}
+
+/* 1: the tensor is to be made in another way; 0: something is raised that is no matter of torch's (Ctrl-C). */
+static bool may_try_on(const PyObject *tensor) {
+  if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return false;
+  PyErr_Clear();
+  return true;
+}
+
+static PyObject *raise_in_mode(struct rc_py_state *state) {
+  state->torch.met_mode = true;
+  PyErr_SetString(PyExc_RuntimeError, "torch gives no real tensors here, as a mode of torch is in force "
+                                      "(FakeTensorMode): receive outside of the mode");
+  return NULL;
+}
+
+static PyObject *make(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes,
+                      void **out) {
+  bool may_be_ours = takes_dlpack(&state->torch, index);
+  struct rc_py_block *block = may_be_ours && rc_py_is_worth_recycling(bytes) ? rc_py_block_take(bytes) : NULL;
+  PyObject *tensor = block ? over_ours(state, item, block, bytes, out) : NULL;
+  if (may_try_on(tensor)) tensor = allocated(state, index, item, out);
+  if (may_be_ours && may_try_on(tensor)) tensor = over_ours(state, item, NULL, bytes, out);
+  return tensor || PyErr_Occurred() ? tensor : raise_in_mode(state);
 }
 
 PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32_t flags) {
@@ -424,6 +429,7 @@ static bool is_at(struct rc_py_state *state, PyObject *tensor, const void *data)
   void *kept;
   if (!rc_py_torch_data_ptr(state, tensor, &kept)) return false;
   if (kept == data) return true;
+  state->torch.met_mode = true;
   PyErr_SetString(PyExc_RuntimeError, "torch has put a Parameter, or a tensor that requires_grad, in other memory than "
                                       "its data: receive outside of the mode (torch.utils._python_dispatch) in force");
   return false;
@@ -432,14 +438,26 @@ static bool is_at(struct rc_py_state *state, PyObject *tensor, const void *data)
 PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
   int index = rc_py_torch_index(state, item);
   if (index < 0) return NULL;
-  PyObject *tensor = over_ours(state, index, item, bytes, out);
-  if (!tensor && PyErr_Occurred()) return NULL;
-  if (!tensor) tensor = allocated(state, index, item, out);
-  if (!tensor && bytes > 0) return NULL; /* the frame has as many: torch lacks memory, or has a reason of its own */
+  PyObject *tensor = make(state, index, item, bytes, out);
+  if (!tensor && (bytes > 0 || state->torch.met_mode)) return NULL; /* the frame has as many: no damage */
   if (tensor) tensor = rc_py_torch_finish(state, tensor, item->flags);
   if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
   bool is_finished = item->flags & (RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_REQUIRES_GRAD);
   if (tensor && is_finished && bytes > 0 && !is_at(state, tensor, *out)) Py_CLEAR(tensor);
+  return tensor;
+}
+
+PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, void (*give)(void *owner),
+                           void *owner) {
+  int index = rc_py_torch_needed(state) ? rc_py_dtype_of(item) : -1;
+  if (index < 0 || !state->torch.dtypes[index] || !takes_dlpack(&state->torch, index)) {
+    give(owner);
+    return NULL;
+  }
+  PyObject *tensor = rc_py_dlpack_make(state->torch.exchange, item, (void *)item->data, give, owner);
+  if (may_try_on(tensor) || !tensor) return NULL;
+  tensor = rc_py_torch_finish(state, tensor, item->flags);
+  if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
   return tensor;
 }
 
@@ -453,21 +471,12 @@ static PyObject *taken_over(struct rc_py_state *state, PyObject *capsule, PyObje
   return tensor;
 }
 
-PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule,
-                           bool is_on_device) {
-  if (!rc_py_torch_needed(state)) return NULL;
-  struct rc_py_torch *torch = &state->torch;
-  int index = rc_py_dtype_of(item);
-  if (index < 0 || !torch->dtypes[index] || !torch->from_dlpack || torch->takes_no_dlpack[index]) return NULL;
-  PyObject *tensor = taken_over(state, capsule, torch->dtypes[index]);
-  if (tensor) {
-    torch->dlpack_failures[index] = 0;
-    tensor = rc_py_torch_finish(state, tensor, item->flags);
-    if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
-    return tensor;
-  }
-  if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
-  if (is_on_device) PyErr_Clear(); /* a device may fail for reasons of its own */
-  else note_failure(torch, index);
-  return NULL;
+PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule) {
+  int index = rc_py_torch_needed(state) ? rc_py_dtype_of(item) : -1;
+  if (index < 0 || !state->torch.dtypes[index] || !takes_dlpack(&state->torch, index)) return NULL;
+  PyObject *tensor = taken_over(state, capsule, state->torch.dtypes[index]);
+  if (may_try_on(tensor) || !tensor) return NULL;
+  tensor = rc_py_torch_finish(state, tensor, item->flags);
+  if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
+  return tensor;
 }

@@ -102,13 +102,6 @@ PyType_Spec rc_py_lent_spec = {"ringcast._ringcast.Lent", sizeof(struct lent), 0
 
 static void give_hold(void *hold) { rc_py_hold_drop(hold); }
 
-static PyObject *tensor_over(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_hold *hold) {
-  PyObject *capsule = rc_py_dlpack_capsule(item, item->data, give_hold, hold_take(hold));
-  PyObject *tensor = capsule ? rc_py_torch_over(state, item, capsule, false) : NULL;
-  Py_XDECREF(capsule);
-  return tensor;
-}
-
 static PyObject *array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
                             struct rc_py_hold *hold) {
   PyObject *lent = lent_new(state, hold, item->data, bytes);
@@ -121,5 +114,5 @@ PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item
                            struct rc_py_hold *hold, bool to_torch) {
   if (to_torch && bytes == 0) return NULL; /* nothing to look at */
   if (hold->kept && bytes < RC_PY_RETAIN_LEAST) return NULL;
-  return to_torch ? tensor_over(state, item, hold) : array_over(state, item, bytes, hold);
+  return to_torch ? rc_py_torch_over(state, item, give_hold, hold_take(hold)) : array_over(state, item, bytes, hold);
 }

@@ -15,6 +15,7 @@ import numpy as np
 
 from ._dlpack import _Borrowed, _export, _forget_dropped  # noqa: F401
 from ._driver import _on, _stream_of, check, cuda, driver
+from ._exchange import _offered
 from ._memory import _DeviceMemory, _HostMemory, _Segment
 from ._types import _DTYPES, Size, _strides, device, dtype, strided  # noqa: F401
 
@@ -199,13 +200,17 @@ def ones(*shape, device="cpu"):
 
 
 def empty(shape, dtype=_DTYPES["float32"], device="cpu"):  # noqa: F811, as torch names them
+    return empty_strided(shape, _strides(tuple(shape)), dtype, device)
+
+
+def empty_strided(shape, strides, dtype, device):  # noqa: F811, as torch names them
     where = globals()["device"](device)
     shape = tuple(shape)
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if where.type == "cpu":
-        return Tensor._made(_HostMemory(np.empty(nbytes, np.uint8)), dtype, shape, _strides(shape))
+        return Tensor._made(_HostMemory(np.empty(nbytes, np.uint8)), dtype, shape, strides)
     ordinal = cuda.current_device() if where.index is None else where.index
-    return Tensor._made(_DeviceMemory(ordinal, nbytes), dtype, shape, _strides(shape))
+    return Tensor._made(_DeviceMemory(ordinal, nbytes), dtype, shape, strides)
 
 
 def _packed(tensors, made):
@@ -251,7 +256,10 @@ def from_dlpack(source):
         kind, ordinal = source.__dlpack_device__()
         stream = _stream_of(ordinal).cuda_stream or 1 if kind == 2 else None
         source = source.__dlpack__(stream=stream)
-    memory = _Borrowed(source)
+    return _over(_Borrowed(source))
+
+
+def _over(memory):
     tensor = memory.managed.contents.tensor
     (kind,) = [
         known
@@ -261,3 +269,6 @@ def from_dlpack(source):
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
     return Tensor._made(memory, kind, shape, strides, tensor.byte_offset // kind.itemsize)
+
+
+Tensor.__dlpack_c_exchange_api__ = _offered(_over)

@@ -69,9 +69,12 @@ class _Borrowed:
     """What a capsule had."""
 
     def __init__(self, capsule):
-        self.managed = ctypes.cast(_GET(capsule, b"dltensor"), ctypes.POINTER(_Managed))
+        self._take(ctypes.cast(_GET(capsule, b"dltensor"), ctypes.POINTER(_Managed)))
         _RENAME(capsule, _USED)
-        tensor = self.managed.contents.tensor
+
+    def _take(self, managed):
+        self.managed = managed
+        tensor = managed.contents.tensor
         self.pointer = tensor.data
         self.recorded = set()
         self.device = tensor.device_id if tensor.device_type == 2 else None
