@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Classes whose instances travel by name and state. Which do, ringcast/_classes.py decides, once for each; here is
- * what is done with each instance, as unpickling would do it: no __init__ is run but a Struct's, which its own pickle
- * runs too.
+ * Classes with instances that travel by name and state. ringcast/_classes.py decides once for each class; the functions
+ * here handle each instance, as unpickling would: no __init__ runs except a Struct's, which runs in unpickling too.
  *
- * An instance has slots and a __dict__. If it has all slots, and its __dict__ has the same keys as others of the class
- * had, it is sent by a shape: a class of the stream whose names are all of these (RINGCAST_CLASS_DATACLASS). Else by
- * its slots, of which some may be absent, and its dict (RINGCAST_CLASS_INSTANCE).
+ * An instance has slots and a __dict__. If all slots are set, and the keys of the __dict__ are those of a shape, the
+ * instance is sent by the shape: a class of the stream with all names, of slots and keys (RINGCAST_CLASS_DATACLASS).
+ * Any other instance is sent by its slots, some of which may be absent, and its dict (RINGCAST_CLASS_INSTANCE).
  */
 #include "python/extension/codec/classes.h"
 #include "python/extension/codec/kinds.h"
@@ -16,9 +15,10 @@
 static const char capsule_name[] = "ringcast.class";
 
 enum {
-  MOST_KNOWN = 1024, /* beyond so many classes a cache begins anew: classes that are made at run time are no leak */
-  SHAPES_MOST = 8,   /* of a class, looked at: instances of other shapes go with their dict */
-  SHAPE_MOST = 200,  /* names of a shape, as _classes.py has it */
+  MOST_KNOWN =
+      1024, /* a cache with more classes starts anew: a program that makes classes at run time must not leak memory */
+  SHAPES_MOST = 8,  /* shapes tried per class: instances of further shapes go with their dict */
+  SHAPE_MOST = 200, /* names of a shape, as _classes.py has it */
 };
 
 PyObject *rc_py_class_cache(PyObject **cache) {
@@ -42,7 +42,7 @@ static void class_free(struct rc_py_class *class) {
 
 static void capsule_free(PyObject *capsule) { class_free(PyCapsule_GetPointer(capsule, capsule_name)); }
 
-/* Where the field of that name stands in an instance; -1: in no slot of its own. */
+/* The offset of the field's slot in an instance; -1: no slot of its own. */
 static Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {
   PyObject *found = PyObject_GetAttr((PyObject *)type, name);
   if (!found) {
@@ -59,7 +59,7 @@ static Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {
   return offset;
 }
 
-/* Finds the offsets of the names that are slots. False: one has none although it should, or raised. */
+/* Finds the offsets of the names that are slots. False: a slot is missing, or raised. */
 static bool class_layout(struct rc_py_class *class, PyObject *slots) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   class->slots = PyTuple_GET_SIZE(slots);
@@ -74,7 +74,7 @@ static bool class_layout(struct rc_py_class *class, PyObject *slots) {
   return class->offsets;
 }
 
-/* Whether object.__new__ may make an instance of it. */
+/* Whether object.__new__ may make an instance of the class. */
 static bool is_made_plainly(const struct rc_py_class *class) {
   bool is_instance = class->kind == RINGCAST_CLASS_INSTANCE || class->kind == RINGCAST_CLASS_DATACLASS;
   return !is_instance || !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE) ||
@@ -87,7 +87,7 @@ static bool runs_code(const struct rc_py_class *class) {
   return class->kind == RINGCAST_CLASS_STRUCT || class->type->tp_finalize || class->type->tp_del;
 }
 
-/* The class that `description` of _classes.py tells of; NULL without an exception: its slots can't be found. */
+/* The class from `description` of _classes.py; NULL without an exception: the slots were not found. */
 static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) {
   int kind, code = 0, bits = 0;
   PyObject *names, *text, *dtype, *slots;
@@ -118,8 +118,8 @@ static PyObject *capsule_new(PyTypeObject *type, PyObject *description) {
   return capsule;
 }
 
-/* Borrowed from the cache. What is there stays, for others may be using it: Python code ran since it was missed, and
- * may have met the same class. */
+/* Borrowed from the cache. An existing entry stays, as callers may be using it: Python code has run since the look-up,
+ * and may have met the same class. */
 static PyObject *cache_add(PyObject *cache, PyObject *key, PyObject *value) {
   PyObject *kept = value ? PyDict_SetDefault(cache, key, value) : NULL;
   Py_XDECREF(value);
@@ -138,7 +138,7 @@ static PyObject *describe_standard(struct rc_py_state *state, PyTypeObject *type
   return capsule;
 }
 
-/* Clears an exception of what was looked at: pickle may have an answer. Others stay. */
+/* Clears an exception from an inspection (the value is then left to pickle); keeps MemoryError, Ctrl-C and the like. */
 static void clear_passing(void) {
   if (PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError)) PyErr_Clear();
 }
@@ -148,8 +148,8 @@ static bool has_function(PyObject **function, const char *name) {
   return *function || (*function = rc_py_import("ringcast._classes", name));
 }
 
-/* Adds the shape of a __dict__ with these keys, or, for None, that of a dataclass's fields. False: there is none, or it
- * can't be found now. */
+/* Adds the shape for a __dict__ with `keys`, or, for None, the shape of a dataclass's fields. False: no such shape, or
+ * not found now. */
 static bool shape_add(struct rc_py_state *state, struct rc_py_class *class, PyObject *keys) {
   if (!has_function(&state->class_shape, "shape")) return false;
   PyObject *description = PyObject_CallFunctionObjArgs(state->class_shape, (PyObject *)class->type, keys, NULL);
@@ -162,8 +162,8 @@ static bool shape_add(struct rc_py_state *state, struct rc_py_class *class, PyOb
   return shape;
 }
 
-/* A capsule, or None. NULL without an exception: not now. What raises may be otherwise the next time: the stack was
- * nearly used up, or the module was only half imported. */
+/* A capsule, or None. NULL without an exception: unknown for now; a later attempt may succeed, as the stack was nearly
+ * used up, or the module only half imported. */
 static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
   PyObject *standard = describe_standard(state, type);
   if (standard || PyErr_Occurred()) return standard;
@@ -188,7 +188,7 @@ struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, P
     return NULL;
   }
   struct rc_py_class *class = known == Py_None ? NULL : PyCapsule_GetPointer(known, capsule_name);
-  return class && class->type == type ? class : NULL; /* a metaclass may say that two classes are equal */
+  return class && class->type == type ? class : NULL; /* a metaclass may declare two classes equal */
 }
 
 bool rc_py_fields_alloc(struct rc_py_fields *fields, Py_ssize_t count) {
@@ -198,7 +198,7 @@ bool rc_py_fields_alloc(struct rc_py_fields *fields, Py_ssize_t count) {
   return fields->values;
 }
 
-/* Borrowed references to the values of the slots. False: one is not set. */
+/* Borrowed references to the values of the slots. False: a slot is not set. */
 static bool take_slots(const struct rc_py_class *class, PyObject *instance, PyObject **out) {
   bool all = true;
   for (Py_ssize_t i = 0; i < class->slots; i++) {
@@ -208,8 +208,8 @@ static bool take_slots(const struct rc_py_class *class, PyObject *instance, PyOb
   return all;
 }
 
-/* What instances of a class have in their slots and __dict__ is mostly the same, and so are its names, which a shape
- * tells once. False: this instance has others, or in another order. */
+/* Most instances of a class have the same slots and __dict__ keys; a shape sends the names once. False: the instance
+ * has other names, or in another order. */
 static bool take_shape(const struct rc_py_class *shape, PyObject *instance, PyObject *dict, PyObject **out) {
   Py_ssize_t count = PyTuple_GET_SIZE(shape->names), index = shape->slots, position = 0;
   PyObject *key;
@@ -220,7 +220,7 @@ static bool take_shape(const struct rc_py_class *shape, PyObject *instance, PyOb
   return true;
 }
 
-/* Whether this instance's shape was added. */
+/* Whether a shape for the __dict__ was added. */
 static bool shape_of(struct rc_py_state *state, struct rc_py_class *class, PyObject *dict) {
   if (class->looked >= SHAPES_MOST) return false;
   PyObject *list = PyDict_Keys(dict);
@@ -236,7 +236,7 @@ static bool shape_of(struct rc_py_state *state, struct rc_py_class *class, PyObj
   return added;
 }
 
-/* The shape that fits, and its values. NULL: none does, or raised. */
+/* The matching shape, and the values. NULL: no match, or raised. */
 static struct rc_py_class *find_shape(struct rc_py_state *state, struct rc_py_class *class, PyObject *instance,
                                       PyObject *dict, struct rc_py_fields *fields) {
   Py_ssize_t count = class->slots + PyDict_GET_SIZE(dict);
@@ -252,7 +252,7 @@ static struct rc_py_class *find_shape(struct rc_py_state *state, struct rc_py_cl
   return NULL;
 }
 
-/* Pickle asks the instance, and so its __dict__ too, how it is pickled. */
+/* Whether the __dict__ has one of the methods for pickling, which pickle takes from the instance. */
 static bool has_ways(PyObject *dict) {
   static const char *const ways[] = {"__reduce_ex__",     "__reduce__",     "__getstate__", "__setstate__",
                                      "__getnewargs_ex__", "__getnewargs__", "__class__"};
@@ -359,8 +359,8 @@ static PyObject *make_struct(const struct rc_py_class *class, PyObject **fields,
   return made;
 }
 
-/* As tuple.__new__(type, fields). tp_alloc would not do: from Python 3.14 on a tuple caches its hash, and zeroed memory
- * says that the hash is 0. */
+/* As tuple.__new__(type, fields). tp_alloc is not enough: from Python 3.14 on a tuple caches its hash, and zeroed
+ * memory means hash 0. */
 static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fields, Py_ssize_t count) {
   PyObject *plain = PyTuple_New(count);
   for (Py_ssize_t i = 0; i < count; i++) {
@@ -383,7 +383,7 @@ PyObject *rc_py_class_member(struct rc_py_state *state, const struct rc_py_class
   return PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
 }
 
-/* Sets the attributes as unpickling does: into the __dict__, under names that are interned. */
+/* Sets the attributes as unpickling does: into the __dict__, under interned names. */
 static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObject *attributes) {
   Py_ssize_t position = 0;
   PyObject *key, *value;
@@ -406,8 +406,8 @@ static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObje
   return ok;
 }
 
-/* By object.__new__, never by a __new__ that the class was given since it was looked at: what that made could be
- * anything, and have no such slots. */
+/* By object.__new__, never by a __new__ that was added to the class later: the result could be any object, without the
+ * slots. */
 static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields,
                                Py_ssize_t count) {
   bool is_static = !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE);

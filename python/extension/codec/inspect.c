@@ -6,8 +6,8 @@
  * own; the parts of a nested value; and, if the stream of a nested value has leaves, the pickle with its buffers.
  * decode.c decodes the selected entries as it would a frame with nothing else in it.
  *
- * A dict whose items are not entries (many items that are no tensors, or keys that are no str) is a single nested value
- * or a pickle, and is read as a whole.
+ * A dict without entries for its items (many items that are no tensors, or keys that are no str) is a single nested
+ * value or a pickle, and is read as a whole.
  */
 #include "python/extension/codec/inspect.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory that tokens are written to. */
+/* The memory of token streams. */
 #include "python/extension/codec/token_write.h"
 
 bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes) {

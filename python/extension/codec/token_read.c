@@ -2,16 +2,15 @@
 /*
  * Nested values, from a stream of tokens (ringcast/object.h).
  *
- * The stream lies in memory of the decoder's own, so what was looked at stays so. Tensors, long text and what was
- * pickled are there already, complete; so each container is made when its contents are, and none has to be mended
- * later. What a hostile stream can ask for is bounded: a count by the bytes that are left, and all counts together by
- * the bytes that there are, for containers within each other could else each ask for room for all that follows; the
- * depth by RINGCAST_MAX_DEPTH; a part is used once; and a class is only one that instances are sent of
- * (ringcast/_classes.py).
+ * The stream lies in the decoder's own memory, so checked bytes stay checked. Tensors, long text and pickled values are
+ * complete already. A container is made after its contents, so none needs a later fix. A hostile stream's demands are
+ * bounded: a count by the bytes left; all counts together by the stream's bytes, because nested containers could
+ * otherwise each demand room for the whole rest; the depth by RINGCAST_MAX_DEPTH. A part is used once, and a class must
+ * be one with instances that travel (ringcast/_classes.py).
  *
- * Python code may run in the middle: of a class that is imported, of a Struct that is made, of the collector. A list or
- * tuple that is not full yet is hidden from the collector, by which such code could find it. A dict or set that is not
- * full yet is whole at any time, and may be found.
+ * Python code may run in the middle: of an imported class, of a Struct being made, of the collector. An unfinished list
+ * or tuple is hidden from the collector, so that such code can't find it. An unfinished dict or set is valid at any
+ * time, and may be found.
  */
 #include "python/extension/codec/stack.h"
 #include "python/extension/codec/array.h"
@@ -25,7 +24,7 @@ static PyObject *get_value(struct rc_py_token_reader *getting, int depth);
 
 /* ---- Text and numbers ------------------------------------------------------------------------------------------- */
 
-/* Gives a str its number. Consumes it when there is no memory. */
+/* Gives a str its number. Consumes the str if out of memory. */
 static PyObject *number(struct rc_py_token_reader *getting, PyObject *text) {
   if (getting->text_count == getting->text_room) {
     size_t room = getting->text_room ? getting->text_room * 4 : TEXTS_AT_HAND;
@@ -88,7 +87,7 @@ static inline PyObject *get_inner(struct rc_py_token_reader *getting, int depth)
 
 /* ---- Containers ------------------------------------------------------------------------------------------------- */
 
-/* Takes so many values from what the stream can have. */
+/* Counts `count` values towards the stream's limit. */
 static inline bool take_values(struct rc_py_token_reader *getting, uint64_t count) {
   if (count > getting->values_left) {
     stream_damaged(getting, "a container counts more than there is");
@@ -118,7 +117,7 @@ static PyObject *get_list(struct rc_py_token_reader *getting, uint64_t count, in
 static PyObject *get_tuple(struct rc_py_token_reader *getting, uint64_t count, int depth) {
   if (!take_values(getting, count)) return NULL;
   PyObject *tuple = PyTuple_New((Py_ssize_t)count);
-  if (!tuple || count == 0) return tuple; /* the empty one is everybody's */
+  if (!tuple || count == 0) return tuple; /* the empty tuple is shared */
   PyObject_GC_UnTrack(tuple);
   for (uint64_t i = 0; i < count; i++) {
     PyObject *item = get_inner(getting, depth);
@@ -132,7 +131,7 @@ static PyObject *get_tuple(struct rc_py_token_reader *getting, uint64_t count, i
   return tuple;
 }
 
-/* A short str in the tag, as most keys are, is looked for among those that came before. */
+/* A short str in the tag, as most keys are, is looked up in the cache of short strs. */
 static PyObject *get_key(struct rc_py_token_reader *getting, int depth) {
   struct ringcast_object *object = &getting->object;
   if (object->at < object->end && *object->at >= RINGCAST_TAG_TEXT && *object->at < RINGCAST_TAG_NONE) {
@@ -153,7 +152,7 @@ static PyObject *get_key(struct rc_py_token_reader *getting, int depth) {
   return get_value(getting, depth);
 }
 
-/* With room for so many, where Python has a way to ask for it. */
+/* A dict with room for `count` items, if Python offers a way. */
 static PyObject *dict_new(uint64_t count) {
 #if PY_VERSION_HEX < 0x030d0000
   if (count > 5 && count <= DICT_PRESIZED_MOST) return _PyDict_NewPresized((Py_ssize_t)count);
@@ -162,7 +161,7 @@ static PyObject *dict_new(uint64_t count) {
   return PyDict_New();
 }
 
-/* A type that is not C's own may have a hash in Python, and a tuple asks its members for theirs. */
+/* A type outside C may have a hash in Python, and a tuple hashes its members. */
 static inline void note_hash(struct rc_py_token_reader *getting, PyObject *key) {
   bool is_plain =
       !PyType_HasFeature(Py_TYPE(key), Py_TPFLAGS_HEAPTYPE) && !PyTuple_CheckExact(key) && !PyFrozenSet_CheckExact(key);
@@ -212,7 +211,7 @@ static bool is_text_next(const struct rc_py_token_reader *getting) {
   return ringcast_token_read(&rest, &token) == 0 && ringcast_token_is_text(&token);
 }
 
-/* No value: one follows. */
+/* Defines a shape: a prefix, not a value. */
 static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
   if (!take_values(getting, count)) return false;
   if (getting->shape_count == RINGCAST_MAX_SHAPES) return stream_damaged(getting, "it has too many shapes");
@@ -232,7 +231,7 @@ static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
   return PyDict_GET_SIZE(shape->dict) == (Py_ssize_t)count || stream_damaged(getting, "a key of a shape twice");
 }
 
-/* A copy of a dict with these keys has the table of them, and need not grow. */
+/* A copy of the shape's dict has the complete table of keys, and need not grow. */
 static PyObject *get_record(struct rc_py_token_reader *getting, uint64_t number, int depth) {
   if (number >= getting->shape_count) return stream_damaged(getting, "a shape that was not there before");
   const struct rc_py_shape *shape = &getting->shapes[number];
@@ -281,7 +280,8 @@ static PyObject *get_kind(struct rc_py_token_reader *getting, uint8_t number, in
 
 /* ---- Instances -------------------------------------------------------------------------------------------------- */
 
-/* No value: one follows, or a class again. By a loop in get_value, as a stream can have many in a row at any depth. */
+/* Defines a class: a prefix, not a value. get_value loops over such prefixes, as a stream can have many in a row at any
+ * depth. */
 static bool take_class(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
   struct rc_py_class *class =
@@ -402,7 +402,7 @@ static bool next_token(struct rc_py_token_reader *getting, struct ringcast_token
   return stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
 }
 
-/* The value of a token that is one. */
+/* The value of a token, if the token is a value. */
 static inline PyObject *get_token(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   switch (token->tag) {
   case RINGCAST_TAG_INT64: return PyLong_FromLongLong(token->i);
@@ -437,7 +437,7 @@ static inline bool is_prefix(uint8_t tag) {
   return tag == RINGCAST_TAG_MARK || tag == RINGCAST_TAG_CLASS || tag == RINGCAST_TAG_SHAPE;
 }
 
-/* A value that tokens stand before which are none. In a loop, for there can be many in a row at any depth. */
+/* The value behind prefixes. A loop, as there can be many in a row at any depth. */
 static PyObject *get_prefixed(struct rc_py_token_reader *getting, struct ringcast_token *token, int depth) {
   Py_ssize_t number = -1;
   for (; is_prefix(token->tag);) {

@@ -2,13 +2,13 @@
 /*
  * Nested values, to a stream of tokens (ringcast/object.h).
  *
- * One walk, in which each value is looked at once. The stream goes to memory of the encoder's own, which is kept from
- * frame to frame and so lies in the cache, and from there into the ring in one copy: its length is known before
- * anything is reserved, what was walked can't change any more, and to copy 12 KB takes some 0.2 us where a second walk,
- * to count first, takes as long as the first. What is long (text, bytes, tensors) does not go through it: it becomes a
- * part, to be copied straight into the ring.
+ * A single walk visits each value once. The stream is written to the encoder's own memory, which is reused for each
+ * frame and stays in the cache, and is copied into the ring in one go. So the length is known before a reservation, and
+ * walked values can't change any more. Copying 12 KB takes some 0.2 us, whereas a preceding walk to measure takes as
+ * long as the walk itself. Long text, bytes and tensors do not go through the stream: each becomes a part, copied
+ * straight into the ring.
  *
- * What stands in the value more than once is written once, and then by the number of its MARK (repeats.c).
+ * A value that occurs more than once is written once, and then as the number of its MARK (repeats.c).
  *
  * Exact types only: a subclass may mean more than its contents.
  */
@@ -25,7 +25,7 @@ enum { PACKED_LEAST = 3 }; /* numbers in a list to be packed */
 
 static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
 
-/* A value that is a tag and nothing else. */
+/* For a value that is a tag and nothing else. */
 static inline bool small_tag(PyObject *value, uint8_t *out) {
   if (value == Py_None) {
     *out = RINGCAST_TAG_NONE;
@@ -42,8 +42,8 @@ static inline bool small_tag(PyObject *value, uint8_t *out) {
   return true;
 }
 
-/* A value within a container, which `step` tells; takes over a reference, for Python code that runs deeper down could
- * drop the container's. One that has no kind of its own becomes a leaf. */
+/* Writes a value inside the container of `step`. Consumes a reference to the value, because Python code deeper down
+ * could drop the container's. A value without a native form becomes a leaf. */
 static inline enum rc_py_token_writer put_inner(struct rc_py_encoding *encoding, PyObject *value,
                                                 struct rc_py_step *step) {
   uint8_t tag;
@@ -72,8 +72,8 @@ static enum rc_py_token_writer raise_too_deep(struct rc_py_step *step) {
   return RC_PY_PUT_RAISED;
 }
 
-/* The container as a step further down; whether it may be written at all: as rc_py_mark. LEAF: it is too deep. Who gets
- * DONE and can't write it goes by rc_py_unmark. */
+/* Makes the container a further step, and decides whether to write the container: as rc_py_mark. LEAF: too deep. After
+ * DONE, a caller that can't write the container calls rc_py_unmark. */
 static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding, PyObject *container,
                                                 struct rc_py_step *up, struct rc_py_step *out) {
   out->up = up;
@@ -92,8 +92,8 @@ static enum rc_py_token_writer changed(void) {
   return RC_PY_PUT_RAISED;
 }
 
-/* A list or tuple: of numbers alone, which may be too deep for a container, or with its head, and then DONE to go on.
- * BACK: it is written. */
+/* Writes a list or tuple of numbers whole, even at the depth limit; of any other, writes the head and returns DONE, for
+ * the caller to go on. BACK: written. */
 static inline enum rc_py_token_writer put_items_head(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
                                                      PyObject *const *items, Py_ssize_t count, struct rc_py_step *step,
                                                      struct rc_py_step *up) {
@@ -122,7 +122,7 @@ static enum rc_py_token_writer put_tuple(struct rc_py_encoding *encoding, PyObje
   struct rc_py_step step;
   Py_ssize_t count = PyTuple_GET_SIZE(tuple);
   PyObject **items = ((PyTupleObject *)tuple)->ob_item;
-  if (count == 0) return put_head(encoding, RINGCAST_TAG_TUPLE, 0); /* there is only one */
+  if (count == 0) return put_head(encoding, RINGCAST_TAG_TUPLE, 0); /* the empty tuple is a singleton */
   enum rc_py_token_writer put = put_items_head(encoding, RINGCAST_TAG_TUPLE, tuple, items, count, &step, up);
   for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
     put = put_inner(encoding, rc_py_ref(PyTuple_GET_ITEM(tuple, step.index)), &step);
@@ -139,7 +139,7 @@ static enum rc_py_token_writer put_shape(struct rc_py_encoding *encoding, PyObje
   return put;
 }
 
-/* The values of a dict whose keys are those of a shape. */
+/* Writes the values of a dict with a known shape. */
 static enum rc_py_token_writer put_record(struct rc_py_encoding *encoding, PyObject *dict,
                                           const struct rc_py_shape_known *shape, struct rc_py_step *step) {
   PyObject *key, *value, *keys = shape->keys;
@@ -156,8 +156,8 @@ static enum rc_py_token_writer put_record(struct rc_py_encoding *encoding, PyObj
   return put == RC_PY_PUT_DONE && done != count ? changed() : put;
 }
 
-/* The keys and values of a dict, each value at `place` in its step: RC_PY_STEP_KEY, or RC_PY_STEP_FIELD of what has the
- * dict as its attributes. */
+/* Writes the keys and values of a dict. `place` is the kind of each value's step: RC_PY_STEP_KEY, or RC_PY_STEP_FIELD
+ * if the dict holds the attributes of an instance. */
 static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *step,
                                          Py_ssize_t place) {
   PyObject *key, *value;
@@ -281,7 +281,7 @@ static enum rc_py_token_writer put_standard(struct rc_py_encoding *encoding, PyO
 
 /* ---- Instances -------------------------------------------------------------------------------------------------- */
 
-/* Says which class comes, unless the stream has said it already. LEAF: there are too many. */
+/* Writes the class, unless the stream has it already. LEAF: too many classes. */
 static inline enum rc_py_token_writer put_class(struct rc_py_encoding *encoding, struct rc_py_class *class) {
   if (class->serial == encoding->serial) return RC_PY_PUT_DONE;
   if (encoding->classes == RINGCAST_MAX_CLASSES) return RC_PY_PUT_LEAF;
@@ -297,7 +297,7 @@ static inline enum rc_py_token_writer put_class(struct rc_py_encoding *encoding,
   return stream_end(encoding, at + bytes);
 }
 
-/* A member of a Flag that is made of others, by its value; LEAF: another one that its class knows by no name. */
+/* Writes a composite member of a Flag by its value. LEAF: any other member that the class has under no name. */
 static enum rc_py_token_writer put_composite(struct rc_py_encoding *encoding, PyObject *member,
                                              struct rc_py_class *class) {
   PyObject *value = rc_py_class_composite(encoding->state, member);
@@ -309,7 +309,7 @@ static enum rc_py_token_writer put_composite(struct rc_py_encoding *encoding, Py
   return put;
 }
 
-/* A member of an enum, by its name. It has a value in it, and so is as deep as a container. */
+/* Writes a member of an enum by its name. The name is a value inside, so a member is as deep as a container. */
 static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class,
                                           const struct rc_py_step *up) {
   struct rc_py_state *state = encoding->state;
@@ -324,7 +324,7 @@ static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObj
     if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
     if (put == RC_PY_PUT_DONE) put = rc_py_token_write_text(encoding, name);
   } else if (name) {
-    PyErr_Clear(); /* of a key among the members that compares itself by code of its own */
+    PyErr_Clear(); /* a foreign key among the members raised in its own comparison */
     put = put_composite(encoding, member, class);
   }
   Py_XDECREF(members);
@@ -355,7 +355,8 @@ static enum rc_py_token_writer put_scalar(struct rc_py_encoding *encoding, PyObj
   return put;
 }
 
-/* The __dict__ of an instance: a dict of its own, but its values are attributes of the instance. None: it has none. */
+/* Writes the __dict__ of an instance: a separate dict, but with values that are attributes of the instance. None: no
+ * __dict__. */
 static enum rc_py_token_writer put_attributes(struct rc_py_encoding *encoding, PyObject *dict,
                                               struct rc_py_step *step) {
   if (dict == Py_None) return put_tag(encoding, RINGCAST_TAG_NONE);
@@ -437,7 +438,7 @@ static enum rc_py_token_writer put_named(struct rc_py_encoding *encoding, PyObje
   return put;
 }
 
-/* What is rarer. */
+/* Writes the rarer kinds. */
 static enum rc_py_token_writer put_other(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   PyTypeObject *type = Py_TYPE(value);
   if (type == &PyComplex_Type) return rc_py_token_write_complex(encoding, value);
