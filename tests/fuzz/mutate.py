@@ -217,8 +217,9 @@ def main():
             failed = True
             print(f"FAILED with status {process.exitcode}: --seed {args.seed} --block {at.value}")
     count, good = len(blocks) * BLOCK, sum(good.value for _, _, good in workers)
-    print(f"mutated frames: {count}, of which {good} were values, of {len(seeds()[0])} packed, {jobs} processes")
-    return 1 if failed else 0
+    if not failed:
+        print(f"mutated frames: {count}, of which {good} were values, of {len(seeds()[0])} packed, {jobs} processes")
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ def test_the_arrays_by_hand_are_otherwise_good():
     assert with_part([PART_ARRAY, ord("b")], BYTES, ord("b") << 24, 2) == array.array("b", [PART_ARRAY - 256, ord("b")])
 
 
+LACKED = set("uw") - set(array.typecodes)  # one came with Python 3.13, the other goes with 3.16
 REFUSED = {
     "no typecode": [ARRAY],
     "a typecode of nothing": [ARRAY, ord("z"), 0],
@@ -78,6 +79,7 @@ REFUSED = {
     "more bytes than all": [ARRAY, ord("b"), 254, *b"\xff" * 7, 0x7F, 1],
     "a part that is not there": [PART_ARRAY, ord("q")],
     "a part of no typecode": [PART_ARRAY, 0],
+    **{f"a typecode of other Pythons, {code}": [ARRAY, ord(code), 4, *bytes(4)] for code in LACKED},
 }
 
 
@@ -96,6 +98,7 @@ PARTS = {
     "part of an element": ([PART_ARRAY, ord("q")], BYTES, ord("q") << 24, 7),
     "another flag": ([PART_ARRAY, ord("q")], BYTES, 1 << 20 | ord("q") << 24, 8),
     "an array for a bytearray": ([LIST, 1, 0xE0], BYTES, ord("q") << 24, 8),
+    **{f"a typecode of other Pythons, {code}": ([PART_ARRAY, ord(code)], BYTES, ord(code) << 24, 8) for code in LACKED},
 }
 
 

@@ -60,7 +60,10 @@ enum rc_py_token_writer rc_py_token_write_array(struct rc_py_encoding *encoding,
 PyObject *rc_py_array_of(struct rc_py_state *state, uint8_t typecode, const void *data, size_t bytes) {
   PyTypeObject *type = rc_py_standard_type(state, RC_PY_ARRAY);
   const char text[] = {(char)typecode, 0};
-  return type ? PyObject_CallFunction((PyObject *)type, "sy#", text, (const char *)data, (Py_ssize_t)bytes) : NULL;
+  if (!type) return NULL;
+  PyObject *array = PyObject_CallFunction((PyObject *)type, "sy#", text, (const char *)data, (Py_ssize_t)bytes);
+  if (!array) rc_py_protocol_from_current(state, "an array of a typecode that this Python lacks");
+  return array;
 }
 
 PyObject *rc_py_array_new(struct rc_py_state *state, uint8_t typecode, size_t bytes, void **out) {
