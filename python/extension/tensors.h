@@ -10,7 +10,7 @@
 
 struct rc_py_dtype {
   struct ringcast_dtype dtype;
-  const char *torch; /* torch's name of it */
+  const char *torch; /* torch's name for the dtype */
   const char *numpy; /* NumPy's, or NULL */
   uint32_t flags;    /* RINGCAST_ITEM_PADDED, or 0 */
 };
@@ -22,7 +22,7 @@ int rc_py_dtype_of(const struct ringcast_item *item);
 /* A tuple of numbers, each times `unit`. */
 PyObject *rc_py_dims(const int64_t *dims, int32_t ndim, int64_t unit);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
-/* Whether memory order is C order, or that of some permutation of the axes: without gaps. */
+/* Whether the memory has no gaps: C order, perhaps with permuted axes. */
 bool rc_py_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides);
 static inline bool rc_py_is_dense(const struct ringcast_item *item) {
   return rc_py_are_dense(item->ndim, item->shape, item->strides);

@@ -2,44 +2,45 @@
 /*
  * Tensors that arrive on a CUDA device.
  *
- * The Reader's stream is made to wait for the writer's at the first of them (ringcast_gpu_begin), with which the frame
- * is there as a whole. Memory is made entry by entry, as for the CPU; the copies are enqueued at the end. Small tensors
- * that lie close together share one piece of memory, an arena, and one copy: a launch takes as long as to copy many
- * kilobytes. A look at all entries beforehand finds the small ones. The result is a hint: the entries are read again,
- * may be others by then, and what is outside the arena gets memory of its own.
+ * At the frame's first such tensor, the Reader's stream is made to wait for the writer's stream (ringcast_gpu_begin);
+ * from then on the whole frame is readable. Memory is made entry by entry, as for the CPU; the copies are enqueued at
+ * the end. Small tensors that lie close together share an allocation, an arena, and one copy: a launch takes as long as
+ * copying many kilobytes. A first pass over the entries finds the small tensors. Its result is a mere hint: the entries
+ * are read again and may have changed, and a tensor outside the arena gets memory of its own.
  *
- * Tensors for CuPy, JAX or no library in particular have arenas of their own. These are copied on the spot, as such a
- * tensor is handed on at once.
+ * Tensors for CuPy, JAX or no particular library have separate arenas, which are copied at once, as such a tensor is
+ * handed on immediately.
  */
 #include "python/extension/codec/device.h"
 
-/* Arenas are told apart by where their bytes come from. */
+/* The source of the bytes; no arena has both. */
 enum { FRAME, POOL, SOURCES };
 /* Between two looks for signals, while a copy waits. */
 enum { SLICE_NS = 50000000 };
-/* A view into an arena must be where its dtype may be read. */
+/* A tensor within an arena must be aligned for its dtype. */
 enum { ALIGNMENT = 16 };
 
 struct arena {
-  uint64_t start, end; /* in the frame, or the pool; the same: there is none */
+  uint64_t start, end; /* in the frame, or the pool; equal: no arena */
   /* NULL until the arena is used: */
   PyObject *tensor;                   /* for torch */
-  struct rc_py_device_memory *memory; /* for others */
+  struct rc_py_device_memory *memory; /* for CuPy, JAX, DeviceTensor */
   uint64_t address;
 };
 
 /* The two readers of a frame's tensors, which share no arena. */
 enum { TORCH, OTHERS, KINDS };
 
-/* What is to be fetched from, or brought to, a device for one frame. */
+/* The state of fetching one frame's tensors to or from a device. */
 struct rc_py_fetching {
   bool to_host;
   bool settles; /* new tensors belong to several streams: also to the next member, a stream of torch's */
   void *torch_stream;
   struct rc_py_arrival at;
-  uint64_t pool_left; /* bytes that may still be asked for of the pool: entries could share theirs */
+  uint64_t
+      pool_left; /* bytes that may still be read from the pool: entries with a shared place can't multiply the total */
   struct arena arenas[KINDS * SOURCES];
-  struct ringcast_gpu_copy *copies; /* that are enqueued at the end */
+  struct ringcast_gpu_copy *copies; /* enqueued at the end */
   size_t count, room;
 };
 
@@ -65,23 +66,23 @@ static struct arena *arena_of(struct rc_py_fetching *device, const struct ringca
 
 static bool is_small(const struct ringcast_item *item) { return item->bytes > 0 && item->bytes < RC_PY_ARENA_LEAST; }
 
-/* Whether the item goes to an arena if there is one: bytes of a view stay in the pool. */
+/* Whether the item may go to an arena: in a view, the bytes stay in the pool. */
 static bool is_for_arena(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   bool is_wanted = item->kind == RINGCAST_ITEM_TENSOR && rc_py_device_wants(decoding, item) && is_small(item);
   return is_wanted && !(item->placement == RINGCAST_PLACEMENT_POOL && decoding->hold);
 }
 
-/* Looks where the small ones are. */
+/* Finds the ranges of small tensors. */
 static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_fetching *device) {
   struct ringcast_item item;
   uint64_t needed[KINDS * SOURCES] = {0};
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
-    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return; /* the read of the entry reports this */
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return; /* reported when the entry is read */
     if (!is_for_arena(decoding, &item)) continue;
     struct arena *arena = arena_of(device, &item);
     uint64_t at = place_of(decoding, &item), end = at + item.bytes;
     bool is_outside = at > device->pool_left || end > device->pool_left;
-    if (source_of(&item) == POOL && is_outside) continue; /* there is no such place */
+    if (source_of(&item) == POOL && is_outside) continue; /* no such place */
     if (arena->end == arena->start) *arena = (struct arena){.start = at, .end = end};
     if (at < arena->start) arena->start = at;
     if (end > arena->end) arena->end = end;
@@ -93,13 +94,13 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
   }
 }
 
-/* Whether one of the tensors that are read is for torch. */
+/* Whether any of the tensors to read is for torch. */
 static bool is_for_torch(const struct rc_py_decoding *decoding, const struct ringcast_item *first) {
   struct ringcast_item item;
   if (first->flags & RINGCAST_ITEM_TORCH) return true;
   if (decoding->selection) return false;
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
-    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return false; /* the read of the entry reports this */
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return false; /* reported when the entry is read */
     bool is_wanted = item.kind == RINGCAST_ITEM_TENSOR && rc_py_device_wants(decoding, &item);
     if (is_wanted && item.flags & RINGCAST_ITEM_TORCH) return true;
   }
@@ -123,8 +124,8 @@ static bool is_torch_ready(const struct rc_py_decoding *decoding) {
   return false;
 }
 
-/* Torch's stream if it has any of them, as its memory may be in use on that until then; else that of what is made
- * first. */
+/* torch's stream, if any tensor is for torch, because torch's memory may be in use on its stream until then; else the
+ * stream for the first tensor. */
 static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast_item *item, int32_t device,
                           struct rc_py_stream *out) {
   *out = (struct rc_py_stream){NULL, NULL};
@@ -143,7 +144,7 @@ static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast
   return is_known;
 }
 
-/* 1: there is a device; 0: not for this frame; -1: raised. */
+/* 1: the device is open; 0: no device for the frame; -1: raised. */
 static int open_device(struct rc_py_decoding *decoding, const struct ringcast_item *item,
                        struct rc_py_fetching *device) {
   struct rc_py_holder *holder = decoding->holder;
@@ -181,7 +182,7 @@ static struct rc_py_fetching *begin(struct rc_py_decoding *decoding, const struc
 
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
 
-/* A stream that is far behind is waited for, until a signal raises (RC_PY_RAISED). */
+/* Waits for a stream that is far behind, until a signal raises (RC_PY_RAISED). */
 static int copy_some(struct rc_py_decoding *decoding, struct ringcast_gpu_copy *copies, size_t count, uint32_t flags) {
   struct rc_py_fetching *device = decoding->device;
   int rc;
@@ -215,13 +216,13 @@ static int follow(const struct rc_py_fetching *device, void *stream, void *befor
   return rc;
 }
 
-/* Torch may use new memory in the order of torch's stream alone: another stream waits before the copies to the memory,
- * and torch's stream waits after the copies. */
+/* torch orders the use of new memory by torch's stream alone. So another stream waits for torch's before the copies to
+ * the memory, and torch's stream waits after the copies. */
 static int follow_torch(const struct rc_py_fetching *device) {
   return device->settles ? follow(device, device->at.stream.handle, device->torch_stream) : 0;
 }
 
-/* Gives `rc` back, or the failure of this, also after one: something may be under way. */
+/* Returns `rc`, or the failure of the wait. Waits after a failure too: copies may be under way. */
 static int let_torch_follow(const struct rc_py_fetching *device, int rc) {
   int failed = device->settles ? follow(device, device->torch_stream, device->at.stream.handle) : 0;
   return rc != 0 ? rc : failed;
@@ -252,7 +253,7 @@ void rc_py_device_clear(struct rc_py_decoding *decoding) {
 
 /* ---- Tensors ---------------------------------------------------------------------------------------------------- */
 
-/* Counts what is made of the frame, or of the pool. */
+/* Counts bytes read from the frame or the pool. */
 static bool take_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   if (source_of(item) == FRAME) return rc_py_take_bytes(decoding, bytes);
@@ -391,7 +392,7 @@ PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringca
   bool keeps_order = is_inline && item->flags & RINGCAST_ITEM_TORCH && rc_py_is_dense(item);
   if (!keeps_order && !rc_py_is_c_order(item->ndim, item->shape, item->strides)) {
     if (!is_inline) rc_py_damaged(decoding, "a tensor in a pool is not in C order");
-    return NULL; /* no writer of ringcast's makes such a tensor: the tensor arrives on the CPU */
+    return NULL; /* ringcast's writers make no such tensor; the tensor arrives on the CPU */
   }
   if (device->to_host) return is_inline ? NULL : make_on_host(decoding, item, bytes);
   if (decoding->hold && !is_inline) {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From what was measured to a frame: the second of encode.c's two passes.
+ * From the measured parts to a frame: the second of encode.c's two passes.
  *
- * The entries are built, which only finds each part's place in the ring; then all the data is copied there in one go,
- * without the GIL if it is much. No Python code runs and nothing is allocated, so the only way to fail is to find the
- * library's plan and build at odds; but where hashes are asked for, hash.c calls hashlib, which has no code of
- * anybody's.
+ * First the entries are built, which fixes each part's place in the ring; then all data is copied in one go, without
+ * the GIL if large. No Python code runs and nothing is allocated. So the only possible failure is a mismatch between
+ * the library's plan and build. An exception are hashes: hash.c calls hashlib, which runs no user code.
  */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/device.h"
@@ -53,7 +52,7 @@ static int copy_parts(const struct rc_py_encoding *encoding, bool is_spilled) {
   return rc;
 }
 
-/* With a hash of each tensor, while it is hot. */
+/* Hashes each tensor while its copy is in the cache. */
 static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_frame_builder *builder) {
   int rc = 0;
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
@@ -61,7 +60,7 @@ static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_
     uint64_t hash;
     if (part->kind == RINGCAST_ITEM_TENSOR) {
       struct ringcast_tensor tensor = part->source.tensor;
-      if (part->source.is_on_device) { /* it is there already, packed */
+      if (part->source.is_on_device) { /* on the device, in the pool's layout already */
         tensor.data = part->out;
         tensor.strides = NULL;
       }

@@ -49,8 +49,8 @@ bool rc_py_reader_finish(struct rc_py_reader *self, int rc);
 /* Leaves the frame to the call at work on the Reader. False: no call is. */
 bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame);
 /* Keeps the frame as the next one, if the current exception only says that the frame could not be decoded now: Ctrl-C
- * ended the copy from a device, or the device part failed (`device_failed`) because a stream captures a graph, or a
- * mode of torch gives no real tensors. */
+ * ended the copy from a device, or the device part failed (`device_failed`) because a stream captures a graph, or
+ * because a mode of torch gives no real tensors. */
 bool rc_py_reader_stash(struct rc_py_reader *self, const struct ringcast_frame *frame, bool device_failed);
 /* Gives the frame back, even if decoding failed. The current exception stays; but Evicted replaces any exception except
  * KeyboardInterrupt and the like, since overwritten data may have caused it. */

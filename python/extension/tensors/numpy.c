@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NumPy arrays, through the buffer protocol: no build against NumPy, and an export that keeps the memory in place. */
+/* NumPy arrays, through the buffer protocol: no build against NumPy, and the export keeps the memory in place. */
 #include "python/extension/tensors.h"
 
 static bool numpy_load(struct rc_py_state *state, PyObject *module) {
@@ -20,7 +20,7 @@ static bool numpy_load(struct rc_py_state *state, PyObject *module) {
   return ok;
 }
 
-/* Nobody has an array of a module that was not imported. One that is being imported right now is not there yet. */
+/* Without an imported module, no array exists; during the import neither. */
 static bool numpy_seen(struct rc_py_state *state) {
   if (state->numpy.ndarray) return true;
   PyObject *module = PyImport_GetModule(state->names.numpy);
@@ -30,7 +30,7 @@ static bool numpy_seen(struct rc_py_state *state) {
   return seen;
 }
 
-/* The dtype of a buffer's format, in native byte order. False: none that a frame can name. */
+/* The dtype of a buffer's format, in native byte order. False: no dtype of a frame. */
 static bool format_dtype(const char *format, Py_ssize_t size, struct ringcast_dtype *out) {
   if (!format) return false;
   bool is_complex = format[0] == 'Z';
@@ -51,7 +51,7 @@ static bool format_dtype(const char *format, Py_ssize_t size, struct ringcast_dt
   return rc_py_dtype_find(*out) >= 0;
 }
 
-/* Strides are counted in elements: 0 if these can't be, or if an element is not where its type may be read. */
+/* Counts strides in elements. 0: a stride is no multiple, or an element is misaligned. */
 static int fill_dims(struct rc_py_source *source) {
   const Py_buffer *view = &source->view;
   if (view->ndim > RINGCAST_MAX_NDIM || view->itemsize <= 0) return 0;
@@ -101,11 +101,11 @@ PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object) {
   if (!numpy_seen(state) || (PyObject *)Py_TYPE(object) != state->numpy.ndarray) return NULL;
   PyObject *base = PyObject_GetAttrString(object, "base");
   if (!base) PyErr_Clear();
-  Py_XDECREF(base); /* the array keeps it */
+  Py_XDECREF(base); /* the array keeps `base` */
   return base;
 }
 
-/* numpy.ndarray(shape, dtype, memory, 0, strides); `memory` NULL: its own. */
+/* numpy.ndarray(shape, dtype, memory, 0, strides); `memory` NULL: fresh memory. */
 static PyObject *make_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *dtype,
                            PyObject *memory) {
   bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
@@ -130,7 +130,7 @@ static PyObject *make_new(struct rc_py_state *state, const struct ringcast_item 
     Py_XDECREF(array);
     return NULL;
   }
-  /* The array is new and nobody else's, so its memory stays where it is without the export. */
+  /* The array is new and has no other user, so its memory stays in place without the export. */
   *out = view.buf;
   PyBuffer_Release(&view);
   return array;

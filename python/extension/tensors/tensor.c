@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dtypes that a frame, torch and NumPy have names for. A dtype that is not here goes inside a pickle: of torch's,
- * the quantized ones, whose bytes are not all that they are.
+ * The dtypes with names in a frame, torch and NumPy. Any other dtype goes inside a pickle: of torch's, the quantized
+ * ones, whose bytes alone don't give the values.
  *
- * torch keeps its int1 to int7 in a byte each: they are padded. Its bits8 and the like are opaque to DLPack, as many
- * bits and lanes as their names say.
+ * torch stores int1 to int7 in a byte each: such dtypes are padded. To DLPack, torch's bits8 and the like are opaque,
+ * with the bits and lanes in the name.
  */
 #include "python/extension/tensors.h"
 

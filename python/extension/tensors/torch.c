@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch tensors: the extension links nothing of torch's. DLPack's exchange API (dlpack.c) says what a tensor's memory
- * is, and makes a tensor over memory of ours. What the API does not say is asked of torch through Python attributes:
- * whether a gradient is wanted, whether the bytes stand for their negative or conjugate, and which of torch's dtypes of
- * less than a byte the tensor has. What the API refuses is sent in a form that the API knows, or by torch's own pickle.
+ * torch tensors: the extension links nothing of torch. DLPack's exchange API (dlpack.c) describes a tensor's memory,
+ * and makes a tensor over our memory. Python attributes of torch add what the API lacks: requires_grad, the negative
+ * and conjugate bits, and the exact sub-byte dtype. A tensor that the API refuses is sent in a form that the API knows,
+ * or by torch's own pickle.
  *
- * A received tensor of less than 64 KiB lies in torch's own memory, so that the tensor can be resized as any other. A
- * larger one lies in a block of buffer_pool.c, or in the ring.
+ * A received tensor of less than 64 KiB lies in torch's own memory, so that the tensor can be resized as usual. A
+ * larger tensor lies in a block of buffer_pool.c, or in the ring.
  *
- * torch is never imported to send: a tensor of a module that was not imported does not exist.
+ * Sending never imports torch: without an imported module, no tensor exists.
  */
 #include "python/extension/tensors/device.h"
 
 enum { OPAQUE = 3 }; /* DLPack's code of torch's bits8 and the like */
 
-/* torch has the dtype, with elements of that size: what torch keeps in other ways goes inside a pickle. */
+/* Whether torch has the dtype with elements of the expected size; a dtype stored in another way goes inside a
+ * pickle. */
 static PyObject *torch_dtype(PyObject *module, const struct rc_py_dtype *known) {
   PyObject *dtype = PyObject_GetAttrString(module, known->torch);
   PyObject *size = dtype ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
@@ -95,7 +96,7 @@ static int raise_device(struct rc_py_state *state, PyObject *tensor, rc_py_where
   return -1;
 }
 
-/* Of the table; -1: none; -2: raised. */
+/* The index in the table; -1: none; -2: raised. */
 static int dtype_index(struct rc_py_state *state, PyObject *tensor) {
   PyObject *dtype = PyObject_GetAttr(tensor, state->names.dtype);
   if (!dtype) return -2;
@@ -105,7 +106,7 @@ static int dtype_index(struct rc_py_state *state, PyObject *tensor) {
   return (int)PyLong_AsLong(index);
 }
 
-/* As dtype_index; -1 also of what does not go as a tensor: sparse, nested, quantized, of packed bits. */
+/* As dtype_index; -1 also for a tensor that is not sent as a tensor: sparse, nested, quantized, packed bits. */
 static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
   PyObject *layout = PyObject_GetAttr(tensor, state->names.layout);
   if (!layout) return -2;
@@ -116,13 +117,13 @@ static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
   return dtype_index(state, tensor);
 }
 
-/* Whether its memory stands for its negative, or its conjugate. 1, 0, -1 (raised). */
+/* Whether the memory holds the negative or the conjugate of the values. 1, 0, -1 (raised). */
 static int is_lazy(struct rc_py_state *state, PyObject *tensor, bool is_complex) {
   int negated = method_is_true(tensor, state->names.is_neg);
   return negated == 0 && is_complex ? method_is_true(tensor, state->names.is_conj) : negated;
 }
 
-/* Raises what torch says against making a tensor plain. Always NULL. */
+/* Raises torch's complaint about making a tensor plain. Always NULL. */
 static PyObject *raise_not_plain(rc_py_where where, void *context) {
   PyObject *type, *error, *traceback;
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
@@ -141,8 +142,8 @@ static PyObject *raise_not_plain(rc_py_where where, void *context) {
   return NULL;
 }
 
-/* A tensor that the exchange API can describe and whose memory says what it means: a lazy negation or conjugation is
- * carried out, and bits8 and the like are viewed as ints. The tensor itself: nothing is to be done. */
+/* A tensor that the exchange API can describe, with the values in memory: carries out a lazy negation or conjugation,
+ * and views bits8 and the like as ints. Returns the tensor itself if plain already. */
 static PyObject *make_plain(struct rc_py_state *state, PyObject *tensor, int index, bool is_on_device,
                             rc_py_where where, void *context) {
   const struct ringcast_dtype dtype = rc_py_dtypes[index].dtype;
@@ -172,7 +173,7 @@ bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **ou
   return *out || !PyErr_Occurred();
 }
 
-/* As much of its own as it needs; so far as its bytes can be counted. */
+/* Whether the tensor has memory, unless it needs none or its bytes can't be counted. */
 static bool has_memory(const struct ringcast_tensor *tensor) {
   uint64_t bytes;
   return tensor->data || ringcast_tensor_bytes(tensor, &bytes) < 0 || bytes == 0;
@@ -188,7 +189,7 @@ static int describe_flags(struct rc_py_state *state, PyObject *object, int index
   return 1;
 }
 
-/* Takes a reference to the storage of `tensor`. 1; 0: it has none that torch gives out; -1: raised. */
+/* Takes a reference to the storage of `tensor`. 1; 0: torch gives out no storage; -1: raised. */
 static int hold_storage(struct rc_py_state *state, PyObject *tensor, struct rc_py_source *out) {
   Py_XSETREF(out->storage, PyObject_CallMethodNoArgs(tensor, state->names.untyped_storage));
   if (out->storage) return 1;
@@ -197,7 +198,7 @@ static int hold_storage(struct rc_py_state *state, PyObject *tensor, struct rc_p
   return 0;
 }
 
-/* Raises what to say of a tensor whose memory was replaced while it was measured. Always -1. */
+/* Raises the error for a tensor with its memory replaced during measuring. Always -1. */
 static int raise_replaced(rc_py_where where, void *context) {
   PyObject *place = where(context);
   if (place) {
@@ -210,19 +211,19 @@ static int raise_replaced(rc_py_where where, void *context) {
   return -1;
 }
 
-/* The exchange API's description of a tensor whose storage is held. 1, 0: refused, -1: raised. */
+/* The exchange API's description of a tensor, with the storage held. 1; 0: refused; -1: raised. */
 static int describe_held(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                          struct rc_py_source *out, struct rc_py_dltensor *tensor) {
   int described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
   const uint8_t *before = described > 0 ? (const uint8_t *)tensor->data + tensor->byte_offset : NULL;
   if (described > 0) described = hold_storage(state, object, out);
-  /* Once more: where torch ran Python code for the storage (a mode), the tensor may have got another one. */
+  /* Again: if torch ran Python code for the storage (a mode), the tensor may have a new storage. */
   if (described > 0) described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
   if (described <= 0 || before == (const uint8_t *)tensor->data + tensor->byte_offset) return described;
   return raise_replaced(where, context);
 }
 
-/* As describe_held; the memory is plain, else the API refuses it. The dtype is what DLPack takes it for. */
+/* As describe_held; the memory is plain: the API refuses all else. The dtype is DLPack's. */
 static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                            struct rc_py_source *out) {
   struct rc_py_dltensor tensor;
@@ -252,13 +253,13 @@ static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_wh
   return has_memory(&out->tensor);
 }
 
-/* The index of the dtype; -1: none; -2: raised. To DLPack int4 is an int8. */
+/* The index of the dtype; -1: none; -2: raised. DLPack reports int4 as int8. */
 static int exchanged_dtype(struct rc_py_state *state, PyObject *tensor, struct ringcast_dtype dtype) {
   if (dtype.bits != 8 || dtype.code > 1) return rc_py_dtype_find(dtype);
   return dtype_index(state, tensor);
 }
 
-/* 1; 0: the tensor is to be made plain first, or can't be sent as one; -1: raised. */
+/* 1; 0: the tensor must be made plain first, or can't be sent as a tensor; -1: raised. */
 static int describe_as_it_is(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                              struct rc_py_source *out) {
   int described = describe_memory(state, object, where, context, out);
@@ -285,11 +286,11 @@ static int describe_made_plain(struct rc_py_state *state, PyObject *object, rc_p
   return described > 0 ? describe_flags(state, object, index, out) : described;
 }
 
-/* What was described, if it is on a device, made ready to be sent from there. */
+/* Makes a described device tensor ready for sending from the device. */
 static int completed(struct rc_py_state *state, PyObject *object, int described, struct rc_py_source *out) {
   if (described <= 0 || !out->is_on_device) return described;
   bool is_copied = !rc_py_is_c_order(out->tensor.ndim, out->tensor.shape, out->tensor.strides);
-  bool may = !is_copied || rc_py_device_may_start(state); /* what a capture copies isn't there before it is replayed */
+  bool may = !is_copied || rc_py_device_may_start(state); /* a captured copy has no data until the graph is replayed */
   if (may && rc_py_cuda_complete(state, object, out) > 0) return described;
   rc_py_source_clear(out);
   return -1;
@@ -331,7 +332,7 @@ bool rc_py_torch_needed(struct rc_py_state *state) {
 
 static void give_block(void *block) { rc_py_block_give(block); }
 
-/* Whether DLPack has a code for the dtype that means this dtype to torch. */
+/* Whether DLPack has a code for the dtype, with the same meaning in torch. */
 static bool takes_dlpack(const struct rc_py_torch *torch, int index) {
   return torch->exchange && !rc_py_dtypes[index].flags && rc_py_dtypes[index].dtype.code != OPAQUE;
 }
@@ -353,8 +354,8 @@ PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct r
   return tensor;
 }
 
-/* A tensor of torch's own memory. NULL: raised, or, with nothing raised, a mode of torch's that is in force (such as
- * FakeTensorMode) puts something else in the tensor's place. */
+/* A tensor in torch's own memory. NULL: raised, or, with nothing raised, an active torch mode (such as FakeTensorMode)
+ * replaced the tensor. */
 static PyObject *allocated(struct rc_py_state *state, int index, const struct ringcast_item *item, void **out) {
   PyObject *tensor = rc_py_torch_empty(state, index, item, state->torch.cpu);
   if (!tensor) return NULL;
@@ -365,7 +366,7 @@ static PyObject *allocated(struct rc_py_state *state, int index, const struct ri
   return NULL;
 }
 
-/* A tensor in a block, or in memory that comes with the tensor. NULL: raised. */
+/* A tensor in a block, or in memory allocated with the tensor. NULL: raised. */
 static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
                            uint64_t bytes, void **out) {
   enum { ALIGNMENT = 64 }; /* as torch's own allocator */
@@ -376,7 +377,8 @@ static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item
                : rc_py_dlpack_make(state->torch.exchange, item, *out, PyMem_RawFree, memory);
 }
 
-/* 1: the tensor is to be made in another way; 0: something is raised that is no matter of torch's (Ctrl-C). */
+/* True, with the exception cleared: make the tensor in another way. False: made, or an exception beyond torch (Ctrl-C)
+ * is set. */
 static bool may_try_on(const PyObject *tensor) {
   if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return false;
   PyErr_Clear();
@@ -424,7 +426,7 @@ int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *ite
   return -1;
 }
 
-/* A mode of torch's that is in force may put another tensor in the place of the one that was made. False: raised. */
+/* A torch mode may replace the new tensor. False: raised. */
 static bool is_at(struct rc_py_state *state, PyObject *tensor, const void *data) {
   void *kept;
   if (!rc_py_torch_data_ptr(state, tensor, &kept)) return false;
@@ -461,7 +463,7 @@ PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item
   return tensor;
 }
 
-/* The capsule's, if it is of the item's dtype: DLPack's codes mean something else to some versions of torch. */
+/* The capsule's tensor, if of the item's dtype: DLPack's codes differ in some versions of torch. */
 static PyObject *taken_over(struct rc_py_state *state, PyObject *capsule, PyObject *wanted) {
   PyObject *tensor = PyObject_CallOneArg(state->torch.from_dlpack, capsule);
   PyObject *dtype = tensor ? PyObject_GetAttr(tensor, state->names.dtype) : NULL;

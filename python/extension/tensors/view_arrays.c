@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays and tensors over memory of the ring: for views, and in frames that are kept.
+ * Arrays and tensors over memory of the ring: for views, and in retained frames.
  *
- * Each holds what keeps that memory mapped, a `hold`, beside nothing else of the Reader's: a Reader that is closed
- * leaves the ring at once, and the last one that holds its memory has it unmapped. A tensor of torch's may die in any
- * thread, with the GIL or without, so a hold is counted by an atomic and is no object of Python's.
+ * Each array keeps a `hold`, which keeps the memory mapped, and nothing else of the Reader's: a closed Reader leaves
+ * the ring at once, and the last holder unmaps the memory. A torch tensor may die in any thread, with the GIL or
+ * without. So an atomic counts the users of a hold, which is no Python object.
  *
- * What is kept (ringcast_reader_retain) needs no Reader: then the hold is of the frame alone, which goes with its
+ * A retained frame (ringcast_reader_retain) needs no Reader: the hold is then of the frame alone, which ends with its
  * arrays.
  */
 #include "python/extension/tensors/view_arrays.h"
 
 #include <stdatomic.h>
 
-/* ---- Memory that stays mapped ----------------------------------------------------------------------------------- */
+/* ---- The hold of mapped memory ----------------------------------------------------------------------------------- */
 
 struct rc_py_hold {
   _Atomic uint64_t count;
   ringcast_reader *reader; /* NULL: of ... */
-  ringcast_retained *kept; /* ... this */
+  ringcast_retained *kept; /* ... or this */
 };
 
 struct rc_py_hold *rc_py_hold_new(ringcast_reader *reader) {
@@ -41,13 +41,14 @@ struct rc_py_hold *rc_py_hold_retained(ringcast_reader *reader, struct ringcast_
   return hold;
 }
 
-/* Relaxed: who takes it has one, or the Reader has. */
+/* Relaxed: the caller, or the Reader, has a reference already. */
 static struct rc_py_hold *hold_take(struct rc_py_hold *hold) {
   atomic_fetch_add_explicit(&hold->count, 1, memory_order_relaxed);
   return hold;
 }
 
-/* The last one pairs with all the others: what they did with the memory, and the Reader with the handle, was before. */
+/* The last drop (acquire) pairs with all earlier drops (release): other users' accesses to the memory, and the Reader's
+ * use of the handle, happen before the end. */
 void rc_py_hold_drop(struct rc_py_hold *hold) {
   if (atomic_fetch_sub_explicit(&hold->count, 1, memory_order_acq_rel) > 1) return;
   ringcast_reader_close(hold->reader);
@@ -56,12 +57,12 @@ void rc_py_hold_drop(struct rc_py_hold *hold) {
 }
 
 bool rc_py_hold_is_shared(struct rc_py_hold *hold) {
-  return atomic_load_explicit(&hold->count, memory_order_relaxed) > 1; /* relaxed: who asks has made the others */
+  return atomic_load_explicit(&hold->count, memory_order_relaxed) > 1; /* relaxed: the caller has made all references */
 }
 
-/* ---- Arrays over it --------------------------------------------------------------------------------------------- */
+/* ---- Arrays over a hold ------------------------------------------------------------------------------------------ */
 
-/* What an array of NumPy's has for its base: a buffer, read-only unless it is kept. */
+/* The base of a NumPy array: a buffer, read-only unless the frame is retained. */
 struct lent {
   PyObject_HEAD struct rc_py_hold *hold;
   const void *data;
