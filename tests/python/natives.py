@@ -38,6 +38,12 @@ class Frozen:
     b: object = None
 
 
+@dataclasses.dataclass(eq=False)
+class ByIdentity:
+    a: object
+    b: object = None
+
+
 @dataclasses.dataclass
 class Inherited(Plain):
     c: object = 3

@@ -5,6 +5,7 @@ import struct
 import tracemalloc
 
 import pytest
+from natives import ByIdentity
 from test_hostile_frames import BYTES
 from test_hostile_objects import (
     ABSENT,
@@ -35,6 +36,7 @@ from test_hostile_objects import (
     class_token,
     count,
     frame,
+    unpack,
 )
 
 import ringcast
@@ -103,3 +105,42 @@ def test_a_stream_that_shares_its_bytes_with_parts_is_refused():
         place = 48 + 64 * (index + 1) + 32
         data[place : place + 8] = struct.pack("<Q", len(stream))
     assert isinstance(attempt(data), ringcast.ProtocolError)
+
+
+def doubled(times):
+    """A tuple of 2^times places: each level holds the one below twice."""
+    tokens = [TUPLE, 2, 1, 1]
+    for level in range(times):
+        tokens = [TUPLE, 2, MARK, *tokens, BACK, level]
+    return tokens
+
+
+KEYS = {
+    "a key": [DICT, 1, *doubled(60), NONE],
+    "a member": [SET, 1, *doubled(60)],
+    "a bound": [SET, 1, SLICE, 1, 1, *doubled(60)],
+    "a frozenset in a key": [SET, 1, TUPLE, 1, FROZENSET, 1, *doubled(60)],
+    "a field": [*class_token(DATACLASS, "natives", "Frozen", "a", "b"), SET, 1, INSTANCE, 0, *doubled(60), NONE],
+    "keys of many dicts": [LIST, 200, MARK, *doubled(18), *[DICT, 1, BACK, 18, NONE] * 199],
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_no_key_is_hashed_for_hours(name):
+    with pytest.raises(ringcast.ProtocolError, match="too often"):
+        unpack(KEYS[name])
+
+
+def test_keys_that_share_values_arrive():
+    shared = tuple(range(1000))
+    value = {(index, shared): shared for index in range(2000)}
+    got = ringcast.unpack(ringcast.pack(value, allow_pickle=False), allow_pickle=False)
+    assert got == value and len({id(key[1]) for key in got}) == 1
+
+
+def test_a_key_by_identity_is_no_walk():
+    node = ByIdentity(None, None)
+    for _ in range(60):
+        node = ByIdentity(node, node)
+    (key,) = ringcast.unpack(ringcast.pack({(node, 1)}))
+    assert key[0].a is key[0].b

@@ -3,7 +3,10 @@
 #include "python/extension/codec/array.h"
 #include "python/extension/codec/token_read.h"
 
-enum { MARKS_AT_HAND = 16 };
+/* The hash of a tuple asks every value in the tuple, at each place where the value stands: BACKs let a frame of 200
+ * bytes name a key of 2^40 places. So what BACKs add to all keys of a frame is bounded: by HASHED_MOST bytes of tokens,
+ * and HASHED_PER_BYTE more for each byte of the frame. */
+enum { MARKS_AT_HAND = 16, HASHED_MOST = 1 << 24, HASHED_PER_BYTE = 256 };
 
 /* ---- Repeated values --------------------------------------------------------------------------------------------- */
 
@@ -11,22 +14,40 @@ Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting) {
   struct rc_py_marked *marked = getting->marked;
   if (marked->count == marked->room) {
     size_t room = marked->room ? marked->room * 2 : MARKS_AT_HAND;
-    PyObject **values = PyMem_Realloc(marked->values, room * sizeof *values);
-    if (!values) {
+    struct rc_py_mark *marks = PyMem_Realloc(marked->marks, room * sizeof *marks);
+    if (!marks) {
       PyErr_NoMemory();
       return -1;
     }
-    marked->values = values;
+    marked->marks = marks;
     marked->room = room;
   }
-  marked->values[marked->count] = NULL;
+  /* Until the end, where the value began. */
+  marked->marks[marked->count] = (struct rc_py_mark){.weight = marked->named + (uintptr_t)getting->object.at};
   return (Py_ssize_t)marked->count++;
 }
 
+void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value) {
+  struct rc_py_marked *marked = getting->marked;
+  struct rc_py_mark *mark = &marked->marks[number];
+  mark->value = rc_py_ref(value);
+  mark->weight = marked->named + (uintptr_t)getting->object.at - mark->weight;
+}
+
 PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t back) {
-  const struct rc_py_marked *marked = getting->marked;
-  PyObject *value = back < marked->count ? marked->values[marked->count - 1 - back] : NULL;
-  return value ? rc_py_ref(value) : stream_damaged(getting, "a value that was not there before, or holds itself");
+  struct rc_py_marked *marked = getting->marked;
+  const struct rc_py_mark *mark = back < marked->count ? &marked->marks[marked->count - 1 - back] : NULL;
+  if (!mark || !mark->value) return stream_damaged(getting, "a value that was not there before, or holds itself");
+  /* Far above any bound, the sum stays where it is: a frame has fewer than 2^32 tokens. */
+  if (marked->named < UINT64_MAX / 4) marked->named += mark->weight;
+  return rc_py_ref(mark->value);
+}
+
+bool rc_py_key_is_light(struct rc_py_token_reader *getting, uint64_t named) {
+  struct rc_py_marked *marked = getting->marked;
+  marked->hashed += marked->named - named;
+  if (marked->hashed <= HASHED_MOST + HASHED_PER_BYTE * marked->frame->bytes) return true;
+  return stream_damaged(getting, "keys that hold the same values too often");
 }
 
 /* Checks the entry's kind, not the value: None stands for an item that is not made yet. */
@@ -43,8 +64,8 @@ PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t ind
 }
 
 void rc_py_marked_clear(struct rc_py_marked *marked) {
-  for (size_t i = 0; i < marked->count; i++) Py_XDECREF(marked->values[i]);
-  PyMem_Free(marked->values);
+  for (size_t i = 0; i < marked->count; i++) Py_XDECREF(marked->marks[i].value);
+  PyMem_Free(marked->marks);
   Py_XDECREF(marked->items);
 }
 

@@ -161,19 +161,23 @@ static PyObject *dict_new(uint64_t count) {
   return PyDict_New();
 }
 
-/* A type outside C may have a hash in Python, and a tuple hashes its members. */
-static inline void note_hash(struct rc_py_token_reader *getting, PyObject *key) {
-  bool is_plain =
-      !PyType_HasFeature(Py_TYPE(key), Py_TPFLAGS_HEAPTYPE) && !PyTuple_CheckExact(key) && !PyFrozenSet_CheckExact(key);
-  if (!is_plain) getting->state->ran_code++;
+/* A type outside C may have a hash in Python, and a tuple hashes its members. `named`: the weights that BACKs had named
+ * before the key. False: raised. */
+static inline bool may_hash(struct rc_py_token_reader *getting, PyObject *key, uint64_t named) {
+  bool is_plain = !PyType_HasFeature(Py_TYPE(key), Py_TPFLAGS_HEAPTYPE) && !PyTuple_CheckExact(key) &&
+                  !PyFrozenSet_CheckExact(key) && !PySlice_Check(key);
+  if (is_plain) return true;
+  getting->state->ran_code++;
+  return getting->marked->named == named || rc_py_key_is_light(getting, named);
 }
 
 static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, int depth) {
   if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
+    uint64_t named = getting->marked->named;
     PyObject *key = get_key(getting, depth);
-    if (key) note_hash(getting, key);
+    if (key && !may_hash(getting, key, named)) Py_CLEAR(key);
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
     if (value && !ok) stream_refused(getting, "a key of a dict");
@@ -187,8 +191,9 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
 static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
+    uint64_t named = getting->marked->named;
     PyObject *member = get_inner(getting, depth);
-    if (member) note_hash(getting, member);
+    if (member && !may_hash(getting, member, named)) Py_CLEAR(member);
     bool ok = member && PySet_Add(set, member) == 0;
     if (member && !ok) stream_refused(getting, "a member of a set");
     Py_XDECREF(member);
@@ -342,7 +347,9 @@ static PyObject *get_instance(struct rc_py_token_reader *getting, const struct r
   PyObject *made = NULL;
   Py_ssize_t count = rc_py_class_values(class);
   if (!take_values(getting, (uint64_t)count) || !rc_py_fields_alloc(&fields, count)) return NULL;
+  uint64_t named = getting->marked->named;
   if (get_fields(getting, class, depth, fields.values)) made = rc_py_class_make(getting->state, class, fields.values);
+  if (class->type->tp_hash == PyBaseObject_Type.tp_hash) getting->marked->named = named; /* no hash looks inside */
   rc_py_fields_free(&fields);
   return made;
 }

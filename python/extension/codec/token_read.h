@@ -6,10 +6,18 @@
 
 #include "python/extension/codec/classes.h"
 
+/* A marked value. Its weight: the bytes of the value's tokens, and the weights that BACKs among the tokens name. */
+struct rc_py_mark {
+  PyObject *value; /* NULL: incomplete */
+  uint64_t weight;
+};
+
 /* Shared by the streams of a frame. */
 struct rc_py_marked {
-  PyObject **values; /* the marked values; NULL: incomplete */
+  struct rc_py_mark *marks;
   size_t count, room;
+  uint64_t named;  /* the sum of the weights that BACKs named */
+  uint64_t hashed; /* the share of keys and members of sets */
   const struct ringcast_frame_reader *frame;
   PyObject *dict;  /* the root, for ITEM; NULL: the root is no dict, or only some items are read */
   PyObject *items; /* the list of the dict's values; NULL until needed */
@@ -86,9 +94,9 @@ PyObject *rc_py_token_read_part_array(struct rc_py_token_reader *getting, uint8_
 PyObject *rc_py_token_read_leaf(struct rc_py_token_reader *getting, uint64_t index);
 /* Reserves the place for the marked value: the mark's number, or -1: raised. */
 Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting);
-static inline void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value) {
-  getting->marked->values[number] = rc_py_ref(value);
-}
+void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value);
+/* Whether a key, read since BACKs had named `named`, is hashed in bounded time. False: raised. */
+bool rc_py_key_is_light(struct rc_py_token_reader *getting, uint64_t named);
 
 /* ---- scalars_read.c ---------------------------------------------------------------------------------------------- */
 
