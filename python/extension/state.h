@@ -34,7 +34,7 @@ struct rc_py_numpy {
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
       X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
       X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(set_) X(untyped_storage)               \
-      X(record_stream) X(__dlpack_device__) X(typecode) X(is_safe)
+      X(record_stream) X(__dlpack_device__) X(typecode) X(is_safe) X(dump) X(clear_memo) X(buffers)
 /* clang-format on */
 
 struct rc_py_names {
@@ -80,7 +80,8 @@ struct rc_py_state {
       *lent_type;
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
-  PyObject *dumps, *loads, *refuse_value, *refuse_frame;              /* of ringcast._pickling */
+  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame;     /* of ringcast._pickling */
+  PyObject *pickler, *loads;                                          /* leaves.c: NULL while in use; pickle's own */
   PyObject *describe_class, *find_class, *class_shape;                /* of ringcast._classes */
   PyObject *class_composite, *class_member;                           /* of ringcast._classes */
   PyObject *allowed_classes;                                          /* of ringcast._allowed */

@@ -8,7 +8,6 @@ copies and more; here a tensor is reduced to (bytes, dtype, shape) if these say 
 import contextlib
 import copyreg
 import errno
-import io
 import itertools
 import pickle
 import pickletools
@@ -38,18 +37,18 @@ _names.maxstring = _names.maxother = 60
 _dtype_names: Dict[Any, str] = {}
 
 
-_NO_ROOT = object()
-
-
 class _ElsewhereError(Exception):
     """A tensor outside the CPU's memory."""
 
 
 def _rebuild_tensor(data: Any, dtype: str, shape: Tuple[int, ...], requires_grad: bool, is_parameter: bool) -> Any:
-    """Makes a tensor from a pickle. The tensor keeps `data`, the bytes in C order."""
+    """Makes a tensor from a pickle. The tensor keeps `data`, the bytes in C order, or in a view a copy of them: torch
+    has no tensors that can't be written to."""
     import torch
 
     kind = getattr(torch, dtype)
+    with memoryview(data) as view:
+        data = bytearray(view) if view.readonly else data
     if 0 in shape:
         tensor = torch.empty(shape, dtype=kind, device="cpu")
     else:
@@ -190,59 +189,47 @@ class _Pickler(pickle.Pickler):
 def _pickler(
     file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any], reduce: Callable[[Any], Any] = _reduce_tensor
 ) -> pickle.Pickler:
-    pickler = _Pickler(file, 5, buffer_callback=buffer_callback)
+    pickler = pickle.Pickler(file, 5, buffer_callback=buffer_callback)
     types = _tensor_types()
     if types:
         pickler.dispatch_table = {**copyreg.dispatch_table, **dict.fromkeys(types, reduce)}
     return pickler
 
 
-def _has_met(pickler: pickle.Pickler, containers: Sequence[Any], size: int) -> bool:
-    """Whether any of `containers`, all not empty, was pickled so far, in a pickle of `size` bytes."""
-    by_id = {id(container): container for container in containers}
-    if len(by_id) * 100 > size:  # one copy of the memo costs less than a question for each
-        return not by_id.keys().isdisjoint(pickler.memo.copy())
-    for container in by_id.values():
-        # The pickler only refers to a known container, and asks for a persistent_id of the parts of an unknown one.
-        asked = iter((None,))
-        pickler.persistent_id = lambda _, asked=asked: next(asked)  # type: ignore[method-assign,misc]
-        with contextlib.suppress(Exception):
-            pickler.dump(container)
-            return True
-    return False
+class _Written(List[bytes]):
+    """A file for a pickler, which the pickler writes pieces to."""
+
+    write = list.append
 
 
-def dumps(
-    value: Any, root: Any = _NO_ROOT, holders: Sequence[Any] = ()
-) -> Optional[Tuple[bytes, List[pickle.PickleBuffer]]]:
-    """Pickle `value`. With `root`, `value` is a list of leaves from various places in `root`, within `holders` and
-    other containers.
-
-    Returns the pickle and its buffers, in order; None if a leaf leads back to one of the holders: then `root` must be
-    pickled as a whole. The text of an error names the place in the value.
-    """
-    buffers: List[pickle.PickleBuffer] = []
-    file = io.BytesIO()
-    pickler = _pickler(file, buffers.append)
-    try:
-        pickler.dump(value)
-    except Exception as error:
-        whole = value if root is _NO_ROOT else root
-        if isinstance(error, _ElsewhereError):
-            raise elsewhere(_locate(whole, error), error.args[0].device) from None
-        with contextlib.suppress(Exception):  # str(error) runs the value's code
-            if not isinstance(error, RecursionError) and error.args == (str(error),):
-                error.args = (f"{_locate(whole, error)}: {error}",)
-        if root is not _NO_ROOT:
-            _drop_own_note(error)
-        raise
-    data = file.getvalue()
-    return None if holders and _has_met(pickler, holders, len(data)) else (data, buffers)
+def make_pickler() -> Tuple[pickle.Pickler, List[bytes], List[pickle.PickleBuffer], Optional[Dict[Any, Any]], Any, Any]:
+    """Return a pickler for codec/leaves.c, the list that the pickler writes pieces to, the list of buffers, a copy of
+    copyreg's table (None: the pickler has no table), copyreg's table, and torch of sys.modules (False: torch is half
+    imported)."""
+    torch = sys.modules.get("torch")
+    written, buffers = _Written(), []  # type: Tuple[_Written, List[pickle.PickleBuffer]]
+    table = dict(copyreg.dispatch_table)
+    pickler = _pickler(written, buffers.append)
+    if not hasattr(pickler, "dispatch_table"):
+        return pickler, written, buffers, None, copyreg.dispatch_table, torch and False
+    return pickler, written, buffers, table, copyreg.dispatch_table, torch
 
 
-def loads(data: bytes, buffers: Sequence[Any]) -> Any:
-    """The value of a pickle, with `buffers` as parts."""
-    return pickle.loads(data, buffers=buffers)
+def has_met(pickler: pickle.Pickler, containers: Sequence[Any]) -> bool:
+    """Whether any of `containers`, none of which is empty, is in the pickler's memo."""
+    return not pickler.memo.copy().keys().isdisjoint(map(id, containers))
+
+
+def explain(root: Any, error: Exception, are_leaves: bool) -> NoReturn:
+    """Raise `error`, which pickling `root` or a list of its leaves has raised, with the place in `root` in its text."""
+    if isinstance(error, _ElsewhereError):
+        raise elsewhere(_locate(root, error), error.args[0].device) from None
+    with contextlib.suppress(Exception):  # str(error) runs the value's code
+        if not isinstance(error, RecursionError) and error.args == (str(error),):
+            error.args = (f"{_locate(root, error)}: {error}",)
+    if are_leaves:
+        _drop_own_note(error)
+    raise error
 
 
 # ---- Where pickles are turned off ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import natives
 import numpy as np
 import pytest
 from prints import print_of
-from needs import msgspec, needs_torch, torch
+from needs import msgspec
 
 import ringcast
 
@@ -354,60 +354,3 @@ def test_classes_of_odd_metaclasses_arrive_as_themselves():
         assert print_of(got) == print_of(value)
     with pytest.raises(TypeError, match=r"^value\[0\]: .*unhashable type: 'NoHash'"):  # pickle's
         ringcast.pack([OfNoHash(3)])
-
-
-# ---- Leaves within native values -------------------------------------------------------------------------------------
-
-
-class Leaf:
-    def __init__(self, *items):
-        self.items = items
-
-    def __getstate__(self):
-        return vars(self)
-
-    def __eq__(self, other):
-        return type(other) is Leaf and self.items == other.items
-
-    def __hash__(self):
-        return hash(self.items)
-
-
-def test_leaves_stay_one_where_they_are_one():
-    leaf, other = Leaf(1), Leaf(1)
-    got = ringcast.unpack(ringcast.pack({"a": [leaf, {"x": leaf}, other], "b": leaf, "c": Leaf(leaf, other)}))
-    assert got == {"a": [leaf, {"x": leaf}, other], "b": leaf, "c": Leaf(leaf, other)}
-    assert got["a"][0] is got["a"][1]["x"] is got["b"] is got["c"].items[0]
-    assert got["a"][2] is got["c"].items[1] is not got["b"]
-
-
-def test_leaves_are_keys_and_members_too():
-    value = [{Leaf(1): Leaf(2), (Leaf(3), 4): {Leaf(5)}}, frozenset([Leaf(6), 7]), {Str("a"): 1}]
-    got = ringcast.unpack(ringcast.pack(value))
-    assert got == value and type(next(iter(got[2]))) is Str
-
-
-def test_a_thousand_leaves_arrive():
-    value = [[Leaf(number), number] for number in range(1000)]
-    assert ringcast.unpack(ringcast.pack(value)) == value
-    same = Leaf(0)
-    got = ringcast.unpack(ringcast.pack([same] * 1000))
-    assert len(got) == 1000 and all(item is got[0] for item in got)
-
-
-def test_buffers_of_leaves_lie_beside_the_pickle():
-    array = np.arange(10_000)
-    value = {"x": [Leaf(array), bytearray(b"b" * 5000)], "y": {"z": Leaf(array[::-1].copy(), array)}}
-    packed = ringcast.pack(value)
-    assert packed.nbytes < 2 * array.nbytes + 5000 + 2000
-    got = ringcast.unpack(packed)
-    first_array, (second, again) = got["x"][0].items[0], got["y"]["z"].items
-    assert first_array is again and again.flags.writeable
-    assert (first_array == array).all() and (second == array[::-1]).all() and got["x"][1] == b"b" * 5000
-
-
-@needs_torch
-def test_tensors_within_leaves_arrive():
-    tensor = torch.arange(5000.0)
-    got = ringcast.unpack(ringcast.pack({"x": [Leaf(tensor), tensor], "size": torch.Size([2])}))
-    assert torch.equal(got["x"][0].items[0], tensor) and torch.equal(got["x"][1], tensor)

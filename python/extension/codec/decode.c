@@ -18,6 +18,7 @@
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/device.h"
+#include "python/extension/codec/leaves.h"
 
 /* How much of a pickle that is refused is looked at, for the names that it asks for. */
 enum { REFUSED_BYTES = 1 << 16 };
@@ -175,13 +176,6 @@ static bool was_whole(const struct rc_py_decoding *decoding) {
   return rc >= 0;
 }
 
-static PyObject *load_pickle(struct rc_py_decoding *decoding) {
-  struct rc_py_state *state = decoding->state;
-  if (!state->loads && !(state->loads = rc_py_import("ringcast._pickling", "loads"))) return NULL;
-  state->ran_code++;
-  return PyObject_CallFunctionObjArgs(state->loads, decoding->pickle, decoding->buffers, NULL);
-}
-
 static bool fill_leaves(struct rc_py_decoding *decoding, PyObject *list) {
   for (size_t i = 0; i < decoding->leaf_count; i++) {
     const struct rc_py_decoded_leaf *leaf = &decoding->leaves[i];
@@ -290,7 +284,8 @@ static bool finish(struct rc_py_decoding *decoding) {
     return decoding->result || rc_py_damaged(decoding, "no value");
   }
   if (!was_whole(decoding)) return false;
-  PyObject *loaded = decoding->buffers ? load_pickle(decoding) : NULL;
+  if (decoding->buffers) decoding->state->ran_code++;
+  PyObject *loaded = decoding->buffers ? rc_py_leaves_load(decoding->state, decoding->pickle, decoding->buffers) : NULL;
   if (decoding->buffers && !loaded) return false;
   if (decoding->frame.root == RINGCAST_ROOT_VALUE && decoding->nested_count == 0) {
     decoding->result = loaded;

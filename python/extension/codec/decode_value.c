@@ -80,7 +80,19 @@ static PyObject *make_bytearray(struct rc_py_decoding *decoding, const struct ri
   return bytes;
 }
 
+/* An array's buffer where it lies. NULL, with nothing raised: it is to be copied. */
+static PyObject *view_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  if (!decoding->hold || !(item->flags & RINGCAST_ITEM_NUMPY) || !rc_py_take_bytes(decoding, item->bytes)) return NULL;
+  PyObject *buffer = rc_py_buffer_over(decoding->state, item->data, item->bytes, decoding->hold);
+  if (!buffer) decoding->taken -= item->bytes;
+  return buffer;
+}
+
 PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  bool is_large = item->flags & RINGCAST_ITEM_NUMPY && item->bytes >= RC_PY_RETAIN_LEAST;
+  if (is_large) decoding->arrays += item->bytes;
+  PyObject *viewed = view_buffer(decoding, item);
+  if (viewed || PyErr_Occurred()) return viewed;
   if (item->flags & RINGCAST_ITEM_READONLY) return rc_py_make_bytes(decoding, item);
   PyObject *memory = make_memory(decoding, item);
   return memory || PyErr_Occurred() ? memory : make_bytearray(decoding, item);

@@ -11,6 +11,7 @@
  * Write: see write.c.
  */
 #include "python/extension/codec/classes.h"
+#include "python/extension/codec/leaves.h"
 #include "python/extension/codec/device.h"
 #include "python/extension/codec/encode.h"
 
@@ -282,28 +283,20 @@ Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, stru
  * leaves is of, or NULL. DONE, RAISED, or CYCLE: it came upon a container that its leaves stand in. */
 static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object,
                                           PyObject *root) {
-  struct rc_py_state *state = encoding->state;
   encoding->pickled = true;
-  if (!state->dumps && !(state->dumps = rc_py_import("ringcast._pickling", "dumps"))) return RC_PY_PUT_RAISED;
-  PyObject *pair = root ? PyObject_CallFunctionObjArgs(state->dumps, object, root, encoding->holders, NULL)
-                        : PyObject_CallFunctionObjArgs(state->dumps, object, NULL);
-  if (pair == Py_None) {
-    Py_DECREF(pair);
-    return RC_PY_PUT_CYCLE;
-  }
   PyObject *data, *buffers;
-  bool ok = pair && PyArg_ParseTuple(pair, "SO!", &data, &PyList_Type, &buffers);
-  if (ok) {
-    struct rc_py_part *part = &encoding->parts[index];
-    Py_XSETREF(part->value, rc_py_ref(data));
-    part->kind = RINGCAST_ITEM_PICKLE;
-    part->data = PyBytes_AS_STRING(data);
-    part->bytes = (uint64_t)PyBytes_GET_SIZE(data);
-  }
-  for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(buffers); i++) {
+  int dumped = rc_py_leaves_dump(encoding->state, object, root, encoding->holders, &data, &buffers);
+  if (dumped <= 0) return dumped < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_CYCLE;
+  struct rc_py_part *part = &encoding->parts[index];
+  Py_XSETREF(part->value, data);
+  part->kind = RINGCAST_ITEM_PICKLE;
+  part->data = PyBytes_AS_STRING(data);
+  part->bytes = (uint64_t)PyBytes_GET_SIZE(data);
+  bool ok = true;
+  for (Py_ssize_t i = 0; buffers && ok && i < PyList_GET_SIZE(buffers); i++) {
     ok = rc_py_part_add_buffer(encoding, PyList_GET_ITEM(buffers, i), RINGCAST_ITEM_BUFFER);
   }
-  Py_XDECREF(pair);
+  Py_XDECREF(buffers);
   return ok ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
 }
 

@@ -101,6 +101,10 @@ static PyType_Slot lent_slots[] = {
 };
 PyType_Spec rc_py_lent_spec = {"ringcast._ringcast.Lent", sizeof(struct lent), 0, Py_TPFLAGS_DEFAULT, lent_slots};
 
+PyObject *rc_py_buffer_over(struct rc_py_state *state, const void *data, uint64_t bytes, struct rc_py_hold *hold) {
+  return hold->kept && bytes < RC_PY_RETAIN_LEAST ? NULL : lent_new(state, hold, data, bytes);
+}
+
 static void give_hold(void *hold) { rc_py_hold_drop(hold); }
 
 static PyObject *array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
