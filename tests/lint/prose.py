@@ -25,7 +25,7 @@ ALLOWED = {
     "shm": (3.5, 1.0),
     "channel": (5.1, 0.7),
     "gpu": (4.4, 0.7),
-    "python/extension": (4.6, 0.7),
+    "python/extension": (4.1, 0.3),
     "python/ringcast": (5.3, 0.9),
     "tools": (5.8, 0.1),
     "bench": (3.2, 0.0),

@@ -15,10 +15,9 @@
 static const char capsule_name[] = "ringcast.class";
 
 enum {
-  MOST_KNOWN =
-      1024, /* a cache with more classes starts anew: a program that makes classes at run time must not leak memory */
-  SHAPES_MOST = 8,  /* shapes tried per class: instances of further shapes go with their dict */
-  SHAPE_MOST = 200, /* names of a shape, as _classes.py has it */
+  MOST_KNOWN = 1024, /* a larger cache starts anew: classes made at run time are no leak */
+  SHAPES_MOST = 8,   /* shapes tried per class: instances of further shapes go with their dict */
+  SHAPE_MOST = 200,  /* names of a shape, as _classes.py has it */
 };
 
 PyObject *rc_py_class_cache(PyObject **cache) {

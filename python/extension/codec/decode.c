@@ -2,25 +2,25 @@
 /*
  * From a frame to a Python object that owns all its memory.
  *
- * The entries are read once, in order. Text and scalars are made on the spot; for tensors, arrays, bytes, buffers and
- * the streams of nested values the memory is allocated and the copy put on a list, and the list is worked off without
- * the GIL. Only then is the pickle loaded, from a copy too, and are the leaves filled in and the nested values made
- * (token_read.c): whatever code runs then finds its parts complete, and nobody can change them any more. Before that
- * the reader is asked whether it was evicted while all that was copied.
+ * The entries are read once, in order. Text and scalars are made at once. For tensors, arrays, bytes, buffers and the
+ * streams of nested values, memory is allocated and the copy is put on a list; the list is then executed without the
+ * GIL. Only then is the pickle loaded, from a copy too, the leaves filled in and the nested values made (token_read.c).
+ * So code that runs during decoding finds its parts complete and out of the sender's reach. Before that, the decoder
+ * checks whether the reader was evicted during the copies.
  *
- * For a view, arrays and tensors are made over the frame's own memory, and are on no list (view.c). For one item of a
- * dict, its entries are all that is read (inspect.c).
+ * For a view, arrays and tensors are made over the frame's own memory, without a copy (view.c). For a single item of a
+ * dict, only the item's entries are read (inspect.c).
  *
- * Nothing that the sender says is believed: the library checks that an entry lies within the frame; here it is checked
- * that the entries make sense together, and that keys, text and all the copies are together no larger than the frame
- * they come from: entries that share their bytes could else ask for any amount of memory.
+ * The decoder trusts nothing in the frame. The library checks that an entry lies within the frame. The decoder checks
+ * that the entries fit together, and that keys, text and all copies add up to no more than the frame's size: entries
+ * with shared bytes could otherwise demand any amount of memory.
  */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/device.h"
 #include "python/extension/codec/leaves.h"
 
-/* How much of a pickle that is refused is looked at, for the names that it asks for. */
+/* How much of a refused pickle is searched for the names of globals. */
 enum { REFUSED_BYTES = 1 << 16 };
 
 static bool is_spilled(const struct rc_py_holder *holder, const struct ringcast_frame *frame) {
@@ -44,7 +44,7 @@ static bool raise_sent_error(struct rc_py_decoding *decoding, const struct ringc
   return false;
 }
 
-/* Notes the leaf in the dict whose key this is. */
+/* Notes the leaf for the key in the dict. */
 static bool leaf_add(struct rc_py_decoding *decoding, PyObject *key, int64_t index) {
   if (!rc_py_grow((void **)&decoding->leaves, decoding->leaf_count, &decoding->leaf_room, sizeof *decoding->leaves)) {
     return false;
@@ -111,7 +111,7 @@ static bool take_keyed(struct rc_py_decoding *decoding, const struct ringcast_it
   return ok;
 }
 
-/* Raises PickleRefused, with the keys of the leaves and the names that the pickle's beginning asks for. */
+/* Raises PickleRefused with the keys of the leaves and the names in the pickle's beginning. */
 static bool refuse_pickle(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   struct rc_py_state *state = decoding->state;
   if (!state->refuse_frame && !(state->refuse_frame = rc_py_import("ringcast._pickling", "refuse_frame"))) return false;
@@ -169,7 +169,7 @@ static bool take_entry(struct rc_py_decoding *decoding, const struct ringcast_it
 
 /* ---- The whole -------------------------------------------------------------------------------------------------- */
 
-/* Whether all that counts was read whole: code is run only if none of it was overwritten meanwhile. */
+/* Whether the copied data is whole: code runs only if no part was overwritten meanwhile. */
 static bool was_whole(const struct rc_py_decoding *decoding) {
   int rc = decoding->reader ? ringcast_reader_check(decoding->reader) : 0;
   if (rc < 0) rc_py_raise(decoding->state, rc);
@@ -187,9 +187,9 @@ static bool fill_leaves(struct rc_py_decoding *decoding, PyObject *list) {
   return true;
 }
 
-/* The value of one stream. */
+/* Makes the value of a stream. */
 static PyObject *make_nested(struct rc_py_decoding *decoding, const struct rc_py_nested *nested, PyObject *leaves) {
-  struct rc_py_token_reader getting; /* its table of classes is filled as they come */
+  struct rc_py_token_reader getting; /* the classes are filled in by the tokens */
   getting.state = decoding->state;
   getting.object = (struct ringcast_object){.at = nested->stream, .end = nested->stream + nested->bytes};
   getting.parts = nested->parts ? decoding->parts + (nested->first_part - decoding->first_part) : NULL;
@@ -204,7 +204,7 @@ static PyObject *make_nested(struct rc_py_decoding *decoding, const struct rc_py
   return value;
 }
 
-/* Each part is one nested value's, in their order. */
+/* Whether each part belongs to exactly one nested value, in order. */
 static bool parts_make_sense(struct rc_py_decoding *decoding) {
   uint64_t next = decoding->first_part, end = next + decoding->part_count;
   for (size_t i = 0; i < decoding->nested_count; i++) {
@@ -347,7 +347,7 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
   return decoding.result;
 }
 
-/* Without the GIL if it is much. */
+/* Copies, without the GIL if large. */
 static void copy_payload(void *to, const struct ringcast_frame *frame, bool spilled) {
   if (frame->bytes <= RC_PY_COPY_WITH_GIL) {
     rc_py_copy_of(spilled, to, frame->data, frame->bytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one entry of a frame holds: scalars and text at once, of all else the memory, with a note of what to copy. */
+/* The value of a frame's entry: scalars and text are made at once; for all else memory is allocated, and the copy
+ * noted. */
 #include "python/extension/codec/array.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/device.h"
@@ -38,7 +39,7 @@ bool rc_py_copy_add(struct rc_py_decoding *decoding, const void *from, uint64_t 
   return true;
 }
 
-/* Decodes a copy: the decoder of Python looks at its input more than once, and the ring could change in between. */
+/* Decodes a copy: Python's decoder reads the input more than once, and the ring could change in between. */
 PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes) {
   char small[256];
   if (!rc_py_take_bytes(decoding, bytes)) return NULL;
@@ -58,8 +59,8 @@ PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcas
   return bytes;
 }
 
-/* For a buffer that was an array's: what its pickle makes of it is an array again. NULL, with nothing raised: it is
- * small, or there is no such memory. */
+/* For the buffer of a pickled array: the pickle builds an array over the memory. NULL, with nothing raised: too small,
+ * or no such memory. */
 static PyObject *make_memory(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   void *out;
   if (!(item->flags & RINGCAST_ITEM_NUMPY)) return NULL;
@@ -80,7 +81,7 @@ static PyObject *make_bytearray(struct rc_py_decoding *decoding, const struct ri
   return bytes;
 }
 
-/* An array's buffer where it lies. NULL, with nothing raised: it is to be copied. */
+/* An array's buffer in place. NULL, with nothing raised: the caller must copy. */
 static PyObject *view_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   if (!decoding->hold || !(item->flags & RINGCAST_ITEM_NUMPY) || !rc_py_take_bytes(decoding, item->bytes)) return NULL;
   PyObject *buffer = rc_py_buffer_over(decoding->state, item->data, item->bytes, decoding->hold);
@@ -109,7 +110,7 @@ static PyObject *make_array_or_bytes(struct rc_py_decoding *decoding, const stru
   return array;
 }
 
-/* As whom it was sent; of a sender who does not say, NumPy's if NumPy has the dtype. */
+/* The sender's library; if unknown, NumPy, provided that NumPy has the dtype. */
 static bool goes_to_torch(const struct ringcast_item *item) {
   int index = rc_py_dtype_of(item);
   return item->flags & RINGCAST_ITEM_TORCH ||
@@ -122,7 +123,7 @@ PyObject *rc_py_make_array(struct rc_py_decoding *decoding, const struct ringcas
                              : rc_py_numpy_make(decoding->state, item, bytes, out);
 }
 
-/* Where it lies. As rc_py_array_over. */
+/* An array in place. As rc_py_array_over. */
 static PyObject *view_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   if (!rc_py_take_bytes(decoding, bytes)) return NULL;
   PyObject *array = rc_py_array_over(decoding->state, item, bytes, decoding->hold, goes_to_torch(item));
@@ -155,7 +156,7 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
   };
   uint64_t bytes;
   bool is_dense = rc_py_is_dense(item);
-  /* Gaps may make more of the bytes than there are: take_bytes bounds them. */
+  /* With gaps, a tensor may need more bytes than its entry has; take_bytes limits the total. */
   if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (is_dense && bytes != item->bytes)) {
     rc_py_damaged(decoding, "a tensor's shape and size disagree");
     return NULL;

@@ -37,8 +37,7 @@ struct rc_py_fetching {
   bool settles; /* new tensors belong to several streams: also to the next member, a stream of torch's */
   void *torch_stream;
   struct rc_py_arrival at;
-  uint64_t
-      pool_left; /* bytes that may still be read from the pool: entries with a shared place can't multiply the total */
+  uint64_t pool_left; /* bytes still to be read from the pool, at most: entries may share a place */
   struct arena arenas[KINDS * SOURCES];
   struct ringcast_gpu_copy *copies; /* enqueued at the end */
   size_t count, room;

@@ -2,11 +2,12 @@
 /*
  * From a Python object to a frame, in two passes.
  *
- * Measure: a dict with str keys becomes one part for each item, in order; anything else is one part, the whole value.
- * Scalars, text, bytes, tensors and arrays are parts of their own; any other value that has a native form becomes a
- * stream (token_write.c), whose tensors and long things follow as parts too. What has none goes into one list, pickled
- * by protocol 5, whose out-of-band buffers follow last. All Python code that there is to run runs here, and may do as
- * it likes: the parts hold references of their own. Then the frame's size is known to the byte.
+ * Measure: a dict with str keys becomes one part for each item, in order; any other object is a single part, the whole
+ * value. Scalars, text, bytes, tensors and arrays are parts of their own; any other value with a native form becomes a
+ * stream (token_write.c), followed by its tensors and long text as further parts. Values without a native form go into
+ * one list, pickled by protocol 5, with the out-of-band buffers at the end. All Python code of the encoding runs in the
+ * first pass, and may change any object: the parts hold references of their own. Then the frame's size is known to the
+ * byte.
  *
  * Write: see write.c.
  */
@@ -15,10 +16,10 @@
 #include "python/extension/codec/device.h"
 #include "python/extension/codec/encode.h"
 
-/* A larger dict is one nested value, unless it is one of tensors: entries of 64 bytes are for who looks for some keys
- * of them, and a tensor has one anyway. */
+/* A larger dict is a nested value, unless it is a dict of tensors: entries of 64 bytes are for receivers that look for
+ * single keys, and a tensor needs an entry anyway. */
 enum { MOST_ITEMS = 64 };
-/* Memory that is kept from one frame to the next. */
+/* Memory kept for the next frame, at most. */
 enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
 
 /* Takes over nothing: key and value are referenced anew. */
@@ -57,7 +58,7 @@ static void drop_parts(struct rc_py_encoding *encoding) {
   if (encoding->repeats) rc_py_repeats_clear(encoding->repeats);
 }
 
-/* The memory of the last frame; a frame that is encoded while another is has its own. */
+/* Takes the memory of the last frame; an encoding within another encoding gets fresh memory. */
 static void take_memory(struct rc_py_encoding *encoding) {
   struct rc_py_spare *spare = &encoding->state->spare;
   encoding->parts = spare->parts;
@@ -116,8 +117,8 @@ static bool has_many(const struct rc_py_state *state, PyObject *dict) {
   return type != state->torch.tensor && type != state->torch.parameter && type != state->numpy.ndarray;
 }
 
-/* Takes the dict's items before any Python code can change it. 1: done; 0: a key is no str that UTF-8 can hold, or
- * there are too many; -1: raised. */
+/* Takes the dict's items before any Python code can change the dict. 1: done; 0: a key is no str with UTF-8, or too
+ * many items; -1: raised. */
 static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
   PyObject *key, *value;
   Py_ssize_t position = 0;
@@ -152,7 +153,7 @@ static int describe_int(struct rc_py_part *part) {
   return !overflow;
 }
 
-/* Exact types only: a subclass may mean more than its bytes. 1, 0 (not one of these), -1. */
+/* Exact types only: a subclass may mean more than its bytes. 1, 0 (no scalar), -1. */
 static int describe_scalar(struct rc_py_part *part) {
   PyObject *value = part->value;
   if (value == Py_None) {
@@ -177,7 +178,7 @@ static int describe_scalar(struct rc_py_part *part) {
   return 1;
 }
 
-/* A BufferError of an array's own __dlpack__ says what is wrong with it, but not where it is. */
+/* A BufferError of an array's own __dlpack__ names the reason; this adds the array's place in the value. */
 static int place_buffer_error(struct rc_py_step *step) {
   PyObject *type, *error, *traceback;
   if (!PyErr_ExceptionMatches(PyExc_BufferError)) return -1;
@@ -191,7 +192,7 @@ static int place_buffer_error(struct rc_py_step *step) {
   return -1;
 }
 
-/* Without gaps, a tensor goes in the order in which it lies. */
+/* A tensor without gaps keeps its order of memory. */
 static void keep_order(struct rc_py_source *source) {
   struct ringcast_tensor *tensor = &source->tensor;
   if (source->is_on_device || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) return;
@@ -240,7 +241,7 @@ bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer, en
   return true;
 }
 
-/* Raises PickleRefused of what has no native form. */
+/* Raises PickleRefused for a value without a native form. */
 static void refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   struct rc_py_state *state = encoding->state;
   if (!state->refuse_value && !(state->refuse_value = rc_py_import("ringcast._pickling", "refuse_value"))) return;
@@ -250,14 +251,14 @@ static void refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_p
   Py_XDECREF(place);
 }
 
-/* Whether others than its own container and who walks it may know of the container. */
+/* Whether the container has references besides its own container's and the walk's. */
 static bool is_known_elsewhere(const struct rc_py_step *step) {
   if (Py_REFCNT(step->container) > (step->up ? 2 : 1)) return true;
   return PyType_SUPPORTS_WEAKREFS(Py_TYPE(step->container)) && *PyObject_GET_WEAKREFS_LISTPTR(step->container);
 }
 
-/* The containers that a leaf stands in: if its pickle comes upon one of them, that holds itself by way of the leaf.
- * Without another one entered since the last leaf, they are that one's, or some of them. */
+/* Notes the containers of a leaf: if the leaf's pickle meets one of the containers, the container contains itself by
+ * way of the leaf. If no container was entered since the last leaf, all are noted already. */
 static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_step *step) {
   if (encoding->noted == encoding->entered + 1) return true;
   encoding->noted = encoding->entered + 1;
@@ -279,8 +280,8 @@ Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, stru
   return PyList_Append(encoding->leaves, value) == 0 ? PyList_GET_SIZE(encoding->leaves) - 1 : -1;
 }
 
-/* Pickles `object` into part `index` and adds its buffers behind all that is there. `root`: the value that a list of
- * leaves is of, or NULL. DONE, RAISED, or CYCLE: it came upon a container that its leaves stand in. */
+/* Pickles `object` into part `index` and appends the pickle's buffers. `root`: the value whose leaves `object` lists,
+ * or NULL. DONE, RAISED, or CYCLE: the pickle met a container of the leaves. */
 static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object,
                                           PyObject *root) {
   encoding->pickled = true;
@@ -300,8 +301,8 @@ static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_
   return ok ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
 }
 
-/* Describes part `index`, the root's item or the root itself, if it is an entry of its own: 1. 0: it is an OBJECT, or a
- * leaf; -1: raised. */
+/* Describes part `index`, an item of the root or the root itself, if the value fits into an entry: 1. 0: the value is
+ * an OBJECT or a leaf; -1: raised. */
 static int describe_plain(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
   struct rc_py_part *part = &encoding->parts[index];
   int described = describe_scalar(part);
@@ -313,13 +314,13 @@ static int describe_plain(struct rc_py_encoding *encoding, size_t index, struct 
   return described;
 }
 
-/* The OBJECT at part `index`: what of it needs no entry of its own goes into a stream. As rc_py_token_writer. */
+/* Writes the stream of the OBJECT at part `index`. As rc_py_token_writer. */
 static enum rc_py_token_writer describe_nested(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
   struct rc_py_part *part = &encoding->parts[index];
   size_t start = encoding->stream_bytes, first_part = encoding->count;
   enum rc_py_token_writer put = rc_py_token_writer(encoding, part->value, step);
   if (put != RC_PY_PUT_DONE) return put;
-  part = &encoding->parts[index]; /* it may have moved */
+  part = &encoding->parts[index]; /* the array may have moved */
   part->kind = RINGCAST_ITEM_OBJECT;
   part->scalar.i = (int64_t)start;
   part->bytes = encoding->stream_bytes - start;
@@ -335,13 +336,13 @@ static enum rc_py_token_writer add_leaves(struct rc_py_encoding *encoding, PyObj
   return add_pickle(encoding, index, encoding->leaves, root);
 }
 
-/* Whether a part may be named by ITEM: as parts of streams, what is short is written again. */
+/* Whether ITEM may refer to a part: short text and bytes are written again, as within streams. */
 static bool is_worth_a_reference(const struct rc_py_part *part) {
   bool is_data = part->kind == RINGCAST_ITEM_STR || part->kind == RINGCAST_ITEM_BYTES;
   return part->kind == RINGCAST_ITEM_TENSOR || (is_data && part->bytes > INLINE_MOST);
 }
 
-/* The items that are entries without a stream, before all that may refer to them. */
+/* Describes the items without a stream first, as streams may refer to such items. */
 static bool measure_plain_items(struct rc_py_encoding *encoding, PyObject *dict) {
   size_t items = encoding->count;
   for (size_t i = 0; i < items; i++) {
@@ -404,7 +405,7 @@ bool rc_py_encoding_plan(struct rc_py_encoding *encoding) {
   encoding->plan = (struct ringcast_frame_plan){0};
   for (size_t i = 0; i < encoding->count; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
-    /* No address space is larger, and what is below can be added up. */
+    /* Beyond any address space; below the limit, sums can't overflow. */
     if (part->bytes > UINT64_C(1) << 48 || total > UINT64_C(1) << 48) {
       rc_py_raise_text(encoding->state, EMSGSIZE, "the value has more bytes than fit in any ring");
       return false;
@@ -422,7 +423,7 @@ bool rc_py_encoding_plan(struct rc_py_encoding *encoding) {
   return true;
 }
 
-/* The streams stay where they are from here on. */
+/* Sets the streams' addresses: the memory does not move any more. */
 static void place_streams(struct rc_py_encoding *encoding) {
   for (size_t i = 0; i < encoding->count; i++) {
     struct rc_py_part *part = &encoding->parts[i];

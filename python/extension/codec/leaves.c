@@ -2,20 +2,21 @@
 /*
  * The pickle of a frame's leaves.
  *
- * To make a pickler takes more time than to pickle a small value, so one is kept, with the lists that it writes to
- * (ringcast/_pickling.py makes it). A pickler has a table of its own with copyreg's entries and torch's tensors: a
- * pickler is made anew when copyreg's table is another, or torch was imported. A value whose pickling encodes a value
- * has a pickler of its own.
+ * Making a pickler takes more time than pickling a small value. So one pickler is kept, with the lists that the pickler
+ * writes to (made by ringcast/_pickling.py). The pickler's dispatch table is a copy of copyreg's, with torch's tensors
+ * added: after a change of copyreg's table, or an import of torch, a new pickler is made. If pickling a value starts
+ * another encoding, the inner encoding has a pickler of its own.
  */
 #include "python/extension/codec/leaves.h"
 
 #include "python/extension/call.h"
 #include "python/extension/errors.h"
 
-/* What _pickling.make_pickler() gives. */
+/* The members of _pickling.make_pickler()'s tuple. */
 enum { PICKLER, WRITTEN, BUFFERS, TABLE, COPYREG, TORCH };
 
-/* A pickler that has pickled more would keep as large a memo. So many containers are looked for at each entry of it. */
+/* After a larger pickle, the pickler is dropped, as its memo would stay as large. With more holders, the memo is
+ * searched in Python. */
 enum { KEPT_BYTES = 1 << 14, SEARCHED_HOLDERS = 16 };
 
 /* 1, 0, -1. */
@@ -38,7 +39,7 @@ static PyObject *take_pickler(struct rc_py_state *state) {
   return PyObject_CallNoArgs(state->make_pickler);
 }
 
-/* Consumes it. False: raised. */
+/* Consumes `tools`. False: raised. */
 static bool give_pickler(struct rc_py_state *state, PyObject *tools, bool keeps) {
   bool ok = true;
   if (keeps && !state->pickler) {
@@ -48,7 +49,7 @@ static bool give_pickler(struct rc_py_state *state, PyObject *tools, bool keeps)
       ok = ok && none && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL) == 0;
     }
     Py_XDECREF(none);
-    if (ok && !state->pickler) state->pickler = rc_py_ref(tools); /* dropping what was pickled may run code */
+    if (ok && !state->pickler) state->pickler = rc_py_ref(tools); /* dropping the pickled values may have run code */
   }
   Py_DECREF(tools);
   return ok;
@@ -63,7 +64,7 @@ static PyObject *join(PyObject *pieces) {
   return joined;
 }
 
-/* What the collector may see of a pickler, its memo with it: what was pickled. */
+/* The search through the objects that the collector sees in a pickler, including the memo of pickled objects. */
 struct search {
   PyObject *holders, *pickled;
   bool sees_memo, has_met;
@@ -78,7 +79,7 @@ static int visit(PyObject *object, void *context) {
   return 0;
 }
 
-/* Whether the pickler, which has pickled the list `pickled`, came upon one of the holders: 1, 0, -1. */
+/* Whether the pickler, after pickling the list `pickled`, has met one of the holders: 1, 0, -1. */
 static int has_met(struct rc_py_state *state, PyObject *pickler, PyObject *pickled, PyObject *holders) {
   struct search search = {.holders = holders, .pickled = pickled};
   if (PyList_GET_SIZE(holders) == 0) return 0;
@@ -88,7 +89,7 @@ static int has_met(struct rc_py_state *state, PyObject *pickler, PyObject *pickl
   return rc_py_is_yes(PyObject_CallFunctionObjArgs(state->has_met, pickler, holders, NULL));
 }
 
-/* Raises what was raised, with the place of the value that can't be pickled. */
+/* Raises the current exception anew, with the place of the value that can't be pickled. */
 static void explain(PyObject *value, PyObject *root) {
   PyObject *type, *error, *traceback;
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leaves: the values of a frame that only pickle can send, there and back. */
+/* Leaves: the values of a frame that only pickle can send; pickling and unpickling. */
 #ifndef RC_EXTENSION_LEAVES_H
 #define RC_EXTENSION_LEAVES_H
 
 #include "python/extension/state.h"
 
-/* Pickles `value` to bytes, and a list of its out-of-band buffers (NULL: none). With `root`, `value` is the list of the
- * leaves of `root`, which stand in the containers of the list `holders`. 1, 0: a leaf leads back to one of the holders,
- * -1: raised. */
+/* Pickles `value` to bytes, and a list of out-of-band buffers (NULL: none). With `root`, `value` is the list of the
+ * leaves of `root`, and `holders` lists the leaves' containers. 1; 0: a leaf leads back to one of the holders; -1:
+ * raised. */
 int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders, PyObject **data,
                       PyObject **buffers);
 /* The value of a pickle, with the list `buffers` as parts. NULL: raised. */
