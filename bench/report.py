@@ -5,6 +5,7 @@ beside the page. A run takes some minutes; no other load should run on the machi
   report.py                 measures, keeps the raw figures in build/bench/report.json, writes the page
   report.py --vllm FOLDER   also vLLM's own queue, from an unpacked source; needs what vLLM imports
   report.py --from FILE     writes the page from raw figures
+  report.py --codec FILE    only the codec's tables, from what `python -m ringcast.bench codec --format json` printed
   report.py --quick         measures for a moment, to test this script; give --page too
 """
 
@@ -298,7 +299,10 @@ def codec(raw):
     for command in ("codec, cold", "codec, bytes"):
         columns = [(*column, python.number) for column in columns_of(command)]
         tables.append(table_of("case", columns, rows, "`{}`".format))
-    return "\n\n".join([*tables, *python.tail_of(found)])
+    facts = found["machine"]
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("python", "numpy", "torch"))
+    told = f"With {versions}; the load average was {facts['load_average']:.1f} when it began."
+    return "\n\n".join([*tables, *python.tail_of(found), told])
 
 
 def objects(raw):
@@ -379,10 +383,10 @@ BLOCKS = {
 # ---- The page and the picture ---------------------------------------------------------------------------------------
 
 
-def write_page(raw, page):
+def write_page(raw, page, names):
     text = page.read_text(encoding="utf-8")
-    for name, block in BLOCKS.items():
-        new = f"<!-- measured: {name} -->\n{block(raw)}\n<!-- end -->"
+    for name in names:
+        new = f"<!-- measured: {name} -->\n{BLOCKS[name](raw)}\n<!-- end -->"
         text, count = re.subn(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, text, flags=re.S)
         if count != 1:
             sys.exit(f"report: {page} has {count} places for the table '{name}'")
@@ -427,10 +431,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", metavar="FOLDER", help="an unpacked source of vLLM; default: the installed one")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="raw figures to take instead of measuring")
+    parser.add_argument("--codec", type=pathlib.Path, metavar="FILE", help="only the codec's tables, from that file")
     parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="the page to write into")
     parser.add_argument("--quick", action="store_true", help="only see that it works")
     options = parser.parse_args()
     start = time.monotonic()
+    if options.codec:
+        write_page({"codec": json.loads(options.codec.read_text(encoding="utf-8"))}, options.page, ["codec"])
+        return
     if options.source:
         raw = json.loads(options.source.read_text(encoding="utf-8"))
     else:
@@ -438,7 +446,7 @@ def main():
         RAW.parent.mkdir(parents=True, exist_ok=True)
         RAW.write_text(json.dumps(raw, indent=1), encoding="utf-8")
         say(f"measured in {time.monotonic() - start:.0f} s; raw figures in {RAW.relative_to(ROOT)}")
-    write_page(raw, options.page)
+    write_page(raw, options.page, BLOCKS)
     draw(raw, options.page.parent / PICTURE)
     say(f"written: {options.page} and {PICTURE}")
 

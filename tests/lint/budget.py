@@ -26,7 +26,7 @@ PARTS = {
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 13175),
     "package": ("python/ringcast", 7830),
-    "measuring": ("tools bench python/ringcast/bench", 6730),
+    "measuring": ("tools bench python/ringcast/bench", 6780),
     "tests": ("tests", 42600),
     "tests of gpu": ("tests", 16940),
 }

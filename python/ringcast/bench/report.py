@@ -110,10 +110,10 @@ COLUMNS: Dict[str, List[Column]] = {
     "codec, cold": [
         ("ringcast", "hot, us", 9, "ringcast.encode_decode_us"),
         ("ratio", "", 6, "ratio.encode_decode"),
-        ("ringcast", "after 5 ms of sleep", 9, "asleep.ringcast.encode_decode_us"),
+        ("ringcast", "after 5 ms of sleep, us", 9, "asleep.ringcast.encode_decode_us"),
         ("pickle", "", 7, "asleep.pickle.encode_decode_us"),
         ("ratio", "", 6, "asleep.ratio.encode_decode"),
-        ("ringcast", "caches evicted", 9, "evicted.ringcast.encode_decode_us"),
+        ("ringcast", "caches evicted, us", 9, "evicted.ringcast.encode_decode_us"),
         ("pickle", "", 7, "evicted.pickle.encode_decode_us"),
         ("ratio", "", 6, "evicted.ratio.encode_decode"),
     ],
