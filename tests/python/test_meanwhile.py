@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that runs while a value is packed: it may change the value, pack others, and drop what is being looked at."""
+"""Code that runs while a value is packed or made: it may change the value, pack others, and drop what is looked at."""
 
 import collections
+import ctypes
 import dataclasses
 import enum
+import functools
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -281,3 +284,46 @@ def test_threads_that_change_what_is_sent_and_objects_that_send_when_they_go():
         sys.setswitchinterval(interval)
     got = [natives.Plain(1), {"a": "a"}]
     assert ringcast.unpack(ringcast.pack(got)) == got
+
+
+# ---- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+
+class Interrupts:
+    """Its hash is a function of C, which leaves a SIGINT to be looked at: no code of Python's runs."""
+
+    __hash__ = functools.partial(ctypes.pythonapi.PyErr_SetInterruptEx, signal.SIGINT)
+
+
+class Watches:
+    def __hash__(self):
+        return 1 << 20
+
+
+@pytest.mark.parametrize("make", [set, frozenset, dict.fromkeys])
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"x": value}, lambda value: [{1: [value]}]])
+def test_ctrl_c_ends_the_making_of_a_large_set_or_dict(ring, make, wrap):
+    """Colliding members of a hostile one take quadratic time."""
+    writer, reader = ring
+    frames = []
+
+    def handler(number, frame):
+        frames.append(frame.f_code.co_name)
+        if armed:
+            raise KeyboardInterrupt
+
+    armed = False
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        packed = ringcast.pack(wrap(make([Interrupts(), *range(1, 1000), Watches()])))
+        writer.send(packed, 0)
+        writer.send("next", 0)
+        frames.clear()
+        armed = True
+        with pytest.raises(KeyboardInterrupt):
+            reader.recv(0)
+        armed = False
+        assert frames == ["test_ctrl_c_ends_the_making_of_a_large_set_or_dict"]  # no later code of Python's
+        assert reader.recv(0) == "next"
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -171,12 +171,16 @@ static inline bool may_hash(struct rc_py_token_reader *getting, PyObject *key, u
   return getting->marked->named == named || rc_py_key_is_light(getting, named);
 }
 
+/* Before item `i` of a dict or set. Equal hashes make the time quadratic, so a signal may end the loop. False: raised.
+ */
+static inline bool heed_signals(uint64_t i) { return i % 128 != 127 || PyErr_CheckSignals() == 0; }
+
 static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, int depth) {
   if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
     uint64_t named = getting->marked->named;
-    PyObject *key = get_key(getting, depth);
+    PyObject *key = heed_signals(i) ? get_key(getting, depth) : NULL;
     if (key && !may_hash(getting, key, named)) Py_CLEAR(key);
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
@@ -192,7 +196,7 @@ static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringca
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
     uint64_t named = getting->marked->named;
-    PyObject *member = get_inner(getting, depth);
+    PyObject *member = heed_signals(i) ? get_inner(getting, depth) : NULL;
     if (member && !may_hash(getting, member, named)) Py_CLEAR(member);
     bool ok = member && PySet_Add(set, member) == 0;
     if (member && !ok) stream_refused(getting, "a member of a set");
