@@ -5,6 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import pickle
+import re
 import struct
 import sys
 import threading
@@ -222,13 +223,13 @@ def test_who_allows_no_pickles_gets_the_items_that_need_none():
 
 
 def test_a_packed_frame_goes_by_the_environment(monkeypatch):
-    packed = ringcast.pack({"c": collections.Counter("a"), "n": 1})
+    packed = ringcast.pack({"c": re.compile("a"), "n": 1})
     monkeypatch.setenv("RINGCAST_ALLOW_PICKLE", "0")
     assert packed["n"] == 1
     with pytest.raises(ringcast.PickleRefused):
         packed["c"]
     monkeypatch.setenv("RINGCAST_ALLOW_PICKLE", "1")
-    assert packed["c"] == {"a": 1}
+    assert packed["c"].pattern == "a"
 
 
 def test_the_size_of_other_items_does_not_matter():

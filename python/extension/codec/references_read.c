@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading references: marked values, items of the root dict, parts, leaves. */
+/* Reading references: marked values, texts, items of the root dict, parts, leaves. */
 #include "python/extension/codec/array.h"
 #include "python/extension/codec/token_read.h"
 
 /* The hash of a tuple asks every value in the tuple, at each place where the value stands: BACKs let a frame of 200
  * bytes name a key of 2^40 places. So what BACKs add to all keys of a frame is bounded: by HASHED_MOST bytes of tokens,
  * and HASHED_PER_BYTE more for each byte of the frame. */
-enum { MARKS_AT_HAND = 16, HASHED_MOST = 1 << 24, HASHED_PER_BYTE = 256 };
+enum { MARKS_AT_HAND = 16, TEXTS_AT_HAND = 64, HASHED_MOST = 1 << 24, HASHED_PER_BYTE = 256 };
 
 /* ---- Repeated values --------------------------------------------------------------------------------------------- */
 
@@ -67,6 +67,21 @@ void rc_py_marked_clear(struct rc_py_marked *marked) {
   for (size_t i = 0; i < marked->count; i++) Py_XDECREF(marked->marks[i].value);
   PyMem_Free(marked->marks);
   Py_XDECREF(marked->items);
+}
+
+PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text) {
+  if (getting->text_count == getting->text_room) {
+    size_t room = getting->text_room ? getting->text_room * 4 : TEXTS_AT_HAND;
+    PyObject **texts = PyMem_Realloc(getting->texts, room * sizeof *texts);
+    if (!texts) {
+      Py_DECREF(text);
+      return PyErr_NoMemory();
+    }
+    getting->texts = texts;
+    getting->text_room = room;
+  }
+  getting->texts[getting->text_count++] = text;
+  return rc_py_ref(text);
 }
 
 /* ---- Values beside the stream ------------------------------------------------------------------------------------ */

@@ -139,11 +139,11 @@ enum rc_py_token_writer rc_py_unmark(struct rc_py_encoding *encoding, PyObject *
 
 /* ---- Shapes ----------------------------------------------------------------------------------------------------- */
 
-static bool has_keys(PyObject *dict, PyObject *keys) {
+/* Whether they are all its keys but the first, which ends at `position`. */
+static bool has_keys(PyObject *dict, Py_ssize_t position, PyObject *keys) {
   PyObject *key, *value;
-  Py_ssize_t position = 0;
-  for (Py_ssize_t i = 0; PyDict_Next(dict, &position, &key, &value); i++) {
-    if (key != PyTuple_GET_ITEM(keys, i)) return false;
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(keys); i++) {
+    if (!PyDict_Next(dict, &position, &key, &value) || key != PyTuple_GET_ITEM(keys, i)) return false;
   }
   return true;
 }
@@ -193,7 +193,7 @@ enum rc_py_token_writer rc_py_shape_of(struct rc_py_encoding *encoding, PyObject
     if (put != RC_PY_PUT_DONE) return put;
     out->number = seen->number;
     out->keys = repeats->shapes[seen->number];
-    if (out->is_new || has_keys(dict, out->keys)) return RC_PY_PUT_DONE;
+    if (out->is_new || has_keys(dict, position, out->keys)) return RC_PY_PUT_DONE;
   }
   return RC_PY_PUT_LEAF;
 }

@@ -18,27 +18,14 @@
 #include "python/extension/codec/token_read.h"
 #include "python/extension/codec/torch_names.h"
 
-enum { TEXTS_AT_HAND = 64, DICT_PRESIZED_MOST = 1 << 16 };
+enum {
+  DICT_PRESIZED_MOST = 1 << 16,
+  KEYS_KNOWN_MOST = RC_PY_KEYS / 2 /* the keys of a larger dict would drive all others out of the cache */
+};
 
 static PyObject *get_value(struct rc_py_token_reader *getting, int depth);
 
 /* ---- Text and numbers ------------------------------------------------------------------------------------------- */
-
-/* Gives a str its number. Consumes the str if out of memory. */
-static PyObject *number(struct rc_py_token_reader *getting, PyObject *text) {
-  if (getting->text_count == getting->text_room) {
-    size_t room = getting->text_room ? getting->text_room * 4 : TEXTS_AT_HAND;
-    PyObject **texts = PyMem_Realloc(getting->texts, room * sizeof *texts);
-    if (!texts) {
-      Py_DECREF(text);
-      return PyErr_NoMemory();
-    }
-    getting->texts = texts;
-    getting->text_room = room;
-  }
-  getting->texts[getting->text_count++] = text;
-  return rc_py_ref(text);
-}
 
 static inline PyObject *get_ascii(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes) {
   if (!rc_py_is_ascii(data, bytes)) return stream_damaged(getting, "its text is no ASCII");
@@ -56,12 +43,41 @@ static PyObject *get_text(struct rc_py_token_reader *getting, const struct ringc
 static PyObject *get_named(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   PyObject *text = rc_py_key(getting->state, token->data, token->count);
   if (!text) text = get_text(getting, token, NULL);
-  return text ? number(getting, text) : NULL;
+  return text ? rc_py_text_note(getting, text) : NULL;
 }
 
 static PyObject *get_again(struct rc_py_token_reader *getting, uint64_t text) {
   if (text >= getting->text_count) return stream_damaged(getting, "a text that was not there before");
   return rc_py_ref(getting->texts[text]);
+}
+
+static PyObject *get_record(struct rc_py_token_reader *getting, uint64_t number, int depth);
+
+/* As get_value: numbers and records, which are many, without a token. */
+static PyObject *get_frequent(struct rc_py_token_reader *getting, uint8_t tag, int depth) {
+  const uint8_t *data = getting->object.at + 1;
+  size_t left = (size_t)(getting->object.end - data);
+  uint32_t bits;
+  switch (tag) {
+  case RINGCAST_TAG_INT8:
+  case RINGCAST_TAG_INT16:
+  case RINGCAST_TAG_INT32:
+    if (left < sizeof bits) break; /* at the stream's end */
+    memcpy(&bits, data, sizeof bits);
+    unsigned bytes = 1u << (tag - RINGCAST_TAG_INT8), shift = 32 - 8 * bytes; /* which extends the sign */
+    getting->object.at = data + bytes;
+    return PyLong_FromLong((int32_t)(bits << shift) >> shift);
+  case RINGCAST_TAG_FLOAT:
+    if (left < sizeof(double)) break;
+    getting->object.at = data + sizeof(double);
+    return get_float(data);
+  case RINGCAST_TAG_RECORD:
+    if (left < 1 || *data >= 252 || *data >= getting->shape_count || depth >= RC_PY_DEPTH_UNSEEN) break;
+    getting->object.at = data + 1;
+    return get_record(getting, *data, depth + 1);
+  default: break;
+  }
+  return get_value(getting, depth);
 }
 
 /* As get_value: what most values are, without a token. */
@@ -80,7 +96,7 @@ static inline PyObject *get_inner(struct rc_py_token_reader *getting, int depth)
     object->at += 1 + bytes;
     return get_ascii(getting, data, bytes);
   }
-  if (tag > RINGCAST_TAG_TRUE) return get_value(getting, depth);
+  if (tag > RINGCAST_TAG_TRUE) return get_frequent(getting, tag, depth);
   object->at++;
   return rc_py_ref(tag == RINGCAST_TAG_NONE ? Py_None : tag == RINGCAST_TAG_TRUE ? Py_True : Py_False);
 }
@@ -89,10 +105,7 @@ static inline PyObject *get_inner(struct rc_py_token_reader *getting, int depth)
 
 /* Counts `count` values towards the stream's limit. */
 static inline bool take_values(struct rc_py_token_reader *getting, uint64_t count) {
-  if (count > getting->values_left) {
-    stream_damaged(getting, "a container counts more than there is");
-    return false;
-  }
+  if (count > getting->values_left) return stream_damaged(getting, "a container counts more than there is");
   getting->values_left -= count;
   return true;
 }
@@ -171,8 +184,7 @@ static inline bool may_hash(struct rc_py_token_reader *getting, PyObject *key, u
   return getting->marked->named == named || rc_py_key_is_light(getting, named);
 }
 
-/* Before item `i` of a dict or set. Equal hashes make the time quadratic, so a signal may end the loop. False: raised.
- */
+/* Before item `i`: equal hashes make the time quadratic, so a signal may end a dict or set. False: raised. */
 static inline bool heed_signals(uint64_t i) { return i % 128 != 127 || PyErr_CheckSignals() == 0; }
 
 static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, int depth) {
@@ -180,7 +192,8 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
     uint64_t named = getting->marked->named;
-    PyObject *key = heed_signals(i) ? get_key(getting, depth) : NULL;
+    PyObject *key = NULL;
+    if (heed_signals(i)) key = count <= KEYS_KNOWN_MOST ? get_key(getting, depth) : get_inner(getting, depth);
     if (key && !may_hash(getting, key, named)) Py_CLEAR(key);
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
@@ -206,14 +219,6 @@ static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringca
   return set;
 }
 
-static PyObject *dict_of(const struct rc_py_shape *shape) {
-  PyObject *dict = PyDict_New();
-  for (Py_ssize_t i = 0; dict && i < PyTuple_GET_SIZE(shape->keys); i++) {
-    if (PyDict_SetItem(dict, PyTuple_GET_ITEM(shape->keys, i), Py_None) < 0) Py_CLEAR(dict);
-  }
-  return dict;
-}
-
 static bool is_text_next(const struct rc_py_token_reader *getting) {
   struct ringcast_object rest = getting->object;
   struct ringcast_token token;
@@ -225,17 +230,16 @@ static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
   if (!take_values(getting, count)) return false;
   if (getting->shape_count == RINGCAST_MAX_SHAPES) return stream_damaged(getting, "it has too many shapes");
   struct rc_py_shape *shape = &getting->shapes[getting->shape_count];
-  shape->keys = PyTuple_New((Py_ssize_t)count);
+  *shape = (struct rc_py_shape){.keys = PyTuple_New((Py_ssize_t)count)};
   if (!shape->keys) return false;
   getting->shape_count++;
-  shape->dict = NULL;
   for (uint64_t i = 0; i < count; i++) {
     if (!is_text_next(getting)) return stream_damaged(getting, "a key of a shape that is no str");
     PyObject *key = get_key(getting, 0);
     if (!key) return false;
     PyTuple_SET_ITEM(shape->keys, (Py_ssize_t)i, key);
   }
-  shape->dict = dict_of(shape);
+  shape->dict = PyObject_CallMethod((PyObject *)&PyDict_Type, "fromkeys", "(O)", shape->keys);
   if (!shape->dict) return false;
   return PyDict_GET_SIZE(shape->dict) == (Py_ssize_t)count || stream_damaged(getting, "a key of a shape twice");
 }

@@ -92,6 +92,8 @@ PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t ind
 PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting, const struct ringcast_token *token);
 PyObject *rc_py_token_read_part_array(struct rc_py_token_reader *getting, uint8_t typecode);
 PyObject *rc_py_token_read_leaf(struct rc_py_token_reader *getting, uint64_t index);
+/* Numbers a str, and returns a reference to the str. Consumes the str if there is no memory. */
+PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text);
 /* Reserves the place for the marked value: the mark's number, or -1: raised. */
 Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting);
 void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value);

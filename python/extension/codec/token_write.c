@@ -147,13 +147,13 @@ static enum rc_py_token_writer put_record(struct rc_py_encoding *encoding, PyObj
   enum rc_py_token_writer put = shape->is_new ? put_shape(encoding, keys) : RC_PY_PUT_DONE;
   if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_RECORD, shape->number);
   step->index = RC_PY_STEP_KEY;
-  while (put == RC_PY_PUT_DONE && PyDict_Next(dict, &position, &key, &value)) {
-    if (done == count || key != PyTuple_GET_ITEM(keys, done)) return changed();
-    done++;
+  for (; put == RC_PY_PUT_DONE && done < count; done++) {
+    bool is_same = PyDict_Next(dict, &position, &key, &value) && key == PyTuple_GET_ITEM(keys, done);
+    if (!is_same) return changed();
     step->key = key;
     put = put_inner(encoding, rc_py_ref(value), step);
   }
-  return put == RC_PY_PUT_DONE && done != count ? changed() : put;
+  return put == RC_PY_PUT_DONE && PyDict_GET_SIZE(dict) != count ? changed() : put;
 }
 
 /* Writes the keys and values of a dict. `place` is the kind of each value's step: RC_PY_STEP_KEY, or RC_PY_STEP_FIELD
@@ -186,7 +186,8 @@ static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObjec
   struct rc_py_shape_known shape;
   enum rc_py_token_writer put = step_into(encoding, dict, up, &step);
   if (put != RC_PY_PUT_DONE) return put;
-  put = rc_py_shape_of(encoding, dict, &shape);
+  bool is_root = step.depth == 1; /* no dict was before it */
+  put = is_root ? RC_PY_PUT_LEAF : rc_py_shape_of(encoding, dict, &shape);
   if (put == RC_PY_PUT_DONE) return put_record(encoding, dict, &shape, &step);
   return put == RC_PY_PUT_LEAF ? put_pairs(encoding, dict, &step, RC_PY_STEP_KEY) : put;
 }
