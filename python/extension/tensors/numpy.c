@@ -141,7 +141,11 @@ static bool numpy_needed(struct rc_py_state *state) {
   PyObject *module = PyImport_ImportModule("numpy");
   bool loaded = module && numpy_load(state, module);
   Py_XDECREF(module);
-  return loaded;
+  if (loaded || !PyErr_ExceptionMatches(PyExc_ImportError)) return loaded;
+  PyErr_SetString(PyExc_ImportError,
+                  "the frame holds NumPy arrays or numbers, and NumPy can't be imported here: install "
+                  "numpy in this process's environment, or send array.array");
+  return false;
 }
 
 PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype) {
