@@ -6,7 +6,7 @@
 #include "python/extension/call.h"
 #include "python/extension/errors.h"
 
-/* ---- tensor.c, torch.c, numpy.c --------------------------------------------------------------------------------- */
+/* ---- tensor.c, torch.c, torch_describe.c, numpy.c ---------------------------------------------------------------- */
 
 struct rc_py_dtype {
   struct ringcast_dtype dtype;
@@ -15,7 +15,8 @@ struct rc_py_dtype {
   uint32_t flags;    /* RINGCAST_ITEM_PADDED, or 0 */
 };
 extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
-#define RC_PY_BOOL_CODE 6
+#define RC_PY_OPAQUE_CODE 3 /* torch's bits8 and the like */
+#define RC_PY_BOOL_CODE   6
 /* The index in rc_py_dtypes; -1: none. A padded dtype is found by rc_py_dtype_of alone. */
 int rc_py_dtype_find(struct ringcast_dtype dtype);
 int rc_py_dtype_of(const struct ringcast_item *item);

@@ -22,15 +22,6 @@ OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
 
 EXTENSION = "python/extension"
 ROOMS = ["errors.c", "call.c", "tensors", "codec", "handles", "module.c"]
-# Calls that would close a circle within a room. The list only shrinks.
-KNOWN = {
-    ("codec/device_get.c", "codec/decode_value.c"),
-    ("codec/token_write.c", "codec/encode.c"),
-    ("codec/scalars_write.c", "codec/encode.c"),
-    ("codec/array.c", "codec/encode.c"),
-    ("codec/device_put.c", "codec/encode.c"),
-    ("tensors/cuda.c", "tensors/torch.c"),
-}
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 NAMED = re.compile(r"\b(ring|shm|channel|gpu)/(\w+\.[ch])\b")
@@ -100,23 +91,19 @@ def circle(calls, files):
 
 
 def of_the_extension(objects, nm):
-    """A complaint for each call upwards, and for each circle but for those of KNOWN."""
+    """A complaint for each call upwards, and for each circle."""
     defined, used = symbols(objects, nm, "**/*.c.o", ROOT / EXTENSION)
     home = {symbol: file for file, names in defined.items() for symbol in names if symbol.startswith("rc_py_")}
-    calls, known = {}, set()
+    calls = {}
     for file, names in used.items():
         for symbol in sorted(names & set(home)):
             callee = home[symbol]
-            known |= {(file, callee)} & KNOWN
-            if (file, callee) not in KNOWN:
-                calls.setdefault(file, set()).add(callee)
+            calls.setdefault(file, set()).add(callee)
             if ROOMS.index(callee.split("/")[0]) > ROOMS.index(file.split("/")[0]):
                 yield f"{file} uses {symbol} of {callee}, a later room"
     found = circle(calls, set(defined))
     if found:
         yield f"a circle in {EXTENSION}: {' -> '.join(found)}"
-    for file, callee in sorted(KNOWN - known):
-        yield f"{file} does not call {callee} any more: take the pair out of KNOWN"
     if len(defined) < 20:
         yield f"{objects} has no more than {len(defined)} objects"
 

@@ -97,6 +97,8 @@ struct rc_py_decoding {
   bool device_failed, is_last;
 };
 
+/* ---- decode_memory.c --------------------------------------------------------------------------------------------- */
+
 /* Raises ProtocolError. Always false. */
 bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what);
 /* Makes room for a further element of `size` bytes. */
@@ -108,14 +110,18 @@ bool rc_py_copy_add(struct rc_py_decoding *decoding, const void *from, uint64_t 
 static inline void rc_py_copy_to(struct rc_py_decoding *decoding, void *to) {
   decoding->copies[decoding->copy_count - 1].to = to;
 }
+/* The sender's library; if unknown, NumPy, provided that NumPy has the dtype. */
+bool rc_py_goes_to_torch(const struct ringcast_item *item);
+/* A tensor or array of the CPU, and the address for the bytes. */
+PyObject *rc_py_make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes,
+                           void **out);
+
+/* ---- decode_value.c ---------------------------------------------------------------------------------------------- */
 
 PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes);
 PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item);
 /* A pickle's buffer: bytes, memory that an array can own, or a bytearray. */
 PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item);
-/* A tensor or array of the CPU, and the address for the bytes. */
-PyObject *rc_py_make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes,
-                           void **out);
 /* The value of an entry, or NULL with an exception; None for a value that can only be made after all copies. */
 PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcast_item *item);
 

@@ -78,9 +78,6 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled, const
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag, const struct ringcast_gpu_extent *lease,
                                 size_t *out_bytes);
-/* Sums up the frame's size. False: raised. */
-bool rc_py_encoding_plan(struct rc_py_encoding *encoding);
-void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
 /* The path to a nested value, from the inside out: one step for each open container. */
 struct rc_py_step {
@@ -95,15 +92,30 @@ enum { RC_PY_STEP_KEY = -1, RC_PY_STEP_FIELD = -2, RC_PY_STEP_MEMBER = -3, RC_PY
 /* path.c: "value['x'][3].foo"; a very long path is cut. NULL: raised. */
 PyObject *rc_py_step_path(void *step);
 
+/* ---- parts.c ----------------------------------------------------------------------------------------------------- */
+
+/* Takes the memory of the last frame; an encoding within another encoding gets fresh memory. */
+void rc_py_parts_begin(struct rc_py_encoding *encoding);
+/* Drops all parts, leaves and notes, and keeps the memory. */
+void rc_py_parts_drop(struct rc_py_encoding *encoding);
 /* Takes over nothing: key and value are referenced anew. The pointer is good until the next call. */
 struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value);
 /* Adds a buffer's bytes as a part of the kind; the buffer stays exported. */
 bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer, enum ringcast_item_kind kind);
-/* Describes a tensor or array: 1; 0: no tensor, or unfit to be sent as a tensor; -1. */
-int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
-                      struct rc_py_source *out, uint64_t *bytes);
+/* Raises PickleRefused for a value without a native form. */
+void rc_py_refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
 /* Notes a value that only pickle can send: the index. -1: raised, for one PickleRefused. */
 Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
+
+/* Sums up the frame's size. False: raised. */
+bool rc_py_encoding_plan(struct rc_py_encoding *encoding);
+void rc_py_encoding_clear(struct rc_py_encoding *encoding);
+
+/* part_tensor.c. Describes a tensor or array: 1; 0: no tensor, or unfit to be sent as a tensor; -1. */
+int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
+                      struct rc_py_source *out, uint64_t *bytes);
+
+/* ---- token_write.c, repeats.c ------------------------------------------------------------------------------------ */
 
 /* The result of writing a value to the stream. */
 enum rc_py_token_writer {
