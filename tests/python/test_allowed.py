@@ -48,7 +48,12 @@ MarksToo = define(HERE, "MarksToo", Marks)
 Hashed = define(HERE, "Hashed", __hash__=lambda self: leave_a_mark(self) or 1, __eq__=lambda self, other: True)
 Pair = collections.namedtuple("Pair", "path", module=HERE)
 Colour = enum.Enum("Colour", "RED", module=HERE)
-for found in (Pair, Colour):
+Bits = enum.Flag("Bits", "A B", module=HERE)
+Bare = type("Bare", (), {"__module__": HERE, "__eq__": lambda self, other: vars(self) == vars(other)})
+Slots = type("Slots", (Bare,), {"__module__": HERE, "__slots__": ("path", "unset")})
+Deletes = type("Deletes", (), {"__module__": HERE, "__del__": leave_a_mark})
+DeletesSlots = type("DeletesSlots", (Deletes,), {"__module__": HERE, "__slots__": ("unset",)})
+for found in (Pair, Colour, Bits, Bare, Slots, Deletes, DeletesSlots):
     setattr(sys.modules[HERE], found.__name__, found)
 
 
@@ -63,19 +68,21 @@ def refused(frame, name, **more):
 # ---- What allows a class ---------------------------------------------------------------------------------------------
 
 MODULE = sys.modules[HERE]
+WHOLE = "Plain Inner Other Below Pair Colour Bits Bare Slots"
 ALLOWS = [
     ([Plain], "Plain"),
     ([HERE + ":Plain"], "Plain"),
     ([HERE + ".Plain"], "Plain"),
     ([HERE + ":Plain.Inner"], "Inner"),
     ([Inner, Other], "Inner Other"),
-    ([HERE], "Plain Inner Other Below Pair Colour"),
-    ([MODULE], "Plain Inner Other Below Pair Colour"),
+    ([HERE], WHOLE),
+    ([MODULE], WHOLE),
     ([HERE + ".package"], "Below"),
     ([HERE + "_not"], "Beside"),
     ([Marks], "Marks"),
-    ([HERE, HERE + ":MarksToo"], "Plain Inner Other Below Pair Colour MarksToo"),
+    ([HERE, HERE + ":MarksToo"], WHOLE + " MarksToo"),
     ([Pair, Colour], "Pair Colour"),
+    ([Bits, HERE + ":Slots"], "Bits Slots"),
     ([], ""),
     ((name for name in [HERE + "_not"]), "Beside"),
 ]
@@ -87,7 +94,11 @@ VALUES = {
     "Beside": Beside("x"),
     "Pair": Pair("x"),
     "Colour": Colour.RED,
+    "Bits": Bits.A | Bits.B,
+    "Bare": Bare(),  # by its attributes' names
+    "Slots": Slots(),  # by its slots and a dict
 }
+VALUES["Bare"].path = VALUES["Slots"].path = VALUES["Slots"].more = "x"
 
 
 @pytest.mark.parametrize("classes, names", ALLOWS, ids=[repr(names) for _, names in ALLOWS])
@@ -106,7 +117,24 @@ def test_a_class_is_allowed_by_itself_by_name_and_by_its_module(classes, names, 
 
 def test_what_the_codec_has_natively_is_always_allowed():
     value = {"n": np.float32(1), "a": np.arange(3), "r": range(3), "s": {1, (2,)}, "b": bytearray(b"x"), "c": 1j}
+    value["l"] = [types.SimpleNamespace(a=1), collections.UserDict(a=1), collections.UserList([1])]
     assert repr(ringcast.unpack(ringcast.pack([value]), classes=())) == repr([value])
+
+
+def test_an_instance_of_any_state_is_refused_by_name_and_built_if_it_is_allowed(tmp_path):
+    """By the names of its attributes, with a dict of them, and with a slot that is not set."""
+    ways = [("path",), ("path", 5), ("path", *(f"name{number}" for number in range(300)))]
+    for cls, names in [(Deletes, names) for names in ways] + [(DeletesSlots, ("path",))]:
+        value = cls()
+        for name in names:
+            vars(value)[name] = str(tmp_path / "mark")
+        frame = bytes(ringcast.pack([value], allow_pickle=False))
+        del value
+        (tmp_path / "mark").unlink()
+        refused(frame, f"{HERE}.{cls.__name__}", classes=[HERE])
+        assert list(tmp_path.iterdir()) == []
+        assert list(vars(ringcast.unpack(frame, classes=[cls])[0])) == [*names]
+        (tmp_path / "mark").unlink()
 
 
 def test_a_class_is_of_the_module_that_defines_it():
