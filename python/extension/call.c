@@ -73,14 +73,33 @@ bool rc_py_timeout(PyObject *object, int64_t *out) {
   return true;
 }
 
+/* The value of RINGCAST_ALLOW_PICKLE, or NULL. getenv() reads each variable's text, a cold cache line for each, so it
+ * is called again only when a pointer to a variable has changed: glibc's setenv() and unsetenv() free no text, and so
+ * give no other text the same address. */
+static const char *allow_pickle_text(void) {
+#ifdef __GLIBC__
+  enum { MOST = 512 };
+  static const char *found, *seen[MOST]; /* guarded by the GIL */
+  static size_t count = MOST;
+  size_t i = 0;
+  while (environ && i < MOST && environ[i] && environ[i] == seen[i]) i++;
+  if (environ && i == count && i < MOST && !environ[i]) return found;
+  found = getenv("RINGCAST_ALLOW_PICKLE");
+  for (count = 0; environ && count < MOST && environ[count]; count++) seen[count] = environ[count];
+  return found;
+#else
+  return getenv("RINGCAST_ALLOW_PICKLE");
+#endif
+}
+
 bool rc_py_allow_pickle(PyObject *object, bool *out) {
-  const char *text = getenv("RINGCAST_ALLOW_PICKLE");
   if (object && object != Py_None) {
     *out = object == Py_True;
     if (PyBool_Check(object)) return true;
     PyErr_Format(PyExc_TypeError, "allow_pickle must be True, False or None, not %.100s", Py_TYPE(object)->tp_name);
     return false;
   }
+  const char *text = allow_pickle_text();
   *out = !text || strcmp(text, "0") != 0;
   if (!*out || !text || !*text || strcmp(text, "1") == 0) return true;
   PyErr_Format(PyExc_ValueError, "RINGCAST_ALLOW_PICKLE is '%.40s': it must be 0 (no pickles) or 1", text);

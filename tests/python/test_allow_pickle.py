@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import pickle
+import random
 import struct
 from fractions import Fraction
 
@@ -225,6 +226,25 @@ def test_the_environment_allows_pickles(monkeypatch, text):
             writer.send(ONE, 0)
             with pytest.raises(ringcast.PickleRefused):
                 strict.recv(0)
+
+
+def test_the_environment_is_heeded_as_it_is_at_each_call(monkeypatch):
+    """Also where other variables come and go."""
+    names = ["RINGCAST_ALLOW_PICKLE", "RINGCAST_TEST_A", "RINGCAST_TEST_B"]
+    for name in names:
+        monkeypatch.setenv(name, "")  # as it was, afterwards
+    order = random.Random(1)
+    for _ in range(300):
+        name, text = order.choice(names), order.choice(["0", "1", "", None])
+        os.environ.pop(name, None)
+        if text is not None:
+            os.environ[name] = text
+        for _ in range(2):
+            if os.environ.get(names[0]) == "0":
+                with pytest.raises(ringcast.PickleRefused):
+                    ringcast.pack(ONE)
+            else:
+                ringcast.pack(ONE)
 
 
 @pytest.mark.parametrize("text", ["no", "2", " 0", "true"])
