@@ -112,7 +112,9 @@ def test_cupy_s_stream_is_kept_until_what_was_dropped_in_its_capture_is_given_ba
         gpu.collect()
         assert live("streams") == streams + 1
         if is_closed:
+            references = sys.getrefcount(stream)
             reader.close()
+            assert sys.getrefcount(stream) == references
         else:
             writer.send(0, WATCHDOG)
             assert how in ("take", "lease") or reader.recv(WATCHDOG) == 0
