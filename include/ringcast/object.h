@@ -178,6 +178,9 @@ enum ringcast_standard {
   RINGCAST_STANDARD_ZONEINFO = 14,  /* a str, the key */
   RINGCAST_STANDARD_DECIMAL = 15,   /* a str */
   RINGCAST_STANDARD_DTYPE = 16,     /* a str, as np.dtype.str */
+  RINGCAST_STANDARD_NDARRAY = 64, /* a tuple: the dtype, and a PART of uint8 whose last axis is an element. The dtype is
+                                   * as np.dtype.str, or, of fields, JSON (python/ringcast/_arrays.py) */
+  RINGCAST_STANDARD_RECARRAY = 65, /* the same, as a np.recarray */
 };
 
 /* A stream, or what is left of it. */

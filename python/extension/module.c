@@ -122,6 +122,7 @@ static int module_exec(PyObject *module) {
       X(make_pickler) X(has_met) X(pickler) X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor)                   \
       X(torch.parameter) X(torch.strided) X(torch.empty) X(torch.empty_strided) X(torch.keywords) X(torch.cpu)         \
       X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)                 \
+      X(numpy.text_of) X(numpy.make)                                                                                   \
       X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
       X(class_shape) X(class_composite) X(class_member)                                                                \
       X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \

@@ -24,6 +24,7 @@ struct rc_py_torch {
 
 struct rc_py_numpy {
   PyObject *ndarray, *empty, *frombuffer;
+  PyObject *text_of, *make;       /* of ringcast._arrays; NULL until needed */
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: NumPy has no such dtype */
 };
 

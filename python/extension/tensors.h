@@ -48,6 +48,11 @@ typedef PyObject *(*rc_py_where)(void *context);
 int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                          struct rc_py_source *out);
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* An array of another dtype, described as uint8 with an axis more, and the dtype as text (ringcast._arrays). NULL, also
+ * with nothing raised: no such array. */
+PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* The array of such a text over `elements`; either may be any value. NULL: raised. */
+PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements, bool is_record);
 /* The owner of a NumPy array's memory, borrowed. NULL: the array itself, or no array. */
 PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object);
 /* Whether torch is imported; false may mean: half. */

@@ -168,7 +168,7 @@ def test_a_frame_with_gaps_is_packed(pair):
     frame = bytes(ringcast.pack({"x": array, "y": some(1)}))
     strided = frame.replace(struct.pack("<4q", 512, 512, 512, 1), struct.pack("<4q", 512, 256, 1, 1024))
     assert strided != frame
-    strided = strided.replace(struct.pack("<Q", 1 << 21), struct.pack("<Q", ((255 * 1024 + 511) + 1) * 8))
+    strided = strided.replace(struct.pack("<Q", 1 << 21), struct.pack("<Q", (255 * 1024 + 511 + 1) * 8), 1)
     send_frame(writer, strided)
     got = reader.recv(0)
     expected = np.lib.stride_tricks.as_strided(array, (512, 256), (8, 8192))

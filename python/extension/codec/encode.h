@@ -114,6 +114,9 @@ void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 /* part_tensor.c. Describes a tensor or array: 1; 0: no tensor, or unfit to be sent as a tensor; -1. */
 int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
                       struct rc_py_source *out, uint64_t *bytes);
+/* Finishes what describes an array: the bytes to be sent, in which order. False: raised, and `out` is cleared. */
+bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *out, struct rc_py_step *step,
+                         uint64_t *bytes);
 
 /* ---- token_write.c, repeats.c ------------------------------------------------------------------------------------ */
 

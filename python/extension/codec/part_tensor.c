@@ -26,6 +26,19 @@ static void keep_order(struct rc_py_source *source) {
     tensor->flags |= RINGCAST_TENSOR_DENSE;
 }
 
+bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *out, struct rc_py_step *step,
+                         uint64_t *bytes) {
+  if (ringcast_tensor_bytes(&out->tensor, bytes) == 0) {
+    keep_order(out);
+    return true;
+  }
+  rc_py_source_clear(out);
+  PyObject *place = rc_py_step_path(step);
+  if (place) rc_py_raise_text(encoding->state, EMSGSIZE, "%U has more bytes than can be counted", place);
+  Py_XDECREF(place);
+  return false;
+}
+
 int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
                       struct rc_py_source *out, uint64_t *bytes) {
   struct rc_py_state *state = encoding->state;
@@ -37,13 +50,5 @@ int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct r
   }
   if (described > 0 && out->is_on_device) described = rc_py_device_note(encoding, value, step, out);
   if (described <= 0) return described;
-  if (ringcast_tensor_bytes(&out->tensor, bytes) == 0) {
-    keep_order(out);
-    return 1;
-  }
-  rc_py_source_clear(out);
-  PyObject *place = rc_py_step_path(step);
-  if (place) rc_py_raise_text(state, EMSGSIZE, "%U has more bytes than can be counted", place);
-  Py_XDECREF(place);
-  return -1;
+  return rc_py_source_finish(encoding, out, step, bytes) ? 1 : -1;
 }

@@ -404,24 +404,6 @@ static enum rc_py_token_writer put_instance(struct rc_py_encoding *encoding, PyO
 
 /* ---- Any value -------------------------------------------------------------------------------------------------- */
 
-static enum rc_py_token_writer put_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
-  struct rc_py_source source = {.keep = NULL};
-  uint64_t bytes;
-  enum rc_py_token_writer put = mark(encoding, value, step);
-  if (put != RC_PY_PUT_DONE) return put;
-  int described = rc_py_part_tensor(encoding, value, step, &source, &bytes);
-  if (described <= 0) return described < 0 ? RC_PY_PUT_RAISED : rc_py_unmark(encoding, value);
-  struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
-  if (!part) {
-    rc_py_source_clear(&source);
-    return RC_PY_PUT_RAISED;
-  }
-  part->kind = RINGCAST_ITEM_TENSOR;
-  part->source = source;
-  part->bytes = bytes;
-  return put_tag(encoding, RINGCAST_TAG_PART);
-}
-
 /* A torch.dtype, torch.device or torch.Size. */
 static enum rc_py_token_writer put_named(struct rc_py_encoding *encoding, PyObject *value) {
   struct rc_py_named name;
@@ -448,7 +430,7 @@ static enum rc_py_token_writer put_other(struct rc_py_encoding *encoding, PyObje
   if (type == &PyFrozenSet_Type) return put_set(encoding, value, step, RINGCAST_TAG_FROZENSET);
   if (type == &PyRange_Type) return put_bounds(encoding, value, step, RINGCAST_TAG_RANGE);
   if (type == &PySlice_Type) return put_bounds(encoding, value, step, RINGCAST_TAG_SLICE);
-  enum rc_py_token_writer put = put_tensor(encoding, value, step);
+  enum rc_py_token_writer put = rc_py_token_write_tensor(encoding, value, step);
   if (put != RC_PY_PUT_LEAF) return put;
   return put_named(encoding, value);
 }

@@ -122,4 +122,8 @@ enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encod
 enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
                                                  size_t count);
 
+/* tensors_write.c. LEAF: no tensor, and nothing was written. */
+enum rc_py_token_writer rc_py_token_write_tensor(struct rc_py_encoding *encoding, PyObject *value,
+                                                 struct rc_py_step *step);
+
 #endif

@@ -97,6 +97,48 @@ int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_
   return described;
 }
 
+/* Byte by byte: the last axis is an element. */
+static bool describe_elements(PyObject *array, struct rc_py_source *out) {
+  Py_buffer *view = &out->view;
+  if (PyObject_GetBuffer(array, view, PyBUF_STRIDES) < 0) {
+    view->obj = NULL;
+    return false;
+  }
+  size_t count = (size_t)view->ndim, bytes = count * sizeof *out->dims;
+  int64_t *dims = out->dims = PyMem_New(int64_t, 2 * count + 2);
+  if (!dims) {
+    PyErr_NoMemory();
+    return false;
+  }
+  memcpy(dims, view->shape, bytes);
+  memcpy(dims + count + 1, view->strides, bytes);
+  dims[count] = view->itemsize;
+  dims[2 * count + 1] = 1;
+  out->tensor = (struct ringcast_tensor){.data = view->buf,
+                                         .dtype = {.code = 1, .bits = 8, .lanes = 1},
+                                         .ndim = view->ndim + 1,
+                                         .shape = dims,
+                                         .strides = dims + count + 1,
+                                         .flags = RINGCAST_ITEM_NUMPY};
+  return true;
+}
+
+PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+  struct rc_py_numpy *numpy = &state->numpy;
+  if (!numpy_seen(state) || !PyObject_TypeCheck(object, (PyTypeObject *)numpy->ndarray)) return NULL;
+  if (!numpy->text_of && !(numpy->text_of = rc_py_import("ringcast._arrays", "text_of"))) return NULL;
+  PyObject *text = PyObject_CallOneArg(numpy->text_of, object);
+  if (text && PyUnicode_Check(text) && describe_elements(object, out)) return text;
+  Py_XDECREF(text);
+  return NULL;
+}
+
+PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements, bool is_record) {
+  struct rc_py_numpy *numpy = &state->numpy;
+  if (!numpy->make && !(numpy->make = rc_py_import("ringcast._arrays", "make"))) return NULL;
+  return PyObject_CallFunctionObjArgs(numpy->make, text, elements, is_record ? Py_True : Py_False, NULL);
+}
+
 PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object) {
   if (!numpy_seen(state) || (PyObject *)Py_TYPE(object) != state->numpy.ndarray) return NULL;
   PyObject *base = PyObject_GetAttrString(object, "base");

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays whose dtype no writer of ringcast's says so: refused, and nothing is read beyond the elements."""
+
+import itertools
+import json
+import struct
+
+import numpy as np
+import pytest
+from test_hostile_frames import NUMPY, TENSOR, VALUE, entry, frame_of
+from test_hostile_kinds import KIND, text
+from test_hostile_objects import LIST, OBJECT, PART, TUPLE
+
+import ringcast
+
+pytestmark = pytest.mark.alike
+NDARRAY, RECARRAY = 64, 65
+
+
+def of(text_of_dtype, kind=NDARRAY, shape=(4, 6), strides=(6, 1), dtype=(1, 8, 1)):
+    """A frame of this array, of 24 bytes of elements: the first of the stream itself."""
+    return with_elements([KIND, kind, TUPLE, 2, *text(text_of_dtype), PART], shape, strides, dtype)
+
+
+def with_elements(stream, shape=(4, 6), strides=(6, 1), dtype=(1, 8, 1)):
+    entries = [
+        entry(OBJECT, scalar=1 | 1 << 32, size=len(stream)),
+        entry(TENSOR, NUMPY, size=24, dtype=dtype, dims=(len(shape), 0)),
+    ]
+    dims = struct.pack(f"<{2 * len(shape)}q", *shape, *strides)
+    data = bytearray(frame_of(VALUE, entries, bytes(stream) + bytes(48), dims))
+    data[4:6] = struct.pack("<H", 2)
+    return bytes(data)
+
+
+def fields(**changes):
+    state = {
+        "names": ["a"],
+        "formats": ["<i4"],
+        "offsets": [2],
+        "titles": [None],
+        "itemsize": 6,
+        "aligned": False,
+        "record": False,
+    }
+    return json.dumps({**state, **changes})
+
+
+def test_such_a_frame_is_well():
+    assert ringcast.unpack(of("|V6")).tobytes()[:7] == bytes([KIND, NDARRAY, TUPLE, 2, *text("|V6")[:3]])
+    wanted = np.dtype({"names": ["a"], "formats": ["<i4"], "offsets": [2], "itemsize": 6})
+    assert ringcast.unpack(of(fields())).dtype == wanted
+    turned = ringcast.unpack(of("<i2", shape=(3, 4, 2), strides=(2, 6, 1)))
+    assert turned.shape == (3, 4) and turned.strides == (2, 6)
+    assert type(ringcast.unpack(of(fields(record=True), RECARRAY))) is np.recarray
+
+
+DEEP = "<i4"
+for _ in range(40):
+    DEEP = [DEEP, [1]]
+HOSTILE = {
+    "objects": of("|O", shape=(3, 8), strides=(8, 1)),
+    "objects by name": of("object", shape=(3, 8), strides=(8, 1)),
+    "strings elsewhere": of("|T16", shape=(1, 24), strides=(24, 1)),
+    "a field of objects": of(fields(formats=["|O"], itemsize=10)),
+    "too large an element": of("|S7"),
+    "too small an element": of("|S5"),
+    "an element of a part": of("|S3"),
+    "an element of the whole": of("|S24"),
+    "no element": of("|V0", shape=(24, 1), strides=(1, 1)),
+    "several dtypes": of("i2,i4"),
+    "code": of("__import__('os')"),
+    "no dtype": of(""),
+    "no such unit": of("<M8[eon]"),
+    "elements that are numbers": of("<i4", dtype=(0, 32, 1), shape=(6,), strides=(1,)),
+    "an axis too few": of("<i4", shape=(), strides=()),
+    "elements apart": of("|S6", shape=(6, 4), strides=(1, 6)),
+    "a field beyond the end": of(fields(offsets=[3])),
+    "a field before the start": of(fields(offsets=[-2])),
+    "a field that is too wide": of(fields(formats=["<i8"])),
+    "an element of less than its fields": of(fields(itemsize=5)),
+    "an element of less than nothing": of(fields(itemsize=-6)),
+    "misaligned": of(fields(aligned=True)),
+    "two of a name": of(fields(names=["a", "a"], formats=["i1", "i1"], offsets=[0, 1], titles=[None, None])),
+    "a name too many": of(fields(names=["a", "b"])),
+    "a name that is none": of(fields(names=[[]])),
+    "titles that are none": of(fields(titles=5)),
+    "fields that are missing": of("{}"),
+    "no JSON": of("{"),
+    "JSON that is too deep": of('{"formats":' + "[" * 20000),
+    "fields that are too deep": of(fields(formats=[DEEP])),
+    "axes of less than nothing": of(fields(formats=[["<i4", [-1]]])),
+    "axes beyond all memory": of(fields(formats=[["<i4", [1 << 40, 1 << 40]]])),
+    "an int for elements": with_elements([LIST, 2, PART, KIND, NDARRAY, TUPLE, 2, *text("|S6"), 5]),
+    "bytes for a dtype": with_elements([KIND, NDARRAY, TUPLE, 2, 0xCD, 3, *b"|S6", PART]),
+    "a list": with_elements([KIND, NDARRAY, LIST, 2, *text("|S6"), PART]),
+    "elements and nothing": with_elements([KIND, NDARRAY, TUPLE, 1, PART]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_another_state_is_refused(name):
+    with pytest.raises(ringcast.ProtocolError, match="^the frame is damaged "):
+        ringcast.unpack(HOSTILE[name])
+
+
+def test_mutated_states_do_no_harm():
+    """Of any text that is one byte off: refused, or an array within the elements."""
+    texts = [fields(), fields(formats=[["<i2", [2]]], aligned=True), "<M8[25us]", "|S6"]
+    made = 0
+    for whole in texts:
+        for at, byte in itertools.product(range(len(whole)), b'0189-"[]{},:|<OSVUTm \0'):
+            try:
+                got = ringcast.unpack(of(whole[:at] + chr(byte) + whole[at + 1 :]))
+            except ringcast.ProtocolError:
+                continue
+            made += 1
+            assert not got.dtype.hasobject and got.dtype.itemsize == 6 and got.nbytes == 24
+    assert made > 10
