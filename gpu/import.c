@@ -41,10 +41,7 @@
 
 static bool enqueue_pending(struct rc_job *job);
 static void drop_acks(struct rc_job *job);
-
-static void writer_died(struct rc_watched *watched) {
-  rc_import_mark_dead(RC_CONTAINER_OF(watched, struct rc_import, writer));
-}
+static void writer_died(struct rc_watched *watched);
 
 struct rc_import *rc_import_new(ringcast_reader *reader) {
   struct rc_import *import = calloc(1, sizeof *import);
@@ -295,7 +292,9 @@ static void mark_dead(struct rc_import *import) {
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) release_wait(import, slot);
 }
 
-void rc_import_mark_dead(struct rc_import *import) {
+/* Releases all waits of this reader's streams. Makes no call of the driver. */
+static void writer_died(struct rc_watched *watched) {
+  struct rc_import *import = RC_CONTAINER_OF(watched, struct rc_import, writer);
   pthread_mutex_lock(&import->mutex);
   mark_dead(import);
   pthread_mutex_unlock(&import->mutex);

@@ -104,7 +104,4 @@ bool rc_import_is_missing(struct rc_import *import, bool *has_ended);
  * as missing, and the writer does not wait for this reader's streams. */
 void rc_import_lose(struct rc_import *import, int reason);
 
-/* The writer is dead: releases all waits of this reader's streams. Makes no call of the driver. */
-void rc_import_mark_dead(struct rc_import *import);
-
 #endif

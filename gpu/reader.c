@@ -65,7 +65,8 @@ static void forget_imports(ringcast_gpu_reader *gpu, bool all) {
   }
 }
 
-int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
+/* As look_for_pool, but at once. 0 also if the writer has no pool; else the reason, with the error text. */
+static int open_pool(ringcast_gpu_reader *gpu) {
   struct rc_gpu_place place;
   if (rc_gpu_place_read(&gpu->reader->ring.view.control->device, &place) != 0) return 0;
   /* Frames of an earlier pool may still be unread. */
@@ -87,7 +88,7 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
 /* Each attempt takes long while the device is busy, and frames must not wait for one attempt after the other. */
 void rc_gpu_reader_look_for_pool(ringcast_gpu_reader *gpu) {
   int64_t began = rc_now_ns();
-  if (began < gpu->not_before || rc_gpu_reader_open_pool(gpu) == 0) return;
+  if (began < gpu->not_before || open_pool(gpu) == 0) return;
   int64_t now = rc_now_ns();
   if (now - began > LONG_NS) gpu->not_before = now + SELDOM * (now - began);
 }
@@ -96,7 +97,7 @@ int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  bool has_failed = rc_gpu_reader_open_pool(gpu) != 0;
+  bool has_failed = open_pool(gpu) != 0;
   rc_cuda_leave(&entry);
   uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: only compared */
   if (epoch != 0 && gpu->import && gpu->import->segment.epoch == epoch) return 0;

@@ -32,11 +32,9 @@ int rc_gpu_reader_enter_context(const ringcast_gpu_reader *reader, struct rc_cud
  * the pool. Returns the code. */
 int rc_gpu_reader_failed(ringcast_gpu_reader *reader, int code);
 
-/* open_pool closes the import of an earlier pool, and opens the writer's present pool. 0 also if the writer has no
- * pool; else the reason of the failure, with the error text. The context is current. look_for_pool does the same, but
- * not soon after a failed open that took long. */
+/* Closes the import of an earlier pool, and opens the writer's present pool, but not soon after a failed open that took
+ * long. The context is current. */
 void rc_gpu_reader_look_for_pool(ringcast_gpu_reader *reader);
-int rc_gpu_reader_open_pool(ringcast_gpu_reader *reader);
 
 /* ---- bounce.c: frames that go from the ring to a device ---- */
 
