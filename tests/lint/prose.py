@@ -38,7 +38,7 @@ ALLOWED = {
     "tests/process": (11.5, 6.0),
     "tests/python": (11.5, 6.0),
     "tests/support": (10.3, 2.1),
-    "tests/fuzz": (12.7, 6.7),
+    "tests/fuzz": (12.7, 6.6),
     "tests/tools": (9.7, 0.0),
     "tests/lint": (13.5, 14.0),
     "tests/fake_cuda": (13.1, 5.5),
