@@ -33,6 +33,9 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 _names = reprlib.Repr()
 _names.maxstring = _names.maxother = 60
 
+# The bytes from which on a tensor that is received keeps memory of ringcast's, which resize_ can't make larger.
+_RESIZABLE_BELOW = 64 << 10
+
 # dtype -> name; filled when torch is first seen.
 _dtype_names: Dict[Any, str] = {}
 
@@ -42,8 +45,8 @@ class _ElsewhereError(Exception):
 
 
 def _rebuild_tensor(data: Any, dtype: str, shape: Tuple[int, ...], requires_grad: bool, is_parameter: bool) -> Any:
-    """Makes a tensor from a pickle. The tensor keeps `data`, the bytes in C order, or in a view a copy of them: torch
-    has no tensors that can't be written to."""
+    """Makes a tensor from a pickle. A large tensor keeps `data`, the bytes in C order, in a view a copy of them:
+    torch has no tensors that can't be written to. A small tensor has memory of torch's."""
     import torch
 
     kind = getattr(torch, dtype)
@@ -52,7 +55,9 @@ def _rebuild_tensor(data: Any, dtype: str, shape: Tuple[int, ...], requires_grad
     if 0 in shape:
         tensor = torch.empty(shape, dtype=kind, device="cpu")
     else:
-        tensor = torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)
+        flat = torch.frombuffer(data, dtype=torch.uint8)
+        flat = flat.clone() if len(data) < _RESIZABLE_BELOW else flat
+        tensor = flat.view(kind).reshape(shape)
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_() if requires_grad else tensor

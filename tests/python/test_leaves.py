@@ -70,6 +70,19 @@ def test_tensors_within_leaves_arrive():
     assert torch.equal(got["x"][0].items[0], tensor) and torch.equal(got["x"][1], tensor)
 
 
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "bfloat16", "bool"])
+@pytest.mark.parametrize("bytes", [4, 65_532, 65_536])
+def test_small_tensors_within_leaves_can_grow_in_place(dtype, bytes):
+    sent = torch.zeros(bytes, dtype=torch.uint8).view(getattr(torch, dtype)).reshape(1, -1)
+    got = ringcast.unpack(ringcast.pack([Leaf(sent, torch.nn.Parameter(sent, requires_grad=False))]))[0].items
+    for tensor in got:
+        assert torch.equal(tensor, sent) and tensor.dtype is sent.dtype
+        assert tensor.untyped_storage().resizable() == (bytes < 65_536)
+        if bytes < 65_536:
+            tensor.detach().resize_(1 << 20).fill_(1)
+
+
 # ---- One pickler for many frames -------------------------------------------------------------------------------------
 
 
