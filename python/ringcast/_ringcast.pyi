@@ -251,14 +251,14 @@ class Frame:
 
         If a dict was sent: a dict with the hash of each key whose value is a tensor or array, and a list of hashes
         for each key whose value contains tensors or arrays, in the order of a walk through the value. Other keys
-        are absent. For any other value (and for a dict of more than 64 items without tensors, or with keys other
-        than str): the hash, the list, or None. Pickled values have no hashes. ringcast does not verify the hashes.
+        are absent. For any other value, and a dict that is read as a whole (see keys): the hash, the list, or None.
+        Pickled values have no hashes. ringcast does not verify the hashes.
         """
 
     def keys(self) -> List[str]:
         """Return the keys of the frame's dict, in order, without reading the values.
 
-        A dict of more than 64 items without tensors or arrays, or with keys other than str, is read as a whole.
+        A dict of more than 64 items without arrays, of 8 dicts with equal keys, or with other keys is read as a whole.
 
         TypeError: the frame holds no dict, or a dict with keys other than str. ProtocolError, SendError, and the
         errors of reading the whole, as in Reader.recv().

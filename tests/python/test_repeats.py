@@ -148,6 +148,33 @@ def test_the_keys_of_records_are_sent_once():
     assert len(data) < 100 * 4 + 300
 
 
+PLAIN_RECORD = {"value": 1, "text": "short", "none": None, "float": 0.5}
+LAYOUTS = {  # the value of each key, and whether the dict is one nested value
+    "records": (lambda n: {**PLAIN_RECORD, "value": n}, True),
+    "records, of which later ones have more in them": (lambda n: {**PLAIN_RECORD, "value": n if n < 5 else [n]}, True),
+    "dicts with lists": (lambda n: {**PLAIN_RECORD, "value": [n]}, False),
+    "dicts with long text": (lambda n: {**PLAIN_RECORD, "text": "x" * 1000}, False),
+    "dicts with arrays": (lambda n: {"pixels": np.full(3, n)}, False),
+    "dicts with other keys": (lambda n: {f"key{n}": n}, False),
+    "dicts of other sizes": (lambda n: {f"key{i}": n for i in range(n)}, False),
+    "empty dicts": (lambda n: {}, False),
+    "a dict and others": (lambda n: PLAIN_RECORD if n == 0 else n, False),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("count", [7, 8, 64])
+def test_a_dict_of_records_is_one_nested_value(count, name):
+    make, is_one = LAYOUTS[name]
+    value = {f"item{n}": make(n) for n in range(count)}
+    packed = ringcast.pack(value, allow_pickle=False)
+    entries = struct.unpack_from("<I", bytes(packed), 12)[0]
+    assert (entries == 1) == (is_one and count >= 8)
+    assert print_of(ringcast.unpack(packed)) == print_of(value)
+    assert packed.keys() == list(value)
+    assert all(print_of(packed[key]) == print_of(value[key]) for key in value)
+
+
 # ---- Looking into a frame --------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@
 /* A larger dict is a nested value, unless it is a dict of tensors: entries of 64 bytes are for receivers that look for
  * single keys, and a tensor needs an entry anyway. */
 enum { MOST_ITEMS = 64 };
+enum { RECORDS_LEAST = 8 }; /* of so many records the keys are told once, in place of an entry for each record */
 
 /* ---- Measure ---------------------------------------------------------------------------------------------------- */
 
@@ -31,12 +32,31 @@ static bool has_many(const struct rc_py_state *state, PyObject *dict) {
   return type != state->torch.tensor && type != state->torch.parameter && type != state->numpy.ndarray;
 }
 
+static bool is_plain(PyObject *value) {
+  if (PyUnicode_CheckExact(value)) return PyUnicode_GET_LENGTH(value) <= RINGCAST_TAG_TEXT_MOST;
+  return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value);
+}
+
+/* Whether the first two values are dicts with the same keys, and the first one's own values are plain: as one nested
+ * value, the dict's values are records. */
+static bool has_records(PyObject *dict) {
+  PyObject *key, *first, *second, *other, *value;
+  Py_ssize_t position = 0, at = 0, at_other = 0;
+  if (PyDict_GET_SIZE(dict) < RECORDS_LEAST || !PyDict_Next(dict, &position, &key, &first)) return false;
+  if (!PyDict_CheckExact(first) || !PyDict_Next(dict, &position, &key, &second)) return false;
+  if (!PyDict_CheckExact(second) || PyDict_GET_SIZE(first) != PyDict_GET_SIZE(second)) return false;
+  while (PyDict_Next(second, &at_other, &other, &value)) {
+    if (!PyDict_Next(first, &at, &key, &value) || key != other || !is_plain(value)) return false;
+  }
+  return at > 0;
+}
+
 /* Takes the dict's items before any Python code can change the dict. 1: done; 0: a key is no str with UTF-8, or too
  * many items; -1: raised. */
 static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
   PyObject *key, *value;
   Py_ssize_t position = 0;
-  if (has_many(encoding->state, dict)) return 0;
+  if (has_many(encoding->state, dict) || has_records(dict)) return 0;
   while (PyDict_Next(dict, &position, &key, &value)) {
     if (!PyUnicode_CheckExact(key)) return 0;
     struct rc_py_part *part = rc_py_part_add(encoding, key, value);

@@ -20,7 +20,7 @@
 
 enum {
   DICT_PRESIZED_MOST = 1 << 16,
-  KEYS_KNOWN_MOST = RC_PY_KEYS / 2 /* the keys of a larger dict would drive all others out of the cache */
+  KEYS_KNOWN_MOST = RC_PY_KEYS / 4 /* the keys of a larger dict would drive all others out of the cache */
 };
 
 static PyObject *get_value(struct rc_py_token_reader *getting, int depth);
@@ -230,17 +230,16 @@ static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
   if (!take_values(getting, count)) return false;
   if (getting->shape_count == RINGCAST_MAX_SHAPES) return stream_damaged(getting, "it has too many shapes");
   struct rc_py_shape *shape = &getting->shapes[getting->shape_count];
-  *shape = (struct rc_py_shape){.keys = PyTuple_New((Py_ssize_t)count)};
-  if (!shape->keys) return false;
+  *shape = (struct rc_py_shape){.keys = PyTuple_New((Py_ssize_t)count), .dict = PyDict_New()};
   getting->shape_count++;
+  if (!shape->keys || !shape->dict) return false;
   for (uint64_t i = 0; i < count; i++) {
     if (!is_text_next(getting)) return stream_damaged(getting, "a key of a shape that is no str");
     PyObject *key = get_key(getting, 0);
     if (!key) return false;
     PyTuple_SET_ITEM(shape->keys, (Py_ssize_t)i, key);
+    if (PyDict_SetItem(shape->dict, key, Py_None) < 0) return false;
   }
-  shape->dict = PyObject_CallMethod((PyObject *)&PyDict_Type, "fromkeys", "(O)", shape->keys);
-  if (!shape->dict) return false;
   return PyDict_GET_SIZE(shape->dict) == (Py_ssize_t)count || stream_damaged(getting, "a key of a shape twice");
 }
 
@@ -485,7 +484,7 @@ PyObject *rc_py_token_read(struct rc_py_token_reader *getting) {
   PyObject *value = get_inner(getting, 0);
   while (getting->shape_count > 0) {
     const struct rc_py_shape *shape = &getting->shapes[--getting->shape_count];
-    Py_DECREF(shape->keys);
+    Py_XDECREF(shape->keys);
     Py_XDECREF(shape->dict);
   }
   for (size_t i = 0; i < getting->text_count; i++) Py_DECREF(getting->texts[i]);

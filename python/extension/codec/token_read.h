@@ -27,7 +27,7 @@ void rc_py_marked_clear(struct rc_py_marked *marked);
 /* The keys of a dict, and a dict as template. */
 struct rc_py_shape {
   PyObject *keys; /* a tuple */
-  PyObject *dict; /* with None for each key; NULL until needed */
+  PyObject *dict; /* with None for each key */
 };
 
 /* A stream in private memory, and the objects that its tokens refer to. */
