@@ -188,7 +188,7 @@ class AnswersAll:
     """Pickle asks it for __setstate__, and gets an answer."""
 
     def __getattr__(self, name):
-        if name in ("__getnewargs__", "__getnewargs_ex__"):
+        if name in ("__getnewargs__", "__getnewargs_ex__", "__getstate__"):
             raise AttributeError(name)
         return lambda state: vars(self).update(state or {}, answered=name)
 
