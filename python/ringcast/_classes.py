@@ -140,7 +140,7 @@ def _enum_fields(cls: Any) -> Optional[Tuple[str, ...]]:
 
 
 def _namedtuple_fields(cls: Any) -> Optional[Tuple[str, ...]]:
-    names = cls.__dict__.get("_fields")
+    names = cls.__dict__.get("_fields") if cls.__bases__ == (tuple,) else None
     if type(names) is not tuple or not all(type(name) is str for name in names) or cls.__dictoffset__:
         return None
     # Both methods must be collections' own: a __new__ by hand may do more.
@@ -166,14 +166,16 @@ def _is_struct(cls: type) -> bool:
     return msgspec is not None and issubclass(cls, getattr(msgspec, "Struct", ()))
 
 
-def _kind_and_names(cls: Any) -> Tuple[int, Optional[Tuple[str, ...]]]:
+def _kind(cls: type) -> int:
+    """The kind of class that `cls` looks like."""
     if isinstance(cls, enum.EnumMeta):
-        return ENUM, _enum_fields(cls)
-    if cls.__bases__ == (tuple,) and "_fields" in cls.__dict__:
-        return NAMEDTUPLE, _namedtuple_fields(cls)
-    if _is_struct(cls):
-        return STRUCT, _struct_fields(cls)
-    return INSTANCE, _instance_slots(cls)
+        return ENUM
+    if any("_fields" in parent.__dict__ and tuple in parent.__bases__ for parent in cls.__mro__):
+        return NAMEDTUPLE
+    return STRUCT if _is_struct(cls) else INSTANCE
+
+
+_NAMES = {ENUM: _enum_fields, NAMEDTUPLE: _namedtuple_fields, STRUCT: _struct_fields, INSTANCE: _instance_slots}
 
 
 def _text(cls: type, names: Sequence[str]) -> Optional[bytes]:
@@ -197,7 +199,8 @@ def describe(cls: type) -> Optional[Description]:
         return None
     if cls.__flags__ & _ABSTRACT:
         return None
-    kind, names = _kind_and_names(cls)
+    kind = _kind(cls)
+    names = _NAMES[kind](cls)
     text = None if names is None else _text(cls, names)
     if names is None or text is None:
         return None
@@ -240,23 +243,13 @@ _KIND_NAMES = {
 }
 
 
-def _looks_like(cls: type) -> Optional[str]:
-    """The kind of class that `cls` looks like, among the kinds that travel by name."""
-    if isinstance(cls, enum.EnumMeta):
-        return _KIND_NAMES[ENUM]
-    if any("_fields" in parent.__dict__ and tuple in parent.__bases__ for parent in cls.__mro__):
-        return _KIND_NAMES[NAMEDTUPLE]
-    if _is_struct(cls):
-        return _KIND_NAMES[STRUCT]
-    return None if _has_hidden_state(cls) else "an instance"
-
-
 def why_not(value: Any) -> Optional[str]:
     """Why a value that looks like an instance of a class of the user's does not travel by name; None: it does not."""
     cls = type(value)
-    looks = _looks_like(cls)
-    if looks is None:
+    kind = _kind(cls)
+    if kind == INSTANCE and _has_hidden_state(cls):
         return None
+    looks = _KIND_NAMES[kind]
     if not _is_found(cls):
         return f"{looks} that is not to be found by this name"
     if describe(cls) is None:
