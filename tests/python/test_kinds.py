@@ -29,6 +29,7 @@ ARRAYS = [
     for code in "bBuhHiIlLqQfd"
     for count in (0, 1, 3, 255, 256, 257, 2048, 2049, 70000)
 ]
+ARRAYS.append(array.array("d", [1.5, -0.0]) * (1 << 16))  # one of 1 MiB
 
 
 def ident(value):

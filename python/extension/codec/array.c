@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * array.array, which has no C API. An array is sent as a buffer. On receipt, a long array is made at full length by
- * repeating a single zero, which costs less than copying the bytes twice; the bytes follow with all other copies.
+ * array.array, which has no C API. An array is sent as a buffer. On receipt, an array of less than 1 MiB is appended to
+ * an empty one: one copy, with the GIL. A longer one is made at full length by repeating a single zero, and the bytes
+ * follow with all other copies, without the GIL.
  */
 #include "python/extension/codec/array.h"
 
@@ -61,8 +62,19 @@ PyObject *rc_py_array_of(struct rc_py_state *state, uint8_t typecode, const void
   PyTypeObject *type = rc_py_standard_type(state, RC_PY_ARRAY);
   const char text[] = {(char)typecode, 0};
   if (!type) return NULL;
-  PyObject *array = PyObject_CallFunction((PyObject *)type, "sy#", text, (const char *)data, (Py_ssize_t)bytes);
+  PyObject *array =
+      PyObject_CallFunction((PyObject *)type, "sy#", text, bytes ? (const char *)data : "", (Py_ssize_t)bytes);
   if (!array) rc_py_protocol_from_current(state, "an array of a typecode that this Python lacks");
+  return array;
+}
+
+PyObject *rc_py_array_copy(struct rc_py_state *state, uint8_t typecode, const void *data, size_t bytes) {
+  PyObject *array = rc_py_array_of(state, typecode, NULL, 0);
+  PyObject *view = array ? PyMemoryView_FromMemory((char *)data, (Py_ssize_t)bytes, PyBUF_READ) : NULL;
+  PyObject *none = view ? PyObject_CallMethod(array, "frombytes", "O", view) : NULL;
+  if (!none) Py_CLEAR(array);
+  Py_XDECREF(view);
+  Py_XDECREF(none);
   return array;
 }
 

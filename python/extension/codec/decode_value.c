@@ -67,9 +67,14 @@ PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringca
 
 /* array.array, or bytes. */
 static PyObject *make_array_or_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  enum { AT_ONCE_MOST = 1 << 20 };
   uint8_t typecode = RINGCAST_ITEM_TYPECODE(item->flags);
   void *out;
   if (typecode == 0 || item->bytes == 0) return rc_py_make_bytes(decoding, item);
+  if (item->bytes < AT_ONCE_MOST) {
+    if (!rc_py_take_bytes(decoding, item->bytes)) return NULL;
+    return rc_py_array_copy(decoding->state, typecode, item->data, item->bytes);
+  }
   if (!rc_py_copy_add(decoding, item->data, item->bytes)) return NULL;
   PyObject *array = rc_py_array_new(decoding->state, typecode, item->bytes, &out);
   if (array) rc_py_copy_to(decoding, out);
