@@ -110,8 +110,10 @@ static bool describe_elements(PyObject *array, struct rc_py_source *out) {
     PyErr_NoMemory();
     return false;
   }
-  memcpy(dims, view->shape, bytes);
-  memcpy(dims + count + 1, view->strides, bytes);
+  if (count > 0) { /* else there may be no shape to copy from */
+    memcpy(dims, view->shape, bytes);
+    memcpy(dims + count + 1, view->strides, bytes);
+  }
   dims[count] = view->itemsize;
   dims[2 * count + 1] = 1;
   out->tensor = (struct ringcast_tensor){.data = view->buf,
