@@ -28,7 +28,7 @@ SCALAR = 0
 Description = Tuple[int, Tuple[str, ...], bytes, Optional[Tuple[int, int]], Tuple[str, ...]]
 
 # What changes how instances of a class are pickled, made or read. Pickle asks the instance for some of these, so
-# __getattr__ may answer.
+# __getattr__ may answer. An instance with __dlpack__ may be an array of a device.
 _OWN_WAYS = (
     "__reduce__",
     "__reduce_ex__",
@@ -39,6 +39,7 @@ _OWN_WAYS = (
     "__getattribute__",
     "__getattr__",
     "__class__",
+    "__dlpack__",
 )
 
 # Py_TPFLAGS_IS_ABSTRACT: the class has abstract methods, so no instance can be made. Py_TPFLAGS_HEAPTYPE: the class is

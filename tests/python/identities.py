@@ -28,7 +28,9 @@ def _children(value):
         return [*value]
     if isinstance(value, slice):
         return [value.start, value.stop, value.step]
-    return [item for _, item in sorted(fields_of(value).items(), key=repr)] if is_instance(value) else []
+    return (
+        [item for _, item in sorted(fields_of(value).items(), key=lambda pair: pair[0])] if is_instance(value) else []
+    )
 
 
 def _has_identity(value):

@@ -31,6 +31,11 @@ class Plain:
     b: object = None
     kind: typing.ClassVar[str] = "plain"
 
+    def _repr_pretty_(self, printer, cycle):
+        """For hypothesis, which would ask for fields that an instance may lack."""
+        printer.text(type(self).__name__)
+        printer.pretty({} if cycle else vars(self))
+
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:

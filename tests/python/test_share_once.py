@@ -42,8 +42,10 @@ def mm_inputs(seed: int) -> Any:
 
 
 def check(got: Any, seed: int) -> None:
+    """Tensors with a hash arrive in C order; the rank that computed has its own."""
     value, hashes = got
-    assert_same(value, mm_inputs(seed))
+    given, wanted = ({**one, "parts": [part.contiguous() for part in one["parts"]]} for one in (value, mm_inputs(seed)))
+    assert_same(given, wanted)
     parts = [hash_of(part) for part in value["parts"]]
     assert hashes == {"feature": hash_of(value["feature"]), "parts": parts}
 
