@@ -189,6 +189,20 @@ static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const s
   return result;
 }
 
+/* Called with the mutex held. */
+static bool has_holds(const struct rc_import *import) {
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
+    if (import->taken[slot].holds > 0) return true;
+  return false;
+}
+
+/* Whether the import must go to the worker now. Called with the mutex held. */
+static bool is_to_post(struct rc_import *import) {
+  bool is_to = import->closing && !import->posted && import->acking == 0 && !has_holds(import);
+  import->posted |= is_to;
+  return is_to;
+}
+
 /* Called by the worker. Returns whether no `ack` is pending any more. */
 static bool enqueue_pending(struct rc_job *job) {
   struct rc_import *import = RC_CONTAINER_OF(job, struct rc_import, acks);
@@ -203,26 +217,14 @@ static bool enqueue_pending(struct rc_job *job) {
     import->acking -= taken.pending;
     if (taken.pending && (result == RC_CU_SUCCESS || is_acked(import, slot))) set_not_pending(import, slot);
     left = import->pending;
+    bool is_last = is_to_post(import); /* the reader may have closed while `acking` was not 0 */
     pthread_mutex_unlock(&import->mutex);
+    if (is_last) rc_worker_do(&import->job, 0);
   }
   return left == 0;
 }
 
 static void drop_acks(struct rc_job *job) { rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, acks)); }
-
-/* Called with the mutex held. */
-static bool has_holds(const struct rc_import *import) {
-  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
-    if (import->taken[slot].holds > 0) return true;
-  return false;
-}
-
-/* Whether the import must go to the worker now. Called with the mutex held. */
-static bool is_to_post(struct rc_import *import) {
-  bool is_to = import->closing && !import->posted && import->acking == 0 && !has_holds(import);
-  import->posted |= is_to;
-  return is_to;
-}
 
 /* The end of a take, or of a hold. */
 static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends, bool has_entered) {
