@@ -10,7 +10,8 @@ from typing import Any, Optional, Set
 
 import numpy as np
 
-_SIMPLE = re.compile(r"[<>|=]?[?bBiufcmMSUV][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,7}\])?")
+# No count of units that is 0: NumPy takes it, and then divides by it.
+_SIMPLE = re.compile(r"[<>|=]?[?bBiufcmMSUV][0-9]{0,9}(\[([1-9][0-9]{0,8})?[a-zA-Z]{1,7}\])?")
 _MOST_DEPTH = 32
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _proven: Set[str] = set()  # texts from which NumPy makes the same dtype again

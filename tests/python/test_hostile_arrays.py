@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 from test_hostile_frames import NUMPY, TENSOR, VALUE, entry, frame_of
-from test_hostile_kinds import KIND, text
+from test_hostile_kinds import KIND, NO_UNITS, text
 from test_hostile_objects import LIST, OBJECT, PART, TUPLE
 
 import ringcast
@@ -72,6 +72,8 @@ HOSTILE = {
     "code": of("__import__('os')"),
     "no dtype": of(""),
     "no such unit": of("<M8[eon]"),
+    **{f"{unit} of time": of(unit, shape=(3, 8), strides=(8, 1)) for unit in NO_UNITS},
+    "a field of 0 s": of(fields(formats=["<M8[0s]"], itemsize=10), shape=(2, 10), strides=(10, 1)),
     "elements that are numbers": of("<i4", dtype=(0, 32, 1), shape=(6,), strides=(1,)),
     "an axis too few": of("<i4", shape=(), strides=()),
     "elements apart": of("|S6", shape=(6, 4), strides=(1, 6)),

@@ -115,17 +115,19 @@ bool rc_py_is_zone_key(PyObject *key) {
 }
 
 bool rc_py_is_dtype_text(PyObject *object) {
-  enum { DIGITS_MOST = 9, UNIT_MOST = 12 };
+  enum { DIGITS_MOST = 9, LETTERS_MOST = 7 };
+  static const char numbers[] = "0123456789";
   const char *text = ascii_of(object), *end = text;
   if (!text) return false;
   if (*end && strchr("<>=|", *end)) end++;
   if (!*end || !strchr("?bBiufcmMOSUVT", *end++)) return false;
-  size_t digits = strspn(end, "0123456789");
+  size_t digits = strspn(end, numbers);
   end += digits;
-  if (*end == '[') {
-    size_t unit = strspn(end + 1, "abcdefghijklmnopqrstuvwxyzDMWY0123456789");
-    if (unit == 0 || unit > UNIT_MOST || end[1 + unit] != ']') return false;
-    end += unit + 2;
+  if (*end == '[') { /* a unit of time; NumPy takes a count of 0, and then divides by it */
+    size_t count = *++end == '0' ? DIGITS_MOST + 1 : strspn(end, numbers);
+    size_t letters = count > DIGITS_MOST ? 0 : strspn(end + count, "abcdefghijklmnopqrstuvwxyzDMWY");
+    if (letters == 0 || letters > LETTERS_MOST || end[count + letters] != ']') return false;
+    end += count + letters + 1;
   }
   return digits <= DIGITS_MOST && end == text + PyUnicode_GET_LENGTH(object);
 }
