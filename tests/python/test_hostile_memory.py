@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a nested value by hand can make a reader allocate: memory in proportion to the frame."""
 
+import collections
 import struct
+import threading
 import tracemalloc
 
 import pytest
-from natives import ByIdentity
+from natives import Bare, ByIdentity, Plain
 from test_hostile_frames import BYTES
+from test_hostile_kinds import DEFAULTDICT, DEQUE, KIND
 from test_hostile_objects import (
     ABSENT,
     BACK,
+    BIGINT,
     BYTEARRAY,
     DATACLASS,
     DICT,
@@ -21,6 +25,7 @@ from test_hostile_objects import (
     LIST,
     MARK,
     NAMED,
+    NAMEDTUPLE,
     NONE,
     PACKED_LIST,
     PART,
@@ -115,6 +120,11 @@ def doubled(times):
     return tokens
 
 
+def chain(length, first, link, *last):
+    """A list of links, each marked, that name the one before; then further values."""
+    return [LIST, *count(length + 2), MARK, *first, *[MARK, *link] * length, *last]
+
+
 KEYS = {
     "a key": [DICT, 1, *doubled(60), NONE],
     "a member": [SET, 1, *doubled(60)],
@@ -122,6 +132,9 @@ KEYS = {
     "a frozenset in a key": [SET, 1, TUPLE, 1, FROZENSET, 1, *doubled(60)],
     "a field": [*class_token(DATACLASS, "natives", "Frozen", "a", "b"), SET, 1, INSTANCE, 0, *doubled(60), NONE],
     "keys of many dicts": [LIST, 200, MARK, *doubled(18), *[DICT, 1, BACK, 18, NONE] * 199],
+    "a key after larger sums": chain(65, [TUPLE, 2, NONE, NONE], [TUPLE, 2, BACK, 1, BACK, 1], DICT, 1, BACK, 10, NONE),
+    "members after larger sums": [SET, 2, *doubled(70), *doubled(40)],
+    "a large int": [LIST, 2, MARK, BIGINT, *count(4000), *[0x55] * 4000, DICT, *count(6000), *[BACK, 0, NONE] * 6000],
 }
 
 
@@ -129,6 +142,72 @@ KEYS = {
 def test_no_key_is_hashed_for_hours(name):
     with pytest.raises(ringcast.ProtocolError, match="too often"):
         unpack(KEYS[name])
+
+
+ONE = [TUPLE, 1, BACK, 1]
+PAIR = class_token(NAMEDTUPLE, "natives", "Pair", "a", "b")
+DEEP = {
+    "a key": chain(150_000, [TUPLE, 1, NONE], ONE, DICT, 1, BACK, 0, NONE),
+    "a member": chain(1025, [TUPLE, 1, NONE], ONE, SET, 1, BACK, 0),
+    "a frozenset of a tuple": chain(1025, [TUPLE, 1, NONE], ONE, FROZENSET, 1, TUPLE, 1, BACK, 0),
+    "a key of long links": chain(50, [TUPLE, 1, NONE], [TUPLE, 1] * 100 + [BACK, 1], DICT, 1, BACK, 0, NONE),
+    "a frozenset": chain(150_000, [FROZENSET, 0], [FROZENSET, 1, BACK, 1], DICT, 1, BACK, 0, NONE),
+    "an instance": [*PAIR, *chain(150_000, [NONE], [INSTANCE, 0, BACK, 1, 1], SET, 1, BACK, 0)],
+    "slices": chain(300_000, [SLICE, 1, 1, 1], [SLICE, BACK, 1, 1, 1], NONE),
+    "slices of deep tuples": chain(1025, [TUPLE, 1, NONE], ONE, SLICE, 1, 1, BACK, 0),
+    "deques": chain(300_000, [LIST, 0], [KIND, DEQUE, TUPLE, 2, NONE, LIST, 1, BACK, 1], NONE),
+    "defaultdicts": chain(300_000, [LIST, 0], [KIND, DEFAULTDICT, TUPLE, 2, NONE, DICT, 1, 1, BACK, 1], NONE),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_what_would_overflow_the_stack_is_refused(name):
+    with pytest.raises(ringcast.ProtocolError, match="a key, slice or deque that is nested too deep"):
+        unpack(DEEP[name])
+
+
+def test_a_deep_key_in_a_thread_of_a_small_stack_raises():
+    data = frame(chain(900, [TUPLE, 1, NONE], ONE, DICT, 1, BACK, 0, NONE))
+    assert len(ringcast.unpack(data)) == 902
+    got = []
+
+    def receive():
+        with pytest.raises(RecursionError, match="of this thread's stack"):
+            ringcast.unpack(data)
+        got.append(True)
+
+    before = threading.stack_size(512 << 10)
+    try:
+        thread = threading.Thread(target=receive)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert got
+
+
+def linked(link, count=3000):
+    nodes = [None]
+    for _ in range(count):
+        nodes.append(link(nodes[-1]))
+    return nodes
+
+
+LINKS = {
+    "instances": lambda last: Bare(last=last),
+    "instances of deques": lambda last: Bare(last=collections.deque([last])),
+    "dataclasses of slices": lambda last: Plain(slice(last), 1),
+    "lists": lambda last: [last],
+    "tuples that are no keys": lambda last: (last,),
+    "keys by identity": lambda last: ByIdentity({(last,): 1}),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_long_chains_arrive(name):
+    nodes = linked(LINKS[name])
+    got = ringcast.unpack(ringcast.pack(nodes), allow_pickle=False)
+    assert [type(node) for node in got] == [type(node) for node in nodes]
 
 
 def test_keys_that_share_values_arrive():

@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading references: marked values, texts, items of the root dict, parts, leaves. */
 #include "python/extension/codec/array.h"
+#include "python/extension/codec/stack.h"
 #include "python/extension/codec/token_read.h"
 
 /* The hash of a tuple asks every value in the tuple, at each place where the value stands: BACKs let a frame of 200
  * bytes name a key of 2^40 places. So what BACKs add to all keys of a frame is bounded: by HASHED_MOST bytes of tokens,
- * and HASHED_PER_BYTE more for each byte of the frame. */
-enum { MARKS_AT_HAND = 16, TEXTS_AT_HAND = 64, HASHED_MOST = 1 << 24, HASHED_PER_BYTE = 256 };
+ * and HASHED_PER_BYTE more for each byte of the frame. A hash also goes down by recursion, as does the end of a slice,
+ * and a value of BACKs can be far deeper than its tokens: in such places the height is bounded too. */
+enum {
+  MARKS_AT_HAND = 16,
+  TEXTS_AT_HAND = 64,
+  HASHED_MOST = 1 << 24,
+  HASHED_PER_BYTE = 256,
+  STACK_PER_LEVEL = 1024 /* of a hash in Python */
+};
 
 /* ---- Repeated values --------------------------------------------------------------------------------------------- */
 
-Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting) {
+Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting, int depth, struct rc_py_span *outer) {
   struct rc_py_marked *marked = getting->marked;
   if (marked->count == marked->room) {
     size_t room = marked->room ? marked->room * 2 : MARKS_AT_HAND;
@@ -23,31 +31,61 @@ Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting) {
     marked->room = room;
   }
   /* Until the end, where the value began. */
-  marked->marks[marked->count] = (struct rc_py_mark){.weight = marked->named + (uintptr_t)getting->object.at};
+  marked->marks[marked->count] = (struct rc_py_mark){.weight = (uintptr_t)getting->object.at};
+  *outer = rc_py_span_begin(marked, depth);
   return (Py_ssize_t)marked->count++;
 }
 
-void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value) {
+void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value, int depth,
+                    const struct rc_py_span *outer) {
   struct rc_py_marked *marked = getting->marked;
   struct rc_py_mark *mark = &marked->marks[number];
   mark->value = rc_py_ref(value);
-  mark->weight = marked->named + (uintptr_t)getting->object.at - mark->weight;
+  mark->weight = rc_py_sum(marked->span.named, (uintptr_t)getting->object.at - mark->weight);
+  mark->height = marked->span.deepest - (uint64_t)depth;
+  rc_py_span_end(marked, outer);
 }
 
-PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t back) {
+static void reach(struct rc_py_marked *marked, uint64_t depth) {
+  if (marked->span.deepest < depth) marked->span.deepest = depth;
+}
+
+PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t back, int depth) {
   struct rc_py_marked *marked = getting->marked;
   const struct rc_py_mark *mark = back < marked->count ? &marked->marks[marked->count - 1 - back] : NULL;
   if (!mark || !mark->value) return stream_damaged(getting, "a value that was not there before, or holds itself");
-  /* Far above any bound, the sum stays where it is: a frame has fewer than 2^32 tokens. */
-  if (marked->named < UINT64_MAX / 4) marked->named += mark->weight;
+  marked->span.named = rc_py_sum(marked->span.named, mark->weight);
+  reach(marked, (uint64_t)depth + mark->height);
   return rc_py_ref(mark->value);
 }
 
-bool rc_py_key_is_light(struct rc_py_token_reader *getting, uint64_t named) {
+static bool raise_no_stack(void) {
+  PyErr_SetString(PyExc_RecursionError, "the frame's value is nested too deep for what is left of this thread's stack: "
+                                        "give the thread a larger one (threading.stack_size)");
+  return false;
+}
+
+bool rc_py_may_go_deep(struct rc_py_token_reader *getting, int depth) {
+  if (depth == RINGCAST_MAX_DEPTH) return stream_damaged(getting, "it is nested too deep");
+  reach(getting->marked, (uint64_t)depth);
+  return rc_py_stack_has_room(&getting->stack_floor, 0) || raise_no_stack();
+}
+
+bool rc_py_is_shallow(struct rc_py_token_reader *getting, int depth) {
+  bool is_shallow = getting->marked->span.deepest - (uint64_t)depth <= RINGCAST_MAX_DEPTH;
+  return is_shallow || stream_damaged(getting, "a key, slice or deque that is nested too deep");
+}
+
+bool rc_py_key_is_light(struct rc_py_token_reader *getting, int depth) {
   struct rc_py_marked *marked = getting->marked;
-  marked->hashed += marked->named - named;
-  if (marked->hashed <= HASHED_MOST + HASHED_PER_BYTE * marked->frame->bytes) return true;
-  return stream_damaged(getting, "keys that hold the same values too often");
+  marked->hashed = rc_py_sum(marked->hashed, marked->span.named);
+  if (marked->hashed > HASHED_MOST + HASHED_PER_BYTE * marked->frame->bytes) {
+    return stream_damaged(getting, "keys that hold the same values too often");
+  }
+  if (!rc_py_is_shallow(getting, depth)) return false;
+  size_t height = marked->span.deepest - (uint64_t)depth;
+  return height < RC_PY_DEPTH_UNSEEN || rc_py_stack_has_room(&getting->stack_floor, height * STACK_PER_LEVEL) ||
+         raise_no_stack();
 }
 
 /* Checks the entry's kind, not the value: None stands for an item that is not made yet. */

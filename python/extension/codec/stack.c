@@ -30,8 +30,8 @@ static uintptr_t find_floor(uintptr_t here) {
   return floor_known;
 }
 
-bool rc_py_stack_has_room(uintptr_t *floor) {
+bool rc_py_stack_has_room(uintptr_t *floor, size_t more) {
   uintptr_t here = (uintptr_t)__builtin_frame_address(0);
   if (*floor == 0) *floor = find_floor(here);
-  return here >= *floor;
+  return here >= *floor && here - *floor >= more;
 }

@@ -174,16 +174,6 @@ static PyObject *dict_new(uint64_t count) {
   return PyDict_New();
 }
 
-/* A type outside C may have a hash in Python, and a tuple hashes its members. `named`: the weights that BACKs had named
- * before the key. False: raised. */
-static inline bool may_hash(struct rc_py_token_reader *getting, PyObject *key, uint64_t named) {
-  bool is_plain = !PyType_HasFeature(Py_TYPE(key), Py_TPFLAGS_HEAPTYPE) && !PyTuple_CheckExact(key) &&
-                  !PyFrozenSet_CheckExact(key) && !PySlice_Check(key);
-  if (is_plain) return true;
-  getting->state->ran_code++;
-  return getting->marked->named == named || rc_py_key_is_light(getting, named);
-}
-
 /* Before item `i`: equal hashes make the time quadratic, so a signal may end a dict or set. False: raised. */
 static inline bool heed_signals(uint64_t i) { return i % 128 != 127 || PyErr_CheckSignals() == 0; }
 
@@ -191,10 +181,11 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
   if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
-    uint64_t named = getting->marked->named;
+    struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
     PyObject *key = NULL;
     if (heed_signals(i)) key = count <= KEYS_KNOWN_MOST ? get_key(getting, depth) : get_inner(getting, depth);
-    if (key && !may_hash(getting, key, named)) Py_CLEAR(key);
+    if (key && !rc_py_may_hash(getting, key, depth)) Py_CLEAR(key);
+    rc_py_span_end(getting->marked, &outer);
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
     if (value && !ok) stream_refused(getting, "a key of a dict");
@@ -208,9 +199,10 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
 static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
-    uint64_t named = getting->marked->named;
+    struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
     PyObject *member = heed_signals(i) ? get_inner(getting, depth) : NULL;
-    if (member && !may_hash(getting, member, named)) Py_CLEAR(member);
+    if (member && !rc_py_may_hash(getting, member, depth)) Py_CLEAR(member);
+    rc_py_span_end(getting->marked, &outer);
     bool ok = member && PySet_Add(set, member) == 0;
     if (member && !ok) stream_refused(getting, "a member of a set");
     Py_XDECREF(member);
@@ -271,21 +263,27 @@ static bool get_values(struct rc_py_token_reader *getting, Py_ssize_t count, int
 
 static PyObject *get_bounds(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   PyObject *bounds[3], *made;
+  struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
   if (!get_values(getting, 3, depth, bounds)) return NULL;
   if (token->tag == RINGCAST_TAG_SLICE) {
-    made = PySlice_New(bounds[0], bounds[1], bounds[2]);
+    made = rc_py_is_shallow(getting, depth) ? PySlice_New(bounds[0], bounds[1], bounds[2]) : NULL;
   } else {
     made = PyObject_CallFunctionObjArgs((PyObject *)&PyRange_Type, bounds[0], bounds[1], bounds[2], NULL);
     if (!made) stream_refused(getting, "the bounds of a range");
   }
   for (int i = 0; i < 3; i++) Py_DECREF(bounds[i]);
+  rc_py_span_end(getting->marked, &outer);
   return made;
 }
 
 static PyObject *get_kind(struct rc_py_token_reader *getting, uint8_t number, int depth) {
   if (!take_values(getting, 1)) return NULL;
+  struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
   PyObject *plain = get_inner(getting, depth);
-  PyObject *made = plain ? rc_py_standard_make(getting->state, number, plain) : NULL;
+  bool recurses = number == RINGCAST_STANDARD_DEQUE || number == RINGCAST_STANDARD_DEFAULTDICT; /* at its end */
+  bool ok = plain && (!recurses || rc_py_is_shallow(getting, depth));
+  PyObject *made = ok ? rc_py_standard_make(getting->state, number, plain) : NULL;
+  rc_py_span_end(getting->marked, &outer);
   Py_XDECREF(plain);
   return made;
 }
@@ -354,26 +352,19 @@ static PyObject *get_instance(struct rc_py_token_reader *getting, const struct r
   PyObject *made = NULL;
   Py_ssize_t count = rc_py_class_values(class);
   if (!take_values(getting, (uint64_t)count) || !rc_py_fields_alloc(&fields, count)) return NULL;
-  uint64_t named = getting->marked->named;
+  struct rc_py_span before = getting->marked->span;
   if (get_fields(getting, class, depth, fields.values)) made = rc_py_class_make(getting->state, class, fields.values);
-  if (class->type->tp_hash == PyBaseObject_Type.tp_hash) getting->marked->named = named; /* no hash looks inside */
+  hashfunc hash = class->type->tp_hash;
+  bool is_opaque = hash == PyBaseObject_Type.tp_hash || hash == PyObject_HashNotImplemented;
+  if (is_opaque) getting->marked->span = before; /* no hash looks inside */
   rc_py_fields_free(&fields);
   return made;
 }
 
 /* ---- Any value -------------------------------------------------------------------------------------------------- */
 
-static PyObject *too_deep(void) {
-  PyErr_SetString(PyExc_RecursionError, "the frame's value is nested too deep for what is left of this thread's stack: "
-                                        "give the thread a larger one (threading.stack_size)");
-  return NULL;
-}
-
 static PyObject *get_container(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
-  if (depth >= RC_PY_DEPTH_UNSEEN) {
-    if (depth == RINGCAST_MAX_DEPTH) return stream_damaged(getting, "it is nested too deep");
-    if (!rc_py_stack_has_room(&getting->stack_floor)) return too_deep();
-  }
+  if (depth >= RC_PY_DEPTH_UNSEEN && !rc_py_may_go_deep(getting, depth)) return NULL;
   switch (token->tag) {
   case RINGCAST_TAG_LIST: return get_list(getting, token->count, depth + 1);
   case RINGCAST_TAG_TUPLE: return get_tuple(getting, token->count, depth + 1);
@@ -429,7 +420,7 @@ static inline PyObject *get_token(struct rc_py_token_reader *getting, const stru
   case RINGCAST_TAG_TRUE: return rc_py_ref(Py_True);
   case RINGCAST_TAG_FLOAT: return get_float(token->data);
   case RINGCAST_TAG_BYTES: return PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
-  case RINGCAST_TAG_BACK: return rc_py_token_read_back(getting, token->count);
+  case RINGCAST_TAG_BACK: return rc_py_token_read_back(getting, token->count, depth);
   case RINGCAST_TAG_PACKED_LIST:
   case RINGCAST_TAG_PACKED_TUPLE: return rc_py_token_read_packed(token);
   case RINGCAST_TAG_LIST:
@@ -454,10 +445,11 @@ static inline bool is_prefix(uint8_t tag) {
 /* The value behind prefixes. A loop, as there can be many in a row at any depth. */
 static PyObject *get_prefixed(struct rc_py_token_reader *getting, struct ringcast_token *token, int depth) {
   Py_ssize_t number = -1;
+  struct rc_py_span outer;
   for (; is_prefix(token->tag);) {
     if (token->tag == RINGCAST_TAG_MARK) {
       if (number >= 0) return stream_damaged(getting, "a mark of a mark");
-      if ((number = rc_py_mark_begin(getting)) < 0) return NULL;
+      if ((number = rc_py_mark_begin(getting, depth, &outer)) < 0) return NULL;
     } else if (token->tag == RINGCAST_TAG_CLASS ? !take_class(getting, token) : !take_shape(getting, token->count)) {
       return NULL;
     }
@@ -465,7 +457,7 @@ static PyObject *get_prefixed(struct rc_py_token_reader *getting, struct ringcas
   }
   if (number >= 0 && token->tag == RINGCAST_TAG_BACK) return stream_damaged(getting, "a mark of what was marked");
   PyObject *value = get_token(getting, token, depth);
-  if (value && number >= 0) rc_py_mark_end(getting, number, value);
+  if (value && number >= 0) rc_py_mark_end(getting, number, value, depth, &outer);
   return value;
 }
 

@@ -6,18 +6,25 @@
 
 #include "python/extension/codec/classes.h"
 
-/* A marked value. Its weight: the bytes of the value's tokens, and the weights that BACKs among the tokens name. */
+/* A marked value. Its weight: the bytes of the value's tokens, and the weights that BACKs among the tokens name. Its
+ * height: the containers within each other below, through BACKs, or up to RC_PY_DEPTH_UNSEEN fewer. */
 struct rc_py_mark {
   PyObject *value; /* NULL: incomplete */
-  uint64_t weight;
+  uint64_t weight, height;
+};
+
+/* What was read since the start of a marked value, a key, or a kind's state. */
+struct rc_py_span {
+  uint64_t named;   /* the sum of the weights that BACKs named, or UINT64_MAX */
+  uint64_t deepest; /* the depth that containers and BACKs reached */
 };
 
 /* Shared by the streams of a frame. */
 struct rc_py_marked {
   struct rc_py_mark *marks;
   size_t count, room;
-  uint64_t named;  /* the sum of the weights that BACKs named */
-  uint64_t hashed; /* the share of keys and members of sets */
+  struct rc_py_span span; /* the innermost */
+  uint64_t hashed;        /* the weights that keys and members of sets named */
   const struct ringcast_frame_reader *frame;
   PyObject *dict;  /* the root, for ITEM; NULL: the root is no dict, or only some items are read */
   PyObject *items; /* the list of the dict's values; NULL until needed */
@@ -85,8 +92,22 @@ static inline PyObject *get_float(const uint8_t *data) {
 
 /* ---- references_read.c ------------------------------------------------------------------------------------------- */
 
+/* Starts a span at the depth, and returns the outer one, for the end. */
+static inline struct rc_py_span rc_py_span_begin(struct rc_py_marked *marked, int depth) {
+  struct rc_py_span outer = marked->span;
+  marked->span = (struct rc_py_span){.deepest = (uint64_t)depth};
+  return outer;
+}
+
+static inline uint64_t rc_py_sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+
+static inline void rc_py_span_end(struct rc_py_marked *marked, const struct rc_py_span *outer) {
+  marked->span.named = rc_py_sum(marked->span.named, outer->named);
+  if (marked->span.deepest < outer->deepest) marked->span.deepest = outer->deepest;
+}
+
 /* The marked value, or the item, once more. */
-PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t back);
+PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t back, int depth);
 PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t index);
 /* The next part, and a leaf. */
 PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting, const struct ringcast_token *token);
@@ -94,11 +115,26 @@ PyObject *rc_py_token_read_part_array(struct rc_py_token_reader *getting, uint8_
 PyObject *rc_py_token_read_leaf(struct rc_py_token_reader *getting, uint64_t index);
 /* Numbers a str, and returns a reference to the str. Consumes the str if there is no memory. */
 PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text);
-/* Reserves the place for the marked value: the mark's number, or -1: raised. */
-Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting);
-void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value);
-/* Whether a key, read since BACKs had named `named`, is hashed in bounded time. False: raised. */
-bool rc_py_key_is_light(struct rc_py_token_reader *getting, uint64_t named);
+/* Reserves the place for the marked value, and starts a span: the mark's number, or -1: raised. */
+Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting, int depth, struct rc_py_span *outer);
+void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value, int depth,
+                    const struct rc_py_span *outer);
+/* Whether there may be a container at the depth, which is RC_PY_DEPTH_UNSEEN or more. False: raised. */
+bool rc_py_may_go_deep(struct rc_py_token_reader *getting, int depth);
+/* Whether what the span has read since the depth is no deeper than a value without BACKs can be. False: raised. */
+bool rc_py_is_shallow(struct rc_py_token_reader *getting, int depth);
+/* Whether the span's value, a key, is hashed in bounded time and stack. False: raised. */
+bool rc_py_key_is_light(struct rc_py_token_reader *getting, int depth);
+
+/* Whether the span's value may be hashed. A type outside C may have a hash in Python, a tuple hashes its members, and
+ * only str and bytes keep their hash. False: raised. */
+static inline bool rc_py_may_hash(struct rc_py_token_reader *getting, PyObject *key, int depth) {
+  if (PyUnicode_CheckExact(key) || PyBytes_CheckExact(key)) return true;
+  bool is_plain = !PyType_HasFeature(Py_TYPE(key), Py_TPFLAGS_HEAPTYPE) && !PyTuple_CheckExact(key) &&
+                  !PyFrozenSet_CheckExact(key) && !PySlice_Check(key);
+  if (!is_plain) getting->state->ran_code++;
+  return getting->marked->span.named == 0 || rc_py_key_is_light(getting, depth);
+}
 
 /* ---- scalars_read.c ---------------------------------------------------------------------------------------------- */
 

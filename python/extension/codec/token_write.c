@@ -82,7 +82,7 @@ static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding,
   encoding->entered++;
   if (out->depth > RC_PY_DEPTH_UNSEEN) {
     if (out->depth > RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
-    if (!rc_py_stack_has_room(&encoding->stack_floor)) return raise_too_deep(up);
+    if (!rc_py_stack_has_room(&encoding->stack_floor, 0)) return raise_too_deep(up);
   }
   return mark(encoding, container, up);
 }
