@@ -4,18 +4,41 @@
 import errno
 import os
 import types
-from typing import Any, Dict, Iterable, NoReturn, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, Mapping, NoReturn, Optional, Set, Tuple
 
 from ringcast.exceptions import PickleRefused
 
-# The most characters of a class's name in a message: a frame may name anything.
-_MOST_CHARACTERS = 100
+# The most classes that are known at a time, as in codec/classes.c: a frame may name a class in many ways.
+_MOST_KNOWN = 1024
+
+# The descriptors of type and ModuleType: reading an attribute may run code of a metaclass or a lazy module.
+_module_of, _qualname_of, _line_of, _dict_of_class = (
+    type.__dict__[name].__get__ for name in ("__module__", "__qualname__", "__mro__", "__dict__")
+)
+_dict_of_module = types.ModuleType.__dict__["__dict__"].__get__
 
 # The program's own file, in a process that multiprocessing spawns.
 _MAIN = {"__mp_main__": "__main__"}
 
 # Classes of the standard library whose instances are what they hold.
 _ALWAYS = ("types:SimpleNamespace", "collections:UserDict", "collections:UserList", "collections:UserString")
+
+
+def is_class(value: Any) -> bool:
+    """Like isinstance(value, type), but without reading __class__ of the value."""
+    return issubclass(type(value), type)
+
+
+def names_in(holder: Any) -> Mapping[str, Any]:
+    """The names in a class or module; none for objects of other types. Runs no code of the holder."""
+    if is_class(holder):
+        return _dict_of_class(holder)
+    return _dict_of_module(holder) or {} if issubclass(type(holder), types.ModuleType) else {}
+
+
+def shorten(text: str, most: int = 100) -> str:
+    """For messages: a frame may hold long names."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 class _Rules:
@@ -81,9 +104,9 @@ class Allowed(Dict[bytes, Any]):
         """Raise PickleRefused unless a frame may name the class that is here as `module`.`name`; `cls` is None if there
         is none. Runs no code of the class."""
         deletes = False
-        if isinstance(cls, type):
-            module, name = (type.__getattribute__(cls, f"__{word}__") for word in ("module", "qualname"))
-            deletes = any("__del__" in vars(parent) for parent in type.__getattribute__(cls, "__mro__"))
+        if is_class(cls):
+            module, name = (word if type(word) is str else "?" for word in (_module_of(cls), _qualname_of(cls)))
+            deletes = any("__del__" in _dict_of_class(parent) for parent in _line_of(cls))
         module = _MAIN.get(module, module)
         whole = f"{module}.{name}"
         if any(rules.allow_class(cls, whole) for rules in self._rules):
@@ -93,8 +116,7 @@ class Allowed(Dict[bytes, Any]):
 
 
 def _refuse(name: str, deletes: bool) -> NoReturn:
-    name = ascii(name)[1:-1]
-    name = name if len(name) <= _MOST_CHARACTERS else name[: _MOST_CHARACTERS - 3] + "..."
+    name = shorten(ascii(name)[1:-1])
     what = "the class itself (it has a __del__, so its module is not enough)" if deletes else "the class or its module"
     raise PickleRefused(
         errno.EOPNOTSUPP,
@@ -116,6 +138,8 @@ def allowed_classes(classes: Optional[Iterable[Any]]) -> Allowed:
         except ValueError as error:
             raise ValueError(f"RINGCAST_CLASSES: {error}") from None
         _default = text, Allowed((_always, _process, rules))
+    if len(_default[1]) >= _MOST_KNOWN:
+        _default = text, _default[1].anew()
     if classes is None:
         return _default[1]
     if isinstance(classes, (str, type, types.ModuleType)):

@@ -16,7 +16,7 @@ import sys
 import types
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ringcast._allowed import Allowed
+from ringcast._allowed import Allowed, is_class, names_in, shorten
 from ringcast.exceptions import ProtocolError
 
 # enum ringcast_class of ringcast/object.h; SCALAR is for this package alone. DATACLASS: the state has these names, all
@@ -46,8 +46,12 @@ _OWN_WAYS = (
 # no static one of C.
 _ABSTRACT, _HEAP = 1 << 20, 1 << 9
 
-# The most names that a frame tells of an instance once for all; more are keys of a dict.
-_MOST_NAMES = 200
+# The most names that a frame tells of an instance once for all, and the most bytes with them; more are keys of a dict.
+# The receiver keeps the names of a class, and a frame may hold any.
+_MOST_NAMES, _MOST_TEXT = 200, 8192
+
+# The most characters of a class's name: a class of a longer name travels in a pickle.
+_MOST_NAME = 1000
 
 _DLPACK_CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
 
@@ -67,11 +71,7 @@ def _named(module: Any, qualname: str) -> Any:
     """module.qualname, or None. Runs no code: a lazy module must not load here."""
     found = module
     for part in qualname.split("."):
-        try:
-            names = object.__getattribute__(found, "__dict__")
-        except AttributeError:
-            return None
-        found = names.get(part) if isinstance(names, (dict, types.MappingProxyType)) else None
+        found = names_in(found).get(part)
     return found
 
 
@@ -181,7 +181,7 @@ _NAMES = {ENUM: _enum_fields, NAMEDTUPLE: _namedtuple_fields, STRUCT: _struct_fi
 
 def _text(cls: type, names: Sequence[str]) -> Optional[bytes]:
     """What a frame says of the class; None: a name can't be said."""
-    if any("\0" in name for name in names):
+    if any("\0" in name for name in names) or len(cls.__module__) + len(cls.__qualname__) > _MOST_NAME:
         return None
     try:
         return "\0".join((cls.__module__, cls.__qualname__, *names)).encode()
@@ -232,7 +232,9 @@ def shape(cls: type, keys: Optional[Tuple[Any, ...]]) -> Optional[Description]:
         return None
     names = slots + keys
     text = _text(cls, names) if len(names) <= _MOST_NAMES and _is_shape(cls, names, slots) else None
-    return None if text is None else (DATACLASS, tuple(sys.intern(name) for name in names), text, None, slots)
+    if text is None or len(text) > _MOST_TEXT:
+        return None
+    return DATACLASS, tuple(sys.intern(name) for name in names), text, None, slots
 
 
 _KIND_NAMES = {
@@ -264,7 +266,7 @@ def why_not(value: Any) -> Optional[str]:
 
 
 def composite(member: Any) -> Optional[int]:
-    """The value that stands for a member without a name; None: pickle has to say what it is."""
+    """The value that stands for a member without a name; None: the member needs a pickle."""
     cls = type(member)
     if not isinstance(member, enum.Flag) or getattr(cls._missing_, "__func__", None) not in _MISSING:
         return None
@@ -275,13 +277,19 @@ def composite(member: Any) -> Optional[int]:
 _MISSING = {vars(cls)["_missing_"].__func__ for cls in (enum.Flag, enum.IntFlag) if "_missing_" in vars(cls)}
 
 
+# The most bits of a member's value, unless the Flag has one of more.
+_MOST_BITS = 64
+
+
 def member_of(cls: Any, value: int) -> Any:
-    """The member of a Flag with this value."""
+    """The member of a Flag with this value. An IntFlag keeps the member, of any bits, for good."""
     if not issubclass(cls, enum.Flag) or getattr(cls._missing_, "__func__", None) not in _MISSING:
         raise ProtocolError(
             errno.EPROTO, f"the frame holds a member of {cls!r} by value: here it has none without name"
         )
     try:
+        if value.bit_length() > _MOST_BITS and value.bit_length() > max(each._value_.bit_length() for each in cls):
+            raise ValueError(f"a value of {value.bit_length()} bits")
         return cls(value)
     except ValueError as error:
         raise ProtocolError(errno.EPROTO, f"the frame holds a member of {cls!r} that is none here: {error}") from error
@@ -308,7 +316,7 @@ def _find_module(name: str, holds: str, may_import: bool) -> Any:
 def _described_as(cls: Any, kind: int, names: Tuple[str, ...]) -> Optional[Description]:
     """How instances of the kind, with these names, are made; None: the class is of another kind here."""
     try:
-        description = describe(cls) if isinstance(cls, type) else None
+        description = describe(cls) if is_class(cls) else None
     except LookupError:
         return None
     if description is None or description[0] != (INSTANCE if kind == DATACLASS else kind):
@@ -319,8 +327,8 @@ def _described_as(cls: Any, kind: int, names: Tuple[str, ...]) -> Optional[Descr
 
 
 def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> Tuple[type, Description]:
-    """The class that a frame names, and its description, with the sender's kind and names; `known` is what will have
-    it.
+    """The class that a frame names, and its description, with the sender's kind and names; `known` will hold
+    both.
 
     PickleRefused: `known` is an Allowed, and does not allow it.
     ImportError: the module can't be imported here, or is not imported and must not be, or lacks the name.
@@ -330,9 +338,11 @@ def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> T
     if not rest or kind not in _KIND_NAMES:
         raise ValueError("it names no class")
     qualname, *names = rest
+    if kind == DATACLASS and (len(names) > _MOST_NAMES or len(text) > _MOST_TEXT):
+        raise ValueError("too many names")
     if isinstance(known, Allowed):
         known.require(_named(sys.modules.get(module_name), qualname), module_name, qualname)
-    holds = f"the frame holds an instance of {module_name}.{qualname}"
+    holds = f"the frame holds an instance of {shorten(module_name + '.' + qualname)}"
     cls = _named(_find_module(module_name, holds, may_import), qualname)
     if cls is None:
         # Each program has a __main__ of its own.
@@ -340,6 +350,8 @@ def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> T
         if module_name != "__main__":
             remedy = "both sides need the same version of it"
         raise ImportError(f"{holds}, and that module has no such class here: {remedy}", name=module_name)
+    if len(module_name) + len(qualname) > _MOST_NAME:
+        raise ValueError("too long a name")
     description = _described_as(cls, kind, tuple(names))
     if description is None:
         raise ProtocolError(
@@ -355,7 +367,7 @@ def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> T
         wanted = description[4]
         is_right = sorted(wanted) == sorted(names)  # __slots__ may be a set
     if not is_right:
-        fields = [", ".join(of) or "none" for of in (names, wanted)]
+        fields = [shorten(", ".join(of), 1000) or "none" for of in (names, wanted)]
         raise ProtocolError(
             errno.EPROTO,
             f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it",

@@ -19,6 +19,7 @@ from needs import msgspec, needs_msgspec
 from peers import still_works
 
 import ringcast
+from ringcast import _allowed
 
 pytestmark = pytest.mark.alike
 HERE = "allowed_here"
@@ -193,6 +194,71 @@ def test_a_frame_learns_nothing_of_what_is_imported_here():
     many = ringcast.pack([Beside("x")])
     shown = bytes(many).replace(b"Beside", b"B\n\xc3\xa9de")
     refused(shown, HERE + r"_not.B\n\xe9de")
+
+
+class RunsClass:
+    @property
+    def __class__(self):
+        RAN.append("__class__")
+        return type
+
+
+class RunsDict:
+    @property
+    def __dict__(self):
+        RAN.append("__dict__")
+        return {}
+
+
+class Meta(type):
+    """Asked for anything of a class, tells so."""
+
+    def __getattribute__(cls, name):
+        RAN.append(name)
+        return type.__getattribute__(cls, name)
+
+    __module__ = __mro__ = property(lambda cls: RAN.append("a property") or HERE)
+
+
+class Lazy(types.ModuleType):
+    def __getattribute__(self, name):
+        RAN.append(name)
+        return types.ModuleType.__getattribute__(self, name)
+
+
+RAN = []
+RUNS = types.ModuleType("runs_here")
+RUNS.__dict__.update(
+    runs_class=RunsClass(), runs_dict=RunsDict(), Meta=Meta("Meta", (), {"__module__": "runs_here"}), lazy=Lazy("lazy")
+)
+RUNS.__dict__.update(Below=type("Below", (RUNS.Meta,), {"__module__": "runs_here"}))
+
+
+@pytest.mark.parametrize(
+    "name", ["runs_class", "runs_dict", "runs_dict.x", "Meta", "Meta.x", "Below", "lazy", "lazy.x"]
+)
+def test_nothing_that_a_frame_names_runs_before_it_is_refused(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "runs_here", RUNS)
+    monkeypatch.setitem(sys.modules, "runs_lazily", RUNS.lazy)
+    good = ringcast.pack([Plain("x")])
+    module = b"runs_lazily" if name == "lazy.x" else b"runs_here"
+    before = HERE.encode() + b"\0Plain\0path"
+    text = module + b"\0" + name.encode()
+    frame = bytes(good).replace(before, text + b"\0" + b"p" * (len(before) - len(text) - 1))
+    RAN.clear()
+    with pytest.raises(ringcast.PickleRefused):
+        ringcast.unpack(frame, classes=[])
+    assert RAN == []
+
+
+def test_what_a_frame_names_is_not_kept_for_good():
+    """Any names may follow a class that is always allowed: what is known of them starts anew."""
+    good = ringcast.pack([types.SimpleNamespace(aaaa=1)])
+    for number in range(2000):
+        ringcast.unpack(bytes(good).replace(b"aaaa", b"%04d" % number), allow_pickle=False)
+    assert ringcast.unpack(good, allow_pickle=False) == [types.SimpleNamespace(aaaa=1)]
+    known = _allowed.allowed_classes(None)
+    assert len(known) <= 1024 and any(text.endswith(b"\0aaaa") for text in known)
 
 
 # ---- Handles ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import natives
 import pytest
 from test_hostile_objects import (
     ABSENT,
+    BIGINT,
     DATACLASS,
     DICT,
     ENUM,
@@ -18,6 +19,7 @@ from test_hostile_objects import (
     SLOTS,
     STATE,
     class_token,
+    frame,
     unpack,
 )
 
@@ -50,6 +52,9 @@ STATES_REFUSED = {
     "a namedtuple by its state": [*class_token(STATE, "natives", "Pair"), INSTANCE, 0, NONE],
     "an enum by its state": [*class_token(STATE, "natives", "Color"), INSTANCE, 0, NONE],
     "a member of no flag by value": [*class_token(ENUM, "natives", "Color"), MEMBER, 0, 1],
+    "a member of more bits than its flag": [*class_token(ENUM, "natives", "Bits"), MEMBER, 0, BIGINT, 9, *[1] * 9],
+    "names beyond the most": [*class_token(DATACLASS, "natives", "Bare", *[f"n{n}" for n in range(201)]), NONE],
+    "a text beyond the longest": [*class_token(DATACLASS, "natives", "Bare", "n" * 8192), NONE],
     "a member of a flag that is none": [*class_token(ENUM, "natives", "Permission"), MEMBER, 0, INT32, 0, 0, 0, 1],
 }
 
@@ -60,10 +65,38 @@ def test_a_state_that_does_not_fit_its_class_is_refused(name):
         unpack(STATES_REFUSED[name])
 
 
+UNKNOWN = ["x" * 40_000] * 50
+LONG = {
+    "a class that is not there": class_token(DATACLASS, "types", "Q" * 300_000),
+    "a module that is not there": class_token(DATACLASS, "types." + "q" * 300_000, "Q"),
+    "fields of no slots": class_token(STATE, "natives", "SlotsAlone", *UNKNOWN),
+    "fields of no namedtuple": class_token(NAMEDTUPLE, "natives", "Pair", *UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("classes", [[], ["types", "natives"]])
+def test_what_a_message_says_of_a_frame_is_short(name, classes):
+    with pytest.raises((ringcast.ProtocolError, ringcast.PickleRefused, ImportError)) as raised:
+        ringcast.unpack(frame(bytes([*LONG[name], NONE])), classes=classes)
+    assert len(str(raised.value)) < 1500
+
+
+def test_a_class_has_names_of_bounded_length(monkeypatch):
+    """A class that modules hold which hold each other can be named in any length, and each name is kept."""
+    monkeypatch.setattr(natives, "itself", natives, raising=False)
+    long, good = ([*class_token(DATACLASS, "natives", "itself." * n + "Bare"), INSTANCE, 0] for n in (200, 9))
+    assert vars(unpack(good)) == {}
+    with pytest.raises(ringcast.ProtocolError, match="too long a name"):
+        unpack(long)
+
+
 def test_states_by_hand_are_otherwise_good():
     got = unpack([*SLOTS, INSTANCE, 0, 1, ABSENT, 3, NONE])
     assert (got.a, got._SlotsAlone__private, hasattr(got, "b")) == (1, 3, False)
     assert vars(unpack([*FREE, INSTANCE, 0, NONE])) == {}
     assert vars(unpack([*FREE, INSTANCE, 0, DICT, 2, 0x81, 0x61, 1, 5, 6])) == {"a": 1, 5: 6}
     assert vars(unpack([*class_token(DATACLASS, "natives", "Plain", "b", "a"), INSTANCE, 0, 1, 2])) == {"b": 1, "a": 2}
+    names = [f"n{n}" for n in range(200)]
+    assert list(vars(unpack([*class_token(DATACLASS, "natives", "Bare", *names), INSTANCE, 0, *[1] * 200]))) == names
     assert unpack([*class_token(ENUM, "natives", "Bits"), MEMBER, 0, 3]) is natives.Bits.A | natives.Bits.B
