@@ -52,7 +52,8 @@ int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_
  * with nothing raised: no such array. */
 PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 /* The array of such a text over `elements`; either may be any value. NULL: raised. */
-PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements, bool is_record);
+PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements, bool is_record,
+                               PyObject **dtypes);
 /* The owner of a NumPy array's memory, borrowed. NULL: the array itself, or no array. */
 PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object);
 /* Whether torch is imported; false may mean: half. */

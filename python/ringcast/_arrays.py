@@ -4,15 +4,18 @@
 The text is NumPy's own (`<M8[ns]`, `|S5`) or, for a structured dtype, JSON. No text names a class or runs code.
 """
 
+import copy
 import json
 import re
-from typing import Any, Optional, Set
+from typing import Any, Dict, Optional, Set
 
 import numpy as np
 
 # No count of units that is 0: NumPy takes it, and then divides by it.
 _SIMPLE = re.compile(r"[<>|=]?[?bBiufcmMSUV][0-9]{0,9}(\[([1-9][0-9]{0,8})?[a-zA-Z]{1,7}\])?")
 _MOST_DEPTH = 32
+_MOST_BRACKETS = 3 * _MOST_DEPTH  # open at a time; json.loads() recurses, and a thread's stack may be small
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _proven: Set[str] = set()  # texts from which NumPy makes the same dtype again
 _MOST_PROVEN = 1000
@@ -61,6 +64,18 @@ def _dtype(state: Any, depth: int = 0) -> Any:
     return np.dtype((np.record, dtype)) if state["record"] else dtype
 
 
+def _of_text(text: str) -> Any:
+    """The dtype of a text. Raises as _dtype() does."""
+    if text[:1] != "{":
+        return _dtype(text)
+    opened = 0
+    for bracket in re.findall(r"[][{}]", _STRING.sub("", text)):
+        opened += 1 if bracket in "[{" else -1
+        if opened > _MOST_BRACKETS:
+            raise ValueError("a dtype that is nested too deep")
+    return _dtype(json.loads(text))
+
+
 def text_of(array: Any) -> Optional[str]:
     """The text of the dtype. None: the bytes of the elements are not all of the array."""
     dtype = array.dtype
@@ -84,10 +99,16 @@ def text_of(array: Any) -> Optional[str]:
         return None
 
 
-def make(text: str, elements: Any, is_record: bool) -> Any:
-    """The array over `elements`, an array of uint8 with an element along the last axis. Raises for any other state."""
+def make(text: str, elements: Any, is_record: bool, known: Dict[str, Any]) -> Any:
+    """The array over `elements`, an array of uint8 with an element along the last axis. Raises for any other state.
+
+    `known`: the dtypes of the frame by text, since a frame may name a text for each array. A copy shares the fields;
+    renaming the fields of an array's dtype leaves the dtypes of further arrays unchanged.
+    """
     try:
-        dtype = _dtype(json.loads(text) if text[:1] == "{" else text)
+        if text not in known:
+            known[text] = _of_text(text)
+        dtype = copy.copy(known[text]) if text[:1] == "{" else known[text]
     except Exception as error:  # of any kind, by NumPy
         raise ValueError("no dtype") from error
     if type(elements) is not np.ndarray or elements.dtype != np.uint8 or elements.ndim == 0:

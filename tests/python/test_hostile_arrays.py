@@ -12,6 +12,7 @@ from test_hostile_kinds import KIND, NO_UNITS, text
 from test_hostile_objects import LIST, OBJECT, PART, TUPLE
 
 import ringcast
+from ringcast import _arrays
 
 pytestmark = pytest.mark.alike
 NDARRAY, RECARRAY = 64, 65
@@ -58,6 +59,9 @@ def test_such_a_frame_is_well():
 DEEP = "<i4"
 for _ in range(40):
     DEEP = [DEEP, [1]]
+BRACKETS = []
+for _ in range(100):
+    BRACKETS = [BRACKETS]
 HOSTILE = {
     "objects": of("|O", shape=(3, 8), strides=(8, 1)),
     "objects by name": of("object", shape=(3, 8), strides=(8, 1)),
@@ -90,6 +94,7 @@ HOSTILE = {
     "fields that are missing": of("{}"),
     "no JSON": of("{"),
     "JSON that is too deep": of('{"formats":' + "[" * 20000),
+    "JSON beside the fields that is too deep": of(fields(beside=BRACKETS)),
     "fields that are too deep": of(fields(formats=[DEEP])),
     "axes of less than nothing": of(fields(formats=[["<i4", [-1]]])),
     "axes beyond all memory": of(fields(formats=[["<i4", [1 << 40, 1 << 40]]])),
@@ -98,6 +103,23 @@ HOSTILE = {
     "a list": with_elements([KIND, NDARRAY, LIST, 2, *text("|S6"), PART]),
     "elements and nothing": with_elements([KIND, NDARRAY, TUPLE, 1, PART]),
 }
+
+
+def test_brackets_in_names_are_no_nest():
+    for name in ("[{" * 200, '"' + "[" * 200, "\\" + "[" * 200):
+        assert ringcast.unpack(of(fields(names=[name]))).dtype.names == (name,)
+
+
+def test_a_text_that_is_named_again_is_parsed_once(monkeypatch):
+    """A few bytes name a text once more: the fields are shared, but not their names."""
+    sent, parsed = np.zeros(3, [("a", "<i4"), ("b", "S2")]), []
+    packed = ringcast.pack([[sent, sent.copy()], sent[:2]])
+    monkeypatch.setattr(_arrays.json, "loads", lambda text, loads=json.loads: parsed.append(text) or loads(text))
+    got = ringcast.unpack(packed)
+    assert len(parsed) == 1
+    first, second, third = *got[0], got[1]
+    first.dtype.names = ("x", "y")
+    assert (first.dtype.names, second.dtype.names, third.dtype) == (("x", "y"), ("a", "b"), sent.dtype)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

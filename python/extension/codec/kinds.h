@@ -44,6 +44,6 @@ int rc_py_contents(int number, PyObject *container, struct rc_py_contents *out);
 /* ---- kinds_read.c ------------------------------------------------------------------------------------------------ */
 
 /* Makes the value from its state, which comes from an untrusted frame. NULL: raised. */
-PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain);
+PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain, PyObject **dtypes);
 
 #endif

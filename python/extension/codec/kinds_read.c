@@ -258,15 +258,15 @@ static PyObject *make_time_kind(struct rc_py_state *state, int number, PyObject 
   }
 }
 
-static PyObject *make_ndarray(struct rc_py_state *state, PyObject *plain, bool is_record) {
+static PyObject *make_ndarray(struct rc_py_state *state, PyObject *plain, bool is_record, PyObject **dtypes) {
   PyObject *text, *elements;
   if (!take_pair(plain, &text, &elements) || !PyUnicode_CheckExact(text)) return damaged(state);
-  PyObject *made = rc_py_numpy_of_bytes(state, text, elements, is_record);
+  PyObject *made = rc_py_numpy_of_bytes(state, text, elements, is_record, dtypes);
   if (!made) rc_py_protocol_from_current(state, "an array that NumPy can't make");
   return made;
 }
 
-PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain) {
+PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain, PyObject **dtypes) {
   switch (number) {
   case RINGCAST_STANDARD_DEFAULTDICT: return make_defaultdict(state, plain);
   case RINGCAST_STANDARD_ORDEREDDICT: return make_ordered(state, plain);
@@ -284,8 +284,8 @@ PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *p
   case RINGCAST_STANDARD_TIMEDELTA:
   case RINGCAST_STANDARD_TIMEZONE: return make_time_kind(state, number, plain);
   case RINGCAST_STANDARD_ZONEINFO: return make_zoneinfo(state, plain);
-  case RINGCAST_STANDARD_NDARRAY: return make_ndarray(state, plain, false);
-  case RINGCAST_STANDARD_RECARRAY: return make_ndarray(state, plain, true);
+  case RINGCAST_STANDARD_NDARRAY: return make_ndarray(state, plain, false, dtypes);
+  case RINGCAST_STANDARD_RECARRAY: return make_ndarray(state, plain, true, dtypes);
   default: return rc_py_raise_damaged(state, "a type that this version does not know");
   }
 }

@@ -105,6 +105,7 @@ void rc_py_marked_clear(struct rc_py_marked *marked) {
   for (size_t i = 0; i < marked->count; i++) Py_XDECREF(marked->marks[i].value);
   PyMem_Free(marked->marks);
   Py_XDECREF(marked->items);
+  Py_XDECREF(marked->dtypes);
 }
 
 PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text) {

@@ -282,7 +282,7 @@ static PyObject *get_kind(struct rc_py_token_reader *getting, uint8_t number, in
   PyObject *plain = get_inner(getting, depth);
   bool recurses = number == RINGCAST_STANDARD_DEQUE || number == RINGCAST_STANDARD_DEFAULTDICT; /* at its end */
   bool ok = plain && (!recurses || rc_py_is_shallow(getting, depth));
-  PyObject *made = ok ? rc_py_standard_make(getting->state, number, plain) : NULL;
+  PyObject *made = ok ? rc_py_standard_make(getting->state, number, plain, &getting->marked->dtypes) : NULL;
   rc_py_span_end(getting->marked, &outer);
   Py_XDECREF(plain);
   return made;

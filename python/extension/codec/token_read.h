@@ -26,8 +26,9 @@ struct rc_py_marked {
   struct rc_py_span span; /* the innermost */
   uint64_t hashed;        /* the weights that keys and members of sets named */
   const struct ringcast_frame_reader *frame;
-  PyObject *dict;  /* the root, for ITEM; NULL: the root is no dict, or only some items are read */
-  PyObject *items; /* the list of the dict's values; NULL until needed */
+  PyObject *dict;   /* the root, for ITEM; NULL: the root is no dict, or only some items are read */
+  PyObject *items;  /* the list of the dict's values; NULL until needed */
+  PyObject *dtypes; /* of arrays, by text (ringcast._arrays.make); NULL until needed */
 };
 void rc_py_marked_clear(struct rc_py_marked *marked);
 

@@ -135,10 +135,12 @@ PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object
   return NULL;
 }
 
-PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements, bool is_record) {
+PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements, bool is_record,
+                               PyObject **dtypes) {
   struct rc_py_numpy *numpy = &state->numpy;
   if (!numpy->make && !(numpy->make = rc_py_import("ringcast._arrays", "make"))) return NULL;
-  return PyObject_CallFunctionObjArgs(numpy->make, text, elements, is_record ? Py_True : Py_False, NULL);
+  if (!*dtypes && !(*dtypes = PyDict_New())) return NULL;
+  return PyObject_CallFunctionObjArgs(numpy->make, text, elements, is_record ? Py_True : Py_False, *dtypes, NULL);
 }
 
 PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object) {
