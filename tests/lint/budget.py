@@ -24,7 +24,7 @@ PARTS = {
     "headers": ("include", 1600),
     "core": ("ring shm channel", 8600),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 13550),
+    "extension": ("python/extension", 13640),
     "package": ("python/ringcast", 7990),
     "measuring": ("tools bench python/ringcast/bench", 6780),
     "tests": ("tests", 43540),

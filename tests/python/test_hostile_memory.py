@@ -2,16 +2,20 @@
 """What a nested value by hand can make a reader allocate: memory in proportion to the frame."""
 
 import collections
+import gc
 import struct
 import threading
 import tracemalloc
+from decimal import Decimal
+from pathlib import PurePosixPath
 
 import pytest
 from natives import Bare, ByIdentity, Plain
 from test_hostile_frames import BYTES
-from test_hostile_kinds import DEFAULTDICT, DEQUE, KIND
+from test_hostile_kinds import COUNTER, DECIMAL, DEFAULTDICT, DEQUE, KIND, ORDERED, POSIX, WINDOWS
 from test_hostile_objects import (
     ABSENT,
+    AGAIN,
     BACK,
     BIGINT,
     BYTEARRAY,
@@ -184,6 +188,64 @@ def test_a_deep_key_in_a_thread_of_a_small_stack_raises():
     finally:
         threading.stack_size(before)
     assert got
+
+
+NUMBERED = [MARK, DICT, *count(300), *b"".join(bytes([0xC4, *divmod(key, 256), 1]) for key in range(300))]
+LONG = [NAMED, *count(5000), *[0x31] * 5000]
+ELSEWHERE = {
+    "a Counter": [*NUMBERED, KIND, COUNTER, BACK, 0],
+    "an OrderedDict": [*NUMBERED, KIND, ORDERED, BACK, 0],
+    "a defaultdict": [*NUMBERED, KIND, DEFAULTDICT, TUPLE, 2, NONE, BACK, 0],
+    "a defaultdict's state": [MARK, TUPLE, 2, NONE, *NUMBERED[1:], KIND, DEFAULTDICT, BACK, 0],
+    "a deque": [MARK, LIST, 1, 1, KIND, DEQUE, TUPLE, 2, NONE, BACK, 0],
+    "a deque's state": [MARK, TUPLE, 2, NONE, LIST, 1, 1, KIND, DEQUE, BACK, 0],
+    "behind a shape": [*NUMBERED, KIND, COUNTER, SHAPE, 1, 0x81, 0x61, BACK, 0],
+    "attributes": [MARK, DICT, 1, 0x81, 0x61, 1, *FREE, INSTANCE, 0, BACK, 0],
+    "a Decimal": [*LONG, KIND, DECIMAL, AGAIN, 0],
+    "a Decimal by a mark": [MARK, *LONG, KIND, DECIMAL, BACK, 0],
+    "a path": [*LONG, KIND, POSIX, AGAIN, 0],
+    "a path of Windows": [*LONG, KIND, WINDOWS, TUPLE, 2, AGAIN, 0, AGAIN, 0],
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_state_is_no_copy_of_what_stands_elsewhere(name):
+    with pytest.raises(ringcast.ProtocolError, match="a state that stands elsewhere"):
+        unpack([LIST, 2, *ELSEWHERE[name]])
+
+
+def test_states_that_share_values_arrive():
+    words, number, path = ["a"], Decimal("1" * 20000), PurePosixPath("a/" * 2000)
+    value = [words, collections.deque([words]), Bare(a=words), {"a": words}, collections.OrderedDict(a=words)]
+    value += [vars(value[2]), Bare(a=words), [number, Decimal(number)], number, path, str(path), PurePosixPath(path)]
+    value += [collections.defaultdict(list, a=words), collections.Counter("aab"), value[1]]
+    got = ringcast.unpack(ringcast.pack(value), allow_pickle=False)
+    assert got[0] is got[1][0] is got[2].a is got[6].a is got[12]["a"] and got[1] is got[14]
+    assert [got[place] for place in (7, 8, 9, 10, 11, 13)] == [value[place] for place in (7, 8, 9, 10, 11, 13)]
+
+
+def seen_by_the_collector(data):
+    """How many tuples with a hole the collector shows while the frame is decoded."""
+    holes = []
+
+    def look(_phase, _info):
+        tuples = [found for found in gc.get_objects() if type(found) is tuple and len(found) == 7]
+        holes.extend(1 for found in tuples if "NULL" in repr(found))
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(look)
+    gc.set_threshold(1)
+    try:
+        ringcast.unpack(data)
+    finally:
+        gc.callbacks.remove(look)
+        gc.set_threshold(*threshold)
+    return len(holes)
+
+
+def test_the_keys_of_a_shape_are_hidden_until_complete():
+    keys = b"".join(b"\x82%02d" % key for key in range(7))
+    assert seen_by_the_collector(frame([*[SHAPE, 7, *keys] * 50, RECORD, 0, *[0] * 7])) == 0
 
 
 def linked(link, count=3000):

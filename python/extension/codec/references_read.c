@@ -13,7 +13,8 @@ enum {
   TEXTS_AT_HAND = 64,
   HASHED_MOST = 1 << 24,
   HASHED_PER_BYTE = 256,
-  STACK_PER_LEVEL = 1024 /* of a hash in Python */
+  TEXT_AGAIN_MOST = 4096, /* of a path; longer ones stand in place */
+  STACK_PER_LEVEL = 1024  /* of a hash in Python */
 };
 
 /* ---- Repeated values --------------------------------------------------------------------------------------------- */
@@ -56,6 +57,7 @@ PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t bac
   if (!mark || !mark->value) return stream_damaged(getting, "a value that was not there before, or holds itself");
   marked->span.named = rc_py_sum(marked->span.named, mark->weight);
   reach(marked, (uint64_t)depth + mark->height);
+  marked->last = mark->value;
   return rc_py_ref(mark->value);
 }
 
@@ -88,6 +90,43 @@ bool rc_py_key_is_light(struct rc_py_token_reader *getting, int depth) {
          raise_no_stack();
 }
 
+bool rc_py_is_in_place(struct rc_py_token_reader *getting, PyObject *container) {
+  bool is_other = container == getting->marked->last && (PyDict_Check(container) || PyList_Check(container) ||
+                                                         (PyTuple_Check(container) && PyTuple_GET_SIZE(container) > 0));
+  return !is_other || stream_damaged(getting, "a state that stands elsewhere");
+}
+
+/* Text in place has no more characters than bytes; only a part, used once, has its bytes elsewhere. */
+static bool text_is_in_place(struct rc_py_token_reader *getting, PyObject *plain, const uint8_t *from) {
+  size_t length = 0, bytes = (size_t)(getting->object.at - from);
+  from += *from == RINGCAST_TAG_MARK;
+  if (PyUnicode_Check(plain) && *from != RINGCAST_TAG_PART) length = (size_t)PyUnicode_GET_LENGTH(plain);
+  for (Py_ssize_t i = 0; PyTuple_Check(plain) && i < PyTuple_GET_SIZE(plain); i++) {
+    PyObject *part = PyTuple_GET_ITEM(plain, i);
+    if (PyUnicode_Check(part)) length += (size_t)PyUnicode_GET_LENGTH(part);
+  }
+  return length <= TEXT_AGAIN_MOST + bytes || stream_damaged(getting, "a state that stands elsewhere");
+}
+
+bool rc_py_state_is_in_place(struct rc_py_token_reader *getting, uint8_t kind, PyObject *plain, const uint8_t *from) {
+  switch (kind) {
+  case RINGCAST_STANDARD_DEFAULTDICT:
+  case RINGCAST_STANDARD_DEQUE:
+    if (PyTuple_Check(plain) && PyTuple_GET_SIZE(plain) == 2 &&
+        !rc_py_is_in_place(getting, PyTuple_GET_ITEM(plain, 1))) {
+      return false;
+    }
+    return rc_py_is_in_place(getting, plain);
+  case RINGCAST_STANDARD_ORDEREDDICT:
+  case RINGCAST_STANDARD_COUNTER: return rc_py_is_in_place(getting, plain);
+  case RINGCAST_STANDARD_PUREPOSIXPATH:
+  case RINGCAST_STANDARD_POSIXPATH:
+  case RINGCAST_STANDARD_PUREWINDOWSPATH:
+  case RINGCAST_STANDARD_DECIMAL: return text_is_in_place(getting, plain, from);
+  default: return true;
+  }
+}
+
 /* Checks the entry's kind, not the value: None stands for an item that is not made yet. */
 PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t index) {
   struct rc_py_marked *marked = getting->marked;
@@ -98,6 +137,7 @@ PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t ind
       ringcast_frame_item(marked->frame, (uint32_t)index, &item) == 0 &&
       (item.kind == RINGCAST_ITEM_TENSOR || item.kind == RINGCAST_ITEM_STR || item.kind == RINGCAST_ITEM_BYTES);
   if (!is_there) return stream_damaged(getting, "an item that it lacks");
+  marked->last = PyList_GET_ITEM(marked->items, (Py_ssize_t)index);
   return rc_py_ref(PyList_GET_ITEM(marked->items, (Py_ssize_t)index));
 }
 
@@ -145,5 +185,6 @@ PyObject *rc_py_token_read_leaf(struct rc_py_token_reader *getting, uint64_t ind
   if (!getting->leaves || index >= (uint64_t)PyList_GET_SIZE(getting->leaves)) {
     return stream_damaged(getting, "a leaf that its pickle lacks");
   }
+  getting->marked->last = PyList_GET_ITEM(getting->leaves, (Py_ssize_t)index);
   return rc_py_ref(PyList_GET_ITEM(getting->leaves, (Py_ssize_t)index));
 }

@@ -222,9 +222,11 @@ static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
   if (!take_values(getting, count)) return false;
   if (getting->shape_count == RINGCAST_MAX_SHAPES) return stream_damaged(getting, "it has too many shapes");
   struct rc_py_shape *shape = &getting->shapes[getting->shape_count];
-  *shape = (struct rc_py_shape){.keys = PyTuple_New((Py_ssize_t)count), .dict = PyDict_New()};
+  *shape = (struct rc_py_shape){.keys = PyTuple_New((Py_ssize_t)count)};
   getting->shape_count++;
-  if (!shape->keys || !shape->dict) return false;
+  if (shape->keys && count > 0) PyObject_GC_UnTrack(shape->keys); /* a tuple of strs needs no collector */
+  shape->dict = shape->keys ? PyDict_New() : NULL;
+  if (!shape->dict) return false;
   for (uint64_t i = 0; i < count; i++) {
     if (!is_text_next(getting)) return stream_damaged(getting, "a key of a shape that is no str");
     PyObject *key = get_key(getting, 0);
@@ -279,9 +281,11 @@ static PyObject *get_bounds(struct rc_py_token_reader *getting, const struct rin
 static PyObject *get_kind(struct rc_py_token_reader *getting, uint8_t number, int depth) {
   if (!take_values(getting, 1)) return NULL;
   struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
+  const uint8_t *from = getting->object.at;
   PyObject *plain = get_inner(getting, depth);
   bool recurses = number == RINGCAST_STANDARD_DEQUE || number == RINGCAST_STANDARD_DEFAULTDICT; /* at its end */
-  bool ok = plain && (!recurses || rc_py_is_shallow(getting, depth));
+  bool ok =
+      plain && (!recurses || rc_py_is_shallow(getting, depth)) && rc_py_state_is_in_place(getting, number, plain, from);
   PyObject *made = ok ? rc_py_standard_make(getting->state, number, plain, &getting->marked->dtypes) : NULL;
   rc_py_span_end(getting->marked, &outer);
   Py_XDECREF(plain);
@@ -334,6 +338,7 @@ static bool get_fields(struct rc_py_token_reader *getting, const struct rc_py_cl
     bool is_absent = i < count && object->at < object->end && *object->at == RINGCAST_TAG_ABSENT;
     object->at += is_absent;
     out[i] = is_absent ? NULL : get_inner(getting, depth);
+    if (out[i] && i == count && !rc_py_is_in_place(getting, out[i])) Py_CLEAR(out[i]);
     if (out[i] || is_absent) continue;
     while (i-- > 0) Py_XDECREF(out[i]);
     return false;

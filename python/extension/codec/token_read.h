@@ -25,6 +25,7 @@ struct rc_py_marked {
   size_t count, room;
   struct rc_py_span span; /* the innermost */
   uint64_t hashed;        /* the weights that keys and members of sets named */
+  const PyObject *last;   /* that BACK, ITEM or LEAF gave; only compared */
   const struct ringcast_frame_reader *frame;
   PyObject *dict;   /* the root, for ITEM; NULL: the root is no dict, or only some items are read */
   PyObject *items;  /* the list of the dict's values; NULL until needed */
@@ -120,6 +121,10 @@ PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text);
 Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting, int depth, struct rc_py_span *outer);
 void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value, int depth,
                     const struct rc_py_span *outer);
+/* Whether a container or a kind's state, of the tokens from `from`, is complete in the tokens: a copy of what stands
+ * elsewhere would let a frame of n bytes make n * n. False: raised. */
+bool rc_py_is_in_place(struct rc_py_token_reader *getting, PyObject *container);
+bool rc_py_state_is_in_place(struct rc_py_token_reader *getting, uint8_t kind, PyObject *plain, const uint8_t *from);
 /* Whether there may be a container at the depth, which is RC_PY_DEPTH_UNSEEN or more. False: raised. */
 bool rc_py_may_go_deep(struct rc_py_token_reader *getting, int depth);
 /* Whether what the span has read since the depth is no deeper than a value without BACKs can be. False: raised. */
