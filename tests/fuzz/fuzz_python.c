@@ -7,6 +7,7 @@
  * could only ask to be imported, is not there.
  */
 #include "python/extension/codec/inspect.h"
+#include "python/extension/tensors/view_arrays.h"
 #include "ringcast/object.h"
 
 #include "tests/fuzz/fuzz.h"
@@ -169,9 +170,10 @@ static void look_into(const void *data, size_t bytes, PyObject *whole) {
 /* `whole` is what receiving gave. */
 static void view(const void *data, size_t bytes, PyObject *whole) {
   const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
-  static struct rc_py_reader nobody; /* its hold has nothing to unmap */
-  require(rc_py_reader_hold(&nobody));
-  const struct rc_py_decode_options options = {.classes = &classes, .hold = nobody.hold};
+  static struct rc_py_hold *hold; /* has nothing to unmap */
+  if (!hold) hold = rc_py_hold_new(NULL);
+  require(hold);
+  const struct rc_py_decode_options options = {.classes = &classes, .hold = hold};
   uint32_t tag;
   PyObject *viewed = expected(rc_py_decode(state, &frame, &options, &tag), NULL);
   require(!viewed == !whole);

@@ -75,10 +75,10 @@ static bool is_in_c(int number, const PyObject *value) {
   }
 }
 
-static enum rc_py_token_writer take_timezone(PyObject *timezone, struct zone *out) {
+static enum rc_py_token_writer take_timezone(PyObject *object, struct zone *out) {
   out->number = RINGCAST_STANDARD_TIMEZONE;
-  if (timezone == PyDateTimeAPI->TimeZone_UTC) return RC_PY_PUT_DONE;
-  PyObject *arguments = PyObject_CallMethod(timezone, "__getinitargs__", NULL), *offset, *name = NULL;
+  if (object == PyDateTimeAPI->TimeZone_UTC) return RC_PY_PUT_DONE;
+  PyObject *arguments = PyObject_CallMethod(object, "__getinitargs__", NULL), *offset, *name = NULL;
   if (!arguments) return leaf_unless_fatal();
   bool ok = PyTuple_CheckExact(arguments) && PyArg_ParseTuple(arguments, "O|O", &offset, &name) &&
             is_in_c(RINGCAST_STANDARD_TIMEDELTA, offset) && (!name || PyUnicode_CheckExact(name));
