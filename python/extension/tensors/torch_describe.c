@@ -76,7 +76,7 @@ static PyObject *make_plain(struct rc_py_state *state, PyObject *tensor, int ind
   PyObject *plain;
   if (dtype.code == RC_PY_OPAQUE_CODE) {
     const struct ringcast_dtype as = {.bits = (uint8_t)(dtype.bits * dtype.lanes), .lanes = 1};
-    plain = PyObject_CallMethod(tensor, "view", "O", state->torch.dtypes[rc_py_dtype_find(as)]);
+    plain = PyObject_CallMethodOneArg(tensor, state->names.view, state->torch.dtypes[rc_py_dtype_find(as)]);
   } else {
     int lazy = is_lazy(state, tensor, dtype.code == 5);
     if (lazy <= 0) return lazy < 0 ? NULL : rc_py_ref(tensor);
