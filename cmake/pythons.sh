@@ -91,7 +91,8 @@ try() {
     return # no wheel of the old NumPy for this Python
   else
     mapfile -t found < <(tests)
-    if ! "$venv/bin/python" -m pytest -q -p no:cacheprovider "${found[@]}" ${options[@]+"${options[@]}"} \
+    # CI: there the tests insist on what is optional; here the table says what was missing.
+    if ! CI='' "$venv/bin/python" -m pytest -q -p no:cacheprovider "${found[@]}" ${options[@]+"${options[@]}"} \
       >"$venv/tests.log" 2>&1; then
       failed=1
       grep -E '^(FAILED|ERROR)' "$venv/tests.log"
