@@ -246,3 +246,16 @@ void rc_py_copy(void *to, const void *from, size_t bytes) {
   memcpy(to, from, bytes);
   Py_END_ALLOW_THREADS
 }
+
+bool rc_py_grow(void **array, size_t count, size_t *room, size_t size) {
+  if (count < *room) return true;
+  size_t larger = *room ? *room * 2 : 16;
+  void *grown = PyMem_Realloc(*array, larger * size);
+  if (!grown) {
+    PyErr_NoMemory();
+    return false;
+  }
+  *array = grown;
+  *room = larger;
+  return true;
+}

@@ -11,6 +11,12 @@ PyObject *rc_py_import(const char *module_name, const char *name) {
   return object;
 }
 
+bool rc_py_clear_passing(void) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
+  PyErr_Clear();
+  return true;
+}
+
 int rc_py_errors_init(struct rc_py_state *state) {
   static const char *const module = "ringcast.exceptions";
   if (!(state->error = rc_py_import(module, "Error"))) return -1;

@@ -7,6 +7,9 @@
 
 /* A new reference to module.name, or NULL. */
 PyObject *rc_py_import(const char *module_name, const char *name);
+/* After the inspection of a value, which is then left to pickle: clears the exception, but keeps MemoryError, Ctrl-C
+ * and the like. Whether it was cleared. */
+bool rc_py_clear_passing(void);
 int rc_py_errors_init(struct rc_py_state *state);
 /* Raises the exception for `rc`, the result of the failed call, with the text of ringcast_last_error(). Always NULL. */
 PyObject *rc_py_raise(struct rc_py_state *state, int rc);

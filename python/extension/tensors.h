@@ -23,10 +23,17 @@ int rc_py_dtype_of(const struct ringcast_item *item);
 /* A tuple of numbers, each times `unit`. */
 PyObject *rc_py_dims(const int64_t *dims, int32_t ndim, int64_t unit);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
-/* Whether the memory has no gaps: C order, perhaps with permuted axes. */
-bool rc_py_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides);
-static inline bool rc_py_is_dense(const struct ringcast_item *item) {
-  return rc_py_are_dense(item->ndim, item->shape, item->strides);
+/* Whether a tensor that ringcast_tensor_bytes accepts has no gaps: C order, perhaps with permuted axes. */
+bool rc_py_is_dense(const struct ringcast_tensor *tensor);
+static inline struct ringcast_tensor rc_py_tensor_of(const struct ringcast_item *item) {
+  return (struct ringcast_tensor){
+      .data = item->data,
+      .dtype = item->dtype,
+      .ndim = item->ndim,
+      .shape = item->shape,
+      .strides = item->strides,
+      .flags = item->flags,
+  };
 }
 
 /* A tensor to send. `keep`, `storage` and `view` hold the tensor's memory; `dims` are shape and strides, from PyMem. */

@@ -19,14 +19,6 @@ static int typecode_of(struct rc_py_state *state, PyObject *array) {
   return typecode;
 }
 
-static enum rc_py_token_writer put_head_of(struct rc_py_encoding *encoding, uint8_t tag, uint8_t typecode) {
-  uint8_t *at = stream_at(encoding, 2);
-  if (!at) return RC_PY_PUT_RAISED;
-  *at++ = tag;
-  *at++ = typecode;
-  return stream_end(encoding, at);
-}
-
 static enum rc_py_token_writer put_inline(struct rc_py_encoding *encoding, uint8_t typecode, const Py_buffer *view) {
   uint8_t *at = stream_at(encoding, HEAD + 1 + (size_t)view->len);
   if (!at) return RC_PY_PUT_RAISED;
@@ -53,7 +45,7 @@ enum rc_py_token_writer rc_py_token_write_array(struct rc_py_encoding *encoding,
   PyBuffer_Release(&view);
   if (!rc_py_part_add_buffer(encoding, array, RINGCAST_ITEM_BYTES)) return RC_PY_PUT_RAISED;
   encoding->parts[encoding->count - 1].flags = RINGCAST_ITEM_WITH_TYPECODE(typecode);
-  return put_head_of(encoding, RINGCAST_TAG_PART_ARRAY, (uint8_t)typecode);
+  return put_tag_of(encoding, RINGCAST_TAG_PART_ARRAY, typecode);
 }
 
 /* ---- Received --------------------------------------------------------------------------------------------------- */

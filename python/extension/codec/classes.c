@@ -137,11 +137,6 @@ static PyObject *describe_standard(struct rc_py_state *state, PyTypeObject *type
   return capsule;
 }
 
-/* Clears an exception from an inspection (the value is then left to pickle); keeps MemoryError, Ctrl-C and the like. */
-static void clear_passing(void) {
-  if (PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError)) PyErr_Clear();
-}
-
 /* A function of _classes.py, imported once. */
 static bool has_function(PyObject **function, const char *name) {
   return *function || (*function = rc_py_import("ringcast._classes", name));
@@ -175,7 +170,7 @@ static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
     Py_CLEAR(capsule);
   }
   if (!capsule && !PyErr_Occurred()) return rc_py_ref(Py_None);
-  if (!capsule) clear_passing();
+  if (!capsule) rc_py_clear_passing();
   return capsule;
 }
 
@@ -228,7 +223,7 @@ static bool shape_of(struct rc_py_state *state, struct rc_py_class *class, PyObj
   Py_XDECREF(list);
   Py_XDECREF(keys);
   if (PyErr_Occurred()) {
-    clear_passing();
+    rc_py_clear_passing();
   } else {
     class->looked++;
   }
@@ -300,7 +295,7 @@ struct rc_py_class *rc_py_class_take(struct rc_py_state *state, struct rc_py_cla
 PyObject *rc_py_class_composite(struct rc_py_state *state, PyObject *member) {
   if (!has_function(&state->class_composite, "composite")) return NULL;
   PyObject *value = PyObject_CallOneArg(state->class_composite, member);
-  if (!value) clear_passing();
+  if (!value) rc_py_clear_passing();
   if (value == Py_None) Py_CLEAR(value);
   return value;
 }

@@ -101,8 +101,6 @@ struct rc_py_decoding {
 
 /* Raises ProtocolError. Always false. */
 bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what);
-/* Makes room for a further element of `size` bytes. */
-bool rc_py_grow(void **array, size_t count, size_t *room, size_t size);
 /* Counts bytes of the frame that become objects: the total must not exceed the frame's size. */
 bool rc_py_take_bytes(struct rc_py_decoding *decoding, uint64_t bytes);
 /* To be called before the memory of a copy is allocated, with rc_py_copy_to afterwards. */

@@ -7,19 +7,6 @@ bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what) {
   return false;
 }
 
-bool rc_py_grow(void **array, size_t count, size_t *room, size_t size) {
-  if (count < *room) return true;
-  size_t larger = *room ? *room * 2 : 16;
-  void *grown = PyMem_Realloc(*array, larger * size);
-  if (!grown) {
-    PyErr_NoMemory();
-    return false;
-  }
-  *array = grown;
-  *room = larger;
-  return true;
-}
-
 bool rc_py_take_bytes(struct rc_py_decoding *decoding, uint64_t bytes) {
   if (bytes > decoding->frame.bytes - decoding->taken) return rc_py_damaged(decoding, "its entries share their bytes");
   decoding->taken += bytes;

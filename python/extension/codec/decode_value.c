@@ -104,16 +104,9 @@ static PyObject *make_packed(struct rc_py_decoding *decoding, const struct ringc
 }
 
 static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
-  const struct ringcast_tensor tensor = {
-      .data = item->data,
-      .dtype = item->dtype,
-      .ndim = item->ndim,
-      .shape = item->shape,
-      .strides = item->strides,
-      .flags = item->flags,
-  };
+  const struct ringcast_tensor tensor = rc_py_tensor_of(item);
   uint64_t bytes;
-  bool is_dense = rc_py_is_dense(item);
+  bool is_dense = rc_py_is_dense(&tensor);
   /* With gaps, a tensor may need more bytes than its entry has; take_bytes limits the total. */
   if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (is_dense && bytes != item->bytes)) {
     rc_py_damaged(decoding, "a tensor's shape and size disagree");

@@ -388,15 +388,16 @@ PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringca
   struct rc_py_fetching *device = begin(decoding, item);
   if (!device) return NULL;
   bool is_inline = item->placement == RINGCAST_PLACEMENT_INLINE;
-  bool keeps_order = is_inline && item->flags & RINGCAST_ITEM_TORCH && rc_py_is_dense(item);
+  const struct ringcast_tensor tensor = rc_py_tensor_of(item);
+  bool keeps_order = is_inline && item->flags & RINGCAST_ITEM_TORCH && rc_py_is_dense(&tensor);
   if (!keeps_order && !rc_py_is_c_order(item->ndim, item->shape, item->strides)) {
     if (!is_inline) rc_py_damaged(decoding, "a tensor in a pool is not in C order");
     return NULL; /* ringcast's writers make no such tensor; the tensor arrives on the CPU */
   }
   if (device->to_host) return is_inline ? NULL : make_on_host(decoding, item, bytes);
   if (decoding->hold && !is_inline) {
-    PyObject *tensor = make_over(decoding, item);
-    if (tensor || PyErr_Occurred()) return tensor;
+    PyObject *over = make_over(decoding, item);
+    if (over || PyErr_Occurred()) return over;
   }
   if (!take_bytes(decoding, item, bytes)) return NULL;
   return item->flags & RINGCAST_ITEM_TORCH ? make_torch(decoding, item, bytes) : make_other(decoding, item, bytes);

@@ -293,19 +293,19 @@ static bool walk_back(struct walk *walk, uint64_t back) {
 }
 
 static bool walk_token(struct walk *walk, const struct ringcast_token *token, uint64_t *part) {
-  bool ok = true, is_prefix = true;
+  bool ok = true;
   switch (token->tag) {
   case RINGCAST_TAG_CLASS:
-  case RINGCAST_TAG_SHAPE: break;
+  case RINGCAST_TAG_SHAPE: return true; /* no value: a mark is of the next one */
   case RINGCAST_TAG_MARK: return walk->is_marked = PyList_Append(walk->marked, Py_None) == 0;
-  case RINGCAST_TAG_PART: ok = walk_entry(walk, (*part)++), is_prefix = false; break;
+  case RINGCAST_TAG_PART: ok = walk_entry(walk, (*part)++); break;
   case RINGCAST_TAG_PART_BYTEARRAY:
-  case RINGCAST_TAG_PART_ARRAY: ++*part, is_prefix = false; break;
-  case RINGCAST_TAG_ITEM: ok = walk_entry(walk, token->count), is_prefix = false; break;
-  case RINGCAST_TAG_BACK: ok = walk_back(walk, token->count), is_prefix = false; break;
-  default: is_prefix = false;
+  case RINGCAST_TAG_PART_ARRAY: ++*part; break;
+  case RINGCAST_TAG_ITEM: ok = walk_entry(walk, token->count); break;
+  case RINGCAST_TAG_BACK: ok = walk_back(walk, token->count); break;
+  default: break;
   }
-  if (!is_prefix) walk->is_marked = false;
+  walk->is_marked = false;
   return ok;
 }
 

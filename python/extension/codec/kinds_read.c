@@ -188,12 +188,14 @@ static PyObject *int_of_halves(uint64_t high, uint64_t low) {
   return whole;
 }
 
-/* uuid.SafeUUID's member. New. */
-static PyObject *safety_named(struct rc_py_state *state, const char *name) {
+/* uuid.SafeUUID's member for the byte behind a UUID's own 16; -1: there is none. New. */
+static PyObject *safety_of(struct rc_py_state *state, int safety) {
+  static const char *const names[] = {"unknown", "safe", "unsafe"};
+  if (safety < 0 && state->uuid_unknown) return rc_py_ref(state->uuid_unknown);
   PyObject *members = rc_py_import("uuid", "SafeUUID");
-  PyObject *member = members ? PyObject_GetAttrString(members, name) : NULL;
+  PyObject *member = members ? PyObject_GetAttrString(members, names[safety + 1]) : NULL;
   Py_XDECREF(members);
-  if (member && !state->uuid_unknown && strcmp(name, "unknown") == 0) state->uuid_unknown = rc_py_ref(member);
+  if (member && safety < 0) state->uuid_unknown = rc_py_ref(member);
   return member;
 }
 
@@ -209,10 +211,7 @@ static PyObject *make_uuid(struct rc_py_state *state, PyObject *plain) {
   PyTypeObject *type = rc_py_standard_type(state, RINGCAST_STANDARD_UUID);
   if (!type) return NULL;
   PyObject *value = int_of_halves(__builtin_bswap64(high), __builtin_bswap64(low));
-  PyObject *is_safe = safety < 0 && state->uuid_unknown ? rc_py_ref(state->uuid_unknown)
-                                                        : safety_named(state, safety < 0 ? "unknown"
-                                                                              : safety   ? "unsafe"
-                                                                                         : "safe");
+  PyObject *is_safe = safety_of(state, safety);
   PyObject *name = PyUnicode_InternFromString("int");
   PyObject *made = value && is_safe && name ? PyBaseObject_Type.tp_new(type, state->no_arguments, NULL) : NULL;
   bool ok = made && PyObject_GenericSetAttr(made, name, value) == 0 &&

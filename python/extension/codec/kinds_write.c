@@ -3,6 +3,7 @@
 #include "python/extension/codec/kinds.h"
 
 #include "python/extension/codec/token_write.h"
+#include "python/extension/errors.h"
 
 #include <datetime.h>
 
@@ -11,11 +12,7 @@ enum { STATE_MOST = 20 }; /* bytes of a state of bytes */
 /* ---- Tokens ----------------------------------------------------------------------------------------------------- */
 
 static enum rc_py_token_writer put_kind(struct rc_py_encoding *encoding, int number) {
-  uint8_t *at = stream_at(encoding, 2);
-  if (!at) return RC_PY_PUT_RAISED;
-  *at++ = RINGCAST_TAG_KIND;
-  *at++ = (uint8_t)number;
-  return stream_end(encoding, at);
+  return put_tag_of(encoding, RINGCAST_TAG_KIND, number);
 }
 
 static enum rc_py_token_writer put_kind_of_bytes(struct rc_py_encoding *encoding, int number, const uint8_t *data,
@@ -37,9 +34,7 @@ static enum rc_py_token_writer put_kind_of_text(struct rc_py_encoding *encoding,
 
 /* For a failed attribute or method: the value is left to pickle. */
 static enum rc_py_token_writer leaf_unless_fatal(void) {
-  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return RC_PY_PUT_RAISED;
-  PyErr_Clear();
-  return RC_PY_PUT_LEAF;
+  return rc_py_clear_passing() ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
 }
 
 /* ---- Times ------------------------------------------------------------------------------------------------------ */

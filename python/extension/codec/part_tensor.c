@@ -21,9 +21,7 @@ static int place_buffer_error(struct rc_py_step *step) {
 static void keep_order(struct rc_py_source *source) {
   struct ringcast_tensor *tensor = &source->tensor;
   if (source->is_on_device || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) return;
-  bool has_whole_bytes = tensor->flags & RINGCAST_ITEM_PADDED || tensor->dtype.bits * tensor->dtype.lanes % 8 == 0;
-  if (has_whole_bytes && rc_py_are_dense(tensor->ndim, tensor->shape, tensor->strides))
-    tensor->flags |= RINGCAST_TENSOR_DENSE;
+  if (rc_py_is_dense(tensor)) tensor->flags |= RINGCAST_TENSOR_DENSE;
 }
 
 bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *out, struct rc_py_step *step,

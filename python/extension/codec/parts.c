@@ -7,16 +7,7 @@
 enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
 
 struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value) {
-  if (encoding->count == encoding->room) {
-    size_t room = encoding->room ? encoding->room * 2 : 16;
-    struct rc_py_part *parts = PyMem_Resize(encoding->parts, struct rc_py_part, room);
-    if (!parts) {
-      PyErr_NoMemory();
-      return NULL;
-    }
-    encoding->parts = parts;
-    encoding->room = room;
-  }
+  if (!rc_py_grow((void **)&encoding->parts, encoding->count, &encoding->room, sizeof *encoding->parts)) return NULL;
   struct rc_py_part *part = &encoding->parts[encoding->count++];
   memset(part, 0, sizeof *part);
   part->key = rc_py_ref(key);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading references: marked values, texts, items of the root dict, parts, leaves. */
+#include "python/extension/call.h"
 #include "python/extension/codec/array.h"
 #include "python/extension/codec/stack.h"
 #include "python/extension/codec/token_read.h"
@@ -9,7 +10,6 @@
  * and HASHED_PER_BYTE more for each byte of the frame. A hash also goes down by recursion, as does the end of a slice,
  * and a value of BACKs can be far deeper than its tokens: in such places the height is bounded too. */
 enum {
-  MARKS_AT_HAND = 16,
   TEXTS_AT_HAND = 64,
   HASHED_MOST = 1 << 24,
   HASHED_PER_BYTE = 256,
@@ -21,16 +21,7 @@ enum {
 
 Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting, int depth, struct rc_py_span *outer) {
   struct rc_py_marked *marked = getting->marked;
-  if (marked->count == marked->room) {
-    size_t room = marked->room ? marked->room * 2 : MARKS_AT_HAND;
-    struct rc_py_mark *marks = PyMem_Realloc(marked->marks, room * sizeof *marks);
-    if (!marks) {
-      PyErr_NoMemory();
-      return -1;
-    }
-    marked->marks = marks;
-    marked->room = room;
-  }
+  if (!rc_py_grow((void **)&marked->marks, marked->count, &marked->room, sizeof *marked->marks)) return -1;
   /* Until the end, where the value began. */
   marked->marks[marked->count] = (struct rc_py_mark){.weight = (uintptr_t)getting->object.at};
   *outer = rc_py_span_begin(marked, depth);
@@ -165,17 +156,23 @@ PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text) {
 
 /* ---- Values beside the stream ------------------------------------------------------------------------------------ */
 
+/* Borrowed. */
+static PyObject *next_part(struct rc_py_token_reader *getting) {
+  if (getting->next_part < getting->part_count) return getting->parts[getting->next_part++];
+  return stream_damaged(getting, "a part that it lacks");
+}
+
 PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
-  if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
-  PyObject *part = getting->parts[getting->next_part++];
+  PyObject *part = next_part(getting);
+  if (!part) return NULL;
   if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
   return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : stream_damaged(getting, "a part of another kind");
 }
 
 /* The part is an array already, as its entry says. */
 PyObject *rc_py_token_read_part_array(struct rc_py_token_reader *getting, uint8_t typecode) {
-  if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
-  PyObject *part = getting->parts[getting->next_part++];
+  PyObject *part = next_part(getting);
+  if (!part) return NULL;
   int fits = rc_py_array_has_typecode(getting->state, part, typecode);
   if (fits < 0) return NULL;
   return fits ? rc_py_ref(part) : stream_damaged(getting, "a part of another kind");

@@ -28,8 +28,8 @@ static enum rc_py_token_writer put_ndarray(struct rc_py_encoding *encoding, PyOb
     return PyErr_Occurred() ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
   }
   bool is_plain = (PyObject *)Py_TYPE(array) == encoding->state->numpy.ndarray;
-  enum rc_py_token_writer put = put_tag(encoding, RINGCAST_TAG_KIND);
-  if (put == RC_PY_PUT_DONE) put = put_tag(encoding, is_plain ? RINGCAST_STANDARD_NDARRAY : RINGCAST_STANDARD_RECARRAY);
+  int number = is_plain ? RINGCAST_STANDARD_NDARRAY : RINGCAST_STANDARD_RECARRAY;
+  enum rc_py_token_writer put = put_tag_of(encoding, RINGCAST_TAG_KIND, number);
   if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
   if (put == RC_PY_PUT_DONE) put = rc_py_token_write_text(encoding, text);
   Py_DECREF(text);

@@ -92,18 +92,35 @@ static enum rc_py_token_writer changed(void) {
   return RC_PY_PUT_RAISED;
 }
 
+/* The items of a list or tuple, whose tag is given. LEAF: not numbers of a kind, or too few. */
+static inline enum rc_py_token_writer put_numbers(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
+                                                  Py_ssize_t count) {
+  uint8_t packed_tag = tag == RINGCAST_TAG_LIST ? RINGCAST_TAG_PACKED_LIST : RINGCAST_TAG_PACKED_TUPLE;
+  if (count < PACKED_LEAST) return RC_PY_PUT_LEAF;
+  return rc_py_token_write_packed(encoding, packed_tag, items, (size_t)count);
+}
+
 /* Writes a list or tuple of numbers whole, even at the depth limit; of any other, writes the head and returns DONE, for
  * the caller to go on. BACK: written. */
 static inline enum rc_py_token_writer put_items_head(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
                                                      PyObject *const *items, Py_ssize_t count, struct rc_py_step *step,
                                                      struct rc_py_step *up) {
   enum rc_py_token_writer put = step_into(encoding, container, up, step);
-  if (count >= PACKED_LEAST && (put == RC_PY_PUT_DONE || put == RC_PY_PUT_LEAF)) {
-    uint8_t packed_tag = tag == RINGCAST_TAG_LIST ? RINGCAST_TAG_PACKED_LIST : RINGCAST_TAG_PACKED_TUPLE;
-    enum rc_py_token_writer packed = rc_py_token_write_packed(encoding, packed_tag, items, (size_t)count);
+  if (put == RC_PY_PUT_DONE || put == RC_PY_PUT_LEAF) {
+    enum rc_py_token_writer packed = put_numbers(encoding, tag, items, count);
     if (packed != RC_PY_PUT_LEAF) return packed == RC_PY_PUT_DONE ? RC_PY_PUT_BACK : packed;
   }
   return put == RC_PY_PUT_DONE ? put_head(encoding, tag, (uint64_t)count) : put;
+}
+
+static inline enum rc_py_token_writer put_list_items(struct rc_py_encoding *encoding, PyObject *list, Py_ssize_t count,
+                                                     struct rc_py_step *step) {
+  enum rc_py_token_writer put = RC_PY_PUT_DONE;
+  for (step->index = 0; put == RC_PY_PUT_DONE && step->index < count; step->index++) {
+    if (PyList_GET_SIZE(list) != count) return changed();
+    put = put_inner(encoding, rc_py_ref(PyList_GET_ITEM(list, step->index)), step);
+  }
+  return put;
 }
 
 static enum rc_py_token_writer put_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *up) {
@@ -111,11 +128,7 @@ static enum rc_py_token_writer put_list(struct rc_py_encoding *encoding, PyObjec
   Py_ssize_t count = PyList_GET_SIZE(list);
   PyObject **items = ((PyListObject *)list)->ob_item;
   enum rc_py_token_writer put = put_items_head(encoding, RINGCAST_TAG_LIST, list, items, count, &step, up);
-  for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
-    if (PyList_GET_SIZE(list) != count) return changed();
-    put = put_inner(encoding, rc_py_ref(PyList_GET_ITEM(list, step.index)), &step);
-  }
-  return put;
+  return put == RC_PY_PUT_DONE ? put_list_items(encoding, list, count, &step) : put;
 }
 
 static enum rc_py_token_writer put_tuple(struct rc_py_encoding *encoding, PyObject *tuple, struct rc_py_step *up) {
@@ -231,28 +244,26 @@ static enum rc_py_token_writer put_bounds(struct rc_py_encoding *encoding, PyObj
 
 /* ---- Types of the standard library ------------------------------------------------------------------------------ */
 
+/* The list of a state: no other place refers to it. */
+static enum rc_py_token_writer put_own_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *step) {
+  Py_ssize_t count = PyList_GET_SIZE(list);
+  enum rc_py_token_writer put = put_numbers(encoding, RINGCAST_TAG_LIST, ((PyListObject *)list)->ob_item, count);
+  if (put != RC_PY_PUT_LEAF) return put;
+  put = put_head(encoding, RINGCAST_TAG_LIST, (uint64_t)count);
+  return put == RC_PY_PUT_DONE ? put_list_items(encoding, list, count, step) : put;
+}
+
 static enum rc_py_token_writer put_contents(struct rc_py_encoding *encoding, int number,
                                             const struct rc_py_contents *contents, struct rc_py_step *step) {
   PyObject *items = contents->items;
-  Py_ssize_t count = PyList_CheckExact(items) ? PyList_GET_SIZE(items) : 0;
-  enum rc_py_token_writer put = put_tag(encoding, RINGCAST_TAG_KIND);
-  if (put == RC_PY_PUT_DONE) put = put_tag(encoding, (uint8_t)number);
+  enum rc_py_token_writer put = put_tag_of(encoding, RINGCAST_TAG_KIND, number);
   if (put == RC_PY_PUT_DONE && contents->head) {
     put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
     if (put == RC_PY_PUT_DONE) put = put_inner(encoding, rc_py_ref(contents->head), step);
   }
-  if (put == RC_PY_PUT_DONE && !PyList_CheckExact(items)) return put_pairs(encoding, items, step, RC_PY_STEP_KEY);
-  if (put == RC_PY_PUT_DONE && count >= PACKED_LEAST) {
-    PyObject **numbers = ((PyListObject *)items)->ob_item;
-    put = rc_py_token_write_packed(encoding, RINGCAST_TAG_PACKED_LIST, numbers, (size_t)count);
-    if (put != RC_PY_PUT_LEAF) return put;
-    put = RC_PY_PUT_DONE;
-  }
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_LIST, (uint64_t)count);
-  for (step->index = 0; put == RC_PY_PUT_DONE && step->index < count; step->index++) {
-    put = put_inner(encoding, rc_py_ref(PyList_GET_ITEM(items, step->index)), step);
-  }
-  return put;
+  if (put != RC_PY_PUT_DONE) return put;
+  return PyList_CheckExact(items) ? put_own_list(encoding, items, step)
+                                  : put_pairs(encoding, items, step, RC_PY_STEP_KEY);
 }
 
 static enum rc_py_token_writer put_plain_standard(struct rc_py_encoding *encoding, PyObject *value, int number) {

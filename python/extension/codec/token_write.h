@@ -42,6 +42,15 @@ static inline enum rc_py_token_writer put_tag(struct rc_py_encoding *encoding, u
   return stream_end(encoding, at);
 }
 
+/* A tag and a byte: the number of a KIND, the typecode of an array. */
+static inline enum rc_py_token_writer put_tag_of(struct rc_py_encoding *encoding, uint8_t tag, int byte) {
+  uint8_t *at = stream_at(encoding, 2);
+  if (!at) return RC_PY_PUT_RAISED;
+  *at++ = tag;
+  *at++ = (uint8_t)byte;
+  return stream_end(encoding, at);
+}
+
 static inline enum rc_py_token_writer put_head(struct rc_py_encoding *encoding, uint8_t tag, uint64_t count) {
   uint8_t *at = stream_at(encoding, HEAD);
   if (!at) return RC_PY_PUT_RAISED;

@@ -93,17 +93,12 @@ bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides
   return true;
 }
 
-bool rc_py_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
-  if (rc_py_is_c_order(ndim, shape, strides)) return true;
-  int64_t expected = 1;
-  for (int32_t left = 0, i = 0; left < ndim; left++, i = 0) { /* the axes from the innermost on */
-    while (i < ndim && (shape[i] == 1 || strides[i] != expected)) i++;
-    if (i == ndim) break;
-    expected *= shape[i];
-  }
-  int64_t count = 1;
-  for (int32_t i = 0; i < ndim; i++) count *= shape[i];
-  return expected == count;
+/* The library checks the strides of a tensor that claims to be dense. */
+bool rc_py_is_dense(const struct ringcast_tensor *tensor) {
+  uint64_t bytes;
+  struct ringcast_tensor dense = *tensor;
+  dense.flags |= RINGCAST_TENSOR_DENSE;
+  return rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides) || ringcast_tensor_bytes(&dense, &bytes) == 0;
 }
 
 void rc_py_source_clear(struct rc_py_source *source) {
