@@ -192,36 +192,6 @@ int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
   return rc_py_wait_until(attempt, NULL, call, timeout_ns, &deadline);
 }
 
-bool rc_py_enter(bool *busy, pid_t pid, const char *type) {
-  if (*busy && getpid() == pid) {
-    PyErr_Format(PyExc_RuntimeError,
-                 "this %s is in use, by another thread or by a call further up; give each thread "
-                 "its own, or guard it with a lock",
-                 type);
-    return false;
-  }
-  *busy = true;
-  return true;
-}
-
-bool rc_py_check_process(struct rc_py_state *state, pid_t pid) {
-  if (getpid() == pid) return true;
-  rc_py_raise_text(state, ECHILD,
-                   "this handle belongs to the parent process: after fork, make or attach one in the child");
-  return false;
-}
-
-bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out) {
-  /* "s" refuses a NUL inside: the text behind the NUL would be ignored. */
-  if (PyUnicode_Check(handle)) return PyArg_Parse(handle, "s;the handle is not one of ringcast's", out);
-  struct rc_py_state *state = PyType_GetModuleState(type);
-  const char *hint = Py_TYPE(handle) == state->writer_type   ? ": pass writer.handle"
-                     : Py_TYPE(handle) == state->reader_type ? ": pass reader.handle"
-                                                             : "";
-  PyErr_Format(PyExc_TypeError, "handle must be a str, not %.100s%s", Py_TYPE(handle)->tp_name, hint);
-  return false;
-}
-
 bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                             uint64_t most, uint64_t *n, int64_t *timeout_ns) {
   static const char *const names[] = {"n", "timeout", NULL};

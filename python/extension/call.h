@@ -11,7 +11,7 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
                      PyObject *const *arguments, Py_ssize_t count, PyObject *keywords, PyObject **out);
 /* None -> RINGCAST_FOREVER; seconds -> nanoseconds. */
 bool rc_py_timeout(PyObject *object, int64_t *out);
-/* The arguments of Writer() or Reader(), checked: the result of ringcast._options. NULL: raised. */
+/* The arguments of Writer(), Reader() or Tap(), checked: the result of ringcast._options. NULL: raised. */
 PyObject *rc_py_checked(const char *name, PyObject *args, PyObject *keywords);
 /* A bool; NULL or None: the value of RINGCAST_ALLOW_PICKLE, else true. */
 bool rc_py_allow_pickle(PyObject *object, bool *out);
@@ -34,13 +34,6 @@ int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, i
 /* Of CLOCK_MONOTONIC. */
 int64_t rc_py_now_ns(void);
 
-/* Raises RuntimeError if another call is at work on the handle. A child that was forked during the call is let through:
- * the library refuses the child. */
-bool rc_py_enter(bool *busy, pid_t pid, const char *type);
-/* Raises ForkedError if `pid` is not this process. */
-bool rc_py_check_process(struct rc_py_state *state, pid_t pid);
-/* The UTF-8 of a handle. Raises TypeError if `handle` is no str, and names the str to pass. */
-bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out);
 /* The arguments `n`, from 0 to `most`, and `timeout`. */
 bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                             uint64_t most, uint64_t *n, int64_t *timeout_ns);

@@ -2,8 +2,9 @@
 """Writes the extension's docstrings as C macros: docstrings.py ringcast/_ringcast.pyi build/docstrings.h
 
 The stub is the only source of signatures and docstrings. A function `f`, a class `C` and its member `m` that have a
-docstring there become RC_DOC_f, RC_DOC_C and RC_DOC_C_m. Before the docstring of a function, a method, and a class with
-a __new__ stands the signature in CPython's form, for inspect.signature and help().
+docstring there become RC_DOC_f, RC_DOC_C and RC_DOC_C_m, and RC_DOCS lists all as {"C_m", RC_DOC_C_m}. Before the
+docstring of a function, a method, and a class with a __new__ stands the signature in CPython's form, for
+inspect.signature and help().
 """
 
 import ast
@@ -58,7 +59,9 @@ def main(stub: str, header: str) -> None:
     with open(stub, encoding="utf-8") as file:
         tree = ast.parse(file.read(), stub)
     made = [f"/* Made by docstrings.py of {os.path.basename(stub)}. */\n"]
-    made += [f"#define RC_DOC_{name} \\\n{literal(text)}\n" for name, text in documented(tree)]
+    texts = dict(documented(tree))
+    made += [f"#define RC_DOC_{name} \\\n{literal(text)}\n" for name, text in texts.items()]
+    made.append("#define RC_DOCS \\\n  " + ", \\\n  ".join(f'{{"{name}", RC_DOC_{name}}}' for name in texts) + "\n")
     with open(header, "w", encoding="utf-8") as file:
         file.write("\n".join(made))
 

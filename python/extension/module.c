@@ -63,7 +63,6 @@ static int add_statuses(struct rc_py_state *state) {
       {"ReaderStatus", &state->reader_status},
       {"Stats", &state->stats},
       {"Info", &state->info},
-      {"TapLost", &state->lost},
       {"TapFrame", &state->tapped},
       {"Recycling", &state->recycling},
       {"GpuInfo", &state->gpu_info},
@@ -81,6 +80,20 @@ static int add_names(struct rc_py_names *names) {
   RC_PY_NAMES(X)
 #undef X
   return 0;
+}
+
+/* The docstrings of the methods that ringcast._methods adds, and of all others, by the name of the macro. */
+static int add_docstrings(PyObject *module) {
+  static const char *const docstrings[][2] = {RC_DOCS};
+  PyObject *all = PyDict_New();
+  for (size_t i = 0; all && i < sizeof docstrings / sizeof *docstrings; i++) {
+    PyObject *text = PyUnicode_FromString(docstrings[i][1]);
+    if (!text || PyDict_SetItemString(all, docstrings[i][0], text) < 0) Py_CLEAR(all);
+    Py_XDECREF(text);
+  }
+  int rc = all ? PyObject_SetAttrString(module, "_docstrings", all) : -1;
+  Py_XDECREF(all);
+  return rc;
 }
 
 static bool is_main_interpreter(void) {
@@ -108,7 +121,7 @@ static int module_exec(PyObject *module) {
   if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
   if (!(state->no_arguments = PyTuple_New(0))) return -1;
   if (add_statuses(state) < 0 || !(state->recycles = rc_py_recycle_init())) return -1;
-  if (rc_py_loop_init(state, module) < 0) return -1;
+  if (rc_py_loop_init(state, module) < 0 || add_docstrings(module) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
   return PyModule_AddStringConstant(module, "__version__", ringcast_version());
@@ -118,14 +131,14 @@ static int module_exec(PyObject *module) {
 /* clang-format off */
 #define STATE_OBJECTS(X)                                                                                               \
   X(writer_type) X(reader_type) X(tap_type) X(span_type) X(frame_type) X(packed_type) X(memory_type) X(error)          \
-      X(error_by_errno) X(writer_gone) X(reader_status) X(stats) X(info) X(lost) X(tapped) X(recycling)                \
+      X(error_by_errno) X(writer_gone) X(reader_status) X(stats) X(info) X(tapped) X(recycling)                \
       X(make_pickler) X(has_met) X(pickler) X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor)                   \
       X(torch.parameter) X(torch.strided) X(torch.empty) X(torch.empty_strided) X(torch.keywords) X(torch.cpu)         \
       X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)                 \
       X(numpy.text_of) X(numpy.make)                                                                                   \
       X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
       X(class_shape) X(class_composite) X(class_member)                                                                \
-      X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \
+      X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(view_type) X(lent_type)        \
       X(sha256) X(device_tensor_type) X(gpu_info) X(gpu_state) X(device_helpers) X(torch.raw_stream) X(torch.stream) \
       X(allowed_classes) X(uuid_unknown)
 /* clang-format on */

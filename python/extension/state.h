@@ -80,18 +80,18 @@ struct rc_py_state {
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type, *view_type,
       *lent_type;
   PyObject *error, *error_by_errno, *writer_gone;
-  PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
-  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame;     /* of ringcast._pickling */
-  PyObject *pickler, *loads;                                          /* leaves.c: NULL while in use; pickle's own */
-  PyObject *describe_class, *find_class, *class_shape;                /* of ringcast._classes */
-  PyObject *class_composite, *class_member;                           /* of ringcast._classes */
-  PyObject *allowed_classes;                                          /* of ringcast._allowed */
-  PyObject *classes;                                                  /* classes sent so far: the cache of classes.c */
-  PyObject *unpack_classes;                                           /* classes that unpack() has met */
-  PyObject *no_arguments;                                             /* () */
-  PyObject *sha256;                                                   /* of hashlib; NULL until needed */
-  PyObject *standard[RC_PY_STANDARD];                                 /* kinds.c's types; each NULL until met */
-  PyObject *uuid_unknown;                                             /* uuid.SafeUUID.unknown; NULL until needed */
+  PyObject *reader_status, *stats, *info, *tapped, *recycling;    /* of ringcast._status */
+  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame; /* of ringcast._pickling */
+  PyObject *pickler, *loads;                                      /* leaves.c: NULL while in use; pickle's own */
+  PyObject *describe_class, *find_class, *class_shape;            /* of ringcast._classes */
+  PyObject *class_composite, *class_member;                       /* of ringcast._classes */
+  PyObject *allowed_classes;                                      /* of ringcast._allowed */
+  PyObject *classes;                                              /* classes sent so far: the cache of classes.c */
+  PyObject *unpack_classes;                                       /* classes that unpack() has met */
+  PyObject *no_arguments;                                         /* () */
+  PyObject *sha256;                                               /* of hashlib; NULL until needed */
+  PyObject *standard[RC_PY_STANDARD];                             /* kinds.c's types; each NULL until met */
+  PyObject *uuid_unknown;                                         /* uuid.SafeUUID.unknown; NULL until needed */
   PyObject *keys[RC_PY_KEYS];
   uint64_t serial;   /* of the last stream written */
   uint64_t ran_code; /* how often decoding ran code that may be the user's */
@@ -99,8 +99,7 @@ struct rc_py_state {
   struct rc_py_names names;
   struct rc_py_torch torch;
   struct rc_py_numpy numpy;
-  PyObject *nothing, *turn;        /* asyncio.c */
-  PyObject *arecv, *anext, *asend; /* of ringcast._asyncio; NULL until asked for */
+  PyObject *nothing, *turn; /* asyncio.c */
   PyTypeObject *device_tensor_type;
   PyObject *gpu_info, *gpu_state; /* of ringcast._status */
   PyObject *device_helpers;       /* the module ringcast._device; NULL until needed */

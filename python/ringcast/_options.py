@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of Writer() and Reader(), checked, as the numbers that the library takes: the extension calls these."""
+"""The arguments of Writer(), Reader() and Tap(), checked, as the numbers that the library takes."""
 
 import math
 import operator
 import re
 from typing import Any, Optional, Tuple
 
-_MEMORY = ("auto", "hugetlb", "shmem-huge", "pages")
+MEMORY = ("auto", "hugetlb", "shmem-huge", "pages")
 _NUMA = ("local", "none", "interleaved")
 _NUMA_NODE = 3
 _POLICIES = ("fail", "evict")
@@ -19,7 +19,7 @@ _NO_MEMORY = (1 << 64) - 1  # in place of spill_bytes and gpu_pool_bytes, where 
 _MAP_AS_SENT, _MAP_CPU, _MAP_CUDA = range(3)
 
 
-def _integer(name: str, value: Any, low: int, high: int) -> int:
+def integer(name: str, value: Any, low: int, high: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
@@ -31,7 +31,7 @@ def _integer(name: str, value: Any, low: int, high: int) -> int:
 
 def _bytes(name: str, value: Any) -> int:
     """None is the default, and 0 means none."""
-    return 0 if value is None else _integer(name, value, 0, _MOST_BYTES) or _NO_MEMORY
+    return 0 if value is None else integer(name, value, 0, _MOST_BYTES) or _NO_MEMORY
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -44,6 +44,12 @@ def _seconds(name: str, value: Any) -> float:
     if not seconds >= 0:
         raise ValueError(f"{name} must be 0 or more seconds, not {value!r}")
     return seconds
+
+
+def seconds_or_none(timeout: Any) -> Optional[float]:
+    """A timeout, None for ever: also from a century on."""
+    seconds = None if timeout is None else _seconds("timeout", timeout)
+    return None if seconds is None or seconds > _MOST_SECONDS else seconds
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -81,7 +87,7 @@ def _index(name: str, value: Any, names: Tuple[str, ...]) -> int:
 
 def _numa(value: Any) -> Tuple[int, int]:
     if not isinstance(value, str):
-        return _NUMA_NODE, _integer("numa", value, 0, (1 << 32) - 1)
+        return _NUMA_NODE, integer("numa", value, 0, (1 << 32) - 1)
     if value not in _NUMA:
         raise ValueError(f"numa must be 'local', 'none', 'interleaved' or the number of a node, not {value!r}")
     return _NUMA.index(value), 0
@@ -99,6 +105,14 @@ def _map(location: Any) -> Tuple[int, int]:
         expected = "None, 'cpu', 'cuda', 'cuda:N' or such a torch.device"
         raise ValueError(f"map_location must be {expected}, not {location!r}")
     return _MAP_CUDA, int(match[1] or -1)
+
+
+def _handle(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    kind = type(value)
+    hint = f": pass {kind.__name__.lower()}.handle" if kind.__module__ == "ringcast" else ""
+    raise TypeError(f"handle must be a str, not {kind.__name__}{hint}")
 
 
 def writer(
@@ -120,9 +134,9 @@ def writer(
     if evicts and not slow_ns:
         raise ValueError("on_slow='evict' needs slow, the seconds that a reader may be in the way")
     return (
-        0 if capacity is None else _integer("capacity", capacity, 1, _MOST_BYTES),
-        _integer("readers", readers, 1, _MOST_READERS),
-        _index("memory", memory, _MEMORY),
+        0 if capacity is None else integer("capacity", capacity, 1, _MOST_BYTES),
+        integer("readers", readers, 1, _MOST_READERS),
+        _index("memory", memory, MEMORY),
         _spin(spin),
         *_numa(numa),
         _bytes("spill_bytes", spill_bytes),
@@ -152,10 +166,11 @@ def reader(
     if not isinstance(retain, bool):
         raise TypeError(f"retain must be True or False, not {type(retain).__name__}")
     return (
+        _handle(handle),
         handle,
         name,
         _spin(spin),
-        _integer("leases", leases, 1, _MOST_LEASES),
+        integer("leases", leases, 1, _MOST_LEASES),
         retain,
         *_map(map_location),
         _index("wait", wait, _WAITS),
@@ -164,4 +179,12 @@ def reader(
     )
 
 
-writer.__qualname__, reader.__qualname__ = "Writer", "Reader"  # for a TypeError that Python raises itself
+def tap(handle: str, *, allow_pickle: Optional[bool] = None, classes: Any = None) -> Tuple[Any, ...]:
+    return _handle(handle), handle, allow_pickle, classes
+
+
+writer.__qualname__, reader.__qualname__, tap.__qualname__ = (
+    "Writer",
+    "Reader",
+    "Tap",
+)  # for a TypeError that Python raises itself

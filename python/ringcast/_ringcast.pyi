@@ -44,8 +44,7 @@ def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] =
     allow_pickle: as for Writer; None allows pickles unless RINGCAST_ALLOW_PICKLE=0. hash: as for Writer.send();
     PackedFrame.hashes has the hashes.
 
-    Tensors on a CUDA device: the call waits for the device and copies the bytes; such tensors arrive on a device,
-    as after send().
+    Tensors on a CUDA device: the call waits for the device and copies the bytes; they arrive as after send().
 
     TypeError: a tensor on any other device. PickleRefused, and any error of pickle, as in Writer.send().
     """
@@ -56,10 +55,9 @@ def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None, classes: _Clas
 
     allow_pickle, classes: as for Reader. Without pickles no module is imported but torch and NumPy. The Reader of a
     Frame, or of a memoryview or NumPy array over one, must allow pickles too; if not, its classes count, unless
-    `classes` is given. Tensors of a CUDA device
-    arrive on the CPU; in a Frame, where the Reader wants them. ProtocolError: the buffer does not hold a frame.
-    BufferError: the buffer is not contiguous. Evicted: the Reader of the Frame, memoryview or array; other objects
-    over a Frame tell of none. PickleRefused, ImportError, SendError, and any error of unpickling, as in recv().
+    `classes` is given. Tensors of a CUDA device arrive on the CPU; in a Frame, where the Reader wants them.
+    ProtocolError: no frame. BufferError: not contiguous. Evicted: the Reader of the Frame, memoryview or array; other
+    objects over a Frame tell of none. PickleRefused, ImportError, SendError, and errors of unpickling, as in recv().
     """
 
 def gpu_status() -> GpuStatus:
@@ -188,8 +186,7 @@ class Span:
         """
 
     def grow(self, n: int, timeout: Optional[float] = None) -> None:
-        """Make the Span `n` bytes long in all and keep the written bytes. The memory may move: take a new
-        memoryview.
+        """Make the Span `n` bytes long, with the written bytes. The memory may move: take a new memoryview.
 
         Timeout and errors as Writer.reserve(); after an error the Span is unchanged. BufferError: a memoryview of
         the Span is still in use. ValueError: the Span is closed.
@@ -751,7 +748,9 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
     def __aiter__(self) -> Self: ...
-    def __anext__(self) -> Coroutine[Any, Any, Any]: ...
+    def __anext__(self) -> Coroutine[Any, Any, Any]:
+        """Receive as arecv(); the iteration ends when the writer is gone."""
+
     def __enter__(self) -> Self:
         """Return the Reader."""
 

@@ -24,8 +24,8 @@ PARTS = {
     "headers": ("include", 1600),
     "core": ("ring shm channel", 8600),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 13640),
-    "package": ("python/ringcast", 7990),
+    "extension": ("python/extension", 13460),
+    "package": ("python/ringcast", 8160),
     "measuring": ("tools bench python/ringcast/bench", 6780),
     "tests": ("tests", 43540),
     "tests of gpu": ("tests", 16940),
@@ -34,7 +34,7 @@ SLACK = 3  # a part may be so many per cent below its figure before the figure m
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 820,
+    "python/ringcast/_ringcast.pyi": 819,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 524,

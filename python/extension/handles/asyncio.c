@@ -3,7 +3,6 @@
  * asyncio's side of Reader and Writer. The coroutines are in ringcast/_asyncio.py. They use _take() and _offer(), which
  * try once and return a special value if the call would have to wait, and the two descriptors.
  */
-#include "python/extension/codec/hash.h"
 #include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/reader.h"
 #include "python/extension/handles/receive.h"
@@ -51,60 +50,6 @@ void rc_py_watch_after(PyObject *watch, pid_t pid, int rc) {
   Py_INCREF(watch);
   tell_closed(watch, pid);
   Py_DECREF(watch);
-}
-
-/* asyncio is imported on first use. */
-static PyObject *coroutine(PyObject **function, const char *name) {
-  if (!*function) *function = rc_py_import("ringcast._asyncio", name);
-  return *function;
-}
-
-/* A parsed timeout: None, or seconds. */
-static PyObject *seconds_of(int64_t timeout_ns) {
-  return timeout_ns < 0 ? rc_py_ref(Py_None) : PyFloat_FromDouble((double)timeout_ns / 1e9);
-}
-
-static PyObject *arecv(PyObject *self, const char *name, PyObject *tagged, PyObject *const *args, Py_ssize_t count,
-                       PyObject *keywords) {
-  int64_t timeout_ns;
-  if (!rc_py_timeout_argument(name, args, count, keywords, &timeout_ns)) return NULL;
-  PyObject *function = coroutine(&rc_py_state_of(self)->arecv, "arecv"), *seconds = seconds_of(timeout_ns);
-  PyObject *result = function && seconds ? PyObject_CallFunctionObjArgs(function, self, tagged, seconds, NULL) : NULL;
-  Py_XDECREF(seconds);
-  return result;
-}
-
-PyObject *rc_py_reader_arecv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  return arecv(self, "arecv", Py_False, args, count, keywords);
-}
-
-PyObject *rc_py_reader_arecv_tagged(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  return arecv(self, "arecv_tagged", Py_True, args, count, keywords);
-}
-
-PyObject *rc_py_reader_anext(PyObject *self) {
-  PyObject *function = coroutine(&rc_py_state_of(self)->anext, "anext_");
-  return function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
-}
-
-PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
-  PyObject *values[4] = {NULL};
-  int64_t timeout_ns;
-  uint64_t tag = 0;
-  uint32_t hash;
-  if (!rc_py_arguments("asend", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_hash_argument(rc_py_state_of(self), values[3], &hash)) return NULL;
-  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
-  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
-  PyObject *function = coroutine(&rc_py_state_of(self)->asend, "asend"), *seconds = seconds_of(timeout_ns);
-  PyObject *number = PyLong_FromUnsignedLongLong(tag), *result = NULL;
-  if (function && seconds && number)
-    result =
-        PyObject_CallFunctionObjArgs(function, self, values[0], seconds, number, values[3] ? values[3] : Py_None, NULL);
-  Py_XDECREF(seconds);
-  Py_XDECREF(number);
-  return result;
 }
 
 PyObject *rc_py_writer_room_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {

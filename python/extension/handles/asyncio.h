@@ -17,10 +17,6 @@ void rc_py_watch_close(PyObject **watch, pid_t pid);
  * tasks must ask anew. */
 void rc_py_watch_after(PyObject *watch, pid_t pid, int rc);
 
-PyObject *rc_py_reader_arecv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-PyObject *rc_py_reader_arecv_tagged(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-PyObject *rc_py_reader_anext(PyObject *self);
-PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_room_fileno(PyObject *self, PyObject *unused);
 /* _offer(obj, tag, hash): send(obj, 0, tag=tag, hash=hash), but for state->nothing if there is no room. */
 PyObject *rc_py_writer_offer(PyObject *self, PyObject *const *args, Py_ssize_t count);

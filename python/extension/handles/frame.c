@@ -59,16 +59,16 @@ bool rc_py_frame_stash(PyObject *object, bool device_failed) {
 
 void rc_py_frame_give_up(PyObject *object) {
   struct frame *self = (struct frame *)object;
-  if (!is_current(self) || self->reader->busy) return; /* the last reference releases the frame */
+  if (!is_current(self) || self->reader->base.busy) return; /* the last reference releases the frame */
   self->open = false;
-  self->reader->busy = true; /* give_back may wait for a device and let other threads run */
+  self->reader->base.busy = true; /* give_back may wait for a device and let other threads run */
   rc_py_reader_give_back(self->reader, &self->frame);
   rc_py_reader_leave(self->reader);
 }
 
 /* Releases the frame where no caller is left to raise to. In a forked child the frame is the parent's. */
 static void release_quietly(struct frame *self, PyObject *who) {
-  if (!is_current(self) || getpid() != self->reader->pid) return;
+  if (!is_current(self) || getpid() != self->reader->base.pid) return;
   PyObject *type, *value, *traceback; /* an exception may be set */
   PyErr_Fetch(&type, &value, &traceback);
   Py_XDECREF(release(self));
@@ -147,7 +147,7 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
       .reader = reader->reader,
       .holder = part ? NULL : &reader->holder, /* places of device tensors belong to the Frame itself */
       .classes = &reader->classes,
-      .allow_pickle = reader->allow_pickle};
+      .allow_pickle = reader->base.allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
   rc_py_gpu_skips_none(reader); /* the caller gets the exception and decides how to go on */
   rc_py_reader_leave(reader);
@@ -171,7 +171,7 @@ static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *cla
 
 PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes, bool are_given) {
   const struct rc_py_reader *reader = ((struct frame *)frame)->reader;
-  bool are_readers = !classes || (!are_given && reader && !reader->allow_pickle);
+  bool are_readers = !classes || (!are_given && reader && !reader->base.allow_pickle);
   return look_at(frame, part, look_whole, are_readers ? Py_None : classes);
 }
 
@@ -227,16 +227,9 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
   return (PyObject *)self;
 }
 
-static PyObject *frame_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
-  PyErr_SetString(PyExc_TypeError, "a Frame can't be pickled, nor be sent: it is a place in a ring. Send what it "
-                                   "holds, by send(unpack(frame)), or its bytes, by send_bytes(frame)");
-  return NULL;
-}
-
 static PyMethodDef frame_methods[] = {
     {"release", frame_release, METH_NOARGS, RC_DOC_Frame_release},
     {"keys", frame_keys, METH_NOARGS, RC_DOC_Frame_keys},
-    {"__reduce__", frame_reduce, METH_NOARGS, RC_DOC_Frame___reduce__},
     {"__enter__", frame_enter, METH_NOARGS, RC_DOC_Frame___enter__},
     {"__exit__", rc_py_frame_exit, METH_VARARGS, RC_DOC_Frame___exit__},
     {NULL, NULL, 0, NULL},

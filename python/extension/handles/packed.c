@@ -166,15 +166,8 @@ static PyObject *packed_repr(PyObject *object) {
   return PyUnicode_FromFormat("<ringcast.PackedFrame of %zu bytes>", ((struct rc_py_packed *)object)->bytes);
 }
 
-static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
-  PyErr_SetString(PyExc_TypeError, "a PackedFrame can't be pickled, nor be sent inside another value: send it by "
-                                   "itself, by Writer.send(packed), or what it was made of");
-  return NULL;
-}
-
 static PyMethodDef packed_methods[] = {
     {"keys", packed_keys, METH_NOARGS, RC_DOC_PackedFrame_keys},
-    {"__reduce__", packed_reduce, METH_NOARGS, RC_DOC_PackedFrame___reduce__},
     {NULL, NULL, 0, NULL},
 };
 

@@ -26,7 +26,7 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
   return rc;
 }
 
-/* `checked`: the result of rc_py_checked. `text`: the handle's UTF-8. */
+/* `checked`: the result of rc_py_checked. */
 static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, struct ringcast_reader_options *options,
                                        const char **text) {
   PyObject *handle, *pickle, *classes, *allowed;
@@ -34,26 +34,23 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
   int retains, map_to;
   bool allow_pickle;
   long long spin_ns;
-  if (!PyArg_ParseTuple(checked, "OzLIpiiIOO", &handle, &options->name, &spin_ns, &options->leases, &retains, &map_to,
-                        &map.device, &options->wait, &pickle, &classes)) {
+  if (!PyArg_ParseTuple(checked, "OszLIpiiIOO", &handle, text, &options->name, &spin_ns, &options->leases, &retains,
+                        &map_to, &map.device, &options->wait, &pickle, &classes)) {
     return NULL;
   }
   map.to = map_to;
   options->spin_ns = spin_ns;
   options->flags = retains ? RINGCAST_READER_RETAIN : 0;
-  if (!rc_py_handle_text(type, handle, text)) return NULL;
   if (!rc_py_gpu_map_is_known(PyType_GetModuleState(type), &map)) return NULL;
   if (!rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed)) return NULL;
-  struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
+  struct rc_py_reader *self = rc_py_handle_new(type, allow_pickle);
   if (!self) {
     Py_XDECREF(allowed);
     return NULL;
   }
-  self->pid = getpid();
-  self->allow_pickle = allow_pickle;
+  self->base.text = rc_py_ref(handle);
   self->classes = allowed;
   self->retains = retains;
-  self->handle = rc_py_ref(handle);
   rc_py_gpu_holder_init(&self->holder, map);
   options->warm = rc_py_warm;
   options->warm_context = self;
@@ -66,8 +63,8 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   PyObject *checked = rc_py_checked("reader", args, keywords);
   struct rc_py_reader *self = checked ? new_reader(type, checked, &options, &text) : NULL;
   int rc = self ? attach(self, text, &options) : 0;
-  if (rc != 0) rc_py_raise_of_attach(rc_py_state_of(self), rc, self->handle, text);
-  Py_XDECREF(checked); /* holds the name */
+  if (rc != 0) rc_py_raise_of_attach(rc_py_state_of(self), rc, self->base.text, text);
+  Py_XDECREF(checked); /* holds the handle and the name */
   if (rc != 0) Py_CLEAR(self);
   return (PyObject *)self;
 }
@@ -79,6 +76,7 @@ static void shut(struct rc_py_reader *self, bool lets_others_run) {
   struct rc_py_hold *hold = self->hold;
   self->hold = NULL;
   self->reader = NULL;
+  self->base.closed = true;
   PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
   rc_py_gpu_reader_shut(self);
   if (hold) {
@@ -94,13 +92,13 @@ static void reader_dealloc(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
-  rc_py_watch_close(&self->watch, self->pid);
+  rc_py_watch_close(&self->watch, self->base.pid);
   /* closing may wait for a device, or copy retained frames */
   shut(self, self->retains || (self->gpu && self->gpu->reader));
   if (self->gpu) Py_XDECREF(self->gpu->why);
   PyMem_Free(self->gpu);
   free(self->warming);
-  Py_XDECREF(self->handle);
+  Py_XDECREF(self->base.text);
   Py_XDECREF(self->classes);
   type->tp_free(object);
   Py_DECREF(type);
@@ -116,7 +114,7 @@ static int reader_traverse(PyObject *object, visitproc visit, void *arg) {
 /* Runs before the collector clears the watch, which knows the registration in the loop. */
 static void reader_finalize(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  rc_py_watch_close(&self->watch, self->pid);
+  rc_py_watch_close(&self->watch, self->base.pid);
 }
 
 static int reader_clear(PyObject *object) {
@@ -170,7 +168,7 @@ static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
   struct ringcast_frame lent;
   int rc = rc_py_receive_frame(self, timeout_ns, &lent);
   PyObject *frame = rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_frame_new(self, &lent);
-  rc_py_watch_after(self->watch, self->pid, rc);
+  rc_py_watch_after(self->watch, self->base.pid, rc);
   if (rc >= 0 && !frame) rc_py_reader_give_back(self, &lent);
   rc_py_reader_leave(self);
   return frame;
@@ -201,9 +199,9 @@ static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t
 
 static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  if (!self->reader) Py_RETURN_NONE;
-  if (!rc_py_enter(&self->busy, self->pid, "Reader")) return NULL;
-  if (self->exports == 0) rc_py_watch_close(&self->watch, self->pid); /* runs code, which may take a memoryview */
+  if (self->base.closed) Py_RETURN_NONE;
+  if (!rc_py_reader_enter(self)) return NULL;
+  if (self->exports == 0) rc_py_watch_close(&self->watch, self->base.pid); /* runs code, which may take a memoryview */
   bool may_close = self->exports == 0;
   if (may_close) shut(self, true); /* closing may copy retained frames */
   else rc_py_raise_exported(self->exports, "close the Reader", "Frame");
@@ -213,8 +211,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  if (!self->reader) return PyErr_Format(PyExc_ValueError, "the Reader is closed");
-  if (!rc_py_check_process(rc_py_state_of(self), self->pid)) return NULL;
+  if (!rc_py_handle_check(&self->base)) return NULL;
   ringcast_reader_cancel(self->reader); /* close can't free the handle meanwhile: the calling thread has the GIL */
   Py_RETURN_NONE;
 }
@@ -232,64 +229,22 @@ static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return rc_py_reader_finish(self, ringcast_reader_check(self->reader)) ? rc_py_ref(Py_None) : NULL;
 }
 
-static PyObject *reader_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
-  PyErr_SetString(PyExc_TypeError, "a Reader can't go to another process, nor be copied: pass reader.handle, and make "
-                                   "a Reader(handle) there");
-  return NULL;
-}
-
-static PyObject *reader_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  if (((struct rc_py_reader *)object)->reader) return rc_py_ref(object);
-  PyErr_SetString(PyExc_ValueError, "the Reader is closed");
-  return NULL;
-}
-
-static PyObject *reader_exit(PyObject *object, PyObject *Py_UNUSED(args)) { return reader_close(object, NULL); }
-
-static PyObject *reader_repr(PyObject *object) {
+static PyObject *reader_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  return PyUnicode_FromFormat("<ringcast.Reader %R, %llu bytes of %s, %s>", self->handle,
-                              (unsigned long long)self->info.capacity, rc_py_memory_name(self->info.memory),
-                              self->reader ? "open" : "closed");
-}
-
-static PyObject *get_lag(PyObject *object, void *Py_UNUSED(closure)) {
-  struct rc_py_reader *self = (struct rc_py_reader *)object;
-  uint64_t lag;
+  struct rc_py_status status = RC_PY_STATUS;
   if (!rc_py_reader_enter(self)) return NULL;
-  return rc_py_reader_finish(self, ringcast_reader_lag(self->reader, &lag)) ? PyLong_FromUnsignedLongLong(lag) : NULL;
-}
-
-static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_reader *self = (struct rc_py_reader *)object;
-  struct ringcast_info info = {.size = sizeof info};
-  if (!rc_py_reader_enter(self)) return NULL;
-  int rc = ringcast_reader_info(self->reader, &info);
-  return rc_py_reader_finish(self, rc) ? rc_py_info(rc_py_state_of(self), &info) : NULL;
-}
-
-static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_reader *self = (struct rc_py_reader *)object;
-  struct ringcast_stats stats = {.size = sizeof stats};
-  if (!rc_py_reader_enter(self)) return NULL;
-  int rc = ringcast_reader_stats(self->reader, &stats);
-  return rc_py_reader_finish(self, rc) ? rc_py_stats(rc_py_state_of(self), &stats) : NULL;
-}
-
-static PyObject *get_memory(PyObject *object, void *Py_UNUSED(closure)) {
-  return PyUnicode_FromString(rc_py_memory_name(((struct rc_py_reader *)object)->info.memory));
-}
-
-static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {
-  return PyBool_FromLong(!((struct rc_py_reader *)object)->reader);
+  int rc = ringcast_reader_info(self->reader, &status.info);
+  if (rc == 0) rc = ringcast_reader_stats(self->reader, &status.stats);
+  if (rc == 0) rc = ringcast_reader_lag(self->reader, &status.counts[0]);
+  PyObject *told = rc_py_status(rc_py_state_of(self), &status, rc);
+  rc_py_reader_leave(self);
+  return told;
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef reader_methods[] = {
     {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv},
     {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv_tagged},
-    {"arecv", FAST(rc_py_reader_arecv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_arecv},
-    {"arecv_tagged", FAST(rc_py_reader_arecv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_arecv_tagged},
     {"_take", reader_take, METH_O, NULL},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_next},
     {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_view},
@@ -297,17 +252,15 @@ static PyMethodDef reader_methods[] = {
     {"prepare_gpu", rc_py_reader_prepare_gpu, METH_NOARGS, RC_DOC_Reader_prepare_gpu},
     {"fileno", reader_fileno, METH_NOARGS, RC_DOC_Reader_fileno},
     {"cancel", reader_cancel, METH_NOARGS, RC_DOC_Reader_cancel},
-    {"info", reader_info, METH_NOARGS, RC_DOC_Reader_info},
-    {"stats", reader_stats, METH_NOARGS, RC_DOC_Reader_stats},
+    {"_status", reader_status, METH_NOARGS, NULL},
     {"close", reader_close, METH_NOARGS, RC_DOC_Reader_close},
-    {"__reduce__", reader_reduce, METH_NOARGS, RC_DOC_Reader___reduce__},
-    {"__enter__", reader_enter, METH_NOARGS, RC_DOC_Reader___enter__},
-    {"__exit__", reader_exit, METH_VARARGS, RC_DOC_Reader___exit__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef reader_members[] = {
-    {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, handle), READONLY, RC_DOC_Reader_handle},
+    {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, base.text), READONLY, RC_DOC_Reader_handle},
+    {"closed", T_BOOL, offsetof(struct rc_py_reader, base.closed), READONLY, RC_DOC_Reader_closed},
+    {"_memory", T_UINT, offsetof(struct rc_py_reader, info.memory), READONLY, NULL},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY, RC_DOC_Reader_capacity},
     {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY, RC_DOC_Reader_writer_pid},
     {"_has_ended", T_BOOL, offsetof(struct rc_py_reader, has_ended), READONLY, NULL},
@@ -316,19 +269,24 @@ static PyMemberDef reader_members[] = {
 };
 
 static PyGetSetDef reader_properties[] = {
-    {"lag", get_lag, NULL, RC_DOC_Reader_lag, NULL},
-    {"memory", get_memory, NULL, RC_DOC_Reader_memory, NULL},
-    {"closed", get_closed, NULL, RC_DOC_Reader_closed, NULL},
     {"gpu", rc_py_reader_gpu, NULL, RC_DOC_Reader_gpu, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot reader_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Reader}, {Py_tp_new, reader_new},           {Py_tp_dealloc, reader_dealloc},
-    {Py_tp_methods, reader_methods},    {Py_tp_members, reader_members},   {Py_tp_getset, reader_properties},
-    {Py_tp_iter, PyObject_SelfIter},    {Py_tp_iternext, reader_iternext}, {Py_am_aiter, PyObject_SelfIter},
-    {Py_am_anext, rc_py_reader_anext},  {Py_tp_traverse, reader_traverse}, {Py_tp_clear, reader_clear},
-    {Py_tp_finalize, reader_finalize},  {Py_tp_repr, reader_repr},         {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Reader},
+    {Py_tp_new, reader_new},
+    {Py_tp_dealloc, reader_dealloc},
+    {Py_tp_methods, reader_methods},
+    {Py_tp_members, reader_members},
+    {Py_tp_getset, reader_properties},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, reader_iternext},
+    {Py_am_aiter, PyObject_SelfIter},
+    {Py_tp_traverse, reader_traverse},
+    {Py_tp_clear, reader_clear},
+    {Py_tp_finalize, reader_finalize},
+    {0, NULL},
 };
 PyType_Spec rc_py_reader_spec = {"ringcast.Reader", sizeof(struct rc_py_reader), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, reader_slots};

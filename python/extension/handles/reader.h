@@ -4,18 +4,17 @@
 #define RC_EXTENSION_READER_H
 
 #include "python/extension/codec/decode.h"
+#include "python/extension/handles/handle.h"
 
 #define RC_PY_MOST_LEASES 64
 
 struct rc_py_hold;
 
 struct rc_py_reader {
-  PyObject_HEAD ringcast_reader *reader; /* NULL: closed */
+  struct rc_py_handle base;
+  ringcast_reader *reader; /* NULL: closed */
   struct ringcast_info info;
   struct rc_py_holder holder;
-  PyObject *handle;
-  pid_t pid;
-  bool busy, allow_pickle;
   PyObject *classes;       /* classes received: the cache of classes.c */
   Py_ssize_t exports;      /* buffers in use, of all Frames */
   struct rc_py_hold *hold; /* keeps the memory of viewed arrays; NULL: no view yet */
@@ -38,11 +37,11 @@ extern PyType_Spec rc_py_reader_spec;
 
 /* ---- turn.c ----------------------------------------------------------------------------------------------------- */
 
-bool rc_py_reader_enter(struct rc_py_reader *self);
+static inline bool rc_py_reader_enter(struct rc_py_reader *self) { return rc_py_handle_enter(&self->base); }
 void rc_py_reader_give_back_dropped(struct rc_py_reader *self);
 static inline void rc_py_reader_leave(struct rc_py_reader *self) {
   if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
-  self->busy = false;
+  rc_py_handle_leave(&self->base);
 }
 /* Raises the exception for `rc` if negative, and leaves. False: raised. */
 bool rc_py_reader_finish(struct rc_py_reader *self, int rc);

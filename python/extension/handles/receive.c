@@ -66,7 +66,7 @@ static PyObject *decode(struct rc_py_reader *self, struct arrival *call, const s
   const struct rc_py_decode_options options = {.reader = self->reader,
                                                .holder = &self->holder,
                                                .classes = &self->classes,
-                                               .allow_pickle = self->allow_pickle,
+                                               .allow_pickle = self->base.allow_pickle,
                                                .hold = hold,
                                                .is_last = !hold,
                                                .arrays = &arrays,
@@ -131,7 +131,7 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
     object = rc_py_ref(rc_py_state_of(self)->nothing);
   } else if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
-    rc_py_watch_after(self->watch, self->pid, rc);
+    rc_py_watch_after(self->watch, self->base.pid, rc);
   }
   rc_py_reader_leave(self);
   return object;

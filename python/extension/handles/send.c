@@ -16,7 +16,7 @@ static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
   }
   if (rc >= 0 && self->offering) self->spent += 1 + (unsigned)(bytes >> 18);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
-  rc_py_watch_after(self->watch, self->pid, rc);
+  rc_py_watch_after(self->watch, self->base.pid, rc);
   return rc < 0 ? NULL : rc_py_ref(Py_None);
 }
 
@@ -69,11 +69,11 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
   if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
     const struct rc_py_packed *packed = (struct rc_py_packed *)object;
     if (hash) return rc_py_hash_of_packed();
-    if (packed->pickled && !self->allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
+    if (packed->pickled && !self->base.allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
   int32_t device = self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle, device)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->base.allow_pickle, device)) return NULL;
   encoding.hash = hash;
   int rc = encoding.on_device ? rc_py_gpu_send(self, &encoding, timeout_ns, tag)
                               : send_encoding(self, &encoding, timeout_ns, tag);

@@ -148,7 +148,7 @@ static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t c
   if (!span_check(self) || !rc_py_writer_enter(writer)) return NULL;
   int rc = rc_py_writer_may_end(writer, "grow") ? grow(writer, bytes, timeout_ns) : RC_PY_RAISED;
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(writer), rc, &writer->info, bytes);
-  rc_py_watch_after(writer->watch, writer->pid, rc);
+  rc_py_watch_after(writer->watch, writer->base.pid, rc);
   rc_py_writer_leave(writer);
   return rc < 0 ? NULL : rc_py_ref(Py_None);
 }

@@ -5,14 +5,21 @@
 
 #include "python/extension/state.h"
 
-/* "unknown" for a number of a later release. */
-const char *rc_py_memory_name(uint32_t memory);
+/* What _status() of a Writer, Reader or Tap tells. */
+struct rc_py_status {
+  struct ringcast_info info;
+  struct ringcast_stats stats;
+  uint64_t counts[2]; /* of a Reader: lag; of a Tap: lost bytes and gaps */
+};
+#define RC_PY_STATUS \
+  { .info.size = sizeof(struct ringcast_info), .stats.size = sizeof(struct ringcast_stats) }
+/* (Info, Stats, count, count); `rc` of the library, if negative, is raised. */
+PyObject *rc_py_status(struct rc_py_state *state, const struct rc_py_status *status, int rc);
 
-PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats);
-PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info);
 PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer);
-/* Room for the peers of a ring, to be freed by PyMem_Free; NULL: out of memory. */
-struct ringcast_peer *rc_py_new_peers(uint32_t count);
-PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count);
+/* Room for the peers of a ring; NULL: out of memory. */
+struct ringcast_peer *rc_py_peers_new(uint32_t count);
+/* A list of the peers. Frees `peers`, which may be NULL; `count` of the library, if negative, is raised. */
+PyObject *rc_py_peers(struct rc_py_state *state, struct ringcast_peer *peers, int count);
 
 #endif

@@ -10,22 +10,6 @@
 
 #include <unistd.h>
 
-bool rc_py_writer_enter(struct rc_py_writer *self) {
-  if (!rc_py_enter(&self->busy, self->pid, "Writer")) return false;
-  if (self->writer) return true;
-  self->busy = false;
-  PyErr_SetString(PyExc_ValueError, "the Writer is closed");
-  return false;
-}
-
-bool rc_py_reader_enter(struct rc_py_reader *self) {
-  if (!rc_py_enter(&self->busy, self->pid, "Reader")) return false;
-  if (self->reader) return true;
-  self->busy = false;
-  PyErr_SetString(PyExc_ValueError, "the Reader is closed");
-  return false;
-}
-
 bool rc_py_reader_finish(struct rc_py_reader *self, int rc) {
   if (rc < 0) rc_py_raise(rc_py_state_of(self), rc); /* first: giving frames back may change the library's error text */
   rc_py_reader_leave(self);
@@ -33,7 +17,7 @@ bool rc_py_reader_finish(struct rc_py_reader *self, int rc) {
 }
 
 bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  if (!self->busy || getpid() != self->pid) return false;
+  if (!self->base.busy || getpid() != self->base.pid) return false;
   self->dropped[self->dropped_count++] = *frame; /* a Reader holds no more frames than there is room for */
   return true;
 }

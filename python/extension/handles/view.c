@@ -34,7 +34,7 @@ static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32
     const struct rc_py_decode_options options = {.reader = reader->reader,
                                                  .holder = &reader->holder,
                                                  .classes = &reader->classes,
-                                                 .allow_pickle = reader->allow_pickle,
+                                                 .allow_pickle = reader->base.allow_pickle,
                                                  .hold = reader->hold,
                                                  .device_failed = &device_failed};
     object = rc_py_decode(rc_py_state_of(reader), rc_py_frame_of(frame), &options, tag);

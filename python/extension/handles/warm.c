@@ -22,7 +22,7 @@ struct rc_py_warming {
 };
 
 static void decode(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  const struct rc_py_decode_options options = {.classes = &self->classes, .allow_pickle = self->allow_pickle};
+  const struct rc_py_decode_options options = {.classes = &self->classes, .allow_pickle = self->base.allow_pickle};
   uint32_t tag;
   PyObject *object = rc_py_decode(rc_py_state_of(self), frame, &options, &tag);
   if (!object && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt(); /* the wait reports Ctrl-C */

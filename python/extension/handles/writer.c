@@ -21,8 +21,8 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
   Py_END_ALLOW_THREADS
   if (rc == 0) rc = ringcast_writer_info(self->writer, &self->info);
   if (rc < 0) return rc;
-  self->handle = PyUnicode_FromString(ringcast_writer_handle(self->writer));
-  return self->handle ? 0 : RC_PY_RAISED;
+  self->base.text = PyUnicode_FromString(ringcast_writer_handle(self->writer));
+  return self->base.text ? 0 : RC_PY_RAISED;
 }
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -42,10 +42,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   options.spill_bytes = spill_bytes;
   options.spin_ns = spin_ns;
   options.slow_ns = slow_ns;
-  struct rc_py_writer *self = (struct rc_py_writer *)type->tp_alloc(type, 0);
+  struct rc_py_writer *self = rc_py_handle_new(type, allow_pickle);
   if (!self) return NULL;
-  self->pid = getpid();
-  self->allow_pickle = allow_pickle;
   self->gpu_pool_bytes = gpu_pool_bytes;
   self->fail_ns = options.on_slow == RINGCAST_FAIL ? options.slow_ns : 0;
   int rc = open_ring(self, &options);
@@ -59,10 +57,10 @@ static void writer_dealloc(PyObject *object) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
-  rc_py_watch_close(&self->watch, self->pid);
+  rc_py_watch_close(&self->watch, self->base.pid);
   rc_py_gpu_writer_shut(self);
   ringcast_writer_close(self->writer);
-  Py_XDECREF(self->handle);
+  Py_XDECREF(self->base.text);
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -77,7 +75,7 @@ static int writer_traverse(PyObject *object, visitproc visit, void *arg) {
 /* Runs before the collector clears the watch, which knows the registration in the loop. */
 static void writer_finalize(PyObject *object) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  rc_py_watch_close(&self->watch, self->pid);
+  rc_py_watch_close(&self->watch, self->base.pid);
 }
 
 static int writer_clear(PyObject *object) {
@@ -96,7 +94,7 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   struct rc_py_reservation call = {.writer = self, .bytes = bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
-  rc_py_watch_after(self->watch, self->pid, rc);
+  rc_py_watch_after(self->watch, self->base.pid, rc);
   rc_py_writer_leave(self);
   if (rc < 0) return NULL;
   self->span = call.span;
@@ -147,15 +145,12 @@ static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py
 static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!rc_py_writer_enter(self)) return NULL;
-  struct ringcast_peer *peers = rc_py_new_peers(self->info.readers);
+  struct ringcast_peer *peers = rc_py_peers_new(self->info.readers);
   int count = peers ? ringcast_writer_peers(self->writer, peers, self->info.readers) : 0;
   rc_py_writer_leave(self);
-  if (!peers) return PyErr_NoMemory();
-  PyObject *list =
-      count < 0 ? rc_py_raise(rc_py_state_of(self), count) : rc_py_peers(rc_py_state_of(self), peers, count);
-  PyMem_Free(peers);
-  return list;
+  return rc_py_peers(rc_py_state_of(self), peers, count);
 }
+
 static PyObject *writer_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   struct ringcast_peer peer = {.size = sizeof peer};
@@ -183,7 +178,7 @@ static PyObject *writer_estimate(PyObject *object, PyObject *const *args, Py_ssi
   uint64_t tag;
   if (!rc_py_arguments("estimate", names, 1, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
-  if (!rc_py_check_process(rc_py_state_of(self), self->pid) || !rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_handle_check(&self->base) || !rc_py_writer_enter(self)) return NULL;
   size_t bytes = ringcast_writer_estimate(self->writer, (uint32_t)tag);
   rc_py_writer_leave(self);
   return PyLong_FromSize_t(bytes);
@@ -197,7 +192,7 @@ static PyObject *writer_learn(PyObject *object, PyObject *const *args, Py_ssize_
   if (!rc_py_arguments("learn", names, 2, 2, args, count, keywords, values)) return NULL;
   if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
   if (!rc_py_integer("n", values[1], 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
-  if (!rc_py_check_process(rc_py_state_of(self), self->pid) || !rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_handle_check(&self->base) || !rc_py_writer_enter(self)) return NULL;
   ringcast_writer_learn(self->writer, (uint32_t)tag, bytes);
   rc_py_writer_leave(self);
   Py_RETURN_NONE;
@@ -207,14 +202,15 @@ static PyObject *writer_learn(PyObject *object, PyObject *const *args, Py_ssize_
 
 static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  if (!self->writer) Py_RETURN_NONE;
-  if (!rc_py_enter(&self->busy, self->pid, "Writer")) return NULL;
+  if (self->base.closed) Py_RETURN_NONE;
+  if (!rc_py_writer_enter(self)) return NULL;
   bool may_close = rc_py_writer_may_end(self, "close the Writer");
-  if (may_close) rc_py_watch_close(&self->watch, self->pid); /* runs code, which may take a memoryview */
+  if (may_close) rc_py_watch_close(&self->watch, self->base.pid); /* runs code, which may take a memoryview */
   may_close = may_close && rc_py_writer_may_end(self, "close the Writer");
   if (may_close) {
     ringcast_writer *writer = self->writer;
     self->writer = NULL;
+    self->base.closed = true;
     self->lease.open = false;
     rc_py_gpu_writer_shut(self);
     ringcast_writer_close(writer);
@@ -225,58 +221,19 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 static PyObject *writer_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  if (!self->writer) return PyErr_Format(PyExc_ValueError, "the Writer is closed");
-  if (!rc_py_check_process(rc_py_state_of(self), self->pid)) return NULL;
+  if (!rc_py_handle_check(&self->base)) return NULL;
   ringcast_writer_cancel(self->writer); /* close can't run meanwhile: the calling thread has the GIL */
   Py_RETURN_NONE;
 }
 
-static PyObject *writer_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
-  PyErr_SetString(PyExc_TypeError, "a Writer can't go to another process, nor be copied: pass writer.handle, and make "
-                                   "a Reader(handle) there");
-  return NULL;
-}
-
-static PyObject *writer_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
+static PyObject *writer_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  if (self->writer) return rc_py_ref(object);
-  PyErr_SetString(PyExc_ValueError, "the Writer is closed");
-  return NULL;
-}
-
-static PyObject *writer_exit(PyObject *object, PyObject *Py_UNUSED(args)) { return writer_close(object, NULL); }
-
-static PyObject *writer_repr(PyObject *object) {
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  return PyUnicode_FromFormat("<ringcast.Writer %R, %llu bytes of %s, %s>", self->handle,
-                              (unsigned long long)self->info.capacity, rc_py_memory_name(self->info.memory),
-                              self->writer ? "open" : "closed");
-}
-
-static PyObject *writer_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct ringcast_info info = {.size = sizeof info};
+  struct rc_py_status status = RC_PY_STATUS;
   if (!rc_py_writer_enter(self)) return NULL;
-  int rc = ringcast_writer_info(self->writer, &info);
+  int rc = ringcast_writer_info(self->writer, &status.info);
+  if (rc == 0) rc = ringcast_writer_stats(self->writer, &status.stats);
   rc_py_writer_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_info(rc_py_state_of(self), &info);
-}
-
-static PyObject *writer_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct ringcast_stats stats = {.size = sizeof stats};
-  if (!rc_py_writer_enter(self)) return NULL;
-  int rc = ringcast_writer_stats(self->writer, &stats);
-  rc_py_writer_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_stats(rc_py_state_of(self), &stats);
-}
-
-static PyObject *get_memory(PyObject *object, void *Py_UNUSED(closure)) {
-  return PyUnicode_FromString(rc_py_memory_name(((struct rc_py_writer *)object)->info.memory));
-}
-
-static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {
-  return PyBool_FromLong(!((struct rc_py_writer *)object)->writer);
+  return rc_py_status(rc_py_state_of(self), &status, rc);
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
@@ -284,7 +241,6 @@ static PyMethodDef writer_methods[] = {
     {"send", FAST(rc_py_writer_send), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send},
     {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_bytes},
     {"send_error", FAST(rc_py_writer_send_error), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_error},
-    {"asend", FAST(rc_py_writer_asend), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_asend},
     {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},
     {"room_fileno", rc_py_writer_room_fileno, METH_NOARGS, RC_DOC_Writer_room_fileno},
     {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_reserve},
@@ -299,46 +255,36 @@ static PyMethodDef writer_methods[] = {
     {"estimate", FAST(writer_estimate), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_estimate},
     {"learn", FAST(writer_learn), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_learn},
     {"cancel", writer_cancel, METH_NOARGS, RC_DOC_Writer_cancel},
-    {"info", writer_info, METH_NOARGS, RC_DOC_Writer_info},
-    {"stats", writer_stats, METH_NOARGS, RC_DOC_Writer_stats},
+    {"_status", writer_status, METH_NOARGS, NULL},
     {"close", writer_close, METH_NOARGS, RC_DOC_Writer_close},
-    {"__reduce__", writer_reduce, METH_NOARGS, RC_DOC_Writer___reduce__},
-    {"__enter__", writer_enter, METH_NOARGS, RC_DOC_Writer___enter__},
-    {"__exit__", writer_exit, METH_VARARGS, RC_DOC_Writer___exit__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef writer_members[] = {
-    {"handle", T_OBJECT_EX, offsetof(struct rc_py_writer, handle), READONLY, RC_DOC_Writer_handle},
+    {"handle", T_OBJECT_EX, offsetof(struct rc_py_writer, base.text), READONLY, RC_DOC_Writer_handle},
+    {"closed", T_BOOL, offsetof(struct rc_py_writer, base.closed), READONLY, RC_DOC_Writer_closed},
+    {"_memory", T_UINT, offsetof(struct rc_py_writer, info.memory), READONLY, NULL},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY, RC_DOC_Writer_capacity},
     {"max_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.max_frame), READONLY, RC_DOC_Writer_max_frame},
     {"ring_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.ring_frame), READONLY, RC_DOC_Writer_ring_frame},
     {"spill_bytes", T_ULONGLONG, offsetof(struct rc_py_writer, info.spill_bytes), READONLY, RC_DOC_Writer_spill_bytes},
     {"page_size", T_ULONGLONG, offsetof(struct rc_py_writer, info.page_size), READONLY, RC_DOC_Writer_page_size},
-    {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, allow_pickle), READONLY, NULL},
+    {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_writer, watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef writer_properties[] = {
-    {"memory", get_memory, NULL, RC_DOC_Writer_memory, NULL},
-    {"closed", get_closed, NULL, RC_DOC_Writer_closed, NULL},
     {"gpu", rc_py_writer_gpu, NULL, RC_DOC_Writer_gpu, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot writer_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Writer},
-    {Py_tp_new, writer_new},
-    {Py_tp_dealloc, writer_dealloc},
-    {Py_tp_methods, writer_methods},
-    {Py_tp_members, writer_members},
-    {Py_tp_getset, writer_properties},
-    {Py_tp_traverse, writer_traverse},
-    {Py_tp_clear, writer_clear},
-    {Py_tp_finalize, writer_finalize},
-    {Py_tp_repr, writer_repr},
-    {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Writer}, {Py_tp_new, writer_new},
+    {Py_tp_dealloc, writer_dealloc},    {Py_tp_methods, writer_methods},
+    {Py_tp_members, writer_members},    {Py_tp_getset, writer_properties},
+    {Py_tp_traverse, writer_traverse},  {Py_tp_clear, writer_clear},
+    {Py_tp_finalize, writer_finalize},  {0, NULL},
 };
 PyType_Spec rc_py_writer_spec = {"ringcast.Writer", sizeof(struct rc_py_writer), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, writer_slots};

@@ -5,6 +5,7 @@
 
 #include "python/extension/call.h"
 #include "python/extension/codec/encode.h"
+#include "python/extension/handles/handle.h"
 
 /* A reservation open to Python. A Span holds the generation at its creation: if the generation differs, or `open` is
  * false, the Span is stale. */
@@ -19,11 +20,9 @@ struct rc_py_lease {
 struct rc_py_place;
 
 struct rc_py_writer {
-  PyObject_HEAD ringcast_writer *writer; /* NULL: closed */
+  struct rc_py_handle base;
+  ringcast_writer *writer; /* NULL: closed */
   struct ringcast_info info;
-  PyObject *handle;
-  pid_t pid; /* of the creating process */
-  bool busy, allow_pickle;
   int64_t fail_ns; /* how long a reader may block the writer before calls fail; 0: for ever, or the reader is evicted */
   struct rc_py_lease lease;
   struct ringcast_span span;
@@ -39,11 +38,8 @@ struct rc_py_writer {
 
 extern PyType_Spec rc_py_writer_spec;
 
-/* ---- turn.c ----------------------------------------------------------------------------------------------------- */
-
-/* Raises ValueError if the Writer is closed, RuntimeError if a call is at work on it. */
-bool rc_py_writer_enter(struct rc_py_writer *self);
-static inline void rc_py_writer_leave(struct rc_py_writer *self) { self->busy = false; }
+static inline bool rc_py_writer_enter(struct rc_py_writer *self) { return rc_py_handle_enter(&self->base); }
+static inline void rc_py_writer_leave(struct rc_py_writer *self) { rc_py_handle_leave(&self->base); }
 
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods of the extension's types that need not be fast. Signatures and docstrings are those of _ringcast.pyi."""
+
+import functools
+import types
+
+from ringcast import _ringcast
+from ringcast._options import MEMORY, integer, seconds_or_none
+from ringcast._status import TapLost
+
+_MOST_TAG = (1 << 32) - 1
+
+
+@functools.lru_cache(None)
+def _loops():
+    """asyncio is imported on first use."""
+    import ringcast._asyncio
+
+    return ringcast._asyncio
+
+
+class _Handle:
+    """Of Writer, Reader and Tap."""
+
+    def __enter__(self):
+        if self.closed:
+            raise ValueError(f"the {type(self).__name__} is closed")
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __repr__(self):
+        state = "closed" if self.closed else "open"
+        size = f", {self.capacity} bytes of {self.memory}" if hasattr(self, "capacity") else ""
+        return f"<ringcast.{type(self).__name__} {self.handle!r}{size}, {state}>"
+
+    def __reduce__(self):
+        name = type(self).__name__
+        maker = "Tap" if name == "Tap" else "Reader"
+        raise TypeError(
+            f"a {name} can't go to another process, nor be copied: pass {name.lower()}.handle, and make "
+            f"a {maker}(handle) there"
+        )
+
+    def info(self):
+        return self._status()[0]
+
+    def stats(self):
+        return self._status()[1]
+
+
+class _Side:
+    """Of Writer and Reader."""
+
+    @property
+    def memory(self):
+        return MEMORY[self._memory] if self._memory < len(MEMORY) else "unknown"
+
+
+class _Writer:
+    def asend(self, obj, timeout=None, *, tag=0, hash=None):
+        return _loops().asend(self, obj, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG), hash)
+
+
+class _Reader:
+    @property
+    def lag(self):
+        return self._status()[2]
+
+    def arecv(self, timeout=None):
+        return _loops().arecv(self, False, seconds_or_none(timeout))
+
+    def arecv_tagged(self, timeout=None):
+        return _loops().arecv(self, True, seconds_or_none(timeout))
+
+    def __anext__(self):
+        return _loops().anext_(self)
+
+
+class _Tap:
+    def lost(self):
+        return TapLost(*self._status()[2:])
+
+
+class _Frame:
+    def __reduce__(self):
+        raise TypeError(
+            "a Frame can't be pickled, nor be sent: it is a place in a ring. Send what it holds, by "
+            "send(unpack(frame)), or its bytes, by send_bytes(frame)"
+        )
+
+
+class _PackedFrame:
+    def __reduce__(self):
+        raise TypeError(
+            "a PackedFrame can't be pickled, nor be sent inside another value: send it by itself, by "
+            "Writer.send(packed), or what it was made of"
+        )
+
+
+def _add(cls, *sources):
+    """Give `cls` a copy of each method and property of the sources."""
+    for source in sources:
+        for name, member in vars(source).items():
+            text = _ringcast._docstrings.get(f"{cls.__name__}_{name}", "").rpartition("\n--\n\n")[2]
+            if isinstance(member, property):
+                setattr(cls, name, property(member.fget, doc=text))
+            elif isinstance(member, types.FunctionType):
+                method = types.FunctionType(member.__code__, globals(), name, member.__defaults__)
+                method.__doc__, method.__kwdefaults__ = text or None, member.__kwdefaults__
+                method.__module__, method.__qualname__ = "ringcast", f"{cls.__name__}.{name}"
+                setattr(cls, name, method)
+
+
+_add(_ringcast.Writer, _Handle, _Side, _Writer)
+_add(_ringcast.Reader, _Handle, _Side, _Reader)
+_add(_ringcast.Tap, _Handle, _Tap)
+_add(_ringcast.Frame, _Frame)
+_add(_ringcast.PackedFrame, _PackedFrame)
+del _ringcast._docstrings
