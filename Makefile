@@ -11,7 +11,7 @@ installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test test-all pythons lint format soak bench bench-docs gpu-test vllm-compat sglang-compat
+.PHONY: help deps build demo test test-all pythons lint format soak bench bench-docs gpu-test vllm-compat sglang-compat engines
 .PHONY: clean distclean
 .DEFAULT_GOAL := help
 
@@ -28,6 +28,8 @@ help:
 	@echo '                (with a Python that imports vLLM: PYTHON=... ARGS="--vllm FOLDER", docs/benchmarks.md)'
 	@echo 'make gpu-test   on a machine with a GPU: what only a real one can show; results in build/gpu/out (docs/gpu.md)'
 	@echo 'make vllm-compat, sglang-compat: their own tests or callers, fetched into build/compat, with ringcast in place'
+	@echo 'make engines    whole engines on CPUs, as they are and with ringcast in turns: same tokens, times, CPU; docs/engines.md'
+	@echo '                (ENGINE=vllm; QUICK=1: minutes, once what is fetched into build/engines is there)'
 	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
 	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
 
@@ -89,6 +91,10 @@ vllm-compat: build
 
 sglang-compat: build
 	$(python) tests/compat/sglang.py $(ARGS)
+
+# Fetches gigabytes the first time. ENGINE, QUICK and what ARGS may be: cmake/engines.sh and tests/engines/run.py.
+engines: deps $(installed)
+	@ENGINE=$(ENGINE) QUICK=$(QUICK) cmake/engines.sh $(ARGS)
 
 clean:
 	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf {} + 2>/dev/null || true

@@ -30,8 +30,8 @@ ALLOWED = {
     "tools": (5.8, 0.1),
     "bench": (3.2, 0.0),
     "examples": (5.1, 0.0),
-    "docs": (9.4, 3.8),
-    "README.md": (7.5, 2.5),
+    "docs": (9.3, 3.8),
+    "README.md": (7.4, 2.5),
     "CONTRIBUTING.md": (6.9, 1.7),
     "CHANGELOG.md": (6.6, 1.9),
     "tests/unit": (11.4, 4.7),
@@ -44,6 +44,7 @@ ALLOWED = {
     "tests/fake_cuda": (13.1, 5.5),
     "tests/gpu": (10.4, 1.5),
     "tests/compat": (11.7, 3.1),
+    "tests/engines": (8.1, 0.2),
 }
 
 SLACK = 0.3, 1.0  # how far below its figures a folder may be before they must follow

@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs whole engines as they are and with ringcast in turns, compares, and writes build/engines/results.json.
+
+run.py [--engine NAME] [--quick] [--rounds N] [--only PART]...
+
+Exit status 0: each engine gives the same tokens both ways, notices what happens to its ranks, and leaves nothing
+behind. Times and shares of a CPU are told, and judge nothing: a busy machine has others.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+
+import registry
+import report
+import usage
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = ROOT / "build" / "engines"
+RESULTS = BUILD / "results.json"
+SECONDS = 900  # of a session, at most
+ENDS = 30  # within so many seconds after a session all of its processes are gone
+
+CASES = ["1 request", "8 requests", "64 requests", "pauses of 0.5 s", "pauses of 1.5 s", "stopped for 3 s"]
+
+
+@dataclasses.dataclass
+class Part:
+    """A script that appends rows to a file, in so many processes at once; the cases are those of session.py."""
+
+    script: str = "session.py"
+    cases: tuple = ()
+    copies: int = 1
+
+
+PARTS = {
+    "cases": Part(cases=CASES),
+    "killed": Part(cases=["killed"]),
+    "side by side": Part(cases=["8 requests"], copies=2),
+}
+QUICK = ["cases"]
+
+
+def parts_of(name):
+    """Those of every engine, and the engine's own."""
+    return {**PARTS, **{part: Part(script) for part, script in registry.engine(name).SCRIPTS.items()}}
+
+
+def say(text):
+    print(f"engines: {text}", flush=True)
+
+
+def python(name):
+    return BUILD / name / "bin" / "python"
+
+
+class Run:
+    """A program in an engine's Python, with a mark in the environment of all that it starts."""
+
+    def __init__(self, name, way, log, script, *arguments):
+        self.name, self.mark = name, uuid.uuid4().hex
+        self.segments = usage.segments()
+        self.log = (BUILD / "logs" / f"{name}-{way}-{log}.log").relative_to(ROOT)
+        environment = {**registry.environment(name, way), usage.MARK: self.mark}
+        with open(ROOT / self.log, "w") as file:
+            command = [python(name), HERE / script, *arguments]
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, cwd=BUILD
+            )
+
+    def end(self):
+        """Waits for the end. The row of the case "end": nothing is left behind."""
+        try:
+            status = self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            status = f"still runs after {SECONDS} s"
+        began = time.monotonic()
+        while (alive := usage.marked(self.mark)) and time.monotonic() < began + ENDS:
+            time.sleep(0.1)
+        took = time.monotonic() - began
+        names = [usage.name(pid) for pid in alive]
+        self.kill()
+        left, known = self.segments_left()
+        wrong = [f"exit status {status}, see {self.log}"] if status else []
+        wrong += [f"left processes: {', '.join(names)}"] if names else []
+        wrong += [f"left in /dev/shm: {', '.join(left)}"] if left else []
+        return {"case": "end", "p50_ms": round(1000 * took), "ok": not wrong, "note": "; ".join(wrong + known) or None}
+
+    def kill(self):
+        """Ends what there still is of the run."""
+        for pid in usage.marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def segments_left(self):
+        """The names in /dev/shm that were left, and a remark about those that the engine always leaves."""
+        left = usage.unused(usage.segments() - self.segments)
+        own = [name for name in left if re.fullmatch(registry.engine(self.name).SEGMENTS, name)]
+        for name in own:
+            pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
+        known = [f"{len(own)} segments in /dev/shm, which {self.name} always leaves"] if own else []
+        return [name for name in left if name not in own], known
+
+
+def rows_of(name, way, part, quick):
+    """Runs a part of an engine one way: its rows."""
+    spec = parts_of(name)[part]
+    runs = []
+    for copy in range(spec.copies):
+        log = f"{part}-{copy + 1}".replace(" ", "-") if spec.copies > 1 else part
+        file = BUILD / "logs" / f"{name}-{way}-{log}.rows"
+        file.unlink(missing_ok=True)
+        arguments = [name, way, BUILD / "model", file, *spec.cases, *(["--quick"] if quick else [])]
+        runs.append((file, Run(name, way, log, spec.script, *arguments)))
+    rows = []
+    try:
+        ends = [run.end() for _, run in runs]
+    finally:
+        for _, run in runs:
+            run.kill()
+    for number, ((file, run), end) in enumerate(zip(runs, ends), 1):
+        found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        missing = [case for case in spec.cases if case not in {row["case"] for row in found}]
+        found += [{"case": case, "ok": False, "note": f"did not end, see {run.log}"} for case in missing]
+        found.append(end)
+        title = f"{part}, {number}: " if spec.copies > 1 else "" if part == "cases" else f"{part}: "
+        rows += [{**row, "case": row["case"] if row["case"] == part else title + row["case"]} for row in found]
+    return rows
+
+
+def turns(names, only, rounds, quick):
+    """Each engine's ways in turns; the one that was last goes first in the next round."""
+    found = []
+    for name in names:
+        for part in [part for part in parts_of(name) if part in (only or (QUICK if quick else parts_of(name)))]:
+            for number in range(rounds):
+                for way in list(registry.WAYS)[:: -1 if number % 2 else 1]:
+                    say(f"{name}, {way}, {part}, round {number + 1} of {rounds}")
+                    for row in rows_of(name, way, part, quick):
+                        found.append({"engine": name, "way": way, "round": number, **row})
+                        say(report.line(found[-1]))
+    return found
+
+
+# ---- What the rounds say together ------------------------------------------------------------------------------------
+
+FIGURES = ["p50_ms", "p99_ms", "tokens_per_s", "cpu_percent"]
+
+
+def together(rounds):
+    """One row for each (engine, way, case): medians of the rounds; ok if all rows were, and all tokens are the same."""
+    rows = []
+    cases = list(dict.fromkeys((row["engine"], row["case"]) for row in rounds))
+    for name, case in cases:
+        same = [row for row in rounds if (row["engine"], row["case"]) == (name, case)]
+        hashes = {row.get("token_hash") for row in same}
+        for way in registry.WAYS:
+            mine = [row for row in same if row["way"] == way]
+            if not mine:
+                continue
+            values = {key: [row[key] for row in mine if row.get(key) is not None] for key in FIGURES}
+            notes = sorted({row["note"] for row in mine if row.get("note")})
+            if len(hashes) > 1:
+                notes.append(f"tokens differ: {sorted(map(str, hashes))}")
+            rows.append(
+                {
+                    "engine": name,
+                    "version": registry.engine(name).VERSION,
+                    "way": way,
+                    "case": case,
+                    **{key: round(statistics.median(found), 3) if found else None for key, found in values.items()},
+                    "token_hash": mine[-1].get("token_hash"),
+                    "ok": all(row["ok"] for row in mine) and len(hashes) == 1,
+                    "by_process": mine[-1].get("by_process"),
+                    "note": "; ".join(notes) or None,
+                }
+            )
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--engine", action="append", choices=registry.NAMES, help="default: all")
+    every = list(dict.fromkeys(part for name in registry.NAMES for part in parts_of(name)))
+    parser.add_argument("--only", action="append", choices=every, metavar="PART", help=f"of {', '.join(every)}")
+    parser.add_argument("--rounds", type=int, help="how often both ways run (3; 1 with --quick)")
+    parser.add_argument("--quick", action="store_true", help=f"once, with fewer tokens, and only {', '.join(QUICK)}")
+    arguments = parser.parse_args()
+    names = arguments.engine or registry.NAMES
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what runs is ended, too
+    (BUILD / "logs").mkdir(parents=True, exist_ok=True)
+    rounds = turns(names, arguments.only, arguments.rounds or (1 if arguments.quick else 3), arguments.quick)
+    rows = together(rounds)
+    results = {"machine": report.machine(), "quick": arguments.quick, "rows": rows, "rounds": rounds}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    print(report.text(rows))
+    failed = [row for row in rows if not row["ok"]]
+    for row in failed:
+        say(f"FAILED: {row['engine']}, {row['way']}, {row['case']}: {row['note']}")
+    say(f"{RESULTS.relative_to(ROOT)}: {len(rows)} rows, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

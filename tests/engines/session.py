@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine, run one way through some cases, in the engine's Python. Appends a row of JSON for each case to a file.
+
+session.py ENGINE WAY MODEL FILE CASE...        by run.py, which sets the environment
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import random
+import signal
+import sys
+import threading
+import time
+
+import registry
+import usage
+
+VICTIM = 1  # the rank that is stopped or killed
+AFTER = 8  # the steps before that
+STOPPED = 3.0
+PROMPT = 32  # token ids of each prompt
+
+
+def prompts(count):
+    """The same on each call; the first two ids of the vocabulary have a meaning of their own."""
+    source = random.Random(count)
+    return [[source.randrange(2, 2048) for _ in range(PROMPT)] for _ in range(count)]
+
+
+def digest(tokens):
+    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:10]
+
+
+def milliseconds(values, percent):
+    """A percentile of seconds, in milliseconds."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return round(1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))], 3)
+
+
+def steps_of(generation):
+    """Seconds between outputs, without the two at each end, in which requests join and leave."""
+    gaps = [later - earlier for earlier, later in zip(generation.arrivals, generation.arrivals[1:])]
+    return gaps[2:-2]
+
+
+# ---- The cases: each gives the fields of its row that it knows -------------------------------------------------------
+
+
+def steps(engine, count, tokens):
+    """`count` requests at a time."""
+    engine.generate(prompts(count), 8)
+    with usage.Meter(os.getpid()) as meter:
+        generation = engine.generate(prompts(count), tokens)
+    gaps = steps_of(generation)
+    return {
+        "p50_ms": milliseconds(gaps, 50),
+        "p99_ms": milliseconds(gaps, 99),
+        "tokens_per_s": round(sum(map(len, generation.tokens)) / (generation.arrivals[-1] - generation.began), 1),
+        "cpu_percent": meter.percent,
+        "by_process": meter.by_process,
+        "token_hash": digest(generation.tokens),
+    }
+
+
+def pauses(engine, seconds, times):
+    """Single tokens, with a pause before each: how soon the token comes, and the CPU of all of the time."""
+    engine.generate(prompts(1), 1)
+    took, tokens = [], []
+    with usage.Meter(os.getpid()) as meter:
+        for _ in range(times):
+            time.sleep(seconds)
+            generation = engine.generate(prompts(1), 1)
+            took.append(generation.arrivals[0] - generation.began)
+            tokens += generation.tokens
+    return {
+        "p50_ms": milliseconds(took, 50),
+        "p99_ms": milliseconds(took, 99),
+        "cpu_percent": meter.percent,
+        "by_process": meter.by_process,
+        "token_hash": digest(tokens),
+    }
+
+
+def stopped(engine, tokens):
+    """A rank is stopped for STOPPED seconds in mid-generation: the same tokens, and steps as before soon after."""
+    victim = engine.workers()[VICTIM]
+    resume = threading.Timer(STOPPED, os.kill, (victim, signal.SIGCONT))
+
+    def stop(step):
+        if step == AFTER:
+            os.kill(victim, signal.SIGSTOP)
+            resume.start()
+
+    generation = engine.generate(prompts(8), tokens, stop)
+    resume.join()
+    gaps = steps_of(generation)
+    return {
+        "p50_ms": milliseconds(gaps, 50),
+        "p99_ms": milliseconds(gaps, 99),
+        "token_hash": digest(generation.tokens),
+        "ok": max(gaps) >= STOPPED * 0.9,
+        "note": f"longest step {max(gaps):.2f} s",
+    }
+
+
+def killed(engine, tokens):
+    """A rank is killed in mid-generation: an error, and how soon (p50_ms)."""
+    victim, at = engine.workers()[VICTIM], []
+
+    def kill(step):
+        if step == AFTER:
+            at.append(time.perf_counter())
+            os.kill(victim, signal.SIGKILL)
+
+    try:
+        engine.generate(prompts(8), tokens, kill)
+    except Exception as error:
+        took = time.perf_counter() - at[0] if at else 0
+        return {"p50_ms": milliseconds([took], 50), "ok": bool(at), "note": f"{type(error).__name__}: {error}"[:200]}
+    return {"ok": False, "note": "generation went on to its end without the rank"}
+
+
+# The name in a row -> the case; quick: with fewer tokens.
+CASES = {
+    "1 request": lambda engine, quick: steps(engine, 1, 64 if quick else 256),
+    "8 requests": lambda engine, quick: steps(engine, 8, 64 if quick else 256),
+    "64 requests": lambda engine, quick: steps(engine, 64, 48 if quick else 128),
+    "pauses of 0.5 s": lambda engine, quick: pauses(engine, 0.5, 8 if quick else 20),
+    "pauses of 1.5 s": lambda engine, quick: pauses(engine, 1.5, 4 if quick else 10),
+    "stopped for 3 s": lambda engine, quick: stopped(engine, 64),
+    "killed": lambda engine, quick: killed(engine, 512),
+}
+ENDS = ["killed"]  # the engine is of no use afterwards
+
+
+def is_in_place(engine, way):
+    """What is wrong, or None."""
+    rings = [usage.has_ring(pid) for pid in engine.workers()]
+    if len(rings) != registry.RANKS:
+        return f"{len(rings)} ranks were found, not {registry.RANKS}"
+    if way == "ringcast":
+        return None if all(rings) else "a rank has no ring of ringcast's"
+    return "a rank has a ring of ringcast's" if any(rings) else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("engine")
+    parser.add_argument("way", choices=registry.WAYS)
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("file", type=pathlib.Path)
+    parser.add_argument("cases", nargs="+", choices=CASES)
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+
+    def tell(case, **fields):
+        with open(arguments.file, "a") as file:
+            file.write(json.dumps({"case": case, **fields}) + "\n")
+
+    began = time.perf_counter()
+    engine = registry.engine(arguments.engine).start(arguments.model)
+    wrong = is_in_place(engine, arguments.way)
+    tell("start", p50_ms=milliseconds([time.perf_counter() - began], 50), ok=not wrong, note=wrong)
+    before = None
+    for case in arguments.cases:
+        tell(case, **{"ok": True, **CASES[case](engine, arguments.quick)})
+        open_now = usage.descriptors(os.getpid())
+        before = before or open_now
+    if arguments.cases[-1] not in ENDS:
+        tell("descriptors", ok=open_now <= before, note=f"{before} after the first case, {open_now} after the last")
+    engine.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
