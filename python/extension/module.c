@@ -6,7 +6,6 @@
  */
 #include "python/extension/codec/encode.h"
 #include "python/extension/errors.h"
-#include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/frame.h"
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/packed.h"
@@ -15,43 +14,25 @@
 
 #include "python/docstrings.h"
 
-static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **out) {
-  PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-  if (!type) return -1;
-  *out = (PyTypeObject *)type;
-  Py_INCREF(type);
-  if (PyModule_AddObject(module, name, type) == 0) return 0;
-  Py_DECREF(type);
-  return -1;
-}
-
-/* Made by reserve(), next(), pack() and the like alone. */
-static void not_by_call(PyTypeObject *type) {
-  type->tp_new = NULL;
-  PyType_Modified(type);
-}
-
 static int add_types(PyObject *module, struct rc_py_state *state) {
-  if (add_type(module, &rc_py_writer_spec, "Writer", &state->writer_type) < 0) return -1;
-  if (add_type(module, &rc_py_reader_spec, "Reader", &state->reader_type) < 0) return -1;
-  if (add_type(module, &rc_py_tap_spec, "Tap", &state->tap_type) < 0) return -1;
-  if (add_type(module, &rc_py_span_spec, "Span", &state->span_type) < 0) return -1;
-  if (add_type(module, &rc_py_frame_spec, "Frame", &state->frame_type) < 0) return -1;
-  if (add_type(module, &rc_py_packed_spec, "PackedFrame", &state->packed_type) < 0) return -1;
-  if (add_type(module, &rc_py_view_spec, "View", &state->view_type) < 0) return -1;
-  /* Not published: users have no use for the type's name. */
-  state->memory_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_memory_spec, NULL);
-  if (!state->memory_type) return -1;
-  state->lent_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_lent_spec, NULL);
-  if (!state->lent_type) return -1;
-  if (add_type(module, &rc_py_device_tensor_spec, "DeviceTensor", &state->device_tensor_type) < 0) return -1;
-  not_by_call(state->span_type);
-  not_by_call(state->frame_type);
-  not_by_call(state->packed_type);
-  not_by_call(state->memory_type);
-  not_by_call(state->view_type);
-  not_by_call(state->lent_type);
-  not_by_call(state->device_tensor_type);
+  const struct {
+    PyType_Spec *spec;
+    PyTypeObject **out;
+  } types[] = {
+      {&rc_py_writer_spec, &state->writer_type},
+      {&rc_py_reader_spec, &state->reader_type},
+      {&rc_py_tap_spec, &state->tap_type},
+      {&rc_py_span_spec, &state->span_type},
+      {&rc_py_frame_spec, &state->frame_type},
+      {&rc_py_packed_spec, &state->packed_type},
+      {&rc_py_view_spec, &state->view_type},
+      {&rc_py_memory_spec, &state->memory_type},
+      {&rc_py_device_tensor_spec, &state->device_tensor_type},
+  };
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    *types[i].out = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[i].spec, NULL);
+    if (!*types[i].out || PyModule_AddType(module, *types[i].out) < 0) return -1;
+  }
   return 0;
 }
 
@@ -120,56 +101,32 @@ static int module_exec(PyObject *module) {
   if (!is_main_interpreter() || !has_gil()) return -1;
   if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
   if (!(state->no_arguments = PyTuple_New(0))) return -1;
-  if (add_statuses(state) < 0 || !(state->recycles = rc_py_recycle_init())) return -1;
+  if (add_statuses(state) < 0 || !rc_py_recycle_init()) return -1;
   if (rc_py_loop_init(state, module) < 0 || add_docstrings(module) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
   return PyModule_AddStringConstant(module, "__version__", ringcast_version());
 }
 
-/* Every object of the state, for the collector. */
-/* clang-format off */
-#define STATE_OBJECTS(X)                                                                                               \
-  X(writer_type) X(reader_type) X(tap_type) X(span_type) X(frame_type) X(packed_type) X(memory_type) X(error)          \
-      X(error_by_errno) X(writer_gone) X(reader_status) X(stats) X(info) X(tapped) X(recycling)                \
-      X(make_pickler) X(has_met) X(pickler) X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor)                   \
-      X(torch.parameter) X(torch.strided) X(torch.empty) X(torch.empty_strided) X(torch.keywords) X(torch.cpu)         \
-      X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)                 \
-      X(numpy.text_of) X(numpy.make)                                                                                   \
-      X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
-      X(class_shape) X(class_composite) X(class_member)                                                                \
-      X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(view_type) X(lent_type)        \
-      X(sha256) X(device_tensor_type) X(gpu_info) X(gpu_state) X(device_helpers) X(torch.raw_stream) X(torch.stream) \
-      X(allowed_classes) X(uuid_unknown)
-/* clang-format on */
+/* The places of the state's references, for the collector. */
+static PyObject **references(PyObject *module, size_t *count) {
+  *count = offsetof(struct rc_py_state, torch.exchange) / sizeof(PyObject *);
+  return PyModule_GetState(module);
+}
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
-  struct rc_py_state *state = PyModule_GetState(module);
-#define X(object) Py_VISIT(state->object);
-  STATE_OBJECTS(X)
-#undef X
-  for (int i = 0; i < RC_PY_STANDARD; i++) Py_VISIT(state->standard[i]);
-  for (int i = 0; i < RC_PY_DTYPES; i++) {
-    Py_VISIT(state->torch.dtypes[i]);
-    Py_VISIT(state->numpy.dtypes[i]);
-  }
+  size_t count;
+  PyObject **objects = references(module, &count);
+  for (size_t i = 0; i < count; i++) Py_VISIT(objects[i]);
   return 0;
 }
 
 static int module_clear(PyObject *module) {
   struct rc_py_state *state = PyModule_GetState(module);
-#define X(object) Py_CLEAR(state->object);
-  STATE_OBJECTS(X)
-#undef X
-#define X(name) Py_CLEAR(state->names.name);
-  RC_PY_NAMES(X)
-#undef X
+  size_t count;
+  PyObject **objects = references(module, &count);
+  for (size_t i = 0; i < count; i++) Py_CLEAR(objects[i]);
   for (int i = 0; i < RC_PY_KEYS; i++) Py_CLEAR(state->keys[i]);
-  for (int i = 0; i < RC_PY_STANDARD; i++) Py_CLEAR(state->standard[i]);
-  for (int i = 0; i < RC_PY_DTYPES; i++) {
-    Py_CLEAR(state->torch.dtypes[i]);
-    Py_CLEAR(state->numpy.dtypes[i]);
-  }
   return 0;
 }
 
@@ -180,7 +137,6 @@ static void module_free(void *module) {
   PyMem_Free(state->spare.stream);
   PyMem_Free(state->spare.texts);
   rc_py_repeats_free(state->spare.repeats);
-  if (state->recycles) rc_py_recycle_end();
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))

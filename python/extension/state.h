@@ -12,12 +12,12 @@ struct rc_py_torch {
   PyObject *strided, *empty, *empty_strided, *from_dlpack, *dtype_to_index;
   PyObject *cpu, *keywords;                       /* torch.device("cpu"), and ("dtype", "device") */
   PyObject *raw_stream;                           /* NULL until a stream is asked for */
-  PyObject *stream;                               /* torch's Stream object that was recorded last, ... */
-  void *stream_is;                                /* ... the driver's handle of the stream, ... */
-  int32_t stream_device;                          /* ... and the stream's device; `stream` NULL: none yet */
+  PyObject *stream;                               /* torch's Stream object that was recorded last; NULL: none yet */
   PyObject *dtype_type, *device_type, *size_type; /* torch_names.c; NULL until needed */
   PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: torch has no such dtype */
   const struct rc_py_exchange *exchange;          /* NULL: torch below 2.13 */
+  void *stream_is;                                /* the driver's handle of `stream`, ... */
+  int32_t stream_device;                          /* ... and its device */
   bool is_built_with_cuda;                        /* as torch reports */
   bool met_mode;                                  /* a mode of torch was the reason that a frame was not decoded */
 };
@@ -77,10 +77,12 @@ struct rc_py_spare {
 };
 
 struct rc_py_state {
+  /* Up to torch.exchange, all members are references, which module.c walks, and NULL until needed. */
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type, *view_type,
-      *lent_type;
+      *device_tensor_type;
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *tapped, *recycling;    /* of ringcast._status */
+  PyObject *gpu_info, *gpu_state;                                 /* of ringcast._status */
   PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame; /* of ringcast._pickling */
   PyObject *pickler, *loads;                                      /* leaves.c: NULL while in use; pickle's own */
   PyObject *describe_class, *find_class, *class_shape;            /* of ringcast._classes */
@@ -89,22 +91,20 @@ struct rc_py_state {
   PyObject *classes;                                              /* classes sent so far: the cache of classes.c */
   PyObject *unpack_classes;                                       /* classes that unpack() has met */
   PyObject *no_arguments;                                         /* () */
-  PyObject *sha256;                                               /* of hashlib; NULL until needed */
-  PyObject *standard[RC_PY_STANDARD];                             /* kinds.c's types; each NULL until met */
-  PyObject *uuid_unknown;                                         /* uuid.SafeUUID.unknown; NULL until needed */
+  PyObject *sha256;                                               /* of hashlib */
+  PyObject *standard[RC_PY_STANDARD];                             /* kinds.c's types */
+  PyObject *uuid_unknown;                                         /* uuid.SafeUUID.unknown */
+  PyObject *nothing, *turn;                                       /* handle.c */
+  PyObject *device_helpers;                                       /* the module ringcast._device */
+  struct rc_py_names names;
+  struct rc_py_numpy numpy;
+  struct rc_py_torch torch;
+
   PyObject *keys[RC_PY_KEYS];
   uint64_t serial;   /* of the last stream written */
   uint64_t ran_code; /* how often decoding ran code that may be the user's */
   struct rc_py_spare spare;
-  struct rc_py_names names;
-  struct rc_py_torch torch;
-  struct rc_py_numpy numpy;
-  PyObject *nothing, *turn; /* asyncio.c */
-  PyTypeObject *device_tensor_type;
-  PyObject *gpu_info, *gpu_state; /* of ringcast._status */
-  PyObject *device_helpers;       /* the module ringcast._device; NULL until needed */
-  bool device_is_ready;           /* the driver reported a device */
-  bool recycles;                  /* the module counts as a user of the pool: buffer_pool.c */
+  bool device_is_ready; /* the driver reported a device */
 };
 
 /* The types can't be subclassed, so an instance's type is always the module's own. */

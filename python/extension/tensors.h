@@ -113,6 +113,21 @@ struct rc_py_dlpack_place {
 PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data,
                                const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
 
+/* ---- memory.c --------------------------------------------------------------------------------------------------- */
+
+/* Memory that belongs to `owner`; `give` runs with the GIL. */
+struct rc_py_buffer {
+  void *data;
+  uint64_t bytes;
+  bool is_read_only;
+  void (*give)(void *owner);
+  void *owner;
+};
+/* An object with the buffer. Consumes `owner` even on failure. NULL: raised. */
+PyObject *rc_py_memory_new(struct rc_py_state *state, struct rc_py_buffer buffer);
+
+extern PyType_Spec rc_py_memory_spec;
+
 /* ---- buffer_pool.c ---------------------------------------------------------------------------------------------- */
 
 /* Smaller arrays gain nothing: the allocators of NumPy and torch reuse small memory already. */
@@ -122,15 +137,13 @@ PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *dat
  * give need no GIL. */
 struct rc_py_block *rc_py_block_take(uint64_t bytes);
 void *rc_py_block_data(const struct rc_py_block *block);
-void rc_py_block_give(struct rc_py_block *block);
+void rc_py_block_give(void *block);
 static inline bool rc_py_is_worth_recycling(uint64_t bytes) { return bytes >= RC_PY_RECYCLE_LEAST; }
 /* An object with a writable buffer of `bytes`, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
-PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out);
+PyObject *rc_py_memory_take(struct rc_py_state *state, uint64_t bytes, void **out);
 
-/* The process's pool counts the modules that use it: the first sets the pool up from the environment, the last empties
- * the pool. False: raised. */
+/* Sets the process's pool up from the environment, unless done. False: raised. */
 bool rc_py_recycle_init(void);
-void rc_py_recycle_end(void);
 PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
 PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
 
@@ -143,7 +156,5 @@ PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item
 PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule);
 /* From an object with a buffer. NULL: raised. */
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory);
-
-extern PyType_Spec rc_py_memory_spec;
 
 #endif

@@ -3,6 +3,7 @@
 
 import math
 import operator
+import os
 import re
 from typing import Any, Optional, Tuple
 
@@ -55,6 +56,15 @@ def seconds_or_none(timeout: Any) -> Optional[float]:
 def _nanoseconds(seconds: float) -> int:
     """At least 1: the library takes 0 for the default."""
     return max(int(seconds * 1e9), 1)
+
+
+def recycle_bytes() -> int:
+    """RINGCAST_RECYCLE_BYTES."""
+    text = os.environ.get("RINGCAST_RECYCLE_BYTES") or str(256 << 20)
+    if not re.fullmatch("[0-9]{1,18}", text):
+        shown = text[:40]
+        raise ValueError(f"RINGCAST_RECYCLE_BYTES is '{shown}': it must be a whole number of bytes, 0 for none")
+    return int(text)
 
 
 def _spin(value: Any) -> int:

@@ -24,7 +24,7 @@ PARTS = {
     "headers": ("include", 1600),
     "core": ("ring shm channel", 8600),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 13460),
+    "extension": ("python/extension", 13280),
     "package": ("python/ringcast", 8160),
     "measuring": ("tools bench python/ringcast/bench", 6780),
     "tests": ("tests", 44830),

@@ -30,7 +30,7 @@ PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcas
 static PyObject *make_memory(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   void *out;
   if (!(item->flags & RINGCAST_ITEM_NUMPY)) return NULL;
-  PyObject *memory = rc_py_memory_new(decoding->state, item->bytes, &out);
+  PyObject *memory = rc_py_memory_take(decoding->state, item->bytes, &out);
   if (!memory) return NULL;
   if (!rc_py_copy_add(decoding, item->data, item->bytes)) {
     Py_DECREF(memory);

@@ -262,5 +262,6 @@ static PyType_Slot frame_slots[] = {
     {Py_tp_getset, frame_properties},
     {0, NULL},
 };
-PyType_Spec rc_py_frame_spec = {"ringcast.Frame", sizeof(struct frame), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+PyType_Spec rc_py_frame_spec = {"ringcast.Frame", sizeof(struct frame), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
                                 frame_slots};

@@ -194,5 +194,5 @@ static PyType_Slot packed_slots[] = {
     {Py_sq_contains, packed_contains},
     {0, NULL},
 };
-PyType_Spec rc_py_packed_spec = {"ringcast.PackedFrame", sizeof(struct rc_py_packed), 0, Py_TPFLAGS_DEFAULT,
-                                 packed_slots};
+PyType_Spec rc_py_packed_spec = {"ringcast.PackedFrame", sizeof(struct rc_py_packed), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, packed_slots};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reader: attaches to a ring and receives from it. */
-#include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/frame.h"
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
@@ -90,36 +89,15 @@ static void shut(struct rc_py_reader *self, bool lets_others_run) {
 
 static void reader_dealloc(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
-  rc_py_watch_close(&self->watch, self->base.pid);
+  rc_py_watch_close(&self->base);
   /* closing may wait for a device, or copy retained frames */
   shut(self, self->retains || (self->gpu && self->gpu->reader));
   if (self->gpu) Py_XDECREF(self->gpu->why);
   PyMem_Free(self->gpu);
   free(self->warming);
-  Py_XDECREF(self->base.text);
   Py_XDECREF(self->classes);
-  type->tp_free(object);
-  Py_DECREF(type);
-}
-
-/* A waiting task in an event loop may refer to the Reader. */
-static int reader_traverse(PyObject *object, visitproc visit, void *arg) {
-  Py_VISIT(Py_TYPE(object));
-  Py_VISIT(((struct rc_py_reader *)object)->watch);
-  return 0;
-}
-
-/* Runs before the collector clears the watch, which knows the registration in the loop. */
-static void reader_finalize(PyObject *object) {
-  struct rc_py_reader *self = (struct rc_py_reader *)object;
-  rc_py_watch_close(&self->watch, self->base.pid);
-}
-
-static int reader_clear(PyObject *object) {
-  Py_CLEAR(((struct rc_py_reader *)object)->watch);
-  return 0;
+  rc_py_handle_free(object);
 }
 
 /* ---- Receiving -------------------------------------------------------------------------------------------------- */
@@ -155,7 +133,7 @@ static PyObject *reader_take(PyObject *object, PyObject *tagged) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   struct rc_py_state *state = rc_py_state_of(self);
   uint32_t tag;
-  PyObject *turn = rc_py_pass_turn(state, &self->spent);
+  PyObject *turn = rc_py_pass_turn(&self->base);
   if (turn) return turn;
   PyObject *received = rc_py_receive(self, 0, &tag, true);
   return received && received != state->nothing && tagged == Py_True ? Py_BuildValue("(NI)", received, (unsigned)tag)
@@ -168,7 +146,7 @@ static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
   struct ringcast_frame lent;
   int rc = rc_py_receive_frame(self, timeout_ns, &lent);
   PyObject *frame = rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_frame_new(self, &lent);
-  rc_py_watch_after(self->watch, self->base.pid, rc);
+  rc_py_watch_after(&self->base, rc);
   if (rc >= 0 && !frame) rc_py_reader_give_back(self, &lent);
   rc_py_reader_leave(self);
   return frame;
@@ -201,7 +179,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (self->base.closed) Py_RETURN_NONE;
   if (!rc_py_reader_enter(self)) return NULL;
-  if (self->exports == 0) rc_py_watch_close(&self->watch, self->base.pid); /* runs code, which may take a memoryview */
+  if (self->exports == 0) rc_py_watch_close(&self->base); /* runs code, which may take a memoryview */
   bool may_close = self->exports == 0;
   if (may_close) shut(self, true); /* closing may copy retained frames */
   else rc_py_raise_exported(self->exports, "close the Reader", "Frame");
@@ -264,7 +242,7 @@ static PyMemberDef reader_members[] = {
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY, RC_DOC_Reader_capacity},
     {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY, RC_DOC_Reader_writer_pid},
     {"_has_ended", T_BOOL, offsetof(struct rc_py_reader, has_ended), READONLY, NULL},
-    {"_watch", T_OBJECT, offsetof(struct rc_py_reader, watch), 0, NULL},
+    {"_watch", T_OBJECT, offsetof(struct rc_py_reader, base.watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -283,9 +261,9 @@ static PyType_Slot reader_slots[] = {
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, reader_iternext},
     {Py_am_aiter, PyObject_SelfIter},
-    {Py_tp_traverse, reader_traverse},
-    {Py_tp_clear, reader_clear},
-    {Py_tp_finalize, reader_finalize},
+    {Py_tp_traverse, rc_py_handle_traverse},
+    {Py_tp_clear, rc_py_handle_clear},
+    {Py_tp_finalize, rc_py_handle_finalize},
     {0, NULL},
 };
 PyType_Spec rc_py_reader_spec = {"ringcast.Reader", sizeof(struct rc_py_reader), 0,

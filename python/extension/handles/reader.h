@@ -21,8 +21,6 @@ struct rc_py_reader {
   /* Frames released or dropped during a call: turn.c. */
   uint32_t dropped_count;
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
-  PyObject *watch;  /* the descriptor in an event loop (ringcast._asyncio); NULL or None: never in a loop */
-  unsigned spent;   /* frames received without a wait since the last wait; see RC_PY_MOST_SPENT */
   bool has_ended;   /* the ring reported that the writer is gone and everything was received */
   bool retains;     /* asked for: see receive.c, as for ... */
   bool retain_next; /* ... this */

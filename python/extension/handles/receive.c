@@ -9,7 +9,6 @@
  * the receiver keeps the arrays. Both are known only after decoding. So the last large frame decides (`retain_next`),
  * and a frame that can't be retained is copied.
  */
-#include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
 
@@ -123,15 +122,15 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
   do {
     rc = arrive(self, &call);
     if (rc < 0) break;
-    if (taking) self->spent += 1 + (unsigned)(call.frame.bytes >> 14);
+    if (taking) self->base.spent += 1 + (unsigned)(call.frame.bytes >> 14);
     rc = read_frame(self, &call, tag, &object);
   } while (rc == RC_PY_SKIPPED);
   if (rc == -EAGAIN && taking) {
-    self->spent = 0; /* the task is going to wait */
+    self->base.spent = 0; /* the task is going to wait */
     object = rc_py_ref(rc_py_state_of(self)->nothing);
   } else if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
-    rc_py_watch_after(self->watch, self->base.pid, rc);
+    rc_py_watch_after(&self->base, rc);
   }
   rc_py_reader_leave(self);
   return object;

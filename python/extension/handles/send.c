@@ -2,7 +2,6 @@
 /* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/hash.h"
-#include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/packed.h"
 
@@ -11,12 +10,12 @@
 /* The result of a sending call: `rc` is the outcome, `bytes` the size of the frame. */
 static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
   if (rc == -EAGAIN && self->offering) {
-    self->spent = 0; /* the task is going to wait */
+    self->base.spent = 0; /* the task is going to wait */
     return rc_py_ref(rc_py_state_of(self)->nothing);
   }
-  if (rc >= 0 && self->offering) self->spent += 1 + (unsigned)(bytes >> 18);
+  if (rc >= 0 && self->offering) self->base.spent += 1 + (unsigned)(bytes >> 18);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
-  rc_py_watch_after(self->watch, self->base.pid, rc);
+  rc_py_watch_after(&self->base, rc);
   return rc < 0 ? NULL : rc_py_ref(Py_None);
 }
 
@@ -103,7 +102,7 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   struct rc_py_state *state = rc_py_state_of(self);
   uint64_t tag;
-  PyObject *turn = rc_py_pass_turn(state, &self->spent);
+  PyObject *turn = rc_py_pass_turn(&self->base);
   if (turn) return turn;
   uint32_t hash;
   if (count != 3) return PyErr_Format(PyExc_TypeError, "_offer() takes a value, a tag and a hash");
@@ -151,50 +150,22 @@ PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ss
   return result;
 }
 
-static int build_error(const struct ringcast_span *span, const struct ringcast_frame_plan *plan, uint32_t tag,
-                       const char *text, size_t bytes, size_t *out_bytes) {
-  struct ringcast_frame_builder builder;
-  int rc = ringcast_build_begin(&builder, span->data, span->bytes, plan, RINGCAST_ROOT_VALUE, tag);
-  if (rc == 0) rc = ringcast_build_data(&builder, RINGCAST_ITEM_ERROR, NULL, 0, text, bytes, 0, NULL);
-  return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
-}
-
-static int send_error(struct rc_py_writer *self, const struct ringcast_frame_plan *plan, const char *text,
-                      size_t text_bytes, int64_t timeout_ns, uint32_t tag) {
-  struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(plan)};
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
-  if (rc < 0) return rc;
-  size_t bytes;
-  rc = build_error(&call.span, plan, tag, text, text_bytes, &bytes);
-  if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
-  ringcast_writer_abort(self->writer);
-  rc_py_raise_text(rc_py_state_of(self), -rc, "can't write the error into its frame");
-  return RC_PY_RAISED;
-}
-
-PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"text", "timeout", "tag", NULL};
+/* _send_error(utf8, timeout, tag) */
+PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ssize_t count) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[3] = {NULL};
+  struct rc_py_encoding encoding = {.state = rc_py_state_of(self), .root = RINGCAST_ROOT_VALUE};
   int64_t timeout_ns;
-  uint64_t tag = 0;
-  if (!rc_py_arguments("send_error", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
-  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
-  if (!PyUnicode_Check(values[0])) {
-    return PyErr_Format(PyExc_TypeError, "text must be a str, not %.100s", Py_TYPE(values[0])->tp_name);
+  uint64_t tag;
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "_send_error() takes bytes, a timeout and a tag");
+  if (!rc_py_timeout(args[1], &timeout_ns) || !rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (!rc_py_writer_enter(self)) return NULL;
+  PyObject *result = NULL;
+  rc_py_parts_begin(&encoding);
+  if (rc_py_part_add_buffer(&encoding, args[0], RINGCAST_ITEM_ERROR) && rc_py_encoding_plan(&encoding)) {
+    int rc = send_encoding(self, &encoding, timeout_ns, (uint32_t)tag);
+    result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   }
-  PyObject *utf8 = PyUnicode_AsEncodedString(values[0], "utf-8", "backslashreplace");
-  if (!utf8 || !rc_py_writer_enter(self)) {
-    Py_XDECREF(utf8);
-    return NULL;
-  }
-  size_t bytes = (size_t)PyBytes_GET_SIZE(utf8);
-  struct ringcast_frame_plan plan = {0};
-  ringcast_plan_item(&plan, 0, bytes);
-  int rc = send_error(self, &plan, PyBytes_AS_STRING(utf8), bytes, timeout_ns, (uint32_t)tag);
-  PyObject *result = sent(self, rc, ringcast_plan_bytes(&plan));
+  rc_py_encoding_clear(&encoding);
   rc_py_writer_leave(self);
-  Py_DECREF(utf8);
   return result;
 }

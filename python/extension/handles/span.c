@@ -6,7 +6,6 @@
  * dropped Span leaves the reservation open for Writer.commit(). While a memoryview exists the lease can't end:
  * BufferError, as mmap does.
  */
-#include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/writer.h"
 
 #include "python/docstrings.h"
@@ -119,19 +118,13 @@ static Py_ssize_t span_length(PyObject *object) {
   return span_check(self) ? (Py_ssize_t)self->writer->span.bytes : -1;
 }
 
-struct growth {
-  const struct rc_py_writer *writer;
-  size_t bytes;
-  struct ringcast_span span;
-};
-
 static int try_grow(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
-  struct growth *call = context;
+  struct rc_py_reservation *call = context;
   return told_apart(call->writer, ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
-  struct growth call = {.writer = writer, .bytes = bytes};
+  struct rc_py_reservation call = {.writer = writer, .bytes = bytes};
   writer->lease.moving = true;
   int rc = rc_py_wait(try_grow, &call, timeout_ns);
   writer->lease.moving = false;
@@ -148,7 +141,7 @@ static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t c
   if (!span_check(self) || !rc_py_writer_enter(writer)) return NULL;
   int rc = rc_py_writer_may_end(writer, "grow") ? grow(writer, bytes, timeout_ns) : RC_PY_RAISED;
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(writer), rc, &writer->info, bytes);
-  rc_py_watch_after(writer->watch, writer->base.pid, rc);
+  rc_py_watch_after(&writer->base, rc);
   rc_py_writer_leave(writer);
   return rc < 0 ? NULL : rc_py_ref(Py_None);
 }
@@ -231,5 +224,5 @@ static PyType_Slot span_slots[] = {
     {Py_bf_releasebuffer, span_release_buffer},
     {0, NULL},
 };
-PyType_Spec rc_py_span_spec = {"ringcast.Span", sizeof(struct span), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                               span_slots};
+PyType_Spec rc_py_span_spec = {"ringcast.Span", sizeof(struct span), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC, span_slots};

@@ -53,12 +53,9 @@ static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 
 static void tap_dealloc(PyObject *object) {
   struct tap *self = (struct tap *)object;
-  PyTypeObject *type = Py_TYPE(object);
   ringcast_tap_close(self->tap);
-  Py_XDECREF(self->base.text);
   Py_XDECREF(self->classes);
-  type->tp_free(object);
-  Py_DECREF(type);
+  rc_py_handle_free(object);
 }
 
 /* ---- Copying ---------------------------------------------------------------------------------------------------- */

@@ -128,5 +128,5 @@ static PyType_Slot view_slots[] = {
     {Py_tp_getset, view_properties},  {Py_tp_repr, view_repr},       {Py_tp_traverse, view_traverse},
     {Py_tp_clear, view_clear},        {Py_tp_dealloc, view_dealloc}, {0, NULL},
 };
-PyType_Spec rc_py_view_spec = {"ringcast.View", sizeof(struct view), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                               view_slots};
+PyType_Spec rc_py_view_spec = {"ringcast.View", sizeof(struct view), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC, view_slots};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writer: makes a ring and sends through it. */
-#include "python/extension/handles/asyncio.h"
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/status.h"
 #include "python/extension/handles/writer.h"
@@ -55,32 +54,11 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 
 static void writer_dealloc(PyObject *object) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
-  rc_py_watch_close(&self->watch, self->base.pid);
+  rc_py_watch_close(&self->base);
   rc_py_gpu_writer_shut(self);
   ringcast_writer_close(self->writer);
-  Py_XDECREF(self->base.text);
-  type->tp_free(object);
-  Py_DECREF(type);
-}
-
-/* A waiting task in an event loop may refer to the Writer. */
-static int writer_traverse(PyObject *object, visitproc visit, void *arg) {
-  Py_VISIT(Py_TYPE(object));
-  Py_VISIT(((struct rc_py_writer *)object)->watch);
-  return 0;
-}
-
-/* Runs before the collector clears the watch, which knows the registration in the loop. */
-static void writer_finalize(PyObject *object) {
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  rc_py_watch_close(&self->watch, self->base.pid);
-}
-
-static int writer_clear(PyObject *object) {
-  Py_CLEAR(((struct rc_py_writer *)object)->watch);
-  return 0;
+  rc_py_handle_free(object);
 }
 
 /* ---- In place --------------------------------------------------------------------------------------------------- */
@@ -94,7 +72,7 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   struct rc_py_reservation call = {.writer = self, .bytes = bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
-  rc_py_watch_after(self->watch, self->base.pid, rc);
+  rc_py_watch_after(&self->base, rc);
   rc_py_writer_leave(self);
   if (rc < 0) return NULL;
   self->span = call.span;
@@ -169,33 +147,27 @@ static PyObject *writer_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
 }
 
-/* ---- Estimates -------------------------------------------------------------------------------------------------- */
-
-static PyObject *writer_estimate(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"tag", NULL};
+static PyObject *writer_room_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[1] = {NULL};
-  uint64_t tag;
-  if (!rc_py_arguments("estimate", names, 1, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
-  if (!rc_py_handle_check(&self->base) || !rc_py_writer_enter(self)) return NULL;
-  size_t bytes = ringcast_writer_estimate(self->writer, (uint32_t)tag);
+  if (!rc_py_writer_enter(self)) return NULL;
+  int fd = ringcast_writer_room_fd(self->writer);
   rc_py_writer_leave(self);
-  return PyLong_FromSize_t(bytes);
+  return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
 }
 
-static PyObject *writer_learn(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"tag", "n", NULL};
+/* ---- Estimates -------------------------------------------------------------------------------------------------- */
+
+/* _estimate(tag): estimate(tag). _estimate(tag, n): learn(tag, n). */
+static PyObject *writer_estimate(PyObject *object, PyObject *args) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[2] = {NULL};
-  uint64_t tag, bytes;
-  if (!rc_py_arguments("learn", names, 2, 2, args, count, keywords, values)) return NULL;
-  if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
-  if (!rc_py_integer("n", values[1], 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
+  unsigned tag;
+  Py_ssize_t bytes = -1;
+  if (!PyArg_ParseTuple(args, "I|n", &tag, &bytes)) return NULL;
   if (!rc_py_handle_check(&self->base) || !rc_py_writer_enter(self)) return NULL;
-  ringcast_writer_learn(self->writer, (uint32_t)tag, bytes);
+  if (bytes < 0) bytes = (Py_ssize_t)ringcast_writer_estimate(self->writer, tag);
+  else ringcast_writer_learn(self->writer, tag, (size_t)bytes);
   rc_py_writer_leave(self);
-  Py_RETURN_NONE;
+  return PyLong_FromSsize_t(bytes);
 }
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
@@ -205,7 +177,7 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (self->base.closed) Py_RETURN_NONE;
   if (!rc_py_writer_enter(self)) return NULL;
   bool may_close = rc_py_writer_may_end(self, "close the Writer");
-  if (may_close) rc_py_watch_close(&self->watch, self->base.pid); /* runs code, which may take a memoryview */
+  if (may_close) rc_py_watch_close(&self->base); /* runs code, which may take a memoryview */
   may_close = may_close && rc_py_writer_may_end(self, "close the Writer");
   if (may_close) {
     ringcast_writer *writer = self->writer;
@@ -240,9 +212,9 @@ static PyObject *writer_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
 static PyMethodDef writer_methods[] = {
     {"send", FAST(rc_py_writer_send), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send},
     {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_bytes},
-    {"send_error", FAST(rc_py_writer_send_error), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_error},
+    {"_send_error", FAST(rc_py_writer_send_error), METH_FASTCALL, NULL},
     {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},
-    {"room_fileno", rc_py_writer_room_fileno, METH_NOARGS, RC_DOC_Writer_room_fileno},
+    {"room_fileno", writer_room_fileno, METH_NOARGS, RC_DOC_Writer_room_fileno},
     {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_reserve},
     {"commit", FAST(writer_commit), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_commit},
     {"abort", writer_abort, METH_NOARGS, RC_DOC_Writer_abort},
@@ -252,8 +224,7 @@ static PyMethodDef writer_methods[] = {
     {"check", writer_check, METH_NOARGS, RC_DOC_Writer_check},
     {"fileno", writer_fileno, METH_NOARGS, RC_DOC_Writer_fileno},
     {"empty", (PyCFunction)(void (*)(void))rc_py_writer_empty, METH_VARARGS | METH_KEYWORDS, RC_DOC_Writer_empty},
-    {"estimate", FAST(writer_estimate), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_estimate},
-    {"learn", FAST(writer_learn), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_learn},
+    {"_estimate", writer_estimate, METH_VARARGS, NULL},
     {"cancel", writer_cancel, METH_NOARGS, RC_DOC_Writer_cancel},
     {"_status", writer_status, METH_NOARGS, NULL},
     {"close", writer_close, METH_NOARGS, RC_DOC_Writer_close},
@@ -270,7 +241,7 @@ static PyMemberDef writer_members[] = {
     {"spill_bytes", T_ULONGLONG, offsetof(struct rc_py_writer, info.spill_bytes), READONLY, RC_DOC_Writer_spill_bytes},
     {"page_size", T_ULONGLONG, offsetof(struct rc_py_writer, info.page_size), READONLY, RC_DOC_Writer_page_size},
     {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
-    {"_watch", T_OBJECT, offsetof(struct rc_py_writer, watch), 0, NULL},
+    {"_watch", T_OBJECT, offsetof(struct rc_py_writer, base.watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -280,11 +251,11 @@ static PyGetSetDef writer_properties[] = {
 };
 
 static PyType_Slot writer_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Writer}, {Py_tp_new, writer_new},
-    {Py_tp_dealloc, writer_dealloc},    {Py_tp_methods, writer_methods},
-    {Py_tp_members, writer_members},    {Py_tp_getset, writer_properties},
-    {Py_tp_traverse, writer_traverse},  {Py_tp_clear, writer_clear},
-    {Py_tp_finalize, writer_finalize},  {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Writer},      {Py_tp_new, writer_new},
+    {Py_tp_dealloc, writer_dealloc},         {Py_tp_methods, writer_methods},
+    {Py_tp_members, writer_members},         {Py_tp_getset, writer_properties},
+    {Py_tp_traverse, rc_py_handle_traverse}, {Py_tp_clear, rc_py_handle_clear},
+    {Py_tp_finalize, rc_py_handle_finalize}, {0, NULL},
 };
 PyType_Spec rc_py_writer_spec = {"ringcast.Writer", sizeof(struct rc_py_writer), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, writer_slots};

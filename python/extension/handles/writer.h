@@ -26,8 +26,6 @@ struct rc_py_writer {
   int64_t fail_ns; /* how long a reader may block the writer before calls fail; 0: for ever, or the reader is evicted */
   struct rc_py_lease lease;
   struct ringcast_span span;
-  PyObject *watch; /* as struct rc_py_reader, of ringcast_writer_room_fd */
-  unsigned spent;
   bool offering;              /* the call at work is _offer() */
   ringcast_gpu_writer *gpu;   /* NULL until a tensor of a device was sent; of ... */
   int32_t gpu_device;         /* ... this one */
@@ -45,12 +43,15 @@ static inline void rc_py_writer_leave(struct rc_py_writer *self) { rc_py_handle_
 
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count);
+/* _offer(obj, tag, hash): send(obj, 0, tag=tag, hash=hash), but for state->nothing if there is no room. */
+PyObject *rc_py_writer_offer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* ---- span.c ----------------------------------------------------------------------------------------------------- */
 
 extern PyType_Spec rc_py_span_spec;
 
+/* Of reserve or grow. */
 struct rc_py_reservation {
   const struct rc_py_writer *writer;
   size_t bytes;

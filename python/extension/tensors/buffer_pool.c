@@ -3,7 +3,7 @@
  * Memory for large received arrays, reused when the arrays die.
  *
  * Fresh memory costs a page fault per page, several times the cost of the copy into the page. So blocks come from the
- * pool, and go back when the last reference dies: an array holds its block by the base object (rc_py_memory_new), a
+ * pool, and go back when the last reference dies: an array holds its block by the base object (memory.c), a
  * torch tensor by the deleter of the storage, which may run in any thread, with the GIL or without. Slices,
  * memoryviews, storages and DLPack keep the base object or the storage alive, so an idle block has no users.
  *
@@ -14,13 +14,11 @@
 #include "python/extension/tensors.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define DEFAULT_LIMIT (UINT64_C(256) << 20)
-#define HUGE          ((size_t)2 << 20)
-#define CLASSES       512
+#define HUGE    ((size_t)2 << 20)
+#define CLASSES 512
 
 struct rc_py_block {
   void *data;
@@ -147,7 +145,8 @@ struct rc_py_block *rc_py_block_take(uint64_t bytes) {
 
 void *rc_py_block_data(const struct rc_py_block *block) { return block->data; }
 
-void rc_py_block_give(struct rc_py_block *block) {
+void rc_py_block_give(void *given) {
+  struct rc_py_block *block = given;
   lock();
   pool.lent -= block->bytes;
   push(block);
@@ -164,52 +163,15 @@ static void set_limit(uint64_t limit) {
   unmap_all(chain);
 }
 
-/* ---- The object that holds an array's block ---------------------------------------------------------------------- */
-
-struct memory {
-  PyObject_HEAD struct rc_py_block *block;
-  size_t bytes;
-};
-
-PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out) {
+PyObject *rc_py_memory_take(struct rc_py_state *state, uint64_t bytes, void **out) {
   struct rc_py_block *block = rc_py_block_take(bytes);
   if (!block) return NULL;
-  struct memory *self = (struct memory *)state->memory_type->tp_alloc(state->memory_type, 0);
-  if (!self) {
-    rc_py_block_give(block);
-    PyErr_Clear();
-    return NULL;
-  }
-  self->block = block;
-  self->bytes = bytes;
   *out = block->data;
-  return (PyObject *)self;
+  PyObject *memory = rc_py_memory_new(
+      state, (struct rc_py_buffer){.data = block->data, .bytes = bytes, .give = rc_py_block_give, .owner = block});
+  if (!memory) PyErr_Clear();
+  return memory;
 }
-
-static void memory_dealloc(PyObject *object) {
-  PyTypeObject *type = Py_TYPE(object);
-  struct memory *self = (struct memory *)object;
-  if (self->block) rc_py_block_give(self->block);
-  type->tp_free(object);
-  Py_DECREF(type);
-}
-
-static int memory_get_buffer(PyObject *object, Py_buffer *view, int flags) {
-  struct memory *self = (struct memory *)object;
-  return PyBuffer_FillInfo(view, object, self->block->data, (Py_ssize_t)self->bytes, 0, flags);
-}
-
-static Py_ssize_t memory_length(PyObject *object) { return (Py_ssize_t)((struct memory *)object)->bytes; }
-
-static PyType_Slot memory_slots[] = {
-    {Py_tp_doc, (void *)"The memory of a received array, for later arrays."},
-    {Py_tp_dealloc, memory_dealloc},
-    {Py_bf_getbuffer, memory_get_buffer},
-    {Py_sq_length, memory_length},
-    {0, NULL},
-};
-PyType_Spec rc_py_memory_spec = {"ringcast._ringcast.Memory", sizeof(struct memory), 0, Py_TPFLAGS_DEFAULT,
-                                 memory_slots};
 
 /* ---- The module's functions ------------------------------------------------------------------------------------- */
 
@@ -228,37 +190,21 @@ PyObject *rc_py_set_recycling(PyObject *Py_UNUSED(module), PyObject *object) {
   Py_RETURN_NONE;
 }
 
-static bool limit_of_environment(uint64_t *out) {
-  const char *text = getenv("RINGCAST_RECYCLE_BYTES");
-  *out = DEFAULT_LIMIT;
-  if (!text || !*text) return true;
-  char *end;
-  errno = 0;
-  unsigned long long limit = strtoull(text, &end, 10);
-  if (errno || *end || strchr(text, '-') || limit > UINT64_MAX >> 1) {
-    PyErr_Format(PyExc_ValueError, "RINGCAST_RECYCLE_BYTES is '%.40s': it must be a whole number of bytes, 0 for none",
-                 text);
-    return false;
-  }
-  *out = limit;
-  return true;
-}
-
-static unsigned users; /* guarded by the GIL */
-
 bool rc_py_recycle_init(void) {
-  static bool forks_are_watched; /* guarded by the GIL */
+  static bool is_ready; /* guarded by the GIL */
+  if (is_ready) return true;
+  PyObject *function = rc_py_import("ringcast._options", "recycle_bytes");
+  PyObject *number = function ? PyObject_CallNoArgs(function) : NULL;
   uint64_t limit;
-  if (!limit_of_environment(&limit)) return false;
-  if (!forks_are_watched && pthread_atfork(lock, unlock, unlock) != 0) {
+  bool ok = number && rc_py_integer("limit", number, 0, UINT64_MAX >> 1, &limit);
+  Py_XDECREF(function);
+  Py_XDECREF(number);
+  if (!ok) return false;
+  if (pthread_atfork(lock, unlock, unlock) != 0) {
     PyErr_NoMemory();
     return false;
   }
-  forks_are_watched = true;
-  if (users++ == 0) set_limit(limit);
+  set_limit(limit);
+  is_ready = true;
   return true;
-}
-
-void rc_py_recycle_end(void) {
-  if (--users == 0) set_limit(0);
 }

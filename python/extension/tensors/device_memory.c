@@ -414,5 +414,5 @@ static PyType_Slot tensor_slots[] = {
     {Py_tp_dealloc, tensor_dealloc},
     {0, NULL},
 };
-PyType_Spec rc_py_device_tensor_spec = {"ringcast.DeviceTensor", sizeof(struct device_tensor), 0, Py_TPFLAGS_DEFAULT,
-                                        tensor_slots};
+PyType_Spec rc_py_device_tensor_spec = {"ringcast.DeviceTensor", sizeof(struct device_tensor), 0,
+                                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, tensor_slots};

@@ -223,7 +223,7 @@ PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item
 PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
   PyObject *dtype = needed_dtype(state, item);
   if (!dtype) return NULL;
-  PyObject *memory = rc_py_is_worth_recycling(bytes) ? rc_py_memory_new(state, bytes, out) : NULL;
+  PyObject *memory = rc_py_is_worth_recycling(bytes) ? rc_py_memory_take(state, bytes, out) : NULL;
   PyObject *array = memory ? make_over(state, item, dtype, memory) : make_new(state, item, dtype, out);
   Py_XDECREF(memory);
   if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");

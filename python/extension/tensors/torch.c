@@ -93,8 +93,6 @@ bool rc_py_torch_needed(struct rc_py_state *state) {
   return false;
 }
 
-static void give_block(void *block) { rc_py_block_give(block); }
-
 /* Whether DLPack has a code for the dtype, with the same meaning in torch. */
 static bool takes_dlpack(const struct rc_py_torch *torch, int index) {
   return torch->exchange && !rc_py_dtypes[index].flags && rc_py_dtypes[index].dtype.code != RC_PY_OPAQUE_CODE;
@@ -136,7 +134,7 @@ static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item
   void *memory = block ? NULL : PyMem_RawMalloc(bytes + ALIGNMENT);
   if (!block && !memory) return PyErr_NoMemory();
   *out = block ? rc_py_block_data(block) : (void *)(((uintptr_t)memory + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
-  return block ? rc_py_dlpack_make(state->torch.exchange, item, *out, give_block, block)
+  return block ? rc_py_dlpack_make(state->torch.exchange, item, *out, rc_py_block_give, block)
                : rc_py_dlpack_make(state->torch.exchange, item, *out, PyMem_RawFree, memory);
 }
 

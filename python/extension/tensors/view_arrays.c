@@ -49,7 +49,8 @@ static struct rc_py_hold *hold_take(struct rc_py_hold *hold) {
 
 /* The last drop (acquire) pairs with all earlier drops (release): other users' accesses to the memory, and the Reader's
  * use of the handle, happen before the end. */
-void rc_py_hold_drop(struct rc_py_hold *hold) {
+void rc_py_hold_drop(void *dropped) {
+  struct rc_py_hold *hold = dropped;
   if (atomic_fetch_sub_explicit(&hold->count, 1, memory_order_acq_rel) > 1) return;
   ringcast_reader_close(hold->reader);
   ringcast_retained_release(hold->kept);
@@ -62,54 +63,22 @@ bool rc_py_hold_is_shared(struct rc_py_hold *hold) {
 
 /* ---- Arrays over a hold ------------------------------------------------------------------------------------------ */
 
-/* The base of a NumPy array: a buffer, read-only unless the frame is retained. */
-struct lent {
-  PyObject_HEAD struct rc_py_hold *hold;
-  const void *data;
-  Py_ssize_t bytes;
-};
-
-static PyObject *lent_new(struct rc_py_state *state, struct rc_py_hold *hold, const void *data, uint64_t bytes) {
-  struct lent *self = (struct lent *)state->lent_type->tp_alloc(state->lent_type, 0);
-  if (!self) return NULL;
-  self->hold = hold_take(hold);
-  self->data = data;
-  self->bytes = (Py_ssize_t)bytes;
-  return (PyObject *)self;
+/* The base of a NumPy array: read-only unless the frame is retained. */
+static PyObject *lend(struct rc_py_state *state, struct rc_py_hold *hold, const void *data, uint64_t bytes) {
+  return rc_py_memory_new(state, (struct rc_py_buffer){.data = (void *)data,
+                                                       .bytes = bytes,
+                                                       .is_read_only = !hold->kept,
+                                                       .give = rc_py_hold_drop,
+                                                       .owner = hold_take(hold)});
 }
-
-static void lent_dealloc(PyObject *object) {
-  PyTypeObject *type = Py_TYPE(object);
-  rc_py_hold_drop(((struct lent *)object)->hold);
-  type->tp_free(object);
-  Py_DECREF(type);
-}
-
-static int lent_get_buffer(PyObject *object, Py_buffer *view, int flags) {
-  struct lent *self = (struct lent *)object;
-  return PyBuffer_FillInfo(view, object, (void *)self->data, self->bytes, !self->hold->kept, flags);
-}
-
-static Py_ssize_t lent_length(PyObject *object) { return ((struct lent *)object)->bytes; }
-
-static PyType_Slot lent_slots[] = {
-    {Py_tp_doc, (void *)"Memory of a ring under an array, mapped as long as the array lives."},
-    {Py_tp_dealloc, lent_dealloc},
-    {Py_bf_getbuffer, lent_get_buffer},
-    {Py_sq_length, lent_length},
-    {0, NULL},
-};
-PyType_Spec rc_py_lent_spec = {"ringcast._ringcast.Lent", sizeof(struct lent), 0, Py_TPFLAGS_DEFAULT, lent_slots};
 
 PyObject *rc_py_buffer_over(struct rc_py_state *state, const void *data, uint64_t bytes, struct rc_py_hold *hold) {
-  return hold->kept && bytes < RC_PY_RETAIN_LEAST ? NULL : lent_new(state, hold, data, bytes);
+  return hold->kept && bytes < RC_PY_RETAIN_LEAST ? NULL : lend(state, hold, data, bytes);
 }
-
-static void give_hold(void *hold) { rc_py_hold_drop(hold); }
 
 static PyObject *array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
                             struct rc_py_hold *hold) {
-  PyObject *lent = lent_new(state, hold, item->data, bytes);
+  PyObject *lent = lend(state, hold, item->data, bytes);
   PyObject *array = lent ? rc_py_numpy_over(state, item, lent) : NULL;
   Py_XDECREF(lent);
   return array;
@@ -119,5 +88,6 @@ PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item
                            struct rc_py_hold *hold, bool to_torch) {
   if (to_torch && bytes == 0) return NULL; /* nothing to look at */
   if (hold->kept && bytes < RC_PY_RETAIN_LEAST) return NULL;
-  return to_torch ? rc_py_torch_over(state, item, give_hold, hold_take(hold)) : array_over(state, item, bytes, hold);
+  return to_torch ? rc_py_torch_over(state, item, rc_py_hold_drop, hold_take(hold))
+                  : array_over(state, item, bytes, hold);
 }

@@ -23,8 +23,6 @@ struct rc_py_hold *rc_py_hold_new(ringcast_reader *reader);
 struct rc_py_hold *rc_py_hold_retained(ringcast_reader *reader, struct ringcast_frame *frame);
 /* Whether the hold has other users than the caller. */
 bool rc_py_hold_is_shared(struct rc_py_hold *hold);
-void rc_py_hold_drop(struct rc_py_hold *hold);
-
-extern PyType_Spec rc_py_lent_spec;
+void rc_py_hold_drop(void *hold);
 
 #endif
