@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import statistics
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "engines.md"
@@ -70,6 +71,50 @@ def text(rows):
     )
 
 
+# ---- What was to be shown --------------------------------------------------------------------------------------------
+
+IDLE, STEP, FIRST = 10, 1.02, 0.95  # % of a CPU in pauses; of the engine's own way: a step, the first token
+
+
+def by_round(rounds, name, case):
+    """(p50 of its own way, p50 with ringcast) of each round that has both."""
+    found = {}
+    for row in rounds:
+        if (row["engine"], row["case"]) == (name, case) and row.get("p50_ms"):
+            found.setdefault(row["round"], {})[row["way"]] = row["p50_ms"]
+    return [(both["own"], both["ringcast"]) for both in found.values() if len(both) == 2]
+
+
+def noise(values):
+    """By what factor two halves of one way's rounds differ, every other round in each."""
+    if len(values) < 2:
+        return 1.0
+    one, other = statistics.median(values[::2]), statistics.median(values[1::2])
+    return max(one, other) / min(one, other)
+
+
+def verdicts(results):
+    """A sentence for each figure that ringcast promises for whole engines."""
+    for row in results["rows"]:
+        if row["way"] == "ringcast" and row["case"].startswith("pauses") and row["cpu_percent"] is not None:
+            good = row["cpu_percent"] <= IDLE
+            yield f"{row['engine']}, {row['case']}: {row['cpu_percent']} % of a CPU; at most {IDLE}: {said(good)}"
+        if row["way"] == "ringcast" and row["case"].endswith(("request", "requests", "1.5 s")):
+            ways = by_round(results["rounds"], row["engine"], row["case"])
+            if ways and ": " not in row["case"]:
+                ratio = statistics.median(ringcast / own for own, ringcast in ways)
+                same = noise([own for own, _ in ways])
+                most = FIRST if "pauses" in row["case"] else max(STEP, same)
+                yield (
+                    f"{row['engine']}, {row['case']}: {ratio:.2f} of its own way, whose rounds differ by {same:.2f}; "
+                    f"at most {most:.2f}: {said(ratio <= most)}"
+                )
+
+
+def said(good):
+    return "yes" if good else "NO"
+
+
 # ---- The page --------------------------------------------------------------------------------------------------------
 
 
@@ -94,6 +139,8 @@ def of_engine(rows, name):
 
     lines = []
     for case, own, ringcast in pairs(rows, name):
+        if own.get("to_us") is not None:
+            continue  # has a table of its own
         ratio = f"{ringcast['p50_ms'] / own['p50_ms']:.2f}" if own["p50_ms"] and ringcast["p50_ms"] else ""
         good = (
             "yes" if own["ok"] and ringcast["ok"] else "no: " + "; ".join(filter(None, [own["note"], ringcast["note"]]))
@@ -102,6 +149,17 @@ def of_engine(rows, name):
     version = next(row["version"] for row in rows if row["engine"] == name)
     head = [f"{name} {version}", "p50 ms", "p99 ms", "of own", "tokens/s", "% of a CPU", "as it should be"]
     return markdown(head, lines)
+
+
+def transport(rows):
+    """Of a step with stub workers: the way to the last rank and the way back, in microseconds."""
+    lines = []
+    for name in dict.fromkeys(row["engine"] for row in rows):
+        for case, own, ringcast in pairs(rows, name):
+            if own.get("to_us") is not None:
+                times = [own["to_us"], ringcast["to_us"], own["from_us"], ringcast["from_us"]]
+                lines.append([name, case.partition(": ")[2], *map(three, times)])
+    return markdown(["engine", "", "to, own", "to, ringcast", "back, own", "back, ringcast"], lines)
 
 
 def by_process(rows):
@@ -123,19 +181,30 @@ def facts(results):
     found = results["machine"]
     return (
         f"{found['cores']} CPUs of {found['cpu']}; load average before the runs {found['load_average']:.1f}; "
-        f"medians of {1 + max(row['round'] for row in results['rounds'])} rounds."
+        f"medians of {1 + max(row['round'] for row in results['rounds'])} rounds, where a part has so many."
     )
 
 
 def write_page(results):
     rows = results["rows"]
     engines = "\n\n".join(of_engine(rows, name) for name in dict.fromkeys(row["engine"] for row in rows))
-    blocks = {"machine": facts(results), "engines": engines, "processes": by_process(rows)}
+    shown = "\n".join(f"- {line}" for line in verdicts(results))
+    blocks = {
+        "machine": facts(results),
+        "engines": f"{engines}\n\n![Both ways side by side]({PICTURE})\n\n{shown}",
+        "processes": by_process(rows),
+        "transport": transport(rows),
+    }
     page = PAGE.read_text(encoding="utf-8")
     for name, block in blocks.items():
         new = f"<!-- measured: {name} -->\n{block}\n<!-- end -->"
         page = re.sub(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, page, flags=re.S)
     PAGE.write_text(page, encoding="utf-8")
+
+
+def is_main(case, word):
+    """Whether the case is one of the part "cases", which has no title, and is of this kind."""
+    return word in case and ": " not in case
 
 
 def draw(rows, file):
@@ -155,7 +224,7 @@ def draw(rows, file):
     figure, axes = pyplot.subplots(len(names), len(kinds), figsize=(10, 3 * len(names)), squeeze=False)
     for name, row_of_axes in zip(names, axes):
         for (word, key, label), place in zip(kinds, row_of_axes):
-            found = [pair for pair in pairs(rows, name) if word in pair[0] and pair[1][key] and pair[2][key]]
+            found = [pair for pair in pairs(rows, name) if is_main(pair[0], word) and pair[1][key] and pair[2][key]]
             for shift, way, color in ((-0.2, 1, "grey"), (0.2, 2, "firebrick")):
                 heights = [pair[way][key] for pair in found]
                 place.bar(
@@ -178,7 +247,7 @@ def main():
     parser.add_argument("file", nargs="?", type=pathlib.Path, default=RESULTS)
     arguments = parser.parse_args()
     results = json.loads(arguments.file.read_text())
-    print(text(results["rows"]))
+    print(text(results["rows"]), *verdicts(results), sep="\n")
     draw(results["rows"], RESULTS.parent / PICTURE)
     if arguments.page:
         write_page(results)

@@ -43,10 +43,11 @@ class Part:
     script: str = "session.py"
     cases: tuple = ()
     copies: int = 1
+    rounds: int = 2
 
 
 PARTS = {
-    "cases": Part(cases=CASES),
+    "cases": Part(cases=CASES, rounds=10),
     "killed": Part(cases=["killed"]),
     "side by side": Part(cases=["8 requests"], copies=2),
 }
@@ -146,9 +147,10 @@ def turns(names, only, rounds, quick):
     found = []
     for name in names:
         for part in [part for part in parts_of(name) if part in (only or (QUICK if quick else parts_of(name)))]:
-            for number in range(rounds):
+            times = rounds or (1 if quick else parts_of(name)[part].rounds)
+            for number in range(times):
                 for way in list(registry.WAYS)[:: -1 if number % 2 else 1]:
-                    say(f"{name}, {way}, {part}, round {number + 1} of {rounds}")
+                    say(f"{name}, {way}, {part}, round {number + 1} of {times}")
                     for row in rows_of(name, way, part, quick):
                         found.append({"engine": name, "way": way, "round": number, **row})
                         say(report.line(found[-1]))
@@ -158,6 +160,7 @@ def turns(names, only, rounds, quick):
 # ---- What the rounds say together ------------------------------------------------------------------------------------
 
 FIGURES = ["p50_ms", "p99_ms", "tokens_per_s", "cpu_percent"]
+PARTS_OF_A_STEP = ["to_us", "from_us"]  # what transport_vllm.py also tells
 
 
 def together(rounds):
@@ -171,7 +174,7 @@ def together(rounds):
             mine = [row for row in same if row["way"] == way]
             if not mine:
                 continue
-            values = {key: [row[key] for row in mine if row.get(key) is not None] for key in FIGURES}
+            values = {key: [row[key] for row in mine if row.get(key) is not None] for key in FIGURES + PARTS_OF_A_STEP}
             notes = sorted({row["note"] for row in mine if row.get("note")})
             if len(hashes) > 1:
                 notes.append(f"tokens differ: {sorted(map(str, hashes))}")
@@ -196,17 +199,17 @@ def main():
     parser.add_argument("--engine", action="append", choices=registry.NAMES, help="default: all")
     every = list(dict.fromkeys(part for name in registry.NAMES for part in parts_of(name)))
     parser.add_argument("--only", action="append", choices=every, metavar="PART", help=f"of {', '.join(every)}")
-    parser.add_argument("--rounds", type=int, help="how often both ways run (3; 1 with --quick)")
+    parser.add_argument("--rounds", type=int, help="how often both ways run (each part its own; 1 with --quick)")
     parser.add_argument("--quick", action="store_true", help=f"once, with fewer tokens, and only {', '.join(QUICK)}")
     arguments = parser.parse_args()
     names = arguments.engine or registry.NAMES
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what runs is ended, too
     (BUILD / "logs").mkdir(parents=True, exist_ok=True)
-    rounds = turns(names, arguments.only, arguments.rounds or (1 if arguments.quick else 3), arguments.quick)
+    rounds = turns(names, arguments.only, arguments.rounds, arguments.quick)
     rows = together(rounds)
     results = {"machine": report.machine(), "quick": arguments.quick, "rows": rows, "rounds": rounds}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    print(report.text(rows))
+    print(report.text(rows), *report.verdicts(results), sep="\n")
     failed = [row for row in rows if not row["ok"]]
     for row in failed:
         say(f"FAILED: {row['engine']}, {row['way']}, {row['case']}: {row['note']}")
