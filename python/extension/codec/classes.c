@@ -35,6 +35,7 @@ static void class_free(struct rc_py_class *class) {
   Py_XDECREF(class->type);
   Py_XDECREF(class->names);
   Py_XDECREF(class->text);
+  Py_XDECREF(class->keywords);
   PyMem_Free(class->offsets);
   PyMem_Free(class);
 }
@@ -86,6 +87,22 @@ static bool runs_code(const struct rc_py_class *class) {
   return class->kind == RINGCAST_CLASS_STRUCT || class->type->tp_finalize || class->type->tp_del;
 }
 
+/* Which fields of a Struct are made by keyword: msgspec looks for each keyword among all fields, and only those behind
+ * __match_args__ need it. False: raised. */
+static bool take_keywords(struct rc_py_class *class) {
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names), positional = 0;
+  PyObject *match = PyObject_GetAttrString((PyObject *)class->type, "__match_args__");
+  if (!match) return false;
+  Py_ssize_t most = PyTuple_CheckExact(match) ? PyTuple_GET_SIZE(match) : 0;
+  while (positional < most && positional < count &&
+         PyTuple_GET_ITEM(match, positional) == PyTuple_GET_ITEM(class->names, positional)) {
+    positional++;
+  }
+  Py_DECREF(match);
+  if (positional < count) class->keywords = PyTuple_GetSlice(class->names, positional, count);
+  return positional == count || class->keywords;
+}
+
 /* The class from `description` of _classes.py; NULL without an exception: the slots were not found. */
 static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) {
   int kind, code = 0, bits = 0;
@@ -105,7 +122,9 @@ static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) 
   class->names = rc_py_ref(names);
   class->text = rc_py_ref(text);
   class->dtype = (struct ringcast_dtype){(uint8_t)code, (uint8_t)bits, 1};
-  if (is_made_plainly(class) && class_layout(class, slots)) return class;
+  bool ok = is_made_plainly(class) && class_layout(class, slots);
+  if (ok && class->kind == RINGCAST_CLASS_STRUCT) ok = take_keywords(class);
+  if (ok) return class;
   class_free(class);
   return NULL;
 }
@@ -314,6 +333,8 @@ static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, 
   if (pair && PyArg_ParseTuple(pair, "O!O!", &PyType_Type, &type, &PyTuple_Type, &description)) {
     capsule = capsule_new(type, description);
     if (!capsule && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "its class has lost its slots");
+    struct rc_py_class *class = capsule ? PyCapsule_GetPointer(capsule, capsule_name) : NULL;
+    if (class) Py_SETREF(class->text, rc_py_ref(text));
   }
   Py_XDECREF(pair);
   Py_XDECREF(text);
@@ -321,8 +342,30 @@ static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, 
   return capsule;
 }
 
-struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache, uint8_t kind, const void *text,
-                                     size_t bytes, bool may_import) {
+/* A number from the text's size, middle and end: the hash of a long text would cost more than all else here. Classes
+ * may share a number, so the text decides. */
+static PyObject *number_of(const uint8_t *text, size_t bytes) {
+  uint64_t middle = 0, end = 0;
+  if (bytes >= 8) {
+    memcpy(&middle, text + (bytes - 8) / 2, 8);
+    memcpy(&end, text + bytes - 8, 8);
+  }
+  return PyLong_FromUnsignedLongLong((middle * UINT64_C(0x9e3779b97f4a7c15) ^ end) + bytes);
+}
+
+/* The class that was found last under the number, if it is the one of the text. */
+static struct rc_py_class *found_before(PyObject *cache, PyObject *number, uint8_t kind, const void *text,
+                                        size_t bytes) {
+  PyObject *known = PyDict_GetItemWithError(cache, number);
+  struct rc_py_class *class = known ? PyCapsule_GetPointer(known, capsule_name) : NULL;
+  bool is_it = class && class->kind == kind && (size_t)PyBytes_GET_SIZE(class->text) == bytes &&
+               memcmp(PyBytes_AS_STRING(class->text), text, bytes) == 0;
+  return is_it ? class : NULL;
+}
+
+/* As rc_py_class_find. Both entries of the class stay, so either keeps the class alive. */
+static PyObject *find_by_text(struct rc_py_state *state, PyObject *cache, uint8_t kind, const void *text, size_t bytes,
+                              bool may_import) {
   PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes + 1);
   if (!key) return NULL;
   PyBytes_AS_STRING(key)[0] = (char)kind;
@@ -330,7 +373,17 @@ struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache,
   PyObject *known = PyDict_GetItemWithError(cache, key);
   if (!known && !PyErr_Occurred()) known = cache_add(cache, key, find(state, cache, kind, key, may_import));
   Py_DECREF(key);
-  return known ? PyCapsule_GetPointer(known, capsule_name) : NULL;
+  return known;
+}
+
+struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache, uint8_t kind, const void *text,
+                                     size_t bytes, bool may_import) {
+  PyObject *number = number_of(text, bytes), *known = NULL;
+  struct rc_py_class *class = number ? found_before(cache, number, kind, text, bytes) : NULL;
+  if (number && !class && !PyErr_Occurred()) known = find_by_text(state, cache, kind, text, bytes, may_import);
+  if (known && PyDict_SetItem(cache, number, known) == 0) class = PyCapsule_GetPointer(known, capsule_name);
+  Py_XDECREF(number);
+  return class;
 }
 
 bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void *stream, size_t bytes) {
@@ -348,7 +401,8 @@ bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void 
 
 /* The call takes no reference over. */
 static PyObject *make_struct(const struct rc_py_class *class, PyObject **fields, Py_ssize_t count) {
-  PyObject *made = PyObject_Vectorcall((PyObject *)class->type, fields, 0, count ? class->names : NULL);
+  size_t keywords = class->keywords ? (size_t)PyTuple_GET_SIZE(class->keywords) : 0;
+  PyObject *made = PyObject_Vectorcall((PyObject *)class->type, fields, (size_t)count - keywords, class->keywords);
   for (Py_ssize_t i = 0; i < count; i++) Py_DECREF(fields[i]);
   return made;
 }

@@ -15,6 +15,7 @@ struct rc_py_class {
   struct ringcast_dtype dtype; /* of a SCALAR; of a STANDARD, `code` is the enum ringcast_standard */
   PyObject *names;             /* of the values: a tuple of interned str */
   PyObject *text;              /* bytes, as in a frame */
+  PyObject *keywords;          /* of a STRUCT: the names of the values that are no positional ones; NULL: none */
   Py_ssize_t slots;            /* how many of the names are slots: in a shape for sending, the first names */
   Py_ssize_t *offsets;         /* of the slots in an instance; -1: the name is an attribute of the __dict__ */
   struct rc_py_class *shapes;  /* of an INSTANCE, for sending: a linked list of the most frequent states */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cache of short strs. */
+/* Text that is not ASCII, or that occurs again; and a cache of short strs. */
 #include "python/extension/codec/token_read.h"
 
 /* Request ids and dict keys repeat from frame to frame: a cached str needs no allocation, and has its hash already.
@@ -30,4 +30,15 @@ PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
   *place = rc_py_ref(key);
   Py_XDECREF(known);
   return key;
+}
+
+PyObject *rc_py_text(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes, const char *errors) {
+  PyObject *text = PyUnicode_DecodeUTF8((const char *)data, (Py_ssize_t)bytes, errors);
+  return text ? text : stream_refused(getting, "its text is no UTF-8");
+}
+
+PyObject *rc_py_text_named(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes) {
+  PyObject *text = rc_py_key(getting->state, data, bytes);
+  if (!text) text = rc_py_text(getting, data, bytes, NULL);
+  return text ? rc_py_text_note(getting, text) : NULL;
 }

@@ -34,18 +34,6 @@ static inline PyObject *get_ascii(struct rc_py_token_reader *getting, const uint
   return text;
 }
 
-/* UTF-8; with lone surrogates, WTF-8. */
-static PyObject *get_text(struct rc_py_token_reader *getting, const struct ringcast_token *token, const char *errors) {
-  PyObject *text = PyUnicode_DecodeUTF8((const char *)token->data, (Py_ssize_t)token->count, errors);
-  return text ? text : stream_refused(getting, "its text is no UTF-8");
-}
-
-static PyObject *get_named(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
-  PyObject *text = rc_py_key(getting->state, token->data, token->count);
-  if (!text) text = get_text(getting, token, NULL);
-  return text ? rc_py_text_note(getting, text) : NULL;
-}
-
 static PyObject *get_again(struct rc_py_token_reader *getting, uint64_t text) {
   if (text >= getting->text_count) return stream_damaged(getting, "a text that was not there before");
   return rc_py_ref(getting->texts[text]);
@@ -53,7 +41,7 @@ static PyObject *get_again(struct rc_py_token_reader *getting, uint64_t text) {
 
 static PyObject *get_record(struct rc_py_token_reader *getting, uint64_t number, int depth);
 
-/* As get_value: numbers and records, which are many, without a token. */
+/* As get_value: numbers, records and shared texts, which are many, without a token. */
 static PyObject *get_frequent(struct rc_py_token_reader *getting, uint8_t tag, int depth) {
   const uint8_t *data = getting->object.at + 1;
   size_t left = (size_t)(getting->object.end - data);
@@ -71,6 +59,14 @@ static PyObject *get_frequent(struct rc_py_token_reader *getting, uint8_t tag, i
     if (left < sizeof(double)) break;
     getting->object.at = data + sizeof(double);
     return get_float(data);
+  case RINGCAST_TAG_NAMED:
+    if (left < 1 || *data >= 252 || *data > left - 1) break;
+    getting->object.at = data + 1 + *data;
+    return rc_py_text_named(getting, data + 1, *data);
+  case RINGCAST_TAG_AGAIN:
+    if (left < 1 || *data >= 252) break;
+    getting->object.at = data + 1;
+    return get_again(getting, *data);
   case RINGCAST_TAG_RECORD:
     if (left < 1 || *data >= 252 || *data >= getting->shape_count || depth >= RC_PY_DEPTH_UNSEEN) break;
     getting->object.at = data + 1;
@@ -390,7 +386,7 @@ static PyObject *get_rare(struct rc_py_token_reader *getting, const struct ringc
   switch (token->tag) {
   case RINGCAST_TAG_BIGINT: return rc_py_token_read_bigint(getting, token);
   case RINGCAST_TAG_COMPLEX: return rc_py_token_read_complex(token);
-  case RINGCAST_TAG_WTF8: return get_text(getting, token, "surrogatepass");
+  case RINGCAST_TAG_WTF8: return rc_py_text(getting, token->data, token->count, "surrogatepass");
   case RINGCAST_TAG_BYTEARRAY:
     return PyByteArray_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
   case RINGCAST_TAG_SCALAR: return rc_py_token_read_scalar(getting, token);
@@ -417,8 +413,8 @@ static inline PyObject *get_token(struct rc_py_token_reader *getting, const stru
   switch (token->tag) {
   case RINGCAST_TAG_INT64: return PyLong_FromLongLong(token->i);
   case RINGCAST_TAG_ASCII: return get_ascii(getting, token->data, token->count);
-  case RINGCAST_TAG_UTF8: return get_text(getting, token, NULL);
-  case RINGCAST_TAG_NAMED: return get_named(getting, token);
+  case RINGCAST_TAG_UTF8: return rc_py_text(getting, token->data, token->count, NULL);
+  case RINGCAST_TAG_NAMED: return rc_py_text_named(getting, token->data, token->count);
   case RINGCAST_TAG_AGAIN: return get_again(getting, token->count);
   case RINGCAST_TAG_NONE: return rc_py_ref(Py_None);
   case RINGCAST_TAG_FALSE: return rc_py_ref(Py_False);

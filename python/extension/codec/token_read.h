@@ -65,6 +65,10 @@ PyObject *rc_py_token_read(struct rc_py_token_reader *getting);
  * not ASCII; make the str by other means. */
 PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes);
 
+/* keys.c: a str of UTF-8, or, with errors "surrogatepass", of WTF-8; and one that AGAIN may refer to. NULL: raised. */
+PyObject *rc_py_text(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes, const char *errors);
+PyObject *rc_py_text_named(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes);
+
 static inline bool rc_py_is_ascii(const uint8_t *data, size_t bytes) {
   uint64_t all = 0, word;
   for (; bytes >= 8; data += 8, bytes -= 8) {
