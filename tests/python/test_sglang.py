@@ -19,6 +19,7 @@ from values import assert_same
 
 import ringcast
 from ringcast import _plugin
+from ringcast._group import rings
 from ringcast.sglang import broadcast_pyobj, broadcast_tensor_dict, install, uninstall
 
 pytestmark = pytest.mark.alike
@@ -188,18 +189,50 @@ def test_a_tensor_dict_goes_in_a_group_of_its_own() -> None:
 # ---- In SGLang's place -----------------------------------------------------------------------------------------------
 
 PYOBJ = "def broadcast_pyobj(data: list, rank: int, dist_group=None, src: int = 0, force_cpu_device: bool = True):\n"
+P2P = """
+def point_to_point_pyobj(data: list, rank: int, group=None, src: int = 0, dst: int = 1, async_send: bool = False):
+    return 'original'
+"""
 COORDINATOR = """
+import torch
 class GroupCoordinator:
     def __init__(self, group):
         self.device_group = self.cpu_group = group
+        self.world_size = group.size()
     def broadcast_tensor_dict(self, tensor_dict=None, src: int = 0, group=None, metadata_group=None):
         return 'original'
+    def broadcast_object(self, obj=None, src: int = 0):
+        assert src < self.world_size, f'Invalid src rank ({src})'
+        told = [obj]
+        torch.distributed.broadcast_object_list(told, src=src, group=self.cpu_group)
+        return told[0]
+    def all_gather_object(self, obj):
+        everyone = [None] * self.world_size
+        torch.distributed.all_gather_object(everyone, obj, group=self.cpu_group)
+        return everyone
+    def barrier(self):
+        torch.distributed.barrier(group=self.cpu_group)
 """
 STUBS = {
-    "srt/utils/common.py": PYOBJ + "    return 'original'\n",
+    "srt/utils/common.py": PYOBJ + "    return 'original'\n" + P2P,
     "srt/utils/__init__.py": "from sglang.srt.utils.common import *\n",
     "srt/distributed/parallel_state.py": COORDINATOR,
-    "srt/managers/scheduler_components/request_receiver.py": "from sglang.srt.utils import broadcast_pyobj as send\n",
+    # As in 0.5.23: a barrier, then what each rank does for itself, then what has failed anywhere.
+    "srt/managers/scheduler_components/request_receiver.py": """
+import torch
+from torch.distributed import ReduceOp, all_reduce, barrier
+from sglang.srt.utils import broadcast_pyobj as send
+class SchedulerRequestReceiver:
+    def __init__(self, group):
+        self.group = group
+    def _finalize_shm_features(self, recv_reqs):
+        barrier(group=self.group)
+        failed = torch.zeros(len(recv_reqs), dtype=torch.int32)
+        for index, request in enumerate(recv_reqs):
+            failed[index] = request == self.group.rank()
+        all_reduce(failed, op=ReduceOp.MAX, group=self.group)
+        return failed.tolist()
+""",
     "srt/managers/schedule_batch.py": """
 class MultimodalInputs:
     made = 0
@@ -271,12 +304,18 @@ NAMES = [
     ("srt.utils", "broadcast_pyobj"),
     ("srt.managers.scheduler_components.request_receiver", "send"),
     ("multimodal_gen.runtime.utils.distributed", "broadcast_pyobj"),
+    ("srt.utils.common", "point_to_point_pyobj"),
 ]
 CLASSES = [
-    ("srt.distributed.parallel_state", "GroupCoordinator", "broadcast_tensor_dict"),
-    ("multimodal_gen.runtime.distributed.group_coordinator", "GroupCoordinator", "broadcast_tensor_dict"),
+    *(
+        (module, "GroupCoordinator", name)
+        for module in ("srt.distributed.parallel_state", "multimodal_gen.runtime.distributed.group_coordinator")
+        for name in ("broadcast_tensor_dict", "broadcast_object", "all_gather_object", "barrier")
+    ),
     ("srt.managers.scheduler", "Scheduler", "_process_and_broadcast_mm_inputs"),
+    (NAMES[2][0], "SchedulerRequestReceiver", "_finalize_shm_features"),
 ]
+ALL = len(NAMES) + len(CLASSES)
 
 
 def in_place() -> List[bool]:
@@ -293,21 +332,21 @@ def test_install_puts_them_in_whether_loaded_before_or_after(stubs, loaded):
     for name in loaded:
         load(name)
     assert install() and install()
-    assert in_place() == [True] * 7
+    assert in_place() == [True] * ALL
     uninstall()
     uninstall()
-    assert in_place() == [False] * 7
+    assert in_place() == [False] * ALL
     assert load("srt.utils").broadcast_pyobj([], 0) == "original"
     assert load("srt.utils.common").__spec__.loader is load("srt.utils.common").__loader__
-    assert install() and in_place() == [True] * 7
+    assert install() and in_place() == [True] * ALL
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("common", "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n"),
-        ("common", "broadcast_pyobj = print\n"),
+        ("common", "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n" + P2P),
+        ("common", "broadcast_pyobj = print\n" + P2P),
         ("scheduler", STUBS["srt/managers/scheduler.py"].replace("raw_mm_inputs)", "raw_mm_inputs, *more)")),
     ],
 )
@@ -318,7 +357,7 @@ def test_another_signature_leaves_all_as_it_was_with_one_warning(stubs, module, 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert install() is (when == "before")
-        assert in_place() == [False] * 7
+        assert in_place() == [False] * ALL
     (warning,) = caught
     assert "leaves SGLang as it is" in str(warning.message) and module in str(warning.message)
 
@@ -343,7 +382,7 @@ def test_the_plugin_does_nothing_unless_it_is_asked(stubs, monkeypatch, told, pu
     if told is not None:
         monkeypatch.setenv("RINGCAST_SGLANG", told)
     _plugin.sglang()
-    assert in_place() == [puts] * 7
+    assert in_place() == [puts] * ALL
 
 
 def check_mm_inputs(module: Any, rank: int) -> None:
@@ -366,6 +405,34 @@ def check_mm_inputs(module: Any, rank: int) -> None:
         dist.broadcast_object_list = theirs
 
 
+def check_groups(coordinator: Any, rank: int) -> None:
+    assert coordinator.broadcast_object({"of": rank}, 1) == {"of": 1}
+    assert coordinator.all_gather_object([rank]) == [[0], [1], [2]]
+    coordinator.barrier()
+    assert "Invalid src rank (3)" in text_of(AssertionError, lambda: coordinator.broadcast_object(1, 3))
+
+
+def check_point_to_point(rank: int) -> None:
+    """From stage to stage, as scheduler_pp_mixin does: each sends first, and the last sends to the first."""
+    exchange = load("srt.utils.common").point_to_point_pyobj
+    world = dist.group.WORLD
+    for count in 0, 2, 0, 1:
+        sent = exchange(some(count, f"{rank}"), rank, world, rank, (rank + 1) % 3, async_send=True)
+        before = (rank - 1) % 3
+        assert told(exchange([], rank, world, before, rank)) == told(some(count, f"{before}"))
+        for each in sent:
+            each.work.wait()
+    for step in range(3):  # the last ones by the ring
+        got = exchange([step] if rank == 2 else [], rank, world, 2, 0)
+        assert got == ([step] if rank == 0 else [])
+        if rank == 0:
+            assert exchange([got], rank, world, 0, 2) == []
+        elif rank == 2:
+            assert exchange([], rank, world, 0, 2) == [[step]]
+    assert {"to", "from"} <= {which for which, _ in rings.ends(world)}
+    dist.barrier()  # a rank that leaves resets gloo's connections, with what is still on the way
+
+
 def ranks_installed(folder: str) -> None:
     rank = dist.get_rank()
     sys.path.insert(0, folder)
@@ -373,9 +440,18 @@ def ranks_installed(folder: str) -> None:
         install()
         assert load("srt.managers.scheduler_components.request_receiver").send([rank, 5], rank, None) == [0, 5]
         coordinator = load("srt.distributed.parallel_state").GroupCoordinator(dist.group.WORLD)
+        check_groups(coordinator, rank)
         got = coordinator.broadcast_tensor_dict({"a": torch.ones(2)} if rank == 1 else None, 1)
         assert_same(got, {"a": torch.ones(2)})
         check_mm_inputs(load("srt.managers.scheduler"), rank)
+        check_point_to_point(rank)
+        receiver = load(NAMES[2][0]).SchedulerRequestReceiver(dist.group.WORLD)
+        assert receiver._finalize_shm_features([2, 5, 0]) == [1, 0, 1]
+        with pytest.MonkeyPatch.context() as patch:
+            for name in "broadcast_object_list", "all_gather_object", "barrier", "all_reduce":
+                patch.setattr(dist, name, None)  # not called
+            assert receiver._finalize_shm_features([5, 2]) == [0, 1]
+            check_groups(coordinator, rank)
         uninstall()
         scheduler = load("srt.managers.scheduler").Scheduler
         assert not hasattr(scheduler._process_and_broadcast_mm_inputs, "__wrapped__")

@@ -6,6 +6,7 @@ import errno
 import math
 import operator
 import os
+import sys
 from typing import Any, Optional
 
 import ringcast
@@ -53,8 +54,19 @@ def capacity() -> Optional[int]:
     return _bytes("RINGCAST_CAPACITY")
 
 
-def on_death() -> str:
-    return choice("RINGCAST_ON_DEATH", "fail", "evict")
+def on_death(group: Any) -> str:
+    """The environment's policy for a rank's death; by default "evict" in an elastic group, else "fail"."""
+    return choice("RINGCAST_ON_DEATH", *(("evict", "fail") if is_elastic(group) else ("fail", "evict")))
+
+
+def is_elastic(group: Any) -> bool:
+    """Whether the backend of a ProcessGroup goes on without dead ranks: SGLang's --elastic-ep-backend mooncake."""
+    dist = sys.modules.get("torch.distributed")
+    return (
+        dist is not None
+        and isinstance(group, dist.ProcessGroup)
+        and str(dist.get_backend(group)).startswith("mooncake")
+    )
 
 
 def curve_is_on() -> bool:

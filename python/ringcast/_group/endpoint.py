@@ -32,8 +32,12 @@ _OPERATIONS = (
     "broadcast",
     "send_object",
     "send_tensor_dict",
+    "all_gather_object",
+    "barrier",
+    "all_reduce",
 )
 TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR, SEND_OBJECT, SEND_TENSOR_DICT = range(1, 9)
+GATHER, BARRIER, REDUCE = range(9, 12)
 # Operations with an original that pickles the value as a whole, with tensors on any device.
 _ANYTHING = (OBJECT, OBJECT_LIST, PYOBJ, SHARE)
 CALL_BITS = 24
@@ -71,7 +75,7 @@ class WriterEnd:
     def __init__(self, writer: ringcast.Writer, goes_on: bool) -> None:
         self.ring = writer
         self.lost: Optional[str] = None  # the text that names the dead reader, for good
-        self._goes_on = goes_on  # after a death; else the first death is the end
+        self.goes_on = goes_on  # after a death; else the first death is the end
         self._alarm = False  # the watching thread found a call under way, which checks the readers at its end
         self._checking = threading.RLock()  # a warning's handler may send
         self._unwatch = watch(writer, self._notice)
@@ -95,7 +99,7 @@ class WriterEnd:
                 if not self.ring.closed:
                     self.check()
             except RuntimeError:
-                if not self._goes_on:
+                if not self.goes_on:
                     self._interrupt()
             except ValueError:
                 pass  # the ring was closed meanwhile
@@ -133,6 +137,7 @@ class Source(WriterEnd):
     """The endpoint of the rank that sends to its group."""
 
     def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
+        self.is_near = True  # all ranks are on this machine
         self.carries_cuda = False  # as the ranks have agreed
         self.most_cuda_bytes = math.inf  # of a tensor, if there is a way beside the ring
         self.links: Sequence[Any] = ()  # to other machines
@@ -225,7 +230,7 @@ class Source(WriterEnd):
 
     def _lose(self, name: str, what: str = "") -> None:
         text = f"{name} {what}".rstrip()
-        if self._goes_on:
+        if self.goes_on:
             warnings.warn(f"{text}: the broadcasts go on without it", RuntimeWarning, stacklevel=1)
         elif self.lost is None:
             self.lost = f"{text}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
@@ -282,6 +287,7 @@ class Receiver(ReaderEnd):
         self.ring = reader
         self.source = source
         self.lost: Optional[str] = None  # the text that names the dead rank, for good
+        self.is_near = True  # as the source's
         self.carries_cuda = False  # as the source's
         self._rank = rank
         self._sender = sender  # the rank that sends into the ring of this machine

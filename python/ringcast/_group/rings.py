@@ -74,10 +74,13 @@ def _default_group() -> Any:
     return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
 
 
-def end_of(group: Any, src: int, metadata_group: Any = None, stream: str = "broadcast") -> Optional[End]:
+def end_of(
+    group: Any, src: int, metadata_group: Any = None, stream: str = "broadcast", capacity: Optional[int] = None
+) -> Optional[End]:
     """This rank's end of the ring of (group, stream, src). None: the group has one rank.
 
-    group: a ProcessGroup, or None for the default group. stream: frames of two streams have no common order.
+    group: a ProcessGroup, or None for the default group. stream: frames of two streams have no common order. capacity:
+    of a new ring; None: as the environment says.
     """
     try:
         src = operator.index(src)
@@ -101,16 +104,16 @@ def end_of(group: Any, src: int, metadata_group: Any = None, stream: str = "broa
         return None
     if not 0 <= src < size:
         raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
-    ring = made[stream, src] = _make_ring(group, src, metadata_group)
+    ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity)
     return ring
 
 
-def _make_ring(group: Any, src: int, metadata_group: Any) -> End:
+def _make_ring(group: Any, src: int, metadata_group: Any, capacity: Optional[int]) -> End:
     if metadata_group is None:
         metadata_group = group
     elif dist.get_process_group_ranks(metadata_group) != dist.get_process_group_ranks(group):
         raise ValueError("metadata_group must have the same ranks as group, in the same order")
-    making = _Making(Ranks(metadata_group), src, metadata_group)
+    making = _Making(Ranks(metadata_group), src, metadata_group, capacity)
     try:
         return making.run()
     except BaseException:
@@ -122,8 +125,9 @@ class _Making:
     """All ranks try to attach to the source's ring. Ranks that fail are on other machines; the first such rank makes
     the next ring, until every rank has a ring. Every error reaches all ranks, since all wait in the exchanges."""
 
-    def __init__(self, ranks: Ranks, src: int, group: Any) -> None:
+    def __init__(self, ranks: Ranks, src: int, group: Any, capacity: Optional[int]) -> None:
         self._exchange = ranks
+        self._capacity = capacity
         self._ranks = ranks.globally
         self._me = ranks.rank  # a rank in the group, as all numbers here except in `_ranks`
         self._src = src
@@ -149,7 +153,8 @@ class _Making:
             left = [rank for rank in left if rank != leader and not attached[rank]]
             self._machines.append([leader] + [rank for rank in range(len(attached)) if attached[rank]])
         end = self._end()
-        end.carries_cuda = len(self._machines) == 1 and all(theirs["gpu"] for theirs in self._offers)
+        end.is_near = len(self._machines) == 1
+        end.carries_cuda = end.is_near and all(theirs["gpu"] for theirs in self._offers)
         return end
 
     def undo(self) -> None:
@@ -159,18 +164,19 @@ class _Making:
 
     def _offer(self, leader: int) -> Dict[str, Any]:
         """What this rank tells all ranks; the leader makes its ring first."""
+        on_death = config.on_death(self._group) if self._me == self._src else "evict"
         if self._me == leader:
             # For a ring on another machine the source decides the policy.
-            policy = config.on_death() if leader == self._src else "evict"
             slots = max(_SLOTS, len(self._ranks) - 1)
-            self._writer = config.make_writer(config.capacity(), slots, on_death=policy)
+            capacity = config.capacity() if self._capacity is None else self._capacity
+            self._writer = config.make_writer(capacity, slots, on_death=on_death)
             self._most_cuda_bytes = config.most_cuda_bytes(len(self._ranks) - 1)
         return {
             "src": self._src,
             "version": ringcast.__version__,
             "machine": _machine(),
             "host": platform.node(),
-            "on_death": os.environ.get("RINGCAST_ON_DEATH"),
+            "on_death": on_death,
             "gpu": devices.may_carry(),
             "tag": secrets.randbelow(1 << 29) * 2,
             "pid": os.getpid(),

@@ -18,9 +18,12 @@ import torch
 import torch.distributed
 
 import ringcast
+import ringcast.torch
 from ringcast._group.config import is_of_value
 from ringcast._install import Replacements, signature_of
-from ringcast.sglang.pyobj import broadcast_list, broadcast_pyobj, broadcast_tensor_dict
+from ringcast._group.gather import is_of_ranks_here
+from ringcast.sglang import transports
+from ringcast.sglang.pyobj import broadcast_list, broadcast_pyobj, broadcast_tensor_dict, point_to_point_pyobj
 
 # ---- What is replaced ------------------------------------------------------------------------------------------------
 
@@ -56,22 +59,37 @@ class _Names(Dict[str, Any]):
 
 
 class _Replaced:
-    """An object with one attribute replaced."""
+    """An object with some attributes replaced."""
 
-    def __init__(self, original: Any, name: str, value: Any) -> None:
+    def __init__(self, original: Any, **values: Any) -> None:
         self._original = original
-        setattr(self, name, value)
+        vars(self).update(values)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
 
 
-def _instead_of_mm_inputs(original: Any) -> Any:
-    """SGLang's own method, in which torch.distributed.broadcast_object_list is ringcast's.
+def _with(original: Any, **transports: Any) -> Any:
+    """SGLang's own function, with other functions in place of the named functions of torch.distributed."""
+    distributed = _Replaced(torch.distributed, **transports)
+    instead = [(torch, _Replaced(torch, distributed=distributed)), (torch.distributed, distributed)]
+    instead += [(getattr(torch.distributed, name), transport) for name, transport in transports.items()]
+    module = original.__globals__
+    replaced = {name: new for name, value in module.items() for old, new in instead if value is old}
+    function = types.FunctionType(
+        original.__code__, _Names(module, replaced), original.__name__, original.__defaults__, original.__closure__
+    )
+    return functools.wraps(original)(function)
 
-    SGLang's method makes the inputs, and decides which error ends only the request. An error of ringcast that concerns
-    the value, and not the ring, ends only the request, too.
-    """
+
+def _by_rings(original: Any) -> Any:
+    names = "broadcast_object_list", "all_gather_object", "barrier", "all_reduce"
+    return _with(original, **{name: getattr(transports, name) for name in names})
+
+
+def _instead_of_mm_inputs(original: Any) -> Any:
+    """SGLang's own method decides which error ends only the request. An error of ringcast that concerns the value, and
+    not the ring, ends only the request, too."""
     module = original.__globals__
 
     def broadcast(object_list: List[Any], src: int = 0, group: Any = None) -> None:
@@ -83,39 +101,101 @@ def _instead_of_mm_inputs(original: Any) -> Any:
                 raise request_error(f"The multimodal inputs can't be broadcast: {error}") from error
             raise
 
-    distributed = _Replaced(torch.distributed, "broadcast_object_list", broadcast)
-    instead = (
-        (torch, _Replaced(torch, "distributed", distributed)),
-        (torch.distributed, distributed),
-        (torch.distributed.broadcast_object_list, broadcast),
-    )
-    replaced = {name: new for name, value in module.items() for old, new in instead if value is old}
-    method = types.FunctionType(
-        original.__code__, _Names(module, replaced), original.__name__, original.__defaults__, original.__closure__
-    )
-    return functools.wraps(original)(method)
+    return _with(original, broadcast_object_list=broadcast)
+
+
+def _instead_of_p2p(original: Any) -> Any:
+    @functools.wraps(original)
+    def replacement(
+        data: Any, rank: int, group: Any = None, src: int = 0, dst: int = 1, async_send: bool = False
+    ) -> Any:
+        if rank in (src, dst) and not is_of_ranks_here(torch.distributed.group.WORLD if group is None else group):
+            return original(data, rank, group, src, dst, async_send)
+        return point_to_point_pyobj(data, rank, group, src, dst, async_send)
+
+    return replacement
+
+
+def _instead_of_class(original: Any) -> Any:
+    from ringcast.sglang import queue
+
+    return getattr(queue, original.__name__)
+
+
+def _before_new_rings(original: Any) -> Any:
+    """An elastic group takes in ranks without rings: all ranks then make new rings."""
+
+    @functools.wraps(original)
+    def replacement(group: Any) -> Any:
+        for each in group.device_group, group.cpu_group:
+            ringcast.torch.close(each)
+        return original(group)
+
+    return replacement
+
+
+def _before_new_rings_of_all(original: Any) -> Any:
+    """The same for the default group."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any) -> Any:
+        result = original(*args)
+        if result is not False:  # False: no rank was taken in
+            ringcast.torch.close()
+        return result
+
+    return replacement
 
 
 class _Target(NamedTuple):
     module: str
-    name: str  # of a function, or of a class's method
+    name: str  # of a function, a class, or a class's method
     signature: str
-    replace: Callable[[Any], Any]
+    replace: Optional[Callable[[Any], Any]] = None  # None: a method of a replaced class
 
 
 _PYOBJ = "(data, rank, dist_group=None, src=0, force_cpu_device=True)"
+_P2P = "(data, rank, group=None, src=0, dst=1, async_send=False)"
 _DICT = "(self, tensor_dict=None, src=0, group=None, metadata_group=None)"
 _SRT, _GEN = "sglang.srt.", "sglang.multimodal_gen.runtime."
-_OF_GROUPS = "GroupCoordinator.broadcast_tensor_dict"
+_GROUPS, _GEN_GROUPS = _SRT + "distributed.parallel_state", _GEN + "distributed.group_coordinator"
+_QUEUES, _ELASTIC = _SRT + "distributed.device_communicators.shm_broadcast", _SRT + "elastic_ep.elastic_ep"
+_QUEUE = "(n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=10485760, max_chunks=10, connect_ip=None)"
+_HANDLE = (
+    "(connect_ip, local_reader_ranks=<factory>, buffer=None, local_subscribe_port=None, remote_subscribe_port=None)"
+)
+_RECEIVER = _SRT + "managers.scheduler_components.request_receiver"
 _OF_INPUTS = "Scheduler._process_and_broadcast_mm_inputs"
 # As in SGLang of August 2026. A name that a version lacks is skipped.
 _TARGETS = (
     _Target(_SRT + "utils.common", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
     _Target(_GEN + "utils.distributed", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
     _Target(_GEN + "distributed.utils", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),  # where 0.5.23 has it
-    _Target(_SRT + "distributed.parallel_state", _OF_GROUPS, _DICT, _instead_of_tensor_dict),
-    _Target(_GEN + "distributed.group_coordinator", _OF_GROUPS, _DICT, _instead_of_tensor_dict),
+    _Target(_SRT + "utils.common", "point_to_point_pyobj", _P2P, _instead_of_p2p),
+    *(
+        _Target(module, f"GroupCoordinator.{name}", signature, replace)
+        for module in (_GROUPS, _GEN_GROUPS)
+        for name, signature, replace in (
+            ("broadcast_tensor_dict", _DICT, _instead_of_tensor_dict),
+            ("broadcast_object", "(self, obj=None, src=0)", _by_rings),
+            ("all_gather_object", "(self, obj)", _by_rings),
+            ("barrier", "(self)", _by_rings),
+        )
+    ),
+    _Target(_QUEUES, "MessageQueue", _QUEUE, _instead_of_class),
+    _Target(_QUEUES, "Handle", _HANDLE, _instead_of_class),
+    _Target(_QUEUES, "MessageQueue.export_handle", "(self)"),
+    _Target(_QUEUES, "MessageQueue.create_from_handle", "(handle, rank)"),
+    _Target(_QUEUES, "MessageQueue.wait_until_ready", "(self)"),
+    _Target(_QUEUES, "MessageQueue.enqueue", "(self, obj)"),
+    _Target(_QUEUES, "MessageQueue.dequeue", "(self)"),
+    _Target(_QUEUES, "MessageQueue.broadcast_object", "(self, obj=None)"),
+    _Target(_QUEUES, "MessageQueue.create_from_process_group", "(pg, max_chunk_bytes, max_chunks, writer_rank=0)"),
+    _Target(_ELASTIC, "_maybe_create_message_queue", "(group)", _before_new_rings),
+    _Target(_ELASTIC, "_try_recover_world", "(global_ranks)", _before_new_rings_of_all),
+    _Target(_ELASTIC, "_join_world_group", "()", _before_new_rings_of_all),
     _Target(_SRT + "managers.scheduler", _OF_INPUTS, "(self, raw_mm_inputs)", _instead_of_mm_inputs),
+    _Target(_RECEIVER, "SchedulerRequestReceiver._finalize_shm_features", "(self, recv_reqs)", _by_rings),
 )
 
 
@@ -153,6 +233,7 @@ def uninstall() -> None:
 
 def _put(module: types.ModuleType) -> None:
     """Replace the functions of a module. After a mismatch, no function of any module is replaced."""
+    replacing = []
     for target in [target for target in _TARGETS if target.module == module.__name__ and _replaced]:
         of, _, name = target.name.rpartition(".")
         owner = vars(module).get(of) if of else module
@@ -170,10 +251,13 @@ def _put(module: types.ModuleType) -> None:
                 stacklevel=2,
             )
             return
-        if of:
-            _replaced.set(owner, name, target.replace(original))
+        if target.replace is not None:
+            replacing.append((owner if of else None, name, original, target.replace))
+    for cls, name, original, replace in replacing:
+        if cls is not None:
+            _replaced.set(cls, name, replace(original))
         else:
-            _replaced.replace(original, target.replace(original))
+            _replaced.replace(original, replace(original))
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""broadcast_pyobj and broadcast_tensor_dict, with SGLang's contracts."""
+"""broadcast_pyobj, point_to_point_pyobj and broadcast_tensor_dict, with SGLang's contracts."""
 
 import contextlib
 from collections.abc import Sized
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch.distributed as dist
 
 import ringcast
 import ringcast.torch
+from ringcast._group import p2p
 from ringcast._group.apart import broadcast_dict
-from ringcast._group.endpoint import PYOBJ, Source
+from ringcast._group.endpoint import PYOBJ, SEND_OBJECT, Source
 from ringcast._group.rings import end_of
 
 
@@ -51,6 +52,41 @@ def broadcast_pyobj(
         ring.send(_checked(ring, data), PYOBJ)
         return data
     return ring.receive(PYOBJ)
+
+
+class P2PWork(NamedTuple):
+    """As SGLang's. work.wait() returns when the receiver can take the list."""
+
+    work: p2p.Handle
+    payload: None = None  # the list was copied
+
+
+def point_to_point_pyobj(
+    data: Any,
+    rank: int,
+    group: Any = None,
+    src: int = 0,
+    dst: int = 1,
+    async_send: bool = False,
+) -> Any:
+    """Send a list of objects from `src` to `dst`, GLOBAL ranks in `group`; every other rank does nothing, and gets [].
+
+    `dst` gets the list. `src` gets [] once the receiver can take the list; async_send: [a P2PWork] at once. The list is
+    copied, and may change. Any empty container arrives as []. Errors as in ringcast.vllm.group's send_object and
+    recv_object. Contract: SGLang's point_to_point_pyobj (0.5.23).
+    """
+    if rank not in (src, dst):
+        return []
+    group = dist.group.WORLD if group is None else group
+    ranks = dist.get_process_group_ranks(group)
+    if rank == dst != src:
+        return p2p.receiver(group, ranks, ranks.index(dst), ranks.index(src)).recv(group, SEND_OBJECT)
+    sender = p2p.sender(group, ranks, ranks.index(src), ranks.index(dst))
+    handle = sender.isend(group, data if len(data) else [], SEND_OBJECT)
+    if async_send:
+        return [P2PWork(handle)]
+    handle.wait()
+    return []
 
 
 def broadcast_list(objects: List[Any], src: int, group: Any) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
@@ -230,7 +231,9 @@ class Sender(WriterEnd):
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _lose(self, who: str, what: str = "") -> None:
-        if self.lost is None:
+        if self.goes_on:
+            warnings.warn(f"{who} {what}".rstrip() + ": the queue goes on without it", RuntimeWarning, stacklevel=1)
+        elif self.lost is None:
             if what:
                 who = f"{who}, a reader of the message queue of pid {os.getpid()}, {what}: make a new queue"
             self.lost = who[:MOST_CHARACTERS]

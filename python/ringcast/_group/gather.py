@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A value of every rank for every rank of a group: a barrier, an all-gather, a small all-reduce.
+
+Each rank has a small ring to the other ranks, made at the group's first call here, and sends before receiving. No
+circle of waits can form: a rank waits only for ranks with fewer calls. torch.distributed keeps groups on several
+machines, where the relays would cost more than a collective, and elastic groups: the backend goes on without the
+dead.
+"""
+
+import contextlib
+import weakref
+from typing import Any, List, Optional
+
+import torch.distributed as dist
+
+import ringcast
+from ringcast._group import config
+from ringcast._group.endpoint import BARRIER, GATHER, REDUCE, End, Receiver, Source
+from ringcast._group.packing import pack
+from ringcast._group.rings import end_of
+from ringcast._group.torch_transport import cpu_backend
+
+STREAM = "gather"
+# Of each rank's ring. Larger values go by spill memory.
+_CAPACITY = 256 << 10
+# After these errors the ring is at an end.
+_ENDS = (ringcast.WriterGone, ringcast.ReaderDied, ringcast.Evicted, ringcast.ForkedError, ringcast.Cancelled)
+
+# Groups on several machines.
+_of_torch: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def is_of_ranks_here(group: Any) -> bool:
+    """Whether `group` is a ProcessGroup of several ranks for the CPU's memory, and not an elastic one."""
+    if not isinstance(group, dist.ProcessGroup) or group.size() == 1:
+        return False
+    return cpu_backend(group) is not None and not config.is_elastic(group)
+
+
+def barrier(group: Any) -> bool:
+    """Return when all ranks have called. False: left to torch.distributed."""
+    return _exchange(group, None, BARRIER) is not None
+
+
+def all_gather(group: Any, value: Any) -> Optional[List[Any]]:
+    """The values by rank, with a copy of the own value. None: left to torch.distributed."""
+    return _exchange(group, value, GATHER)
+
+
+def tensors(group: Any, tensor: Any) -> Optional[List[Any]]:
+    """The same for an all-reduce of a small tensor in the CPU's memory, with the own tensor itself."""
+    return _exchange(group, tensor, REDUCE)
+
+
+def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
+    ends = _ends_of(group)
+    if ends is None:
+        return None
+    failure: Optional[Exception] = None
+    for end in ends:
+        if isinstance(end, Source):
+            try:
+                value = _sent(end, value, operation)
+            except _ENDS:
+                raise
+            except Exception as error:  # the other ranks have the text
+                failure = error
+    everyone = []
+    for end in ends:
+        if isinstance(end, Receiver):
+            try:
+                everyone.append(end.receive(operation))
+            except _ENDS:
+                raise
+            except Exception as error:  # take all frames of the call: the next call works
+                failure = failure or error
+        else:
+            everyone.append(value)
+    if failure is not None:
+        raise failure
+    return everyone
+
+
+def _sent(end: Source, value: Any, operation: int) -> Any:
+    """Send the own value, and return the own result."""
+    if operation != GATHER:
+        end.send(value, operation)
+        return value
+    try:
+        packed = pack(value)
+    except Exception as error:
+        with contextlib.suppress(ringcast.Error):  # the ring has failed
+            end.refuse(error, operation)
+        raise
+    end.send(packed, operation)
+    return ringcast.unpack(packed)
+
+
+def _ends_of(group: Any) -> Optional[List[End]]:
+    """This rank's ends of the rings, by source."""
+    group = dist.group.WORLD if group is None else group
+    if not is_of_ranks_here(group) or group in _of_torch:
+        return None
+    found = []
+    for src in range(group.size()):
+        end = end_of(group, src, stream=STREAM, capacity=_CAPACITY)
+        assert end is not None
+        if not end.is_near:
+            _of_torch.add(group)
+            end.close()
+            return None
+        found.append(end)
+    return found
