@@ -45,7 +45,7 @@ def filled(dtype, shape):
     """Of bytes that stand for something in any dtype."""
     array = np.zeros(shape, dtype)
     if array.dtype.str == "<M8":
-        array[...] = "NaT"  # the only one without a unit
+        array.view(np.int64)[...] = np.iinfo(np.int64).min  # NaT: the only one without a unit
         return array
     raw = np.frombuffer(bytes(itertools.islice(itertools.cycle(range(32, 127)), array.nbytes)), np.uint8)
     if array.dtype.names is None and array.dtype.kind in "SMmiufcV" and array.dtype.char not in "gG":

@@ -292,7 +292,7 @@ def test_threads_that_change_what_is_sent_and_objects_that_send_when_they_go():
 class Interrupts:
     """Its hash is a function of C, which leaves a SIGINT to be looked at: no code of Python's runs."""
 
-    __hash__ = functools.partial(ctypes.pythonapi.PyErr_SetInterruptEx, signal.SIGINT)
+    __hash__ = staticmethod(functools.partial(ctypes.pythonapi.PyErr_SetInterruptEx, signal.SIGINT))
 
 
 class Watches:
