@@ -94,7 +94,7 @@ sglang-compat: build
 
 # Fetches gigabytes the first time. ENGINE, QUICK and what ARGS may be: cmake/engines.sh and tests/engines/run.py.
 engines: deps $(installed)
-	@ENGINE=$(ENGINE) QUICK=$(QUICK) cmake/engines.sh $(ARGS)
+	@ENGINE='$(ENGINE)' QUICK='$(QUICK)' cmake/engines.sh $(ARGS)
 
 clean:
 	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf {} + 2>/dev/null || true

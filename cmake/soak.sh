@@ -9,6 +9,7 @@
 #   FRAMES        frames in sequence (as many as the time allows)
 #   MUTATED       mutated frames of values, which the sanitized extension unpacks (1000000)
 #   STEPS         which steps (all): kill frames gpu codec mutated loops fuzz model threads valgrind aarch64
+#                 or engines: whole engines (cmake/engines.sh) for SOAK_SECONDS each, which is not among all
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 all="kill frames gpu codec mutated loops fuzz model threads valgrind aarch64"
@@ -25,7 +26,8 @@ for word in "$seconds" "$kills" "$seed" "$mutated"; do
   }
 done
 for step in $steps; do
-  [[ " $all " == *" $step "* ]] || { echo "soak: STEPS has '$step': it must be a list of $all" >&2; exit 2; }
+  [[ " $all engines " == *" $step "* ]] ||
+    { echo "soak: STEPS has '$step': it must be a list of $all engines" >&2; exit 2; }
 done
 mkdir -p "$out"
 rm -f "$out"/*.log "$out/summary.txt"
@@ -173,6 +175,9 @@ if wants model; then
   fi
 fi
 if wants valgrind; then step valgrind '% tests passed' memcheck; fi
+if wants engines; then
+  step engines '^engines: .* rows' env "SOAK_SECONDS=$seconds" cmake/engines.sh --only soak
+fi
 if wants aarch64; then step aarch64 '% tests passed' aarch64; fi
 
 printf '\n==== summary\n'

@@ -30,7 +30,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "engines"
 RESULTS = BUILD / "results.json"
-SECONDS = 900  # of a session, at most
+SECONDS = 900 + int(os.environ.get("SOAK_SECONDS", "600"))  # of a session, at most
+SETTLED = 5  # seconds after which a segment without a user counts as left behind
 ENDS = 30  # within so many seconds after a session all of its processes are gone
 
 CASES = ["1 request", "8 requests", "64 requests", "pauses of 0.5 s", "pauses of 1.5 s", "stopped for 3 s"]
@@ -44,12 +45,15 @@ class Part:
     cases: tuple = ()
     copies: int = 1
     rounds: int = 2
+    ways: tuple = tuple(registry.WAYS)
+    asked: bool = False  # runs only by name
 
 
 PARTS = {
     "cases": Part(cases=CASES, rounds=10),
     "killed": Part(cases=["killed"]),
     "side by side": Part(cases=["8 requests"], copies=2),
+    "soak": Part(cases=["soak"], rounds=1, ways=("ringcast",), asked=True),
 }
 QUICK = ["cases"]
 
@@ -100,7 +104,7 @@ class Run:
         return {"case": "end", "p50_ms": round(1000 * took), "ok": not wrong, "note": "; ".join(wrong + known) or None}
 
     def kill(self):
-        """Ends what there still is of the run."""
+        """Ends the processes of the run."""
         for pid in usage.marked(self.mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -108,12 +112,19 @@ class Run:
 
     def segments_left(self):
         """The names in /dev/shm that were left, and a remark about those that the engine always leaves."""
-        left = usage.unused(usage.segments() - self.segments)
-        own = [name for name in left if re.fullmatch(registry.engine(self.name).SEGMENTS, name)]
-        for name in own:
+        own = re.compile(registry.engine(self.name).SEGMENTS)
+        end = time.monotonic() + SETTLED
+        while any(not own.fullmatch(name) for name in self.unused()) and time.monotonic() < end:
+            time.sleep(0.1)  # programs beside the run make and remove segments, too
+        left = self.unused()
+        known = [name for name in left if own.fullmatch(name)]
+        for name in known:
             pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
-        known = [f"{len(own)} segments in /dev/shm, which {self.name} always leaves"] if own else []
-        return [name for name in left if name not in own], known
+        remark = [f"{len(known)} segments in /dev/shm, which {self.name} always leaves"] if known else []
+        return [name for name in left if name not in known], remark
+
+    def unused(self):
+        return usage.unused(usage.segments() - self.segments)
 
 
 def rows_of(name, way, part, quick):
@@ -142,18 +153,24 @@ def rows_of(name, way, part, quick):
     return rows
 
 
-def turns(names, only, rounds, quick):
-    """Each engine's ways in turns; the one that was last goes first in the next round."""
+def is_wanted(part, spec, only, quick):
+    if only:
+        return part in only
+    return part in QUICK if quick else not spec.asked
+
+
+def turns(chosen, rounds, quick):
+    """Each engine's ways in turns, for each (engine, part); the way that was last goes first in the next round."""
     found = []
-    for name in names:
-        for part in [part for part in parts_of(name) if part in (only or (QUICK if quick else parts_of(name)))]:
-            times = rounds or (1 if quick else parts_of(name)[part].rounds)
-            for number in range(times):
-                for way in list(registry.WAYS)[:: -1 if number % 2 else 1]:
-                    say(f"{name}, {way}, {part}, round {number + 1} of {times}")
-                    for row in rows_of(name, way, part, quick):
-                        found.append({"engine": name, "way": way, "round": number, **row})
-                        say(report.line(found[-1]))
+    for name, part in chosen:
+        spec = parts_of(name)[part]
+        times = rounds or (1 if quick else spec.rounds)
+        for number in range(times):
+            for way in spec.ways[:: -1 if number % 2 else 1]:
+                say(f"{name}, {way}, {part}, round {number + 1} of {times}")
+                for row in rows_of(name, way, part, quick):
+                    found.append({"engine": name, "way": way, "round": number, **row})
+                    say(report.line(found[-1]))
     return found
 
 
@@ -203,9 +220,15 @@ def main():
     parser.add_argument("--quick", action="store_true", help=f"once, with fewer tokens, and only {', '.join(QUICK)}")
     arguments = parser.parse_args()
     names = arguments.engine or registry.NAMES
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what runs is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the runs are ended, too
     (BUILD / "logs").mkdir(parents=True, exist_ok=True)
-    rounds = turns(names, arguments.only, arguments.rounds, arguments.quick)
+    chosen = [
+        (name, part)
+        for name in names
+        for part, spec in parts_of(name).items()
+        if is_wanted(part, spec, arguments.only, arguments.quick)
+    ]
+    rounds = turns(chosen, arguments.rounds, arguments.quick)
     rows = together(rounds)
     results = {"machine": report.machine(), "quick": arguments.quick, "rows": rows, "rounds": rounds}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")

@@ -22,6 +22,7 @@ VICTIM = 1  # the rank that is stopped or killed
 AFTER = 8  # the steps before that
 STOPPED = 3.0
 PROMPT = 32  # token ids of each prompt
+STALL, GROWTH = 10.0, 32 << 20  # in a soak: seconds of a step beside a stop, bytes that are no growth
 
 
 def prompts(count):
@@ -125,6 +126,48 @@ def killed(engine, tokens):
     return {"ok": False, "note": "generation went on to its end without the rank"}
 
 
+def soak(engine, seconds):
+    """Requests after pauses of 1 to 300 s, in half of which a rank is stopped: the same tokens each time, and neither
+    memory nor descriptors grow after the first tenth. p50_ms, p99_ms: the first token."""
+    engine.generate(prompts(8), 8)
+    source, began, used = random.Random(0), time.monotonic(), []
+    expected, took, wrong = {}, [], set()
+    while (passed := time.monotonic() - began) < seconds:
+        time.sleep(min(source.choice((1, 1, 1, 5, 20, 60, 300)), seconds / 10))
+        count, victim = source.choice((1, 8)), source.choice(engine.workers())
+        stop_at, stop_for = source.choice((0, source.randint(1, 24))), source.uniform(0.1, 3)
+        resume = threading.Timer(stop_for, os.kill, (victim, signal.SIGCONT))
+
+        def stop(step, victim=victim, stop_at=stop_at, resume=resume):
+            if step == stop_at:
+                os.kill(victim, signal.SIGSTOP)
+                resume.start()
+
+        generation = engine.generate(prompts(count), 32, stop)
+        if stop_at:
+            resume.join()
+        took.append(generation.arrivals[0] - generation.began)
+        found = digest(generation.tokens)
+        if expected.setdefault(count, found) != found:
+            wrong.add(f"tokens differ after {passed:.0f} s")
+        if max(steps_of(generation)) > stop_for + STALL:
+            wrong.add(f"a step of {max(steps_of(generation)):.1f} s after {passed:.0f} s")
+        if passed > seconds / 10:
+            used.append((usage.memory(os.getpid()), usage.descriptors(os.getpid())))
+    (memory, descriptors), (memory_now, descriptors_now) = used[0], used[-1]
+    wrong |= {"memory grew"} if memory_now > memory + GROWTH else set()
+    wrong |= {"descriptors grew"} if descriptors_now > descriptors else set()
+    told = (
+        f"{len(took)} times; {memory >> 20} to {memory_now >> 20} MiB, {descriptors} to {descriptors_now} descriptors"
+    )
+    return {
+        "p50_ms": milliseconds(took, 50),
+        "p99_ms": milliseconds(took, 99),
+        "ok": not wrong,
+        "note": "; ".join([told, *sorted(wrong)]),
+    }
+
+
 # The name in a row -> the case; quick: with fewer tokens.
 CASES = {
     "1 request": lambda engine, quick: steps(engine, 1, 64 if quick else 256),
@@ -134,6 +177,7 @@ CASES = {
     "pauses of 1.5 s": lambda engine, quick: pauses(engine, 1.5, 4 if quick else 10),
     "stopped for 3 s": lambda engine, quick: stopped(engine, 64),
     "killed": lambda engine, quick: killed(engine, 512),
+    "soak": lambda engine, quick: soak(engine, int(os.environ.get("SOAK_SECONDS", "600"))),
 }
 ENDS = ["killed"]  # the engine is of no use afterwards
 

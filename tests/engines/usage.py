@@ -84,6 +84,18 @@ def descriptors(root):
     return count
 
 
+def memory(root):
+    """Bytes that the process and its descendants take, shared ones divided by their users."""
+    total = 0
+    for pid in family(root):
+        try:
+            lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return total
+
+
 def has_ring(pid):
     """Whether a ring of ringcast's is mapped there."""
     try:
