@@ -167,7 +167,14 @@ static inline bool rc_owner_is_dead(uint64_t owner) {
 struct rc_blocked {
   int64_t since;
   uint64_t wanted;
+  const struct rc_ring_writer *bounded; /* the writer waits for a frame to be taken; NULL: for room */
 };
+
+/* Whether the reader in a slot is in the way. */
+static inline bool rc_slot_blocks(const struct rc_slot *slot, const struct rc_blocked *blocked) {
+  if (rc_load_acquire(&slot->cursor) < blocked->wanted) return true; /* <- A1 */
+  return blocked->bounded && rc_ring_taken(blocked->bounded, slot) < blocked->bounded->due;
+}
 
 /* Copies slot `index`; false: the slot is free. `blocked` NULL: the writer does not wait, or that is unknown. */
 bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, const struct rc_blocked *blocked,

@@ -46,7 +46,9 @@ static bool is_waiting(const ringcast_writer *writer) {
 
 /* Since when the writer waits, and for what; NULL: the writer does not wait. */
 static const struct rc_blocked *blocked_by(const ringcast_writer *writer, struct rc_blocked *out) {
-  *out = (struct rc_blocked){.since = writer->liveness.since, .wanted = writer->liveness.wanted};
+  *out = (struct rc_blocked){.since = writer->liveness.since,
+                             .wanted = writer->liveness.wanted,
+                             .bounded = writer->ring.credit == 0 ? &writer->ring : NULL};
   return is_waiting(writer) ? out : NULL;
 }
 
@@ -208,10 +210,12 @@ static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_slot *slots = writer->ring.view.control->slots;
   int64_t now = rc_now_ns();
   bool late = liveness->slow_ns != 0 && now - liveness->since >= liveness->slow_ns, any = false;
+  struct rc_blocked blocked;
+  blocked_by(writer, &blocked);
   int result = -EAGAIN;
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
-    uint64_t owner = load_owner(writer, i), cursor = rc_load_acquire(&slots[i].cursor); /* <- A1 */
-    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || cursor >= liveness->wanted) continue;
+    uint64_t owner = load_owner(writer, i);
+    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_slot_blocks(&slots[i], &blocked)) continue;
     any = true;
     int verdict = late ? judge(writer, i, owner, rc_owner_is_dead(owner)) : -EAGAIN;
     if (verdict == 0) result = 0;

@@ -43,7 +43,8 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
       .stats = rc_stats_of(&slot->counts, &slot->waits),
   };
   copy_name(slot->name, out->name);
-  if (blocked && !evicted && cursor < blocked->wanted) out->blocked_ns = (uint64_t)(rc_now_ns() - blocked->since);
+  if (blocked && !evicted && !joining && rc_slot_blocks(slot, blocked))
+    out->blocked_ns = (uint64_t)(rc_now_ns() - blocked->since);
   return true;
 }
 

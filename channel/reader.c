@@ -181,6 +181,15 @@ struct reader_wait {
   struct rc_ring_frame *out;
 };
 
+/* Before a look for the next frame, while the reader holds earlier ones: tells the writer, which may wait for a frame
+ * to be taken (options.ahead). The writer looks again after its announcement, as for a cursor (channel/release.c). */
+static void tell_taken(ringcast_reader *reader) {
+  const struct rc_ring_reader *ring = &reader->ring;
+  if (ring->cursor == ring->next || rc_load_relaxed(&ring->own->taken) == ring->next) return; /* relaxed: our own */
+  rc_store_release(&ring->own->taken, ring->next); /* only counted; before the load of the eventcount */
+  if (rc_eventcount_is_asleep_unfenced(&ring->view.control->not_full)) rc_wake(&ring->view.control->not_full);
+}
+
 static int poll_frame(void *context) {
   struct reader_wait *wait = context;
   int result = rc_ring_next(&wait->reader->ring, wait->out);
@@ -277,9 +286,12 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
 
 static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  if (reader->retained > 0 && reader->forks == rc_fork_count()) {
-    rc_retain_settle(reader, 0);
-    rc_retain_check_wanted(reader); /* here too: a reader that always finds a frame never gets to poll_frame */
+  if (reader->forks == rc_fork_count()) {
+    if (reader->retained > 0) {
+      rc_retain_settle(reader, 0);
+      rc_retain_check_wanted(reader); /* here too: a reader that always finds a frame never gets to poll_frame */
+    }
+    tell_taken(reader);
   }
   int result = wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);

@@ -162,6 +162,9 @@ static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, co
   const char *limit = !late ? ""
                             : ", longer than a reader may (options.slow_ns); options.on_slow = RINGCAST_EVICT goes on "
                               "without it";
+  if (writer->ring.credit == 0)
+    return rc_fail(code, "%llu frames are not taken yet (options.ahead): %s blocks the writer%s",
+                   (unsigned long long)writer->ring.ahead, blocker, limit);
   if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s blocks the writer%s", blocker, limit);
   return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s blocks the writer%s",
                  (unsigned long long)writer->segment.spill.bytes, blocker, limit);
@@ -170,8 +173,10 @@ static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, co
 /* Sets the error text, with the blocker. */
 static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   if (code == -EAGAIN)
-    return rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now"
-                                                       : "the ring is full right now");
+    return writer->ring.credit == 0
+               ? rc_fail_as(code, "a reader is as many frames behind as options.ahead allows")
+               : rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now"
+                                                             : "the ring is full right now");
   struct ringcast_peer peer;
   char blocker[RC_DESCRIBED_MAX] = "no reader";
   bool late = false;

@@ -73,7 +73,6 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
   if (options.flags != 0)
     return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
   if (options.readers == 0) options.readers = DEFAULT_READERS;
-  if (options.reserved != 0) return rc_fail_as(-EINVAL, "options.reserved must be 0");
   if (options.capacity == 0) options.capacity = rc_default_capacity();
   if (options.readers > RC_MAX_SLOTS)
     return rc_fail(-EINVAL, "%u readers are more than a ring can have (%u)", options.readers, RC_MAX_SLOTS);
@@ -136,6 +135,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   writer->liveness =
       (struct rc_liveness){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
+  writer->ring.ahead = options.ahead;
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
   writer->ring_frame = rc_ring_max_frame(writer->segment.capacity);
   rc_ring_participants(&writer->ring.view);

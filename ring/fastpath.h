@@ -32,7 +32,7 @@ static inline void *rc_ring_open(struct rc_ring_writer *writer, uint64_t bytes) 
 /* Whether `bytes`, a valid frame size, can be reserved without reading the cursors. */
 static inline bool rc_ring_has_room(const struct rc_ring_writer *writer, uint64_t bytes) {
   uint64_t room = writer->limit - writer->tail; /* at most half the ring */
-  return !writer->open && bytes < room && rc_frame_lines(bytes) + RC_FRAME_ALIGN <= room;
+  return !writer->open && writer->credit != 0 && bytes < room && rc_frame_lines(bytes) + RC_FRAME_ALIGN <= room;
 }
 
 static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
@@ -68,6 +68,7 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
   rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
   RC_POINT(W3_DONE);
   writer->tail = end;
+  writer->credit--;
   writer->open = false;
   writer->zeroed = 0;
   assert(rc_ring_writer_is_valid(writer));

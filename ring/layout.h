@@ -135,6 +135,7 @@ struct rc_histogram {
 struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t cursor; /* the reader */
   struct rc_counts counts;                   /* the reader */
+  _Atomic uint64_t taken;                    /* the reader, while it holds frames: all below were taken */
   _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see ring/slot.h */
   char name[RC_NAME_MAX];                    /* the reader, while joining */
   _Atomic uint64_t stalls;  /* the writer: how often the writer waited for this reader. The reader, while joining: 0 */
@@ -185,7 +186,7 @@ _Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of l
 
 /* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
  * meaning, raise RC_LAYOUT_REVISION. */
-#define RC_LAYOUT_REVISION 18u
+#define RC_LAYOUT_REVISION 19u
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \

@@ -52,6 +52,11 @@
  * reader that is too slow: slot.c explains how the reader learns of the eviction, and how the slots of dead processes
  * become free.
  *
+ * The bound in frames. Besides its limit, a grant has a credit: `ahead`, less the frames that the slowest reader has
+ * yet to take. A reader takes a frame by rc_ring_next. The cursor of a reader that holds frames stays behind, so the
+ * reader then also stores `taken`. No memory depends on `taken`; the writer uses it to count, and then counts the
+ * frames by their commit words, from there to the tail.
+ *
  * Each process checks a peer's values before use. A commit word must lie ahead of the frame by exactly the frame's
  * length, aligned and within one lap. A cursor must lie within one lap behind the tail.
  */
@@ -63,7 +68,7 @@
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
 void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring) {
-  *writer = (struct rc_ring_writer){.view = ring};
+  *writer = (struct rc_ring_writer){.view = ring, .credit = UINT64_MAX};
 }
 
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
@@ -76,12 +81,19 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
                   : writer->tail + RC_FRAME_ALIGN <= writer->limit && writer->limit - writer->tail <= capacity / 2;
   bool ahead = writer->zeroed == 0 || (writer->zeroed % RC_FRAME_ALIGN == 0 &&
                                        writer->tail + writer->zeroed + RC_FRAME_ALIGN <= writer->limit);
-  return shape && room && ahead && (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
+  bool bound = writer->ahead == 0 || writer->limit == 0 || writer->credit <= writer->ahead;
+  return shape && room && ahead && bound && (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
+}
+
+uint64_t rc_ring_taken(const struct rc_ring_writer *writer, const struct rc_slot *slot) {
+  uint64_t cursor = rc_load_acquire(&slot->cursor), taken = rc_load_relaxed(&slot->taken); /* relaxed: only counted */
+  return taken > cursor && rc_ring_is_cursor(writer, taken) ? taken : cursor;
 }
 
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
   const struct rc_ring *ring = &writer->view;
   uint64_t lowest = writer->tail;
+  writer->taken = writer->tail;
   rc_fence_full(); /* G0 -> J2 */
   for (uint32_t i = 0; i < ring->slots; i++) {
     struct rc_slot *slot = &ring->control->slots[i];
@@ -93,6 +105,11 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
         lowest = cursor;
         writer->blocker = i;
       }
+      uint64_t taken = rc_ring_taken(writer, slot);
+      if (taken < writer->taken) {
+        writer->taken = taken;
+        writer->slowest = i;
+      }
       continue;
     }
     writer->blocker = i;
@@ -100,6 +117,16 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
   }
   *out = lowest;
   return 0;
+}
+
+/* Sets a new credit, after rc_ring_lowest. The frames from the lowest cursor to the tail are intact. */
+static void grant_credit(struct rc_ring_writer *writer) {
+  uint64_t position = writer->taken;
+  uint32_t behind = rc_ring_count(&writer->view, &position, 1);
+  writer->due = position;
+  if (behind != 0) behind += rc_ring_count(&writer->view, &position, (uint32_t)writer->ahead - 1);
+  writer->credit = writer->ahead - behind;
+  if (writer->credit == 0) writer->blocker = writer->slowest;
 }
 
 /* Sets a new limit. */
@@ -111,6 +138,7 @@ static int grant(struct rc_ring_writer *writer) {
   uint64_t limit = lowest + ring->capacity, half = writer->tail + ring->capacity / 2;
   if (half < limit) limit = half;
   if (limit > writer->limit) writer->limit = limit; /* never lower: only an invalid cursor moves backwards */
+  if (writer->ahead != 0) grant_credit(writer);
   RC_POINT(GRANT);
   /* Relaxed, because the fence L1 follows: an observer that saw a byte stored after L1 must find this limit or a later
    * one. */
@@ -132,10 +160,11 @@ uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes) {
 /* Ensures that the writer may write `bytes` of payload at the tail. */
 static int ensure(struct rc_ring_writer *writer, uint64_t bytes) {
   if (bytes > rc_ring_max_frame(writer->view.capacity)) return -EMSGSIZE;
-  if (writer->tail + need_of(bytes) <= writer->limit) return 0;
+  uint64_t end = writer->tail + need_of(bytes);
+  if (writer->credit != 0 && end <= writer->limit) return 0;
   int result = grant(writer);
   if (result != 0) return result;
-  return writer->tail + need_of(bytes) <= writer->limit ? 0 : -EAGAIN;
+  return writer->credit != 0 && end <= writer->limit ? 0 : -EAGAIN;
 }
 
 int rc_ring_reserve_slowly(struct rc_ring_writer *writer, uint64_t bytes, void **out) {

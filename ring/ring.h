@@ -33,6 +33,11 @@ struct rc_ring_writer {
   uint32_t blocker;  /* after -EAGAIN or -EPROTO: the blocking reader's slot */
   bool open;         /* a reservation is open */
   uint64_t zeroed;   /* the commit word at tail + zeroed is zero already; 0: only the word at the tail is zero */
+  uint64_t credit;   /* frames that may be committed before the next grant */
+  uint64_t ahead;    /* the most frames that a reader may have left to take; 0: no bound. Set after init */
+  uint64_t taken;    /* by rc_ring_lowest: how far the reader in slot `slowest` has taken frames, the fewest of all */
+  uint32_t slowest;
+  uint64_t due; /* if the last grant gave no credit: the end of the frame that the slowest reader must take */
 };
 
 struct rc_ring_reader {
@@ -96,6 +101,8 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
 static inline bool rc_ring_is_cursor(const struct rc_ring_writer *writer, uint64_t cursor) {
   return cursor <= writer->tail && writer->tail - cursor <= writer->view.capacity && cursor % RC_FRAME_ALIGN == 0;
 }
+/* Up to where a reader has taken frames, as far as the writer knows. */
+uint64_t rc_ring_taken(const struct rc_ring_writer *writer, const struct rc_slot *slot);
 /* The position that all cursors must reach before `bytes` fit. */
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes);
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);

@@ -165,7 +165,8 @@ struct ringcast_writer_options {
   int64_t slow_ns;  /* how long a reader may block the writer: from the first reserve that finds no room, over all
                      * calls until one succeeds. 0: no limit, only the timeout of each call */
   uint32_t wait;    /* enum ringcast_wait_mode */
-  uint32_t reserved; /* must be 0 */
+  uint32_t ahead;   /* the most frames that a reader may have left to take, by ringcast_reader_next: then reserve waits
+                     * as for room. 0: no bound but the ring's bytes. Taps do not count */
 };
 
 #define RINGCAST_NO_SPILL UINT64_MAX
@@ -282,11 +283,11 @@ RINGCAST_API void ringcast_writer_cancel(ringcast_writer *writer);
 /* ---- Writer: hot path ------------------------------------------------------------------------------------------- */
 
 /* Leases `bytes`, contiguous, to the writer. Wait-free while the room already granted lasts; else reads the readers'
- * cursors, and blocks up to the timeout if the slowest reader is a ring behind. Readers see nothing before commit.
- * More than ringcast_info.ring_frame comes from spill memory: reserve then always reads the cursors, and blocks while
- * spill memory is used up, and in the kernel while the machine provides memory (-ENOMEM, -ENOSPC: the machine has none;
- * no frame is lost). -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ECHILD. After an error no
- * reservation is open. */
+ * cursors, and blocks up to the timeout if the slowest reader is a ring behind, or options.ahead frames. Readers see
+ * nothing before commit. More than ringcast_info.ring_frame comes from spill memory: reserve then always reads the
+ * cursors, and blocks while spill memory is used up, and in the kernel while the machine provides memory (-ENOMEM,
+ * -ENOSPC: the machine has none; no frame is lost). -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD,
+ * -EPROTO, -ECHILD. After an error no reservation is open. */
 RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
                                          struct ringcast_span *out);
 

@@ -15,6 +15,7 @@ _WAITS = ("balanced", "latency", "power")
 _MOST_BYTES = 1 << 40
 _MOST_READERS = 1024
 _MOST_LEASES = 64
+_MOST_AHEAD = (1 << 32) - 1
 _MOST_SECONDS = 3e9  # nanoseconds then fit in 64 bits
 _NO_MEMORY = (1 << 64) - 1  # in place of spill_bytes and gpu_pool_bytes, where 0 is the default
 _MAP_AS_SENT, _MAP_CPU, _MAP_CUDA = range(3)
@@ -139,6 +140,7 @@ def writer(
     slow: Optional[float] = None,
     gpu_pool_bytes: Optional[int] = None,
     wait: str = "balanced",
+    ahead: Optional[int] = None,
 ) -> Tuple[Any, ...]:
     evicts, slow_ns = _index("on_slow", on_slow, _POLICIES), _slow(slow)
     if evicts and not slow_ns:
@@ -155,6 +157,7 @@ def writer(
         slow_ns,
         _index("wait", wait, _WAITS),
         _bytes("gpu_pool_bytes", gpu_pool_bytes),
+        0 if ahead is None else _integer("ahead", ahead, 1, _MOST_AHEAD),
         allow_pickle,
     )
 

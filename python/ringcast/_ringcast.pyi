@@ -322,6 +322,7 @@ class Writer:
     gpu_pool_bytes: device memory for tensors on a CUDA device, allocated by the first such tensor. None:
     RINGCAST_GPU_POOL_BYTES, else 32 MiB that grow to 256 MiB as needed. 0: no pool; such tensors use the ring.
     wait: how much to spin when a regular message is due: "balanced" (RINGCAST_WAIT, else 5 %), "latency" or "power".
+    ahead: the most frames that a Reader may have left to take; then send() waits as for room. None: no such bound.
 
     One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError: an
     argument is out of range. Error: the kernel's errno, if there is no memory.
@@ -342,6 +343,7 @@ class Writer:
         slow: Optional[float] = None,
         gpu_pool_bytes: Optional[int] = None,
         wait: str = "balanced",
+        ahead: Optional[int] = None,
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:

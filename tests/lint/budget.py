@@ -22,19 +22,19 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # deaths told by name; in measuring GPUs, and the drop-ins beside what they stand in for.
 PARTS = {
     "headers": ("include", 1600),
-    "core": ("ring shm channel", 8600),
+    "core": ("ring shm channel", 8700),
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 13280),
     "package": ("python/ringcast", 8540),
     "measuring": ("tools bench python/ringcast/bench", 6780),
-    "tests": ("tests", 45380),
+    "tests": ("tests", 45610),
     "tests of gpu": ("tests", 16940),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 819,
+    "python/ringcast/_ringcast.pyi": 821,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 524,

@@ -179,7 +179,7 @@ class Queue(Way):
 
     def call(self, function: str, given: Any, src: int) -> Any:
         if src not in self.queues:
-            self.queues[src] = MessageQueue.create_from_process_group(dist.group.WORLD, 32 << 10, 2, src)
+            self.queues[src] = MessageQueue.create_from_process_group(dist.group.WORLD, 8 << 10, 8, src)
         return self.queues[src].broadcast_object(given)
 
     def check_path(self, machines: Tuple[Tuple[int, ...], ...], pids: List[int]) -> None:

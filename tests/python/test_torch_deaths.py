@@ -70,11 +70,12 @@ def test_a_death_is_told_while_the_source_calls_nothing(mortals):
     assert source == other and source.startswith("rank 2 (pid ") and "RINGCAST_ON_DEATH=evict" in source
 
 
-def ranks_without_room(received: bool, watched: bool) -> str:
+def ranks_without_room(received: bool, watched: bool, ahead: str) -> str:
     """Rank 1 does not receive, so the ring is full; rank 2, which has received all or nothing, dies."""
     rank = dist.get_rank()
     if rank == 0:
         os.environ["RINGCAST_CAPACITY"] = "65536"
+        os.environ["RINGCAST_AHEAD"] = ahead
     check_usable()
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())
@@ -106,9 +107,13 @@ def ranks_without_room(received: bool, watched: bool) -> str:
     return text
 
 
-@pytest.mark.parametrize("received, watched", [(True, True), (False, False)], ids=["by the thread", "by the ring"])
-def test_a_death_is_known_on_all_ranks_although_there_is_no_room_to_tell(mortals, received, watched):
-    source, other, _ = mortals.run(3, ranks_without_room, received, watched, dying=2)
+@pytest.mark.parametrize(
+    "received, watched, ahead",
+    [(True, True, "0"), (False, False, "0"), (True, True, "4")],
+    ids=["by the thread", "by the ring", "few frames"],
+)
+def test_a_death_is_known_on_all_ranks_although_there_is_no_room_to_tell(mortals, received, watched, ahead):
+    source, other, _ = mortals.run(3, ranks_without_room, received, watched, ahead, dying=2)
     assert source.startswith("rank 2 (pid ")
     assert other.startswith(source.partition(":")[0] + ", and the source, rank 0 (pid ")
     assert other.endswith("has closed the ring: make a new group")

@@ -59,6 +59,21 @@ LOOP_TEST(what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS) {
   rc_os = real;
 }
 
+TEST(what_is_kept_does_not_count_for_the_bound_in_frames) {
+  SCOPED_WRITER writer = writer_of(.capacity = 65536, .readers = 1, .ahead = 2, .spill_bytes = 64 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
+  struct retained retained = send_and_keep(writer, reader, 0, MIB);
+  struct ringcast_frame frame;
+  for (uint64_t n = 1; n < 20; n += 2) {
+    ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
+    for (uint64_t i = n; i < n + 2; i++) ck_assert_int_eq(send(writer, i, 100), 0);
+    ck_assert_int_eq(send(writer, 99, 100), -EAGAIN);
+    for (uint64_t i = n; i < n + 2; i++) read_one(reader, i, 100);
+  }
+  ck_assert_uint_eq(reader->retained, 1); /* and is still shared */
+  drop(&retained);
+}
+
 TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
   SCOPED_WRITER writer = make_writer(4 * MIB);
   SCOPED_READER reader = attach_retainer(writer);

@@ -31,9 +31,9 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   PyObject *pickle, *checked = rc_py_checked("writer", args, keywords);
   bool allow_pickle;
   bool is_right = checked &&
-                  PyArg_ParseTuple(checked, "KIILIIKIILIKO", &capacity, &options.readers, &options.memory, &spin_ns,
+                  PyArg_ParseTuple(checked, "KIILIIKIILIKIO", &capacity, &options.readers, &options.memory, &spin_ns,
                                    &options.numa, &options.numa_node, &spill_bytes, &options.on_death, &options.on_slow,
-                                   &slow_ns, &options.wait, &gpu_pool_bytes, &pickle) &&
+                                   &slow_ns, &options.wait, &gpu_pool_bytes, &options.ahead, &pickle) &&
                   rc_py_allow_pickle(pickle, &allow_pickle);
   Py_XDECREF(checked);
   if (!is_right) return NULL;

@@ -14,6 +14,9 @@ import ringcast
 # ---- Arguments and the environment -----------------------------------------------------------------------------------
 
 
+_AHEAD = 8
+
+
 def whole(name: str, value: Any) -> int:
     """`value` as an int, by its __index__. TypeError: it has none."""
     try:
@@ -52,6 +55,12 @@ def _bytes(variable: str) -> Optional[int]:
 def capacity() -> Optional[int]:
     """A ring's bytes. None: RINGCAST_CAPACITY is not set."""
     return _bytes("RINGCAST_CAPACITY")
+
+
+def ahead() -> Optional[int]:
+    """The most frames of a broadcast that a rank may have left to receive. None: no bound."""
+    value = _number("RINGCAST_AHEAD", int, 0, (1 << 32) - 1, "a whole number of frames, such as 8, or 0 for no bound")
+    return _AHEAD if value is None else value or None
 
 
 def on_death(group: Any) -> str:

@@ -5,13 +5,16 @@ In a group each frame carries the operation and the number of the call, so that 
 an error instead of receiving wrong data.
 
 Deaths are reported while no process makes a call. When a reader dies, the watching thread of the writer's process sends
-a notice, a frame without a call number, which names the dead. If the ring has no room for the notice, perhaps because
-of the dead reader, a group closes the ring and each rank looks for the dead by pid.
+a notice, a frame without a call number, which names the dead. If the ring has no room for the notice now, a thread
+waits for room. If the dead reader is the one in the way, a group closes the ring and each rank looks for the dead by
+pid.
 """
 
+import contextlib
 import errno
 import math
 import threading
+import time
 import warnings
 import weakref
 from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Union
@@ -42,6 +45,8 @@ GATHER, BARRIER, REDUCE = range(9, 12)
 _ANYTHING = (OBJECT, OBJECT_LIST, PYOBJ, SHARE)
 CALL_BITS = 24
 CALL_MASK = (1 << CALL_BITS) - 1
+# How soon a thread tries again if another thread uses the ring.
+_RETRY = 0.001
 # Tags outside of the calls; the value is a text: a rank has died; the source is out of reach.
 NOTICE, GONE = 255 << CALL_BITS, 254 << CALL_BITS
 
@@ -133,6 +138,23 @@ class WriterEnd:
             self._unwatch = watch(self.ring, self._notice)
 
 
+def keep_telling(ring: ringcast.Writer, text: str, tag: int) -> bool:
+    """For a thread: send a notice once there is room. False: the ring has failed, or is closed. Keeps no end alive."""
+    with contextlib.suppress(ringcast.Error, ValueError):
+        while True:
+            try:
+                ring.send(text, None, tag=tag)
+                return True
+            except RuntimeError:  # an earlier call has the Writer
+                time.sleep(_RETRY)
+    return False
+
+
+def _tell_or_close(ring: ringcast.Writer, text: str) -> None:
+    if not keep_telling(ring, text, NOTICE):
+        ring.close()
+
+
 class Source(WriterEnd):
     """The endpoint of the rank that sends to its group."""
 
@@ -143,6 +165,7 @@ class Source(WriterEnd):
         self.links: Sequence[Any] = ()  # to other machines
         self._rank = rank
         self._call = 0
+        self._telling: Optional[threading.Thread] = None
         super().__init__(writer, goes_on)
 
     def send(
@@ -203,6 +226,9 @@ class Source(WriterEnd):
 
     def close(self) -> None:
         self._unwatch()  # before the descriptor is closed
+        if self._telling is not None and not self.ring.closed:
+            self.ring.cancel()
+            self._telling.join()
         self.ring.close()
         for link in self.links:
             link.close()
@@ -237,8 +263,13 @@ class Source(WriterEnd):
 
     def _tell(self, text: str) -> None:
         try:
-            self.ring.send(text, 0, tag=NOTICE)
-        except (TimeoutError, ringcast.Error):
+            if self._telling is None:
+                self.ring.send(text, 0, tag=NOTICE)
+        except TimeoutError:
+            self._telling = threading.Thread(target=_tell_or_close, args=(self.ring, text), name="ringcast-tell")
+            self._telling.daemon = True
+            self._telling.start()
+        except ringcast.Error:
             self.ring.close()
 
     def _interrupt(self) -> None:

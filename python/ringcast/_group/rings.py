@@ -25,6 +25,8 @@ from ringcast._group.endpoint import End, Receiver, Source
 from ringcast._group.ranks import Ranks
 
 _SLOTS = 64
+# The stream of broadcasts, which ranks receive in lock-step: the source may be only a few frames ahead.
+BROADCAST = "broadcast"
 
 # Group -> (stream, src) -> end, or of p2p.py: ("to" or "from", the peer) -> end. An entry goes with the group.
 _rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], Any]]" = weakref.WeakKeyDictionary()
@@ -75,7 +77,7 @@ def _default_group() -> Any:
 
 
 def end_of(
-    group: Any, src: int, metadata_group: Any = None, stream: str = "broadcast", capacity: Optional[int] = None
+    group: Any, src: int, metadata_group: Any = None, stream: str = BROADCAST, capacity: Optional[int] = None
 ) -> Optional[End]:
     """This rank's end of the ring of (group, stream, src). None: the group has one rank.
 
@@ -104,16 +106,16 @@ def end_of(
         return None
     if not 0 <= src < size:
         raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
-    ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity)
+    ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream == BROADCAST)
     return ring
 
 
-def _make_ring(group: Any, src: int, metadata_group: Any, capacity: Optional[int]) -> End:
+def _make_ring(group: Any, src: int, metadata_group: Any, capacity: Optional[int], bounded: bool) -> End:
     if metadata_group is None:
         metadata_group = group
     elif dist.get_process_group_ranks(metadata_group) != dist.get_process_group_ranks(group):
         raise ValueError("metadata_group must have the same ranks as group, in the same order")
-    making = _Making(Ranks(metadata_group), src, metadata_group, capacity)
+    making = _Making(Ranks(metadata_group), src, metadata_group, capacity, bounded)
     try:
         return making.run()
     except BaseException:
@@ -125,9 +127,9 @@ class _Making:
     """All ranks try to attach to the source's ring. Ranks that fail are on other machines; the first such rank makes
     the next ring, until every rank has a ring. Every error reaches all ranks, since all wait in the exchanges."""
 
-    def __init__(self, ranks: Ranks, src: int, group: Any, capacity: Optional[int]) -> None:
+    def __init__(self, ranks: Ranks, src: int, group: Any, capacity: Optional[int], bounded: bool) -> None:
         self._exchange = ranks
-        self._capacity = capacity
+        self._capacity, self._bounded = capacity, bounded
         self._ranks = ranks.globally
         self._me = ranks.rank  # a rank in the group, as all numbers here except in `_ranks`
         self._src = src
@@ -169,7 +171,8 @@ class _Making:
             # For a ring on another machine the source decides the policy.
             slots = max(_SLOTS, len(self._ranks) - 1)
             capacity = config.capacity() if self._capacity is None else self._capacity
-            self._writer = config.make_writer(capacity, slots, on_death=on_death)
+            ahead = config.ahead() if self._bounded else None
+            self._writer = config.make_writer(capacity, slots, on_death=on_death, ahead=ahead)
             self._most_cuda_bytes = config.most_cuda_bytes(len(self._ranks) - 1)
         return {
             "src": self._src,

@@ -59,7 +59,8 @@ class MessageQueue:
     readers give to create_from_handle(), by default 0, 1, ...; every other rank is a remote reader. connect_ip: this
     machine's address for remote readers; None: the environment's VLLM_HOST_IP, or the address of a route outwards.
     max_chunk_bytes * max_chunks: the most bytes of the ring, rounded up to a power of two; ringcast.Writer's default is
-    another limit. The size of a message is bounded by spill memory alone (RINGCAST_SPILL_BYTES).
+    another limit. max_chunks: the most messages that a reader on this machine may have left to receive; then enqueue()
+    waits. The size of a message is bounded by spill memory alone (RINGCAST_SPILL_BYTES).
     enable_shm_tensor_arena: without effect, since no tensor goes through pickle.
 
     One thread at a time enqueues, or dequeues (RuntimeError); shutdown() comes from any thread.
@@ -91,7 +92,7 @@ class MessageQueue:
         self.n_remote_reader = n_reader - n_local_reader
         self.handle = Handle(ranks)
         budget = max_chunk_bytes * max_chunks if n_reader else 1  # without readers, the least ring
-        end = Sender(_make_ring(budget, n_reader), [name_of(rank) for rank in ranks])
+        end = Sender(_make_ring(budget, n_reader, max_chunks), [name_of(rank) for rank in ranks])
         if n_local_reader:
             self.handle.buffer_handle = end.ring.handle
         if self.n_remote_reader:
@@ -244,15 +245,15 @@ class MessageQueue:
         return queue, handles if ranks.rank == reader else []
 
 
-def _make_ring(budget: int, readers: int) -> ringcast.Writer:
+def _make_ring(budget: int, readers: int, ahead: int) -> ringcast.Writer:
     """The Writer evicts a dead reader: the notice for the other readers then finds room."""
     slots = max(_SLOTS, readers + 1)
     if budget > _LEAST_DEFAULT:
-        writer = config.make_writer(None, slots, on_death="evict")
+        writer = config.make_writer(None, slots, on_death="evict", ahead=ahead)
         if writer.capacity <= budget:
             return writer
         writer.close()
-    return config.make_writer(budget, slots, on_death="evict")
+    return config.make_writer(budget, slots, on_death="evict", ahead=ahead)
 
 
 def _load(name: str) -> Any:
