@@ -258,7 +258,8 @@ def test_what_a_frame_names_is_not_kept_for_good():
         ringcast.unpack(bytes(good).replace(b"aaaa", b"%04d" % number), allow_pickle=False)
     assert ringcast.unpack(good, allow_pickle=False) == [types.SimpleNamespace(aaaa=1)]
     known = _allowed.allowed_classes(None)
-    assert len(known) <= 1024 and any(text.endswith(b"\0aaaa") for text in known)
+    texts = [key for key in known if isinstance(key, bytes)]  # the other keys are numbers of such texts
+    assert len(known) <= 1024 and any(text.endswith(b"\0aaaa") for text in texts)
 
 
 # ---- Handles ---------------------------------------------------------------------------------------------------------
