@@ -2,24 +2,46 @@
 /* Text that is not ASCII, or that occurs again; and a cache of short strs. */
 #include "python/extension/codec/token_read.h"
 
+/* The beginning, middle and end of a text: all of it, if it has no more than 24 bytes. */
+struct words {
+  uint64_t first, middle, last;
+};
+
+static inline struct words words_of(const uint8_t *text, size_t bytes) {
+  struct words out = {0};
+  uint32_t halves[2];
+  if (bytes >= 8) {
+    memcpy(&out.first, text, 8);
+    memcpy(&out.middle, text + (bytes - 8) / 2, 8);
+    memcpy(&out.last, text + bytes - 8, 8);
+  } else if (bytes >= 4) {
+    memcpy(&halves[0], text, 4);
+    memcpy(&halves[1], text + bytes - 4, 4);
+    memcpy(&out.first, halves, 8);
+  } else {
+    out.first = (uint64_t)text[0] | (uint64_t)text[bytes / 2] << 8 | (uint64_t)text[bytes - 1] << 16;
+  }
+  return out;
+}
+
+static inline bool is_text(PyObject *known, const uint8_t *text, size_t bytes, const struct words *words) {
+  if (!known || (size_t)PyUnicode_GET_LENGTH(known) != bytes) return false;
+  const uint8_t *data = PyUnicode_1BYTE_DATA(known);
+  struct words has = words_of(data, bytes);
+  return has.first == words->first && has.middle == words->middle && has.last == words->last &&
+         (bytes <= sizeof has || memcmp(data, text, bytes) == 0);
+}
+
 /* Request ids and dict keys repeat from frame to frame: a cached str needs no allocation, and has its hash already.
  * NULL, with nothing raised: the caller makes the str. */
 PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
-  uint64_t first = 0, middle = 0, last = 0;
   if (bytes == 0 || bytes > RC_PY_KEY_MOST) return NULL;
-  if (bytes >= 8) {
-    memcpy(&first, text, 8);
-    memcpy(&middle, (const uint8_t *)text + (bytes - 8) / 2, 8);
-    memcpy(&last, (const uint8_t *)text + bytes - 8, 8);
-  } else {
-    memcpy(&first, text, bytes);
-  }
-  uint64_t hash = ((first ^ bytes) * UINT64_C(0x9e3779b97f4a7c15) ^ middle) * UINT64_C(0xff51afd7ed558ccd) ^ last;
+  struct words words = words_of(text, bytes);
+  uint64_t hash =
+      ((words.first ^ bytes) * UINT64_C(0x9e3779b97f4a7c15) ^ words.middle) * UINT64_C(0xff51afd7ed558ccd) ^ words.last;
   PyObject **place = &state->keys[hash * UINT64_C(0x9e3779b97f4a7c15) >> (64 - RC_PY_KEYS_BITS)];
   PyObject *known = *place;
-  if (known && (size_t)PyUnicode_GET_LENGTH(known) == bytes && memcmp(PyUnicode_1BYTE_DATA(known), text, bytes) == 0) {
-    return rc_py_ref(known);
-  }
+  if (is_text(known, text, bytes, &words)) return rc_py_ref(known);
   if (!rc_py_is_ascii(text, bytes)) return NULL;
   PyObject *key = PyUnicode_New((Py_ssize_t)bytes, 127);
   if (!key) {

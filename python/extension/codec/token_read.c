@@ -77,7 +77,7 @@ static PyObject *get_frequent(struct rc_py_token_reader *getting, uint8_t tag, i
 }
 
 /* As get_value: what most values are, without a token. */
-static inline PyObject *get_inner(struct rc_py_token_reader *getting, int depth) {
+static inline __attribute__((always_inline)) PyObject *get_inner(struct rc_py_token_reader *getting, int depth) {
   struct ringcast_object *object = &getting->object;
   if (object->at == object->end) return get_value(getting, depth);
   uint8_t tag = *object->at;
@@ -140,25 +140,31 @@ static PyObject *get_tuple(struct rc_py_token_reader *getting, uint64_t count, i
   return tuple;
 }
 
-/* A short str in the tag, as most keys are, is looked up in the cache of short strs. */
-static PyObject *get_key(struct rc_py_token_reader *getting, int depth) {
-  struct ringcast_object *object = &getting->object;
-  if (object->at < object->end && *object->at >= RINGCAST_TAG_TEXT && *object->at < RINGCAST_TAG_NONE) {
-    size_t bytes = *object->at - RINGCAST_TAG_TEXT;
-    if (bytes <= (size_t)(object->end - object->at - 1)) {
-      PyObject *key = rc_py_key(getting->state, object->at + 1, bytes);
-      if (key) {
-        object->at += 1 + bytes;
-        return key;
-      }
-    }
+/* The next value, if it is a short str in the tag, as most keys are, or one that was there before; the first is looked
+ * up in the cache of short strs. NULL, with nothing raised: read the value by other means. */
+static inline PyObject *get_short_key(struct rc_py_token_reader *getting) {
+  const uint8_t *at = getting->object.at;
+  size_t left = (size_t)(getting->object.end - at);
+  if (left >= 2 && *at == RINGCAST_TAG_AGAIN && at[1] < 252 && at[1] < getting->text_count) {
+    getting->object.at += 2;
+    return rc_py_ref(getting->texts[at[1]]);
   }
-  if (object->at < object->end && *object->at == RINGCAST_TAG_AGAIN) {
-    uint64_t text;
-    object->at++;
-    return ringcast_object_count(object, &text) ? get_again(getting, text) : stream_damaged(getting, "it is cut off");
-  }
-  return get_value(getting, depth);
+  if (left == 0 || *at < RINGCAST_TAG_TEXT || *at >= RINGCAST_TAG_NONE) return NULL;
+  size_t bytes = *at - RINGCAST_TAG_TEXT;
+  PyObject *key = bytes < left ? rc_py_key(getting->state, at + 1, bytes) : NULL;
+  if (key) getting->object.at += 1 + bytes;
+  return key;
+}
+
+/* A key that may be hashed. */
+static inline PyObject *get_key(struct rc_py_token_reader *getting, bool is_short, int depth) {
+  PyObject *key = is_short ? get_short_key(getting) : NULL;
+  if (key) return key;
+  struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
+  key = get_inner(getting, depth);
+  if (key && !rc_py_may_hash(getting, key, depth)) Py_CLEAR(key);
+  rc_py_span_end(getting->marked, &outer);
+  return key;
 }
 
 /* A dict with room for `count` items, if Python offers a way. */
@@ -177,11 +183,7 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
   if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
-    struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
-    PyObject *key = NULL;
-    if (heed_signals(i)) key = count <= KEYS_KNOWN_MOST ? get_key(getting, depth) : get_inner(getting, depth);
-    if (key && !rc_py_may_hash(getting, key, depth)) Py_CLEAR(key);
-    rc_py_span_end(getting->marked, &outer);
+    PyObject *key = heed_signals(i) ? get_key(getting, count <= KEYS_KNOWN_MOST, depth) : NULL;
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
     if (value && !ok) stream_refused(getting, "a key of a dict");
@@ -195,10 +197,7 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
 static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
-    struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
-    PyObject *member = heed_signals(i) ? get_inner(getting, depth) : NULL;
-    if (member && !rc_py_may_hash(getting, member, depth)) Py_CLEAR(member);
-    rc_py_span_end(getting->marked, &outer);
+    PyObject *member = heed_signals(i) ? get_key(getting, false, depth) : NULL;
     bool ok = member && PySet_Add(set, member) == 0;
     if (member && !ok) stream_refused(getting, "a member of a set");
     Py_XDECREF(member);
@@ -225,7 +224,7 @@ static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
   if (!shape->dict) return false;
   for (uint64_t i = 0; i < count; i++) {
     if (!is_text_next(getting)) return stream_damaged(getting, "a key of a shape that is no str");
-    PyObject *key = get_key(getting, 0);
+    PyObject *key = get_key(getting, true, 0);
     if (!key) return false;
     PyTuple_SET_ITEM(shape->keys, (Py_ssize_t)i, key);
     if (PyDict_SetItem(shape->dict, key, Py_None) < 0) return false;

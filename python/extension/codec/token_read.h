@@ -71,12 +71,17 @@ PyObject *rc_py_text_named(struct rc_py_token_reader *getting, const uint8_t *da
 
 static inline bool rc_py_is_ascii(const uint8_t *data, size_t bytes) {
   uint64_t all = 0, word;
-  for (; bytes >= 8; data += 8, bytes -= 8) {
-    memcpy(&word, data, 8);
-    all |= word;
+  const uint8_t *end = data + bytes;
+  if (bytes >= 8) { /* the last word may overlap the one before */
+    for (; end - data > 8; data += 8) {
+      memcpy(&word, data, 8);
+      all |= word;
+    }
+    memcpy(&word, end - 8, 8);
+    return !((all | word) & UINT64_C(0x8080808080808080));
   }
-  for (; bytes > 0; bytes--) all |= *data++;
-  return !(all & UINT64_C(0x8080808080808080));
+  for (; data < end; data++) all |= *data;
+  return !(all & 0x80);
 }
 
 /* Raises ProtocolError. Always NULL. */
