@@ -157,7 +157,7 @@ def writer(
         slow_ns,
         _index("wait", wait, _WAITS),
         _bytes("gpu_pool_bytes", gpu_pool_bytes),
-        0 if ahead is None else _integer("ahead", ahead, 1, _MOST_AHEAD),
+        0 if ahead is None else integer("ahead", ahead, 1, _MOST_AHEAD),
         allow_pickle,
     )
 
