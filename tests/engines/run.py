@@ -31,7 +31,7 @@ ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "engines"
 RESULTS = BUILD / "results.json"
 SECONDS = 900 + int(os.environ.get("SOAK_SECONDS", "600"))  # of a session, at most
-SETTLED = 5  # seconds after which a segment without a user counts as left behind
+LOOK = 5  # every so many seconds run.py looks at the segments that a session maps
 ENDS = 30  # within so many seconds after a session all of its processes are gone
 
 CASES = ["1 request", "8 requests", "64 requests", "pauses of 0.5 s", "pauses of 1.5 s", "stopped for 3 s"]
@@ -76,7 +76,7 @@ class Run:
 
     def __init__(self, name, way, log, script, *arguments):
         self.name, self.mark = name, uuid.uuid4().hex
-        self.segments = usage.segments()
+        self.segments = set()  # in /dev/shm, seen to be mapped by a process of the run
         self.log = (BUILD / "logs" / f"{name}-{way}-{log}.log").relative_to(ROOT)
         environment = {**registry.environment(name, way), usage.MARK: self.mark}
         with open(ROOT / self.log, "w") as file:
@@ -87,10 +87,12 @@ class Run:
 
     def end(self):
         """Waits for the end. The row of the case "end": nothing is left behind."""
-        try:
-            status = self.process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            status = f"still runs after {SECONDS} s"
+        end = time.monotonic() + SECONDS
+        while (status := self.status()) is None:
+            self.segments |= usage.mapped(usage.family(self.process.pid))
+            if time.monotonic() > end:
+                status = f"still runs after {SECONDS} s"
+                break
         began = time.monotonic()
         while (alive := usage.marked(self.mark)) and time.monotonic() < began + ENDS:
             time.sleep(0.1)
@@ -103,6 +105,11 @@ class Run:
         wrong += [f"left in /dev/shm: {', '.join(left)}"] if left else []
         return {"case": "end", "p50_ms": round(1000 * took), "ok": not wrong, "note": "; ".join(wrong + known) or None}
 
+    def status(self):
+        """The exit status, or None after LOOK seconds without one."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(LOOK)
+
     def kill(self):
         """Ends the processes of the run."""
         for pid in usage.marked(self.mark):
@@ -111,20 +118,13 @@ class Run:
         self.process.wait()
 
     def segments_left(self):
-        """The names in /dev/shm that were left, and a remark about those that the engine always leaves."""
-        own = re.compile(registry.engine(self.name).SEGMENTS)
-        end = time.monotonic() + SETTLED
-        while any(not own.fullmatch(name) for name in self.unused()) and time.monotonic() < end:
-            time.sleep(0.1)  # programs beside the run make and remove segments, too
-        left = self.unused()
-        known = [name for name in left if own.fullmatch(name)]
+        """The names left in /dev/shm, and a remark about the names that the engine always leaves."""
+        left = usage.unused(self.segments)
+        known = [name for name in left if re.fullmatch(registry.engine(self.name).SEGMENTS, name)]
         for name in known:
             pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
         remark = [f"{len(known)} segments in /dev/shm, which {self.name} always leaves"] if known else []
         return [name for name in left if name not in known], remark
-
-    def unused(self):
-        return usage.unused(usage.segments() - self.segments)
 
 
 def rows_of(name, way, part, quick):

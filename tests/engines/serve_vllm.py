@@ -149,6 +149,7 @@ def main():
         if not server.wait_until(server.is_ready, READY):
             raise SystemExit(f"the server was not ready within {READY} s")
         tokens = 48 if arguments.quick else 200
+        server.stream(8)
         tell("serve: stream", stream(server, tokens))
         tell("serve: client leaves", abort(server))
         tell("serve: stream after that", stream(server, tokens))

@@ -120,18 +120,18 @@ def marked(mark):
     return found
 
 
-def segments():
-    """The names in /dev/shm."""
-    return set(os.listdir("/dev/shm"))
-
-
-def unused(names):
-    """Those of the names in /dev/shm that no process maps: segments without a user. Other programs' come and go."""
-    mapped = set()
-    for pid in processes():
+def mapped(pids):
+    """The names in /dev/shm that at least one of the processes maps."""
+    found = set()
+    for pid in pids:
         try:
             lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
         except OSError:
             continue
-        mapped |= {line.partition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
-    return sorted(name for name in names & segments() if name not in mapped)
+        found |= {line.partition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
+    return found
+
+
+def unused(names):
+    """The names still in /dev/shm without a process that maps the segment."""
+    return sorted((names & set(os.listdir("/dev/shm"))) - mapped(processes()))
