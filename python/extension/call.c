@@ -207,16 +207,6 @@ bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssiz
   return rc_py_arguments(function, names, 1, 0, args, count, keywords, values) && rc_py_timeout(values[0], out);
 }
 
-void rc_py_copy(void *to, const void *from, size_t bytes) {
-  if (bytes <= RC_PY_COPY_WITH_GIL) {
-    if (bytes) memcpy(to, from, bytes);
-    return;
-  }
-  Py_BEGIN_ALLOW_THREADS
-  memcpy(to, from, bytes);
-  Py_END_ALLOW_THREADS
-}
-
 bool rc_py_grow(void **array, size_t count, size_t *room, size_t size) {
   if (count < *room) return true;
   size_t larger = *room ? *room * 2 : 16;

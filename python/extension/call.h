@@ -64,7 +64,5 @@ static inline int rc_py_is_yes(PyObject *answer) {
 
 /* Makes room for a further element of `size` bytes in an array of PyMem's that has `count`. False: raised. */
 bool rc_py_grow(void **array, size_t count, size_t *room, size_t size);
-/* memcpy, without the GIL if there is much to copy. */
-void rc_py_copy(void *to, const void *from, size_t bytes);
 
 #endif

@@ -63,18 +63,20 @@ static int add_names(struct rc_py_names *names) {
   return 0;
 }
 
-/* The docstrings of the methods that ringcast._methods adds, and of all others, by the name of the macro. */
-static int add_docstrings(PyObject *module) {
+/* The methods of ringcast._methods, with the docstrings of the stub by the names of their macros. */
+static int add_methods(PyObject *module) {
   static const char *const docstrings[][2] = {RC_DOCS};
-  PyObject *all = PyDict_New();
-  for (size_t i = 0; all && i < sizeof docstrings / sizeof *docstrings; i++) {
+  PyObject *add = rc_py_import("ringcast._methods", "add_to"), *texts = add ? PyDict_New() : NULL;
+  for (size_t i = 0; texts && i < sizeof docstrings / sizeof *docstrings; i++) {
     PyObject *text = PyUnicode_FromString(docstrings[i][1]);
-    if (!text || PyDict_SetItemString(all, docstrings[i][0], text) < 0) Py_CLEAR(all);
+    if (!text || PyDict_SetItemString(texts, docstrings[i][0], text) < 0) Py_CLEAR(texts);
     Py_XDECREF(text);
   }
-  int rc = all ? PyObject_SetAttrString(module, "_docstrings", all) : -1;
-  Py_XDECREF(all);
-  return rc;
+  PyObject *none = texts ? PyObject_CallFunctionObjArgs(add, module, texts, NULL) : NULL;
+  Py_XDECREF(add);
+  Py_XDECREF(texts);
+  Py_XDECREF(none);
+  return none ? 0 : -1;
 }
 
 static bool is_main_interpreter(void) {
@@ -102,7 +104,7 @@ static int module_exec(PyObject *module) {
   if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
   if (!(state->no_arguments = PyTuple_New(0))) return -1;
   if (add_statuses(state) < 0 || !rc_py_recycle_init()) return -1;
-  if (rc_py_loop_init(state, module) < 0 || add_docstrings(module) < 0) return -1;
+  if (rc_py_loop_init(state, module) < 0 || add_methods(module) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
   return PyModule_AddStringConstant(module, "__version__", ringcast_version());
@@ -144,6 +146,7 @@ static PyMethodDef module_functions[] = {
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_pack},
     {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_unpack},
     {"gpu_status", rc_py_gpu_status, METH_NOARGS, RC_DOC_gpu_status},
+    {"_before_copy", rc_py_cuda_before_copy, METH_O, NULL},
     {"recycling", rc_py_recycling, METH_NOARGS, RC_DOC_recycling},
     {"set_recycling", rc_py_set_recycling, METH_O, RC_DOC_set_recycling},
     {NULL, NULL, 0, NULL},

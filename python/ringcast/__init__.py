@@ -14,7 +14,6 @@ Reader(handle, allow_pickle=False) refuses pickles, and all classes but those th
 Extension and package rely on the GIL: a free-threaded Python turns the GIL on at import.
 """
 
-from ringcast import _methods as _methods
 from ringcast._allowed import allow
 from ringcast._ringcast import (
     KIND_BYTES,

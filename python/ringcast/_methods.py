@@ -5,7 +5,7 @@ import functools
 import sys
 import types
 
-from ringcast import _ringcast
+from ringcast import _looking
 from ringcast._options import MEMORY, integer, seconds_or_none
 from ringcast._status import TapLost
 
@@ -95,6 +95,23 @@ class _Tap:
         return TapLost(*self._status()[2:])
 
 
+class _Looking:
+    """Of Frame and PackedFrame."""
+
+    @property
+    def hashes(self):
+        return _looking.hashes(self)
+
+    def keys(self):
+        return _looking.keys(self)
+
+    def __getitem__(self, key, /):
+        return _looking.item(self, key)
+
+    def __contains__(self, key, /):
+        return _looking.contains(self, key)
+
+
 class _Frame:
     def __reduce__(self):
         raise TypeError(
@@ -111,11 +128,11 @@ class _PackedFrame:
         )
 
 
-def _add(cls, *sources):
+def _add(cls, sources, docstrings):
     """Give `cls` a copy of each method and property of the sources."""
     for source in sources:
         for name, member in vars(source).items():
-            text = _ringcast._docstrings.get(f"{cls.__name__}_{name}", "").rpartition("\n--\n\n")[2]
+            text = docstrings.get(f"{cls.__name__}_{name}", "").rpartition("\n--\n\n")[2]
             if isinstance(member, property):
                 setattr(cls, name, property(member.fget, doc=text))
             elif isinstance(member, types.FunctionType):
@@ -125,9 +142,11 @@ def _add(cls, *sources):
                 setattr(cls, name, method)
 
 
-_add(_ringcast.Writer, _Handle, _Side, _Writer)
-_add(_ringcast.Reader, _Handle, _Side, _Reader)
-_add(_ringcast.Tap, _Handle, _Tap)
-_add(_ringcast.Frame, _Frame)
-_add(_ringcast.PackedFrame, _PackedFrame)
-del _ringcast._docstrings
+def add_to(extension, docstrings):
+    """Called by the extension, when its types are made. docstrings: those of the stub, by "Class_method"."""
+    _add(extension.Writer, (_Handle, _Side, _Writer), docstrings)
+    _add(extension.Reader, (_Handle, _Side, _Reader), docstrings)
+    _add(extension.Tap, (_Handle, _Tap), docstrings)
+    _add(extension.Frame, (_Looking, _Frame), docstrings)
+    _add(extension.PackedFrame, (_Looking, _PackedFrame), docstrings)
+    extension.Frame.__iter__ = extension.PackedFrame.__iter__ = None  # for its __getitem__, iter() would try numbers

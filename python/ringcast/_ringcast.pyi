@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import (
     Any,
     AsyncIterator,
+    ClassVar,
     Coroutine,
     Dict,
     Final,
@@ -105,7 +106,10 @@ class PackedFrame:
     def __getitem__(self, key: str, /) -> Any:
         """Return a copy of one item of the frame's dict, as recv() would give it."""
 
-    def __contains__(self, key: object, /) -> bool: ...
+    __iter__: ClassVar[None]
+    def __contains__(self, key: object, /) -> bool:
+        """Whether the frame's dict has the key."""
+
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
     def __reduce__(self) -> NoReturn:
@@ -247,9 +251,8 @@ class Frame:
         """The hashes of the sender's send(..., hash=...) or pack(..., hash=...), as 64-bit ints.
 
         If a dict was sent: a dict with the hash of each key whose value is a tensor or array, and a list of hashes
-        for each key whose value contains tensors or arrays, in the order of a walk through the value. Other keys
-        are absent. For any other value, and a dict that is read as a whole (see keys): the hash, the list, or None.
-        Pickled values have no hashes. ringcast does not verify the hashes.
+        for each key whose value contains tensors or arrays, in the order of a walk through the value. For any other
+        value, and a dict that is read as a whole (see keys): the hash, the list, or None. Pickled values have none.
         """
 
     def keys(self) -> List[str]:
@@ -264,7 +267,10 @@ class Frame:
     def __getitem__(self, key: str, /) -> Any:
         """Return a copy of one item of the frame's dict, as recv() would give it."""
 
-    def __contains__(self, key: object, /) -> bool: ...
+    __iter__: ClassVar[None]
+    def __contains__(self, key: object, /) -> bool:
+        """Whether the frame's dict has the key."""
+
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: send the frame's object instead."""
 
@@ -296,8 +302,7 @@ class View:
     def __exit__(self, *exception: Any) -> None:
         """Give the frame back.
 
-        Evicted: the writer has evicted this Reader during the block and may have overwritten the arrays: discard
-        all results.
+        Evicted: the writer has evicted this Reader and may have overwritten the arrays: discard all results.
         """
 
 @final
@@ -347,9 +352,7 @@ class Writer:
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
-        """How tensors of a CUDA device travel: a GpuInfo, or None if none was sent yet or this process has no
-        device.
-        """
+        """How tensors of a CUDA device travel: a GpuInfo, or None: none was sent yet, or there is no device."""
 
     @property
     def handle(self) -> str:
@@ -435,8 +438,7 @@ class Writer:
         """Send the bytes of any buffer, in C order; recv() returns bytes. Timeout and errors as send()."""
 
     def send_error(self, text: str, timeout: Optional[float] = None, *, tag: int = 0) -> None:
-        """Send an error in place of an object: recv() raises SendError(text) at every reader. Timeout, tag and
-        errors as send().
+        """Send an error in place of an object: recv() raises SendError(text) at every reader. Otherwise as send().
         """
 
     def reserve(self, n: int, timeout: Optional[float] = None) -> Span:
@@ -608,9 +610,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
-        """How tensors of a CUDA device arrive: a GpuInfo, or None if none has arrived yet or this process has no
-        device.
-        """
+        """How tensors of a CUDA device arrive: a GpuInfo, or None: none has arrived yet, or there is no device."""
 
     @property
     def handle(self) -> str:

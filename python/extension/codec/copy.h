@@ -8,9 +8,7 @@
 #ifndef RC_EXTENSION_COPY_H
 #define RC_EXTENSION_COPY_H
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
+#include "python/extension/extension.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -43,6 +41,13 @@ static inline void rc_py_copy_of(bool is_spilled, void *to, const void *from, si
   enum { PAST_CACHE = 1 << 20 };
   if (is_spilled && bytes >= PAST_CACHE) rc_py_copy_past_cache(to, from, bytes);
   else if (bytes) memcpy(to, from, bytes);
+}
+
+/* The same without the GIL, if there is much to copy. */
+static inline void rc_py_copy(bool is_spilled, void *to, const void *from, size_t bytes) {
+  PyThreadState *thread = bytes > RC_PY_COPY_WITH_GIL ? PyEval_SaveThread() : NULL;
+  rc_py_copy_of(is_spilled, to, from, bytes);
+  if (thread) PyEval_RestoreThread(thread);
 }
 
 #endif

@@ -268,13 +268,9 @@ static bool take_all(struct rc_py_decoding *decoding) {
 }
 
 static void finish_copies(const struct rc_py_decoding *decoding) {
-  if (decoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
-    copy_all(decoding);
-  } else {
-    Py_BEGIN_ALLOW_THREADS
-    copy_all(decoding);
-    Py_END_ALLOW_THREADS
-  }
+  PyThreadState *thread = decoding->copy_bytes > RC_PY_COPY_WITH_GIL ? PyEval_SaveThread() : NULL;
+  copy_all(decoding);
+  if (thread) PyEval_RestoreThread(thread);
 }
 
 static bool finish(struct rc_py_decoding *decoding) {
@@ -347,17 +343,6 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
   return decoding.result;
 }
 
-/* Copies, without the GIL if large. */
-static void copy_payload(void *to, const struct ringcast_frame *frame, bool spilled) {
-  if (frame->bytes <= RC_PY_COPY_WITH_GIL) {
-    rc_py_copy_of(spilled, to, frame->data, frame->bytes);
-  } else {
-    Py_BEGIN_ALLOW_THREADS
-    rc_py_copy_of(spilled, to, frame->data, frame->bytes);
-    Py_END_ALLOW_THREADS
-  }
-}
-
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame,
                        const struct rc_py_decode_options *options, uint32_t *tag) {
   *tag = 0;
@@ -370,6 +355,7 @@ PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *f
                             frame->kind);
   }
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
-  if (bytes) copy_payload(PyBytes_AS_STRING(bytes), frame, is_spilled(options->holder, frame));
+  bool spilled = is_spilled(options->holder, frame);
+  if (bytes) rc_py_copy(spilled, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
   return bytes;
 }

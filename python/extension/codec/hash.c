@@ -2,8 +2,9 @@
 /*
  * A hash of each sent tensor: of the bytes in C order, as in the frame.
  *
- * The bytes are copied to the frame piece by piece, and each piece of the copy is hashed while in the cache. So the
- * hash is true of the sent bytes even if another thread changes the tensor meanwhile. XXH3 needs no GIL. SHA-256 is
+ * The bytes are copied to the frame piece by piece, and each piece of the copy is hashed while in the cache; a tensor
+ * in another order is copied first. So the hash is true of the sent bytes even if another thread changes the tensor
+ * meanwhile. XXH3 needs no GIL. SHA-256 is
  * hashlib's, which uses the CPU's instructions and releases the GIL while hashing. Its pieces are larger, as each piece
  * takes the GIL once more, and other threads may delay that.
  */
@@ -55,64 +56,44 @@ PyObject *rc_py_hash_of_packed(void) {
 
 /* ---- Pieces ----------------------------------------------------------------------------------------------------- */
 
-/* The rest of a tensor. In C order pieces end anywhere, else between two rows: along the first dimension above 1. */
+/* The rest of a tensor. */
 struct pieces {
-  struct ringcast_tensor tensor; /* from the first dimension above 1 on; dims[0] is the number of rows in a piece */
-  int64_t dims[RINGCAST_MAX_NDIM];
-  bool is_plain;
-  uint64_t row; /* bytes */
-  int64_t step; /* bytes from a row to the next, at the sender */
+  const uint8_t *from;
+  uint8_t *to; /* equal to `from`: in place already */
   uint64_t most, left;
-  uint8_t *to;
 };
 
-static void pieces_begin(struct pieces *pieces, const struct ringcast_tensor *tensor, uint64_t bytes, uint64_t most,
-                         void *to) {
-  pieces->tensor = *tensor;
-  pieces->most = most;
-  pieces->left = bytes;
-  pieces->to = to;
-  pieces->is_plain = bytes == 0 || !tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides);
-  if (pieces->is_plain) return;
-  int32_t ndim = tensor->ndim, first = 0; /* not in C order, so some dimension is above 1 */
-  uint64_t count = 1;
-  for (int32_t i = 0; i < ndim; i++) count *= (uint64_t)tensor->shape[i];
-  while (first < ndim - 1 && tensor->shape[first] == 1) first++;
-  memcpy(pieces->dims, tensor->shape + first, (size_t)(ndim - first) * sizeof(int64_t));
-  pieces->row = bytes / (uint64_t)tensor->shape[first];
-  pieces->step = tensor->strides[first] * (int64_t)(bytes / count);
-  pieces->tensor.ndim = ndim - first;
-  pieces->tensor.shape = pieces->dims;
-  pieces->tensor.strides = tensor->strides + first;
+/* Copies a tensor that is not in C order. 0, -errno. */
+static int pieces_begin(struct pieces *pieces, const struct ringcast_tensor *tensor, uint64_t bytes, uint64_t most,
+                        void *to) {
+  bool is_plain = bytes == 0 || !tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides);
+  *pieces = (struct pieces){.from = is_plain ? tensor->data : to, .to = to, .most = most, .left = bytes};
+  if (is_plain) return 0;
+  int rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_tensor_pack(tensor, to);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
-/* Copies the next piece to `*out`. Returns the size of the piece, 0 at the end, or -errno. */
-static int64_t pieces_next(struct pieces *pieces, const uint8_t **out) {
-  uint64_t bytes = pieces->left < pieces->most ? pieces->left : pieces->most;
+/* Copies the next piece to `*out`. Returns the size of the piece, 0 at the end. */
+static size_t pieces_next(struct pieces *pieces, const uint8_t **out) {
+  size_t bytes = pieces->left < pieces->most ? pieces->left : pieces->most;
   *out = pieces->to;
   if (bytes == 0) return 0;
-  if (pieces->is_plain) {
-    if (pieces->to != pieces->tensor.data) memcpy(pieces->to, pieces->tensor.data, bytes); /* equal: in place already */
-    pieces->tensor.data = (const uint8_t *)pieces->tensor.data + bytes;
-  } else {
-    int64_t rows = bytes > pieces->row ? (int64_t)(bytes / pieces->row) : 1;
-    bytes = (uint64_t)rows * pieces->row;
-    pieces->dims[0] = rows;
-    int rc = ringcast_tensor_pack(&pieces->tensor, pieces->to);
-    if (rc < 0) return rc;
-    pieces->tensor.data = (const uint8_t *)pieces->tensor.data + rows * pieces->step;
-  }
+  if (pieces->to != pieces->from) memcpy(pieces->to, pieces->from, bytes);
+  pieces->from += bytes;
   pieces->to += bytes;
   pieces->left -= bytes;
-  return (int64_t)bytes;
+  return bytes;
 }
 
 /* ---- SHA-256 ---------------------------------------------------------------------------------------------------- */
 
 /* Releases the view at the end: code that got hold of the view (by the collector, or a replaced hashlib) can't use the
  * ring's memory afterwards. */
-static bool update(struct rc_py_state *state, PyObject *hasher, const uint8_t *data, int64_t bytes) {
-  PyObject *view = PyMemoryView_FromMemory((char *)data, bytes, PyBUF_READ);
+static bool update(struct rc_py_state *state, PyObject *hasher, const uint8_t *data, size_t bytes) {
+  PyObject *view = PyMemoryView_FromMemory((char *)data, (Py_ssize_t)bytes, PyBUF_READ);
   PyObject *none = view ? PyObject_CallMethodOneArg(hasher, state->names.update, view) : NULL;
   PyObject *released = none ? PyObject_CallMethodNoArgs(view, state->names.release) : NULL;
   Py_XDECREF(released);
@@ -136,13 +117,12 @@ static bool take_digest(struct rc_py_state *state, PyObject *hasher, uint64_t *o
 
 static int pack_sha256(struct rc_py_state *state, struct pieces *pieces, uint64_t *out) {
   const uint8_t *piece;
-  int64_t bytes = 0;
   PyObject *hasher = PyObject_CallNoArgs(state->sha256);
   bool ok = hasher;
-  while (ok && (bytes = pieces_next(pieces, &piece)) > 0) ok = update(state, hasher, piece, bytes);
-  ok = ok && bytes == 0 && take_digest(state, hasher, out);
+  for (size_t bytes; ok && (bytes = pieces_next(pieces, &piece)) > 0;) ok = update(state, hasher, piece, bytes);
+  ok = ok && take_digest(state, hasher, out);
   Py_XDECREF(hasher);
-  return ok ? 0 : bytes < 0 ? (int)bytes : RC_PY_RAISED;
+  return ok ? 0 : RC_PY_RAISED;
 }
 
 /* ---- XXH3 ------------------------------------------------------------------------------------------------------- */
@@ -150,17 +130,16 @@ static int pack_sha256(struct rc_py_state *state, struct pieces *pieces, uint64_
 #ifdef RINGCAST_HAVE_XXHASH
 static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
   const uint8_t *piece;
-  int64_t bytes = pieces_next(pieces, &piece);
-  if (bytes < 0) return (int)bytes;
+  size_t bytes = pieces_next(pieces, &piece);
   if (pieces->left == 0) { /* a single piece: the one-shot function is faster for small data */
-    *out = XXH3_64bits(piece, (size_t)bytes);
+    *out = XXH3_64bits(piece, bytes);
     return 0;
   }
   XXH3_state_t hasher;
   XXH3_64bits_reset(&hasher);
-  for (; bytes > 0; bytes = pieces_next(pieces, &piece)) XXH3_64bits_update(&hasher, piece, (size_t)bytes);
+  for (; bytes > 0; bytes = pieces_next(pieces, &piece)) XXH3_64bits_update(&hasher, piece, bytes);
   *out = XXH3_64bits_digest(&hasher);
-  return (int)bytes;
+  return 0;
 }
 #else
 static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
@@ -172,8 +151,8 @@ static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
 int rc_py_hash_pack(struct rc_py_state *state, const struct ringcast_tensor *tensor, uint64_t bytes, void *to,
                     uint32_t which, uint64_t *out) {
   struct pieces pieces;
-  int rc;
-  pieces_begin(&pieces, tensor, bytes, which == RINGCAST_ITEM_SHA256 ? SHA_PIECE : XXH_PIECE, to);
+  int rc = pieces_begin(&pieces, tensor, bytes, which == RINGCAST_ITEM_SHA256 ? SHA_PIECE : XXH_PIECE, to);
+  if (rc < 0) return rc;
   if (which == RINGCAST_ITEM_SHA256) return pack_sha256(state, &pieces, out);
   if (bytes <= RC_PY_COPY_WITH_GIL) return pack_xxh3(&pieces, out);
   Py_BEGIN_ALLOW_THREADS

@@ -67,7 +67,7 @@ static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_
       rc = rc_py_hash_pack(encoding->state, &tensor, part->bytes, part->out, encoding->hash, &hash);
       if (rc == 0) rc = ringcast_build_hash(builder, (uint32_t)i, encoding->hash, hash);
     } else if (part->bytes) {
-      rc_py_copy(part->out, part->data, part->bytes);
+      rc_py_copy(false, part->out, part->data, part->bytes);
     }
   }
   return rc;

@@ -37,15 +37,7 @@ static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encod
 /* Fills the span with `data`, but for the first bytes, which are there already. */
 static void fill(const struct rc_py_writer *self, const struct ringcast_span *span, const void *data, size_t there) {
   bool is_spilled = span->bytes > self->info.ring_frame;
-  uint8_t *to = (uint8_t *)span->data + there;
-  const uint8_t *from = (const uint8_t *)data + there;
-  if (span->bytes <= RC_PY_COPY_WITH_GIL) {
-    rc_py_copy_of(is_spilled, to, from, span->bytes - there);
-  } else {
-    Py_BEGIN_ALLOW_THREADS
-    rc_py_copy_of(is_spilled, to, from, span->bytes - there);
-    Py_END_ALLOW_THREADS
-  }
+  rc_py_copy(is_spilled, (uint8_t *)span->data + there, (const uint8_t *)data + there, span->bytes - there);
 }
 
 /* The tag belongs to the sending. */

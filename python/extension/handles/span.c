@@ -56,10 +56,14 @@ static bool is_whole(const struct rc_py_writer *self, uint64_t bytes, uint64_t k
   return false;
 }
 
-PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *kind_object) {
+PyObject *rc_py_writer_commit(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"n", "kind", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[2] = {NULL};
   uint64_t bytes = self->lease.open ? self->span.bytes : 0, kind = RINGCAST_KIND_BYTES;
-  if (n && n != Py_None && !rc_py_integer("n", n, 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
-  if (kind_object && !rc_py_integer("kind", kind_object, 0, UINT16_MAX, &kind)) return NULL;
+  if (!rc_py_arguments("commit", names, 1, 0, args, count, keywords, values)) return NULL;
+  if (values[0] && values[0] != Py_None && !rc_py_integer("n", values[0], 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
+  if (values[1] && !rc_py_integer("kind", values[1], 0, UINT16_MAX, &kind)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   PyObject *result = NULL;
   if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind))
@@ -68,7 +72,8 @@ PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *
   return result;
 }
 
-PyObject *rc_py_writer_abort(struct rc_py_writer *self) {
+PyObject *rc_py_writer_abort(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!rc_py_writer_enter(self)) return NULL;
   PyObject *result = NULL;
   if (rc_py_writer_may_end(self, "abort")) result = ended(self, ringcast_writer_abort(self->writer));
@@ -108,7 +113,7 @@ static void span_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
   if (--writer->lease.exports > 0 || !writer->lease.doomed) return;
   PyObject *type, *value, *traceback; /* an exception may be set */
   PyErr_Fetch(&type, &value, &traceback);
-  Py_XDECREF(rc_py_writer_abort(writer));
+  Py_XDECREF(rc_py_writer_abort((PyObject *)writer, NULL));
   if (PyErr_Occurred()) PyErr_WriteUnraisable(object);
   PyErr_Restore(type, value, traceback);
 }
@@ -147,16 +152,13 @@ static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t c
 }
 
 static PyObject *span_commit(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"n", "kind", NULL};
-  PyObject *values[2] = {NULL};
   struct span *self = (struct span *)object;
-  if (!rc_py_arguments("commit", names, 1, 0, args, count, keywords, values) || !span_check(self)) return NULL;
-  return rc_py_writer_commit(self->writer, values[0], values[1]);
+  return span_check(self) ? rc_py_writer_commit((PyObject *)self->writer, args, count, keywords) : NULL;
 }
 
-static PyObject *span_abort(PyObject *object, PyObject *Py_UNUSED(unused)) {
+static PyObject *span_abort(PyObject *object, PyObject *unused) {
   struct span *self = (struct span *)object;
-  return span_check(self) ? rc_py_writer_abort(self->writer) : NULL;
+  return span_check(self) ? rc_py_writer_abort((PyObject *)self->writer, unused) : NULL;
 }
 
 static PyObject *span_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -167,10 +169,10 @@ static PyObject *span_exit(PyObject *object, PyObject *args) {
   struct span *self = (struct span *)object;
   struct rc_py_lease *lease = &self->writer->lease;
   if (!is_current(lease, self->generation)) Py_RETURN_NONE;
-  if (PyTuple_GET_SIZE(args) == 0 || PyTuple_GET_ITEM(args, 0) == Py_None) {
-    return rc_py_writer_commit(self->writer, NULL, NULL);
-  }
-  if (lease->exports == 0) return rc_py_writer_abort(self->writer);
+  PyObject *writer = (PyObject *)self->writer;
+  bool has_raised = PyTuple_GET_SIZE(args) > 0 && PyTuple_GET_ITEM(args, 0) != Py_None;
+  if (!has_raised) return rc_py_writer_commit(writer, NULL, 0, NULL);
+  if (lease->exports == 0) return rc_py_writer_abort(writer, NULL);
   lease->doomed = true;
   Py_RETURN_NONE;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tap: observes a ring without blocking the writer. */
+#include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/handles/handle.h"
 #include "python/extension/handles/status.h"
@@ -73,7 +74,7 @@ static int try_next(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
 static PyObject *make_tapped(struct rc_py_state *state, const struct ringcast_frame *frame) {
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
   if (!bytes) return NULL;
-  rc_py_copy(PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
+  rc_py_copy(false, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
   return PyObject_CallFunction(state->tapped, "KiN", (unsigned long long)frame->position, (int)frame->kind, bytes);
 }
 

@@ -75,7 +75,7 @@ static PyObject *view_exit(PyObject *object, PyObject *args) {
 
 static PyObject *get_hashes(PyObject *object, void *Py_UNUSED(closure)) {
   struct view *self = (struct view *)object;
-  return view_check(self) ? rc_py_frame_hashes(self->frame, NULL) : NULL;
+  return view_check(self) ? PyObject_GetAttrString(self->frame, "hashes") : NULL;
 }
 
 static PyObject *view_repr(PyObject *object) {

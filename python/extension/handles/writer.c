@@ -85,17 +85,6 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   return span;
 }
 
-static PyObject *writer_commit(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"n", "kind", NULL};
-  PyObject *values[2] = {NULL};
-  if (!rc_py_arguments("commit", names, 1, 0, args, count, keywords, values)) return NULL;
-  return rc_py_writer_commit((struct rc_py_writer *)object, values[0], values[1]);
-}
-
-static PyObject *writer_abort(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  return rc_py_writer_abort((struct rc_py_writer *)object);
-}
-
 /* ---- Readers ---------------------------------------------------------------------------------------------------- */
 
 struct attendance {
@@ -216,8 +205,8 @@ static PyMethodDef writer_methods[] = {
     {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},
     {"room_fileno", writer_room_fileno, METH_NOARGS, RC_DOC_Writer_room_fileno},
     {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_reserve},
-    {"commit", FAST(writer_commit), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_commit},
-    {"abort", writer_abort, METH_NOARGS, RC_DOC_Writer_abort},
+    {"commit", FAST(rc_py_writer_commit), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_commit},
+    {"abort", rc_py_writer_abort, METH_NOARGS, RC_DOC_Writer_abort},
     {"wait_readers", FAST(writer_wait_readers), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_wait_readers},
     {"peers", writer_peers, METH_NOARGS, RC_DOC_Writer_peers},
     {"readers", writer_peers, METH_NOARGS, RC_DOC_Writer_readers},

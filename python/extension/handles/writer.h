@@ -60,9 +60,8 @@ struct rc_py_reservation {
 int rc_py_try_reserve(void *reservation, int64_t timeout_ns, bool has_gil); /* an rc_py_attempt */
 /* True if the open reservation, if any, may end now. */
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
-/* `n` and `kind` may be NULL. */
-PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *kind);
-PyObject *rc_py_writer_abort(struct rc_py_writer *self);
+PyObject *rc_py_writer_commit(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_writer_abort(PyObject *self, PyObject *unused);
 PyObject *rc_py_span_new(struct rc_py_writer *writer);
 
 #endif
