@@ -29,7 +29,7 @@ help:
 	@echo 'make gpu-test   on a machine with a GPU: what only a real one can show; results in build/gpu/out (docs/gpu.md)'
 	@echo 'make vllm-compat, sglang-compat: their own tests or callers, fetched into build/compat, with ringcast in place'
 	@echo 'make engines    whole engines on CPUs, as they are and with ringcast in turns: same tokens, times, CPU; docs/engines.md'
-	@echo '                (ENGINE=vllm; QUICK=1: minutes, once what is fetched into build/engines is there)'
+	@echo '                (ENGINE=vllm or sglang; QUICK=1: minutes, once what is fetched into build/engines is there)'
 	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
 	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
 

@@ -3,14 +3,14 @@
 # Whole engines with ringcast and without. Builds build/engines/NAME, a virtual environment for each engine with the
 # engine and this ringcast in it (once: some minutes, some GB, from pip's index), makes the model, and runs
 # tests/engines/run.py with the arguments. Expects the package in build/venv.
-#   ENGINE  which engines, of vllm (all)
+#   ENGINE  which engines, of vllm and sglang (all)
 #   QUICK   1: once each way, the main cases alone; build/engines/results.json is written, docs/engines.md is not
 #   TORCH   the torch that the engines get
 # The page docs/engines.md is written when all engines have run in full: without ENGINE, QUICK and arguments.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/engines
-all="vllm"
+all="vllm sglang"
 engines=${ENGINE:-$all}
 torch=${TORCH:-torch==2.13.0}
 ours=build/venv/bin/python
@@ -41,6 +41,18 @@ build_vllm() { # build_vllm PYTHON
   alias=$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0.dist-info
   mkdir -p "$alias"
   printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$alias/METADATA"
+}
+
+# SGLang requires packages of a GPU, which it imports nowhere on a CPU but for the two of tests/engines/stubs; what it
+# does import, with the versions that it names.
+build_sglang() { # build_sglang PYTHON
+  pip "$1" "$torch" matplotlib IPython aiohttp anthropic apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0 \
+    datasets dill distro einops fastapi gguf huggingface_hub interegular llguidance msgspec numba openai==2.8.0 \
+    openai-harmony==0.0.4 orjson partial_json_parser pillow prometheus-client psutil pybase64 pydantic \
+    python-multipart pyyaml pyzmq requests scipy sentencepiece==0.2.1 setproctitle soundfile tiktoken \
+    tokenizers==0.23.2 tqdm transformers==5.19.0 uvicorn uvloop watchfiles xxhash zstandard
+  pip "$1" --no-deps sglang==0.5.23 xgrammar==0.2.7
+  echo "$PWD/tests/engines/stubs" >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stubs.pth"
 }
 
 for engine in $engines; do

@@ -20,7 +20,7 @@ import os
 import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
-NAMES = ["vllm"]
+NAMES = ["vllm", "sglang"]
 WAYS = {"own": "0", "ringcast": "1"}
 RANKS = 2
 
