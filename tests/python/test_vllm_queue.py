@@ -284,6 +284,19 @@ def test_shutdown_ends_waiting_until_ready():
     assert repr(outcome) == repr(heard) == "[RuntimeError('cancelled')]"
 
 
+@pytest.mark.parametrize("busy, ours, spin", [("0.002", "", 2_000_000), ("0", "", 0), ("0.002", "7", 7000)])
+def test_vllms_busy_loop_is_the_spin_time(monkeypatch, busy, ours, spin):
+    monkeypatch.setenv("VLLM_SHM_BROADCAST_BUSY_LOOP_S", busy)
+    monkeypatch.setenv("RINGCAST_SPIN_US", ours)
+    assert [queue._end.ring.info().spin_ns for queue in make_ready()] == [spin] * 2
+
+
+def test_a_busy_loop_that_is_no_time_is_refused(monkeypatch):
+    monkeypatch.setenv("VLLM_SHM_BROADCAST_BUSY_LOOP_S", "long")
+    with pytest.raises(ValueError, match="VLLM_SHM_BROADCAST_BUSY_LOOP_S is 'long': it must be seconds"):
+        MessageQueue(1, 1)
+
+
 # ---- Warnings --------------------------------------------------------------------------------------------------------
 
 

@@ -108,9 +108,17 @@ def make_writer(capacity: Optional[int], readers: int, **options: Any) -> ringca
     return ringcast.Writer(capacity, readers, gpu_pool_bytes=pool, wait=_wait(), **options)
 
 
-def make_reader(handle: str, rank: int) -> ringcast.Reader:
+def make_reader(handle: str, rank: int, spin: Optional[float] = None) -> ringcast.Reader:
     """`rank` names the reader in errors and warnings."""
-    return ringcast.Reader(handle, name=name_of(rank), retain=True, wait=_wait())
+    return ringcast.Reader(handle, name=name_of(rank), retain=True, wait=_wait(), spin=spin)
+
+
+def queue_spin() -> Optional[float]:
+    """Seconds that a wait of a queue spins, by vLLM's variable. None: not set, or RINGCAST_SPIN_US decides."""
+    if os.environ.get("RINGCAST_SPIN_US"):
+        return None
+    value: Optional[float] = _number("VLLM_SHM_BROADCAST_BUSY_LOOP_S", float, 0, 3600, "seconds, such as 0.002")
+    return value
 
 
 def name_of(rank: int) -> str:

@@ -112,7 +112,7 @@ class MessageQueue:
         if rank in handle.local_reader_ranks:
             if handle.buffer_handle is None:
                 raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
-            end = Receiver(config.make_reader(handle.buffer_handle, rank))
+            end = Receiver(config.make_reader(handle.buffer_handle, rank, config.queue_spin()))
         elif handle.remote_subscribe_addr is not None:
             link = _load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
             end = Receiver(link.reader, link)
@@ -248,12 +248,13 @@ class MessageQueue:
 def _make_ring(budget: int, readers: int, ahead: int) -> ringcast.Writer:
     """The Writer evicts a dead reader: the notice for the other readers then finds room."""
     slots = max(_SLOTS, readers + 1)
+    options = {"on_death": "evict", "ahead": ahead, "spin": config.queue_spin()}
     if budget > _LEAST_DEFAULT:
-        writer = config.make_writer(None, slots, on_death="evict", ahead=ahead)
+        writer = config.make_writer(None, slots, **options)
         if writer.capacity <= budget:
             return writer
         writer.close()
-    return config.make_writer(budget, slots, on_death="evict", ahead=ahead)
+    return config.make_writer(budget, slots, **options)
 
 
 def _load(name: str) -> Any:
