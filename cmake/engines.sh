@@ -43,8 +43,8 @@ build_vllm() { # build_vllm PYTHON
   printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$alias/METADATA"
 }
 
-# SGLang requires packages of a GPU, which it imports nowhere on a CPU but for the two of tests/engines/stubs; what it
-# does import, with the versions that it names.
+# SGLang requires packages of a GPU. On a CPU SGLang imports only two of these packages (tests/engines/stubs). The rest,
+# with the versions that SGLang names:
 build_sglang() { # build_sglang PYTHON
   pip "$1" "$torch" matplotlib IPython aiohttp anthropic apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0 \
     datasets dill distro einops fastapi gguf huggingface_hub interegular llguidance msgspec numba openai==2.8.0 \

@@ -12,6 +12,7 @@ VARIABLE = "RINGCAST_SGLANG"
 # SGLang ends its processes by SIGKILL: its own queues, what ranks tell of loads, multiprocessing's semaphores.
 SEGMENTS = r"sgl_shm_mq_\d+_[0-9a-f]+|sglang_loads_[0-9a-f]+_[0-9a-f]+\.shm|sem\.mp-\w{8}"
 SCRIPTS = {}
+WITHOUT = ["killed"]  # when a rank dies, SGLang kills the calling process
 VARIABLES = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_CPU_OMP_THREADS_BIND": registry.cpus(registry.RANKS),
@@ -36,25 +37,11 @@ OPTIONS = {
 }
 
 
-class RankDied(Exception):
-    pass
-
-
-_told = []
-
-
-def rank_died(*_):
-    """In the place of SGLang's handler, which kills the calling process, too."""
-    if not _told:
-        _told.append(True)
-        raise RankDied("a process of SGLang's has ended")
-
-
 class Engine:
     def __init__(self, model):
         import sglang
 
-        self.engine = sglang.Engine(model_path=str(model), custom_sigquit_handler=rank_died, **OPTIONS)
+        self.engine = sglang.Engine(model_path=str(model), **OPTIONS)
 
     def generate(self, prompts, tokens, each_step=None):
         began = time.perf_counter()

@@ -11,6 +11,7 @@ VERSION = "0.32.0"
 VARIABLE = "RINGCAST_VLLM"
 # What vLLM's all-reduce for CPUs makes and never unlinks, whichever way its messages go.
 SEGMENTS = r"vllm_dist_[0-9a-f]{32}\S*-cpushm_\d+"
+WITHOUT = []
 SCRIPTS = {"serve": "serve_vllm.py", "transport": "transport_vllm.py"}
 VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": registry.cpus(registry.RANKS),

@@ -6,6 +6,7 @@ VARIABLE              the environment variable that puts ringcast in place (1) o
 VARIABLES             the rest of the environment of its processes, beside COMMON
 SEGMENTS              a pattern: the names in /dev/shm that the engine leaves behind with and without ringcast
 SCRIPTS               parts that this engine alone has: {part: script}, called as session.py is, without cases
+WITHOUT               parts of run.py, left out
 start(model)          an engine that runs the model with RANKS ranks, in the calling process:
     .generate(prompts, tokens, each_step=None) -> Generation; calls each_step(number of steps so far) in between
     .workers() -> the process ids of its ranks, in their order

@@ -59,8 +59,10 @@ QUICK = ["cases"]
 
 
 def parts_of(name):
-    """Those of every engine, and the engine's own."""
-    return {**PARTS, **{part: Part(script) for part, script in registry.engine(name).SCRIPTS.items()}}
+    """Those of every engine, but for WITHOUT, and the engine's own."""
+    engine = registry.engine(name)
+    common = {part: spec for part, spec in PARTS.items() if part not in engine.WITHOUT}
+    return {**common, **{part: Part(script) for part, script in engine.SCRIPTS.items()}}
 
 
 def say(text):
