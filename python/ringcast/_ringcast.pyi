@@ -438,8 +438,7 @@ class Writer:
         """Send the bytes of any buffer, in C order; recv() returns bytes. Timeout and errors as send()."""
 
     def send_error(self, text: str, timeout: Optional[float] = None, *, tag: int = 0) -> None:
-        """Send an error in place of an object: recv() raises SendError(text) at every reader. Otherwise as send().
-        """
+        """Send an error in place of an object: recv() raises SendError(text) at every reader. Otherwise as send()."""
 
     def reserve(self, n: int, timeout: Optional[float] = None) -> Span:
         """Reserve `n` bytes of the ring or of spill memory, to be written in place: a Span. One reservation at a

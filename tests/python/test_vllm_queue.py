@@ -332,6 +332,21 @@ def test_a_reader_that_waits_warns_unless_it_is_told_not_to(every_millisecond, c
     assert warnings_of(caplog) == []
 
 
+def test_vllms_logger_has_the_warning_and_that_the_call_goes_on(every_millisecond, caplog, monkeypatch):
+    module = types.SimpleNamespace(init_logger=logging.getLogger)
+    monkeypatch.setitem(sys.modules, "vllm.logger", module)
+    writer, reader = make_ready()
+    caplog.clear()
+    with meanwhile(reader.dequeue) as outcome:
+        while not caplog.records:
+            pass
+        writer.enqueue("on")
+    assert outcome == ["on"]
+    texts = [record.getMessage() for record in caplog.records if record.name == "vllm.ringcast"]
+    assert texts[0].startswith("No available shared memory broadcast block found in ")
+    assert texts[-1].startswith("The shared memory broadcast goes on after ")
+
+
 def test_a_writer_that_waits_says_for_whom(every_millisecond, caplog):
     writer, one, other = make_ready(2, **SMALL)
     number = fill(writer)

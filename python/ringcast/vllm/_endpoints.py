@@ -18,7 +18,12 @@ from ringcast._group.config import MOST_CHARACTERS, name_setting
 from ringcast._group.endpoint import WriterEnd, keep_telling, state_of
 from ringcast._group.packing import pack
 
-_logger = logging.getLogger("ringcast.vllm")
+
+def _logger() -> Any:
+    """vLLM's, with its prefix and its level, if vLLM is loaded."""
+    make = getattr(sys.modules.get("vllm.logger"), "init_logger", None)
+    return logging.getLogger("ringcast.vllm") if make is None else make("vllm.ringcast")
+
 
 _VLLM_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
 _INTERVAL = "VLLM_RINGBUFFER_WARNING_INTERVAL"
@@ -80,9 +85,14 @@ class Wait:
         if now - self._warned >= self._interval:
             self._warned = now
             # Operators search for the first words, which are vLLM's.
-            _logger.warning(
+            _logger().warning(
                 "No available shared memory broadcast block found in %d seconds: %s", now - self._began, describe()
             )
+
+    def end(self) -> None:
+        """The call goes on: say so after a warning."""
+        if self._warned != self._began:
+            _logger().warning("The shared memory broadcast goes on after %d seconds", time.monotonic() - self._began)
 
 
 def _first(timeout: Optional[float]) -> float:
@@ -166,7 +176,8 @@ class Sender(WriterEnd):
             self._check_readers()
             wait.warn(self._describe_readers)
             try:
-                return self.ring.send(obj, wait.slice(_CHECK), tag=tag)
+                self.ring.send(obj, wait.slice(_CHECK), tag=tag)
+                return wait.end()
             except TimeoutError:
                 if wait.over():
                     raise
@@ -314,7 +325,9 @@ class Receiver:
         while True:
             wait.warn(self._describe_writer)
             try:
-                return self._recv(wait.slice())
+                taken = self._recv(wait.slice())
+                wait.end()
+                return taken
             except ringcast.Cancelled:
                 raise RuntimeError("cancelled") from None
             except TimeoutError as error:
