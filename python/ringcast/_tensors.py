@@ -35,7 +35,7 @@ def made_plain(tensor, place, indices):
         return None
     index = indices.get(tensor.dtype)
     is_bits = str(tensor.dtype).startswith("torch.bits")
-    if index is None or not (is_bits or tensor.is_neg() or (tensor.is_complex() and tensor.is_conj())):
+    if index is None or not (is_bits or tensor.is_neg() or tensor.is_conj()):
         return None
     if tensor.is_cuda and not is_bits:
         _ringcast._before_copy(tensor)
