@@ -146,7 +146,6 @@ static PyMethodDef module_functions[] = {
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_pack},
     {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_unpack},
     {"gpu_status", rc_py_gpu_status, METH_NOARGS, RC_DOC_gpu_status},
-    {"_before_copy", rc_py_cuda_before_copy, METH_O, NULL},
     {"recycling", rc_py_recycling, METH_NOARGS, RC_DOC_recycling},
     {"set_recycling", rc_py_set_recycling, METH_O, RC_DOC_set_recycling},
     {NULL, NULL, 0, NULL},

@@ -7,15 +7,14 @@
 
 #define RC_PY_DTYPES 41
 
-/* The first members of both are found by ringcast._tensors, in this order. */
 struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
-  PyObject *empty, *empty_strided, *from_dlpack, *dtype_to_index;
+  PyObject *strided, *empty, *empty_strided, *from_dlpack, *dtype_to_index;
   PyObject *cpu, *keywords;                       /* torch.device("cpu"), and ("dtype", "device") */
-  PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: torch has no such dtype */
   PyObject *raw_stream;                           /* NULL until a stream is asked for */
   PyObject *stream;                               /* torch's Stream object that was recorded last; NULL: none yet */
   PyObject *dtype_type, *device_type, *size_type; /* torch_names.c; NULL until needed */
+  PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: torch has no such dtype */
   const struct rc_py_exchange *exchange;          /* NULL: torch below 2.13 */
   void *stream_is;                                /* the driver's handle of `stream`, ... */
   int32_t stream_device;                          /* ... and its device */
@@ -25,16 +24,18 @@ struct rc_py_torch {
 
 struct rc_py_numpy {
   PyObject *ndarray, *empty, *frombuffer;
-  PyObject *dtypes[RC_PY_DTYPES]; /* NULL: NumPy has no such dtype */
   PyObject *text_of, *make;       /* of ringcast._arrays; NULL until needed */
+  PyObject *dtypes[RC_PY_DTYPES]; /* NULL: NumPy has no such dtype */
 };
 
 /* Names for attribute look-ups in calls, interned once. */
 /* clang-format off */
-#define RC_PY_NAMES(X) \
-  X(torch) X(numpy) X(dtype) X(data_ptr) X(is_neg) X(is_conj) X(requires_grad) X(requires_grad_) X(_name_) \
-  X(_member_map_) X(update) X(digest) X(release) X(get_device) X(contiguous) X(set_) X(untyped_storage) \
-  X(record_stream) X(__dlpack_device__) X(typecode) X(is_safe) X(dump) X(clear_memo) X(buffers)
+#define RC_PY_NAMES(X)                                                                                             \
+  X(torch)                                                                                                         \
+  X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
+      X(resolve_neg) X(resolve_conj) X(view) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
+      X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(set_) X(untyped_storage)               \
+      X(record_stream) X(__dlpack_device__) X(typecode) X(is_safe) X(dump) X(clear_memo) X(buffers)
 /* clang-format on */
 
 struct rc_py_names {

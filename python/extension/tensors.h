@@ -20,9 +20,6 @@ extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
 /* The index in rc_py_dtypes; -1: none. A padded dtype is found by rc_py_dtype_of alone. */
 int rc_py_dtype_find(struct ringcast_dtype dtype);
 int rc_py_dtype_of(const struct ringcast_item *item);
-/* Fills `out` with the `count` objects that ringcast._tensors.`function` finds in the module, unless out[0] is there
- * already. False: raised. */
-bool rc_py_load_tensors(const char *function, PyObject *module, PyObject **out, Py_ssize_t count);
 /* A tuple of numbers, each times `unit`. */
 PyObject *rc_py_dims(const int64_t *dims, int32_t ndim, int64_t unit);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);

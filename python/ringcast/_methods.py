@@ -5,7 +5,6 @@ import functools
 import sys
 import types
 
-from ringcast import _looking
 from ringcast._options import MEMORY, integer, seconds_or_none
 from ringcast._status import TapLost
 
@@ -95,23 +94,6 @@ class _Tap:
         return TapLost(*self._status()[2:])
 
 
-class _Looking:
-    """Of Frame and PackedFrame."""
-
-    @property
-    def hashes(self):
-        return _looking.hashes(self)
-
-    def keys(self):
-        return _looking.keys(self)
-
-    def __getitem__(self, key, /):
-        return _looking.item(self, key)
-
-    def __contains__(self, key, /):
-        return _looking.contains(self, key)
-
-
 class _Frame:
     def __reduce__(self):
         raise TypeError(
@@ -147,6 +129,5 @@ def add_to(extension, docstrings):
     _add(extension.Writer, (_Handle, _Side, _Writer), docstrings)
     _add(extension.Reader, (_Handle, _Side, _Reader), docstrings)
     _add(extension.Tap, (_Handle, _Tap), docstrings)
-    _add(extension.Frame, (_Looking, _Frame), docstrings)
-    _add(extension.PackedFrame, (_Looking, _PackedFrame), docstrings)
-    extension.Frame.__iter__ = extension.PackedFrame.__iter__ = None  # for its __getitem__, iter() would try numbers
+    _add(extension.Frame, (_Frame,), docstrings)
+    _add(extension.PackedFrame, (_PackedFrame,), docstrings)

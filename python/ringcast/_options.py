@@ -122,7 +122,7 @@ def _handle(value: Any) -> str:
     if isinstance(value, str):
         return value
     kind = type(value)
-    hint = f": pass {kind.__name__.lower()}.handle" if kind.__module__ == "ringcast" else ""
+    hint = f": pass {kind.__name__.lower()}.handle" if hasattr(value, "handle") else ""
     raise TypeError(f"handle must be a str, not {kind.__name__}{hint}")
 
 

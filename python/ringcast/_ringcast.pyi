@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import (
     Any,
     AsyncIterator,
-    ClassVar,
     Coroutine,
     Dict,
     Final,
@@ -106,10 +105,7 @@ class PackedFrame:
     def __getitem__(self, key: str, /) -> Any:
         """Return a copy of one item of the frame's dict, as recv() would give it."""
 
-    __iter__: ClassVar[None]
-    def __contains__(self, key: object, /) -> bool:
-        """Whether the frame's dict has the key."""
-
+    def __contains__(self, key: object, /) -> bool: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
     def __reduce__(self) -> NoReturn:
@@ -267,10 +263,7 @@ class Frame:
     def __getitem__(self, key: str, /) -> Any:
         """Return a copy of one item of the frame's dict, as recv() would give it."""
 
-    __iter__: ClassVar[None]
-    def __contains__(self, key: object, /) -> bool:
-        """Whether the frame's dict has the key."""
-
+    def __contains__(self, key: object, /) -> bool: ...
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: send the frame's object instead."""
 

@@ -151,48 +151,16 @@ static bool has_keys(PyObject *whole) {
   return true;
 }
 
-/* The frame that is looked into, as ringcast._looking knows a Frame. */
-static struct ringcast_frame looked;
-
-static PyObject *look(rc_py_inspect how, PyObject *argument) {
-  const struct rc_py_inspector looking = {.state = state, .frame = &looked, .classes = &classes};
-  return how(&looking, argument);
-}
-
-static PyObject *entries(PyObject *self, PyObject *unused) {
-  (void)self;
-  return look(rc_py_inspect_entries, unused);
-}
-
-static PyObject *tokens(PyObject *self, PyObject *entry) {
-  (void)self;
-  return look(rc_py_inspect_tokens, entry);
-}
-
-static PyObject *read_runs(PyObject *self, PyObject *runs) {
-  (void)self;
-  return look(rc_py_inspect_read, runs);
-}
-
-static PyMethodDef looks[] = {{"_entries", entries, METH_NOARGS, NULL},
-                              {"_tokens", tokens, METH_O, NULL},
-                              {"_read", read_runs, METH_O, NULL},
-                              {NULL, NULL, 0, NULL}};
-static PyModuleDef frame_like = {PyModuleDef_HEAD_INIT, .m_name = "frame", .m_methods = looks};
-
 /* Each item by its key; `whole` is all of them, or NULL: not all can be read. */
 static void look_into(const void *data, size_t bytes, PyObject *whole) {
-  static PyObject *looking, *frame;
-  if (!looking) looking = PyImport_ImportModule("ringcast._looking");
-  if (!frame) frame = PyModule_Create(&frame_like);
-  require(looking && frame);
-  looked = (struct ringcast_frame){.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
-  PyObject *keys = expected(PyObject_CallMethod(looking, "keys", "O", frame), PyExc_TypeError);
-  PyObject *hashes = expected(PyObject_CallMethod(looking, "hashes", "O", frame), NULL);
+  const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
+  const struct rc_py_inspector looking = {.state = state, .frame = &frame, .classes = &classes};
+  PyObject *keys = expected(rc_py_inspect_keys(&looking, NULL), PyExc_TypeError);
+  PyObject *hashes = expected(rc_py_inspect_hashes(&looking, NULL), NULL);
   require(keys || !whole || !has_keys(whole));
   for (Py_ssize_t i = 0; keys && i < PyList_GET_SIZE(keys) && i < 20; i++) {
-    PyObject *key = PyList_GET_ITEM(keys, i), *item = PyObject_CallMethod(looking, "item", "OO", frame, key);
-    require(expected(item, NULL) || !whole);
+    PyObject *item = expected(rc_py_inspect_item(&looking, PyList_GET_ITEM(keys, i)), NULL);
+    require(item || !whole);
     Py_XDECREF(item);
   }
   Py_XDECREF(keys);

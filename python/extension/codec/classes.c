@@ -15,7 +15,7 @@
 static const char capsule_name[] = "ringcast.class";
 
 enum {
-  MOST_KNOWN = 1024, /* a larger cache starts anew: classes made at run time are no leak */
+  MOST_KNOWN = 2048, /* two for a class; a larger cache starts anew: classes made at run time are no leak */
   SHAPES_MOST = 8,   /* shapes tried per class: instances of further shapes go with their dict */
   SHAPE_MOST = 200,  /* names of a shape, as _classes.py has it */
 };

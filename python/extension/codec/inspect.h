@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The entries of a frame, and reading some of them. */
+/* Keys, items and hashes of a frame. */
 #ifndef RC_EXTENSION_INSPECT_H
 #define RC_EXTENSION_INSPECT_H
 
@@ -14,15 +14,11 @@ struct rc_py_inspector {
   bool allow_pickle;
 };
 
-/* What ringcast._looking needs of a frame. Each gives a new reference, or NULL: raised. */
-typedef PyObject *(*rc_py_inspect)(const struct rc_py_inspector *looking, PyObject *argument);
-/* (whether the root is a dict, a list of the entries); None for a frame of bytes; False for one that can't be opened.
- * An entry is (key or None, kind, hash or None, first part, number of parts). Makes no use of the argument. */
-PyObject *rc_py_inspect_entries(const struct rc_py_inspector *looking, PyObject *argument);
-/* Of the nested value in the entry of the given number: (struct ringcast_object_needs' before + items, leaves, parts,
- * values, a list of the tokens that find hashes). A token is (tag, count); a value's after a MARK has the tag 0. */
-PyObject *rc_py_inspect_tokens(const struct rc_py_inspector *looking, PyObject *number);
-/* The object, of which only the entries of the runs are read, at most 3; () is all. A run is (first, end). */
-PyObject *rc_py_inspect_read(const struct rc_py_inspector *looking, PyObject *runs);
+/* Each gives a new reference, or NULL: raised. `key` is any object, of which keys and hashes make no use. */
+typedef PyObject *(*rc_py_inspect)(const struct rc_py_inspector *looking, PyObject *key);
+PyObject *rc_py_inspect_keys(const struct rc_py_inspector *looking, PyObject *key);
+PyObject *rc_py_inspect_item(const struct rc_py_inspector *looking, PyObject *key);
+PyObject *rc_py_inspect_contains(const struct rc_py_inspector *looking, PyObject *key); /* a bool */
+PyObject *rc_py_inspect_hashes(const struct rc_py_inspector *looking, PyObject *key);
 
 #endif

@@ -154,6 +154,8 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
   return found;
 }
 
+static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) { return look_at(object, NULL, how, key); }
+
 /* `classes`: None, or as in rc_py_classes_allowed. */
 static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *classes) {
   PyObject *cache = classes == Py_None ? NULL : rc_py_ref(classes);
@@ -173,16 +175,18 @@ PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part,
   return look_at(frame, part, look_whole, are_readers ? Py_None : classes);
 }
 
-static PyObject *frame_entries(PyObject *object, PyObject *unused) {
-  return look_at(object, NULL, rc_py_inspect_entries, unused);
+static PyObject *frame_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return look(object, rc_py_inspect_keys, NULL);
 }
 
-static PyObject *frame_tokens(PyObject *object, PyObject *entry) {
-  return look_at(object, NULL, rc_py_inspect_tokens, entry);
+static PyObject *frame_item(PyObject *object, PyObject *key) { return look(object, rc_py_inspect_item, key); }
+
+static int frame_contains(PyObject *object, PyObject *key) {
+  return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
 }
 
-static PyObject *frame_read(PyObject *object, PyObject *runs) {
-  return look_at(object, NULL, rc_py_inspect_read, runs);
+PyObject *rc_py_frame_hashes(PyObject *object, void *Py_UNUSED(closure)) {
+  return look(object, rc_py_inspect_hashes, NULL);
 }
 
 static PyObject *frame_repr(PyObject *object) {
@@ -225,9 +229,7 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
 
 static PyMethodDef frame_methods[] = {
     {"release", frame_release, METH_NOARGS, RC_DOC_Frame_release},
-    {"_entries", frame_entries, METH_NOARGS, NULL},
-    {"_tokens", frame_tokens, METH_O, NULL},
-    {"_read", frame_read, METH_O, NULL},
+    {"keys", frame_keys, METH_NOARGS, RC_DOC_Frame_keys},
     {"__enter__", frame_enter, METH_NOARGS, RC_DOC_Frame___enter__},
     {"__exit__", rc_py_frame_exit, METH_VARARGS, RC_DOC_Frame___exit__},
     {NULL, NULL, 0, NULL},
@@ -240,12 +242,25 @@ static PyMemberDef frame_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyGetSetDef frame_properties[] = {
+    {"hashes", rc_py_frame_hashes, NULL, RC_DOC_Frame_hashes, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot frame_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Frame},   {Py_tp_methods, frame_methods},
-    {Py_tp_members, frame_members},      {Py_tp_repr, frame_repr},
-    {Py_tp_traverse, frame_traverse},    {Py_tp_dealloc, frame_dealloc},
-    {Py_bf_getbuffer, frame_get_buffer}, {Py_bf_releasebuffer, frame_release_buffer},
-    {Py_sq_length, frame_length},        {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Frame},
+    {Py_tp_methods, frame_methods},
+    {Py_tp_members, frame_members},
+    {Py_tp_repr, frame_repr},
+    {Py_tp_traverse, frame_traverse},
+    {Py_tp_dealloc, frame_dealloc},
+    {Py_bf_getbuffer, frame_get_buffer},
+    {Py_bf_releasebuffer, frame_release_buffer},
+    {Py_sq_length, frame_length},
+    {Py_sq_contains, frame_contains},
+    {Py_mp_subscript, frame_item},
+    {Py_tp_getset, frame_properties},
+    {0, NULL},
 };
 PyType_Spec rc_py_frame_spec = {"ringcast.Frame", sizeof(struct frame), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,

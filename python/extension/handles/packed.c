@@ -148,28 +148,37 @@ static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
   return found;
 }
 
-static PyObject *packed_entries(PyObject *object, PyObject *unused) {
-  return look(object, rc_py_inspect_entries, unused);
+static PyObject *packed_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return look(object, rc_py_inspect_keys, NULL);
 }
 
-static PyObject *packed_tokens(PyObject *object, PyObject *entry) { return look(object, rc_py_inspect_tokens, entry); }
+static PyObject *packed_item(PyObject *object, PyObject *key) { return look(object, rc_py_inspect_item, key); }
 
-static PyObject *packed_read(PyObject *object, PyObject *runs) { return look(object, rc_py_inspect_read, runs); }
+static int packed_contains(PyObject *object, PyObject *key) {
+  return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
+}
+
+static PyObject *packed_hashes(PyObject *object, void *Py_UNUSED(closure)) {
+  return look(object, rc_py_inspect_hashes, NULL);
+}
 
 static PyObject *packed_repr(PyObject *object) {
   return PyUnicode_FromFormat("<ringcast.PackedFrame of %zu bytes>", ((struct rc_py_packed *)object)->bytes);
 }
 
 static PyMethodDef packed_methods[] = {
-    {"_entries", packed_entries, METH_NOARGS, NULL},
-    {"_tokens", packed_tokens, METH_O, NULL},
-    {"_read", packed_read, METH_O, NULL},
+    {"keys", packed_keys, METH_NOARGS, RC_DOC_PackedFrame_keys},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef packed_members[] = {
     {"nbytes", T_PYSSIZET, offsetof(struct rc_py_packed, bytes), READONLY, RC_DOC_PackedFrame_nbytes},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef packed_properties[] = {
+    {"hashes", packed_hashes, NULL, RC_DOC_PackedFrame_hashes, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot packed_slots[] = {
@@ -180,6 +189,9 @@ static PyType_Slot packed_slots[] = {
     {Py_bf_getbuffer, packed_get_buffer},
     {Py_sq_length, packed_length},
     {Py_tp_repr, packed_repr},
+    {Py_tp_getset, packed_properties},
+    {Py_mp_subscript, packed_item},
+    {Py_sq_contains, packed_contains},
     {0, NULL},
 };
 PyType_Spec rc_py_packed_spec = {"ringcast.PackedFrame", sizeof(struct rc_py_packed), 0,

@@ -68,12 +68,10 @@ static bool record(struct rc_py_state *state, const struct rc_py_source *source)
   return none || none_or_raised() == 0; /* a foreign allocator may refuse */
 }
 
-PyObject *rc_py_cuda_before_copy(PyObject *module, PyObject *tensor) {
-  struct rc_py_state *state = PyModule_GetState(module);
+bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor) {
   struct rc_py_source source = {.keep = tensor};
-  if (!rc_py_device_may_start(state) || !rc_py_torch_ordinal(state, tensor, &source.device)) return NULL;
-  bool ok = rc_py_torch_stream(state, source.device, &source.stream) && record(state, &source);
-  return ok ? rc_py_ref(Py_None) : NULL;
+  if (!rc_py_device_may_start(state) || !rc_py_torch_ordinal(state, tensor, &source.device)) return false;
+  return rc_py_torch_stream(state, source.device, &source.stream) && record(state, &source);
 }
 
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *Py_UNUSED(object), struct rc_py_source *out) {

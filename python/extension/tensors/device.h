@@ -29,9 +29,9 @@ int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_p
 /* Describes a tensor or array of another library than torch. As rc_py_torch_describe; 0 for any object that is on no
  * CUDA device. */
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* _before_copy(tensor): call before torch copies a tensor on the current stream; tells torch that the stream uses the
- * tensor. */
-PyObject *rc_py_cuda_before_copy(PyObject *module, PyObject *tensor);
+/* Call before torch copies a tensor on the current stream: tells torch that the stream uses the tensor. False:
+ * raised. */
+bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor);
 /* Moves a torch tensor to another device. 1, -1. */
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
 

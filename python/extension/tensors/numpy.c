@@ -3,8 +3,21 @@
 #include "python/extension/tensors.h"
 
 static bool numpy_load(struct rc_py_state *state, PyObject *module) {
-  enum { COUNT = offsetof(struct rc_py_numpy, text_of) / sizeof(PyObject *) };
-  return rc_py_load_tensors("of_numpy", module, &state->numpy.ndarray, COUNT);
+  struct rc_py_numpy *numpy = &state->numpy;
+  PyObject *ndarray = PyObject_GetAttrString(module, "ndarray");
+  PyObject *make_dtype = PyObject_GetAttrString(module, "dtype");
+  if (!numpy->empty) numpy->empty = PyObject_GetAttrString(module, "empty");
+  if (!numpy->frombuffer) numpy->frombuffer = PyObject_GetAttrString(module, "frombuffer");
+  bool ok = ndarray && make_dtype && numpy->empty && numpy->frombuffer;
+  for (int i = 0; ok && i < RC_PY_DTYPES; i++) {
+    if (!rc_py_dtypes[i].numpy || numpy->dtypes[i]) continue;
+    numpy->dtypes[i] = PyObject_CallFunction(make_dtype, "s", rc_py_dtypes[i].numpy);
+    ok = numpy->dtypes[i] != NULL;
+  }
+  Py_XDECREF(make_dtype);
+  if (ok && !numpy->ndarray) numpy->ndarray = rc_py_ref(ndarray);
+  Py_XDECREF(ndarray);
+  return ok;
 }
 
 /* Without an imported module, no array exists; during the import neither. */

@@ -58,33 +58,6 @@ const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES] = {
     PADDED(UINT, 7, "uint7"),
 };
 
-/* (torch's name, NumPy's, bytes) of each. */
-static PyObject *dtype_names(void) {
-  PyObject *list = PyList_New(0);
-  for (int i = 0; list && i < RC_PY_DTYPES; i++) {
-    const struct rc_py_dtype *known = &rc_py_dtypes[i];
-    PyObject *item =
-        Py_BuildValue("(szi)", known->torch, known->numpy, (known->dtype.bits * known->dtype.lanes + 7) / 8);
-    if (!item || PyList_Append(list, item) < 0) Py_CLEAR(list);
-    Py_XDECREF(item);
-  }
-  return list;
-}
-
-bool rc_py_load_tensors(const char *function, PyObject *module, PyObject **out, Py_ssize_t count) {
-  PyObject *names = dtype_names(), *ask = names ? rc_py_import("ringcast._tensors", function) : NULL;
-  PyObject *found = ask ? PyObject_CallFunctionObjArgs(ask, module, names, NULL) : NULL;
-  bool is_new = found && !out[0] && PyTuple_GET_SIZE(found) == count;
-  for (Py_ssize_t i = 0; is_new && i < count; i++) {
-    PyObject *item = PyTuple_GET_ITEM(found, i);
-    out[i] = item == Py_None ? NULL : rc_py_ref(item);
-  }
-  Py_XDECREF(names);
-  Py_XDECREF(ask);
-  Py_XDECREF(found);
-  return found && out[0];
-}
-
 static int find(struct ringcast_dtype dtype, uint32_t padded) {
   for (int i = 0; i < RC_PY_DTYPES; i++) {
     const struct ringcast_dtype *known = &rc_py_dtypes[i].dtype;

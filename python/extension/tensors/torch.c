@@ -12,11 +12,55 @@
  */
 #include "python/extension/tensors/device.h"
 
-static bool torch_load(struct rc_py_state *state, PyObject *module) {
-  enum { COUNT = offsetof(struct rc_py_torch, raw_stream) / sizeof(PyObject *) };
-  if (!rc_py_load_tensors("of_torch", module, &state->torch.tensor, COUNT)) return false;
-  state->torch.exchange = rc_py_dlpack_exchange(state->torch.tensor);
+/* Whether torch has the dtype with elements of the expected size; a dtype stored in another way goes inside a
+ * pickle. */
+static PyObject *torch_dtype(PyObject *module, const struct rc_py_dtype *known) {
+  PyObject *dtype = PyObject_GetAttrString(module, known->torch);
+  PyObject *size = dtype ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
+  long bytes = size ? PyLong_AsLong(size) : 0;
+  Py_XDECREF(size);
+  PyErr_Clear();
+  if (bytes > 0 && bytes != (known->dtype.bits * known->dtype.lanes + 7) / 8) Py_CLEAR(dtype);
+  return dtype;
+}
+
+static bool torch_dtypes(struct rc_py_torch *torch, PyObject *module) {
+  if (!torch->dtype_to_index) torch->dtype_to_index = PyDict_New();
+  if (!torch->dtype_to_index) return false;
+  for (int i = 0; i < RC_PY_DTYPES; i++) {
+    if (torch->dtypes[i]) continue;
+    torch->dtypes[i] = torch_dtype(module, &rc_py_dtypes[i]);
+    if (!torch->dtypes[i]) continue;
+    PyObject *index = PyLong_FromLong(i);
+    int rc = index ? PyDict_SetItem(torch->dtype_to_index, torch->dtypes[i], index) : -1;
+    Py_XDECREF(index);
+    if (rc < 0) return false;
+  }
   return true;
+}
+
+/* False, with nothing raised: absent. */
+static bool take_attribute(PyObject *module, const char *name, PyObject **out) {
+  if (!*out) *out = PyObject_GetAttrString(module, name);
+  return *out;
+}
+
+static bool torch_load(struct rc_py_state *state, PyObject *module) {
+  struct rc_py_torch *torch = &state->torch;
+  PyObject *nn = PyObject_GetAttrString(module, "nn");
+  PyObject *tensor = nn ? PyObject_GetAttrString(module, "Tensor") : NULL;
+  bool ok = tensor && take_attribute(nn, "Parameter", &torch->parameter) &&
+            take_attribute(module, "strided", &torch->strided) && take_attribute(module, "empty", &torch->empty) &&
+            take_attribute(module, "empty_strided", &torch->empty_strided) &&
+            take_attribute(module, "from_dlpack", &torch->from_dlpack) && torch_dtypes(torch, module);
+  if (ok && !torch->cpu) torch->cpu = PyObject_CallMethod(module, "device", "s", "cpu");
+  if (ok && !torch->keywords) torch->keywords = PyTuple_Pack(2, state->names.dtype, state->names.device);
+  ok = ok && torch->cpu && torch->keywords;
+  if (ok && !torch->exchange) torch->exchange = rc_py_dlpack_exchange(tensor);
+  if (ok && !torch->tensor) torch->tensor = rc_py_ref(tensor);
+  Py_XDECREF(nn);
+  Py_XDECREF(tensor);
+  return ok;
 }
 
 bool rc_py_torch_seen(struct rc_py_state *state) {

@@ -9,6 +9,19 @@ static int method_is_true(PyObject *object, PyObject *name) {
   return rc_py_is_yes(PyObject_CallMethodNoArgs(object, name));
 }
 
+static int raise_device(struct rc_py_state *state, PyObject *tensor, rc_py_where where, void *context) {
+  PyObject *elsewhere = rc_py_import("ringcast._pickling", "elsewhere");
+  PyObject *device = elsewhere ? PyObject_GetAttr(tensor, state->names.device) : NULL;
+  PyObject *place = device ? where(context) : NULL;
+  PyObject *error = place ? PyObject_CallFunctionObjArgs(elsewhere, place, device, NULL) : NULL;
+  if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+  Py_XDECREF(elsewhere);
+  Py_XDECREF(device);
+  Py_XDECREF(place);
+  Py_XDECREF(error);
+  return -1;
+}
+
 /* The index in the table; -1: none; -2: raised. */
 static int dtype_index(struct rc_py_state *state, PyObject *tensor) {
   PyObject *dtype = PyObject_GetAttr(tensor, state->names.dtype);
@@ -19,10 +32,63 @@ static int dtype_index(struct rc_py_state *state, PyObject *tensor) {
   return (int)PyLong_AsLong(index);
 }
 
+/* As dtype_index; -1 also for a tensor that is not sent as a tensor: sparse, nested, quantized, packed bits. */
+static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
+  PyObject *layout = PyObject_GetAttr(tensor, state->names.layout);
+  if (!layout) return -2;
+  Py_DECREF(layout);
+  if (layout != state->torch.strided) return -1;
+  int nested = attribute_is_true(tensor, state->names.is_nested);
+  if (nested) return nested < 0 ? -2 : -1;
+  return dtype_index(state, tensor);
+}
+
 /* Whether the memory holds the negative or the conjugate of the values. 1, 0, -1 (raised). */
 static int is_lazy(struct rc_py_state *state, PyObject *tensor, bool is_complex) {
   int negated = method_is_true(tensor, state->names.is_neg);
   return negated == 0 && is_complex ? method_is_true(tensor, state->names.is_conj) : negated;
+}
+
+/* Raises torch's complaint about making a tensor plain. Always NULL. */
+static PyObject *raise_not_plain(rc_py_where where, void *context) {
+  PyObject *type, *error, *traceback;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyObject *place = where(context);
+  if (place) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "%U has to be resolved or viewed as bytes to be sent, and torch can't do that here: %S. If a mode of "
+                 "torch is in force (FakeTensorMode), send outside of the mode",
+                 place, error ? error : type);
+  }
+  Py_XDECREF(place);
+  Py_XDECREF(type);
+  Py_XDECREF(error);
+  Py_XDECREF(traceback);
+  return NULL;
+}
+
+/* A tensor that the exchange API can describe, with the values in memory: carries out a lazy negation or conjugation,
+ * and views bits8 and the like as ints. Returns the tensor itself if plain already. */
+static PyObject *make_plain(struct rc_py_state *state, PyObject *tensor, int index, bool is_on_device,
+                            rc_py_where where, void *context) {
+  const struct ringcast_dtype dtype = rc_py_dtypes[index].dtype;
+  PyObject *plain;
+  if (dtype.code == RC_PY_OPAQUE_CODE) {
+    const struct ringcast_dtype as = {.bits = (uint8_t)(dtype.bits * dtype.lanes), .lanes = 1};
+    plain = PyObject_CallMethodOneArg(tensor, state->names.view, state->torch.dtypes[rc_py_dtype_find(as)]);
+  } else {
+    int lazy = is_lazy(state, tensor, dtype.code == 5);
+    if (lazy <= 0) return lazy < 0 ? NULL : rc_py_ref(tensor);
+    if (is_on_device && !rc_py_cuda_before_copy(state, tensor)) return NULL;
+    PyObject *half = PyObject_CallMethodNoArgs(tensor, state->names.resolve_conj);
+    plain = half ? PyObject_CallMethodNoArgs(half, state->names.resolve_neg) : NULL;
+    Py_XDECREF(half);
+  }
+  if (plain && (PyObject *)Py_TYPE(plain) == state->torch.tensor) return plain;
+  if (plain) PyErr_Format(PyExc_TypeError, "it gives a %.100s", Py_TYPE(plain)->tp_name);
+  Py_XDECREF(plain);
+  return raise_not_plain(where, context);
 }
 
 /* Whether the tensor has memory, unless it needs none or its bytes can't be counted. */
@@ -123,21 +189,19 @@ static int describe_as_it_is(struct rc_py_state *state, PyObject *object, rc_py_
   return describe_flags(state, object, index, out);
 }
 
-/* For the forms that the exchange API refuses, or describes without what their values need. */
 static int describe_made_plain(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                                struct rc_py_source *out) {
-  PyObject *make = rc_py_import("ringcast._tensors", "made_plain"), *place = make ? where(context) : NULL;
-  PyObject *made = place ? PyObject_CallFunctionObjArgs(make, object, place, state->torch.dtype_to_index, NULL) : NULL;
-  PyObject *plain;
-  int index, described = made == Py_None ? 0 : -1;
-  if (made && made != Py_None && PyArg_ParseTuple(made, "Oi", &plain, &index)) {
-    described = describe_memory(state, plain, where, context, out);
-    if (described > 0) described = describe_flags(state, object, index, out);
-  }
-  Py_XDECREF(make);
-  Py_XDECREF(place);
-  Py_XDECREF(made);
-  return described;
+  int is_cpu = attribute_is_true(object, state->names.is_cpu);
+  int is_cuda = is_cpu == 0 ? attribute_is_true(object, state->names.is_cuda) : 0;
+  if (is_cpu < 0 || is_cuda < 0) return -1;
+  if (!is_cpu && !is_cuda) return raise_device(state, object, where, context);
+  int index = dense_dtype(state, object);
+  if (index < 0) return index + 1;
+  PyObject *plain = make_plain(state, object, index, is_cuda, where, context);
+  if (!plain) return -1;
+  int described = plain == object ? 0 : describe_memory(state, plain, where, context, out);
+  Py_DECREF(plain);
+  return described > 0 ? describe_flags(state, object, index, out) : described;
 }
 
 /* Makes a described device tensor ready for sending from the device. */

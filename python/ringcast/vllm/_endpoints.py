@@ -2,7 +2,6 @@
 """The endpoints of a MessageQueue, and their waits, which warn and name the rank that is waited for."""
 
 import collections
-import contextlib
 import errno
 import logging
 import math
