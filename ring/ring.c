@@ -123,9 +123,10 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
 static void grant_credit(struct rc_ring_writer *writer) {
   uint64_t position = writer->taken;
   uint32_t behind = rc_ring_count(&writer->view, &position, 1);
-  writer->due = position;
+  writer->due = position < writer->tail ? position : writer->tail; /* beyond: a value that no reader of ours stores */
   if (behind != 0) behind += rc_ring_count(&writer->view, &position, (uint32_t)writer->ahead - 1);
   writer->credit = writer->ahead - behind;
+  if (writer->open && writer->credit == 0) writer->credit = 1; /* a cursor moved back: the reservation stays */
   if (writer->credit == 0) writer->blocker = writer->slowest;
 }
 

@@ -165,8 +165,9 @@ struct ringcast_writer_options {
   int64_t slow_ns;  /* how long a reader may block the writer: from the first reserve that finds no room, over all
                      * calls until one succeeds. 0: no limit, only the timeout of each call */
   uint32_t wait;    /* enum ringcast_wait_mode */
-  uint32_t ahead;   /* the most frames that a reader may have left to take, by ringcast_reader_next: then reserve waits
-                     * as for room. 0: no bound but the ring's bytes. Taps do not count */
+  uint32_t ahead;   /* the most frames that a reader may have left to take: then reserve waits as for room. A frame is
+                     * taken when it is released, or when the reader calls ringcast_reader_next again. 0: no bound but
+                     * the ring's bytes. Taps do not count */
 };
 
 #define RINGCAST_NO_SPILL UINT64_MAX

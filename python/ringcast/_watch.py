@@ -6,6 +6,7 @@ the sender for the dead rank, neither would ever hear of the death. The thread p
 within milliseconds of a death) and costs nothing while all readers live.
 """
 
+import contextlib
 import os
 import select
 import sys
@@ -50,8 +51,7 @@ class _Watcher:
                 return  # a child has the parent's
             with self._lock:
                 if self._methods.get(descriptor) is weak:
-                    del self._methods[descriptor]
-                    self._epoll.unregister(descriptor)
+                    self._drop(descriptor)
 
         with self._lock:
             self._methods[descriptor] = weak
@@ -59,6 +59,11 @@ class _Watcher:
         # Runs before the owner's attributes go: the end of the Writer closes the descriptor.
         weakref.finalize(method.__self__, forget).atexit = False  # type: ignore[attr-defined]
         return forget
+
+    def _drop(self, descriptor: int) -> None:
+        del self._methods[descriptor]
+        with contextlib.suppress(OSError):  # closed: the method may close its Writer
+            self._epoll.unregister(descriptor)
 
     def _run(self) -> None:
         while True:
@@ -68,8 +73,7 @@ class _Watcher:
                 if method is not None and not _call(method):
                     with self._lock:
                         if self._methods.get(descriptor) is weak:
-                            del self._methods[descriptor]
-                            self._epoll.unregister(descriptor)
+                            self._drop(descriptor)
                 del method  # else the object would live until the next death
 
 

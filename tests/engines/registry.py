@@ -44,6 +44,7 @@ COMMON = {
     "OMP_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
     "TOKENIZERS_PARALLELISM": "false",
+    "SPT_NOENV": "1",  # setproctitle would write over the environment, by which processes are found
 }
 
 

@@ -24,8 +24,8 @@ PARTS = {
     "headers": ("include", 1600),
     "core": ("ring shm channel", 8700),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 12900),
-    "package": ("python/ringcast", 8820),
+    "extension": ("python/extension", 13270),
+    "package": ("python/ringcast", 8660),
     "measuring": ("tools bench python/ringcast/bench", 6780),
     "tests": ("tests", 45860),
     "tests of gpu": ("tests", 16940),
@@ -34,7 +34,7 @@ SLACK = 3  # a part may be so many per cent below its figure before the figure m
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 820,
+    "python/ringcast/_ringcast.pyi": 813,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 524,

@@ -145,3 +145,28 @@ def ranks_of_a_death() -> str:
 def test_a_death_ends_a_barrier_on_every_rank(mortals):
     for text in mortals.run(3, ranks_of_a_death, dying=2)[:2]:
         assert "rank 2 (pid " in text and "has died" in text
+
+
+class Interrupted(Exception):
+    pass
+
+
+@on_ranks(2)
+def test_after_an_interrupted_call_no_value_of_it_is_taken_for_the_next_one() -> None:
+    rank = dist.get_rank()
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    assert gathered(f"first of {rank}") == ["first of 0", "first of 1"]
+    if rank == 0:  # waits for rank 1, which waits below
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(Interrupted):
+            gathered("second of 0")
+        signal.signal(signal.SIGALRM, before)
+    dist.barrier()
+    if rank == 1:
+        assert gathered("second of 1") == ["second of 0", "second of 1"]
+    for name in "third", "fourth":
+        assert gathered(f"{name} of {rank}") == [f"{name} of 0", f"{name} of 1"]

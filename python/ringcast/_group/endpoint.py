@@ -56,6 +56,11 @@ def operation_of(tag: int) -> str:
     return _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
 
 
+def is_before(tag: int, call: int) -> bool:
+    """Whether the frame with the tag is of an earlier call. Numbers start anew after the last one."""
+    return 0 < (call - tag) & CALL_MASK <= CALL_MASK // 2
+
+
 def state_of(pid: int) -> str:
     """Of a process on this machine: "alive", "stopped" or "dead". A process without a readable state counts as alive:
     a wait for the process goes on."""
@@ -219,6 +224,11 @@ class Source(WriterEnd):
     def number(self, call: int) -> None:
         """Set the number of the next call, for a caller that numbers its calls over several rings."""
         self._call = call & CALL_MASK
+
+    @property
+    def call(self) -> int:
+        """The number of the next call."""
+        return self._call
 
     def is_at(self, call: int) -> bool:
         """Whether `call` is the number of the next call: no frame has the number yet."""

@@ -9,13 +9,13 @@ dead.
 
 import contextlib
 import weakref
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import torch.distributed as dist
 
 import ringcast
 from ringcast._group import config
-from ringcast._group.endpoint import BARRIER, GATHER, REDUCE, End, Receiver, Source
+from ringcast._group.endpoint import BARRIER, CALL_BITS, GATHER, REDUCE, End, Receiver, Source, is_before
 from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
 from ringcast._group.torch_transport import cpu_backend
@@ -56,29 +56,43 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
     ends = _ends_of(group)
     if ends is None:
         return None
-    failure: Optional[Exception] = None
-    for end in ends:
-        if isinstance(end, Source):
-            try:
-                value = _sent(end, value, operation)
-            except _ENDS:
-                raise
-            except Exception as error:  # the other ranks have the text
-                failure = error
+    source = next(end for end in ends if isinstance(end, Source))
+    call, failure = source.call, None
+    try:
+        value = _sent(source, value, operation)
+    except _ENDS:
+        raise
+    except Exception as error:
+        if source.call == call:
+            raise  # nothing was sent
+        failure = error  # the other ranks have the text
     everyone = []
     for end in ends:
         if isinstance(end, Receiver):
             try:
-                everyone.append(end.receive(operation))
+                everyone.append(_received(end, operation, call))
             except _ENDS:
                 raise
-            except Exception as error:  # take all frames of the call: the next call works
+            except Exception as error:  # take all frames of the call
                 failure = failure or error
         else:
             everyone.append(value)
     if failure is not None:
         raise failure
     return everyone
+
+
+def _received(end: Receiver, operation: int, call: int) -> Any:
+    """The value of this call. Calls that were interrupted may have left frames of theirs, which are dropped."""
+
+    def take() -> Tuple[Any, int]:
+        while True:
+            value, tag = end.ring.recv_tagged()
+            if tag >> CALL_BITS not in (BARRIER, GATHER, REDUCE) or not is_before(tag, call):
+                return value, tag
+
+    end.number(call)
+    return end.receive(operation, take)
 
 
 def _sent(end: Source, value: Any, operation: int) -> Any:
