@@ -14,6 +14,7 @@ from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thr
 
 import ringcast
 from ringcast import _watch
+from ringcast._group import endpoint
 from ringcast.vllm import MessageQueue, _endpoints
 
 # ---- What peers do ---------------------------------------------------------------------------------------------------
@@ -55,6 +56,7 @@ def with_a_peer(peer, **options):
     peer.call(attach, writer.handle, 1)
     writer.wait_until_ready()
     reader.wait_until_ready()
+    peer.call(wait_until_ready)
     return writer, reader
 
 
@@ -246,7 +248,7 @@ def test_who_watches_a_queue_that_is_closed_meanwhile_says_nothing():
     end._unwatch()
     end.ring.close()
     assert end._notice()
-    _endpoints._keep_telling(end.ring, "a rank has died")
+    assert not endpoint.keep_telling(end.ring, "a rank has died", endpoint.NOTICE)
 
 
 def test_a_queue_may_be_collected_in_the_midst_of_the_watching_threads_work():

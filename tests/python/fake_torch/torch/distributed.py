@@ -67,6 +67,10 @@ torch.frombuffer = _frombuffer
 # ---- Messages --------------------------------------------------------------------------------------------------------
 
 
+class ReduceOp:
+    SUM, MAX = range(2)
+
+
 class Work:
     def __init__(self, take=None):
         self._come = threading.Event()
