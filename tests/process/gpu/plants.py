@@ -18,7 +18,9 @@ import subprocess
 import sys
 import time
 
-SEEDS = (1, 2, 3, 4)
+# A race is met in some runs only: CLOSING in two of five.
+SEEDS = range(1, 17)
+SEEDS_WITHOUT = range(1, 5)
 
 PLAIN = "--messages 150 --patience 4"
 SLOW = "--messages 300 --patience 4 --delays 4000 --slots 6 --flood 1 --typical 4000 --releases 0"
@@ -221,7 +223,7 @@ def catch(options, name, how, replacements):
     program = how.split()[0] if how.startswith(("test_", "gpu_scenarios")) else "gpu_broadcast"
     made = build(options, name, program, replacements)
     words = how.split()[1:] if program != "gpu_broadcast" else how.split()
-    for count, seed in enumerate(SEEDS, 1):
+    for count, seed in enumerate(SEEDS if replacements else SEEDS_WITHOUT, 1):
         failed, said = run(made, words + (["--seed", str(seed)] if program == "gpu_broadcast" else []) +
                            ([] if replacements or program != "gpu_broadcast" else ["--patience", "60"]),
                            6 if replacements else 300)
