@@ -116,6 +116,12 @@ static long do_earlier_has_ended(struct words *words) {
   return has_ended;
 }
 static long do_tidy(struct words *words) { return (void)words, tidy(), 0; }
+/* What the writer does first in a send, some time after the last one: an earlier pool is freed if its readers left. */
+static long do_live_later(struct words *words) {
+  side->gpu_writer->tidied = 0;
+  rc_importers_reclaim(side->gpu_writer, false);
+  return fake_cuda()->live(words->at[1]);
+}
 /* How many frames the ring holds for its reader; how many readers the ring has. */
 static long do_held(struct words *words) { return (void)words, (long)rc_ring_held(&side->reader->ring); }
 static long do_readers(struct words *words) { return (void)words, (long)rc_peer_count(&side->writer->ring.view); }
@@ -163,6 +169,7 @@ const struct verb handles_verbs[] = {
                             earlier pool */
     {"earlier-has-ended", do_earlier_has_ended}, /* = 1: of the reader's earlier pool nothing is open any more */
     {"tidy", do_tidy},
+    {"live-later", do_live_later}, /* as `live`, after what a later send does first */
     {"held", do_held},
     {"readers", do_readers},
     {"info", do_info}, /* writer|reader [size=N] */
