@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, Mapping, NoReturn, Optional, Set, Tuple
 
 from ringcast.exceptions import PickleRefused
 
-# The most classes that are known at a time, as in codec/classes.c: a frame may name a class in many ways.
+# The most entries of a cache, two for a class, as in codec/classes.c: a frame may name a class in many ways.
 _MOST_KNOWN = 2048
 
 # The descriptors of type and ModuleType: reading an attribute may run code of a metaclass or a lazy module.

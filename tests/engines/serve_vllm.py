@@ -5,7 +5,6 @@ vLLM's Python, and appends a row for each.
 serve_vllm.py ENGINE WAY MODEL FILE [--quick]        by run.py
 """
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -19,7 +18,6 @@ import sys
 import time
 
 import engine_vllm
-import registry
 import session
 import usage
 
@@ -132,32 +130,21 @@ def abort(server):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("engine", choices=["vllm"])
-    parser.add_argument("way", choices=registry.WAYS)
-    parser.add_argument("model", type=pathlib.Path)
-    parser.add_argument("file", type=pathlib.Path)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-
-    def tell(case, row):
-        with open(arguments.file, "a") as file:
-            file.write(json.dumps({"case": case, **row}) + "\n")
-
+    arguments, tell = session.begin(__doc__, ["vllm"])
     server = Server(arguments.model)
     try:
         if not server.wait_until(server.is_ready, READY):
             raise SystemExit(f"the server was not ready within {READY} s")
         tokens = 48 if arguments.quick else 200
         server.stream(8)
-        tell("serve: stream", stream(server, tokens))
-        tell("serve: client leaves", abort(server))
-        tell("serve: stream after that", stream(server, tokens))
+        tell("serve: stream", **stream(server, tokens))
+        tell("serve: client leaves", **abort(server))
+        tell("serve: stream after that", **stream(server, tokens))
         began = time.perf_counter()
         server.process.send_signal(signal.SIGTERM)
         status = server.process.wait(120)
         took = session.milliseconds([time.perf_counter() - began], 50)
-        tell("serve: SIGTERM", {"p50_ms": took, "ok": status in (0, -signal.SIGTERM), "note": f"status {status}"})
+        tell("serve: SIGTERM", p50_ms=took, ok=status in (0, -signal.SIGTERM), note=f"status {status}")
     finally:
         for pid in usage.family(server.process.pid) if server.process.poll() is None else []:
             os.kill(pid, signal.SIGKILL)

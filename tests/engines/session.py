@@ -192,13 +192,16 @@ def is_in_place(engine, way):
     return "a rank has a ring of ringcast's" if any(rings) else None
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("engine")
+def begin(doc, engines=None, cases=None):
+    """For each script of run.py: the arguments, and the function that appends a row to the file. engines, cases: of
+    which the script takes one and some; None: any engine, no cases."""
+    parser = argparse.ArgumentParser(description=doc.split("\n", maxsplit=1)[0])
+    parser.add_argument("engine", choices=engines)
     parser.add_argument("way", choices=registry.WAYS)
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("file", type=pathlib.Path)
-    parser.add_argument("cases", nargs="+", choices=CASES)
+    if cases:
+        parser.add_argument("cases", nargs="+", choices=cases)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
 
@@ -206,6 +209,11 @@ def main():
         with open(arguments.file, "a") as file:
             file.write(json.dumps({"case": case, **fields}) + "\n")
 
+    return arguments, tell
+
+
+def main():
+    arguments, tell = begin(__doc__, cases=CASES)
     began = time.perf_counter()
     engine = registry.engine(arguments.engine).start(arguments.model)
     wrong = is_in_place(engine, arguments.way)

@@ -5,14 +5,10 @@ compute, and answer. Runs in vLLM's Python, and appends a row for each (millisec
 transport_vllm.py ENGINE WAY MODEL FILE [--quick]        by run.py
 """
 
-import argparse
-import json
-import pathlib
 import statistics
 import time
 
 import engine_vllm
-import registry
 import session
 
 SLEEPS = [5, 10, 25]  # milliseconds
@@ -99,13 +95,7 @@ def measure(executor, sleep, count, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("engine", choices=["vllm"])
-    parser.add_argument("way", choices=registry.WAYS)
-    parser.add_argument("model", type=pathlib.Path)
-    parser.add_argument("file", type=pathlib.Path)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
+    arguments, tell = session.begin(__doc__, ["vllm"])
     from vllm import EngineArgs
     from vllm.plugins import load_general_plugins
     from vllm.v1.executor.abstract import Executor
@@ -116,9 +106,7 @@ def main():
     executor = Executor.get_class(config)(config)
     for sleep in SLEEPS:
         for count in REQUESTS:
-            row = measure(executor, sleep, count, 30 if arguments.quick else 200)
-            with open(arguments.file, "a") as file:
-                file.write(json.dumps(row) + "\n")
+            tell(**measure(executor, sleep, count, 30 if arguments.quick else 200))
     executor.shutdown()
 
 

@@ -10,7 +10,6 @@
  * and HASHED_PER_BYTE more for each byte of the frame. A hash also goes down by recursion, as does the end of a slice,
  * and a value of BACKs can be far deeper than its tokens: in such places the height is bounded too. */
 enum {
-  TEXTS_AT_HAND = 64,
   HASHED_MOST = 1 << 24,
   HASHED_PER_BYTE = 256,
   TEXT_AGAIN_MOST = 4096, /* of a path; longer ones stand in place */
@@ -140,15 +139,9 @@ void rc_py_marked_clear(struct rc_py_marked *marked) {
 }
 
 PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text) {
-  if (getting->text_count == getting->text_room) {
-    size_t room = getting->text_room ? getting->text_room * 4 : TEXTS_AT_HAND;
-    PyObject **texts = PyMem_Realloc(getting->texts, room * sizeof *texts);
-    if (!texts) {
-      Py_DECREF(text);
-      return PyErr_NoMemory();
-    }
-    getting->texts = texts;
-    getting->text_room = room;
+  if (!rc_py_grow((void **)&getting->texts, getting->text_count, &getting->text_room, sizeof *getting->texts)) {
+    Py_DECREF(text);
+    return NULL;
   }
   getting->texts[getting->text_count++] = text;
   return rc_py_ref(text);
