@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from _dist import check_usable, meet, text_of
 from peers import WATCHDOG
+from queues import the_watching_thread  # noqa: F401
 
 import ringcast
 import ringcast.torch as rt
@@ -117,6 +118,39 @@ def test_a_death_is_known_on_all_ranks_although_there_is_no_room_to_tell(mortals
     assert source.startswith("rank 2 (pid ")
     assert other.startswith(source.partition(":")[0] + ", and the source, rank 0 (pid ")
     assert other.endswith("has closed the ring: make a new group")
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["waits", "interrupted"])
+def test_a_loss_is_told_when_there_is_room_again(interrupted):
+    """The rank that is lost was not a reader of the ring: a hub was for it, and has left."""
+    writer = ringcast.Writer(ahead=1)
+    source = endpoint.Source(writer, rank=0, goes_on=False)
+    with ringcast.Reader(writer.handle) as reader:
+        receiver = endpoint.Receiver(reader, rank=1, source=0, sender=0, pids={0: os.getpid()})
+        source.send(1, endpoint.OBJECT)
+        if interrupted:
+            source._interrupt()
+        source.lose("rank 2 (pid 7 on another machine)")
+        assert receiver.receive(endpoint.OBJECT) == 1
+        told = text_of(ringcast.ReaderDied, lambda: receiver.receive(endpoint.OBJECT))
+        assert told == text_of(ringcast.ReaderDied, lambda: source.send(2, endpoint.OBJECT))
+    source.close()
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["waits", "interrupted"])
+def test_a_source_closes_although_there_is_no_room_to_tell(interrupted):
+    writer = ringcast.Writer(ahead=1)
+    source = endpoint.Source(writer, rank=0, goes_on=False)
+    with ringcast.Reader(writer.handle) as reader:
+        source.send(1, endpoint.OBJECT)
+        if interrupted:
+            source._interrupt()
+        source.lose("rank 2 (pid 7 on another machine)")
+        source.close()
+        assert not source._telling.is_alive()
+        assert reader.recv() == 1
+        with pytest.raises(ringcast.WriterGone):
+            reader.recv()
 
 
 def has_ended(pid: int) -> bool:

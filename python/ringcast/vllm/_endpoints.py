@@ -2,6 +2,7 @@
 """The endpoints of a MessageQueue, and their waits, which warn and name the rank that is waited for."""
 
 import collections
+import contextlib
 import errno
 import logging
 import math
@@ -14,7 +15,7 @@ from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
 from ringcast._group.config import MOST_CHARACTERS, name_setting
-from ringcast._group.endpoint import WriterEnd, keep_telling, state_of
+from ringcast._group.endpoint import WriterEnd, state_of
 from ringcast._group.packing import pack
 
 
@@ -257,12 +258,19 @@ class Sender(WriterEnd):
         try:
             self.ring.send(text, 0, tag=_DIED)
         except (TimeoutError, RuntimeError):
-            thread = threading.Thread(
-                target=keep_telling, args=(self.ring, text, _DIED), name="ringcast-tell", daemon=True
-            )
-            thread.start()
+            threading.Thread(target=_keep_telling, args=(self.ring, text), name="ringcast-tell", daemon=True).start()
         except ringcast.Error:
             pass
+
+
+def _keep_telling(ring: ringcast.Writer, text: str) -> None:
+    """For a thread: send the notice once there is room, unless the ring fails or is closed. Keeps no end alive."""
+    with contextlib.suppress(ringcast.Error, ValueError):
+        while True:
+            try:
+                return ring.send(text, None, tag=_DIED)
+            except RuntimeError:  # an earlier call has the Writer
+                time.sleep(_RETRY)
 
 
 # ---- A reader's endpoint ---------------------------------------------------------------------------------------------
