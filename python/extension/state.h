@@ -92,6 +92,7 @@ struct rc_py_state {
   PyObject *unpack_classes;                                       /* classes that unpack() has met */
   PyObject *no_arguments;                                         /* () */
   PyObject *sha256;                                               /* of hashlib */
+  PyObject *cached_property;                                      /* of functools */
   PyObject *standard[RC_PY_STANDARD];                             /* kinds.c's types */
   PyObject *uuid_unknown;                                         /* uuid.SafeUUID.unknown */
   PyObject *nothing, *turn;                                       /* handle.c */

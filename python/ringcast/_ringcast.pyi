@@ -640,7 +640,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         the writer could not send an object. ProtocolError: the frame is damaged, or a class has other fields here.
         ImportError: torch, or the module or class of an instance, is missing. PickleRefused: the frame holds a
         pickle, and this Reader loads none. RecursionError: the nesting is too deep for the thread's stack. Any
-        error of unpickling, or of a Struct's __post_init__. After any error from SendError on, the Reader goes on
+        error of unpickling. After any error from SendError on, the Reader goes on
         with the next frame. Error (EBUSY): the Reader holds as many Frames of next() as `leases` allows. Evicted:
         the writer has evicted this Reader.
         """

@@ -120,8 +120,6 @@ def damaged():
     for old, new in ((b"Plain", b"Pluin"), (b"natives", b"nothing"), (b"RED", b"RAD"), (b"Color", b"Plain")):
         frames.append(whole.replace(old, new))
     frames += [hostile.frame(stream) for stream in broken()]
-    if natives.STRUCT_CLASSES:
-        frames.append(bytes(ringcast.pack([natives.StructPositive(5)])).replace(b"\xd9\0\5", b"\xd9\0\0"))
     return frames, bytes(ringcast.pack([{NoHashHere(): natives.Plain(1)}, {1: {NoHashHere()}}]))
 
 

@@ -202,10 +202,24 @@ if msgspec:
 
     class StructPositive(msgspec.Struct):
         a: int
+        checks: int = 0
 
         def __post_init__(self):
+            self.checks += 1
             if self.a <= 0:
                 raise LookupError(f"a is {self.a}")
+
+    class StructWithDict(msgspec.Struct, dict=True):
+        a: int
+        more: bool = False
+
+        def __post_init__(self):
+            if self.more:
+                self.extra = [self.a]
+
+        @functools.cached_property
+        def doubled(self):
+            return 2 * self.a
 
     STRUCT_CLASSES = [Struct, StructFrozen, StructNamed, StructArray, StructLight, StructWeakref, StructOfType]
     STRUCT_CLASSES.append(StructChecked)

@@ -120,11 +120,30 @@ def test_a_tuple_of_any_kind_has_the_hash_of_the_one_that_was_sent(value):
 
 
 @needs_msgspec
-def test_a_struct_is_made_by_its_init_as_unpickling_does():
-    assert natives.StructChecked(1).checked
-    value = natives.StructChecked(1)
-    value.checked = False
-    assert check(value).checked
+@pytest.mark.parametrize("number", [5, 0], ids=["accepted", "refused"])
+def test_a_struct_arrives_as_it_was_and_its_post_init_does_not_run(number):
+    """Also with a value that __post_init__ would refuse, or change."""
+    value = natives.StructPositive(5)
+    value.a, value.checks = number, 7
+    got = ringcast.unpack(ringcast.pack(value, allow_pickle=False), allow_pickle=False)
+    assert type(got) is natives.StructPositive and (got.a, got.checks) == (number, 7)
+
+
+@needs_msgspec
+def test_a_struct_arrives_without_the_values_of_its_cached_properties():
+    value = natives.StructWithDict(2)
+    assert value.doubled == 4 and vars(value) == {"doubled": 4}
+    got = check(value)
+    assert vars(got) == {} and got.doubled == 4
+
+
+@needs_msgspec
+def test_attributes_that_post_init_gives_a_struct_are_not_lost():
+    value = natives.StructWithDict(2, True)
+    assert vars(value) == {"extra": [2]}
+    with pytest.raises(ringcast.PickleRefused, match="StructWithDict"):
+        ringcast.pack(value, allow_pickle=False)
+    assert vars(check([value], allow_pickle=True)[0]) == {"extra": [2]}
 
 
 @pytest.mark.parametrize("kind", natives.NUMBER_TYPES, ids=lambda kind: kind.__name__)

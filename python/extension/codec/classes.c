@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Classes with instances that travel by name and state. ringcast/_classes.py decides once for each class; the functions
- * here handle each instance, as unpickling would: no __init__ runs except a Struct's, which runs in unpickling too.
+ * here handle each instance. No __init__ and no __post_init__ runs: the state is set as it was. (Unpickling does so
+ * too, except for a Struct, whose __post_init__ it runs on values that have passed it before.)
  *
  * An instance has slots and a __dict__. If all slots are set, and the keys of the __dict__ are those of a shape, the
  * instance is sent by the shape: a class of the stream with all names, of slots and keys (RINGCAST_CLASS_DATACLASS).
@@ -35,7 +36,6 @@ static void class_free(struct rc_py_class *class) {
   Py_XDECREF(class->type);
   Py_XDECREF(class->names);
   Py_XDECREF(class->text);
-  Py_XDECREF(class->keywords);
   PyMem_Free(class->offsets);
   PyMem_Free(class);
 }
@@ -84,23 +84,7 @@ static bool is_made_plainly(const struct rc_py_class *class) {
 static bool runs_code(const struct rc_py_class *class) {
   const char *meta = Py_TYPE(class->type)->tp_name;
   if (class->kind == RINGCAST_CLASS_ENUM) return strcmp(meta, "EnumType") != 0 && strcmp(meta, "EnumMeta") != 0;
-  return class->kind == RINGCAST_CLASS_STRUCT || class->type->tp_finalize || class->type->tp_del;
-}
-
-/* Which fields of a Struct are made by keyword: msgspec looks for each keyword among all fields, and only those behind
- * __match_args__ need it. False: raised. */
-static bool take_keywords(struct rc_py_class *class) {
-  Py_ssize_t count = PyTuple_GET_SIZE(class->names), positional = 0;
-  PyObject *match = PyObject_GetAttrString((PyObject *)class->type, "__match_args__");
-  if (!match) return false;
-  Py_ssize_t most = PyTuple_CheckExact(match) ? PyTuple_GET_SIZE(match) : 0;
-  while (positional < most && positional < count &&
-         PyTuple_GET_ITEM(match, positional) == PyTuple_GET_ITEM(class->names, positional)) {
-    positional++;
-  }
-  Py_DECREF(match);
-  if (positional < count) class->keywords = PyTuple_GetSlice(class->names, positional, count);
-  return positional == count || class->keywords;
+  return class->type->tp_finalize || class->type->tp_del;
 }
 
 /* The class from `description` of _classes.py; NULL without an exception: the slots were not found. */
@@ -122,8 +106,8 @@ static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) 
   class->names = rc_py_ref(names);
   class->text = rc_py_ref(text);
   class->dtype = (struct ringcast_dtype){(uint8_t)code, (uint8_t)bits, 1};
+  class->has_post_init = PyObject_HasAttrString((PyObject *)type, "__post_init__");
   bool ok = is_made_plainly(class) && class_layout(class, slots);
-  if (ok && class->kind == RINGCAST_CLASS_STRUCT) ok = take_keywords(class);
   if (ok) return class;
   class_free(class);
   return NULL;
@@ -295,11 +279,26 @@ static struct rc_py_class *take_instance(struct rc_py_state *state, struct rc_py
   return found;
 }
 
+/* Whether a Struct is its fields. Its own pickle leaves out the __dict__, which unpickling fills only by __post_init__;
+ * a cached property has its value again when it is asked for. False: no, or raised. */
+static bool is_its_fields(struct rc_py_state *state, const struct rc_py_class *class, PyObject *instance) {
+  PyObject **dict = class->has_post_init ? _PyObject_GetDictPtr(instance) : NULL, *key;
+  Py_ssize_t position = 0;
+  if (!dict || !*dict || PyDict_GET_SIZE(*dict) == 0) return true;
+  if (!state->cached_property && !(state->cached_property = rc_py_import("functools", "cached_property"))) return false;
+  while (PyDict_Next(*dict, &position, &key, NULL)) {
+    PyObject *found = PyUnicode_CheckExact(key) ? _PyType_Lookup(class->type, key) : NULL; /* runs no code */
+    if (!found || (PyObject *)Py_TYPE(found) != state->cached_property) return false;
+  }
+  return true;
+}
+
 struct rc_py_class *rc_py_class_take(struct rc_py_state *state, struct rc_py_class *class, PyObject *instance,
                                      struct rc_py_fields *fields) {
   if (class->kind == RINGCAST_CLASS_INSTANCE) return take_instance(state, class, instance, fields);
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   bool is_tuple = class->kind == RINGCAST_CLASS_NAMEDTUPLE;
+  if (!is_tuple && !is_its_fields(state, class, instance)) return NULL;
   if ((is_tuple && PyTuple_GET_SIZE(instance) != count) || !rc_py_fields_alloc(fields, count)) return NULL;
   if (is_tuple) {
     for (Py_ssize_t i = 0; i < count; i++) fields->values[i] = PyTuple_GET_ITEM(instance, i);
@@ -399,14 +398,6 @@ bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void 
   return true;
 }
 
-/* The call takes no reference over. */
-static PyObject *make_struct(const struct rc_py_class *class, PyObject **fields, Py_ssize_t count) {
-  size_t keywords = class->keywords ? (size_t)PyTuple_GET_SIZE(class->keywords) : 0;
-  PyObject *made = PyObject_Vectorcall((PyObject *)class->type, fields, (size_t)count - keywords, class->keywords);
-  for (Py_ssize_t i = 0; i < count; i++) Py_DECREF(fields[i]);
-  return made;
-}
-
 /* As tuple.__new__(type, fields). tp_alloc is not enough: from Python 3.14 on a tuple caches its hash, and zeroed
  * memory means hash 0. */
 static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fields, Py_ssize_t count) {
@@ -455,11 +446,16 @@ static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObje
 }
 
 /* By object.__new__, never by a __new__ that was added to the class later: the result could be any object, without the
- * slots. */
+ * slots. A Struct as msgspec makes one, before it sets the fields. */
+static PyObject *make_empty(struct rc_py_state *state, const struct rc_py_class *class) {
+  if (class->kind == RINGCAST_CLASS_STRUCT) return class->type->tp_alloc(class->type, 0);
+  bool is_static = !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE);
+  return (is_static ? class->type : &PyBaseObject_Type)->tp_new(class->type, state->no_arguments, NULL);
+}
+
 static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields,
                                Py_ssize_t count) {
-  bool is_static = !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE);
-  PyObject *made = (is_static ? class->type : &PyBaseObject_Type)->tp_new(class->type, state->no_arguments, NULL);
+  PyObject *made = make_empty(state, class);
   bool ok = made;
   for (Py_ssize_t i = 0; i < count; i++) {
     if (ok && class->offsets[i] >= 0) {
@@ -481,7 +477,6 @@ static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_cla
 PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   if (class->runs_code) state->ran_code++;
-  if (class->kind == RINGCAST_CLASS_STRUCT) return make_struct(class, fields, count);
   if (class->kind == RINGCAST_CLASS_NAMEDTUPLE) return make_namedtuple(class, fields, count);
   return make_instance(state, class, fields, count);
 }

@@ -9,13 +9,13 @@
 
 struct rc_py_class {
   PyTypeObject *type;
-  uint8_t kind;                /* enum ringcast_class; RC_PY_CLASS_SCALAR */
-  bool runs_code;              /* of the user, perhaps, when an instance is made, found or dropped */
+  uint8_t kind;   /* enum ringcast_class; RC_PY_CLASS_SCALAR */
+  bool runs_code; /* of the user, perhaps, when an instance is made, found or dropped */
+  bool has_post_init;
   uint8_t looked;              /* of an INSTANCE: how many shapes were looked at */
   struct ringcast_dtype dtype; /* of a SCALAR; of a STANDARD, `code` is the enum ringcast_standard */
   PyObject *names;             /* of the values: a tuple of interned str */
   PyObject *text;              /* bytes, as in a frame */
-  PyObject *keywords;          /* of a STRUCT: the names of the values that are no positional ones; NULL: none */
   Py_ssize_t slots;            /* how many of the names are slots: in a shape for sending, the first names */
   Py_ssize_t *offsets;         /* of the slots in an instance; -1: the name is an attribute of the __dict__ */
   struct rc_py_class *shapes;  /* of an INSTANCE, for sending: a linked list of the most frequent states */
