@@ -9,8 +9,10 @@ import usage
 
 VERSION = "0.5.23"
 VARIABLE = "RINGCAST_SGLANG"
-# SGLang ends its processes by SIGKILL: its own queues, what ranks tell of loads, multiprocessing's semaphores.
-SEGMENTS = r"sgl_shm_mq_\d+_[0-9a-f]+|sglang_loads_[0-9a-f]+_[0-9a-f]+\.shm|sem\.mp-\w{8}"
+# SGLang ends its processes by SIGKILL. Both ways leave what ranks tell of their loads and multiprocessing's semaphores,
+# which carry no messages between ranks. SGLang's own way also leaves its queues, which ringcast replaces.
+OTHERS = r"sglang_loads_[0-9a-f]+_[0-9a-f]+\.shm|sem\.mp-\w{8}"
+SEGMENTS = {"own": rf"sgl_shm_mq_\d+_[0-9a-f]+|{OTHERS}", "ringcast": OTHERS}
 SCRIPTS = {}
 WITHOUT = ["killed"]  # when a rank dies, SGLang kills the calling process
 VARIABLES = {

@@ -10,7 +10,7 @@ import usage
 VERSION = "0.32.0"
 VARIABLE = "RINGCAST_VLLM"
 # What vLLM's all-reduce for CPUs makes and never unlinks, whichever way its messages go.
-SEGMENTS = r"vllm_dist_[0-9a-f]{32}\S*-cpushm_\d+"
+SEGMENTS = dict.fromkeys(registry.WAYS, r"vllm_dist_[0-9a-f]{32}\S*-cpushm_\d+")
 WITHOUT = []
 SCRIPTS = {"serve": "serve_vllm.py", "transport": "transport_vllm.py"}
 VARIABLES = {
@@ -33,7 +33,16 @@ OPTIONS = {
 }
 
 
+def workers(root):
+    """The ranks among the process and its descendants, in their order."""
+    named = {usage.name(pid): pid for pid in usage.family(root)}
+    return [pid for name, pid in sorted(named.items()) if "Worker" in name]
+
+
 class Engine:
+    errors = ["vllm.v1.engine.exceptions.EngineDeadError"]
+    error_seconds = 300  # VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS by default: the longest that the executor waits for a step
+
     def __init__(self, model):
         from vllm import LLM
 
@@ -62,8 +71,7 @@ class Engine:
         return registry.Generation([found[number] for number in range(len(prompts))], began, arrivals)
 
     def workers(self):
-        named = {usage.name(pid): pid for pid in usage.family(os.getpid())}
-        return [pid for name, pid in sorted(named.items()) if "Worker" in name]
+        return workers(os.getpid())
 
     def close(self):
         self.llm.llm_engine.engine_core.shutdown()

@@ -31,10 +31,11 @@ ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "engines"
 RESULTS = BUILD / "results.json"
 SECONDS = 900 + int(os.environ.get("SOAK_SECONDS", "600"))  # of a session, at most
-LOOK = 5  # every so many seconds run.py looks at the segments that a session maps
+LOOK = 5  # every so many seconds run.py looks at the segments that the sessions map
 ENDS = 30  # within so many seconds after a session all of its processes are gone
 
-CASES = ["1 request", "8 requests", "64 requests", "pauses of 0.5 s", "pauses of 1.5 s", "stopped for 3 s"]
+CASES = ["1 request", "8 requests", "64 requests", "pauses of 0.5 s", "pauses of 1.5 s"]
+CASES += ["stopped for 3 s", "stopped for 3 s while idle"]
 
 
 @dataclasses.dataclass
@@ -77,7 +78,7 @@ class Run:
     """A program in an engine's Python, with a mark in the environment of all that it starts."""
 
     def __init__(self, name, way, log, script, *arguments):
-        self.name, self.mark = name, uuid.uuid4().hex
+        self.name, self.way, self.mark = name, way, uuid.uuid4().hex
         self.segments = set()  # in /dev/shm, seen to be mapped by a process of the run
         self.log = (BUILD / "logs" / f"{name}-{way}-{log}.log").relative_to(ROOT)
         environment = {**registry.environment(name, way), usage.MARK: self.mark}
@@ -87,14 +88,15 @@ class Run:
                 command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, cwd=BUILD
             )
 
+    def look(self):
+        self.segments |= usage.mapped(usage.marked(self.mark))
+
     def end(self):
-        """Waits for the end. The row of the case "end": nothing is left behind."""
-        end = time.monotonic() + SECONDS
-        while (status := self.status()) is None:
-            self.segments |= usage.mapped(usage.family(self.process.pid))
-            if time.monotonic() > end:
-                status = f"still runs after {SECONDS} s"
-                break
+        """The row of the case "end": nothing is left behind."""
+        status = self.process.poll()
+        if status is None:
+            status = f"still runs after {SECONDS} s"
+        self.look()
         began = time.monotonic()
         while (alive := usage.marked(self.mark)) and time.monotonic() < began + ENDS:
             time.sleep(0.1)
@@ -107,11 +109,6 @@ class Run:
         wrong += [f"left in /dev/shm: {', '.join(left)}"] if left else []
         return {"case": "end", "p50_ms": round(1000 * took), "ok": not wrong, "note": "; ".join(wrong + known) or None}
 
-    def status(self):
-        """The exit status, or None after LOOK seconds without one."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.process.wait(LOOK)
-
     def kill(self):
         """Ends the processes of the run."""
         for pid in usage.marked(self.mark):
@@ -122,11 +119,32 @@ class Run:
     def segments_left(self):
         """The names left in /dev/shm, and a remark about the names that the engine always leaves."""
         left = usage.unused(self.segments)
-        known = [name for name in left if re.fullmatch(registry.engine(self.name).SEGMENTS, name)]
+        known = [name for name in left if re.fullmatch(registry.engine(self.name).SEGMENTS[self.way], name)]
         for name in known:
             pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
         remark = [f"{len(known)} segments in /dev/shm, which {self.name} always leaves"] if known else []
         return [name for name in left if name not in known], remark
+
+
+def wait_for(runs):
+    """Until all have ended, or for SECONDS. In between, notes which segments each of them maps."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        running = [run for run in runs if run.process.poll() is None]
+        if not running:
+            break
+        for run in running:
+            run.look()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running[0].process.wait(LOOK)
+
+
+def read_rows(file, run):
+    """The rows that a script has told, without the segments, which the run notes."""
+    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    for row in found:
+        run.segments |= set(row.pop("segments"))
+    return found
 
 
 def rows_of(name, way, part, quick):
@@ -141,12 +159,13 @@ def rows_of(name, way, part, quick):
         runs.append((file, Run(name, way, log, spec.script, *arguments)))
     rows = []
     try:
+        wait_for([run for _, run in runs])
+        told = [read_rows(file, run) for file, run in runs]
         ends = [run.end() for _, run in runs]
     finally:
         for _, run in runs:
             run.kill()
-    for number, ((file, run), end) in enumerate(zip(runs, ends), 1):
-        found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    for number, ((_, run), found, end) in enumerate(zip(runs, told, ends), 1):
         missing = [case for case in spec.cases if case not in {row["case"] for row in found}]
         found += [{"case": case, "ok": False, "note": f"did not end, see {run.log}"} for case in missing]
         found.append(end)

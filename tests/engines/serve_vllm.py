@@ -133,18 +133,20 @@ def main():
     arguments, tell = session.begin(__doc__, ["vllm"])
     server = Server(arguments.model)
     try:
+        began = time.perf_counter()
         if not server.wait_until(server.is_ready, READY):
             raise SystemExit(f"the server was not ready within {READY} s")
+        session.started(tell, began, engine_vllm.workers(server.process.pid), arguments.way)
         tokens = 48 if arguments.quick else 200
         server.stream(8)
-        tell("serve: stream", **stream(server, tokens))
-        tell("serve: client leaves", **abort(server))
-        tell("serve: stream after that", **stream(server, tokens))
+        tell("stream", **stream(server, tokens))
+        tell("client leaves", **abort(server))
+        tell("stream after that", **stream(server, tokens))
         began = time.perf_counter()
         server.process.send_signal(signal.SIGTERM)
         status = server.process.wait(120)
         took = session.milliseconds([time.perf_counter() - began], 50)
-        tell("serve: SIGTERM", p50_ms=took, ok=status in (0, -signal.SIGTERM), note=f"status {status}")
+        tell("SIGTERM", p50_ms=took, ok=status in (0, -signal.SIGTERM), note=f"status {status}")
     finally:
         for pid in usage.family(server.process.pid) if server.process.poll() is None else []:
             os.kill(pid, signal.SIGKILL)

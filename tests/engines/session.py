@@ -22,7 +22,7 @@ VICTIM = 1  # the rank that is stopped or killed
 AFTER = 8  # the steps before that
 STOPPED = 3.0
 PROMPT = 32  # token ids of each prompt
-STALL, GROWTH = 10.0, 32 << 20  # in a soak: seconds of a step beside a stop, bytes that are no growth
+STALL, GROWTH = 10.0, 32 << 20  # in a soak: seconds without an output beside a stop, bytes that are no growth
 
 
 def prompts(count):
@@ -41,6 +41,17 @@ def milliseconds(values, percent):
         return None
     ordered = sorted(values)
     return round(1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))], 3)
+
+
+def longest(generation):
+    """Seconds without an output, from the start on."""
+    times = [generation.began, *generation.arrivals]
+    return max(later - earlier for earlier, later in zip(times, times[1:]))
+
+
+def first(generation):
+    """Seconds until the first output."""
+    return generation.arrivals[0] - generation.began
 
 
 def steps_of(generation):
@@ -76,7 +87,7 @@ def pauses(engine, seconds, times):
         for _ in range(times):
             time.sleep(seconds)
             generation = engine.generate(prompts(1), 1)
-            took.append(generation.arrivals[0] - generation.began)
+            took.append(first(generation))
             tokens += generation.tokens
     return {
         "p50_ms": milliseconds(took, 50),
@@ -109,8 +120,32 @@ def stopped(engine, tokens):
     }
 
 
+def stopped_while_idle(engine, times):
+    """While there is no request, a rank is stopped for STOPPED seconds, and goes on: the time to the first token after
+    that, and in the note the time to those before. What other ranks sent meanwhile must not hold the token up."""
+    engine.generate(prompts(1), 1)
+    victim, before, after, tokens = engine.workers()[VICTIM], [], [], []
+    for _ in range(times):
+        time.sleep(0.5)
+        before.append(engine.generate(prompts(1), 1))
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(STOPPED)
+        os.kill(victim, signal.SIGCONT)
+        after.append(engine.generate(prompts(1), 1))
+    tokens = [generation.tokens for generation in before + after]
+    same = all(found == tokens[0] for found in tokens)
+    return {
+        "p50_ms": milliseconds([*map(first, after)], 50),
+        "p99_ms": milliseconds([*map(first, after)], 99),
+        "token_hash": digest(tokens),
+        "ok": same,
+        "note": f"before: {milliseconds([*map(first, before)], 50)} ms" + ("" if same else "; tokens differ"),
+    }
+
+
 def killed(engine, tokens):
-    """A rank is killed in mid-generation: an error, and how soon (p50_ms)."""
+    """A rank is killed in mid-generation: an error of those that belong to this, in time; how soon is p50_ms."""
+    errors, seconds = engine.errors, engine.error_seconds
     victim, at = engine.workers()[VICTIM], []
 
     def kill(step):
@@ -122,20 +157,37 @@ def killed(engine, tokens):
         engine.generate(prompts(8), tokens, kill)
     except Exception as error:
         took = time.perf_counter() - at[0] if at else 0
-        return {"p50_ms": milliseconds([took], 50), "ok": bool(at), "note": f"{type(error).__name__}: {error}"[:200]}
+        kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
+        wrong = [] if at else ["before the rank was killed"]
+        wrong += [] if set(kinds) & set(errors) else [f"not one of {', '.join(errors)}"]
+        wrong += [f"after {took:.0f} s, not within {seconds} s"] if took > seconds else []
+        note = "; ".join([f"{kinds[0]}: {error}"[:200], *wrong])
+        return {"p50_ms": milliseconds([took], 50), "ok": not wrong, "note": note}
     return {"ok": False, "note": "generation went on to its end without the rank"}
 
 
+def growth(used):
+    """What grew, of (bytes, descriptors) at times of a soak: what the second half never goes below, and all of the
+    first half is below."""
+    halves = used[: len(used) // 2], used[len(used) // 2 :]
+    early, late = ([column for column in zip(*half)] for half in halves)
+    if not early:
+        return ["too short to say what grows"]
+    found = ["memory grew"] if min(late[0]) > max(early[0]) + GROWTH else []
+    return found + (["descriptors grew"] if min(late[1]) > max(early[1]) else [])
+
+
 def soak(engine, seconds):
-    """Requests after pauses of 1 to 300 s, in half of which a rank is stopped: the same tokens each time, and neither
-    memory nor descriptors grow after the first tenth. p50_ms, p99_ms: the first token."""
+    """Requests after pauses of 1 to 300 s; a rank is stopped in half of them, or in the pause before: the same tokens
+    each time, and neither memory nor descriptors grow after the first tenth. p50_ms, p99_ms: the first token."""
     engine.generate(prompts(8), 8)
     source, began, used = random.Random(0), time.monotonic(), []
     expected, took, wrong = {}, [], set()
     while (passed := time.monotonic() - began) < seconds:
-        time.sleep(min(source.choice((1, 1, 1, 5, 20, 60, 300)), seconds / 10))
+        pause = min(source.choice((1, 1, 1, 5, 20, 60, 300)), seconds / 10)
         count, victim = source.choice((1, 8)), source.choice(engine.workers())
-        stop_at, stop_for = source.choice((0, source.randint(1, 24))), source.uniform(0.1, 3)
+        stop_at = source.choice((None, None, 0, source.randint(1, 24)))  # 0: in the pause
+        stop_for = source.uniform(0.1, 3)
         resume = threading.Timer(stop_for, os.kill, (victim, signal.SIGCONT))
 
         def stop(step, victim=victim, stop_at=stop_at, resume=resume):
@@ -143,28 +195,29 @@ def soak(engine, seconds):
                 os.kill(victim, signal.SIGSTOP)
                 resume.start()
 
+        stop(0)
+        time.sleep(pause)
         generation = engine.generate(prompts(count), 32, stop)
-        if stop_at:
+        if resume.ident is not None:  # the engine may have given several tokens at once, and too few steps
             resume.join()
-        took.append(generation.arrivals[0] - generation.began)
+        took.append(first(generation))
         found = digest(generation.tokens)
         if expected.setdefault(count, found) != found:
             wrong.add(f"tokens differ after {passed:.0f} s")
-        if max(steps_of(generation)) > stop_for + STALL:
-            wrong.add(f"a step of {max(steps_of(generation)):.1f} s after {passed:.0f} s")
+        if longest(generation) > stop_for + STALL:
+            wrong.add(f"{longest(generation):.1f} s without an output after {passed:.0f} s")
         if passed > seconds / 10:
             used.append((usage.memory(os.getpid()), usage.descriptors(os.getpid())))
-    (memory, descriptors), (memory_now, descriptors_now) = used[0], used[-1]
-    wrong |= {"memory grew"} if memory_now > memory + GROWTH else set()
-    wrong |= {"descriptors grew"} if descriptors_now > descriptors else set()
-    told = (
-        f"{len(took)} times; {memory >> 20} to {memory_now >> 20} MiB, {descriptors} to {descriptors_now} descriptors"
-    )
+    wrong |= set(growth(used))
+    told = [f"{len(took)} times"]
+    if used:
+        (memory, descriptors), (memory_now, descriptors_now) = used[0], used[-1]
+        told += [f"{memory >> 20} to {memory_now >> 20} MiB, {descriptors} to {descriptors_now} descriptors"]
     return {
         "p50_ms": milliseconds(took, 50),
         "p99_ms": milliseconds(took, 99),
         "ok": not wrong,
-        "note": "; ".join([told, *sorted(wrong)]),
+        "note": "; ".join(told + sorted(wrong)),
     }
 
 
@@ -176,15 +229,16 @@ CASES = {
     "pauses of 0.5 s": lambda engine, quick: pauses(engine, 0.5, 8 if quick else 20),
     "pauses of 1.5 s": lambda engine, quick: pauses(engine, 1.5, 4 if quick else 10),
     "stopped for 3 s": lambda engine, quick: stopped(engine, 64),
+    "stopped for 3 s while idle": lambda engine, quick: stopped_while_idle(engine, 1 if quick else 5),
     "killed": lambda engine, quick: killed(engine, 512),
     "soak": lambda engine, quick: soak(engine, int(os.environ.get("SOAK_SECONDS", "600"))),
 }
 ENDS = ["killed"]  # the engine is of no use afterwards
 
 
-def is_in_place(engine, way):
-    """What is wrong, or None."""
-    rings = [usage.has_ring(pid) for pid in engine.workers()]
+def is_in_place(workers, way):
+    """What is wrong with the rings of these processes, or None."""
+    rings = [usage.has_ring(pid) for pid in workers]
     if len(rings) != registry.RANKS:
         return f"{len(rings)} ranks were found, not {registry.RANKS}"
     if way == "ringcast":
@@ -193,8 +247,9 @@ def is_in_place(engine, way):
 
 
 def begin(doc, engines=None, cases=None):
-    """For each script of run.py: the arguments, and the function that appends a row to the file. engines, cases: of
-    which the script takes one and some; None: any engine, no cases."""
+    """For each script of run.py: the arguments, and the function that appends a row to the file, with the segments that
+    the processes of the script map then. engines, cases: of which the script takes one and some; None: any engine, no
+    cases."""
     parser = argparse.ArgumentParser(description=doc.split("\n", maxsplit=1)[0])
     parser.add_argument("engine", choices=engines)
     parser.add_argument("way", choices=registry.WAYS)
@@ -206,18 +261,24 @@ def begin(doc, engines=None, cases=None):
     arguments = parser.parse_args()
 
     def tell(case, **fields):
+        segments = sorted(usage.mapped(usage.family(os.getpid())))
         with open(arguments.file, "a") as file:
-            file.write(json.dumps({"case": case, **fields}) + "\n")
+            file.write(json.dumps({"case": case, **fields, "segments": segments}) + "\n")
 
     return arguments, tell
+
+
+def started(tell, began, workers, way):
+    """The row of the start, after the first call that needs the rings."""
+    wrong = is_in_place(workers, way)
+    tell("start", p50_ms=milliseconds([time.perf_counter() - began], 50), ok=not wrong, note=wrong)
 
 
 def main():
     arguments, tell = begin(__doc__, cases=CASES)
     began = time.perf_counter()
     engine = registry.engine(arguments.engine).start(arguments.model)
-    wrong = is_in_place(engine, arguments.way)
-    tell("start", p50_ms=milliseconds([time.perf_counter() - began], 50), ok=not wrong, note=wrong)
+    started(tell, began, engine.workers(), arguments.way)
     before = None
     for case in arguments.cases:
         tell(case, **{"ok": True, **CASES[case](engine, arguments.quick)})

@@ -5,6 +5,7 @@ compute, and answer. Runs in vLLM's Python, and appends a row for each (millisec
 transport_vllm.py ENGINE WAY MODEL FILE [--quick]        by run.py
 """
 
+import os
 import statistics
 import time
 
@@ -103,7 +104,9 @@ def main():
     load_general_plugins()
     options = {**engine_vllm.OPTIONS, "max_num_seqs": max(REQUESTS), "worker_cls": "transport_vllm.Worker"}
     config = EngineArgs(model=str(arguments.model), **options).create_engine_config()
+    began = time.perf_counter()
     executor = Executor.get_class(config)(config)
+    session.started(tell, began, engine_vllm.workers(os.getpid()), arguments.way)
     for sleep in SLEEPS:
         for count in REQUESTS:
             tell(**measure(executor, sleep, count, 30 if arguments.quick else 200))

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make engines` says of the rows of its runs; the engines themselves are too large to run here."""
+"""What `make engines` says of its runs, and its scripts with a stand-in engine; the engines themselves are too large to
+run here."""
 
+import itertools
+import os
 import pathlib
+import re
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -10,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "engines"))
 
 import report
 import run
+import session
 
 
 def rows(*found):
@@ -62,3 +69,191 @@ def test_all_rows_are_told():
     found = run.together(rows(*PAIR))
     assert report.text(found).count("1 request") == 2
     assert "| 1 request | 10 / 10 |" in report.of_engine(found, "vllm")
+
+
+# ---- The scripts, with a stand-in engine -----------------------------------------------------------------------------
+
+
+class EngineDead(Exception):
+    pass
+
+
+class StandIn:
+    """One rank, a process that sleeps, and a token for each step. raises: what a step after the rank's death does."""
+
+    errors, error_seconds = [f"{__name__}.EngineDead"], 300
+
+    def __init__(self, raises=None):
+        self.raises = raises
+        self.rank = subprocess.Popen(["sleep", "600"])
+        self.stopped = 0  # how often a rank was found stopped between two calls of generate()
+
+    def workers(self):
+        return [self.rank.pid] * run.registry.RANKS
+
+    def generate(self, prompts, tokens, each_step=None):
+        began = time.perf_counter()
+        arrivals = []
+        for step in range(1, tokens + 1):
+            arrivals.append(time.perf_counter())
+            if each_step:
+                each_step(step)
+            if self.raises and step == session.AFTER:
+                raise self.raises
+        return run.registry.Generation([[1] * tokens for _ in prompts], began, arrivals)
+
+    def close(self):
+        self.rank.kill()
+        self.rank.wait()
+
+
+@pytest.fixture
+def stand_in():
+    made = []
+
+    def make(*arguments):
+        made.append(StandIn(*arguments))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    "raised, seconds, good",
+    [
+        (EngineDead("rank 1"), 300, True),
+        (KeyError("a fault of the script's"), 300, False),
+        (EngineDead("too late"), -1, False),
+        (None, 300, False),
+    ],
+)
+def test_a_killed_rank_must_raise_an_error_of_the_engines_in_time(stand_in, raised, seconds, good):
+    engine = stand_in(raised)
+    engine.error_seconds = seconds
+    assert session.killed(engine, 16)["ok"] is good
+
+
+def test_a_rank_stopped_while_idle_goes_on_before_the_request(stand_in, monkeypatch):
+    monkeypatch.setattr(session, "STOPPED", 0.01)
+    found = session.stopped_while_idle(stand_in(), 2)
+    assert found["ok"] and found["p50_ms"] is not None and "before" in found["note"]
+
+
+def test_tokens_that_differ_after_a_stop_while_idle_are_no_success(stand_in, monkeypatch):
+    monkeypatch.setattr(session, "STOPPED", 0.01)
+    engine, calls = stand_in(), itertools.count()
+    monkeypatch.setattr(engine, "generate", lambda *_: run.registry.Generation([[next(calls)]], 0.0, [0.1]))
+    assert not session.stopped_while_idle(engine, 2)["ok"]
+
+
+@pytest.mark.parametrize(
+    "used, found",
+    [
+        ([(100, 5), (100, 6), (100, 5), (100, 5)], []),  # one that was open for a moment
+        ([(100, 5), (100, 9), (100, 6), (100, 6)], []),
+        ([(100, 5), (100, 5), (100, 6), (100, 7)], ["descriptors grew"]),
+        ([(100, 5), (100, 5), (100 + (64 << 20), 5), (100 + (65 << 20), 5)], ["memory grew"]),
+        ([(100, 5)], ["too short to say what grows"]),
+    ],
+)
+def test_a_soak_says_what_grew(used, found):
+    assert session.growth(used) == found
+
+
+def test_a_soak_watches_the_first_and_the_last_step(stand_in):
+    late = run.registry.Generation([[1]], 0.0, [20.0, 20.1, 20.2])
+    assert session.longest(late) == 20.0
+
+
+@pytest.mark.parametrize("way, ringed, good", [("ringcast", 1, True), ("ringcast", 0, False), ("own", 1, False)])
+def test_rings_are_where_ringcast_is_in_place_alone(monkeypatch, way, ringed, good):
+    monkeypatch.setattr(session.usage, "has_ring", lambda pid: bool(ringed))
+    told = []
+    session.started(lambda case, **fields: told.append((case, fields["ok"])), 0.0, [1, 2], way)
+    assert told == [("start", good)]
+
+
+@pytest.mark.parametrize("script", ["serve_vllm.py", "transport_vllm.py", "session.py"])
+def test_each_script_looks_whether_ringcast_is_in_place(script):
+    text = (pathlib.Path(session.__file__).parent / script).read_text()
+    assert re.search(r"\bstarted\(tell, began, .*workers.*, arguments\.way\)", text)
+
+
+# What a script of run.py does here: maps a segment, tells it in a row, and leaves it.
+LEAVES = """
+import mmap, os, pathlib, sys
+sys.path.insert(0, {here!r})
+sys.argv[0] = "session.py"
+import session
+arguments, tell = session.begin("")
+path = pathlib.Path("/dev/shm", {prefix!r} + str(os.getpid()))
+path.write_bytes(bytes(4096))
+with open(path, "r+b") as file:
+    kept = mmap.mmap(file.fileno(), 4096)
+tell("start", ok=True)
+"""
+
+
+@pytest.fixture
+def leaving(tmp_path, monkeypatch):
+    """Runs a script that leaves a segment, as a part of so many runs at a time: the rows."""
+    prefix = f"ringcast-test-{os.getpid()}-"
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES.format(here=str(pathlib.Path(session.__file__).parent), prefix=prefix))
+    monkeypatch.setattr(run, "BUILD", tmp_path)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "python", lambda name: sys.executable)
+    (tmp_path / "logs").mkdir()
+
+    def rows_of(copies, way="ringcast", known=""):
+        engine = run.registry.engine("vllm")
+        monkeypatch.setattr(engine, "SEGMENTS", {"own": known or "-", "ringcast": "-"})
+        monkeypatch.setattr(run, "PARTS", {"leaves": run.Part(str(script), copies=copies)})
+        return run.rows_of("vllm", way, "leaves", False)
+
+    yield rows_of, prefix
+    for path in pathlib.Path("/dev/shm").glob(prefix + "*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_segment_left_by_each_of_the_runs_is_found(leaving, copies):
+    rows_of, prefix = leaving
+    ends = [row for row in rows_of(copies) if row["case"].endswith("end")]
+    assert len(ends) == copies
+    assert all(not row["ok"] and prefix in row["note"] for row in ends)
+
+
+@pytest.mark.parametrize("way, good", [("own", True), ("ringcast", False)])
+def test_what_the_engines_own_way_leaves_is_not_excused_with_ringcast(leaving, way, good):
+    rows_of, prefix = leaving
+    (end,) = [row for row in rows_of(1, way, prefix + r"\d+") if row["case"].endswith("end")]
+    assert end["ok"] is good
+
+
+def test_segments_of_a_row_are_not_told_again(leaving):
+    assert all("segments" not in row for row in leaving[0](1))
+
+
+class Watched:
+    """A run that ends once it was looked at so many times."""
+
+    def __init__(self, times):
+        self.left, self.process = times, self
+
+    def look(self):
+        self.left -= 1
+
+    def poll(self):
+        return 0 if self.left <= 0 else None
+
+    def wait(self, timeout):
+        raise subprocess.TimeoutExpired("a run", timeout)
+
+
+def test_all_runs_that_still_run_are_looked_at_in_turns():
+    runs = [Watched(1), Watched(3), Watched(2)]
+    run.wait_for(runs)
+    assert [one.left for one in runs] == [0, 0, 0]
