@@ -70,12 +70,7 @@ def broadcast_object(obj: Optional[Any] = None, src: int = 0, group: Any = None)
     broadcast_tensor_dict.
     """
     ring = end_of(group, src)
-    if ring is None:
-        return obj
-    if isinstance(ring, Source):
-        ring.send(obj, OBJECT)
-        return obj
-    return ring.receive(OBJECT)
+    return obj if ring is None else ring.broadcast(obj, OBJECT)
 
 
 def broadcast_object_list(obj_list: List[Any], src: int = 0, group: Any = None) -> List[Any]:

@@ -112,6 +112,8 @@ def test_a_source_out_of_range_or_a_group_that_is_none_is_refused() -> None:
     text_of(TypeError, lambda: rt.broadcast_object(1, src="0"))
     assert "ProcessGroup" in text_of(TypeError, lambda: rt.broadcast_object(1, group="tp"))
     check_usable()
+    text_of(TypeError, lambda: rt.broadcast_object(1, src=0.0))
+    check_usable()
 
 
 @on_ranks(2)
@@ -142,8 +144,10 @@ def forbid_collectives(patch: pytest.MonkeyPatch) -> None:
 def ranks_again(store: str) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     check_usable()
-    first = rt.rings()[0].handle
+    first, held = rt.rings()[0].handle, dist.group.WORLD
     dist.destroy_process_group()
+    assert rt.broadcast_object(rank, 0, held) == rank
+    del held
     assert not _dist.memory_of_rings(), _dist.memory_of_rings()
     assert_same(rt.broadcast_object("alone"), "alone")
     _dist.join_group(store, rank, world)

@@ -163,6 +163,7 @@ class Source(WriterEnd):
         self.links: Sequence[Any] = ()  # to other machines
         self._rank = rank
         self._call = 0
+        self._send = writer.send
         self._telling: Optional[threading.Thread] = None
         self._closing = threading.Event()
         super().__init__(writer, goes_on)
@@ -171,22 +172,25 @@ class Source(WriterEnd):
         self,
         value: Any,
         operation: int,
-        kind: Any = object,
+        kind: Any = None,
         hash: Optional[str] = None,
         timeout: Optional[float] = None,
         inside: bool = False,
     ) -> None:
-        """inside: the values of a dict may hold anything, since the original pickles the values. timeout: for room,
-        also for an error in place of the value. TimeoutError: nothing was sent, and the call can be repeated."""
-        self._raise_if_lost()
+        """kind: of the value; None: any. inside: the values of a dict may hold anything, since the original pickles the
+        values. timeout: for room, also for an error in place of the value. TimeoutError: nothing was sent, and the call
+        can be repeated."""
+        if self.lost is not None:
+            self._raise_lost()
         tag = operation << CALL_BITS | self._call
         try:
-            if not isinstance(value, kind):
-                raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
-            if kind is dict and type(value) is not dict:
-                value = dict(value)  # a subclass may have no typed form
+            if kind is not None and type(value) is not kind:
+                if not isinstance(value, kind):
+                    raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
+                if kind is dict:
+                    value = dict(value)  # a subclass may have no typed form
             try:
-                self.ring.send(value, timeout, tag=tag, hash=hash)
+                self._send(value, timeout, tag=tag, hash=hash)
             except TypeError:
                 if operation not in _ANYTHING and not (inside and may_pack(value)):
                     raise
@@ -203,9 +207,15 @@ class Source(WriterEnd):
             if self._alarm:
                 self._catch_up()
 
+    def broadcast(self, value: Any, operation: int) -> Any:
+        """Send any value, and return the value: this rank's part of a broadcast."""
+        self.send(value, operation)
+        return value
+
     def refuse(self, error: BaseException, operation: int, timeout: Optional[float] = None) -> None:
         """Send an error in place of a value to the ranks that wait for this call. timeout: as for send()."""
-        self._raise_if_lost()
+        if self.lost is not None:
+            self._raise_lost()
         tag = operation << CALL_BITS | self._call
         try:
             self._send_error(error, operation, tag, timeout)
@@ -237,9 +247,8 @@ class Source(WriterEnd):
         for link in self.links:
             link.close()
 
-    def _raise_if_lost(self) -> None:
-        if self.lost is not None:
-            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+    def _raise_lost(self) -> NoReturn:
+        raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
         """The error to raise here; the other ranks get the text."""
@@ -289,6 +298,7 @@ class ReaderEnd:
     def receive(self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None) -> Any:
         """take: called instead of a wait for the next value. receive() returns None if `take` does."""
         expected, self._call = self._call, None
+        due = -1 if expected is None else operation << CALL_BITS | expected  # before the wait, in which there is time
         try:
             taken = self.ring.recv_tagged() if take is None else take()
         except (ringcast.SendError, ringcast.PickleRefused):
@@ -299,7 +309,11 @@ class ReaderEnd:
         if taken is None:
             self._call = expected
             return None
-        return self._accept(operation, expected, *taken)
+        value, tag = taken
+        if tag != due:
+            return self._accept(operation, expected, value, tag)
+        self._call = (tag + 1) & CALL_MASK
+        return value
 
     def _accept(self, operation: int, expected: Optional[int], value: Any, tag: int) -> Any:
         call = tag & CALL_MASK
@@ -338,6 +352,10 @@ class Receiver(ReaderEnd):
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         return super().receive(operation, take)
+
+    def broadcast(self, value: Any, operation: int) -> Any:
+        """Receive the source's value: this rank's part of a broadcast. The own `value` is ignored."""
+        return self.receive(operation)
 
     def take_hashed(self, operation: int) -> Optional[Tuple[Any, Any]]:
         """The value, and the hashes of its frame, as Frame.hashes. None: no frame has come."""

@@ -30,6 +30,10 @@ BROADCAST = "broadcast"
 
 # Group -> (stream, src) -> end, or of p2p.py: ("to" or "from", the peer) -> end. An entry goes with the group.
 _rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], Any]]" = weakref.WeakKeyDictionary()
+# (id(group), stream, src) -> the same end, for each call's look: a look into _rings makes a weak reference, which takes
+# longer than all else. The entries of a group go with the group, before another object can have the id.
+_found: Dict[Tuple[int, str, int], End] = {}
+_HAS_GROUPS = dist.is_available()
 
 
 def ends(group: Any) -> Dict[Tuple[str, int], Any]:
@@ -37,7 +41,13 @@ def ends(group: Any) -> Dict[Tuple[str, int], Any]:
     made = _rings.get(group)
     if made is None:
         made = _rings[group] = {}
+        weakref.finalize(group, _forget, id(group)).atexit = False
     return made
+
+
+def _forget(group_id: int) -> None:
+    for key in [key for key in _found if key[0] == group_id]:
+        del _found[key]
 
 
 def ends_if_any(group: Any) -> Dict[Tuple[str, int], Any]:
@@ -50,6 +60,7 @@ def close(group: Any) -> None:
     """Close this process's ends; frames in an outbox of p2p.py are lost. All ranks call this, with no call under
     way."""
     made, failure = ends_if_any(group), None
+    _forget(id(_default_group() if group is None else group))
     while made:
         try:
             made.popitem()[1].close()
@@ -73,7 +84,7 @@ atexit.register(_close_all)
 
 def _default_group() -> Any:
     """None: torch.distributed is not initialised."""
-    return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    return dist.group.WORLD if _HAS_GROUPS else None
 
 
 def end_of(
@@ -84,29 +95,40 @@ def end_of(
     group: a ProcessGroup, or None for the default group. stream: frames of two streams have no common order. capacity:
     of a new ring; None: as the environment says.
     """
+    default = dist.group.WORLD if _HAS_GROUPS else None
+    if group is None:
+        group = default
+    if type(src) is int and default is not None:
+        found = _found.get((id(group), stream, src))
+        if found is not None and not found.ring.closed:
+            return found
+    return _look(default, group, src, metadata_group, stream, capacity)
+
+
+def _look(
+    default: Any, group: Any, src: int, metadata_group: Any, stream: str, capacity: Optional[int]
+) -> Optional[End]:
+    """end_of() for the first call of (group, stream, src), for a ring that was closed, and for invalid arguments."""
     try:
         src = operator.index(src)
     except TypeError:
         raise TypeError(f"src must be an int, a rank in the group, not {type(src).__name__}") from None
-    default = _default_group()
     if default is None:
         return None
-    if group is None:
-        group = default
-    elif not isinstance(group, dist.ProcessGroup):
+    if not isinstance(group, dist.ProcessGroup):
         if group == dist.GroupMember.NON_GROUP_MEMBER:
             raise ValueError(f"this process, rank {dist.get_rank()}, is not in the group")
         raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
     made = ends(group)
     ring: Optional[End] = made.get((stream, src))
-    if ring is not None and (not ring.ring.closed or ring.lost is not None):
-        return ring
-    size = group.size()
-    if size == 1:
-        return None
-    if not 0 <= src < size:
-        raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
-    ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream == BROADCAST)
+    if ring is None or (ring.ring.closed and ring.lost is None):
+        size = group.size()
+        if size == 1:
+            return None
+        if not 0 <= src < size:
+            raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
+        ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream == BROADCAST)
+    _found[id(group), stream, src] = ring
     return ring
 
 

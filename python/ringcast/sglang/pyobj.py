@@ -51,7 +51,7 @@ def broadcast_pyobj(
     if isinstance(ring, Source):
         ring.send(_checked(ring, data), PYOBJ)
         return data
-    return ring.receive(PYOBJ)
+    return ring.broadcast(None, PYOBJ)
 
 
 class P2PWork(NamedTuple):

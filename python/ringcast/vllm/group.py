@@ -29,7 +29,7 @@ import torch.distributed as dist
 import ringcast.torch as _broadcasts
 from ringcast._group import apart as _apart
 from ringcast._group import p2p as _p2p
-from ringcast._group.endpoint import SEND_OBJECT, SEND_TENSOR_DICT, TENSOR, TENSOR_DICT, Source
+from ringcast._group.endpoint import OBJECT, SEND_OBJECT, SEND_TENSOR_DICT, TENSOR, TENSOR_DICT, Source
 from ringcast._group.p2p import Handle
 from ringcast._group.rings import end_of
 
@@ -146,7 +146,8 @@ class GroupOperations:
     def broadcast_object(self, obj: Optional[Any] = None, src: int = 0) -> Any:
         """The source's object on every rank; on the source, the very object."""
         _check_src(self, src)
-        return obj if self.world_size == 1 else _broadcasts.broadcast_object(obj, src, self.cpu_group)
+        ring = end_of(self.cpu_group, src) if self.world_size > 1 else None
+        return obj if ring is None else ring.broadcast(obj, OBJECT)
 
     def broadcast_object_list(self, obj_list: List[Any], src: int = 0, group: Any = None) -> List[Any]:
         """Fill `obj_list` with the source's elements, and return the list. `group` is ignored, as in vLLM."""
