@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces an engine's classes and functions by ringcast's, and undoes that: shared by the drop-ins for vLLM and
-SGLang. Each has a table of the names to replace, with the signatures that fit ringcast's own."""
+SGLang. Each has a table of the names to replace, with the signatures that fit ringcast's own, and a table of the hashes
+of their code in the known versions (_known.py)."""
 
 import inspect
+import os
 import sys
 import threading
 import types
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import warnings
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from ringcast._syntax import hash_of
+
+# Name -> hash -> the versions that have this code.
+Known = Mapping[str, Mapping[str, str]]
 
 
 def signature_of(function: Any) -> Optional[str]:
@@ -17,6 +25,44 @@ def signature_of(function: Any) -> Optional[str]:
         return None
     parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+
+
+def unknown_code(known: Known, things: Mapping[str, Any]) -> List[str]:
+    """The names among `things` whose code is of no known version, or has no source."""
+
+    def apart(name: str) -> List[str]:
+        return [other[len(name) + 1 :] for other in known if other.startswith(f"{name}.")]
+
+    return [name for name, thing in things.items() if hash_of(thing, apart(name)) not in known.get(name, ())]
+
+
+class Caller(NamedTuple):
+    """The drop-in that asks: for `engine`, a name for people and the package of that name in lower letters."""
+
+    engine: str
+    variable: str  # of the environment
+    logger: Callable[[], Any]
+
+    def is_strict(self) -> bool:
+        """Whether unknown code is left alone."""
+        return os.environ.get(self.variable) == "strict"
+
+    def tell_unknown(self, part: str, names: List[str], stacklevel: int) -> None:
+        """Once for each part: its signatures fit, and its code is of no known version."""
+        version = getattr(sys.modules.get(self.engine.lower()), "__version__", "of an unknown version")
+        differs = f"{self.engine} {version}: the code of {', '.join(names)} is that of no known version"
+        if self.is_strict():
+            self.logger().error(
+                "ringcast leaves the %s as they are, because %s=strict: %s. Take a known version, or a newer ringcast",
+                *(part, self.variable, differs),
+            )
+        else:
+            text = (
+                f"{differs}. The signatures fit, and ringcast is in place for the {part}. Compare the results with "
+                f"those without ringcast, take a known version, or set {self.variable}=strict, which leaves unknown "
+                "code as it is"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 class Replacements:

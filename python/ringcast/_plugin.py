@@ -7,7 +7,7 @@ from typing import Callable
 
 
 def vllm() -> None:
-    """Of the entry point vllm.general_plugins: install(), if RINGCAST_VLLM is 1."""
+    """Of the entry point vllm.general_plugins: install(), if RINGCAST_VLLM is 1 or strict."""
     if _is_asked("RINGCAST_VLLM"):
         from ringcast.vllm import install
 
@@ -15,7 +15,7 @@ def vllm() -> None:
 
 
 def sglang() -> None:
-    """Of the entry point sglang.srt.plugins: install(), if RINGCAST_SGLANG is 1."""
+    """Of the entry point sglang.srt.plugins: install(), if RINGCAST_SGLANG is 1 or strict."""
     if _is_asked("RINGCAST_SGLANG"):
         from ringcast.sglang import install
 
@@ -24,9 +24,10 @@ def sglang() -> None:
 
 def _is_asked(variable: str) -> bool:
     asked = os.environ.get(variable) or "0"
-    if asked not in ("0", "1"):
-        warnings.warn(f"the environment's {variable} is {asked!r}: it must be 0 or 1", RuntimeWarning, stacklevel=3)
-    return asked == "1"
+    if asked not in ("0", "1", "strict"):
+        text = f"the environment's {variable} is {asked!r}: it must be 0, 1 or strict"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return asked in ("1", "strict")
 
 
 def _install(whose: str, install: Callable[[], bool]) -> None:

@@ -3,7 +3,6 @@
 itself is not installed: its modules are stubs that have its names and signatures of August 2026."""
 
 import sys
-import warnings
 from typing import Any, List, Optional, Tuple
 
 import needs
@@ -15,10 +14,10 @@ if needs.torch is None:
 import torch
 import torch.distributed as dist
 from _dist import on_ranks, text_of
+from sglang_stubs import RECEIVER, load, write_stubs
 from values import assert_same
 
 import ringcast
-from ringcast import _plugin
 from ringcast._group import rings
 from ringcast.sglang import broadcast_pyobj, broadcast_tensor_dict, install, uninstall
 
@@ -186,203 +185,7 @@ def test_a_tensor_dict_goes_in_a_group_of_its_own() -> None:
         assert rank != 2 or got is sent
 
 
-# ---- In SGLang's place -----------------------------------------------------------------------------------------------
-
-PYOBJ = "def broadcast_pyobj(data: list, rank: int, dist_group=None, src: int = 0, force_cpu_device: bool = True):\n"
-P2P = """
-def point_to_point_pyobj(data: list, rank: int, group=None, src: int = 0, dst: int = 1, async_send: bool = False):
-    return 'original'
-"""
-COORDINATOR = """
-import torch
-class GroupCoordinator:
-    def __init__(self, group):
-        self.device_group = self.cpu_group = group
-        self.world_size = group.size()
-    def broadcast_tensor_dict(self, tensor_dict=None, src: int = 0, group=None, metadata_group=None):
-        return 'original'
-    def broadcast_object(self, obj=None, src: int = 0):
-        assert src < self.world_size, f'Invalid src rank ({src})'
-        told = [obj]
-        torch.distributed.broadcast_object_list(told, src=src, group=self.cpu_group)
-        return told[0]
-    def all_gather_object(self, obj):
-        everyone = [None] * self.world_size
-        torch.distributed.all_gather_object(everyone, obj, group=self.cpu_group)
-        return everyone
-    def barrier(self):
-        torch.distributed.barrier(group=self.cpu_group)
-"""
-STUBS = {
-    "srt/utils/common.py": PYOBJ + "    return 'original'\n" + P2P,
-    "srt/utils/__init__.py": "from sglang.srt.utils.common import *\n",
-    "srt/distributed/parallel_state.py": COORDINATOR,
-    # As in 0.5.23: a barrier, then what each rank does for itself, then what has failed anywhere.
-    "srt/managers/scheduler_components/request_receiver.py": """
-import torch
-from torch.distributed import ReduceOp, all_reduce, barrier
-from sglang.srt.utils import broadcast_pyobj as send
-class SchedulerRequestReceiver:
-    def __init__(self, group):
-        self.group = group
-    def _finalize_shm_features(self, recv_reqs):
-        barrier(group=self.group)
-        failed = torch.zeros(len(recv_reqs), dtype=torch.int32)
-        for index, request in enumerate(recv_reqs):
-            failed[index] = request == self.group.rank()
-        all_reduce(failed, op=ReduceOp.MAX, group=self.group)
-        return failed.tolist()
-""",
-    "srt/managers/schedule_batch.py": """
-class MultimodalInputs:
-    made = 0
-    def __init__(self, mm_items):
-        self.mm_items = mm_items
-    @staticmethod
-    def from_processor_output(raw, requires_mm_token_modalities=False):
-        MultimodalInputs.made += 1
-        if raw == 'bad':
-            raise ValueError('not an image')
-        items = [(lambda: raw) if raw == 'too large' else raw * 2]
-        return MultimodalInputs([*items, requires_mm_token_modalities])
-""",
-    # As in 0.5.23: the first rank makes them or tells why not, and one class of errors ends a request alone.
-    "srt/managers/scheduler.py": """
-import torch
-from types import SimpleNamespace
-from sglang.srt.managers.schedule_batch import MultimodalInputs
-class _MultimodalInputProcessingError(RuntimeError):
-    pass
-class Scheduler:
-    def __init__(self, group):
-        self.dp_tp_cpu_group = group
-        self.model_config = SimpleNamespace(requires_mm_token_modalities=True)
-    def _process_and_broadcast_mm_inputs(self, raw_mm_inputs):
-        told = [None]
-        if self.dp_tp_cpu_group is None or self.dp_tp_cpu_group.rank() == 0:
-            try:
-                modalities = self.model_config.requires_mm_token_modalities
-                told = [MultimodalInputs.from_processor_output(raw_mm_inputs, requires_mm_token_modalities=modalities)]
-            except Exception as error:
-                told = ['failed on the first rank: ' + repr(error)]
-        if self.dp_tp_cpu_group is not None:
-            torch.distributed.broadcast_object_list(told, src=0, group=self.dp_tp_cpu_group)
-        if isinstance(told[0], str):
-            raise _MultimodalInputProcessingError(told[0])
-        return told[0]
-""",
-    "multimodal_gen/runtime/utils/distributed.py": PYOBJ + "    return 'original'\n",
-    "multimodal_gen/runtime/distributed/group_coordinator.py": COORDINATOR,
-}
-
-
-def write_stubs(folder: Any, **changes: str) -> None:
-    for path, text in STUBS.items():
-        file = folder / "sglang" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(changes.get(file.stem, text))
-
-
-@pytest.fixture
-def stubs(tmp_path, monkeypatch):
-    write_stubs(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    uninstall()
-    assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
-        del sys.modules[name]
-
-
-def load(name: str) -> Any:
-    __import__(f"sglang.{name}")
-    return sys.modules[f"sglang.{name}"]
-
-
-NAMES = [
-    ("srt.utils.common", "broadcast_pyobj"),
-    ("srt.utils", "broadcast_pyobj"),
-    ("srt.managers.scheduler_components.request_receiver", "send"),
-    ("multimodal_gen.runtime.utils.distributed", "broadcast_pyobj"),
-    ("srt.utils.common", "point_to_point_pyobj"),
-]
-CLASSES = [
-    *(
-        (module, "GroupCoordinator", name)
-        for module in ("srt.distributed.parallel_state", "multimodal_gen.runtime.distributed.group_coordinator")
-        for name in ("broadcast_tensor_dict", "broadcast_object", "all_gather_object", "barrier")
-    ),
-    ("srt.managers.scheduler", "Scheduler", "_process_and_broadcast_mm_inputs"),
-    (NAMES[2][0], "SchedulerRequestReceiver", "_finalize_shm_features"),
-]
-ALL = len(NAMES) + len(CLASSES)
-
-
-def in_place() -> List[bool]:
-    """Of each function, wherever it is: whether it is ringcast's."""
-    for module, *_ in NAMES + CLASSES:
-        load(module)
-    functions = [getattr(load(module), name) for module, name in NAMES]
-    functions += [getattr(getattr(load(module), of), name) for module, of, name in CLASSES]
-    return [hasattr(function, "__wrapped__") for function in functions]
-
-
-@pytest.mark.parametrize("loaded", [[], ["srt.utils"], [name for name, *_ in NAMES + CLASSES]])
-def test_install_puts_them_in_whether_loaded_before_or_after(stubs, loaded):
-    for name in loaded:
-        load(name)
-    assert install() and install()
-    assert in_place() == [True] * ALL
-    uninstall()
-    uninstall()
-    assert in_place() == [False] * ALL
-    assert load("srt.utils").broadcast_pyobj([], 0) == "original"
-    assert load("srt.utils.common").__spec__.loader is load("srt.utils.common").__loader__
-    assert install() and in_place() == [True] * ALL
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    ("module", "text"),
-    [
-        ("common", "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n" + P2P),
-        ("common", "broadcast_pyobj = print\n" + P2P),
-        ("scheduler", STUBS["srt/managers/scheduler.py"].replace("raw_mm_inputs)", "raw_mm_inputs, *more)")),
-    ],
-)
-def test_another_signature_leaves_all_as_it_was_with_one_warning(stubs, module, text, when):
-    write_stubs(stubs, **{module: text})
-    if when == "after":
-        in_place()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert install() is (when == "before")
-        assert in_place() == [False] * ALL
-    (warning,) = caught
-    assert "leaves SGLang as it is" in str(warning.message) and module in str(warning.message)
-
-
-def test_what_a_version_does_not_have_is_left_out(stubs):
-    write_stubs(stubs, scheduler="MultimodalInputs = None\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert install()
-        assert hasattr(load("srt.utils").broadcast_pyobj, "__wrapped__")
-        load("srt.managers.scheduler")
-
-
-def test_without_sglang_it_says_what_to_install():
-    with pytest.raises(ImportError, match="pip install sglang"):
-        install()
-
-
-@pytest.mark.parametrize(("told", "puts"), [(None, False), ("0", False), ("", False), ("1", True)])
-def test_the_plugin_does_nothing_unless_it_is_asked(stubs, monkeypatch, told, puts):
-    monkeypatch.delenv("RINGCAST_SGLANG", raising=False)
-    if told is not None:
-        monkeypatch.setenv("RINGCAST_SGLANG", told)
-    _plugin.sglang()
-    assert in_place() == [puts] * ALL
+# ---- In SGLang's place (test_sglang_install.py has what is put there) ------------------------------------------------
 
 
 def check_mm_inputs(module: Any, rank: int) -> None:
@@ -445,7 +248,7 @@ def ranks_installed(folder: str) -> None:
         assert_same(got, {"a": torch.ones(2)})
         check_mm_inputs(load("srt.managers.scheduler"), rank)
         check_point_to_point(rank)
-        receiver = load(NAMES[2][0]).SchedulerRequestReceiver(dist.group.WORLD)
+        receiver = load(RECEIVER).SchedulerRequestReceiver(dist.group.WORLD)
         assert receiver._finalize_shm_features([2, 5, 0]) == [1, 0, 1]
         with pytest.MonkeyPatch.context() as patch:
             for name in "broadcast_object_list", "all_gather_object", "barrier", "all_reduce":

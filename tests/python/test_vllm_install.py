@@ -12,64 +12,30 @@ import re
 import subprocess
 import sys
 import threading
-import warnings
 
 import pytest
 from needs import needs_torch
+from vllm_stubs import (
+    EXECUTOR,
+    GROUPS,
+    NEWEST,
+    OLDEST,
+    QUEUES,
+    known_code,
+    load,
+    package,
+    ringcast_queue,
+    sources,
+    state,
+    write,
+)
 
 import ringcast.vllm._install as ins
 from ringcast import _plugin
 
 pytestmark = [pytest.mark.alike, needs_torch]
 
-QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
-GROUPS = "vllm.distributed.parallel_state"
-EXECUTOR = "vllm.v1.executor.multiproc_executor"
 PACKAGE = pathlib.Path(ins.__file__).parents[2]
-NEWEST, OLDEST = -1, 0
-
-
-def stub(name, which):
-    """A function or method with the signature that SIGNATURES has, the newest or the oldest of them."""
-    signature = list(ins.SIGNATURES[name])[which]
-    static = "" if signature.startswith("(self") else "    @staticmethod\n"
-    return f"{static}    def {name.partition('.')[2]}{signature}: return 'vllm'\n"
-
-
-def sources(which):
-    def methods(owner):
-        return "".join(stub(name, which) for name in ins.SIGNATURES if name.startswith(owner + "."))
-
-    fields = list(ins.SIGNATURES["Handle"])[which][1:-1].split(", ")
-    (attributes,) = ins.SIGNATURES["GroupCoordinator"]
-    return {
-        QUEUES: (
-            "from dataclasses import dataclass\n@dataclass\nclass Handle:\n"
-            + "".join(f"    {field}: object = None\n" for field in fields)
-            + f"class MessageQueue:\n{methods('MessageQueue')}"
-        ),
-        GROUPS: (
-            "class GroupCoordinator:\n"
-            + "".join(f"    {name}: object\n" for name in attributes[1:-1].split(", "))
-            + methods("GroupCoordinator")
-        ),
-        EXECUTOR: f"from {QUEUES} import Handle, MessageQueue, MessageQueue as Queue\n",
-        "vllm.v1.late": f"from {QUEUES} import MessageQueue\n",
-        "vllm.stateless": (
-            f"from {GROUPS} import GroupCoordinator\nclass Stateless(GroupCoordinator):\n"
-            "    def broadcast_object(self, obj=None, src=0): return 'stateless'\n"
-            "class Grandchild(Stateless): pass\nclass Plain(GroupCoordinator): pass\n"
-        ),
-    }
-
-
-def write(folder, modules):
-    for name, text in modules.items():
-        file = folder.joinpath(*name.split(".")).with_suffix(".py")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        for parent in file.relative_to(folder).parents[:-1]:
-            (folder / parent / "__init__.py").touch()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,43 +44,10 @@ def the_watching_thread():
     ringcast_queue()(1, 1)
 
 
-def forget():
-    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
-        del sys.modules[name]
-    importlib.invalidate_caches()
-
-
 @pytest.fixture
 def vllm(tmp_path, monkeypatch):
-    """Makes the package: vllm(modules) -> the folder."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(ins, "_warned", False)
-
-    def make(modules):
-        write(tmp_path, modules)
-        importlib.invalidate_caches()
-        return tmp_path
-
-    yield make
-    ins.uninstall()
-    forget()
-
-
-def state():
-    """All that install() could change: who holds what by which name, and what is in which class."""
-    modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "vllm"]
-    found = {}
-    for module in modules:
-        for name, value in vars(module).items():
-            if not name.startswith("__"):
-                found[module.__name__, name] = value
-                if inspect.isclass(value) and value.__module__.startswith("vllm."):
-                    found.update({(value.__qualname__, key): inner for key, inner in vars(value).items()})
-    return found
-
-
-def load(*names):
-    return [importlib.import_module(name) for name in names]
+    with package(tmp_path, monkeypatch) as make:
+        yield make
 
 
 # ---- In place, and out again -----------------------------------------------------------------------------------------
@@ -175,12 +108,6 @@ def test_our_own_modules_and_those_of_others_that_took_ours_keep_it(vllm):
     assert ours.MessageQueue is ringcast_queue() and ours.Handle.__module__.startswith("ringcast.")
 
 
-def ringcast_queue():
-    import ringcast.vllm
-
-    return ringcast.vllm.MessageQueue
-
-
 @pytest.mark.parametrize("loaded_before", [True, False])
 def test_a_subclass_with_a_transport_of_its_own_keeps_all_its_functions(vllm, loaded_before):
     vllm(sources(NEWEST))
@@ -221,51 +148,6 @@ def test_threads_may_install_and_uninstall_at_once(vllm):
     assert state() == before
 
 
-# ---- What does not fit -----------------------------------------------------------------------------------------------
-
-MISFITS = {
-    "another argument": (QUEUES, "obj, timeout=None)", "obj, timeout=None, priority=0)", "MessageQueue.enqueue"),
-    "another default": (QUEUES, "indefinite=False)", "indefinite=True)", "MessageQueue.dequeue"),
-    "a queue without a method": (QUEUES, "def shutdown(", "def close(", "MessageQueue.shutdown is missing"),
-    "another field": (QUEUES, "    remote_addr_ipv6", "    addresses", "Handle has"),
-    "no Handle": (QUEUES, "class Handle", "class Ticket", "Handle is missing"),
-    "another order": (GROUPS, "tensor_dict=None, src=0", "src=0, tensor_dict=None", "GroupCoordinator.broadcast_te"),
-    "no function": (GROUPS, "def isend_object(", "def isend_obj(", "GroupCoordinator.isend_object is missing"),
-    "another attribute": (GROUPS, "    rank_in_group:", "    group_rank:", "GroupCoordinator has"),
-    "no coordinator": (GROUPS, "class GroupCoordinator", "class Group", "GroupCoordinator is missing"),
-}
-
-
-@pytest.mark.parametrize("misfit", MISFITS)
-def test_a_vllm_that_differs_stays_wholly_as_it_was(vllm, misfit):
-    module, old, new, text = MISFITS[misfit]
-    modules = sources(NEWEST)
-    assert old in modules[module]
-    modules[module] = modules[module].replace(old, new)
-    for name in EXECUTOR, "vllm.stateless":
-        if "class" in old:
-            del modules[name]
-    vllm(modules)
-    load(*[name for name in (QUEUES, GROUPS, EXECUTOR, "vllm.stateless") if name in modules])
-    before = state()
-    with pytest.warns(RuntimeWarning, match=re.escape(text)) as caught:
-        assert not ins.install()
-    assert len(caught) == 1 and caught[0].filename == __file__
-    assert state() == before and not ins.installed()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not ins.install()  # told once
-
-
-def test_a_vllm_whose_modules_have_moved_stays_as_it_was(vllm):
-    modules = sources(NEWEST)
-    del modules[GROUPS], modules["vllm.stateless"]
-    vllm(modules)
-    with pytest.warns(RuntimeWarning, match=f"{GROUPS} can't be imported"):
-        assert not ins.install()
-    assert sys.modules[QUEUES].MessageQueue.__module__ == QUEUES
-
-
 def test_all_or_nothing_is_put_in_place(vllm, monkeypatch):
     vllm(sources(NEWEST))
     load(EXECUTOR, "vllm.stateless", GROUPS)
@@ -301,12 +183,12 @@ def test_ours_take_all_that_the_known_signatures_take():
     from ringcast.vllm.group import GroupOperations
 
     owners = {"MessageQueue": MessageQueue, "GroupCoordinator": GroupOperations}
-    for name, known in ins.SIGNATURES.items():
+    for name, signatures in ins.SIGNATURES.items():
         owner, _, method = name.partition(".")
         if not method:
             continue
         ours = list(inspect.signature(getattr(owners[owner], method)).parameters.values())
-        for signature in known:
+        for signature in signatures:
             scope = {}
             exec(f"def function{signature}: pass", scope)
             theirs = list(inspect.signature(scope["function"]).parameters.values())
@@ -330,9 +212,11 @@ def python(folder, code, **environment):
     return result
 
 
-PLUGIN = """import sys
+PLUGIN = f"""import sys
 from ringcast import _plugin
+from ringcast.vllm import _install
 from ringcast.vllm._install import installed
+_install.KNOWN = {known_code()!r}
 _plugin.vllm()
 """
 
@@ -344,9 +228,10 @@ def test_unasked_the_plugin_does_nothing_and_imports_nothing(tmp_path, asked):
     assert python(tmp_path, code, RINGCAST_VLLM=asked).stderr == ""
 
 
-def test_asked_the_plugin_installs(tmp_path):
+@pytest.mark.parametrize("asked", ["1", "strict"])
+def test_asked_the_plugin_installs(tmp_path, asked):
     write(tmp_path, sources(NEWEST))
-    assert python(tmp_path, PLUGIN + "assert installed()", RINGCAST_VLLM="1").stderr == ""
+    assert python(tmp_path, PLUGIN + "assert installed()", RINGCAST_VLLM=asked).stderr == ""
 
 
 def test_the_plugin_warns_and_never_raises(tmp_path):
@@ -356,7 +241,7 @@ def test_the_plugin_warns_and_never_raises(tmp_path):
     told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="1").stderr
     assert "RuntimeWarning: ringcast is not put in place, vLLM goes on as it was: a library is broken" in told
     told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="yes").stderr
-    assert "RINGCAST_VLLM is 'yes': it must be 0 or 1" in told
+    assert "RINGCAST_VLLM is 'yes': it must be 0, 1 or strict" in told
 
 
 def test_vllm_finds_the_plugin():

@@ -3,16 +3,19 @@
 
 A function is replaced in the defining module and wherever the function was imported by name. In a module that is loaded
 later, functions are replaced as soon as the module has run, before any import from the module.
+
+The functions are of three parts: requests, groups and queues. Each part stands or falls alone.
 """
 
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import logging
 import sys
 import types
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 import torch
 import torch.distributed
@@ -20,9 +23,10 @@ import torch.distributed
 import ringcast
 import ringcast.torch
 from ringcast._group.config import is_of_value
-from ringcast._install import Replacements, signature_of
+from ringcast._install import Caller, Replacements, signature_of, unknown_code
 from ringcast._group.gather import is_of_ranks_here
 from ringcast.sglang import transports
+from ringcast.sglang._known import KNOWN
 from ringcast.sglang.pyobj import broadcast_list, broadcast_pyobj, broadcast_tensor_dict, point_to_point_pyobj
 
 # ---- What is replaced ------------------------------------------------------------------------------------------------
@@ -151,7 +155,7 @@ class _Target(NamedTuple):
     module: str
     name: str  # of a function, a class, or a class's method
     signature: str
-    replace: Optional[Callable[[Any], Any]] = None  # None: a method of a replaced class
+    replace: Optional[Callable[[Any], Any]] = None  # None: only compared
 
 
 _PYOBJ = "(data, rank, dist_group=None, src=0, force_cpu_device=True)"
@@ -164,6 +168,7 @@ _QUEUE = "(n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=10
 _HANDLE = (
     "(connect_ip, local_reader_ranks=<factory>, buffer=None, local_subscribe_port=None, remote_subscribe_port=None)"
 )
+_SPLIT = {_GROUPS: "(tensor_dict)", _GEN_GROUPS: "(tensor_dict, prefix='')"}
 _RECEIVER = _SRT + "managers.scheduler_components.request_receiver"
 _OF_INPUTS = "Scheduler._process_and_broadcast_mm_inputs"
 # As in SGLang of August 2026. A name that a version lacks is skipped.
@@ -182,6 +187,7 @@ _TARGETS = (
             ("barrier", "(self)", _by_rings),
         )
     ),
+    *(_Target(module, "_split_tensor_dict", _SPLIT[module]) for module in (_GROUPS, _GEN_GROUPS)),
     _Target(_QUEUES, "MessageQueue", _QUEUE, _instead_of_class),
     _Target(_QUEUES, "Handle", _HANDLE, _instead_of_class),
     _Target(_QUEUES, "MessageQueue.export_handle", "(self)"),
@@ -201,15 +207,27 @@ _TARGETS = (
 
 # ---- In, and out -----------------------------------------------------------------------------------------------------
 
-_replaced = Replacements("sglang")
+_caller = Caller("SGLang", "RINGCAST_SGLANG", lambda: logging.getLogger("sglang.ringcast"))
+_replaced = Replacements("sglang")  # the finder and elastic groups' functions; its lock guards the following as well
+_parts = {part: Replacements("sglang") for part in ("requests", "groups", "queues")}
+_left: Set[str] = set()  # parts that SGLang keeps
+
+
+def _parts_of(module: str) -> List[str]:
+    """The parts that a module's functions belong to. Elastic groups close the rings of all parts."""
+    return {_GROUPS: ["groups"], _GEN_GROUPS: ["groups"], _QUEUES: ["queues"], _ELASTIC: [*_parts]}.get(
+        module, ["requests"]
+    )
 
 
 def install() -> bool:
-    """Put ringcast's functions in the place of SGLang's, in this process; return whether ringcast is in place.
+    """Put ringcast's functions in the place of SGLang's, in this process; return whether any part is in place.
 
     Call install() in each process, before or after SGLang is imported, on all ranks or none; a second call changes
     nothing. With RINGCAST_SGLANG=1 in the environment, SGLang itself makes the call. If a function of SGLang's has
-    other parameters than expected, all of SGLang stays unchanged, and a RuntimeWarning says why.
+    other parameters than expected, SGLang keeps its own part (requests, groups, or queues), and a RuntimeWarning says
+    why. If a function's code is of no known version, a RuntimeWarning names the function; with RINGCAST_SGLANG=strict,
+    SGLang keeps its own part.
 
     ImportError: SGLang is not installed.
     """
@@ -223,41 +241,82 @@ def install() -> bool:
             for name in dict.fromkeys(target.module for target in _TARGETS):
                 if name in sys.modules:
                     _put(sys.modules[name])
-        return bool(_replaced)
+        return len(_left) < len(_parts)
 
 
 def uninstall() -> None:
     """Undo install(). Rings stay until their groups are destroyed."""
-    _replaced.take_out()
+    with _replaced.lock:
+        for part in _parts:
+            _leave(part)
+        _left.clear()
+        _replaced.take_out()
+
+
+def _leave(part: str) -> None:
+    _left.add(part)
+    _parts[part].take_out()
 
 
 def _put(module: types.ModuleType) -> None:
-    """Replace the functions of a module. After a mismatch, no function of any module is replaced."""
-    replacing = []
-    for target in [target for target in _TARGETS if target.module == module.__name__ and _replaced]:
+    """Replace the functions of a module. After a mismatch, no function of the same part is replaced in any module."""
+    parts = [part for part in _parts_of(module.__name__) if part not in _left]
+    found = _found(module)
+    if not (_replaced and parts and found):
+        return
+    differences = [each for each in found if signature_of(each.original) != each.target.signature]
+    unknown = [] if differences else _unknown(module.__name__, found)
+    if differences or unknown and _caller.is_strict():
+        for part in parts:
+            _leave(part)
+    else:
+        replaced = _replaced if module.__name__ == _ELASTIC else _parts[parts[0]]
+        for each in found:
+            _replace(each, replaced)
+    if differences:
+        target = differences[0].target
+        warnings.warn(
+            f"ringcast.sglang leaves SGLang's {' and '.join(parts)} as they are: {target.module}.{target.name} takes "
+            f"{signature_of(differences[0].original) or 'something else'}, and what is known here takes "
+            f"{target.signature}; a newer ringcast may know it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    elif unknown:
+        _caller.tell_unknown(" and ".join(parts), unknown, 2)
+
+
+class _Found(NamedTuple):
+    target: _Target
+    owner: Any  # a class, or the module
+    name: str
+    original: Any
+
+
+def _found(module: types.ModuleType) -> List[_Found]:
+    found = []
+    for target in [target for target in _TARGETS if target.module == module.__name__]:
         of, _, name = target.name.rpartition(".")
         owner = vars(module).get(of) if of else module
         original = None if owner is None else vars(owner).get(name)
-        if original is None:
-            continue
-        found = signature_of(original)
-        if found != target.signature:
-            uninstall()
-            warnings.warn(
-                f"ringcast.sglang leaves SGLang as it is: {target.module}.{target.name} takes "
-                f"{found or 'something else'}, and what is known here takes {target.signature}; a newer ringcast may "
-                "know it",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return
-        if target.replace is not None:
-            replacing.append((owner if of else None, name, original, target.replace))
-    for cls, name, original, replace in replacing:
-        if cls is not None:
-            _replaced.set(cls, name, replace(original))
-        else:
-            _replaced.replace(original, replace(original))
+        if original is not None:
+            found.append(_Found(target, owner, name, original))
+    return found
+
+
+def _unknown(module: str, found: List[_Found]) -> List[str]:
+    things = {each.target.name: getattr(each.owner, each.name) for each in found}
+    return [f"{module}.{name}" for name in unknown_code(KNOWN.get(module, {}), things)]
+
+
+def _replace(found: _Found, replaced: Replacements) -> None:
+    if found.target.replace is None:
+        return
+    new = found.target.replace(found.original)
+    if isinstance(found.owner, types.ModuleType):
+        replaced.replace(found.original, new)
+    else:
+        replaced.set(found.owner, found.name, new)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -19,7 +19,7 @@ from ringcast._group.endpoint import WriterEnd, state_of
 from ringcast._group.packing import pack
 
 
-def _logger() -> Any:
+def engine_logger() -> Any:
     """vLLM's, with its prefix and its level, if vLLM is loaded."""
     make = getattr(sys.modules.get("vllm.logger"), "init_logger", None)
     return logging.getLogger("ringcast.vllm") if make is None else make("vllm.ringcast")
@@ -85,14 +85,16 @@ class Wait:
         if now - self._warned >= self._interval:
             self._warned = now
             # Operators search for the first words, which are vLLM's.
-            _logger().warning(
+            engine_logger().warning(
                 "No available shared memory broadcast block found in %d seconds: %s", now - self._began, describe()
             )
 
     def end(self) -> None:
         """The call goes on: say so after a warning."""
         if self._warned != self._began:
-            _logger().warning("The shared memory broadcast goes on after %d seconds", time.monotonic() - self._began)
+            engine_logger().warning(
+                "The shared memory broadcast goes on after %d seconds", time.monotonic() - self._began
+            )
 
 
 def _first(timeout: Optional[float]) -> float:

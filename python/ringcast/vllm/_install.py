@@ -5,8 +5,11 @@
     ringcast.vllm.install()      # or RINGCAST_VLLM=1 in the environment, which the plugin for vLLM checks
 
 install() replaces vLLM's MessageQueue and Handle in the defining module and in every module that has imported the name,
-and the group functions on GroupCoordinator. First install() compares each signature with the known signatures
-(SIGNATURES). If a signature differs, vLLM stays unchanged, and a RuntimeWarning tells the difference.
+and the group functions on GroupCoordinator. These are two parts, queues and groups, and each stands or falls alone.
+First install() compares each signature of a part with the known signatures (SIGNATURES). If a signature differs, vLLM
+keeps its own part, and a RuntimeWarning tells the difference. Then install() compares the code with that of the known
+versions (_known.py, by tests/compat/known.py). If the code differs, a RuntimeWarning tells where, and the part is
+replaced; with RINGCAST_VLLM=strict, vLLM keeps its own part.
 
 Existing queues and groups stay unchanged: install before vLLM makes any, in each process. vLLM loads plugins in time:
 in an engine core before the executor makes a queue, in a worker before the worker makes a group. If a Handle reaches a
@@ -16,14 +19,16 @@ installs ringcast there.
 
 import copyreg
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
 import sys
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ringcast._install import Replacements, signature_of
+from ringcast._install import Caller, Replacements, signature_of, unknown_code
+from ringcast.vllm._known import KNOWN
 
 __all__ = ["SIGNATURES", "install", "installed", "uninstall"]
 
@@ -80,45 +85,71 @@ SIGNATURES: Dict[str, Dict[str, str]] = {
     "GroupCoordinator.irecv_tensor_dict": {_TENSOR_DICT.replace("tensor_dict, dst", "src"): _ANY},
 }
 
-_NOT_PUT = "ringcast is not put in place, vLLM goes on as it was"
 
+def _logger() -> Any:
+    from ringcast.vllm._endpoints import engine_logger
+
+    return engine_logger()
+
+
+_caller = Caller("vLLM", "RINGCAST_VLLM", _logger)
 _replaced = Replacements("vllm")
 _warned = False
 
 
-def install() -> bool:
-    """Put ringcast in place in this process's vLLM; return whether ringcast is in place.
+class _Part(NamedTuple):
+    """What is replaced as a whole, or not at all."""
 
-    False: ringcast does not know this vLLM. vLLM stays unchanged, and the first call warns (RuntimeWarning) of the
-    differences. The call may be repeated, from any thread, and imports the modules to change.
+    name: str
+    module: Any
+    differences: List[str]
+    unknown: List[str]
+
+    def fits(self) -> bool:
+        return not (self.differences or self.unknown and _caller.is_strict())
+
+
+def install() -> bool:
+    """Put ringcast in place in this process's vLLM; return whether any part of ringcast is in place.
+
+    False: ringcast knows neither the queues nor the groups of this vLLM. vLLM stays unchanged. The first call warns
+    (RuntimeWarning) of differences. The call may be repeated, from any thread, and imports the modules to change.
     ImportError: there is no vLLM here.
     """
     global _warned
     if installed():
         return True
     # Not under the lock, because of the imports: a module under import in another thread may call install().
-    queues, groups, differences = _vllm()
-    if not differences:
+    parts = _parts()
+    put = [part for part in parts if part.fits()]
+    if put:
         from ringcast.vllm import group, queue
     with _replaced.lock:
         if _replaced:
             return True
-        if not differences:
-            _replace(queues, groups, queue, group)
-            return True
+        if put:
+            _replace({part.name: part.module for part in put}, queue, group)
         warn, _warned = not _warned, True
     if warn:
+        for part in parts:
+            _tell(part)
+    return bool(put)
+
+
+def _tell(part: _Part) -> None:
+    if part.differences:
         warnings.warn(
-            f"{_NOT_PUT}: {'; '.join(differences)}. Take a vLLM or a ringcast of another version, or leave out "
-            "install() and RINGCAST_VLLM",
+            f"ringcast is not put in place for vLLM's {part.name}, which stay as they are: "
+            f"{'; '.join(part.differences)}. Take a vLLM or a ringcast of another version",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return False
+    elif part.unknown:
+        _caller.tell_unknown(part.name, part.unknown, 3)
 
 
 def installed() -> bool:
-    """Whether ringcast is in place in this process's vLLM."""
+    """Whether any part of ringcast is in place in this process's vLLM."""
     with _replaced.lock:
         return bool(_replaced)
 
@@ -136,32 +167,42 @@ def _has_vllm() -> bool:
     return "vllm" in sys.modules or importlib.util.find_spec("vllm") is not None
 
 
-def _vllm() -> Tuple[Any, Any, List[str]]:
-    """vLLM's two modules, and the differences from the versions that ringcast knows."""
+def _parts() -> List[_Part]:
     if not _has_vllm():
         raise ImportError("there is no vLLM in this Python: pip install vllm", name="vllm")
-    modules: List[Any] = [None, None]
-    differences = []
-    for i, name in enumerate((_QUEUES, _GROUPS)):
-        try:
-            modules[i] = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if not (error.name or "").startswith("vllm."):
-                raise  # a module that vLLM needs
-            differences.append(f"{name} can't be imported ({error})")
-    if not differences:
-        differences = _differences(*modules)
-    return modules[0], modules[1], differences
+    return [_part("queues", _QUEUES), _part("groups", _GROUPS)]
 
 
-def _differences(queues: Any, groups: Any) -> List[str]:
+def _part(part: str, name: str) -> _Part:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("vllm."):
+            raise  # a module that vLLM needs
+        return _Part(part, None, [f"{name} can't be imported ({error})"], [])
+    differences = _differences(module, part)
+    return _Part(part, module, differences, [] if differences else _unknown(module))
+
+
+def _differences(module: Any, part: str) -> List[str]:
     found = []
     for name, known in SIGNATURES.items():
-        signature = _signature(queues if name.startswith(("Handle", "MessageQueue")) else groups, name)
+        if name.startswith("GroupCoordinator") != (part == "groups"):
+            continue
+        signature = _signature(module, name)
         if signature not in known:
             has = "is missing" if signature is None else f"has {signature}"
             found.append(f"{name} {has}, but ringcast knows {' and '.join(known)}")
     return found
+
+
+def _unknown(module: Any) -> List[str]:
+    known = KNOWN[module.__name__]
+    return unknown_code(known, {name: functools.reduce(_attribute, name.split("."), module) for name in known})
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    return getattr(owner, name, None)
 
 
 def _signature(module: Any, name: str) -> Optional[str]:
@@ -175,7 +216,8 @@ def _signature(module: Any, name: str) -> Optional[str]:
     if not method:
         (attributes,) = SIGNATURES[name]
         needed = attributes[1:-1].split(", ")
-        return _listed(attribute for attribute in needed if attribute in getattr(thing, "__annotations__", {}))
+        known = {name for cls in thing.__mro__ for name in getattr(cls, "__annotations__", {})}
+        return _listed(attribute for attribute in needed if attribute in known)
     return signature_of(getattr(thing, method, None))
 
 
@@ -186,14 +228,16 @@ def _listed(names: Any) -> str:
 # ---- Putting it in place ---------------------------------------------------------------------------------------------
 
 
-def _replace(queues: Any, groups: Any, our_queues: Any, our_groups: Any) -> None:
-    """All or nothing."""
+def _replace(parts: Dict[str, Any], our_queues: Any, our_groups: Any) -> None:
+    """All that fits, or nothing."""
     try:
-        _replaced.replace(queues.Handle, our_queues.Handle)
-        _replaced.replace(queues.MessageQueue, our_queues.MessageQueue)
-        _replace_functions(groups.GroupCoordinator, our_groups.GroupOperations)
-        copyreg.pickle(our_queues.Handle, _reduce)
-        _replaced.at_end(lambda: copyreg.dispatch_table.pop(our_queues.Handle, None))
+        if "queues" in parts:
+            _replaced.replace(parts["queues"].Handle, our_queues.Handle)
+            _replaced.replace(parts["queues"].MessageQueue, our_queues.MessageQueue)
+            copyreg.pickle(our_queues.Handle, _reduce)
+            _replaced.at_end(lambda: copyreg.dispatch_table.pop(our_queues.Handle, None))
+        if "groups" in parts:
+            _replace_functions(parts["groups"].GroupCoordinator, our_groups.GroupOperations)
     except BaseException:
         uninstall()
         raise
@@ -240,7 +284,7 @@ def _reduce(handle: Any) -> Tuple[Callable[..., Any], Tuple[Dict[str, Any]]]:
 def _receive(fields: Dict[str, Any]) -> Any:
     from ringcast.vllm.queue import Handle
 
-    if not installed() and _has_vllm() and not install():
+    if _has_vllm() and not (install() and getattr(sys.modules.get(_QUEUES), "Handle", None) is Handle):
         raise RuntimeError(
             "the handle of a ringcast queue has come to a process where ringcast can't be put in place in vLLM: take "
             "the same versions of vLLM and ringcast in all processes, or none of ringcast"

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast.sglang.install(): what is put in place of SGLang's functions, by parts, and what is left alone."""
+
+import sys
+import warnings
+from typing import Any, Set
+
+import needs
+import pytest
+
+if needs.torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+from known_code import known
+from sglang_stubs import CLASSES, COORDINATOR, NAMES, P2P, PYOBJ, QUEUE, QUEUES, STUBS, load, write_stubs
+
+import ringcast.sglang._install as ins
+from ringcast import _plugin
+from ringcast.sglang import install, uninstall
+
+pytestmark = pytest.mark.alike
+
+PARTS = {"requests", "groups", "queues"}
+
+
+@pytest.fixture
+def stubs(tmp_path, monkeypatch):
+    texts = {"sglang." + path[:-3].replace("/", "."): text for path, text in STUBS.items()}
+    monkeypatch.setattr(ins, "KNOWN", known.table({"stubs": texts.get}, known.names_of_sglang()))
+    write_stubs(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    uninstall()
+    assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
+        del sys.modules[name]
+
+
+def in_place() -> Set[str]:
+    """The parts that are ringcast's, each as a whole."""
+    for module, *_ in NAMES + CLASSES:
+        load(module)
+    found = {part: set() for part in PARTS}
+    for module, name in NAMES:
+        found["requests"].add(is_ours(getattr(load(module), name)))
+    for module, of, name in CLASSES:
+        part = "groups" if of == "GroupCoordinator" else "requests"
+        found[part].add(is_ours(getattr(getattr(load(module), of), name)))
+    for name in "MessageQueue", "Handle":
+        found["queues"].add(is_ours(getattr(load(QUEUES), name)))
+    assert all(len(ours) == 1 for ours in found.values()), found
+    return {part for part, ours in found.items() if True in ours}
+
+
+def is_ours(thing: Any) -> bool:
+    return hasattr(thing, "__wrapped__") or thing.__module__.startswith("ringcast.")
+
+
+@pytest.mark.parametrize("loaded", [[], ["srt.utils"], [name for name, *_ in NAMES + CLASSES]])
+def test_install_puts_them_in_whether_loaded_before_or_after(stubs, loaded):
+    for name in loaded:
+        load(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert install() and install()
+        assert in_place() == PARTS
+        uninstall()
+        uninstall()
+        assert in_place() == set()
+        assert load("srt.utils").broadcast_pyobj([], 0) == "original"
+        assert load("srt.utils.common").__spec__.loader is load("srt.utils.common").__loader__
+        assert install() and in_place() == PARTS
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("module", "text", "part"),
+    [
+        ("common", "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n" + P2P, "requests"),
+        ("common", "broadcast_pyobj = print\n" + P2P, "requests"),
+        ("scheduler", STUBS["srt/managers/scheduler.py"].replace("raw_mm_inputs)", "raw, *more)"), "requests"),
+        ("parallel_state", COORDINATOR.replace("barrier(self)", "barrier(self, timeout=None)"), "groups"),
+        ("group_coordinator", COORDINATOR.replace("all_gather_object(self, obj)", "all_gather_object(me)"), "groups"),
+        ("shm_broadcast", QUEUE.replace("enqueue(self, obj)", "enqueue(self, obj, timeout)"), "queues"),
+    ],
+)
+def test_another_signature_leaves_its_part_as_it_was_with_one_warning(stubs, module, text, part, when):
+    write_stubs(stubs, **{module: text})
+    if when == "after":
+        in_place()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert install()
+        assert in_place() == PARTS - {part}
+        assert install()
+    (warning,) = caught
+    assert f"leaves SGLang's {part} as they are" in str(warning.message) and module in str(warning.message)
+
+
+def test_install_is_false_where_no_part_fits(stubs):
+    other = "def broadcast_pyobj(data): return 'original'\n" + P2P
+    groups = COORDINATOR.replace("barrier(self)", "barrier(self, timeout=None)")
+    write_stubs(stubs, common=other, parallel_state=groups, shm_broadcast=QUEUE.replace("dequeue(self)", "dequeue()"))
+    in_place()
+    with pytest.warns(RuntimeWarning, match="leaves SGLang's"):
+        assert not install() and not install()
+    assert in_place() == set()
+
+
+ELASTIC = "def _maybe_create_message_queue(group): return group\ndef _join_world_group(): pass\n"
+ELASTIC_MODULE = "srt.elastic_ep.elastic_ep"
+
+
+@pytest.mark.parametrize(("old", "fits"), [("", True), ("(group)", False)])
+def test_elastic_groups_that_do_not_fit_leave_all_parts_as_they_were(stubs, monkeypatch, old, fits):
+    """They close the rings of all parts."""
+    name = f"sglang.{ELASTIC_MODULE}"
+    code = known.table({"stubs": {name: ELASTIC}.get}, known.names_of_sglang())
+    monkeypatch.setitem(ins.KNOWN, name, code[name])
+    monkeypatch.setitem(
+        STUBS, "srt/elastic_ep/elastic_ep.py", ELASTIC.replace(old, "(group, more)") if old else ELASTIC
+    )
+    write_stubs(stubs)
+    assert install() and in_place() == PARTS
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load(ELASTIC_MODULE)
+    assert len(caught) == (not fits)
+    assert in_place() == (PARTS if fits else set())
+    assert is_ours(load(ELASTIC_MODULE)._join_world_group) is fits and install() is fits
+
+
+# A changed module, a name in the module, and the part.
+UNKNOWN = [
+    ("common", PYOBJ + "    return data\n" + P2P, "broadcast_pyobj", "requests"),
+    ("scheduler", STUBS["srt/managers/scheduler.py"].replace("rank() == 0", "rank() != 0"), "_mm_inputs", "requests"),
+    ("parallel_state", COORDINATOR.replace("return told[0]", "return told"), "broadcast_object", "groups"),
+    ("shm_broadcast", QUEUE.replace("return obj", "return not obj"), "MessageQueue.enqueue", "queues"),
+    ("shm_broadcast", QUEUE + "    def _more(self): pass\n", "MessageQueue", "queues"),
+]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("module", "text", "name", "part"), UNKNOWN)
+def test_unknown_code_that_fits_runs_with_one_warning(stubs, module, text, name, part, when):
+    write_stubs(stubs, **{module: text})
+    (stubs / "sglang" / "__init__.py").write_text("__version__ = '0.99.0'\n")
+    if when == "after":
+        in_place()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert install() and in_place() == PARTS
+    (warning,) = caught
+    assert f"{name} is that of no known version. The signatures fit" in str(warning.message)
+    assert "SGLang 0.99.0: " in str(warning.message) and f"in place for the {part}" in str(warning.message)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("module", "text", "name", "part"), UNKNOWN)
+def test_strict_leaves_the_part_with_unknown_code_alone(stubs, monkeypatch, caplog, module, text, name, part, when):
+    monkeypatch.setenv("RINGCAST_SGLANG", "strict")
+    write_stubs(stubs, **{module: text})
+    if when == "after":
+        in_place()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert install() and in_place() == PARTS - {part}
+    (record,) = caplog.records
+    assert record.levelname == "ERROR" and record.name == "sglang.ringcast"
+    assert f"leaves the {part} as they are" in record.getMessage() and f"{name} is that" in record.getMessage()
+
+
+def test_code_that_does_the_same_is_known(stubs, monkeypatch, caplog):
+    monkeypatch.setenv("RINGCAST_SGLANG", "strict")
+    write_stubs(
+        stubs,
+        common=PYOBJ + "    '''Broadcasts.'''\n    return 'original'  # for now\n" + P2P,
+        parallel_state=COORDINATOR.replace("(self, obj):", "(self, obj: object) -> list:"),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert install() and in_place() == PARTS
+    assert not caplog.records
+
+
+def test_what_a_version_does_not_have_is_left_out(stubs):
+    write_stubs(stubs, scheduler="MultimodalInputs = None\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert install()
+        assert is_ours(load("srt.utils").broadcast_pyobj)
+        load("srt.managers.scheduler")
+
+
+def test_without_sglang_it_says_what_to_install():
+    with pytest.raises(ImportError, match="pip install sglang"):
+        install()
+
+
+@pytest.mark.parametrize(("told", "puts"), [(None, False), ("0", False), ("", False), ("1", True), ("strict", True)])
+def test_the_plugin_does_nothing_unless_it_is_asked(stubs, monkeypatch, told, puts):
+    monkeypatch.delenv("RINGCAST_SGLANG", raising=False)
+    if told is not None:
+        monkeypatch.setenv("RINGCAST_SGLANG", told)
+    _plugin.sglang()
+    assert in_place() == (PARTS if puts else set())

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ringcast.vllm.install() does with a vLLM that is not of the known versions, in stubs. Queues and groups stand or
+fall alone."""
+
+import inspect
+import re
+import sys
+import warnings
+
+import pytest
+from needs import needs_torch
+from vllm_stubs import EXECUTOR, GROUPS, NEWEST, QUEUES, load, package, ringcast_queue, sources, state
+
+import ringcast.vllm._install as ins
+
+pytestmark = [pytest.mark.alike, needs_torch]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def the_watching_thread():
+    """There is one in a process, from the first queue on; it stays."""
+    ringcast_queue()(1, 1)
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch):
+    with package(tmp_path, monkeypatch) as make:
+        yield make
+
+
+# ---- What does not fit -----------------------------------------------------------------------------------------------
+
+MISFITS = {
+    "another argument": (QUEUES, "obj, timeout=None)", "obj, timeout=None, priority=0)", "MessageQueue.enqueue"),
+    "another default": (QUEUES, "indefinite=False)", "indefinite=True)", "MessageQueue.dequeue"),
+    "a queue without a method": (QUEUES, "def shutdown(", "def close(", "MessageQueue.shutdown is missing"),
+    "another field": (QUEUES, "    remote_addr_ipv6", "    addresses", "Handle has"),
+    "no Handle": (QUEUES, "class Handle", "class Ticket", "Handle is missing"),
+    "another order": (GROUPS, "tensor_dict=None, src=0", "src=0, tensor_dict=None", "GroupCoordinator.broadcast_te"),
+    "no function": (GROUPS, "def isend_object(", "def isend_obj(", "GroupCoordinator.isend_object is missing"),
+    "another attribute": (GROUPS, "    rank_in_group:", "    group_rank:", "GroupCoordinator has"),
+    "no coordinator": (GROUPS, "class GroupCoordinator", "class Group", "GroupCoordinator is missing"),
+}
+
+
+def in_place():
+    """Of the queues, and of the groups."""
+    from ringcast.vllm.group import GroupOperations
+
+    coordinator = getattr(sys.modules[GROUPS], "GroupCoordinator", None)
+    return (
+        getattr(sys.modules[QUEUES], "MessageQueue", None) is ringcast_queue(),
+        vars(coordinator).get("broadcast") is GroupOperations.broadcast if coordinator else False,
+    )
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_part_that_differs_stays_as_it_was_and_the_other_is_put_in_place(vllm, misfit):
+    module, old, new, text = MISFITS[misfit]
+    modules = sources(NEWEST)
+    assert old in modules[module]
+    modules[module] = modules[module].replace(old, new)
+    for name in EXECUTOR, "vllm.stateless":
+        if "class" in old:
+            del modules[name]
+    vllm(modules)
+    load(*[name for name in (QUEUES, GROUPS, EXECUTOR, "vllm.stateless") if name in modules])
+    before = state()
+    with pytest.warns(RuntimeWarning, match=re.escape(text)) as caught:
+        assert ins.install()
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert in_place() == (module != QUEUES, module != GROUPS) and ins.installed()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ins.install()  # told once
+    ins.uninstall()
+    assert state() == before and not ins.installed()
+
+
+def test_a_vllm_of_which_no_part_fits_stays_wholly_as_it_was(vllm):
+    modules = sources(NEWEST)
+    for module in QUEUES, GROUPS:
+        modules[module] = modules[module].replace("def broadcast_object(", "def broadcast_thing(")
+    vllm({name: modules[name] for name in (QUEUES, GROUPS, EXECUTOR)})
+    load(QUEUES, GROUPS, EXECUTOR)
+    before = state()
+    with pytest.warns(RuntimeWarning, match="not put in place") as caught:
+        assert not ins.install()
+    assert len(caught) == 2
+    assert state() == before and not ins.installed()
+
+
+def test_a_module_that_has_moved_leaves_its_part_as_it_was(vllm):
+    modules = sources(NEWEST)
+    del modules[GROUPS], modules["vllm.stateless"]
+    vllm(modules)
+    with pytest.warns(RuntimeWarning, match=f"{GROUPS} can't be imported"):
+        assert ins.install()
+    assert sys.modules[QUEUES].MessageQueue is ringcast_queue()
+
+
+def test_attributes_may_be_those_of_a_parent(vllm):
+    """As where a plugin of a platform puts a subclass in the place of the class."""
+    modules = sources(NEWEST)
+    modules[GROUPS] += "class Patched(GroupCoordinator): pass\nGroupCoordinator = Patched\n"
+    vllm(modules)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ins.install()
+
+
+# ---- What fits, and is of no known version ---------------------------------------------------------------------------
+
+ENQUEUE = "def enqueue(self, obj, timeout=None): return 'vllm'"
+SEND = "def send_object(self, obj, dst): return 'vllm'"
+UNKNOWN = {
+    "a queue's method": (QUEUES, ENQUEUE, ENQUEUE.replace("'vllm'", "+obj"), "MessageQueue.enqueue"),
+    "the rest of a queue": (QUEUES, ENQUEUE, f"{ENQUEUE}\n    def _more(self): pass\n", "MessageQueue"),
+    "a handle": (QUEUES, "addr: object = None", "addr: object = 1", "Handle"),
+    "a group's function": (GROUPS, SEND, SEND.replace("'vllm'", "not obj"), "GroupCoordinator.send_object"),
+}
+SAME = {
+    "a comment": (QUEUES, ENQUEUE, f"{ENQUEUE}  # ours"),
+    "a docstring": (GROUPS, SEND, SEND.replace("return", "'Sends it.'; return")),
+    "annotations": (GROUPS, "(self, obj, dst)", "(self, obj: object, dst: int) -> str"),
+}
+
+
+def changed(module, old, new):
+    modules = sources(NEWEST)
+    assert old in modules[module]
+    modules[module] = modules[module].replace(old, new)
+    modules["vllm.__init__"] = "__version__ = '0.99.0'\n"
+    return modules
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_unknown_code_that_fits_runs_with_one_warning(vllm, case):
+    module, old, new, name = UNKNOWN[case]
+    vllm(changed(module, old, new))
+    with pytest.warns(RuntimeWarning) as caught:
+        assert ins.install()
+    (warning,) = caught
+    assert f"vLLM 0.99.0: the code of {name} is that of no known version" in str(warning.message)
+    assert warning.filename == __file__
+    assert in_place() == (True, True)
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_strict_leaves_the_part_with_unknown_code_alone(vllm, case, monkeypatch, caplog):
+    module, old, new, name = UNKNOWN[case]
+    monkeypatch.setenv("RINGCAST_VLLM", "strict")
+    vllm(changed(module, old, new))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ins.install() and ins.install()
+    assert in_place() == (module != QUEUES, module != GROUPS)
+    (record,) = caplog.records
+    assert record.levelname == "ERROR" and record.name == "ringcast.vllm"
+    assert (
+        "RINGCAST_VLLM=strict" in record.getMessage()
+        and f"the code of {name} is that of no known version" in record.getMessage()
+    )
+
+
+@pytest.mark.parametrize("strict", ["", "strict"])
+@pytest.mark.parametrize("case", SAME)
+def test_code_that_does_the_same_is_known(vllm, case, strict, monkeypatch, caplog):
+    monkeypatch.setenv("RINGCAST_VLLM", strict)
+    vllm(changed(*SAME[case]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ins.install()
+    assert in_place() == (True, True) and not caplog.records
+
+
+def no_source(_):
+    raise OSError
+
+
+def test_code_without_source_is_unknown(vllm, monkeypatch):
+    vllm(sources(NEWEST))
+    monkeypatch.setattr(inspect, "getsource", no_source)
+    with pytest.warns(RuntimeWarning) as caught:
+        assert ins.install()
+    (queues, groups) = [str(warning.message) for warning in caught]
+    assert "MessageQueue.enqueue" in queues and "GroupCoordinator.send_object" in groups
+    assert in_place() == (True, True)
