@@ -44,13 +44,13 @@ build_vllm() { # build_vllm PYTHON
 }
 
 # SGLang requires packages of a GPU. On a CPU SGLang imports only two of these packages (tests/engines/stubs). The rest,
-# with the versions that SGLang names:
+# with the versions that SGLang names; and triton, which SGLang imports on a CPU, too, and torch for CPUs lacks:
 build_sglang() { # build_sglang PYTHON
   pip "$1" "$torch" matplotlib IPython aiohttp anthropic apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0 \
     datasets dill distro einops fastapi gguf huggingface_hub interegular llguidance msgspec numba openai==2.8.0 \
     openai-harmony==0.0.4 orjson partial_json_parser pillow prometheus-client psutil pybase64 pydantic \
     python-multipart pyyaml pyzmq requests scipy sentencepiece==0.2.1 setproctitle soundfile tiktoken \
-    tokenizers==0.23.2 tqdm transformers==5.19.0 uvicorn uvloop watchfiles xxhash zstandard
+    tokenizers==0.23.2 tqdm transformers==5.19.0 triton==3.9.0 uvicorn uvloop watchfiles xxhash zstandard
   pip "$1" --no-deps sglang==0.5.23 xgrammar==0.2.7
   echo "$PWD/tests/engines/stubs" >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stubs.pth"
 }
