@@ -6,6 +6,7 @@ beside the page. A run takes some minutes; no other load should run on the machi
   report.py --vllm FOLDER   also vLLM's own queue, from an unpacked source; needs what vLLM imports
   report.py --from FILE     writes the page from raw figures
   report.py --codec FILE    only the codec's tables, from what `python -m ringcast.bench codec --format json` printed
+  report.py --cadence FILE  only the table beside vLLM's queue at a cadence, from `... cadence --format json`
   report.py --quick         measures for a moment, to test this script; give --page too
 """
 
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 
+from ringcast.bench import cadence as python_cadence
 from ringcast.bench import codec as python_codec
 from ringcast.bench import dropin
 from ringcast.bench import report as python
@@ -43,7 +45,7 @@ def say(text):
 def run(*command):
     """The JSON of a command, or {"skipped": reason}."""
     say(" ".join(str(word) for word in command[1:]))
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=1200)
     if done.returncode == 0:
         return json.loads(done.stdout)
     reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
@@ -101,6 +103,7 @@ def measure(quick, vllm):
     raw["codec"] = bench("codec", 1, *source)
     raw["object"] = {"hot": bench("object", 1), "cold": bench("object", 2, "--cold", *objects)}
     raw["dropin"] = {"hot": bench("dropin", 1, *source), "cold": bench("dropin", 2, "--cold", *source)}
+    raw["dropin-cadence"] = bench("cadence", python_cadence.SECONDS, *source)
     return json.loads(json.dumps(raw))  # keys become strings, as in a file
 
 
@@ -314,6 +317,15 @@ def dropins(raw):
     return python_table(raw["dropin"]["hot"], columns_of("dropin") + COLD, raw["dropin"]["cold"])
 
 
+def dropin_cadence(raw):
+    found = raw["dropin-cadence"]
+    if "skipped" in found:
+        return python_table(found, [])
+    told = f"{found['seconds']:g} s in all; the load average was {found['machine']['load_average']:.1f} when it began."
+    found = {**found, "cases": python_cadence.rows(found["cases"])}
+    return f"{python_table(found, columns_of('cadence'))}\n\n{told}"
+
+
 # ---- From Google Benchmark ------------------------------------------------------------------------------------------
 
 # Head, the case to compare with, and the cases with their labels.
@@ -376,6 +388,7 @@ BLOCKS = {
     "codec": codec,
     "object": objects,
     "dropin": dropins,
+    "dropin-cadence": dropin_cadence,
     **{name: lambda raw, spec=spec: case_table(raw, *spec) for name, spec in CASES.items()},
 }
 
@@ -432,12 +445,15 @@ def main():
     parser.add_argument("--vllm", metavar="FOLDER", help="an unpacked source of vLLM; default: the installed one")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="raw figures to take instead of measuring")
     parser.add_argument("--codec", type=pathlib.Path, metavar="FILE", help="only the codec's tables, from that file")
+    parser.add_argument("--cadence", type=pathlib.Path, metavar="FILE", help="only that table, from that file")
     parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="the page to write into")
     parser.add_argument("--quick", action="store_true", help="only see that it works")
     options = parser.parse_args()
     start = time.monotonic()
-    if options.codec:
-        write_page({"codec": json.loads(options.codec.read_text(encoding="utf-8"))}, options.page, ["codec"])
+    for name, file in (("codec", options.codec), ("dropin-cadence", options.cadence)):
+        if file:
+            write_page({name: json.loads(file.read_text(encoding="utf-8"))}, options.page, [name])
+    if options.codec or options.cadence:
         return
     if options.source:
         raw = json.loads(options.source.read_text(encoding="utf-8"))

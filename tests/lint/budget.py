@@ -26,7 +26,7 @@ PARTS = {
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 13270),
     "package": ("python/ringcast", 8980),
-    "measuring": ("tools bench python/ringcast/bench", 6780),
+    "measuring": ("tools bench python/ringcast/bench", 6930),
     "tests": ("tests", 46850),
     "tests of gpu": ("tests", 16940),
 }

@@ -30,7 +30,7 @@ ALLOWED = {
     "tools": (5.8, 0.1),
     "bench": (3.2, 0.0),
     "examples": (5.1, 0.0),
-    "docs": (9.3, 3.8),
+    "docs": (9.2, 3.8),
     "README.md": (7.4, 2.5),
     "CONTRIBUTING.md": (6.9, 1.7),
     "CHANGELOG.md": (6.6, 1.9),

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 from needs import needs_torch, torch
 
 import ringcast
 from ringcast.bench import __main__ as command_line
-from ringcast.bench import cases, dropin, harness, report, ways
+from ringcast.bench import cadence, cases, dropin, harness, report, ways
 
 pytestmark = pytest.mark.alike
 
@@ -26,6 +27,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 # In place of vLLM, which is not installed here, at the path where its own is.
 STUB = """
+import types
+
 import ringcast
 
 print("noise")
@@ -43,8 +46,12 @@ class MessageQueue:
     @staticmethod
     def create_from_handle(handle, rank):
         made = MessageQueue.__new__(MessageQueue)
-        made.readers, made.dequeue = 0, ringcast.Reader(handle).recv
+        made.readers, made.reader = 0, ringcast.Reader(handle)
+        made._spin_condition = types.SimpleNamespace(busy_loop_s=1)
         return made
+
+    def dequeue(self):
+        return self.reader.recv()
 
     def wait_until_ready(self):
         if self.readers:
@@ -106,7 +113,7 @@ def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(mo
         monkeypatch.setattr(dropin, "all_ranks", lambda *_: contextlib.nullcontext(ranks))
         data = command_line.run(command_line.parser().parse_args(["dropin", *arguments]))
         (case,) = data["cases"]
-        assert list(case["ways"]) == ["ringcast", "ringcast-object", "gloo"]
+        assert list(case["ways"]) == ["ringcast", "ringcast-object", "gloo", "ring"]
         assert case["ratios"]["vllm"] is None and case["ratios"]["gloo"] > 0
         assert "vllm left out: needs vllm, which can't be imported here" in as_text(data)
         assert "a gap of 0.001 ms before each, all asleep in it" in as_text(data)
@@ -138,6 +145,59 @@ def test_a_queue_that_is_not_vllms_own_is_not_measured_as_such(monkeypatch):
         ways.vllm_class(None)
 
 
+# ---- At a cadence ----------------------------------------------------------------------------------------------------
+
+
+@needs_torch
+def test_at_a_cadence_every_way_is_measured_with_each_gap(stub):
+    arguments = ["cadence", "--vllm", stub, "--gap", "0.5", "--gap", "0.1", "--ranks", "2", "--seconds", "0.001"]
+    options = command_line.parser().parse_args(arguments)
+    command = [sys.executable, "-m", "ringcast.bench", *arguments, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(row["name"], row["ranks"]) for row in found["cases"]] == [("0.1 ms", 2), ("0.5 ms", 2)]
+    text = command_line.shown(options, found)
+    assert max(map(len, text.splitlines())) <= 110
+    for row in found["cases"]:
+        assert set(row["ways"]) == {"ringcast", "vllm", "vllm-2ms"} and set(row["ratios"]) == {"vllm", "vllm-2ms"}
+        for way, figures in row["ways"].items():
+            assert 0 < figures["p50_us"] <= figures["p99_us"] and 0 < figures["cpu_percent"] <= 400
+            assert f"\n{row['name']}, 2 ranks: {way} " in text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_readers_of_vllms_queue_spin_for_2_ms(monkeypatch, rank):
+    class Queue:
+        def __init__(self, condition):
+            self._spin_condition = condition
+
+        def call(self):
+            pass
+
+    queue = Queue(types.SimpleNamespace(busy_loop_s=1))
+    monkeypatch.setattr(ways, "vllm_queue", lambda me: queue.call)
+    assert ways.vllm_queue_of_2_ms(ways.Member(rank, 2, None)) == queue.call
+    assert queue._spin_condition.busy_loop_s == (0.002 if rank else 1)
+    monkeypatch.setattr(ways, "vllm_queue", lambda me: Queue(None).call)
+    with pytest.raises(cases.LeftOut, match="no busy_loop_s") if rank else contextlib.nullcontext():
+        ways.vllm_queue_of_2_ms(ways.Member(rank, 2, None))
+
+
+def test_cpu_is_that_of_all_ranks_over_the_time_of_all_messages():
+    ours = [dropin.Turn([1000, 1000, 1000], [10.0, 20.0], 100.0), dropin.Turn([3000], [30.0, 0.0], 300.0)]
+    found = cadence.of_row({"ringcast": ours, "vllm": [dropin.Turn([4000], [500.0, 500.0], 1000.0)]})
+    assert found["ways"]["ringcast"]["cpu_percent"] == pytest.approx(100 * (3 * 30 + 30) / (3 * 100 + 300))
+    assert found["ratios"] == {"vllm": pytest.approx({"p50_us": 0.25, "p99_us": 0.75, "cpu_percent": 0.2})}
+
+
+def test_the_rows_at_a_cadence_share_the_time_and_no_row_has_fewer_than_600_messages():
+    times = {gap: cadence.seconds_of(gap, cadence.GAPS, 3, cadence.SECONDS) for gap in cadence.GAPS}
+    assert sum(times.values()) * 3 == pytest.approx(cadence.SECONDS)
+    messages = [seconds / len(dropin.CADENCE["metadata"].ways) / gap * 1e3 for gap, seconds in times.items()]
+    assert messages == sorted(messages, reverse=True) and messages[-1] > 600
+
+
 # ---- What is in the figures ------------------------------------------------------------------------------------------
 
 
@@ -146,7 +206,8 @@ def test_a_span_ends_when_the_last_reader_has_it():
 
 
 def test_figures_are_medians_of_all_turns():
-    turns = {"gloo": [([8000, 4000], [1.0, 9.0]), ([6000], [3.0, 5.0])], "ours": [([3000], [1.0, 1.0])]}
+    gloo = [dropin.Turn([8000, 4000], [1.0, 9.0], 0.0), dropin.Turn([6000], [3.0, 5.0], 0.0)]
+    turns = {"gloo": gloo, "ours": [dropin.Turn([3000], [1.0, 1.0], 0.0)]}
     found = dropin.figures(turns, {"gloo": "ours", "vllm": "ours"})
     assert found["ways"]["gloo"] == {"p50_us": 6, "p99_us": 8, "cpu_us": [2, 7], "messages": 3}
     assert found["ratios"] == {"gloo": 0.5, "vllm": None}

@@ -8,7 +8,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cases, codec, death, dropin, engine, harness, report
+from ringcast.bench import cadence, cases, codec, death, dropin, engine, harness, report
 
 EXAMPLES = """
 EXAMPLES
@@ -22,6 +22,8 @@ EXAMPLES
   python -m ringcast.bench object --case metadata --cold
   python -m ringcast.bench dropin --vllm vllm-0.33.0 --format json
   python -m ringcast.bench dropin --case metadata --ranks 2 --cold sleep --gap 5
+  python -m ringcast.bench cadence --vllm vllm-0.33.0
+  python -m ringcast.bench cadence --gap 5 --ranks 2 --seconds 30
 
 Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than the way beside it. No other load
 should run meanwhile. docs/benchmarks.md tells what is measured, and how.
@@ -33,6 +35,7 @@ COMMANDS = {
     "death": "how soon the other processes know when one process is killed, under each drop-in",
     "asyncio": "waking a reader that sleeps: one that blocks, and one in an event loop",
     "dropin": "what stands in for gloo's, vLLM's and SGLang's broadcasts, beside them, with 2 and 4 ranks",
+    "cadence": "ringcast's queue and vLLM's, which spins for 1 s or 2 ms, at an engine's cadence",
 }
 CASES = {"codec": list(cases.CASES), **{command: list(of) for command, of in dropin.COMMANDS.items()}}
 
@@ -62,6 +65,9 @@ def coldness(text: str) -> str:
 SECONDS = takes("seconds, more than 0", float, 1e-9, 1e9)
 ROUNDS = takes("a whole number from 1 on", int, 1, 1e9)
 MILLISECONDS = takes("milliseconds, 0 to 1000", float, 0, 1000)
+STEPS = takes("milliseconds, 0.01 to 1000", float, 0.01, 1000)
+PROCESSES = "processes, the source among them; may be repeated. Default: "
+SOURCE = "an unpacked source of vLLM; default: the installed one"
 RANKS = takes("a number of ranks, 2 to 64", int, 2, 64)
 COLD = (
     "what each process does between two messages: evict (default) reads a block of memory twice as large as the L3 "
@@ -81,6 +87,14 @@ def parser() -> argparse.ArgumentParser:
             command, help=what, description=f"Measures {what}.", epilog=EXAMPLES, formatter_class=formatter
         ).add_argument
         add("--format", choices=["text", "json"], default="text", help="default: text")
+        if command == "cadence":
+            gaps = "milliseconds from a message to the next; may be repeated. Default: 1, 5, 20 and 50"
+            add("--gap", type=STEPS, action="append", dest="gaps", metavar="MS", help=gaps)
+            add("--ranks", action="append", type=RANKS, metavar="N", help=f"{PROCESSES}2, 3 and 5")
+            total = f"for all rows together; default: {cadence.SECONDS:g}"
+            add("--seconds", type=SECONDS, default=cadence.SECONDS, metavar="S", help=total)
+            add("--vllm", metavar="PATH", help=SOURCE)
+            continue
         if command not in CASES:
             rounds, of = (300, "wake-ups") if command == "asyncio" else (5, "kills")
             add("--rounds", type=ROUNDS, default=rounds, metavar="N", help=f"{of} of each; default: {rounds}")
@@ -93,10 +107,9 @@ def parser() -> argparse.ArgumentParser:
             add("--gap", type=MILLISECONDS, default=0.0, metavar="MS", help=before)
             add("--cold", nargs="?", const="evict", type=coldness, metavar="HOW", help=COLD)
         if command == "dropin":
-            processes = "processes, the source among them; may be repeated. Default: 2 and 4"
-            add("--ranks", action="append", type=RANKS, metavar="N", help=processes)
+            add("--ranks", action="append", type=RANKS, metavar="N", help=f"{PROCESSES}2 and 4")
         if command in ("codec", "dropin"):
-            add("--vllm", metavar="PATH", help="an unpacked source of vLLM; default: the installed one")
+            add("--vllm", metavar="PATH", help=SOURCE)
     return made
 
 
@@ -114,6 +127,12 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
         return {**facts, "rounds": options.rounds, **wakeup.run(options.rounds)}
     if command == "death":
         return {**facts, "rounds": options.rounds, **death.run(options.rounds)}
+    if command == "cadence":
+        gaps, sizes = (
+            sorted(set(given or usual))
+            for given, usual in ((options.gaps, cadence.GAPS), (options.ranks, cadence.RANKS))
+        )
+        return {**facts, "seconds": options.seconds, **cadence.run(gaps, sizes, options.seconds, options.vllm)}
     facts.update(seconds_per_case=options.seconds, garbage_collector="on")
     chosen = options.cases or CASES[command]
     if command == "codec":
@@ -136,6 +155,10 @@ def note(found: Dict[str, Any]) -> str:
         return (death.__doc__ or "").strip().split("\n\n")[1]
     if found["command"] == "asyncio":
         return f"From send() until a sleeping receiver has the value, a message every {found['gap_us'] / 1e3:g} ms."
+    if found["command"] == "cadence":
+        return (
+            "From the call at the source until the last has it; CPU: of all processes; ratio: ringcast's to this one's."
+        )
     how = {None: "", "evict": ", caches evicted", "sleep": ", all asleep in it"}.get(found["cold"], ", caches cold")
     rest = f"\nWith a gap of {found['gap_ms']:g} ms before each{how}." if found["gap_ms"] else ""
     return "From the call at the source until the last has it; ratio: of p50, ringcast's to this one's." + rest
@@ -146,6 +169,8 @@ def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
         return json.dumps(found, indent=1)
     if options.command in dropin.COMMANDS:
         found = {**found, "cases": dropin.rows(found["cases"])}
+    if options.command == "cadence":
+        found = {**found, "cases": cadence.rows(found["cases"])}
     if options.command == "codec":
         found = {**found, "cases": codec.rows(found["cases"])}
     return report.text(found, report.COLUMNS[options.command], note(found))

@@ -36,6 +36,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 # so that no receiver waits for a sleeping source; not longer, since on a busy machine a spinning source keeps a
 # receiver from the CPU.
 SPIN = 100e-6
+IN_GROUPS = ("dropin", "cadence")  # commands with a group of torch.distributed
 SPIN_OF_OBJECTS = 0.01  # of the ring of objects, where each rank has a CPU: far longer than most answers take
 
 
@@ -59,7 +60,11 @@ TENSORS: Dict[str, ways.Way] = {"ringcast": ways.ringcast_tensor_dict, "gloo": w
 PYOBJS: Dict[str, ways.Way] = {"ringcast": ways.ringcast_pyobj, "sglang": ways.gloo_pickle}
 TO_GROUPS = {"vllm": "ringcast", "vllm-group": "ringcast"}
 CASES: Dict[str, Case] = {
-    "metadata": Case(cases.CASES["metadata"], {**QUEUES, **OBJECTS}, {"gloo": "ringcast-object", "vllm": "ringcast"}),
+    "metadata": Case(
+        cases.CASES["metadata"],
+        {**QUEUES, **OBJECTS, "ring": ways.ring},
+        {"gloo": "ringcast-object", "vllm": "ringcast", "ring": "ringcast-object"},
+    ),
     "scheduler-256": Case(cases.CASES["scheduler-256"], QUEUES, {"vllm": "ringcast"}),
     "tensor-dict": Case(cases.CASES["tensor-dict"], TENSORS, {"gloo": "ringcast"}),
     "features": Case(cases.CASES["features"], GROUPS, TO_GROUPS),
@@ -73,6 +78,7 @@ BY_RING = {
     for name, value in cases.CASES.items()
     if name in cases.ON_RINGS
 }
+CADENCE = {"metadata": Case(cases.CASES["metadata"], {**QUEUES, "vllm-2ms": ways.vllm_queue_of_2_ms}, {})}
 # What each command measures.
 COMMANDS = {"dropin": CASES, "object": BY_RING, "tensors": {name: BY_RING[name] for name in cases.WITH_TENSORS}}
 
@@ -155,12 +161,12 @@ class Rank:
     answers."""
 
     def __init__(self, rank: int, ranks: int, store: str, command: str, vllm: Optional[str]) -> None:
-        self.rank, self.cases = rank, COMMANDS[command]
+        self.rank, self.cases = rank, CADENCE if command == "cadence" else COMMANDS[command]
         self.oversubscribed = ranks > len(CPUS)
         os.sched_setaffinity(0, CPUS if self.oversubscribed else {CPUS[rank]})
         self.spin = None if self.oversubscribed else SPIN_OF_OBJECTS
         self.writer = ringcast.Writer(1 << 16) if rank else ringcast.Writer(spin=self.spin)
-        self.member = ways.Member(rank, ranks, self.join(ranks, store) if command == "dropin" else None, vllm)
+        self.member = ways.Member(rank, ranks, self.join(ranks, store) if command in IN_GROUPS else None, vllm)
         self.calls: Dict[Any, ways.Call] = {}
         self.rest: Optional[Callable[[], None]] = None
 
@@ -181,6 +187,9 @@ class Rank:
             self.member = self.member._replace(ring=self.writer)
             self.answers = [self.answer(ringcast.Reader(handle, spin=SPIN)) for handle in handles[1:]]
         self.writer.wait_readers(1 if self.rank else len(handles) - 1, LIMIT)
+        self.pace(plan)
+
+    def pace(self, plan: Plan) -> None:
         self.rest = rest_of(plan, source=self.rank == 0)
 
     def answer(self, reader: ringcast.Reader) -> Callable[[], Any]:
@@ -252,27 +261,37 @@ def all_ranks(count: int, plan: Plan, command: str, vllm: Optional[str] = None) 
 # ---- Figures ---------------------------------------------------------------------------------------------------------
 
 
+class Turn(NamedTuple):
+    spans: List[int]  # ns of each counted message
+    cpu_us: List[float]  # a message, by rank
+    period_us: float  # from a message to the next
+
+
 def spans(turn: List[Tuple[List[int], float]]) -> List[int]:
     """How long each message took, from the times of all ranks."""
     begun, *had = [times for times, _ in turn]
     return [max(ends) - start for start, *ends in zip(begun, *had)]
 
 
+def uncounted(rounds: int) -> int:
+    return 1 + rounds // 10  # in the first rounds the caches still hold other data
+
+
+def turn(ranks: Processes, way: str, rounds: int) -> Turn:
+    told = ranks.ask(("run", way, rounds + uncounted(rounds)))
+    begun = told[0][0]
+    period = (begun[-1] - begun[0]) / (len(begun) - 1) / 1e3
+    return Turn(spans(told)[uncounted(rounds) :], [cpu for _, cpu in told], period)
+
+
 def measure(ranks: Processes, name: str, case: Case, chosen: List[str], seconds: float, gap: float) -> Dict[str, Any]:
     if not all(ranks.ask(("take", name, chosen))):
         raise Failed(f"{name}, {ranks.count} ranks: what arrived is not what was sent")
 
-    def more(rounds: int) -> int:
-        return 1 + rounds // 10  # in the first rounds the caches still hold other data
-
-    def way(which: str, rounds: int) -> Any:
-        turn = ranks.ask(("run", which, rounds + more(rounds)))
-        return spans(turn)[more(rounds) :], [cpu for _, cpu in turn]
-
     def stream(which: str, rounds: int) -> float:
-        return min(ranks.ask(("stream", which, rounds + more(rounds)))[1:])  # type: ignore[no-any-return]
+        return min(ranks.ask(("stream", which, rounds + uncounted(rounds)))[1:])  # type: ignore[no-any-return]
 
-    turned: Dict[str, Callable[[int], Any]] = {which: functools.partial(way, which) for which in chosen}
+    turned: Dict[str, Callable[[int], Any]] = {which: functools.partial(turn, ranks, which) for which in chosen}
     if case.stream and not gap:  # a stream has no gaps
         turned.update({f"{which} stream": functools.partial(stream, which) for which in chosen})
     turns = in_turns(turned, seconds, gap)
@@ -286,14 +305,14 @@ def measure(ranks: Processes, name: str, case: Case, chosen: List[str], seconds:
     return {"name": name, "ranks": ranks.count, **found}
 
 
-def figures(turns: Dict[str, List[Tuple[List[int], List[float]]]], ratios: Dict[str, str]) -> Dict[str, Any]:
+def figures(turns: Dict[str, List[Turn]], ratios: Dict[str, str]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for name, results in turns.items():
-        taken = [span for turn, _ in results for span in turn]
+        taken = [span for result in results for span in result.spans]
         found[name] = {
             "p50_us": statistics.median(taken) / 1e3,
             "p99_us": percentile(taken, 0.99) / 1e3,
-            "cpu_us": [statistics.median(of_rank) for of_rank in zip(*(cpu for _, cpu in results))],
+            "cpu_us": [statistics.median(of_rank) for of_rank in zip(*(result.cpu_us for result in results))],
             "messages": len(taken),
         }
     return {
@@ -316,6 +335,13 @@ def check(vllm: Optional[str]) -> Optional[str]:
     return vllm
 
 
+def missing(ranks: Processes, chosen: Sequence[str]) -> Dict[str, str]:
+    """Why ways by vLLM's queue are left out; empty if the queue is there."""
+    report.say("looking for vLLM's queue")
+    why = [reason for reason in ranks.ask(("look",)) if reason]
+    return dict.fromkeys(chosen, why[0]) if why else {}
+
+
 def run(
     command: str, chosen: Sequence[str], sizes: Sequence[int], seconds: float, plan: Plan, vllm: Optional[str] = None
 ) -> Dict[str, Any]:
@@ -327,9 +353,7 @@ def run(
         with all_ranks(size, plan, command, vllm) as ranks:
             its = [way for way in ("vllm", "vllm-group") if any(way in COMMANDS[command][name].ways for name in there)]
             if its:
-                report.say("dropin: looking for vLLM's queue")
-                why = [reason for reason in ranks.ask(("look",)) if reason]
-                left_out = dict.fromkeys(its, why[0]) if why else {}
+                left_out = missing(ranks, its)
             for name in there:
                 report.say(f"{command} {name}, {size} ranks")
                 case = COMMANDS[command][name]

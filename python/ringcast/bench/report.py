@@ -128,6 +128,15 @@ COLUMNS: Dict[str, List[Column]] = {
     "object": [*ONE_WAY, ("objects/s", "", 11, "objects_per_s")],
     "tensors": [*ONE_WAY, ("GB/s", "", 8, "gb_per_s")],
     "dropin": ONE_WAY,
+    "cadence": [
+        ("p50", "one way, us", 11, "p50_us"),
+        ("p99", "", 9, "p99_us"),
+        ("of all, %", "CPU", 11, "cpu_percent"),
+        ("p50", "ratio of", 10, "ratio.p50_us"),
+        ("p99", "", 8, "ratio.p99_us"),
+        ("CPU", "", 8, "ratio.cpu_percent"),
+        ("messages", "", 10, "messages"),
+    ],
     "death": [
         ("kills", "", 7, "kills"),
         ("p50", "ms until all others know", 9, "p50_ms"),
