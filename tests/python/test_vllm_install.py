@@ -74,6 +74,29 @@ def test_all_that_hold_a_name_hold_ours_and_give_it_back(vllm, which):
     assert state() == before
 
 
+def test_a_worker_lets_its_calls_be_seen_before_its_loop(vllm, monkeypatch):
+    vllm(sources(NEWEST))
+    assert ins.install()
+    seen = []
+    monkeypatch.setattr("ringcast.vllm._calls.watch", seen.append)
+    ins.uninstall()
+    assert ins.install()
+    (executor,) = load(EXECUTOR)
+    process = executor.WorkerProc()
+    assert process.worker_busy_loop("cancel") == (process, ("cancel",))
+    assert seen == [process]
+
+
+@pytest.mark.parametrize("without", ["WorkerProc", "worker_busy_loop"])
+def test_without_a_loop_of_workers_the_rest_is_put_in_place(vllm, without):
+    vllm({**sources(NEWEST), EXECUTOR: sources(NEWEST)[EXECUTOR].replace(without, "other")})
+    assert ins.install()
+    (executor,) = load(EXECUTOR)
+    from ringcast.vllm import MessageQueue
+
+    assert executor.MessageQueue is MessageQueue
+
+
 def test_again_is_nothing_new(vllm):
     vllm(sources(NEWEST))
     load(EXECUTOR)

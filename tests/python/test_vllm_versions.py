@@ -64,7 +64,7 @@ def test_a_part_that_differs_stays_as_it_was_and_the_other_is_put_in_place(vllm,
         if "class" in old:
             del modules[name]
     vllm(modules)
-    load(*[name for name in (QUEUES, GROUPS, EXECUTOR, "vllm.stateless") if name in modules])
+    load("vllm.v1", *[name for name in (QUEUES, GROUPS, EXECUTOR, "vllm.stateless") if name in modules])
     before = state()
     with pytest.warns(RuntimeWarning, match=re.escape(text)) as caught:
         assert ins.install()

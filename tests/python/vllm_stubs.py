@@ -40,7 +40,10 @@ def sources(which):
             + "".join(f"    {name}: object\n" for name in attributes[1:-1].split(", "))
             + methods("GroupCoordinator")
         ),
-        EXECUTOR: f"from {QUEUES} import Handle, MessageQueue, MessageQueue as Queue\n",
+        EXECUTOR: (
+            f"from {QUEUES} import Handle, MessageQueue, MessageQueue as Queue\n"
+            "class WorkerProc:\n    def worker_busy_loop(self, *args): return self, args\n"
+        ),
         "vllm.v1.late": f"from {QUEUES} import MessageQueue\n",
         "vllm.stateless": (
             f"from {GROUPS} import GroupCoordinator\nclass Stateless(GroupCoordinator):\n"

@@ -17,12 +17,15 @@ import ringcast
 from ringcast._group.config import MOST_CHARACTERS, name_setting
 from ringcast._group.endpoint import WriterEnd, state_of
 from ringcast._group.packing import pack
+from ringcast.vllm import _calls
 
 
 def engine_logger() -> Any:
-    """vLLM's, with its prefix and its level, if vLLM is loaded."""
+    """A logger of the loaded engine: vLLM's has a prefix and a level; SGLang's are Python's own."""
     make = getattr(sys.modules.get("vllm.logger"), "init_logger", None)
-    return logging.getLogger("ringcast.vllm") if make is None else make("vllm.ringcast")
+    if make is not None:
+        return make("vllm.ringcast")
+    return logging.getLogger("sglang.ringcast" if "sglang" in sys.modules else "ringcast.vllm")
 
 
 _VLLM_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
@@ -37,8 +40,13 @@ _CHECK = 0.05
 # How soon a thread tries again if another thread uses the ring, and how long an exit tries.
 _RETRY = 0.001
 _AT_EXIT_SECONDS = 1.0
-# Tags of frames other than messages: all readers are attached; a reader has died (with the text).
-_READY, _DIED = 1, 2
+# How often a wait for an answer looks for failures of other workers, and how long a worker tries to tell one.
+_LOOK = 0.5
+_TELL_SECONDS = 1.0
+# Tags of frames other than messages: all readers are attached; a reader has died (with the text); a call has failed
+# here (with a Failure).
+_READY, _DIED, _FAILED = 1, 2, 3
+_STATES = {"active": "alive", "stopped": "stopped by a signal or a debugger", "joining": "attaching"}
 
 
 # ---- Waits -----------------------------------------------------------------------------------------------------------
@@ -103,11 +111,15 @@ def _first(timeout: Optional[float]) -> float:
 
 def _describe(peer: ringcast.ReaderStatus, sent: int) -> str:
     messages = max(0, sent - peer.stats.frames)  # all readers have been attached since the first message
-    state = {"active": "alive", "stopped": "stopped by a signal or a debugger", "joining": "attaching"}
+    state = _STATES.get(peer.state, peer.state)
     return (
-        f"{peer.name} (pid {peer.pid}) is {state.get(peer.state, peer.state)}, {peer.lag} bytes ({messages} messages) "
-        f"behind, and has held the writer back for {peer.held:.3g} s"
+        f"{peer.name} (pid {peer.pid}) is {state}, {peer.lag} bytes ({messages} messages) behind, and has held the "
+        f"writer back for {peer.held:.3g} s"
     )
+
+
+def _state(pid: int) -> str:
+    return _STATES["stopped" if state_of(pid) == "stopped" else "active"]
 
 
 # ---- The writer's endpoint -------------------------------------------------------------------------------------------
@@ -125,6 +137,12 @@ class Sender(WriterEnd):
         self._told = False  # of a death
         self._send: Callable[..., None] = _go_slowly
         super().__init__(writer, goes_on=False)
+        _calls.add_sender(self)
+
+    @property
+    def notices(self) -> int:
+        """The frames that are no messages, while all readers live."""
+        return int(self._announced)
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
         try:
@@ -218,7 +236,9 @@ class Sender(WriterEnd):
         """Which readers are behind, the slowest first."""
         sent = self.ring.stats().frames
         behind = sorted((peer for peer in self.ring.peers() if peer.lag), key=lambda peer: -peer.lag)
-        texts = [_describe(peer, sent) for peer in behind[:_MOST_NAMED]] or ["every reader has received all by now"]
+        progress = {worker.peer.pid: f", {worker.progress(self)}" for worker in _calls.workers(self)}
+        texts = [_describe(peer, sent) + progress.get(peer.pid, "") for peer in behind[:_MOST_NAMED]]
+        texts = texts or ["every reader has received all by now"]
         if len(behind) > _MOST_NAMED:
             texts.append(f"and {len(behind) - _MOST_NAMED} more readers")
         if self.link is not None:
@@ -235,6 +255,16 @@ class Sender(WriterEnd):
         if self.link is not None:
             texts.append(f"remote readers: {self.link.describe()}")
         return "; ".join(texts)
+
+    def tell_failure(self, failure: Any) -> None:
+        """Of a call, to the executor; without an error, since the exception of the call is raised next."""
+        deadline = time.monotonic() + _TELL_SECONDS
+        with contextlib.suppress(TimeoutError, ringcast.Error, ValueError):
+            while time.monotonic() < deadline:
+                try:
+                    return self.ring.send(failure, _TELL_SECONDS, tag=_FAILED)
+                except RuntimeError:  # the thread of asynchronous answers has the Writer
+                    time.sleep(_RETRY)
 
     # ---- Deaths ----
 
@@ -275,6 +305,9 @@ def _keep_telling(ring: ringcast.Writer, text: str) -> None:
                 time.sleep(_RETRY)
 
 
+# A message, or the error of its unpickling.
+_Early = Tuple[Any, Optional[Exception]]
+
 # ---- A reader's endpoint ---------------------------------------------------------------------------------------------
 
 
@@ -285,15 +318,21 @@ class Receiver:
         self.ring = reader
         self.link = link
         self._ready = False
-        self._early: Deque[Any] = collections.deque()  # messages that came before the writer was ready
+        self._early: Deque[_Early] = collections.deque()  # received before dequeue() asked for them
+        self._notices = 0
+        self.failure: Optional[_calls.Failure] = None  # the last one
         self._recv: Callable[..., Tuple[Any, int]] = reader.recv_tagged
+        _calls.add_receiver(self)
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> NoReturn:
         raise AssertionError("Only writers can enqueue")
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
         if self._early:
-            return self._early.popleft()
+            obj, failed = self._early.popleft()
+            if failed is not None:
+                raise failed
+            return obj
         spent = 0.0
         try:
             obj, tag = self._recv(_FIRST if timeout is None else _first(timeout))
@@ -320,7 +359,29 @@ class Receiver:
             if tag:
                 self._take_notice(obj, tag)
             else:
-                self._early.append(obj)
+                self._early.append((obj, None))
+
+    def messages(self) -> int:
+        """How many dequeue() has given."""
+        return max(0, self.ring.stats().frames - self._notices - len(self._early))
+
+    def read_ahead(self) -> None:
+        """Receive all present frames, for later calls of dequeue(), which give the messages and raise the errors."""
+        with contextlib.suppress(ringcast.Error, RuntimeError):  # another thread receives, or the writer has gone
+            while True:
+                try:
+                    obj, tag = self._recv(0)
+                except (ringcast.Error, RuntimeError):
+                    raise
+                except Exception as error:
+                    if isinstance(error, TimeoutError) and not _is_of_a_message(error):
+                        return
+                    self._early.append((None, error))
+                    continue
+                if tag:
+                    self._take_notice(obj, tag)
+                else:
+                    self._early.append((obj, None))
 
     def cancel(self) -> None:
         self.ring.cancel()
@@ -331,10 +392,11 @@ class Receiver:
             self.link.close()
 
     def _receive_waiting(self, wait: Wait) -> Tuple[Any, int]:
+        most = _LOOK
         while True:
             wait.warn(self._describe_writer)
             try:
-                taken = self._recv(wait.slice())
+                taken = self._recv(wait.slice(most))
                 wait.end()
                 return taken
             except ringcast.Cancelled:
@@ -342,15 +404,19 @@ class Receiver:
             except TimeoutError as error:
                 if wait.over() or _is_of_a_message(error):
                     raise
+                most = _LOOK if _calls.look(self) else math.inf
 
     def _describe_writer(self) -> str:
         who, pid = "the writer" if self.link is None else "the relay of the writer", self.ring.writer_pid
-        state = "stopped by a signal or a debugger" if state_of(pid) == "stopped" else "alive"
-        return f"{who} (pid {pid}) is {state}, and all that it has sent was received"
+        plain = f"{who} (pid {pid}) is {_state(pid)}, and all that it has sent was received"
+        return _calls.describe(self, _state) or plain
 
     def _take_notice(self, obj: Any, tag: int) -> None:
+        self._notices += 1
         if tag == _READY:
             self._ready = True
+        elif tag == _FAILED:
+            self.failure = _calls.Failure(*obj)
         elif tag == _DIED:
             self._recv = _raise_died(obj)  # nothing more will come
             self._recv()

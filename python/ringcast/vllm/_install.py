@@ -34,6 +34,7 @@ __all__ = ["SIGNATURES", "install", "installed", "uninstall"]
 
 _QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
 _GROUPS = "vllm.distributed.parallel_state"
+_WORKERS = "vllm.v1.executor.multiproc_executor"
 
 _QUEUE_BASE = (
     "(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=25165824, max_chunks=10, connect_ip=None"
@@ -124,11 +125,14 @@ def install() -> bool:
     put = [part for part in parts if part.fits()]
     if put:
         from ringcast.vllm import group, queue
+
+        workers = _worker_process() if any(part.name == "queues" for part in put) else None
     with _replaced.lock:
         if _replaced:
             return True
         if put:
             _replace({part.name: part.module for part in put}, queue, group)
+            _watch_calls(workers)
         warn, _warned = not _warned, True
     if warn:
         for part in parts:
@@ -272,6 +276,34 @@ def _subclasses(cls: type) -> List[type]:
     for below in children:
         found += [below, *_subclasses(below)]
     return found
+
+
+# ---- The exceptions of calls -----------------------------------------------------------------------------------------
+
+
+def _worker_process() -> Any:
+    """The class of vLLM's workers. None: there is none that fits, and exceptions go as in vLLM."""
+    try:
+        found = getattr(importlib.import_module(_WORKERS), "WorkerProc", None)
+    except ImportError:
+        return None
+    return found if isinstance(found, type) and hasattr(found, "worker_busy_loop") else None
+
+
+def _watch_calls(workers: Any) -> None:
+    """Before its loop each worker lets ringcast see its calls. The loop itself is vLLM's."""
+    if workers is None:
+        return
+    from ringcast.vllm._calls import watch
+
+    loop = workers.worker_busy_loop
+
+    @functools.wraps(loop)
+    def worker_busy_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watch(self)
+        return loop(self, *args, **kwargs)
+
+    _replaced.set(workers, "worker_busy_loop", worker_busy_loop)
 
 
 # ---- Handles that reach a process without ringcast in place ----------------------------------------------------------

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the queues of a process know of each other: calls, answers, and exceptions that vLLM drops.
+
+vLLM's executor sends its calls by one queue to all workers, and each worker answers by a queue of its own. A call may
+name one rank that answers. If another rank raises an exception then, that rank logs the exception and sends no answer,
+while the rank that answers may wait for ever, in a collective operation with the rank that has failed.
+
+In the executor's process, a queue of answers belongs to a queue of calls if the writer of the answers, by pid, is a
+reader of the calls. A wait for an answer tells how far each worker has come, and looks for failures in the queues of
+the other workers.
+
+In a worker's process, watch() puts a Called in place of the worker. An exception of the method that a call names is
+sent as a frame with its own tag in the worker's queue of answers, and raised on to vLLM. A failure is of no interest to
+the wait once the awaited rank has answered that call, or a later one. So the frame has the number of answers that each
+rank owes by then.
+"""
+
+import os
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import ringcast
+from ringcast._group.config import MOST_CHARACTERS, name_of
+
+# How many workers a warning names, besides the awaited one.
+_MOST_NAMED = 8
+
+
+class Failure(NamedTuple):
+    call: int  # the number, from 1
+    method: str
+    everyone: int  # the answers of each rank by then,
+    single: Dict[str, int]  # and the further answers of one rank, by name
+    text: str  # of the exception
+
+    def is_owed(self, name: str, answered: int) -> bool:
+        """Whether the rank has not yet answered the call, or a later one."""
+        return answered < self.everyone + self.single.get(name, 0)
+
+
+# ---- In the executor -------------------------------------------------------------------------------------------------
+
+_senders: List["weakref.ref[Any]"] = []
+_receivers: List["weakref.ref[Any]"] = []
+os.register_at_fork(after_in_child=lambda: (_senders.clear(), _receivers.clear()))
+
+
+def add_sender(end: Any) -> None:
+    _senders.append(weakref.ref(end, _senders.remove))
+
+
+def add_receiver(end: Any) -> None:
+    _receivers.append(weakref.ref(end, _receivers.remove))
+
+
+def _alive(ends: List["weakref.ref[Any]"]) -> Iterator[Any]:
+    for reference in list(ends):
+        end = reference()
+        if end is not None and not end.ring.closed:
+            yield end
+
+
+class Worker(NamedTuple):
+    peer: ringcast.ReaderStatus  # as a reader of the calls
+    answers: Any  # the Receiver
+    calls: int  # that the executor has sent
+
+    def progress(self, sender: Any) -> str:
+        received = max(0, self.peer.stats.frames - sender.notices)
+        return f"has received call {received} of {self.calls} and answered {self.answers.messages()}"
+
+
+def workers(sender: Any) -> List[Worker]:
+    """The readers of `sender` that answer by a queue to this process."""
+    answers = {end.ring.writer_pid: end for end in _alive(_receivers) if end.link is None}
+    answers.pop(os.getpid(), None)  # a queue with both ends here
+    calls = sender.ring.stats().frames - sender.notices
+    return [Worker(peer, answers[peer.pid], calls) for peer in sender.ring.peers() if peer.pid in answers]
+
+
+def team_of(receiver: Any) -> Tuple[Any, List[Worker]]:
+    """The Sender of the calls that `receiver` has the answers of, and the workers, the awaited one first; else None."""
+    if receiver.link is None:
+        for sender in _alive(_senders):
+            found = workers(sender)
+            if any(worker.answers is receiver for worker in found):
+                return sender, sorted(found, key=lambda worker: worker.answers is not receiver)
+    return None, []
+
+
+def look(receiver: Any) -> bool:
+    """RuntimeError: another worker has failed in a call that the awaited one has yet to answer. False: there are no
+    other workers, now or later."""
+    awaited, *others = team_of(receiver)[1] or [None]
+    for worker in others:
+        worker.answers.read_ahead()
+        failure = worker.answers.failure
+        if failure is not None and awaited and failure.is_owed(awaited.peer.name, receiver.messages()):
+            raise RuntimeError(
+                f"{worker.peer.name} (pid {worker.peer.pid}) has failed in call {failure.call} ({failure.method}), and "
+                f"the answer of {awaited.peer.name} is awaited: {failure.text}. The log has the worker's stack trace"
+            )
+    return bool(others)
+
+
+def describe(receiver: Any, state: Callable[[int], str]) -> Optional[str]:
+    """How far the workers have come. None: what is awaited is no answer."""
+    sender, team = team_of(receiver)
+    if sender is None:
+        return None
+    for worker in team[1:]:
+        worker.answers.read_ahead()
+    texts = [
+        f"{worker.peer.name} (pid {worker.peer.pid}) is {state(worker.peer.pid)}, {worker.progress(sender)}"
+        for worker in team[: _MOST_NAMED + 1]
+    ]
+    more = len(team) - len(texts)
+    texts += [f"and {more} more workers"] if more else []
+    return f"an answer is awaited: {'; '.join(texts)}"
+
+
+# ---- In a worker -----------------------------------------------------------------------------------------------------
+
+
+class Calls:
+    """The calls of one worker. dequeue() is in place of the queue's."""
+
+    def __init__(self, requests: Any, answers: Any) -> None:
+        self._requests = requests
+        self._answers = answers
+        self._owed: Dict[Any, int] = {None: 0}  # the calls, by the rank that answers; None: all ranks
+        self.method: Any = None  # of the present call, until the worker is asked for the method
+
+    def dequeue(self, timeout: Optional[float] = None, indefinite: bool = False) -> Any:
+        call = self._requests.dequeue(timeout, indefinite)
+        if type(call) is tuple and len(call) == 4:
+            self.method, rank = call[0], call[3]
+            self._owed[rank] = self._owed.get(rank, 0) + 1
+        return call
+
+    def telling(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        self.method = None
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:
+                self._tell(name, f"{type(error).__name__}: {error}")
+                raise
+
+        return call
+
+    def _tell(self, name: str, text: str) -> None:
+        single = {name_of(rank): number for rank, number in self._owed.items() if rank is not None}
+        failure = Failure(sum(self._owed.values()), name, self._owed[None], single, text[:MOST_CHARACTERS])
+        self._answers.tell_failure(tuple(failure))
+
+
+class Called:
+    """A worker, with the worker's attributes and class. The method that the present call names tells an exception to
+    the executor, then raises the exception."""
+
+    __slots__ = ("__weakref__", "_ringcast")
+
+    def __init__(self, worker: Any, calls: Calls) -> None:
+        _behind.__set__(self, (worker, calls))
+
+    def __getattribute__(self, name: str) -> Any:
+        worker, calls = _behind.__get__(self)
+        found = getattr(worker, name)
+        return calls.telling(found, name) if name == calls.method else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_behind.__get__(self)[0], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_behind.__get__(self)[0], name)
+
+
+_behind: Any = vars(Called)["_ringcast"]  # the slot, which no attribute of a worker can hide
+
+
+def watch(process: Any) -> None:
+    """Have the exceptions of a WorkerProc's calls told. With vLLM's fault tolerance the executor awaits every rank's
+    own answer, and goes on: then nothing changes."""
+    config = getattr(getattr(process.worker, "vllm_config", None), "parallel_config", None)
+    requests, answers = (
+        getattr(queue, "_end", None) for queue in (process.rpc_broadcast_mq, process.worker_response_mq)
+    )
+    if requests is None or answers is None or getattr(config, "enable_fault_tolerance", False):
+        return
+    calls = Calls(requests, answers)
+    vars(process.rpc_broadcast_mq)["dequeue"] = calls.dequeue
+    process.worker = Called(process.worker, calls)
