@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Barriers, all-gathers and small all-reduces by the rings of a group, and what of them stays torch.distributed's."""
 
+import datetime
 import os
 import signal
 from typing import Any, List
@@ -127,6 +128,18 @@ def test_what_rings_do_not_carry_is_torchs() -> None:
             assert called[-4:] == ["all_gather_object", "barrier"] * 2
             assert [end.ring.closed for end in rings.ends(dist.group.WORLD).values()] == [True]
     gather._of_torch.clear()
+
+
+@on_ranks(2)
+def test_a_barrier_with_a_timeout_is_torchs() -> None:
+    limit = datetime.timedelta(minutes=1)
+    with pytest.MonkeyPatch.context() as patch:
+        seen: List[Any] = []
+        patch.setattr(dist, "barrier", lambda *args, **named: seen.append((args, named)))
+        transports.barrier(None, timeout=limit)
+        transports.barrier(None, False, None, limit)
+        transports.barrier()
+    assert seen == [((None, False), {"timeout": limit}), ((None, False, None, limit), {})]
 
 
 def ranks_of_a_death() -> str:

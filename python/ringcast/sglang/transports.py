@@ -40,9 +40,10 @@ def all_gather_object(object_list: List[Any], obj: Any, group: Any = None) -> No
             object_list[rank] = value
 
 
-def barrier(group: Any = None, async_op: bool = False, **more: Any) -> Any:
-    if async_op or more or not gather.barrier(group):
-        return dist.barrier(group, async_op, **more)
+def barrier(group: Any = None, async_op: bool = False, *more: Any, **named: Any) -> Any:
+    """Without a limit for a rank that is stopped; with `timeout`, or any other argument, torch.distributed's own."""
+    if async_op or more or named or not gather.barrier(group):
+        return dist.barrier(group, async_op, *more, **named)
     return None
 
 
