@@ -5,7 +5,6 @@ compute, and answer. Runs in vLLM's Python, and appends a row for each (millisec
 transport_vllm.py ENGINE WAY MODEL FILE [--quick]        by run.py
 """
 
-import os
 import statistics
 import time
 
@@ -106,7 +105,7 @@ def main():
     config = EngineArgs(model=str(arguments.model), **options).create_engine_config()
     began = time.perf_counter()
     executor = Executor.get_class(config)(config)
-    session.started(tell, began, engine_vllm.workers(os.getpid()), arguments.way)
+    session.started(tell, began, [worker.proc.pid for worker in executor.workers], arguments.way)
     for sleep in SLEEPS:
         for count in REQUESTS:
             tell(**measure(executor, sleep, count, 30 if arguments.quick else 200))
