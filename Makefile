@@ -85,7 +85,7 @@ bench-docs: build
 gpu-test:
 	@cmake/gpu-test.sh $(ARGS)
 
-# Fetches gigabytes the first time. ARGS="--version 0.33.0" takes another.
+# The newest two versions. Fetches gigabytes the first time. ARGS="--version 0.33.0" takes another.
 vllm-compat: build
 	$(python) tests/compat/vllm.py $(ARGS)
 

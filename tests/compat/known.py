@@ -10,6 +10,7 @@ python tests/compat/known.py vllm|sglang VERSION=FOLDER...
 
 import argparse
 import ast
+import importlib
 import pathlib
 import zipfile
 
@@ -48,6 +49,10 @@ def names_of_sglang():
     for target in install._TARGETS:
         found.setdefault(target.module, []).append(target.name)
     return found
+
+
+def names_of(engine):
+    return names_of_vllm() if engine == "vllm" else names_of_sglang()
 
 
 def hashes(source, names):
@@ -96,6 +101,20 @@ def reader(place):
     return read
 
 
+def unknown(engine, place):
+    """Says what in a folder is of no known version."""
+    modules = names_of(engine)
+    found = table({"here": reader(place)}, modules)
+    known = importlib.import_module(f"ringcast.{engine}._known").KNOWN
+    names = [
+        f"{module}.{name}"
+        for module in found
+        for name, codes in found[module].items()
+        if not set(codes) <= set(known.get(module, {}).get(name, ()))
+    ]
+    return f"code of no known version: {', '.join(names)}" if names else "all code is known"
+
+
 def written(engine, known):
     lines = []
     for module, names in known.items():
@@ -121,7 +140,7 @@ def main():
     for pair in arguments.versions:
         version, _, place = pair.partition("=")
         versions[version] = reader(pathlib.Path(place))
-    modules, engine = (names_of_vllm(), "vLLM") if arguments.engine == "vllm" else (names_of_sglang(), "SGLang")
+    modules, engine = names_of(arguments.engine), {"vllm": "vLLM", "sglang": "SGLang"}[arguments.engine]
     file = ROOT / "python" / "ringcast" / arguments.engine / "_known.py"
     file.write_text(written(engine, table(versions, modules)), encoding="utf-8")
     for module, names in modules.items():
