@@ -15,7 +15,7 @@ import torch.distributed as dist
 import ringcast
 import ringcast.torch as rt
 from ringcast import sglang
-from ringcast._group import p2p, rings
+from ringcast._group import config, p2p, rings
 from ringcast.vllm import group as groups
 from ringcast.vllm.queue import MessageQueue
 
@@ -89,19 +89,19 @@ def on_machines(*of):
     pids = [None] * dist.get_world_size()
     dist.all_gather_object(pids, os.getpid())
     mine = next(machine for machine in of if dist.get_rank() in machine)
-    reader, machine = ringcast.Reader, rings._machine
+    reader, machine = ringcast.Reader, config.machine
 
     def attach(handle, **keywords):
         if int(handle.split(":")[1]) not in [pids[rank] for rank in mine]:
             raise ringcast.RingNotFound(2, "it is on another machine")
         return reader(handle, **keywords)
 
-    ringcast.Reader, rings._machine = attach, lambda: f"machine {mine}"
+    ringcast.Reader, config.machine = attach, lambda: f"machine {mine}"
     try:
         yield
     finally:
         rt.close()
-        ringcast.Reader, rings._machine = reader, machine
+        ringcast.Reader, config.machine = reader, machine
 
 
 # ---- The functions ---------------------------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ def on_machines(of: Tuple[Tuple[int, ...], ...]) -> Iterator[Dict[int, int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ringcast, "Reader", attach)
-        patch.setattr(rings, "_machine", lambda: f"machine {mine}")
+        patch.setattr(rings.config, "machine", lambda: f"machine {mine}")
         yield dict(enumerate(pids))
         rt.close()
 

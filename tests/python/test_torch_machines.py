@@ -63,7 +63,7 @@ def ranks_that_fall_out() -> List[Any]:
     """Rank 1 is on the source's machine, but can't attach."""
     with pytest.warns(RuntimeWarning) if dist.get_rank() == 1 else contextlib.nullcontext([]) as caught:
         with on_machines(((0,), (1,))), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rings, "_machine", lambda: "the same")
+            patch.setattr(rings.config, "machine", lambda: "the same")
             check_usable()
     return [str(one.message) for one in caught]
 

@@ -6,6 +6,7 @@ import errno
 import math
 import operator
 import os
+import platform
 import sys
 from typing import Any, Optional
 
@@ -97,6 +98,15 @@ def most_cuda_bytes(receivers: int) -> float:
     no gain from a collective."""
     route = _bytes("RINGCAST_GPU_ROUTE_BYTES")
     return math.inf if route is None or receivers == 1 else route / receivers
+
+
+def machine() -> str:
+    """The boot id: machines may share a name, and containers of a machine have different names."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return platform.node()
 
 
 # ---- Rings -----------------------------------------------------------------------------------------------------------

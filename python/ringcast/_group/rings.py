@@ -199,7 +199,7 @@ class _Making:
         return {
             "src": self._src,
             "version": ringcast.__version__,
-            "machine": _machine(),
+            "machine": config.machine(),
             "host": platform.node(),
             "on_death": on_death,
             "gpu": devices.may_carry(),
@@ -268,15 +268,6 @@ class _Making:
                 "can't carry what is in a CPU's memory: give metadata_group, a gloo group of the same ranks"
             )
         return backend, torch_transport.seconds_of(backend)
-
-
-def _machine() -> str:
-    """The boot id: machines may share a name, and containers of a machine have different names."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return platform.node()
 
 
 def _check_same(key: str, what: str, ranks: List[int], offers: List[Dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@
 import collections
 import contextlib
 import errno
+import importlib
 import logging
 import math
 import os
@@ -18,6 +19,7 @@ from ringcast._group.config import MOST_CHARACTERS, name_setting
 from ringcast._group.endpoint import WriterEnd, state_of
 from ringcast._group.packing import pack
 from ringcast.vllm import _calls
+from ringcast.vllm._doors import Visits, new_name
 
 
 def engine_logger() -> Any:
@@ -26,6 +28,11 @@ def engine_logger() -> Any:
     if make is not None:
         return make("vllm.ringcast")
     return logging.getLogger("sglang.ringcast" if "sglang" in sys.modules else "ringcast.vllm")
+
+
+def load(name: str) -> Any:
+    """A module for readers by a relay, which needs pyzmq."""
+    return importlib.import_module(f"ringcast.vllm.{name}")
 
 
 _VLLM_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
@@ -81,6 +88,9 @@ class Wait:
     def over(self) -> bool:
         return time.monotonic() >= self._deadline
 
+    def left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
     def slice(self, most: float = math.inf) -> Optional[float]:
         """Seconds until the first of the next warning, the end, and `most`. None: no limit."""
         now = time.monotonic()
@@ -129,7 +139,11 @@ class Sender(WriterEnd):
     """names: of the readers on this machine. The Writer evicts a dead reader: the notice then finds room."""
 
     def __init__(self, writer: ringcast.Writer, names: List[str]) -> None:
-        self.link: Any = None  # the hub for other machines, itself a reader of the ring
+        # Relays are readers of the ring: for other machines, and for containers with other PID namespaces.
+        self.link: Any = None
+        self._near_link: Any = None
+        self._visits = Visits(writer.handle)
+        self._relayed: List[str] = []  # the readers that receive by _near_link
         self._names = names
         self._cancelled = False
         self._complete = False  # all readers are attached
@@ -187,9 +201,13 @@ class Sender(WriterEnd):
 
     def close(self) -> None:
         self._unwatch()
+        self._visits.close()
         close_ring(self.ring)
-        if self.link is not None:
-            self.link.close()
+        for link in self._links():
+            link.close()
+
+    def _links(self) -> List[Any]:
+        return [link for link in (self.link, self._near_link) if link is not None]
 
     def _send_waiting(self, obj: Any, wait: Wait, tag: int = 0) -> None:
         while True:
@@ -204,28 +222,45 @@ class Sender(WriterEnd):
 
     def _gather(self, wait: Wait) -> None:
         """Wait for all readers: a reader never gets the messages from before it attached."""
-        here = len(self._names) + (self.link is not None)
         while True:
             self._check_readers()
             try:
+                here = len(self._names) - len(self._relayed) + len(self._links())
                 self.ring.wait_readers(here, wait.slice(_CHECK))
-                if self.link is not None:
-                    self.link.wait(wait.slice(_CHECK))
+                for link in self._links():
+                    link.wait(wait.slice(_CHECK))
                 self._check_names()
                 self._complete = True
                 self._send = self.ring.send
+                self._visits.close()
                 return
             except TimeoutError:
-                if self._cancelled:  # during the wait for the relay
+                if self._cancelled:  # during the wait for a relay
                     raise RuntimeError("cancelled") from None
+                self._visit_readers()
                 if wait.over():
                     raise TimeoutError(self._describe_missing()) from None
             wait.warn(self._describe_missing)
 
+    def _visit_readers(self) -> None:
+        """Make a relay once every missing reader asks for one."""
+        missing = self._missing()
+        dead = self._visits.go(missing) + self._visits.lost()
+        for name in dead:
+            with self._checking:
+                self._lose(name, "in another PID namespace, has died before it was attached")
+        if missing and not dead and set(missing) == set(self._visits.waiting()):
+            hub = load("zmq_hub").ZmqHub(self.ring.handle, len(missing), f"ipc://{new_name()}", self.lose)
+            self._near_link, self._relayed = hub, missing
+            self._visits.tell(hub.address)
+
+    def _missing(self) -> List[str]:
+        came = {peer.name for peer in self.ring.peers() if peer.state in ("active", "stopped")}
+        return [name for name in self._names if name not in came and name not in self._relayed]
+
     def _check_names(self) -> None:
         """The number of readers is right: find a rank that is missing because another rank has attached twice."""
-        names = {peer.name for peer in self.ring.peers()}
-        missing = [name for name in self._names if name not in names]
+        missing = self._missing()
         if missing:
             raise RuntimeError(
                 f"all {len(self._names)} places are taken, but not by {', '.join(missing)}: another rank has attached "
@@ -241,20 +276,21 @@ class Sender(WriterEnd):
         texts = texts or ["every reader has received all by now"]
         if len(behind) > _MOST_NAMED:
             texts.append(f"and {len(behind) - _MOST_NAMED} more readers")
-        if self.link is not None:
-            texts.append(f"remote readers: {self.link.describe()}")
-        return "; ".join(texts)
+        return "; ".join(texts + self._describe_links())
 
     def _describe_missing(self) -> str:
         texts = []
         if self._names:
-            came = {peer.name for peer in self.ring.peers() if peer.state in ("active", "stopped")}
-            missing = [name for name in self._names if name not in came]
-            texts.append(f"{len(self._names) - len(missing)} of {len(self._names)} readers are attached")
+            missing, here = self._missing(), len(self._names) - len(self._relayed)
+            texts.append(f"{here - len(missing)} of {here} readers are attached")
             texts += [f"missing: {', '.join(missing)}"] if missing else []
-        if self.link is not None:
-            texts.append(f"remote readers: {self.link.describe()}")
-        return "; ".join(texts)
+        return "; ".join(texts + self._describe_links())
+
+    def _describe_links(self) -> List[str]:
+        texts = [] if self.link is None else [f"remote readers: {self.link.describe()}"]
+        if self._near_link is not None:
+            texts.append(f"readers in other PID namespaces: {self._near_link.describe()}")
+        return texts
 
     def tell_failure(self, failure: Any) -> None:
         """Of a call, to the executor; without an error, since the exception of the call is raised next."""
@@ -312,15 +348,20 @@ _Early = Tuple[Any, Optional[Exception]]
 
 
 class Receiver:
-    """link: the relay's end on this machine, if the writer is on another machine."""
+    """link: the relay's end here, if the reader can't attach to the writer's ring."""
 
-    def __init__(self, reader: ringcast.Reader, link: Any = None) -> None:
-        self.ring = reader
-        self.link = link
+    def __init__(self, reader: Optional[ringcast.Reader], link: Any = None) -> None:
+        self.link: Any = None
         self._ready = False
         self._early: Deque[_Early] = collections.deque()  # received before dequeue() asked for them
         self._notices = 0
         self.failure: Optional[_calls.Failure] = None  # the last one
+        self.ring: Any = None
+        if reader is not None:
+            self._receive_from(reader, link)
+
+    def _receive_from(self, reader: ringcast.Reader, link: Any) -> None:
+        self.ring, self.link = reader, link
         self._recv: Callable[..., Tuple[Any, int]] = reader.recv_tagged
         _calls.add_receiver(self)
 

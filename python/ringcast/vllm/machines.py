@@ -2,10 +2,12 @@
 """Which ranks of a group share a machine, found by trying to attach: machines may have the same name, and containers of
 one machine may be kept apart."""
 
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import ringcast
+from ringcast._group.config import name_of
 from ringcast._group.ranks import Ranks
+from ringcast.vllm import containers
 
 # The bytes of a probe, which carries no frame.
 _PROBE_BYTES = 4096
@@ -15,12 +17,14 @@ def who_attaches(ranks: Ranks, writers: Sequence[int], readers: Sequence[int]) -
     """Collective: for each of `writers`, the `readers` that can attach to the writer's ring. All are ranks in the
     group; a writer can attach to its own ring."""
     mine = ranks.rank
-    probe, handles = ranks.all_or_none(
-        lambda: _make_probe(len(readers)) if mine in writers else None, lambda made: made and made.handle
+    probe, offers = ranks.all_or_none(
+        lambda: _make_probe(len(readers)) if mine in writers else None,
+        lambda made: made and (made.handle, containers.here()),
     )
     try:
         _, reached = ranks.all_or_none(
-            lambda: [writer for writer in writers if mine in readers and attaches(handles[writer])], lambda found: found
+            lambda: [writer for writer in writers if mine in readers and attaches(*offers[writer], name_of(mine))],
+            lambda found: found,
         )
     finally:
         if probe is not None:
@@ -32,10 +36,16 @@ def _make_probe(readers: int) -> ringcast.Writer:
     return ringcast.Writer(_PROBE_BYTES, max(1, readers), memory="pages", numa="none", spill_bytes=0)
 
 
-def attaches(handle: str) -> bool:
-    """Whether this process can attach to the ring. Any other failure, such as too many open files, raises."""
+def attaches(handle: str, place: Optional[containers.Place] = None, name: str = "this process") -> bool:
+    """Whether this process can attach to the ring. Any other failure, such as too many open files, raises. place: the
+    writer's. name: this process's, in the warning if the writer is on this machine."""
+    why = containers.why_apart(place)
     try:
-        ringcast.Reader(handle).close()
-    except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError):
-        return False
-    return True
+        if not why:  # else the pid is another process's here
+            ringcast.Reader(handle).close()
+            return True
+    except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError) as error:
+        why = containers.why_apart(place, error)
+    if why:
+        containers.warn(name, why)
+    return False

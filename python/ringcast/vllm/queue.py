@@ -20,7 +20,6 @@ RuntimeError("cancelled"); so does the exit of a process, for the waits of its o
 
 import contextlib
 import dataclasses
-import importlib
 import multiprocessing.util
 import os
 from typing import Any, List, NoReturn, Optional, Tuple, Union
@@ -29,7 +28,8 @@ import ringcast
 from ringcast._group import config
 from ringcast._group.config import name_of, whole
 from ringcast._group.ranks import Ranks
-from ringcast.vllm._endpoints import Receiver, Sender
+from ringcast.vllm import containers
+from ringcast.vllm._endpoints import Receiver, Sender, load
 from ringcast.vllm.machines import who_attaches
 
 # A Writer makes no smaller ring by default.
@@ -50,6 +50,8 @@ class Handle:
     remote_subscribe_addr: Optional[str] = None
     remote_addr_ipv6: bool = False
     tensor_arena_handle: Optional[Any] = None  # not used
+    #: the writer's
+    place: Optional[containers.Place] = None
 
 
 class MessageQueue:
@@ -94,10 +96,10 @@ class MessageQueue:
         budget = max_chunk_bytes * max_chunks if n_reader else 1  # without readers, the least ring
         end = Sender(_make_ring(budget, n_reader, max_chunks), [name_of(rank) for rank in ranks])
         if n_local_reader:
-            self.handle.buffer_handle = end.ring.handle
+            self.handle.buffer_handle, self.handle.place = end.ring.handle, containers.here()
         if self.n_remote_reader:
             connect_ip = connect_ip or os.environ.get("VLLM_HOST_IP") or None
-            end.link = _load("zmq_hub").ZmqHub(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
+            end.link = load("zmq_hub").ZmqHub(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
             self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.link.address, end.link.ipv6
         self._own(end)
 
@@ -112,9 +114,9 @@ class MessageQueue:
         if rank in handle.local_reader_ranks:
             if handle.buffer_handle is None:
                 raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
-            end = Receiver(config.make_reader(handle.buffer_handle, rank, config.queue_spin()))
+            end = containers.attach(handle.buffer_handle, rank, handle.place)
         elif handle.remote_subscribe_addr is not None:
-            link = _load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
+            link = load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
             end = Receiver(link.reader, link)
         else:
             raise ValueError(
@@ -128,8 +130,8 @@ class MessageQueue:
         """Take over an end of a ring. rank: the reader's; None: the end is the writer's."""
         self._end = end
         self._is_writer = rank is None
-        self._is_local_reader = rank is not None and end.link is None
-        self._is_remote_reader = rank is not None and end.link is not None
+        self._is_remote_reader = rank is not None and (end.link is not None or end.ring is None)
+        self._is_local_reader = rank is not None and not self._is_remote_reader
         self.local_reader_rank = (
             self.handle.local_reader_ranks.index(rank) if rank is not None and self._is_local_reader else -1
         )
@@ -255,8 +257,3 @@ def _make_ring(budget: int, readers: int, ahead: int) -> ringcast.Writer:
             return writer
         writer.close()
     return config.make_writer(budget, slots, **options)
-
-
-def _load(name: str) -> Any:
-    """A module for remote readers, which needs pyzmq."""
-    return importlib.import_module(f"ringcast.vllm.{name}")

@@ -27,6 +27,7 @@ dead.
 """
 
 import collections
+import contextlib
 import errno
 import hmac
 import os
@@ -45,6 +46,7 @@ from ringcast.vllm.zmq_transport import Person, z85, zmq
 _SMALL_BYTES = 1 << 16
 # How many messages of a peer may wait for the hub; then the peer waits.
 _KEPT_MESSAGES = 128
+_IPC = "ipc://"
 _HUB_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
@@ -70,8 +72,9 @@ class ZmqHub(Hub):
     """Forwards the frames of the ring of `handle`, from now on, to readers on other machines.
 
     remote_readers: how many will come; nothing is forwarded before. connect_ip: the address of this machine to listen
-    at; None: the address that a route outwards would use. lost: as of Hub. address: for ReaderLink(); with the address
-    a process can read all messages: keep the address secret like a password.
+    at; None: the address that a route outwards would use; ipc://PATH: readers of this machine come by a socket in the
+    file system, without CURVE, and the path goes when all have come. lost: as of Hub. address: for ReaderLink(); with
+    the address a process can read all messages: keep the address secret like a password.
 
     zmq.ZMQError: connect_ip is no address of this machine. ValueError: an argument, or RINGCAST_HEARTBEAT.
     """
@@ -89,7 +92,8 @@ class ZmqHub(Hub):
         if remote_readers < 1:
             raise ValueError(f"remote_readers must be 1 or more, not {remote_readers}")
         ip = connect_ip or transport.local_ip()
-        self.ipv6 = ":" in ip
+        self._path = ip[len(_IPC) :] if ip.startswith(_IPC) else ""
+        self.ipv6 = ":" in ip and not self._path
         self.wanted = remote_readers
         self._processes: Dict[bytes, _Process] = {}
         self._line: Deque[_Process] = collections.deque()
@@ -111,13 +115,13 @@ class ZmqHub(Hub):
         transport.prepare(self._router, self.ipv6)
         self._router.setsockopt(zmq.MAXMSGSIZE, _SMALL_BYTES)
         self._router.setsockopt(zmq.RCVHWM, _KEPT_MESSAGES)
-        keys = transport.new_keys()
+        keys = None if self._path else transport.new_keys()
         if keys is not None:
             self._router.curve_server = True
             self._router.curve_secretkey = keys[1]
         self._monitor = self._router.get_monitor_socket(_HUB_EVENTS)
         try:
-            self._router.bind(f"tcp://[{ip}]:*" if self.ipv6 else f"tcp://{ip}:*")
+            self._router.bind(ip if self._path else f"tcp://[{ip}]:*" if self.ipv6 else f"tcp://{ip}:*")
         except zmq.ZMQError as error:
             raise zmq.ZMQError(  # vLLM's error, with more words
                 error.errno,
@@ -177,6 +181,12 @@ class ZmqHub(Hub):
         self._router.disable_monitor()
         self._monitor.close()
         self._context.destroy(0)
+        self._remove_path()
+
+    def _remove_path(self) -> None:
+        if self._path:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
 
     def _patience(self) -> int:
         patience = super()._patience()
@@ -281,6 +291,8 @@ class ZmqHub(Hub):
         with self.changed:
             self.complete = len(self.connected()) >= self.wanted
             self.changed.notify_all()
+        if self.complete:
+            self._remove_path()
         self._send(process, b"D")  # last: after this answer the owner may close the hub, and all frames must cross
         self._serve_next()
 

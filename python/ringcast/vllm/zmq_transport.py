@@ -36,7 +36,7 @@ _LINK_EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_ADDRESS = re.compile(r"(tcp://[^#]+:\d+)#([0-9a-f]{32})(?:\.([0-9a-f]{64}))?")
+_ADDRESS = re.compile(r"(tcp://[^#]+:\d+|ipc:///[^#]+)#([0-9a-f]{32})(?:\.([0-9a-f]{64}))?")
 OUT_OF_REACH = "has died, or its machine can't be reached any more"
 
 

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers on the writer's machine, in another PID namespace, can't attach to the ring. The readers receive by a relay
+(zmq_hub.py), over a Unix socket."""
+
+import errno
+import os
+from typing import Any, NamedTuple, Optional
+
+import ringcast
+from ringcast._group import config
+from ringcast._group.config import machine
+from ringcast.vllm._doors import FOLDER, Door
+from ringcast.vllm._endpoints import Receiver, Wait, engine_logger, load
+
+_told = False
+
+
+class Place(NamedTuple):
+    """Of a process. boot: the machine's. pid_namespace: an inode; 0: unknown."""
+
+    boot: str
+    pid_namespace: int
+    user: int
+
+
+def here() -> Place:
+    try:
+        inode = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        inode = 0
+    return Place(machine(), inode, os.geteuid())
+
+
+def why_apart(place: Optional[Place], error: Optional[Exception] = None) -> str:
+    """Why a process of `place`, of the same machine and user, can't be attached to from here; "": no reason, or another
+    machine or user. error: of the attempt."""
+    mine = here()
+    if place is None or (place.boot, place.user) != (mine.boot, mine.user):
+        return ""
+    if place.pid_namespace and mine.pid_namespace and place.pid_namespace != mine.pid_namespace:
+        return f"the PID namespaces differ ({place.pid_namespace}, here {mine.pid_namespace})"
+    return str(error) if isinstance(error, ringcast.AccessDenied) else ""
+
+
+def warn(who: str, why: str) -> None:
+    """Once in a process."""
+    global _told
+    if not _told:
+        _told = True
+        engine_logger().warning(
+            "%s is on the machine of its queue's writer, but can't attach to the ring, so that messages come by a "
+            "relay, which copies them: %s. To avoid this, run the containers in one PID namespace (docker run "
+            "--pid=container:NAME or --pid=host; Kubernetes: shareProcessNamespace: true)",
+            *(who, why),
+        )
+
+
+def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:
+    """The end of the reader `rank`."""
+    name = config.name_of(rank)
+    why = why_apart(place)
+    if not why:  # else the pid is another process's here
+        try:
+            return Receiver(config.make_reader(handle, rank, config.queue_spin()))
+        except ringcast.AccessDenied as error:
+            why = why_apart(place, error)
+            if not why:
+                raise
+    try:
+        end = LateReceiver(Door(handle, name), rank)
+    except FileExistsError:
+        raise RuntimeError(f"{name} has attached already: each rank calls create_from_handle() once") from None
+    except OSError as error:
+        raise ringcast.RingNotFound(
+            errno.ENOENT,
+            f"{name} can't attach to the ring ({why}), and can't ask for a relay in {FOLDER} ({error.strerror}): share "
+            f"the PID namespace, or {FOLDER}, with the writer's container",
+        ) from None
+    warn(name, why)
+    return end
+
+
+class LateReceiver(Receiver):
+    """Joins the relay in the first call: the writer makes the relay once all readers are attached or ask."""
+
+    def __init__(self, door: Door, rank: int) -> None:
+        super().__init__(None)
+        self._door, self._rank = door, rank
+        self._cancelled = False
+
+    def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
+        if self.link is None:
+            wait = Wait(timeout, warns=not indefinite)
+            self._join(wait)
+            timeout = None if timeout is None else wait.left()
+        return super().dequeue(timeout, indefinite)
+
+    def wait_until_ready(self) -> None:
+        if self.link is None:
+            self._join(Wait(None))
+        super().wait_until_ready()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._door.cancel()
+        if self.ring is not None:
+            self.ring.cancel()
+
+    def close(self) -> None:
+        self._door.close()
+        if self.ring is not None:
+            super().close()
+
+    def _join(self, wait: Wait) -> None:
+        while True:
+            wait.warn(self._describe_writer)
+            try:
+                address = self._door.wait(wait.slice())
+                break
+            except ringcast.Cancelled:
+                raise RuntimeError("cancelled") from None
+            except TimeoutError:
+                if wait.over():
+                    raise TimeoutError(self._describe_writer()) from None
+        link = load("zmq_transport").ReaderLink(address, False, self._rank)
+        self._receive_from(link.reader, link)
+        self._door.joined()
+        self._door.close()
+        if self._cancelled:
+            self.ring.cancel()
+        wait.end()
+
+    def _describe_writer(self) -> str:
+        if self.ring is not None:
+            return super()._describe_writer()
+        return (
+            "the writer, of another PID namespace, has not made the relay: it does so in wait_until_ready() or "
+            f"enqueue(), when all its readers are there, and needs the {FOLDER} of this container"
+        )
