@@ -36,6 +36,7 @@ OPTIONS = {
     "max_running_requests": 64,
     "skip_server_warmup": True,
     "random_seed": 0,
+    "sleep_on_idle": True,  # else the first scheduler looks for requests without a pause, both ways
 }
 
 

@@ -39,7 +39,7 @@ _SLOTS = 64
 
 @dataclasses.dataclass
 class Handle:
-    """What a reader needs to attach; to be pickled, by any means. The fields are vLLM's."""
+    """What a reader needs to attach; to be pickled, by any means. The fields are vLLM's, but for the last one."""
 
     local_reader_ranks: List[int] = dataclasses.field(default_factory=list)
     #: the ring's handle; None: no reader is of the writer's machine
@@ -50,7 +50,7 @@ class Handle:
     remote_subscribe_addr: Optional[str] = None
     remote_addr_ipv6: bool = False
     tensor_arena_handle: Optional[Any] = None  # not used
-    #: the writer's
+    #: the writer's machine and PID namespace
     place: Optional[containers.Place] = None
 
 
