@@ -128,6 +128,8 @@ def _instance_slots(cls: Any) -> Optional[Tuple[str, ...]]:
 def _struct_fields(cls: Any) -> Optional[Tuple[str, ...]]:
     if set(_slots(cls)) - {"__weakref__"} != set(cls.__struct_fields__):
         return None  # its own pickle leaves out the __dict__, if there is one
+    if type(cls).__call__ is not type(sys.modules["msgspec"].Struct).__call__:
+        return None  # unpickling calls the class
     lines = [parent for parent in cls.__mro__[:-1] if parent.__module__.partition(".")[0] != "msgspec"]
     if any(name in parent.__dict__ for parent in lines for name in (*_OWN_WAYS, "__new__", "__init__")):
         return None
@@ -259,6 +261,8 @@ def why_not(value: Any) -> Optional[str]:
         return f"{looks} of a class that says itself how it is pickled, made or read"
     if isinstance(value, enum.Enum):
         return "no member by name"
+    if kind == STRUCT and getattr(value, "__dict__", None):
+        return f"{looks} that has attributes beside its fields, and a __post_init__ that may set them"
     return f"{looks} that holds itself, lacks a field, is nested too deep or is of one class too many"
 
 

@@ -221,6 +221,17 @@ if msgspec:
         def doubled(self):
             return 2 * self.a
 
+    class One(type(msgspec.Struct)):
+        """One instance of each class."""
+
+        made = {}
+
+        def __call__(cls, *arguments):
+            return One.made.setdefault(cls, super().__call__(*arguments))
+
+    class StructOfOne(msgspec.Struct, metaclass=One):
+        a: int
+
     STRUCT_CLASSES = [Struct, StructFrozen, StructNamed, StructArray, StructLight, StructWeakref, StructOfType]
     STRUCT_CLASSES.append(StructChecked)
     HASHABLE_CLASSES.append(StructFrozen)

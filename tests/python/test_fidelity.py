@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is unpacked is what was packed, in value and in type: as unpickling would have made it, but without a pickle."""
 
+import gc
 import os
 import pickle
 import re
@@ -141,9 +142,27 @@ def test_a_struct_arrives_without_the_values_of_its_cached_properties():
 def test_attributes_that_post_init_gives_a_struct_are_not_lost():
     value = natives.StructWithDict(2, True)
     assert vars(value) == {"extra": [2]}
-    with pytest.raises(ringcast.PickleRefused, match="StructWithDict"):
+    with pytest.raises(ringcast.PickleRefused, match="StructWithDict .* that has attributes beside its fields, and a"):
         ringcast.pack(value, allow_pickle=False)
     assert vars(check([value], allow_pickle=True)[0]) == {"extra": [2]}
+
+
+@needs_msgspec
+@pytest.mark.parametrize("field", [1, "text", (1, 2.5), (1, []), [], {}, None], ids=repr)
+def test_the_collector_looks_at_a_struct_as_at_an_unpickled_one(field):
+    for cls in natives.Struct, natives.StructFrozen, natives.StructLight, natives.StructWeakref:
+        value = [cls(field)]
+        (got,), (unpickled_one,) = ringcast.unpack(ringcast.pack(value)), unpickled(value)
+        assert gc.is_tracked(got) == gc.is_tracked(unpickled_one), cls
+
+
+@needs_msgspec
+def test_a_struct_of_a_class_that_is_called_otherwise_is_pickled():
+    value = natives.StructOfOne(5)
+    assert value is natives.StructOfOne(5)
+    with pytest.raises(ringcast.PickleRefused, match="StructOfOne"):
+        ringcast.pack(value, allow_pickle=False)
+    assert ringcast.unpack(ringcast.pack(value, allow_pickle=True), allow_pickle=True) is value
 
 
 @pytest.mark.parametrize("kind", natives.NUMBER_TYPES, ids=lambda kind: kind.__name__)

@@ -343,11 +343,8 @@ def test_an_abstract_dataclass_is_not_made():
 
 @needs_msgspec
 def test_no_code_of_a_struct_runs():
-    """Neither when it is made nor when making it fails."""
     token = class_token(STRUCT, "natives", "StructPositive", "a", "checks")
     assert unpack([*token, INSTANCE, 0, 0, 0]).checks == 0
-    with pytest.raises(ringcast.ProtocolError):
-        unpack([LIST, 2, *token, 1, INSTANCE, 0, 0])
 
 
 @needs_torch

@@ -286,7 +286,7 @@ static bool is_its_fields(struct rc_py_state *state, const struct rc_py_class *c
   Py_ssize_t position = 0;
   if (!dict || !*dict || PyDict_GET_SIZE(*dict) == 0) return true;
   if (!state->cached_property && !(state->cached_property = rc_py_import("functools", "cached_property"))) return false;
-  while (PyDict_Next(*dict, &position, &key, NULL)) {
+  while (*dict && PyDict_Next(*dict, &position, &key, NULL)) {
     PyObject *found = PyUnicode_CheckExact(key) ? _PyType_Lookup(class->type, key) : NULL; /* runs no code */
     if (!found || (PyObject *)Py_TYPE(found) != state->cached_property) return false;
   }
@@ -453,6 +453,16 @@ static PyObject *make_empty(struct rc_py_state *state, const struct rc_py_class 
   return (is_static ? class->type : &PyBaseObject_Type)->tp_new(class->type, state->no_arguments, NULL);
 }
 
+/* A Struct without a field that could be part of a circle is none of the collector's, as msgspec has it. */
+static void untrack(const struct rc_py_class *class, PyObject *made) {
+  if (!PyObject_IS_GC(made)) return;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(class->names); i++) {
+    PyObject *value = *(PyObject **)((char *)made + class->offsets[i]);
+    if (PyObject_IS_GC(value) && (!PyTuple_CheckExact(value) || PyObject_GC_IsTracked(value))) return;
+  }
+  PyObject_GC_UnTrack(made);
+}
+
 static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields,
                                Py_ssize_t count) {
   PyObject *made = make_empty(state, class);
@@ -471,6 +481,7 @@ static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_cla
     Py_DECREF(fields[count]);
   }
   if (!ok) Py_CLEAR(made);
+  if (made && class->kind == RINGCAST_CLASS_STRUCT) untrack(class, made);
   return made;
 }
 
