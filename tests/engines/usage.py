@@ -18,6 +18,11 @@ def _stat(pid):
         return None
 
 
+def is_stopped(pid):
+    stat = _stat(pid)
+    return stat is not None and stat[0] == "T"
+
+
 def processes():
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 

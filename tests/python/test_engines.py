@@ -86,7 +86,6 @@ class StandIn:
     def __init__(self, raises=None):
         self.raises = raises
         self.rank = subprocess.Popen(["sleep", "600"])
-        self.stopped = 0  # how often a rank was found stopped between two calls of generate()
 
     def workers(self):
         return [self.rank.pid] * run.registry.RANKS
@@ -135,10 +134,22 @@ def test_a_killed_rank_must_raise_an_error_of_the_engines_in_time(stand_in, rais
     assert session.killed(engine, 16)["ok"] is good
 
 
-def test_a_rank_stopped_while_idle_goes_on_before_the_request(stand_in, monkeypatch):
-    monkeypatch.setattr(session, "STOPPED", 0.01)
-    found = session.stopped_while_idle(stand_in(), 2)
-    assert found["ok"] and found["p50_ms"] is not None and "before" in found["note"]
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_rank_that_was_not_stopped_while_idle_is_told(stand_in, monkeypatch, sent):
+    monkeypatch.setattr(session, "STOPPED", 0.05)
+    engine, kill = stand_in(), os.kill
+    monkeypatch.setattr(session.os, "kill", lambda *arguments: kill(*arguments) if sent else None)
+    found = session.stopped_while_idle(engine, 2)
+    assert found["ok"] == sent and ("the rank was not stopped" in found["note"]) != sent
+    assert not session.usage.is_stopped(engine.rank.pid)
+
+
+def test_a_token_that_is_late_after_a_stop_while_idle_is_no_success(stand_in, monkeypatch):
+    monkeypatch.setattr(session, "STOPPED", 0.05)
+    engine, late = stand_in(), run.registry.Generation([[1]], 0.0, [session.STALL + 1])
+    monkeypatch.setattr(engine, "generate", lambda *_: late)
+    found = session.stopped_while_idle(engine, 1)
+    assert not found["ok"] and found["note"].endswith("a token was held up")
 
 
 def test_tokens_that_differ_after_a_stop_while_idle_are_no_success(stand_in, monkeypatch):
@@ -152,7 +163,9 @@ def test_tokens_that_differ_after_a_stop_while_idle_are_no_success(stand_in, mon
     "used, found",
     [
         ([(100, 5), (100, 6), (100, 5), (100, 5)], []),  # one that was open for a moment
-        ([(100, 5), (100, 9), (100, 6), (100, 6)], []),
+        ([(100, 5), (100, 9), (100, 5), (100, 6)], []),
+        ([(number * (1 << 20), 5) for number in range(100)], ["memory grew"]),
+        ([(100, 5 + number // 3) for number in range(12)], ["descriptors grew"]),
         ([(100, 5), (100, 5), (100, 6), (100, 7)], ["descriptors grew"]),
         ([(100, 5), (100, 5), (100 + (64 << 20), 5), (100 + (65 << 20), 5)], ["memory grew"]),
         ([(100, 5)], ["too short to say what grows"]),
