@@ -165,7 +165,9 @@ class Rank:
         self.oversubscribed = ranks > len(CPUS)
         os.sched_setaffinity(0, CPUS if self.oversubscribed else {CPUS[rank]})
         self.spin = None if self.oversubscribed else SPIN_OF_OBJECTS
-        self.writer = ringcast.Writer(1 << 16) if rank else ringcast.Writer(spin=self.spin)
+        # Beside a drop-in the ring waits as the drop-in does.
+        self.waits: Dict[str, Any] = {"wait": "latency"} if command in IN_GROUPS else {"spin": self.spin}
+        self.writer = ringcast.Writer(1 << 16) if rank else ringcast.Writer(**self.waits)
         self.member = ways.Member(rank, ranks, self.join(ranks, store) if command in IN_GROUPS else None, vllm)
         self.calls: Dict[Any, ways.Call] = {}
         self.rest: Optional[Callable[[], None]] = None
@@ -182,7 +184,7 @@ class Rank:
 
     def prepare(self, handles: List[str], plan: Plan) -> None:
         if self.rank:
-            self.member = self.member._replace(ring=ringcast.Reader(handles[0], spin=self.spin))
+            self.member = self.member._replace(ring=ringcast.Reader(handles[0], **self.waits))
         else:
             self.member = self.member._replace(ring=self.writer)
             self.answers = [self.answer(ringcast.Reader(handle, spin=SPIN)) for handle in handles[1:]]
