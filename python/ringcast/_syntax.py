@@ -19,7 +19,8 @@ _LEFT_OUT = {"annotation", "returns", "type_comment", "type_params", "kind", "ct
 
 
 def hash_of(thing: Any, apart: Container[str] = ()) -> Optional[str]:
-    """Of a function or class that is loaded. None: there is no source.
+    """Of a function or class that is loaded. None: there is no source, or not of the wrapper that something has put
+    around the function.
 
     apart: names of methods to leave out, which have hashes of their own."""
     try:
@@ -28,7 +29,10 @@ def hash_of(thing: Any, apart: Container[str] = ()) -> Optional[str]:
         (node,) = ast.parse(f"if 1:\n{source}" if source[:1].isspace() else source).body
     except (OSError, TypeError, SyntaxError, tokenize.TokenError):
         return None
-    return hash_of_tree(node.body[0] if isinstance(node, ast.If) else node, apart)
+    node = node.body[0] if isinstance(node, ast.If) else node
+    if hasattr(thing, "__wrapped__") and not getattr(node, "decorator_list", ()):
+        return None
+    return hash_of_tree(node, apart)
 
 
 def hash_of_tree(node: ast.AST, apart: Container[str] = ()) -> str:
@@ -72,7 +76,7 @@ def _joined(parts: List[ast.expr]) -> Iterator[ast.expr]:
     text = ""
     for part in parts:
         if isinstance(part, ast.Constant):
-            text += part.value
+            text += str(part.value)
             continue
         if text:
             yield ast.Constant(text)

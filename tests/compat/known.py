@@ -39,7 +39,12 @@ def names_of_vllm():
 
     groups = [name for name in install.SIGNATURES if name.startswith("GroupCoordinator.")]
     queues = [name for name in install.SIGNATURES if not name.startswith("GroupCoordinator")]
-    return {install._QUEUES: [*queues, "MessageQueue"], install._GROUPS: [*groups, *RELIED_UPON]}
+    calls = ["WorkerProc.worker_busy_loop", "WorkerProc._execute_worker_rpc"]
+    return {
+        install._QUEUES: [*queues, "MessageQueue"],
+        install._GROUPS: [*groups, *RELIED_UPON],
+        install._WORKERS: calls,
+    }
 
 
 def names_of_sglang():

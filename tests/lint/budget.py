@@ -25,7 +25,7 @@ PARTS = {
     "core": ("ring shm channel", 8700),
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 13270),
-    "package": ("python/ringcast", 9690),
+    "package": ("python/ringcast", 9780),
     "measuring": ("tools bench python/ringcast/bench", 6930),
     "tests": ("tests", 47730),
     "tests of gpu": ("tests", 16940),

@@ -314,3 +314,11 @@ def visit(visits, name):
     sock.send(visits._handle.encode() + b"\n")
     sock.setblocking(False)
     visits._open[name] = sock
+
+
+def test_without_a_common_folder_there_is_an_error_and_no_wait():
+    writer = ringcast.vllm.MessageQueue(1, 1)
+    handle = writer.export_handle()
+    handle.place = handle.place._replace(pid_namespace=handle.place.pid_namespace + 1, folder=handle.place.folder + 1)
+    with pytest.raises(ringcast.RingNotFound, match=r"can't ask for a relay in /dev/shm \(the writer has another\)"):
+        ringcast.vllm.MessageQueue.create_from_handle(handle, 0)

@@ -6,13 +6,14 @@ import logging
 import os
 import re
 import signal
+import sys
 import types
 
 import pytest
 from peers import WATCHDOG, Peer, state_of
 from queues import SMALL, make, make_ready, meanwhile, the_watching_thread, watchdog  # noqa: F401
 
-from ringcast.vllm import MessageQueue, _calls, _endpoints
+from ringcast.vllm import MessageQueue, _calls, _endpoints, _waits
 
 # ---- Workers ---------------------------------------------------------------------------------------------------------
 
@@ -99,6 +100,11 @@ def pair():
         peer.stop()
 
 
+@pytest.fixture(autouse=True)
+def this_is_the_executor(monkeypatch):
+    monkeypatch.setattr(_calls, "_is_worker", False)
+
+
 @pytest.fixture
 def start(pair):
     started = []
@@ -156,13 +162,26 @@ def test_an_exception_reaches_the_wait_for_the_answer_of_another_rank(executor, 
         rf"rank 1 \(pid {pair[1].pid}\) has failed in call {len(before) + 1} \(meet\), and the answer of rank 0 is "
         "awaited: ValueError: no memory on 1. The log has the worker's stack trace"
     )
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match=text):
-            executor.answers[0].dequeue()
+    with pytest.raises(RuntimeError, match=text):
+        executor.answers[0].dequeue()
+    open(fifo, "w").close()  # the answers that come after all are not the next call's
+    assert executor.call("add", 10) == [(True, 11), (True, 11)]
+
+
+def test_a_wait_for_an_earlier_answer_goes_on(executor, looks, fifo, tmp_path):
+    """Calls may be under way together: the failure is told in the wait for the answer of the call that failed."""
+    os.mkfifo(tmp_path / "first")
+    executor.send("meet", None, str(tmp_path / "first"), rank=0)
+    executor.send("meet", 1, fifo, rank=0)
+    with meanwhile(executor.answers[0].dequeue) as outcome:
+        while len(looks) < 3 and not outcome:
+            pass
+        open(tmp_path / "first", "w").close()
+    assert outcome == [(True, "met")]
+    with pytest.raises(RuntimeError, match="has failed in call 2"):
+        executor.answers[0].dequeue()
     open(fifo, "w").close()
-    assert executor.answers[0].dequeue() == (True, "met")
-    if rank is None:  # the engine's own answer is left for its own call
-        assert executor.answers[1].dequeue() == (False, "no memory on 1")
+    assert executor.call("add", 10, rank=0) == [(True, 11)]
 
 
 @pytest.mark.parametrize("history", HISTORIES)
@@ -190,13 +209,14 @@ class Unloadable:
         return int, ("no number",)
 
 
-def test_what_is_received_ahead_keeps_its_order_and_its_errors():
+def test_what_is_looked_past_keeps_its_order_and_its_errors():
     writer, reader = make_ready()
     for value in 1, Unloadable(), TimeoutError("a value"), 2:
         writer.enqueue(value)
+    writer._end.tell_failure(tuple(_calls.Failure(1, "add", 1, {}, "a text")))
     end = reader._end
-    end.read_ahead()
-    assert end.messages() == 0
+    end.look_ahead()
+    assert end.messages() == 0 and end.failure.text == "a text"
     assert reader.dequeue() == 1
     with pytest.raises(ValueError, match="no number"):
         reader.dequeue()
@@ -204,6 +224,49 @@ def test_what_is_received_ahead_keeps_its_order_and_its_errors():
     writer.enqueue(3)
     assert [reader.dequeue(), reader.dequeue()] == [2, 3]
     assert end.messages() == 5
+
+
+def test_a_look_leaves_what_it_cannot_hold_in_the_ring():
+    count = 2 * _endpoints.LEASES
+    writer, reader = make_ready(max_chunks=count)
+    for value in range(count):
+        writer.enqueue(value)
+    for _ in range(2):
+        reader._end.look_ahead()
+        assert len(reader._end._early) == _endpoints.LEASES
+    assert [reader.dequeue() for _ in range(count)] == list(range(count))
+
+
+def test_a_look_at_a_closed_queue_ends():
+    _, reader = make_ready()
+    reader.shutdown()
+    reader._end.look_ahead()
+
+
+def test_failures_that_nobody_reads_stop_no_worker():
+    writer, reader = make_ready(**SMALL)
+    for call in range(3 * SMALL["max_chunks"]):
+        writer._end.tell_failure(tuple(_calls.Failure(call, "add", 0, {}, "a text")))
+    reader._end.look_ahead()
+    writer.enqueue(1)
+    assert reader.dequeue() == 1
+
+
+def test_what_another_thread_uses_is_passed_over(executor, looks, every_millisecond, fifo):
+    """Each thread waits for one worker, and looks at the other; a third queue has a thread that waits for room."""
+    full, slow = make_ready(**SMALL)
+    for _ in range(SMALL["max_chunks"]):
+        full.enqueue(0)
+    with meanwhile(lambda: full.enqueue(1)) as sent:
+        executor.send("meet", None, fifo)
+        with meanwhile(executor.answers[1].dequeue) as one:
+            with meanwhile(executor.answers[0].dequeue) as other:
+                while len(looks) < 10 and not other:
+                    pass
+                open(fifo, "w").close()
+        assert (one, other) == ([(True, "met")], [(True, "met")])
+        assert [slow.dequeue() for _ in range(SMALL["max_chunks"] + 1)][-1] == 1
+    assert sent == [None]
 
 
 # ---- What is seen of a call in a worker ------------------------------------------------------------------------------
@@ -324,8 +387,8 @@ def test_a_worker_that_holds_up_the_calls_is_told_with_its_answers(start, pair, 
 )
 def test_the_logger_is_of_the_engine(monkeypatch, engine, name):
     for module in "sglang", "vllm.logger":
-        monkeypatch.delitem(_endpoints.sys.modules, module, raising=False)
+        monkeypatch.delitem(sys.modules, module, raising=False)
     if engine is not None:
         module = types.SimpleNamespace(init_logger=lambda _: logging.getLogger("its own"))
-        monkeypatch.setitem(_endpoints.sys.modules, engine, module)
-    assert _endpoints.engine_logger().name == name
+        monkeypatch.setitem(sys.modules, engine, module)
+    assert _waits.engine_logger().name == name

@@ -118,9 +118,9 @@ def make_writer(capacity: Optional[int], readers: int, **options: Any) -> ringca
     return ringcast.Writer(capacity, readers, gpu_pool_bytes=pool, wait=_wait(), **options)
 
 
-def make_reader(handle: str, rank: int, spin: Optional[float] = None) -> ringcast.Reader:
+def make_reader(handle: str, rank: int, spin: Optional[float] = None, leases: int = 1) -> ringcast.Reader:
     """`rank` names the reader in errors and warnings."""
-    return ringcast.Reader(handle, name=name_of(rank), retain=True, wait=_wait(), spin=spin)
+    return ringcast.Reader(handle, name=name_of(rank), retain=True, wait=_wait(), spin=spin, leases=leases)
 
 
 def queue_spin() -> Optional[float]:

@@ -45,6 +45,7 @@ CALL_BITS = 24
 CALL_MASK = (1 << CALL_BITS) - 1
 # How soon a thread tries again if another thread uses the ring.
 _RETRY = 0.001
+_MOST_PAUSE = 0.05
 # Tags outside of the calls; the value is a text: a rank has died; the source is out of reach.
 NOTICE, GONE = 255 << CALL_BITS, 254 << CALL_BITS
 
@@ -144,7 +145,9 @@ class WriterEnd:
 def _tell_or_close(ring: ringcast.Writer, text: str, closing: threading.Event) -> None:
     """For a thread: send the notice once there is room, or close the ring. Looks for room again and again, since a
     Writer that an interruption has cancelled refuses to wait. Keeps no end alive."""
-    while not closing.wait(_RETRY):
+    pause = _RETRY
+    while not closing.wait(pause):
+        pause = min(2 * pause, _MOST_PAUSE)
         try:
             return ring.send(text, 0, tag=NOTICE)
         except (TimeoutError, ringcast.Cancelled, RuntimeError):  # RuntimeError: an earlier call has the Writer
@@ -166,6 +169,7 @@ class Source(WriterEnd):
         self._send = writer.send
         self._telling: Optional[threading.Thread] = None
         self._closing = threading.Event()
+        weakref.finalize(self, self._closing.set).atexit = False
         super().__init__(writer, goes_on)
 
     def send(

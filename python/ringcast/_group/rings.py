@@ -46,8 +46,9 @@ def ends(group: Any) -> Dict[Tuple[str, int], Any]:
 
 
 def _forget(group_id: int) -> None:
-    for key in [key for key in _found if key[0] == group_id]:
-        del _found[key]
+    for key in list(_found):  # other threads may be adding keys
+        if key[0] == group_id:
+            _found.pop(key, None)
 
 
 def ends_if_any(group: Any) -> Dict[Tuple[str, int], Any]:

@@ -7,14 +7,16 @@ while the rank that answers may wait for ever, in a collective operation with th
 
 In the executor's process, a queue of answers belongs to a queue of calls if the writer of the answers, by pid, is a
 reader of the calls. A wait for an answer tells how far each worker has come, and looks for failures in the queues of
-the other workers.
+the other workers. A look passes over the queues in use by other threads.
 
 In a worker's process, watch() puts a Called in place of the worker. An exception of the method that a call names is
-sent as a frame with its own tag in the worker's queue of answers, and raised on to vLLM. A failure is of no interest to
-the wait once the awaited rank has answered that call, or a later one. So the frame has the number of answers that each
-rank owes by then.
+sent as a frame with its own tag in the worker's queue of answers, and raised on to vLLM. The frame has the number of
+answers that each rank owes by then: a wait compares the number with the rank's answers so far, and raises in the wait
+for the failed call's answer alone. Then the executor drops late answers of the failed call: else the next call would
+get such an answer.
 """
 
+import contextlib
 import os
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -33,16 +35,17 @@ class Failure(NamedTuple):
     single: Dict[str, int]  # and the further answers of one rank, by name
     text: str  # of the exception
 
-    def is_owed(self, name: str, answered: int) -> bool:
-        """Whether the rank has not yet answered the call, or a later one."""
-        return answered < self.everyone + self.single.get(name, 0)
+    def owed(self, name: str) -> int:
+        """The answers of the rank, with the answer to this call if the rank is to give one."""
+        return self.everyone + self.single.get(name, 0)
 
 
 # ---- In the executor -------------------------------------------------------------------------------------------------
 
 _senders: List["weakref.ref[Any]"] = []
 _receivers: List["weakref.ref[Any]"] = []
-os.register_at_fork(after_in_child=lambda: (_senders.clear(), _receivers.clear()))
+os.register_at_fork(after_in_child=_senders.clear)
+os.register_at_fork(after_in_child=_receivers.clear)
 
 
 def add_sender(end: Any) -> None:
@@ -67,11 +70,20 @@ class Worker(NamedTuple):
 
     def progress(self, sender: Any) -> str:
         received = max(0, self.peer.stats.frames - sender.notices)
-        return f"has received call {received} of {self.calls} and answered {self.answers.messages()}"
+        with contextlib.suppress(*_IN_USE):
+            return f"has received call {received} of {self.calls} and answered {self.answers.messages()}"
+        return f"has received call {received} of {self.calls}"
+
+
+# Another thread uses the handle; the handle is closed.
+_IN_USE = RuntimeError, ValueError
+_is_worker = False  # this process
 
 
 def workers(sender: Any) -> List[Worker]:
-    """The readers of `sender` that answer by a queue to this process."""
+    """The readers of `sender` that answer by a queue to this process. RuntimeError, ValueError: _IN_USE."""
+    if _is_worker:
+        return []
     answers = {end.ring.writer_pid: end for end in _alive(_receivers) if end.link is None}
     answers.pop(os.getpid(), None)  # a queue with both ends here
     calls = sender.ring.stats().frames - sender.notices
@@ -79,37 +91,52 @@ def workers(sender: Any) -> List[Worker]:
 
 
 def team_of(receiver: Any) -> Tuple[Any, List[Worker]]:
-    """The Sender of the calls that `receiver` has the answers of, and the workers, the awaited one first; else None."""
-    if receiver.link is None:
-        for sender in _alive(_senders):
+    """The Sender of the calls that `receiver` has the answers of, and the workers, the awaited one first; else None.
+    RuntimeError, ValueError: _IN_USE, perhaps of that Sender."""
+    error = None
+    for sender in _alive(_senders) if receiver.link is None and not _is_worker else ():
+        try:
             found = workers(sender)
-            if any(worker.answers is receiver for worker in found):
-                return sender, sorted(found, key=lambda worker: worker.answers is not receiver)
+        except _IN_USE as in_use:
+            error = in_use
+            continue
+        if any(worker.answers is receiver for worker in found):
+            return sender, sorted(found, key=lambda worker: worker.answers is not receiver)
+    if error is not None:
+        raise error
     return None, []
 
 
 def look(receiver: Any) -> bool:
-    """RuntimeError: another worker has failed in a call that the awaited one has yet to answer. False: there are no
-    other workers, now or later."""
-    awaited, *others = team_of(receiver)[1] or [None]
-    for worker in others:
-        worker.answers.read_ahead()
-        failure = worker.answers.failure
-        if failure is not None and awaited and failure.is_owed(awaited.peer.name, receiver.messages()):
+    """RuntimeError: another worker has failed in the call of the awaited answer. False: there are no other workers, now
+    or later."""
+    try:
+        team = team_of(receiver)[1]
+        settled = receiver.settled()
+    except _IN_USE:
+        return True
+    for worker in team[1:]:
+        worker.answers.look_ahead()
+        failure, awaited = worker.answers.failure, team[0]
+        if failure is not None and settled + 1 == failure.owed(awaited.peer.name):
+            for each in team:
+                each.answers.settle(failure.owed(each.peer.name))
             raise RuntimeError(
                 f"{worker.peer.name} (pid {worker.peer.pid}) has failed in call {failure.call} ({failure.method}), and "
                 f"the answer of {awaited.peer.name} is awaited: {failure.text}. The log has the worker's stack trace"
             )
-    return bool(others)
+    return len(team) > 1
 
 
 def describe(receiver: Any, state: Callable[[int], str]) -> Optional[str]:
-    """How far the workers have come. None: what is awaited is no answer."""
-    sender, team = team_of(receiver)
+    """How far the workers have come. None: no answer is awaited, or another thread uses the queues."""
+    sender: Any = None
+    with contextlib.suppress(*_IN_USE):
+        sender, team = team_of(receiver)
     if sender is None:
         return None
     for worker in team[1:]:
-        worker.answers.read_ahead()
+        worker.answers.look_ahead()
     texts = [
         f"{worker.peer.name} (pid {worker.peer.pid}) is {state(worker.peer.pid)}, {worker.progress(sender)}"
         for worker in team[: _MOST_NAMED + 1]
@@ -117,6 +144,13 @@ def describe(receiver: Any, state: Callable[[int], str]) -> Optional[str]:
     more = len(team) - len(texts)
     texts += [f"and {more} more workers"] if more else []
     return f"an answer is awaited: {'; '.join(texts)}"
+
+
+def progress_by_pid(sender: Any) -> Dict[int, str]:
+    """Progress of the readers of `sender`."""
+    with contextlib.suppress(*_IN_USE):
+        return {worker.peer.pid: f", {worker.progress(sender)}" for worker in workers(sender)}
+    return {}
 
 
 # ---- In a worker -----------------------------------------------------------------------------------------------------
@@ -183,6 +217,8 @@ _behind: Any = vars(Called)["_ringcast"]  # the slot, which no attribute of a wo
 def watch(process: Any) -> None:
     """Have the exceptions of a WorkerProc's calls told. With vLLM's fault tolerance the executor awaits every rank's
     own answer, and goes on: then nothing changes."""
+    global _is_worker
+    _is_worker = True
     config = getattr(getattr(process.worker, "vllm_config", None), "parallel_config", None)
     requests, answers = (
         getattr(queue, "_end", None) for queue in (process.rpc_broadcast_mq, process.worker_response_mq)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints of a MessageQueue, and their waits, which warn and name the rank that is waited for."""
+"""The endpoints of a MessageQueue: their waits warn, and name the rank that is waited for."""
 
 import collections
 import contextlib
 import errno
 import importlib
-import logging
 import math
 import os
-import sys
 import threading
 import time
 import warnings
@@ -20,14 +18,7 @@ from ringcast._group.endpoint import WriterEnd, state_of
 from ringcast._group.packing import pack
 from ringcast.vllm import _calls
 from ringcast.vllm._doors import Visits, new_name
-
-
-def engine_logger() -> Any:
-    """A logger of the loaded engine: vLLM's has a prefix and a level; SGLang's are Python's own."""
-    make = getattr(sys.modules.get("vllm.logger"), "init_logger", None)
-    if make is not None:
-        return make("vllm.ringcast")
-    return logging.getLogger("sglang.ringcast" if "sglang" in sys.modules else "ringcast.vllm")
+from ringcast.vllm._waits import Wait
 
 
 def load(name: str) -> Any:
@@ -35,9 +26,6 @@ def load(name: str) -> Any:
     return importlib.import_module(f"ringcast.vllm.{name}")
 
 
-_VLLM_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
-_INTERVAL = "VLLM_RINGBUFFER_WARNING_INTERVAL"
-_DEFAULT_INTERVAL = 60.0
 # How many readers a warning names.
 _MOST_NAMED = 8
 # Seconds of the first part of a call, which reads no clock and gives no warning.
@@ -50,69 +38,12 @@ _AT_EXIT_SECONDS = 1.0
 # How often a wait for an answer looks for failures of other workers, and how long a worker tries to tell one.
 _LOOK = 0.5
 _TELL_SECONDS = 1.0
+# The most frames that a queue's reader holds: messages that a look leaves in the ring.
+LEASES = 16
 # Tags of frames other than messages: all readers are attached; a reader has died (with the text); a call has failed
 # here (with a Failure).
 _READY, _DIED, _FAILED = 1, 2, 3
 _STATES = {"active": "alive", "stopped": "stopped by a signal or a debugger", "joining": "attaching"}
-
-
-# ---- Waits -----------------------------------------------------------------------------------------------------------
-
-
-def warning_interval() -> float:
-    """Seconds between two warnings: vLLM's setting if vLLM is loaded, else the environment's."""
-    value = getattr(sys.modules.get(_VLLM_MODULE), _INTERVAL, None)
-    if value is None:
-        value = os.environ.get(_INTERVAL) or _DEFAULT_INTERVAL
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise ValueError(f"{_INTERVAL} is {value!r}: it must be a number of seconds above 0, such as 60")
-    return seconds
-
-
-class Wait:
-    """The wait of one call. timeout: seconds, None for ever. spent: seconds that have passed. warns: whether to
-    warn."""
-
-    def __init__(self, timeout: Optional[float], spent: float = 0.0, warns: bool = True) -> None:
-        if timeout is not None and math.isnan(timeout):
-            raise ValueError("timeout must be a number of seconds, or None, not nan")
-        self._began = time.monotonic() - spent
-        self._deadline = math.inf if timeout is None else self._began + timeout
-        self._interval = warning_interval() if warns else math.inf
-        self._warned = self._began
-
-    def over(self) -> bool:
-        return time.monotonic() >= self._deadline
-
-    def left(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
-
-    def slice(self, most: float = math.inf) -> Optional[float]:
-        """Seconds until the first of the next warning, the end, and `most`. None: no limit."""
-        now = time.monotonic()
-        seconds = min(self._deadline - now, self._warned + self._interval - now, most)
-        return None if seconds == math.inf else max(0.0, seconds)
-
-    def warn(self, describe: Callable[[], str]) -> None:
-        """Warn, if the interval has passed."""
-        now = time.monotonic()
-        if now - self._warned >= self._interval:
-            self._warned = now
-            # Operators search for the first words, which are vLLM's.
-            engine_logger().warning(
-                "No available shared memory broadcast block found in %d seconds: %s", now - self._began, describe()
-            )
-
-    def end(self) -> None:
-        """The call goes on: say so after a warning."""
-        if self._warned != self._began:
-            engine_logger().warning(
-                "The shared memory broadcast goes on after %d seconds", time.monotonic() - self._began
-            )
 
 
 def _first(timeout: Optional[float]) -> float:
@@ -271,7 +202,7 @@ class Sender(WriterEnd):
         """Which readers are behind, the slowest first."""
         sent = self.ring.stats().frames
         behind = sorted((peer for peer in self.ring.peers() if peer.lag), key=lambda peer: -peer.lag)
-        progress = {worker.peer.pid: f", {worker.progress(self)}" for worker in _calls.workers(self)}
+        progress = _calls.progress_by_pid(self)
         texts = [_describe(peer, sent) + progress.get(peer.pid, "") for peer in behind[:_MOST_NAMED]]
         texts = texts or ["every reader has received all by now"]
         if len(behind) > _MOST_NAMED:
@@ -293,12 +224,13 @@ class Sender(WriterEnd):
         return texts
 
     def tell_failure(self, failure: Any) -> None:
-        """Of a call, to the executor; without an error, since the exception of the call is raised next."""
+        """Of a call, to the executor; without an error, since the exception of the call is raised next. If there is no
+        room, the executor has enough failures to read."""
         deadline = time.monotonic() + _TELL_SECONDS
         with contextlib.suppress(TimeoutError, ringcast.Error, ValueError):
             while time.monotonic() < deadline:
                 try:
-                    return self.ring.send(failure, _TELL_SECONDS, tag=_FAILED)
+                    return self.ring.send(failure, 0, tag=_FAILED)
                 except RuntimeError:  # the thread of asynchronous answers has the Writer
                     time.sleep(_RETRY)
 
@@ -341,8 +273,8 @@ def _keep_telling(ring: ringcast.Writer, text: str) -> None:
                 time.sleep(_RETRY)
 
 
-# A message, or the error of its unpickling.
-_Early = Tuple[Any, Optional[Exception]]
+# A message, in a tuple, or its frame in the ring.
+_Early = Union[Tuple[Any], ringcast.Frame]
 
 # ---- A reader's endpoint ---------------------------------------------------------------------------------------------
 
@@ -354,7 +286,7 @@ class Receiver:
         self.link: Any = None
         self._ready = False
         self._early: Deque[_Early] = collections.deque()  # received before dequeue() asked for them
-        self._notices = 0
+        self._notices = self._to_drop = 0
         self.failure: Optional[_calls.Failure] = None  # the last one
         self.ring: Any = None
         if reader is not None:
@@ -369,60 +301,67 @@ class Receiver:
         raise AssertionError("Only writers can enqueue")
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
-        if self._early:
-            obj, failed = self._early.popleft()
-            if failed is not None:
-                raise failed
-            return obj
         spent = 0.0
-        try:
-            obj, tag = self._recv(_FIRST if timeout is None else _first(timeout))
-            if not tag:
-                return obj
-            self._take_notice(obj, tag)
-        except TimeoutError as error:
-            if _is_of_a_message(error):
-                raise
-            spent = _first(timeout)
-        except ringcast.Cancelled:
-            raise RuntimeError("cancelled") from None
+        if not (self._early or self._to_drop):
+            try:
+                obj, tag = self._recv(_FIRST if timeout is None else _first(timeout))
+                if not tag:
+                    return obj if not self._early else self._after_early(obj)
+                self._take_notice(obj, tag)
+            except TimeoutError as error:
+                if _is_of_a_message(error):
+                    raise
+                spent = _first(timeout)
+            except ringcast.Cancelled:
+                raise RuntimeError("cancelled") from None
         wait = Wait(timeout, spent, warns=not indefinite)
         while True:
             obj, tag = self._receive_waiting(wait)
-            if not tag:
+            if tag:
+                self._take_notice(obj, tag)
+            elif self._to_drop:
+                self._to_drop -= 1
+            else:
                 return obj
-            self._take_notice(obj, tag)
 
     def wait_until_ready(self) -> None:
-        wait = Wait(None)
+        wait, early = Wait(None), []
         while not self._ready:
             obj, tag = self._receive_waiting(wait)
             if tag:
                 self._take_notice(obj, tag)
             else:
-                self._early.append((obj, None))
+                early.append((obj,))
+        self._early.extendleft(reversed(early))
 
     def messages(self) -> int:
-        """How many dequeue() has given."""
-        return max(0, self.ring.stats().frames - self._notices - len(self._early))
+        """How many dequeue() has given. RuntimeError: another thread is in dequeue()."""
+        received = sum(type(early) is tuple for early in self._early)  # the frames count when released
+        frames: int = self.ring.stats().frames
+        return max(0, frames - self._notices - received)
 
-    def read_ahead(self) -> None:
-        """Receive all present frames, for later calls of dequeue(), which give the messages and raise the errors."""
-        with contextlib.suppress(ringcast.Error, RuntimeError):  # another thread receives, or the writer has gone
-            while True:
-                try:
-                    obj, tag = self._recv(0)
-                except (ringcast.Error, RuntimeError):
-                    raise
-                except Exception as error:
-                    if isinstance(error, TimeoutError) and not _is_of_a_message(error):
-                        return
-                    self._early.append((None, error))
-                    continue
-                if tag:
-                    self._take_notice(obj, tag)
-                else:
-                    self._early.append((obj, None))
+    def settled(self) -> int:
+        """The messages that dequeue() has given, and the messages to drop."""
+        return self.messages() + self._to_drop
+
+    def settle(self, messages: int) -> None:
+        """Have the messages up to that number dropped."""
+        with contextlib.suppress(RuntimeError, ValueError):  # another thread receives them
+            self._to_drop += max(0, messages - self.settled())
+
+    def look_ahead(self) -> None:
+        """Take the present notices. Messages before a notice stay in the ring, as far as the Reader has leases, for
+        later calls of dequeue()."""
+        while True:
+            try:
+                frame = self.ring.next(0)
+            except (ringcast.Error, TimeoutError, RuntimeError, ValueError):  # as when another thread receives
+                return
+            if frame.tag == 0:
+                self._early.append(frame)
+                continue
+            with frame, contextlib.suppress(ringcast.ReaderDied):  # dequeue() raises that
+                self._take_notice(ringcast.unpack(frame), frame.tag)
 
     def cancel(self) -> None:
         self.ring.cancel()
@@ -435,17 +374,31 @@ class Receiver:
     def _receive_waiting(self, wait: Wait) -> Tuple[Any, int]:
         most = _LOOK
         while True:
+            if self._early:
+                return self._take_early(), 0
             wait.warn(self._describe_writer)
             try:
                 taken = self._recv(wait.slice(most))
                 wait.end()
-                return taken
+                return taken if taken[1] or not self._early else (self._after_early(taken[0]), 0)
             except ringcast.Cancelled:
                 raise RuntimeError("cancelled") from None
             except TimeoutError as error:
                 if wait.over() or _is_of_a_message(error):
                     raise
                 most = _LOOK if _calls.look(self) else math.inf
+
+    def _take_early(self) -> Any:
+        early = self._early.popleft()
+        if isinstance(early, tuple):
+            return early[0]
+        with early:
+            return ringcast.unpack(early)
+
+    def _after_early(self, obj: Any) -> Any:
+        """For an object received just after another thread looked ahead."""
+        self._early.append((obj,))
+        return self._take_early()
 
     def _describe_writer(self) -> str:
         who, pid = "the writer" if self.link is None else "the relay of the writer", self.ring.writer_pid

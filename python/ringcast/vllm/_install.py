@@ -88,7 +88,7 @@ SIGNATURES: Dict[str, Dict[str, str]] = {
 
 
 def _logger() -> Any:
-    from ringcast.vllm._endpoints import engine_logger
+    from ringcast.vllm._waits import engine_logger
 
     return engine_logger()
 
@@ -282,12 +282,13 @@ def _subclasses(cls: type) -> List[type]:
 
 
 def _worker_process() -> Any:
-    """The class of vLLM's workers. None: there is none that fits, and exceptions go as in vLLM."""
+    """The class of vLLM's workers. None: the code is of no known version, and exceptions go as in vLLM."""
     try:
         found = getattr(importlib.import_module(_WORKERS), "WorkerProc", None)
-    except ImportError:
+    except Exception:
         return None
-    return found if isinstance(found, type) and hasattr(found, "worker_busy_loop") else None
+    things = {name: getattr(found, name.partition(".")[2], None) for name in KNOWN[_WORKERS]}
+    return found if isinstance(found, type) and not unknown_code(KNOWN[_WORKERS], things) else None
 
 
 def _watch_calls(workers: Any) -> None:

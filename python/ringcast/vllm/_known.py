@@ -36,4 +36,8 @@ KNOWN: Dict[str, Dict[str, Dict[str, str]]] = {
         "GroupCoordinator._should_use_all_gather": {"2259ae809616": "0.30.0, 0.31.0, 0.32.0, 0.33.0"},
         "_split_tensor_dict": {"b46c22c498d0": "0.30.0, 0.31.0, 0.32.0, 0.33.0"},
     },
+    "vllm.v1.executor.multiproc_executor": {
+        "WorkerProc.worker_busy_loop": {"42b8058e6323": "0.32.0", "aae8f4dd627c": "0.33.0"},
+        "WorkerProc._execute_worker_rpc": {"9e6766315597": "0.32.0", "cfff88fc4bb6": "0.33.0"},
+    },
 }

@@ -10,17 +10,19 @@ import ringcast
 from ringcast._group import config
 from ringcast._group.config import machine
 from ringcast.vllm._doors import FOLDER, Door
-from ringcast.vllm._endpoints import Receiver, Wait, engine_logger, load
+from ringcast.vllm._endpoints import LEASES, Receiver, load
+from ringcast.vllm._waits import Wait, engine_logger
 
 _told = False
 
 
 class Place(NamedTuple):
-    """Of a process. boot: the machine's. pid_namespace: an inode; 0: unknown."""
+    """Of a process. boot: the machine's. pid_namespace: an inode; 0: unknown. folder: the device of FOLDER; 0: none."""
 
     boot: str
     pid_namespace: int
     user: int
+    folder: int
 
 
 def here() -> Place:
@@ -28,7 +30,11 @@ def here() -> Place:
         inode = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         inode = 0
-    return Place(machine(), inode, os.geteuid())
+    try:
+        folder = os.stat(FOLDER).st_dev
+    except OSError:
+        folder = 0
+    return Place(machine(), inode, os.geteuid(), folder)
 
 
 def why_apart(place: Optional[Place], error: Optional[Exception] = None) -> str:
@@ -61,12 +67,14 @@ def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:
     why = why_apart(place)
     if not why:  # else the pid is another process's here
         try:
-            return Receiver(config.make_reader(handle, rank, config.queue_spin()))
+            return Receiver(config.make_reader(handle, rank, config.queue_spin(), LEASES))
         except ringcast.AccessDenied as error:
             why = why_apart(place, error)
             if not why:
                 raise
     try:
+        if place is not None and place.folder != here().folder:
+            raise OSError(errno.ENOENT, "the writer has another")
         end = LateReceiver(Door(handle, name), rank)
     except FileExistsError:
         raise RuntimeError(f"{name} has attached already: each rank calls create_from_handle() once") from None
