@@ -213,10 +213,10 @@ def test_what_is_looked_past_keeps_its_order_and_its_errors():
     writer, reader = make_ready()
     for value in 1, Unloadable(), TimeoutError("a value"), 2:
         writer.enqueue(value)
-    writer._end.tell_failure(tuple(_calls.Failure(1, "add", 1, {}, "a text")))
+    writer._end.tell_failure(tuple(_calls.Failure(1, "add", None, 1, {}, "a text")))
     end = reader._end
     end.look_ahead()
-    assert end.messages() == 0 and end.failure.text == "a text"
+    assert end.messages() == 0 and end.failures[-1].text == "a text"
     assert reader.dequeue() == 1
     with pytest.raises(ValueError, match="no number"):
         reader.dequeue()
@@ -237,16 +237,55 @@ def test_a_look_leaves_what_it_cannot_hold_in_the_ring():
     assert [reader.dequeue() for _ in range(count)] == list(range(count))
 
 
+def test_two_failed_calls_are_told_in_the_waits_for_their_own_answers(executor, looks, fifo):
+    executor.send("meet", 1, fifo, rank=0)
+    executor.send("fail", 1, rank=0)
+    with pytest.raises(RuntimeError, match=r"has failed in call 1 \(meet\)"):
+        executor.answers[0].dequeue()
+    open(fifo, "w").close()
+    assert executor.answers[0].dequeue() == (True, "fine")
+
+
+def test_a_failure_that_the_executor_has_is_not_raised_again(executor, looks, fifo):
+    """As vLLM: the first failed answer ends the wait, and the other ranks' answers to that call are never asked for."""
+    executor.send("fail", 0)
+    assert executor.answers[0].dequeue() == (False, "'lost'")
+    executor.send("meet", None, fifo)
+    assert executor.answers[1].dequeue() == (True, "fine")  # of the first call, as in vLLM
+    open(fifo, "w").close()
+    assert executor.answers[0].dequeue() == executor.answers[1].dequeue() == (True, "met")
+
+
+def test_a_late_answer_that_cannot_be_unpacked_is_dropped_too():
+    writer, reader = make_ready()
+    writer.enqueue(Unloadable())
+    writer.enqueue(1)
+    reader._end.settle(1)
+    assert reader.dequeue() == 1 and reader._end.settled() == 2
+
+
+def test_what_came_before_an_end_of_the_wait_for_all_is_kept():
+    writer, (reader,) = make()
+    with meanwhile(reader.wait_until_ready) as outcome:
+        writer.enqueue("first")
+        while writer._end.ring.peers()[0].lag:
+            pass
+        reader.shutdown()
+    assert str(outcome[0]) == "cancelled"
+    assert reader.dequeue(timeout=0) == "first"
+
+
 def test_a_look_at_a_closed_queue_ends():
     _, reader = make_ready()
     reader.shutdown()
     reader._end.look_ahead()
 
 
-def test_failures_that_nobody_reads_stop_no_worker():
+def test_failures_that_nobody_reads_stop_no_worker(monkeypatch):
+    monkeypatch.setattr(_endpoints, "_TELL_SECONDS", 0.01)
     writer, reader = make_ready(**SMALL)
     for call in range(3 * SMALL["max_chunks"]):
-        writer._end.tell_failure(tuple(_calls.Failure(call, "add", 0, {}, "a text")))
+        writer._end.tell_failure(tuple(_calls.Failure(call, "add", "rank 0", 0, {}, "a text")))
     reader._end.look_ahead()
     writer.enqueue(1)
     assert reader.dequeue() == 1
@@ -298,7 +337,7 @@ def test_only_what_leaves_the_called_method_is_told():
     with pytest.raises(KeyError) as raised:
         worker.fail(0)
     assert str(raised.value) == "'lost'"
-    assert told == [(1, "fail", 0, {"rank 2": 1}, "KeyError: 'lost'")]
+    assert told == [(1, "fail", "rank 2", 0, {"rank 2": 1}, "KeyError: 'lost'")]
     with pytest.raises(KeyError):
         worker.fail(0)  # the next call has not come
     assert len(told) == 1

@@ -19,7 +19,7 @@ get such an answer.
 import contextlib
 import os
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple
 
 import ringcast
 from ringcast._group.config import MOST_CHARACTERS, name_of
@@ -31,6 +31,7 @@ _MOST_NAMED = 8
 class Failure(NamedTuple):
     call: int  # the number, from 1
     method: str
+    rank: Optional[str]  # the name of the one that answers; None: all do
     everyone: int  # the answers of each rank by then,
     single: Dict[str, int]  # and the further answers of one rank, by name
     text: str  # of the exception
@@ -38,6 +39,10 @@ class Failure(NamedTuple):
     def owed(self, name: str) -> int:
         """The answers of the rank, with the answer to this call if the rank is to give one."""
         return self.everyone + self.single.get(name, 0)
+
+    def is_of(self, name: str, settled: int) -> bool:
+        """Whether the next answer of the rank is the answer to this call."""
+        return self.rank in (None, name) and settled + 1 == self.owed(name)
 
 
 # ---- In the executor -------------------------------------------------------------------------------------------------
@@ -110,22 +115,35 @@ def team_of(receiver: Any) -> Tuple[Any, List[Worker]]:
 def look(receiver: Any) -> bool:
     """RuntimeError: another worker has failed in the call of the awaited answer. False: there are no other workers, now
     or later."""
+    if any(end.link is not None for end in _alive(_receivers)):
+        return False  # the late answers of these workers could not be told apart
+    found: List[Tuple[Worker, Failure]] = []
     try:
         team = team_of(receiver)[1]
-        settled = receiver.settled()
+        for worker in team[1:]:
+            worker.answers.look_ahead()
+            found += [(worker, failure) for failure in worker.answers.failures if _is_news(failure, worker, team[0])]
     except _IN_USE:
         return True
-    for worker in team[1:]:
-        worker.answers.look_ahead()
-        failure, awaited = worker.answers.failure, team[0]
-        if failure is not None and settled + 1 == failure.owed(awaited.peer.name):
-            for each in team:
-                each.answers.settle(failure.owed(each.peer.name))
-            raise RuntimeError(
-                f"{worker.peer.name} (pid {worker.peer.pid}) has failed in call {failure.call} ({failure.method}), and "
-                f"the answer of {awaited.peer.name} is awaited: {failure.text}. The log has the worker's stack trace"
-            )
+    if found:
+        _give_up(team, *found[0])
     return len(team) > 1
+
+
+def _is_news(failure: Failure, worker: Worker, awaited: Worker) -> bool:
+    """Whether the awaited answer is to the failed call, and the executor lacks the failed worker's own answer."""
+    if not failure.is_of(awaited.peer.name, awaited.answers.settled()):
+        return False
+    return failure.rank is not None or worker.answers.settled() < failure.owed(worker.peer.name)
+
+
+def _give_up(team: List[Worker], worker: Worker, failure: Failure) -> NoReturn:
+    for each in team:
+        each.answers.settle(failure.owed(each.peer.name))
+    raise RuntimeError(
+        f"{worker.peer.name} (pid {worker.peer.pid}) has failed in call {failure.call} ({failure.method}), and the "
+        f"answer of {team[0].peer.name} is awaited: {failure.text}. The log has the worker's stack trace"
+    )
 
 
 def describe(receiver: Any, state: Callable[[int], str]) -> Optional[str]:
@@ -164,12 +182,13 @@ class Calls:
         self._answers = answers
         self._owed: Dict[Any, int] = {None: 0}  # the calls, by the rank that answers; None: all ranks
         self.method: Any = None  # of the present call, until the worker is asked for the method
+        self._rank: Any = None  # of the present call
 
     def dequeue(self, timeout: Optional[float] = None, indefinite: bool = False) -> Any:
         call = self._requests.dequeue(timeout, indefinite)
         if type(call) is tuple and len(call) == 4:
-            self.method, rank = call[0], call[3]
-            self._owed[rank] = self._owed.get(rank, 0) + 1
+            self.method, self._rank = call[0], call[3]
+            self._owed[self._rank] = self._owed.get(self._rank, 0) + 1
         return call
 
     def telling(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -186,7 +205,8 @@ class Calls:
 
     def _tell(self, name: str, text: str) -> None:
         single = {name_of(rank): number for rank, number in self._owed.items() if rank is not None}
-        failure = Failure(sum(self._owed.values()), name, self._owed[None], single, text[:MOST_CHARACTERS])
+        rank = None if self._rank is None else name_of(self._rank)
+        failure = Failure(sum(self._owed.values()), name, rank, self._owed[None], single, text[:MOST_CHARACTERS])
         self._answers.tell_failure(tuple(failure))
 
 

@@ -40,6 +40,7 @@ _LOOK = 0.5
 _TELL_SECONDS = 1.0
 # The most frames that a queue's reader holds: messages that a look leaves in the ring.
 LEASES = 16
+_MOST_FAILURES = 16
 # Tags of frames other than messages: all readers are attached; a reader has died (with the text); a call has failed
 # here (with a Failure).
 _READY, _DIED, _FAILED = 1, 2, 3
@@ -224,14 +225,14 @@ class Sender(WriterEnd):
         return texts
 
     def tell_failure(self, failure: Any) -> None:
-        """Of a call, to the executor; without an error, since the exception of the call is raised next. If there is no
-        room, the executor has enough failures to read."""
+        """Of a call, to the executor; without an error, since the exception of the call is raised next. A waiting
+        executor makes room, if room is missing, in its next look."""
         deadline = time.monotonic() + _TELL_SECONDS
-        with contextlib.suppress(TimeoutError, ringcast.Error, ValueError):
+        with contextlib.suppress(ringcast.Error, ValueError):
             while time.monotonic() < deadline:
                 try:
                     return self.ring.send(failure, 0, tag=_FAILED)
-                except RuntimeError:  # the thread of asynchronous answers has the Writer
+                except (TimeoutError, RuntimeError):  # or the thread of asynchronous answers has the Writer
                     time.sleep(_RETRY)
 
     # ---- Deaths ----
@@ -287,7 +288,7 @@ class Receiver:
         self._ready = False
         self._early: Deque[_Early] = collections.deque()  # received before dequeue() asked for them
         self._notices = self._to_drop = 0
-        self.failure: Optional[_calls.Failure] = None  # the last one
+        self.failures: Deque[_calls.Failure] = collections.deque(maxlen=_MOST_FAILURES)  # the last ones
         self.ring: Any = None
         if reader is not None:
             self._receive_from(reader, link)
@@ -315,24 +316,40 @@ class Receiver:
             except ringcast.Cancelled:
                 raise RuntimeError("cancelled") from None
         wait = Wait(timeout, spent, warns=not indefinite)
+        while self._to_drop:
+            self._drop(wait)
         while True:
             obj, tag = self._receive_waiting(wait)
-            if tag:
-                self._take_notice(obj, tag)
-            elif self._to_drop:
-                self._to_drop -= 1
-            else:
+            if not tag:
                 return obj
+            self._take_notice(obj, tag)
+
+    def _drop(self, wait: Wait) -> None:
+        """Receive a message, or a notice. A message that can't be unpacked is dropped, too."""
+        before = self.messages()
+        try:
+            obj, tag = self._receive_waiting(wait)
+        except Exception:
+            if self.messages() == before:
+                raise
+            tag = 0
+        if tag:
+            self._take_notice(obj, tag)
+        else:
+            self._to_drop -= 1
 
     def wait_until_ready(self) -> None:
-        wait, early = Wait(None), []
-        while not self._ready:
-            obj, tag = self._receive_waiting(wait)
-            if tag:
-                self._take_notice(obj, tag)
-            else:
-                early.append((obj,))
-        self._early.extendleft(reversed(early))
+        wait = Wait(None)
+        early: List[_Early] = []
+        try:
+            while not self._ready:
+                obj, tag = self._receive_waiting(wait)
+                if tag:
+                    self._take_notice(obj, tag)
+                else:
+                    early.append((obj,))
+        finally:
+            self._early.extendleft(reversed(early))
 
     def messages(self) -> int:
         """How many dequeue() has given. RuntimeError: another thread is in dequeue()."""
@@ -410,7 +427,7 @@ class Receiver:
         if tag == _READY:
             self._ready = True
         elif tag == _FAILED:
-            self.failure = _calls.Failure(*obj)
+            self.failures.append(_calls.Failure(*obj))
         elif tag == _DIED:
             self._recv = _raise_died(obj)  # nothing more will come
             self._recv()
