@@ -137,8 +137,9 @@ def test_rings_wait_for_latency_unless_the_environment_says_otherwise(
 
     def recorded(make: Any) -> Any:
         def made(*arguments: Any, **options: Any) -> Any:
-            # Not a probe of which ranks share a machine, nor a hub, whose thread waits for descriptors.
-            if "numa" not in options and "leases" not in options and len(arguments) + len(options) > 1:
+            # Not a probe of which ranks share a machine, nor a hub, which retains nothing: its thread waits otherwise.
+            is_hub = "leases" in options and "retain" not in options
+            if "numa" not in options and not is_hub and len(arguments) + len(options) > 1:
                 modes.append(options.get("wait", "unless told otherwise"))
             return make(*arguments, **options)
 
