@@ -46,6 +46,7 @@ struct rc_py_source {
   void *stream;   /* of a tensor on a CUDA device: the stream that orders the memory, ... */
   int32_t device; /* ... and the device */
   bool is_on_device;
+  bool is_empty; /* a placeholder: the bytes are written later */
   bool is_loose; /* the memory may be reused regardless of the stream */
 };
 

@@ -15,6 +15,7 @@ Extension and package rely on the GIL: a free-threaded Python turns the GIL on a
 """
 
 from ringcast._allowed import allow
+from ringcast._compose import ComposedFrame, empty
 from ringcast._ringcast import (
     KIND_BYTES,
     KIND_TENSORS,
@@ -55,6 +56,7 @@ __all__ = [
     "KIND_TENSORS",
     "AccessDenied",
     "Cancelled",
+    "ComposedFrame",
     "DeviceTensor",
     "Error",
     "Evicted",
@@ -84,6 +86,7 @@ __all__ = [
     "WriterGone",
     "__version__",
     "allow",
+    "empty",
     "gpu_status",
     "pack",
     "recycling",

@@ -19,6 +19,13 @@ def _loops():
     return ringcast._asyncio
 
 
+@functools.lru_cache(None)
+def _composing():
+    import ringcast._compose
+
+    return ringcast._compose
+
+
 class _Handle:
     """Of Writer, Reader and Tap."""
 
@@ -72,6 +79,13 @@ class _Writer:
 
     def asend(self, obj, timeout=None, *, tag=0, hash=None):
         return _loops().asend(self, obj, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG), hash)
+
+    def compose(self, value, timeout=None, *, tag=0):
+        return self.template(value, timeout, tag=tag).open()
+
+    def template(self, value, timeout=None, *, tag=0):
+        tag = integer("tag", tag, 0, _MOST_TAG)
+        return _composing().ComposedFrame(self, value, seconds_or_none(timeout), tag)
 
 
 class _Reader:

@@ -23,6 +23,7 @@ from typing import (
 
 from typing_extensions import Buffer, Self
 
+from ringcast._compose import ComposedFrame
 from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
 
 _Classes = Optional[Iterable[Union[type, ModuleType, str]]]
@@ -471,6 +472,28 @@ class Writer:
 
         TimeoutError: the pool is full, or there is none (Writer.gpu says why). ValueError: another device than that of
         the Writer. Error (EMSGSIZE): larger than the pool; (ENODEV): there is no device.
+        """
+
+    def compose(self, value: Dict[Any, Any], timeout: Optional[float] = None, *, tag: int = 0) -> ComposedFrame:
+        """Reserve the frame of a dict, and write its arrays in place.
+
+            with writer.compose({"features": ringcast.empty((2048, 1280), "float32"), "step": 7}) as frame:
+                np.multiply(pixels, scale, out=frame["features"])
+
+        The end of the block sends the frame; an exception aborts the frame. The readers get what send() of the dict
+        with these arrays would give them. Placeholders of ringcast.empty() may stand anywhere in the dict, beside all
+        that send() takes; an array that is not written has arbitrary contents. Without a block, call the frame's
+        commit() or abort(). Nothing else can be sent while the frame is open.
+
+        Arguments and errors as send() and reserve(). Error (EBUSY): a reservation is open. BufferError at the end: an
+        array or tensor over the frame is still in use; see ComposedFrame.
+        """
+
+    def template(self, value: Dict[Any, Any], timeout: Optional[float] = None, *, tag: int = 0) -> ComposedFrame:
+        """Return a frame for use in many blocks: each `with template as frame:` reserves the frame anew.
+
+        The dict is sent as it is when the block begins, so that plain items can be changed between two blocks. The
+        rest as compose().
         """
 
     def estimate(self, tag: int) -> int:

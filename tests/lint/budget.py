@@ -24,17 +24,17 @@ PARTS = {
     "headers": ("include", 1600),
     "core": ("ring shm channel", 8700),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 13270),
-    "package": ("python/ringcast", 9780),
-    "measuring": ("tools bench python/ringcast/bench", 6930),
-    "tests": ("tests", 47730),
+    "extension": ("python/extension", 13300),
+    "package": ("python/ringcast", 10040),
+    "measuring": ("tools bench python/ringcast/bench", 7090),
+    "tests": ("tests", 48120),
     "tests of gpu": ("tests", 16940),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 813,
+    "python/ringcast/_ringcast.pyi": 836,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 524,

@@ -18,13 +18,14 @@ import threading
 
 import numpy as np
 import pytest
+from keeping import KEEPS
 from loops import uvloop
 from needs import needs_torch, torch
 from values import assert_same
 
 import ringcast
 from ringcast.bench import __main__ as command_line
-from ringcast.bench import cases, codec, dropin, engine, harness, report, ways
+from ringcast.bench import cases, codec, dropin, engine, frames, harness, report, ways
 
 pytestmark = pytest.mark.alike
 
@@ -199,6 +200,30 @@ def documented():
 @pytest.mark.parametrize("line", sorted(documented()))
 def test_what_is_documented_is_understood(line):
     assert command_line.parser().parse_args(shlex.split(line)).command in command_line.COMMANDS
+
+
+@pytest.mark.parametrize("retains", [False, True])
+def test_composed_frames_are_measured_and_their_copies_counted(monkeypatch, retains):
+    monkeypatch.setattr(frames, "SIZES", (1 << 20, 20 << 20))
+    if not retains:
+        monkeypatch.setenv("RINGCAST_DISABLE", "retain", prepend=",")
+    found, text = run("compose", "--rounds", 1)
+    kernels = ["numpy"] + ["torch"] * (torch is not None)
+    assert list(found["cases"]) == [
+        f"{kernel}, {size} MiB: {way}" for kernel in kernels for size in (1, 20) for way in frames.WAYS
+    ]
+    for name, figures in found["cases"].items():
+        keeps = retains and KEEPS and "20 MiB" in name and name.endswith("retained")
+        assert figures["copies_in"] == ("send" in name) and figures["copies_out"] == (not keeps)
+        assert name in text and figures["total_us"] >= figures["source_us"] > 0
+
+
+def test_frames_that_are_packed_once_are_measured():
+    found, text = run("packed", "--rounds", 1)
+    measured = set(frames.PACKED) - set(found["left_out"])
+    assert len(found["cases"]) == len(measured) * len(frames.RINGS) and "metadata" in measured
+    for name, figures in found["cases"].items():
+        assert name in text and figures["ratio"] == pytest.approx(figures["pack_us"] / figures["send_us"])
 
 
 def test_each_command_is_documented():

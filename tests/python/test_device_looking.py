@@ -130,6 +130,15 @@ def test_a_packed_frame_has_the_bytes_and_arrives_on_the_device(gpu):
     assert seen(reader.recv(WATCHDOG)) == expected(value)
 
 
+def test_a_composed_frame_has_the_bytes_of_a_devices_tensors(gpu):
+    writer, reader = gpu.pair()
+    with writer.compose({**gpu.make(VALUE), "fill": ringcast.empty(4, "f4")}, WATCHDOG) as frame:
+        frame["fill"] = 2
+    got = reader.recv(WATCHDOG)
+    assert got.pop("fill").tolist() == [2] * 4
+    assert seen(got) == expected(VALUE)
+
+
 def test_hashes_are_of_the_tensors_bytes(gpu):
     writer, reader = gpu.opened()
     value = {**VALUE, "t": ("cuda", np.arange(24.0), {"shape": (4, 5), "strides": (1, 4)})}

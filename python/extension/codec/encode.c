@@ -257,12 +257,13 @@ static bool measure(struct rc_py_encoding *encoding, PyObject *object) {
 }
 
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
-                            bool allow_pickle, int32_t sends_from) {
+                            bool allow_pickle, int32_t sends_from, bool takes_empty) {
   memset(encoding, 0, sizeof *encoding);
   encoding->state = state;
   encoding->sends_from = sends_from;
   encoding->object = object;
   encoding->allow_pickle = allow_pickle;
+  encoding->takes_empty = takes_empty;
   encoding->class_cache = rc_py_class_cache(&state->classes);
   if (!encoding->class_cache) return false;
   rc_py_parts_begin(encoding);

@@ -40,6 +40,7 @@ struct rc_py_encoding {
   enum ringcast_root root;
   uint64_t copy_bytes;
   bool allow_pickle, pickled;
+  bool takes_empty; /* of Writer.compose: placeholders of ringcast.empty() are described, and not copied */
   /* Tensors on a CUDA device: */
   int32_t sends_from; /* the tensors' device, or one of enum rc_py_sends_from */
   uint32_t on_device; /* how many there are with any bytes; ... */
@@ -68,7 +69,7 @@ struct rc_py_encoding {
 
 /* Measures the frame; all Python code runs here. False: raised. */
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
-                            bool allow_pickle, int32_t sends_from);
+                            bool allow_pickle, int32_t sends_from, bool takes_empty);
 /* Writes the frame; runs no Python code except hashlib's for SHA-256. `is_spilled`: the span lies in spill memory,
  * where large frames are published while being written. 0, -errno, or RC_PY_RAISED. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled, const struct ringcast_span *span,

@@ -37,9 +37,24 @@ bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *o
   return false;
 }
 
+/* A placeholder is described by an array or tensor of its shape, which has a single element in memory. */
+static int describe_empty(struct rc_py_state *state, PyObject *placeholder, struct rc_py_step *step,
+                          struct rc_py_source *out) {
+  PyObject *like = PyObject_GetAttr(placeholder, state->names.like);
+  int described = like ? rc_py_torch_describe(state, like, rc_py_step_path, step, out) : -1;
+  if (described == 0) described = rc_py_numpy_describe(state, like, out);
+  Py_XDECREF(like);
+  out->is_empty = described > 0;
+  return described;
+}
+
 int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
                       struct rc_py_source *out, uint64_t *bytes) {
   struct rc_py_state *state = encoding->state;
+  if (encoding->takes_empty && (PyObject *)Py_TYPE(value) == state->empty_type) {
+    int is_described = describe_empty(state, value, step, out);
+    return is_described <= 0 ? is_described : rc_py_source_finish(encoding, out, step, bytes) ? 1 : -1;
+  }
   int described = rc_py_torch_describe(state, value, rc_py_step_path, step, out);
   if (described == 0) described = rc_py_numpy_describe(state, value, out);
   if (described == 0) {

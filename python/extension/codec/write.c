@@ -42,7 +42,7 @@ static int copy_parts(const struct rc_py_encoding *encoding, bool is_spilled) {
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
     bool is_tensor = part->kind == RINGCAST_ITEM_TENSOR;
-    if (!part->bytes || (is_tensor && part->source.is_on_device)) continue;
+    if (!part->bytes || (is_tensor && (part->source.is_on_device || part->source.is_empty))) continue;
     if (is_tensor && !is_in_order(&part->source.tensor)) {
       rc = ringcast_tensor_pack(&part->source.tensor, part->out);
     } else {

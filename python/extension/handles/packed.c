@@ -68,7 +68,7 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
   if (Py_TYPE(values[0]) == state->packed_type) {
     return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);
   }
-  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, RC_PY_FROM_EACH)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, RC_PY_FROM_EACH, false)) return NULL;
   encoding.hash = hash;
   struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
   if (self && !fill(self, &encoding)) Py_CLEAR(self);

@@ -64,7 +64,8 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
   int32_t device = self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->base.allow_pickle, device)) return NULL;
+  bool allow_pickle = self->base.allow_pickle;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) return NULL;
   encoding.hash = hash;
   int rc = encoding.on_device ? rc_py_gpu_send(self, &encoding, timeout_ns, tag)
                               : send_encoding(self, &encoding, timeout_ns, tag);

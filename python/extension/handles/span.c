@@ -197,10 +197,15 @@ static void span_dealloc(PyObject *object) {
   Py_DECREF(type);
 }
 
-PyObject *rc_py_span_new(struct rc_py_writer *writer) {
+PyObject *rc_py_span_new(struct rc_py_writer *writer, const struct ringcast_span *reserved) {
   PyTypeObject *type = rc_py_state_of(writer)->span_type;
   struct span *self = (struct span *)type->tp_alloc(type, 0);
-  if (!self) return NULL;
+  if (!self) {
+    ringcast_writer_abort(writer->writer);
+    return NULL;
+  }
+  writer->span = *reserved;
+  writer->lease = (struct rc_py_lease){.open = true, .generation = writer->lease.generation + 1};
   self->writer = (struct rc_py_writer *)rc_py_ref((PyObject *)writer);
   self->generation = writer->lease.generation;
   return (PyObject *)self;

@@ -74,15 +74,7 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   rc_py_watch_after(&self->base, rc);
   rc_py_writer_leave(self);
-  if (rc < 0) return NULL;
-  self->span = call.span;
-  self->lease = (struct rc_py_lease){.open = true, .generation = self->lease.generation + 1};
-  PyObject *span = rc_py_span_new(self);
-  if (!span) {
-    ringcast_writer_abort(self->writer);
-    self->lease.open = false;
-  }
-  return span;
+  return rc < 0 ? NULL : rc_py_span_new(self, &call.span);
 }
 
 /* ---- Readers ---------------------------------------------------------------------------------------------------- */
@@ -202,6 +194,7 @@ static PyMethodDef writer_methods[] = {
     {"send", FAST(rc_py_writer_send), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send},
     {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_bytes},
     {"_send_error", FAST(rc_py_writer_send_error), METH_FASTCALL, NULL},
+    {"_compose", FAST(rc_py_writer_compose), METH_FASTCALL, NULL},
     {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},
     {"room_fileno", writer_room_fileno, METH_NOARGS, RC_DOC_Writer_room_fileno},
     {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_reserve},

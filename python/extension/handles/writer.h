@@ -62,6 +62,11 @@ int rc_py_try_reserve(void *reservation, int64_t timeout_ns, bool has_gil); /* a
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
 PyObject *rc_py_writer_commit(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_abort(PyObject *self, PyObject *unused);
-PyObject *rc_py_span_new(struct rc_py_writer *writer);
+/* Opens the lease of a reservation that was just made. NULL: raised, and the reservation is aborted. */
+PyObject *rc_py_span_new(struct rc_py_writer *writer, const struct ringcast_span *reserved);
+
+/* ---- compose.c -------------------------------------------------------------------------------------------------- */
+
+PyObject *rc_py_writer_compose(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -8,7 +8,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cadence, cases, codec, death, dropin, engine, harness, report
+from ringcast.bench import cadence, cases, codec, death, dropin, engine, frames, harness, report
 
 EXAMPLES = """
 EXAMPLES
@@ -24,6 +24,8 @@ EXAMPLES
   python -m ringcast.bench dropin --case metadata --ranks 2 --cold sleep --gap 5
   python -m ringcast.bench cadence --vllm vllm-0.33.0
   python -m ringcast.bench cadence --gap 5 --ranks 2 --seconds 30
+  python -m ringcast.bench compose
+  python -m ringcast.bench packed --rounds 1000
 
 Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than the way beside it. No other load
 should run meanwhile. docs/benchmarks.md tells what is measured, and how.
@@ -35,9 +37,12 @@ COMMANDS = {
     "death": "how soon the other processes know when one process is killed, under each drop-in",
     "asyncio": "waking a reader that sleeps: one that blocks, and one in an event loop",
     "dropin": "what stands in for gloo's, vLLM's and SGLang's broadcasts, beside them, with 2 and 4 ranks",
+    "compose": "arrays that a kernel writes into the frame, beside send and recv: times, and the copies counted",
+    "packed": "a value that is packed once for several rings, beside a send for each",
     "cadence": "ringcast's queue and vLLM's, which spins for 1 s or 2 ms, at an engine's cadence",
 }
 CASES = {"codec": list(cases.CASES), **{command: list(of) for command, of in dropin.COMMANDS.items()}}
+ROUNDED = {"asyncio": (300, "wake-ups"), "death": (5, "kills"), "compose": (10, "frames"), "packed": (200, "turns")}
 
 
 # ---- Options ---------------------------------------------------------------------------------------------------------
@@ -96,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
             add("--vllm", metavar="PATH", help=SOURCE)
             continue
         if command not in CASES:
-            rounds, of = (300, "wake-ups") if command == "asyncio" else (5, "kills")
+            rounds, of = ROUNDED[command]
             add("--rounds", type=ROUNDS, default=rounds, metavar="N", help=f"{of} of each; default: {rounds}")
             continue
         only = f"only this one; may be repeated. {', '.join(CASES[command])}"
@@ -125,8 +130,9 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
         except ModuleNotFoundError as error:
             sys.exit(f"ringcast.bench: asyncio can't be measured by this installation: {error}")
         return {**facts, "rounds": options.rounds, **wakeup.run(options.rounds)}
-    if command == "death":
-        return {**facts, "rounds": options.rounds, **death.run(options.rounds)}
+    if command in ("death", "compose", "packed"):
+        measure = {"death": death.run, "compose": frames.compose, "packed": frames.packed}[command]
+        return {**facts, "rounds": options.rounds, **measure(options.rounds)}
     if command == "cadence":
         gaps, sizes = (
             sorted(set(given or usual))
@@ -153,6 +159,10 @@ def note(found: Dict[str, Any]) -> str:
         return "One process, the garbage collector on; ratio: of both, to pickle's; -: can't be carried."
     if found["command"] == "death":
         return (death.__doc__ or "").strip().split("\n\n")[1]
+    if found["command"] == "compose":
+        return "From the kernel's start until the receiver has summed the array; ratio: to send, recv."
+    if found["command"] == "packed":
+        return "One process, rings without readers; ratio: of packed once to a send for each."
     if found["command"] == "asyncio":
         return f"From send() until a sleeping receiver has the value, a message every {found['gap_us'] / 1e3:g} ms."
     if found["command"] == "cadence":

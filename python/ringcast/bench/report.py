@@ -144,6 +144,15 @@ COLUMNS: Dict[str, List[Column]] = {
         ("named", "", 7, "all_named"),
         ("error", "", 14, "error"),
     ],
+    "compose": [
+        ("total", "us", 11, "total_us"),
+        ("source", "", 11, "source_us"),
+        ("in", "copies", 8, "copies_in"),
+        ("out", "", 6, "copies_out"),
+        ("MiB", "", 8, "mib_copied"),
+        ("ratio", "", 8, "ratio"),
+    ],
+    "packed": [("sends, us", "", 11, "send_us"), ("packed, us", "", 12, "pack_us"), ("ratio", "", 8, "ratio")],
     "asyncio": [("p50, us", "", 10, "p50_us"), ("slept", "", 8, "slept")],
 }
 
