@@ -3,13 +3,16 @@
 SGLang. Each has a table of the names to replace, with the signatures that fit ringcast's own, and a table of the hashes
 of their code in the known versions (_known.py)."""
 
+import functools
+import importlib.abc
+import importlib.machinery
 import inspect
 import os
 import sys
 import threading
 import types
 import warnings
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ringcast._syntax import hash_of
 
@@ -86,6 +89,22 @@ class Replacements:
             while self._undo:
                 self._undo.pop()()
 
+    def when_loaded(self, names: Collection[str], put: Callable[[types.ModuleType], None]) -> None:
+        """Call `put` with the loaded modules among `names` now, and with each of the rest as soon as the module has
+        run, before any import from the module. The calls hold `lock`, and end with take_out()."""
+
+        def put_if_in_place(module: types.ModuleType) -> None:
+            with self.lock:
+                if self:
+                    put(module)
+
+        finder = _Finder(names, put_if_in_place)
+        sys.meta_path.insert(0, finder)
+        self.at_end(lambda: sys.meta_path.remove(finder))
+        for name in names:
+            if name in sys.modules:
+                put_if_in_place(sys.modules[name])
+
     def set(self, cls: Any, name: str, value: Any) -> None:
         """Replace an attribute of a class."""
         before = vars(cls).get(name)
@@ -106,6 +125,30 @@ class Replacements:
         self.at_end(undo)
         for _, names, name in places:
             names[name] = ours
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules of `names` by the other finders, and calls `put` when a module has run."""
+
+    def __init__(self, names: Collection[str], put: Callable[[types.ModuleType], None]) -> None:
+        self._names, self._put = names, put
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
+        if fullname not in self._names:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader.exec_module = functools.partial(self._run, spec.loader.exec_module)  # type: ignore
+                return spec
+        return None
+
+    def _run(self, exec_module: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
+        exec_module(module)
+        self._put(module)
 
 
 def _places(thing: Any) -> List[Tuple[str, Dict[str, Any], str]]:

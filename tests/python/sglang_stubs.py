@@ -2,7 +2,8 @@
 """SGLang's modules as stubs, with the names and signatures that the real ones had in August 2026."""
 
 import sys
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Mapping
 
 PYOBJ = "def broadcast_pyobj(data: list, rank: int, dist_group=None, src: int = 0, force_cpu_device: bool = True):\n"
 P2P = """
@@ -50,6 +51,22 @@ class MessageQueue:
     def broadcast_object(self, obj=None): pass
     @staticmethod
     def create_from_process_group(pg, max_chunk_bytes, max_chunks, writer_rank=0): pass
+"""
+# As in 0.5.23: of all ranks, then of each group, and a queue for each.
+ELASTIC = """
+def _try_recover_world(global_ranks):
+    return bool(global_ranks)
+def _join_world_group():
+    pass
+def _maybe_create_message_queue(group):
+    from sglang.srt.distributed.device_communicators.shm_broadcast import MessageQueue
+    group.mq_broadcaster = MessageQueue.create_from_process_group(group.cpu_group, 1 << 22, 6)
+def try_recover_ranks(global_ranks, groups):
+    if not _try_recover_world(global_ranks):
+        return False
+    for group in groups:
+        _maybe_create_message_queue(group)
+    return True
 """
 STUBS = {
     "srt/utils/common.py": PYOBJ + "    return 'original'\n" + P2P,
@@ -115,8 +132,9 @@ class Scheduler:
 }
 
 
-def write_stubs(folder: Any, **changes: str) -> None:
-    for path, text in STUBS.items():
+def write_stubs(folder: Any, more: Mapping[str, str] = MappingProxyType({}), **changes: str) -> None:
+    """more: modules by path, beside STUBS."""
+    for path, text in {**STUBS, **more}.items():
         file = folder / "sglang" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(changes.get(file.stem, text))

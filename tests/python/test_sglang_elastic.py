@@ -18,6 +18,7 @@ if needs.torch is None:
 import torch
 import torch.distributed as dist
 from _dist import meet, on_ranks, text_of
+from sglang_stubs import ELASTIC, write_stubs
 from values import assert_same
 
 import ringcast
@@ -26,54 +27,6 @@ from ringcast.sglang import broadcast_pyobj, install, transports, uninstall
 from ringcast.sglang.queue import Handle, MessageQueue
 
 pytestmark = pytest.mark.alike
-
-QUEUE = """
-from dataclasses import dataclass, field
-@dataclass
-class Handle:
-    connect_ip: str
-    local_reader_ranks: list = field(default_factory=list)
-    buffer: object = None
-    local_subscribe_port: int = None
-    remote_subscribe_port: int = None
-class MessageQueue:
-    def __init__(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes: int = 1024 * 1024 * 10,
-                 max_chunks: int = 10, connect_ip=None):
-        raise AssertionError('not called')
-    def enqueue(self, obj):
-        pass
-    def dequeue(self):
-        pass
-    @staticmethod
-    def create_from_process_group(pg, max_chunk_bytes, max_chunks, writer_rank=0):
-        pass
-"""
-# As in 0.5.23: of all ranks, then of each group, and a queue for each.
-ELASTIC = """
-def _try_recover_world(global_ranks):
-    return bool(global_ranks)
-def _join_world_group():
-    pass
-def _maybe_create_message_queue(group):
-    from sglang.srt.distributed.device_communicators.shm_broadcast import MessageQueue
-    group.mq_broadcaster = MessageQueue.create_from_process_group(group.cpu_group, 1 << 22, 6)
-def try_recover_ranks(global_ranks, groups):
-    if not _try_recover_world(global_ranks):
-        return False
-    for group in groups:
-        _maybe_create_message_queue(group)
-    return True
-"""
-
-
-def write_stubs(folder: Any) -> None:
-    for path, text in [
-        ("distributed/device_communicators/shm_broadcast.py", QUEUE),
-        ("elastic_ep/elastic_ep.py", ELASTIC),
-    ]:
-        file = folder / "sglang" / "srt" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
 
 
 def elastic() -> Any:
@@ -187,5 +140,5 @@ def ranks_recovering(folder: str) -> None:
 
 
 def test_a_group_that_takes_ranks_in_makes_new_rings(ranks, tmp_path):
-    write_stubs(tmp_path)
+    write_stubs(tmp_path, {"srt/elastic_ep/elastic_ep.py": ELASTIC})
     ranks.run(2, ranks_recovering, str(tmp_path))

@@ -12,7 +12,7 @@ if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
 from known_code import known
-from sglang_stubs import CLASSES, COORDINATOR, NAMES, P2P, PYOBJ, QUEUE, QUEUES, STUBS, load, write_stubs
+from sglang_stubs import CLASSES, COORDINATOR, ELASTIC, NAMES, P2P, PYOBJ, QUEUE, QUEUES, STUBS, load, write_stubs
 
 import ringcast.sglang._install as ins
 from ringcast import _plugin
@@ -107,7 +107,6 @@ def test_install_is_false_where_no_part_fits(stubs):
     assert in_place() == set()
 
 
-ELASTIC = "def _maybe_create_message_queue(group): return group\ndef _join_world_group(): pass\n"
 ELASTIC_MODULE = "srt.elastic_ep.elastic_ep"
 
 
@@ -117,10 +116,8 @@ def test_elastic_groups_that_do_not_fit_leave_all_parts_as_they_were(stubs, monk
     name = f"sglang.{ELASTIC_MODULE}"
     code = known.table({"stubs": {name: ELASTIC}.get}, known.names_of_sglang())
     monkeypatch.setitem(ins.KNOWN, name, code[name])
-    monkeypatch.setitem(
-        STUBS, "srt/elastic_ep/elastic_ep.py", ELASTIC.replace(old, "(group, more)") if old else ELASTIC
-    )
-    write_stubs(stubs)
+    text = ELASTIC.replace(old, "(group, more)") if old else ELASTIC
+    write_stubs(stubs, {"srt/elastic_ep/elastic_ep.py": text})
     assert install() and in_place() == PARTS
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -15,6 +15,7 @@ import threading
 
 import pytest
 from needs import needs_torch
+from queues import the_watching_thread  # noqa: F401
 from vllm_stubs import (
     EXECUTOR,
     GROUPS,
@@ -38,16 +39,7 @@ pytestmark = [pytest.mark.alike, needs_torch]
 PACKAGE = pathlib.Path(ins.__file__).parents[2]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def the_watching_thread():
-    """There is one in a process, from the first queue on; it stays."""
-    ringcast_queue()(1, 1)
-
-
-@pytest.fixture
-def vllm(tmp_path, monkeypatch):
-    with package(tmp_path, monkeypatch) as make:
-        yield make
+vllm = pytest.fixture(package)
 
 
 # ---- In place, and out again -----------------------------------------------------------------------------------------
@@ -74,27 +66,44 @@ def test_all_that_hold_a_name_hold_ours_and_give_it_back(vllm, which):
     assert state() == before
 
 
-def test_a_worker_lets_its_calls_be_seen_before_its_loop(vllm, monkeypatch):
+@pytest.fixture
+def seen(monkeypatch):
+    """The workers whose calls are seen."""
+    found = []
+    monkeypatch.setattr("ringcast.vllm._calls.watch", found.append)
+    return found
+
+
+@pytest.mark.parametrize("loaded", ["before", "after"])
+def test_a_worker_lets_its_calls_be_seen_before_its_loop(vllm, seen, loaded):
     vllm(sources(NEWEST))
+    if loaded == "before":
+        load(EXECUTOR)
     assert ins.install()
-    seen = []
-    monkeypatch.setattr("ringcast.vllm._calls.watch", seen.append)
-    ins.uninstall()
-    assert ins.install()
+    assert (EXECUTOR in sys.modules) == (loaded == "before")  # install() imports no executor
     (executor,) = load(EXECUTOR)
     process = executor.WorkerProc()
     assert process.worker_busy_loop("cancel") == (process, ("cancel",))
     assert seen == [process]
+    ins.uninstall()
+    assert process.worker_busy_loop() == (process, ()) and seen == [process]
 
 
-@pytest.mark.parametrize("without", ["WorkerProc", "worker_busy_loop"])
-def test_without_a_loop_of_workers_the_rest_is_put_in_place(vllm, without):
-    vllm({**sources(NEWEST), EXECUTOR: sources(NEWEST)[EXECUTOR].replace(without, "other")})
+@pytest.mark.parametrize(
+    "old, new", [("WorkerProc", "other"), ("worker_busy_loop", "other"), ("return self, args", "return args")]
+)
+def test_without_a_known_loop_of_workers_the_rest_is_put_in_place(vllm, seen, old, new):
+    modules = sources(NEWEST)
+    modules[EXECUTOR] = modules[EXECUTOR].replace(old, new)
+    vllm(modules)
     assert ins.install()
     (executor,) = load(EXECUTOR)
     from ringcast.vllm import MessageQueue
 
     assert executor.MessageQueue is MessageQueue
+    process = getattr(executor, "WorkerProc", object)()
+    getattr(process, "worker_busy_loop", print)()
+    assert seen == []
 
 
 def test_again_is_nothing_new(vllm):

@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 from needs import needs_torch
+from queues import the_watching_thread  # noqa: F401
 from vllm_stubs import EXECUTOR, GROUPS, NEWEST, QUEUES, load, package, ringcast_queue, sources, state
 
 import ringcast.vllm._install as ins
@@ -16,16 +17,7 @@ import ringcast.vllm._install as ins
 pytestmark = [pytest.mark.alike, needs_torch]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def the_watching_thread():
-    """There is one in a process, from the first queue on; it stays."""
-    ringcast_queue()(1, 1)
-
-
-@pytest.fixture
-def vllm(tmp_path, monkeypatch):
-    with package(tmp_path, monkeypatch) as make:
-        yield make
+vllm = pytest.fixture(package)
 
 
 # ---- What does not fit -----------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's modules as stubs, with the names and signatures that install() looks for, and nothing else."""
 
-import contextlib
 import importlib
 import inspect
 import sys
@@ -74,23 +73,23 @@ def forget():
     importlib.invalidate_caches()
 
 
-@contextlib.contextmanager
-def package(folder, monkeypatch):
-    """Makes the package: make(modules) -> the folder. At the end vLLM is as it was, and not loaded."""
-    monkeypatch.syspath_prepend(str(folder))
+def package(tmp_path, monkeypatch):
+    """For a fixture. Makes the package: make(modules) -> the folder. At the end vLLM is as it was, and not loaded."""
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(ins, "_warned", False)
     monkeypatch.setattr(ins, "KNOWN", known_code())
 
     def make(modules):
-        write(folder, modules)
+        write(tmp_path, modules)
         importlib.invalidate_caches()
-        return folder
+        return tmp_path
 
     try:
         yield make
     finally:
         ins.uninstall()
         forget()
+        assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")]
 
 
 def state():

@@ -8,14 +8,12 @@ The functions are of three parts: requests, groups and queues. Each part stands 
 """
 
 import functools
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import logging
 import sys
 import types
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 import torch
 import torch.distributed
@@ -235,12 +233,7 @@ def install() -> bool:
         raise ImportError("ringcast.sglang.install() needs SGLang: python -m pip install sglang")
     with _replaced.lock:
         if not _replaced:
-            finder = _Finder()
-            sys.meta_path.insert(0, finder)
-            _replaced.at_end(lambda: sys.meta_path.remove(finder))
-            for name in dict.fromkeys(target.module for target in _TARGETS):
-                if name in sys.modules:
-                    _put(sys.modules[name])
+            _replaced.when_loaded(dict.fromkeys(target.module for target in _TARGETS), _put)
         return len(_left) < len(_parts)
 
 
@@ -262,7 +255,7 @@ def _put(module: types.ModuleType) -> None:
     """Replace the functions of a module. After a mismatch, no function of the same part is replaced in any module."""
     parts = [part for part in _parts_of(module.__name__) if part not in _left]
     found = _found(module)
-    if not (_replaced and parts and found):
+    if not (parts and found):
         return
     differences = [each for each in found if signature_of(each.original) != each.target.signature]
     unknown = [] if differences else _unknown(module.__name__, found)
@@ -317,26 +310,3 @@ def _replace(found: _Found, replaced: Replacements) -> None:
         replaced.replace(found.original, new)
     else:
         replaced.set(found.owner, found.name, new)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the targets' modules by the other finders, and replaces the functions when a module has run."""
-
-    def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
-    ) -> Optional[importlib.machinery.ModuleSpec]:
-        if all(one.module != fullname for one in _TARGETS):
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader.exec_module = functools.partial(_run, spec.loader.exec_module)  # type: ignore
-                return spec
-        return None
-
-
-def _run(exec_module: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
-    exec_module(module)
-    with _replaced.lock:
-        _put(module)

@@ -126,13 +126,11 @@ def install() -> bool:
     if put:
         from ringcast.vllm import group, queue
 
-        workers = _worker_process() if any(part.name == "queues" for part in put) else None
     with _replaced.lock:
         if _replaced:
             return True
         if put:
             _replace({part.name: part.module for part in put}, queue, group)
-            _watch_calls(workers)
         warn, _warned = not _warned, True
     if warn:
         for part in parts:
@@ -240,6 +238,7 @@ def _replace(parts: Dict[str, Any], our_queues: Any, our_groups: Any) -> None:
             _replaced.replace(parts["queues"].MessageQueue, our_queues.MessageQueue)
             copyreg.pickle(our_queues.Handle, _reduce)
             _replaced.at_end(lambda: copyreg.dispatch_table.pop(our_queues.Handle, None))
+            _replaced.when_loaded([_WORKERS], _watch_calls)
         if "groups" in parts:
             _replace_functions(parts["groups"].GroupCoordinator, our_groups.GroupOperations)
     except BaseException:
@@ -281,30 +280,21 @@ def _subclasses(cls: type) -> List[type]:
 # ---- The exceptions of calls -----------------------------------------------------------------------------------------
 
 
-def _worker_process() -> Any:
-    """The class of vLLM's workers. None: the code is of no known version, and exceptions go as in vLLM."""
-    try:
-        found = getattr(importlib.import_module(_WORKERS), "WorkerProc", None)
-    except Exception:
-        return None
-    things = {name: getattr(found, name.partition(".")[2], None) for name in KNOWN[_WORKERS]}
-    return found if isinstance(found, type) and not unknown_code(KNOWN[_WORKERS], things) else None
-
-
-def _watch_calls(workers: Any) -> None:
-    """Before its loop each worker lets ringcast see its calls. The loop itself is vLLM's."""
-    if workers is None:
+def _watch_calls(module: Any) -> None:
+    """Before its loop each worker lets ringcast see its calls. The loop itself is vLLM's. If the code is of no known
+    version, exceptions go as in vLLM."""
+    if _unknown(module):
         return
     from ringcast.vllm._calls import watch
 
-    loop = workers.worker_busy_loop
+    loop = module.WorkerProc.worker_busy_loop
 
     @functools.wraps(loop)
     def worker_busy_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
         watch(self)
         return loop(self, *args, **kwargs)
 
-    _replaced.set(workers, "worker_busy_loop", worker_busy_loop)
+    _replaced.set(module.WorkerProc, "worker_busy_loop", worker_busy_loop)
 
 
 # ---- Handles that reach a process without ringcast in place ----------------------------------------------------------
