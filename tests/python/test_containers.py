@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import socket
+import threading
 
 import numpy as np
 import pytest
@@ -229,6 +230,63 @@ def test_the_writers_end_is_told_to_readers_that_it_has_visited(elsewhere):
     assert isinstance(outcome[0], ringcast.WriterGone)
 
 
+@contextlib.contextmanager
+def unanswered(elsewhere, monkeypatch):
+    """A queue with its relay in the making, which answers once the event is set: (writer, reader, event)."""
+    from ringcast.vllm import zmq_hub
+
+    answers, offer = threading.Event(), zmq_hub.ZmqHub._offer
+    monkeypatch.setattr(zmq_hub.ZmqHub, "_offer", lambda *args: answers.wait(WATCHDOG) and offer(*args))
+    writer, (reader,) = make(elsewhere)
+    with meanwhile(writer.wait_until_ready):
+        while "has not answered yet" not in why_late(reader, 0.01):
+            pass
+        yield writer, reader, answers
+        answers.set()
+        writer.shutdown()
+
+
+def why_late(reader, timeout):
+    with pytest.raises(TimeoutError) as raised:
+        reader.dequeue(timeout)
+    return str(raised.value)
+
+
+def test_a_relay_that_does_not_answer_does_not_outlast_a_timeout(elsewhere, monkeypatch):
+    with unanswered(elsewhere, monkeypatch) as (writer, reader, answers):
+        for timeout in 0, 0.01:
+            assert "the relay of the writer, of another PID namespace, has not answered" in why_late(reader, timeout)
+        answers.set()
+        reader.wait_until_ready()
+        writer.enqueue("by the relay")
+        assert reader.dequeue(WATCHDOG) == "by the relay"
+
+
+def test_a_relay_that_does_not_answer_does_not_outlast_a_shutdown(elsewhere, monkeypatch):
+    with unanswered(elsewhere, monkeypatch) as (_, reader, _), meanwhile(reader.dequeue) as outcome:
+        reader.shutdown()
+    assert repr(outcome) == "[RuntimeError('cancelled')]"
+
+
+def test_two_threads_do_not_join_at_once(elsewhere, monkeypatch):
+    with unanswered(elsewhere, monkeypatch) as (_, reader, _), meanwhile(reader.wait_until_ready) as outcome:
+        while not reader._end._in_use.locked():
+            pass
+        with pytest.raises(RuntimeError, match="one thread at a time receives"):
+            reader.dequeue(0)
+        reader.shutdown()
+    assert repr(outcome) == "[RuntimeError('cancelled')]"
+
+
+def test_a_reader_looks_at_its_place_once(elsewhere, monkeypatch):
+    writer = ringcast.vllm.MessageQueue(1, 1)
+    elsewhere()
+    seen, here = [], containers.here
+    monkeypatch.setattr(containers, "here", lambda: (here(), seen.append(1))[0])
+    ringcast.vllm.MessageQueue.create_from_handle(writer.handle, 0)
+    assert len(seen) == 1
+
+
 def test_the_warning_comes_once(elsewhere, caplog):
     make(elsewhere, 3)
     assert len(caplog.records) == 1
@@ -303,6 +361,7 @@ def test_another_user_is_no_visitor_and_has_no_door(side, elsewhere, monkeypatch
         monkeypatch.setattr(_doors.Visits, "_visit", visit)
     with pytest.raises(TimeoutError):
         writer.enqueue(1, timeout=0)
+    assert list(writer._end._visits.waiting()) == (["rank 0"] if side == "reader" else [])
     with pytest.raises(TimeoutError):
         reader.dequeue(0.01)
     assert reader._end._door._visitor is None

@@ -73,6 +73,12 @@ def state_of(pid: int) -> str:
     return "dead" if letter in b"ZX" else "stopped" if letter in b"Tt" else "alive"
 
 
+def is_of_a_message(error: TimeoutError) -> bool:
+    """Whether the unpickling of a message has raised the error: then the traceback has a frame of Python code. For the
+    function that has called the Reader."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+
+
 class WriterEnd:
     """The endpoint that sends into a ring, and learns of its readers' deaths while no call is made.
 
@@ -360,6 +366,11 @@ class Receiver(ReaderEnd):
     def broadcast(self, value: Any, operation: int) -> Any:
         """Receive the source's value: this rank's part of a broadcast. The own `value` is ignored."""
         return self.receive(operation)
+
+    def describe_source(self) -> str:
+        """The source, which is on this machine."""
+        pid = self._pids[self.source]
+        return f"rank {self.source} (pid {pid}, {state_of(pid)})"
 
     def take_hashed(self, operation: int) -> Optional[Tuple[Any, Any]]:
         """The value, and the hashes of its frame, as Frame.hashes. None: no frame has come."""

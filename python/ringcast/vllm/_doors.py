@@ -84,6 +84,11 @@ class Door:
         finally:
             _remove(first)
 
+    @property
+    def descriptor(self) -> int:
+        """Readable from cancel() on."""
+        return self._wake.descriptor
+
     def wait(self, timeout: Optional[float]) -> str:
         """The address of the relay. TimeoutError, ringcast.Cancelled; ringcast.WriterGone: the writer has come, and has
         ended since."""

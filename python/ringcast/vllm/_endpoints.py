@@ -14,7 +14,7 @@ from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
 from ringcast._group.config import MOST_CHARACTERS, name_setting
-from ringcast._group.endpoint import WriterEnd, state_of
+from ringcast._group.endpoint import WriterEnd, is_of_a_message, state_of
 from ringcast._group.packing import pack
 from ringcast.vllm import _calls
 from ringcast.vllm._doors import Visits, new_name
@@ -34,7 +34,7 @@ _FIRST = 0.05
 _CHECK = 0.05
 # How soon a thread tries again if another thread uses the ring, and how long an exit tries.
 _RETRY = 0.001
-_AT_EXIT_SECONDS = 1.0
+AT_EXIT_SECONDS = 1.0
 # How often a wait for an answer looks for failures of other workers, and how long a worker tries to tell one.
 _LOOK = 0.5
 _TELL_SECONDS = 1.0
@@ -310,7 +310,7 @@ class Receiver:
                     return obj if not self._early else self._after_early(obj)
                 self._take_notice(obj, tag)
             except TimeoutError as error:
-                if _is_of_a_message(error):
+                if is_of_a_message(error):
                     raise
                 spent = _first(timeout)
             except ringcast.Cancelled:
@@ -401,7 +401,7 @@ class Receiver:
             except ringcast.Cancelled:
                 raise RuntimeError("cancelled") from None
             except TimeoutError as error:
-                if wait.over() or _is_of_a_message(error):
+                if wait.over() or is_of_a_message(error):
                     raise
                 most = _LOOK if _calls.look(self) else math.inf
 
@@ -439,7 +439,7 @@ class Receiver:
 
 def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
     """At exit a call of another thread ends as by shutdown(). An open ring would look like a death."""
-    deadline = time.monotonic() + _AT_EXIT_SECONDS
+    deadline = time.monotonic() + AT_EXIT_SECONDS
     while True:
         try:
             return ring.close()
@@ -453,11 +453,6 @@ def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
 def _go_slowly(*_: Any) -> NoReturn:
     """In place of Writer.send()."""
     raise TimeoutError
-
-
-def _is_of_a_message(error: TimeoutError) -> bool:
-    """Whether the unpickling of a message has raised the error: then the traceback has a frame of Python code."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 def _raise_died(text: str) -> Callable[..., NoReturn]:

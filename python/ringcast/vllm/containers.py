@@ -2,15 +2,17 @@
 """Readers on the writer's machine, in another PID namespace, can't attach to the ring. The readers receive by a relay
 (zmq_hub.py), over a Unix socket."""
 
+import contextlib
 import errno
 import os
+import threading
 from typing import Any, NamedTuple, Optional
 
 import ringcast
 from ringcast._group import config
 from ringcast._group.config import machine
 from ringcast.vllm._doors import FOLDER, Door
-from ringcast.vllm._endpoints import LEASES, Receiver, load
+from ringcast.vllm._endpoints import AT_EXIT_SECONDS, LEASES, Receiver, load
 from ringcast.vllm._waits import Wait, engine_logger
 
 _told = False
@@ -37,10 +39,9 @@ def here() -> Place:
     return Place(machine(), inode, os.geteuid(), folder)
 
 
-def why_apart(place: Optional[Place], error: Optional[Exception] = None) -> str:
-    """Why a process of `place`, of the same machine and user, can't be attached to from here; "": no reason, or another
-    machine or user. error: of the attempt."""
-    mine = here()
+def why_apart(place: Optional[Place], mine: Place, error: Optional[Exception] = None) -> str:
+    """Why a process of `place`, of the same machine and user, can't be attached to from `mine`; "": no reason, or
+    another machine or user. error: of the attempt."""
     if place is None or (place.boot, place.user) != (mine.boot, mine.user):
         return ""
     if place.pid_namespace and mine.pid_namespace and place.pid_namespace != mine.pid_namespace:
@@ -63,17 +64,17 @@ def warn(who: str, why: str) -> None:
 
 def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:
     """The end of the reader `rank`."""
-    name = config.name_of(rank)
-    why = why_apart(place)
+    name, mine = config.name_of(rank), here()
+    why = why_apart(place, mine)
     if not why:  # else the pid is another process's here
         try:
             return Receiver(config.make_reader(handle, rank, config.queue_spin(), LEASES))
         except ringcast.AccessDenied as error:
-            why = why_apart(place, error)
+            why = why_apart(place, mine, error)
             if not why:
                 raise
     try:
-        if place is not None and place.folder != here().folder:
+        if place is not None and place.folder != mine.folder:
             raise OSError(errno.ENOENT, "the writer has another")
         end = LateReceiver(Door(handle, name), rank)
     except FileExistsError:
@@ -89,12 +90,14 @@ def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:
 
 
 class LateReceiver(Receiver):
-    """Joins the relay in the first call: the writer makes the relay once all readers are attached or ask."""
+    """Joins the relay in the first calls: the writer makes the relay once all readers are attached or ask."""
 
     def __init__(self, door: Door, rank: int) -> None:
         super().__init__(None)
         self._door, self._rank = door, rank
         self._cancelled = False
+        self._joining: Any = None  # a ReaderLink without a reader so far
+        self._in_use = threading.Lock()
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
         if self.link is None:
@@ -115,32 +118,58 @@ class LateReceiver(Receiver):
             self.ring.cancel()
 
     def close(self) -> None:
-        self._door.close()
-        if self.ring is not None:
-            super().close()
+        if self.ring is None:
+            self.cancel()
+        if not self._in_use.acquire(timeout=AT_EXIT_SECONDS):
+            return
+        with contextlib.closing(self._door):
+            if self.ring is not None:
+                super().close()
+            elif self._joining is not None:
+                self._joining.close()
 
     def _join(self, wait: Wait) -> None:
-        while True:
-            wait.warn(self._describe_writer)
-            try:
-                address = self._door.wait(wait.slice())
-                break
-            except ringcast.Cancelled:
-                raise RuntimeError("cancelled") from None
-            except TimeoutError:
+        if not self._in_use.acquire(blocking=False):
+            raise RuntimeError("another thread waits for the relay of this queue: one thread at a time receives")
+        try:
+            while not self._joins(wait.slice()):
+                if self._cancelled:
+                    raise RuntimeError("cancelled")
                 if wait.over():
-                    raise TimeoutError(self._describe_writer()) from None
-        link = load("zmq_transport").ReaderLink(address, False, self._rank)
-        self._receive_from(link.reader, link)
+                    raise TimeoutError(self._describe_writer())
+                wait.warn(self._describe_writer)
+        finally:
+            self._in_use.release()
+        wait.end()
+
+    def _joins(self, seconds: Optional[float]) -> bool:
+        """Wait for the writer's visit, then for the relay's answers. False: the seconds are over, or cancel()."""
+        if self._joining is None:
+            try:
+                address = self._door.wait(seconds)
+            except (TimeoutError, ringcast.Cancelled):
+                return False
+            self._joining = load("zmq_transport").ReaderLink(address, False, self._rank, waits=False)
+            return False  # how much of the time is left?
+        try:
+            if self._cancelled or not self._joining.join(seconds, [self._door.descriptor]):
+                return False
+        except BaseException:
+            self._joining.close()
+            self._joining = None
+            raise
+        self._receive_from(self._joining.reader, self._joining)
         self._door.joined()
         self._door.close()
         if self._cancelled:
             self.ring.cancel()
-        wait.end()
+        return True
 
     def _describe_writer(self) -> str:
         if self.ring is not None:
             return super()._describe_writer()
+        if self._joining is not None:
+            return "the relay of the writer, of another PID namespace, has not answered yet: is the writer stopped?"
         return (
             "the writer, of another PID namespace, has not made the relay: it does so in wait_until_ready() or "
             f"enqueue(), when all its readers are there, and needs the {FOLDER} of this container"

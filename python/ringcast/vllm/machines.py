@@ -39,13 +39,14 @@ def _make_probe(readers: int) -> ringcast.Writer:
 def attaches(handle: str, place: Optional[containers.Place] = None, name: str = "this process") -> bool:
     """Whether this process can attach to the ring. Any other failure, such as too many open files, raises. place: the
     writer's. name: this process's, in the warning if the writer is on this machine."""
-    why = containers.why_apart(place)
+    mine = containers.here()
+    why = containers.why_apart(place, mine)
     try:
         if not why:  # else the pid is another process's here
             ringcast.Reader(handle).close()
             return True
     except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError) as error:
-        why = containers.why_apart(place, error)
+        why = containers.why_apart(place, mine, error)
     if why:
         containers.warn(name, why)
     return False

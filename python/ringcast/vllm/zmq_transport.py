@@ -4,12 +4,13 @@ writer's side."""
 
 import contextlib
 import errno
+import math
 import operator
 import os
 import re
 import socket
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Generator, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 try:
     import zmq as zmq
@@ -175,17 +176,10 @@ class Connection:
             raise Malformed("a message of a wrong number of parts")
         return letter, parts[0].buffer[1:], parts[-1].buffer
 
-    def ask(self, letter: bytes, body: bytes, deadline: float) -> Tuple[bytes, Dict[str, Any]]:
-        """Send a message, and return the answer: letter and words."""
+    def ask(self, letter: bytes, body: bytes) -> "Asking":
+        """Send a message, and return the answer: letter and words. Yields as long as there is no answer."""
         self.send(letter, body)
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(
-                    f"the writer at {self.address.endpoint} has not answered within {ANSWER_SECONDS} s: is its process "
-                    "stopped, or does a firewall stand between?"
-                )
-            self.poll([], int(left * 1000) + 1, True)
             try:
                 answer = self.take()
             except Lost:
@@ -196,11 +190,15 @@ class Connection:
                 ) from None
             if answer is not None:
                 return _unpack_answer(answer[0], answer[1])
+            yield
 
     def close(self, cut_off: bool = False) -> None:
         self.sock.disable_monitor()
         self.monitor.close()
         self._context.destroy(0)
+
+
+Asking = Generator[None, None, Tuple[bytes, Dict[str, Any]]]
 
 
 def _pack_hello(address: Address, person: Person) -> bytes:
@@ -246,28 +244,49 @@ def _relay(connection: Connection, writer: ringcast.Writer, rank: int, welcome: 
 class ReaderLink:
     """The side of a reader on another machine: `reader` receives the writer's frames.
 
-    address, ipv6: of the ZmqHub. rank: the reader's name in errors.
+    address, ipv6: of the ZmqHub. rank: the reader's name in errors. waits: whether the constructor calls join(); else
+    the caller does, until join() returns True.
 
-    ValueError: an invalid address. ringcast.WriterGone: no writer is there. TimeoutError: no answer.
-    ConnectionRefusedError: the writer's side refuses this process, and says why.
+    ValueError: an invalid address. TimeoutError: no answer to the constructor within ANSWER_SECONDS. Other errors as of
+    join().
 
     When the writer closes, `reader` drains and raises WriterGone; when the writer dies or is out of reach,
     ringcast.SendError, which names the writer, and then WriterGone.
     """
 
-    def __init__(self, address: str, ipv6: bool, rank: int) -> None:
+    def __init__(self, address: str, ipv6: bool, rank: int, waits: bool = True) -> None:
+        self.reader: Any = None
         self._relay: Optional[Relay] = None  # if this process relays for its machine
-        connection = Connection(parse_address(address), ipv6)
+        self._connection = Connection(parse_address(address), ipv6)
+        self._steps = self._join(self._connection, rank)
         try:
-            self._join(connection, rank)
-        finally:
-            if self._relay is None:
-                connection.close()
+            if waits and not self.join(ANSWER_SECONDS):
+                raise TimeoutError(
+                    f"the writer at {self._connection.address.endpoint} has not answered within {ANSWER_SECONDS} s: is "
+                    "its process stopped, or does a firewall stand between?"
+                )
+        except BaseException:
+            self.close()
+            raise
 
-    def _join(self, connection: Connection, rank: int) -> None:
-        """Attach to the ring of this machine's relay, or become the relay."""
-        deadline = time.monotonic() + ANSWER_SECONDS
-        letter, words = connection.ask(b"H", _pack_hello(connection.address, me(rank)), deadline)
+    def join(self, seconds: Optional[float], wake: Sequence[int] = ()) -> bool:
+        """Go on until the reader is attached (True), until the seconds are over, or until a descriptor of `wake` is
+        readable. seconds: None for ever. After an error there is only close().
+
+        ringcast.WriterGone: no writer is there. ConnectionRefusedError: the writer's side refuses this process, and
+        says why.
+        """
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        while next(self._steps, self) is None:  # the default: the last step is done
+            left = max(0.0, deadline - time.monotonic())
+            ready = self._connection.poll([*wake], -1 if left == math.inf else math.ceil(1000 * left), True)
+            if not left or any(descriptor in ready for descriptor in wake):
+                return False
+        return True
+
+    def _join(self, connection: Connection, rank: int) -> Iterator[None]:
+        """Attach to the ring of this machine's relay, or become the relay. Yields as long as an answer is missing."""
+        letter, words = yield from connection.ask(b"H", _pack_hello(connection.address, me(rank)))
         with contextlib.ExitStack() as undo:
             while letter == b"W":
                 welcome, writer = words, None
@@ -277,11 +296,14 @@ class ReaderLink:
                     reader = config.make_reader(writer.handle, rank)
                 undo.enter_context(reader)
                 role = b"S" if writer is None else b"R"
-                letter, words = connection.ask(role, pack_words(handle=reader.handle), deadline)
+                letter, words = yield from connection.ask(role, pack_words(handle=reader.handle))
                 if letter == b"D":
                     undo.pop_all()
                     self.reader = reader
-                    self._relay = None if writer is None else _relay(connection, writer, rank, welcome)
+                    if writer is None:
+                        connection.close()
+                    else:
+                        self._relay = _relay(connection, writer, rank, welcome)
                     return
                 undo.close()  # the relay has left meanwhile, and the hub welcomes this process again
         why = printable(str(words.get("why")), 500)
@@ -290,6 +312,10 @@ class ReaderLink:
     def close(self, linger: Optional[float] = None) -> None:
         """If this process is the relay, the machine's other readers drain and raise SendError. linger: as of
         ZmqHub.close(), without effect."""
+        if self.reader is None:
+            self._steps.close()
+            self._connection.close()
+            return
         self.reader.close()
         if self._relay is not None:
             self._relay.close()
