@@ -21,6 +21,7 @@ from values import assert_same, scribble
 
 import ringcast
 from ringcast._group import gather, rings
+from ringcast._group.torch_transport import seconds_of
 from ringcast.sglang import transports
 
 pytestmark = pytest.mark.alike
@@ -140,6 +141,36 @@ def test_a_barrier_with_a_timeout_is_torchs() -> None:
         transports.barrier(None, False, None, limit)
         transports.barrier()
     assert seen == [((None, False), {"timeout": limit}), ((None, False, None, limit), {})]
+
+
+class Late:
+    def __reduce__(self) -> Any:
+        return _raise_timeout, ()
+
+
+def _raise_timeout() -> None:
+    raise TimeoutError("of the value")
+
+
+@on_ranks(3)
+def test_a_call_ends_with_the_timeout_of_its_group_and_names_the_missing_ranks() -> None:
+    rank = dist.get_rank()
+    group = dist.new_group(timeout=datetime.timedelta(seconds=60))
+    pid = gathered(os.getpid(), group)[1]
+    meet()
+    if rank != 1:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gather, "seconds_of", lambda backend: seconds_of(backend) / 600)
+            for call in lambda: transports.barrier(group), lambda: gathered(rank, group):
+                text = text_of(TimeoutError, call)
+                assert f"rank 1 (pid {pid}, alive) has not come within 0.1 s, the group's timeout" in text
+    meet()
+    if rank == 1:  # finds what the others have sent
+        transports.barrier(group)
+        assert gathered(1, group) == [0, 1, 2]
+    meet()
+    assert gathered(f"now {rank}", group) == ["now 0", "now 1", "now 2"]
+    assert "of the value" in text_of(TimeoutError, lambda: gathered(Late() if rank == 0 else None, group))
 
 
 def ranks_of_a_death() -> str:

@@ -2,12 +2,14 @@
 """A value of every rank for every rank of a group: a barrier, an all-gather, a small all-reduce.
 
 Each rank has a small ring to the other ranks, made at the group's first call here, and sends before receiving. No
-circle of waits can form: a rank waits only for ranks with fewer calls. torch.distributed keeps groups on several
+circle of waits can form: a rank waits only for ranks with fewer calls. A call ends with the group's timeout, as
+torch.distributed's does, and the error names the missing ranks. torch.distributed keeps groups on several
 machines, where the relays would cost more than a collective, and elastic groups: the backend goes on without the
 dead.
 """
 
 import contextlib
+import time
 import weakref
 from typing import Any, List, Optional, Tuple
 
@@ -15,10 +17,21 @@ import torch.distributed as dist
 
 import ringcast
 from ringcast._group import config
-from ringcast._group.endpoint import BARRIER, CALL_BITS, GATHER, REDUCE, End, Receiver, Source, is_before
+from ringcast._group.endpoint import (
+    BARRIER,
+    CALL_BITS,
+    GATHER,
+    REDUCE,
+    End,
+    Receiver,
+    Source,
+    is_before,
+    is_of_a_message,
+    operation_of,
+)
 from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
-from ringcast._group.torch_transport import cpu_backend
+from ringcast._group.torch_transport import cpu_backend, seconds_of
 
 STREAM = "gather"
 # Of each rank's ring. Larger values go by spill memory.
@@ -53,13 +66,17 @@ def tensors(group: Any, tensor: Any) -> Optional[List[Any]]:
 
 
 def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
+    group = dist.group.WORLD if group is None else group
     ends = _ends_of(group)
     if ends is None:
         return None
+    seconds = seconds_of(cpu_backend(group))
+    deadline = time.monotonic() + seconds
+    missing: List[str] = []
     source = next(end for end in ends if isinstance(end, Source))
     call, failure = source.call, None
     try:
-        value = _sent(source, value, operation)
+        value = _sent(source, value, operation, seconds)
     except _ENDS:
         raise
     except Exception as error:
@@ -70,7 +87,9 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
     for end in ends:
         if isinstance(end, Receiver):
             try:
-                everyone.append(_received(end, operation, call))
+                everyone.append(_received(end, operation, call, deadline))
+            except _Missing:
+                missing.append(end.describe_source())
             except _ENDS:
                 raise
             except Exception as error:  # take all frames of the call
@@ -79,15 +98,30 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
             everyone.append(value)
     if failure is not None:
         raise failure
+    if missing:
+        have = "has" if len(missing) == 1 else "have"
+        raise TimeoutError(
+            f"{operation_of(operation << CALL_BITS)}: {', '.join(missing)} {have} not come within {seconds:.4g} s, the "
+            "group's timeout: look at what the process does, or make the group with a longer timeout"
+        )
     return everyone
 
 
-def _received(end: Receiver, operation: int, call: int) -> Any:
+class _Missing(Exception):
+    """A rank has not come in time."""
+
+
+def _received(end: Receiver, operation: int, call: int, deadline: float) -> Any:
     """The value of this call. Calls that were interrupted may have left frames of theirs, which are dropped."""
 
     def take() -> Tuple[Any, int]:
         while True:
-            value, tag = end.ring.recv_tagged()
+            try:
+                value, tag = end.ring.recv_tagged(max(0.0, deadline - time.monotonic()))
+            except TimeoutError as error:
+                if is_of_a_message(error):
+                    raise
+                raise _Missing from None
             if tag >> CALL_BITS not in (BARRIER, GATHER, REDUCE) or not is_before(tag, call):
                 return value, tag
 
@@ -95,10 +129,10 @@ def _received(end: Receiver, operation: int, call: int) -> Any:
     return end.receive(operation, take)
 
 
-def _sent(end: Source, value: Any, operation: int) -> Any:
-    """Send the own value, and return the own result."""
+def _sent(end: Source, value: Any, operation: int, seconds: float) -> Any:
+    """Send the own value, and return the own result. TimeoutError: the ring had no room for so many seconds."""
     if operation != GATHER:
-        end.send(value, operation)
+        end.send(value, operation, timeout=seconds)
         return value
     try:
         packed = pack(value)
@@ -106,13 +140,12 @@ def _sent(end: Source, value: Any, operation: int) -> Any:
         with contextlib.suppress(ringcast.Error):  # the ring has failed
             end.refuse(error, operation)
         raise
-    end.send(packed, operation)
+    end.send(packed, operation, timeout=seconds)
     return ringcast.unpack(packed)
 
 
 def _ends_of(group: Any) -> Optional[List[End]]:
     """This rank's ends of the rings, by source."""
-    group = dist.group.WORLD if group is None else group
     if not is_of_ranks_here(group) or group in _of_torch:
         return None
     found = []

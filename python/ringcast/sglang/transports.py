@@ -41,7 +41,7 @@ def all_gather_object(object_list: List[Any], obj: Any, group: Any = None) -> No
 
 
 def barrier(group: Any = None, async_op: bool = False, *more: Any, **named: Any) -> Any:
-    """Without a limit for a rank that is stopped; with `timeout`, or any other argument, torch.distributed's own."""
+    """With `timeout`, or any argument besides the group, torch.distributed's own."""
     if async_op or more or named or not gather.barrier(group):
         return dist.barrier(group, async_op, *more, **named)
     return None
