@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import multiprocessing.connection
 import os
 import pathlib
 import re
@@ -80,6 +81,7 @@ class Run:
     def __init__(self, name, way, log, script, *arguments):
         self.name, self.way, self.mark = name, way, uuid.uuid4().hex
         self.segments = set()  # in /dev/shm, seen to be mapped by a process of the run
+        self.ended = self.gone = None  # when the program ended, and when the last process of the run was gone
         self.log = (BUILD / "logs" / f"{name}-{way}-{log}.log").relative_to(ROOT)
         environment = {**registry.environment(name, way), usage.MARK: self.mark}
         with open(ROOT / self.log, "w") as file:
@@ -87,21 +89,26 @@ class Run:
             self.process = subprocess.Popen(
                 command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, cwd=BUILD
             )
+        self.descriptor = os.pidfd_open(self.process.pid)
 
     def look(self):
-        self.segments |= usage.mapped(usage.marked(self.mark))
+        """Whether there is nothing more to wait for; notes the segments, and the end of processes."""
+        ended, alive = self.process.poll() is not None, usage.marked(self.mark)
+        self.segments |= usage.mapped(alive)
+        now = time.monotonic()
+        if ended and self.ended is None:
+            self.ended = now
+        if self.ended is not None and not alive and self.gone is None:
+            self.gone = now
+        return self.gone is not None or self.ended is not None and now >= self.ended + ENDS
 
     def end(self):
-        """The row of the case "end": nothing is left behind."""
+        """The row of the case "end", after wait_for(): nothing is left behind."""
         status = self.process.poll()
         if status is None:
             status = f"still runs after {SECONDS} s"
-        self.look()
-        began = time.monotonic()
-        while (alive := usage.marked(self.mark)) and time.monotonic() < began + ENDS:
-            time.sleep(0.1)
-        took = time.monotonic() - began
-        names = [usage.name(pid) for pid in alive]
+        names = [usage.name(pid) for pid in usage.marked(self.mark)]
+        took = 0 if self.ended is None else (self.gone or time.monotonic()) - self.ended
         self.kill()
         left, known = self.segments_left()
         wrong = [f"exit status {status}, see {self.log}"] if status else []
@@ -115,6 +122,9 @@ class Run:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
 
     def segments_left(self):
         """The names left in /dev/shm, and a remark about the names that the engine always leaves."""
@@ -127,16 +137,19 @@ class Run:
 
 
 def wait_for(runs):
-    """Until all have ended, or for SECONDS. In between, notes which segments each of them maps."""
+    """Until all are over, or for SECONDS. Looks at each run from time to time, and as soon as a program has ended."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        running = [run for run in runs if run.process.poll() is None]
-        if not running:
+        left = [run for run in runs if not run.look()]
+        if not left:
             break
-        for run in running:
-            run.look()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            running[0].process.wait(LOOK)
+        running = [run.descriptor for run in left if run.ended is None]
+        rest(running, LOOK if len(running) == len(left) else 0.1)
+
+
+def rest(descriptors, seconds):
+    """Until a process has ended, or for so many seconds."""
+    multiprocessing.connection.wait(descriptors, seconds)
 
 
 def read_rows(file, run):

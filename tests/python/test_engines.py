@@ -2,6 +2,8 @@
 """What `make engines` says of its runs, and its scripts with a stand-in engine; the engines themselves are too large to
 run here."""
 
+import dataclasses
+import functools
 import itertools
 import os
 import pathlib
@@ -9,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -180,6 +183,89 @@ def test_a_soak_watches_the_first_and_the_last_step(stand_in):
     assert session.longest(late) == 20.0
 
 
+class Soaked:
+    """What a soak needs of a session: a clock that only sleep() moves, stops of milliseconds, and what is used."""
+
+    def __init__(self, monkeypatch, engine):
+        self.now, self.used, self.engine = 0.0, [], engine
+        self.generations = []
+        clock = types.SimpleNamespace(monotonic=lambda: self.now, perf_counter=time.perf_counter, sleep=self.sleep)
+        monkeypatch.setattr(session, "time", clock)
+        monkeypatch.setattr(session, "STOPS", (0.001, 0.002))
+        monkeypatch.setattr(session.usage, "memory", lambda root: self.memory())
+        monkeypatch.setattr(session.usage, "descriptors", lambda root: 5)
+        monkeypatch.setattr(engine, "generate", functools.partial(self.generate, engine.generate))
+
+    def memory(self):
+        return 100 << 20
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def generate(self, original, *args):
+        self.generations.append(original(*args))
+        return self.change(self.generations[-1])
+
+    def change(self, generation):
+        return generation
+
+    def run(self):
+        return session.soak(self.engine, 2000)
+
+
+def test_a_soak_stops_ranks_and_lets_them_go_on(stand_in, monkeypatch):
+    soaked = Soaked(monkeypatch, stand_in())
+    found = soaked.run()
+    assert found["ok"] and found["p50_ms"] >= 0 and soaked.now >= 2000
+    times, stops = re.match(r"(\d+) times, a rank stopped in (\d+);", found["note"]).groups()
+    assert int(times) == len(soaked.generations) - 1 and 0 < int(stops) < int(times)
+    assert not session.usage.is_stopped(soaked.engine.rank.pid)
+
+
+def late(generation):
+    *before, last = generation.arrivals
+    return dataclasses.replace(generation, arrivals=[*before, last + session.STALL + 1])
+
+
+def other(generation):
+    return dataclasses.replace(generation, tokens=[[2] * len(each) for each in generation.tokens])
+
+
+@pytest.mark.parametrize(
+    "wrong, text",
+    [(late, r"\d+\.\d s without an output after \d+ s"), (other, r"tokens differ after \d+ s"), (None, "memory grew")],
+)
+def test_what_goes_wrong_in_a_soak_once_is_no_success(stand_in, monkeypatch, wrong, text):
+    soaked = Soaked(monkeypatch, stand_in())
+    if wrong is None:
+        soaked.memory = lambda: int(soaked.now) << 20
+    else:
+        soaked.change = lambda made: wrong(made) if len(soaked.generations) == 9 else made
+    found = soaked.run()
+    assert not found["ok"] and re.search(f"; {text}$", found["note"])
+
+
+def test_a_generation_with_too_few_tokens_ends_a_session(stand_in):
+    engine = stand_in()
+    engine.generate = lambda prompts, tokens, each_step: run.registry.Generation([[1]] * len(prompts), 0.0, [0.1])
+    with pytest.raises(RuntimeError, match=r"\[1, 1\] tokens, not 4 of each of 2 requests"):
+        session.generate(engine, 2, 4)
+
+
+@pytest.mark.parametrize("stall, good", [(0, True), (session.STALL + 1, False)])
+def test_a_step_after_a_stop_that_comes_too_late_is_no_success(stand_in, monkeypatch, stall, good):
+    monkeypatch.setattr(session, "STOPPED", 0.001)
+    engine = stand_in()
+    times = [0.001 * number for number in range(8)] + [0.01 + stall + number for number in range(8)]
+    stop = engine.generate
+
+    def generate(prompts, tokens, each_step):
+        return dataclasses.replace(stop(prompts, tokens, each_step), arrivals=times)
+
+    monkeypatch.setattr(engine, "generate", generate)
+    assert session.stopped(engine, 16)["ok"] is good
+
+
 @pytest.mark.parametrize("way, ringed, good", [("ringcast", 1, True), ("ringcast", 0, False), ("own", 1, False)])
 def test_rings_are_where_ringcast_is_in_place_alone(monkeypatch, way, ringed, good):
     monkeypatch.setattr(session.usage, "has_ring", lambda pid: bool(ringed))
@@ -250,23 +336,54 @@ def test_segments_of_a_row_are_not_told_again(leaving):
     assert all("segments" not in row for row in leaving[0](1))
 
 
-class Watched:
-    """A run that ends once it was looked at so many times."""
-
-    def __init__(self, times):
-        self.left, self.process = times, self
-
-    def look(self):
-        self.left -= 1
-
-    def poll(self):
-        return 0 if self.left <= 0 else None
-
-    def wait(self, timeout):
-        raise subprocess.TimeoutExpired("a run", timeout)
+# ---- The end of runs, by a clock of the test's -----------------------------------------------------------------------
 
 
-def test_all_runs_that_still_run_are_looked_at_in_turns():
-    runs = [Watched(1), Watched(3), Watched(2)]
+class Ending(run.Run):
+    """A run whose program ends at one time, and what it has started at another."""
+
+    def __init__(self, clock, ends, goes):
+        self.name, self.way, self.mark, self.log = "vllm", "own", goes, "its log"
+        self.segments, self.ended, self.gone, self.descriptor = set(), None, None, ends
+        self.process = types.SimpleNamespace(poll=lambda: 0 if clock.now >= ends else None)
+
+    def kill(self):
+        pass
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = types.SimpleNamespace(now=0.0)
+    made.monotonic = lambda: made.now
+
+    def rest(ends, seconds):
+        made.now = min(made.now + seconds, *ends)
+
+    monkeypatch.setattr(run, "time", made)
+    monkeypatch.setattr(run, "rest", lambda ends, seconds: rest([*ends, float("inf")], seconds))
+    monkeypatch.setattr(run.usage, "marked", lambda goes: [1] if made.now < goes else [])
+    monkeypatch.setattr(run.usage, "mapped", lambda pids: set())
+    monkeypatch.setattr(run.usage, "name", lambda pid: "one that stays")
+    return made
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_of_the_runs_at_a_time_has_its_own_time_to_its_end(clock, order):
+    runs = [Ending(clock, 10.02, 13), Ending(clock, 21.03, 21.9)][::order]
     run.wait_for(runs)
-    assert [one.left for one in runs] == [0, 0, 0]
+    ends = [one.end() for one in runs][::order]
+    assert [round(end["p50_ms"] / 1000) for end in ends] == [3, 1] and all(end["ok"] for end in ends)
+
+
+def test_a_process_that_stays_is_waited_for_and_named(clock):
+    runs = [Ending(clock, 1, 100), Ending(clock, 2, 2)]
+    run.wait_for(runs)
+    end = runs[0].end()
+    assert not end["ok"] and "left processes: one that stays" in end["note"]
+    assert round(end["p50_ms"] / 1000) == run.ENDS == round(clock.now - 1)
+
+
+def test_a_run_that_does_not_end_is_no_success(clock):
+    runs = [Ending(clock, 1e9, 1e9)]
+    run.wait_for(runs)
+    assert "still runs" in runs[0].end()["note"] and clock.now >= run.SECONDS
