@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #define SLICE_NS INT64_C(90000000) /* as a sleeper's of the library: a shorter slice is a wake-up more */
 
@@ -73,33 +72,39 @@ bool rc_py_timeout(PyObject *object, int64_t *out) {
   return true;
 }
 
-/* The value of RINGCAST_ALLOW_PICKLE, or NULL. getenv() reads each variable's text, a cold cache line for each, so it
- * is called again only when a pointer to a variable has changed: glibc's setenv() and unsetenv() free no text, and so
- * give no other text the same address. */
-static const char *allow_pickle_text(void) {
-#ifdef __GLIBC__
-  enum { MOST = 512 };
-  static const char *found, *seen[MOST]; /* guarded by the GIL */
-  static size_t count = MOST;
-  size_t i = 0;
-  while (environ && i < MOST && environ[i] && environ[i] == seen[i]) i++;
-  if (environ && i == count && i < MOST && !environ[i]) return found;
-  found = getenv("RINGCAST_ALLOW_PICKLE");
-  for (count = 0; environ && count < MOST && environ[count]; count++) seen[count] = environ[count];
-  return found;
-#else
-  return getenv("RINGCAST_ALLOW_PICKLE");
-#endif
+/* Finds the dict of bytes in os.environ, which each change of os.environ goes through. */
+static void find_environment(struct rc_py_state *state) {
+  PyObject *name = PyBytes_FromString("RINGCAST_ALLOW_PICKLE");
+  PyObject *environ = name ? rc_py_import("os", "environ") : NULL;
+  PyObject *data = environ ? PyObject_GetAttrString(environ, "_data") : NULL;
+  Py_XDECREF(environ);
+  if (data && PyDict_CheckExact(data)) {
+    state->environment = data;
+    state->allow_pickle_name = name;
+    return;
+  }
+  PyErr_Clear(); /* a program has put another object in the place of os.environ */
+  Py_XDECREF(data);
+  Py_XDECREF(name);
 }
 
-bool rc_py_allow_pickle(PyObject *object, bool *out) {
+/* The value of RINGCAST_ALLOW_PICKLE, or NULL. A look into the dict takes two or three cache lines; getenv() reads the
+ * text of each variable, a cold cache line each. */
+static const char *allow_pickle_text(struct rc_py_state *state) {
+  if (!state->environment) find_environment(state);
+  if (!state->environment) return getenv("RINGCAST_ALLOW_PICKLE");
+  PyObject *value = PyDict_GetItem(state->environment, state->allow_pickle_name);
+  return value && PyBytes_Check(value) ? PyBytes_AS_STRING(value) : NULL;
+}
+
+bool rc_py_allow_pickle(struct rc_py_state *state, PyObject *object, bool *out) {
   if (object && object != Py_None) {
     *out = object == Py_True;
     if (PyBool_Check(object)) return true;
     PyErr_Format(PyExc_TypeError, "allow_pickle must be True, False or None, not %.100s", Py_TYPE(object)->tp_name);
     return false;
   }
-  const char *text = allow_pickle_text();
+  const char *text = allow_pickle_text(state);
   *out = !text || strcmp(text, "0") != 0;
   if (!*out || !text || !*text || strcmp(text, "1") == 0) return true;
   PyErr_Format(PyExc_ValueError, "RINGCAST_ALLOW_PICKLE is '%.40s': it must be 0 (no pickles) or 1", text);
@@ -109,7 +114,7 @@ bool rc_py_allow_pickle(PyObject *object, bool *out) {
 bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject *classes, bool *allow_pickle,
                            PyObject **out) {
   *out = NULL;
-  if (!rc_py_allow_pickle(pickle, allow_pickle)) return false;
+  if (!rc_py_allow_pickle(state, pickle, allow_pickle)) return false;
   bool is_given = classes && classes != Py_None;
   if (is_given && pickle == Py_True) {
     PyErr_SetString(PyExc_ValueError, "classes says what a frame may name where pickles are turned off, and "

@@ -13,8 +13,8 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
 bool rc_py_timeout(PyObject *object, int64_t *out);
 /* The arguments of Writer(), Reader() or Tap(), checked: the result of ringcast._options. NULL: raised. */
 PyObject *rc_py_checked(const char *name, PyObject *args, PyObject *keywords);
-/* A bool; NULL or None: the value of RINGCAST_ALLOW_PICKLE, else true. */
-bool rc_py_allow_pickle(PyObject *object, bool *out);
+/* A bool; NULL or None: the present value of RINGCAST_ALLOW_PICKLE in os.environ, else true. */
+bool rc_py_allow_pickle(struct rc_py_state *state, PyObject *object, bool *out);
 /* Reads the arguments allow_pickle and classes. `out`: without pickles, a new reference to a cache for codec/classes.c
  * with only the classes that a frame may name; else NULL. False: raised. */
 bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject *classes, bool *allow_pickle,

@@ -88,6 +88,7 @@ struct rc_py_state {
   PyObject *describe_class, *find_class, *class_shape;            /* of ringcast._classes */
   PyObject *class_composite, *class_member;                       /* of ringcast._classes */
   PyObject *allowed_classes;                                      /* of ringcast._allowed */
+  PyObject *environment, *allow_pickle_name;                      /* call.c */
   PyObject *classes;                                              /* classes sent so far: the cache of classes.c */
   PyObject *unpack_classes;                                       /* classes that unpack() has met */
   PyObject *no_arguments;                                         /* () */

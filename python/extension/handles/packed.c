@@ -63,7 +63,7 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
   bool allow_pickle;
   uint32_t hash;
   if (!rc_py_arguments("pack", names, 1, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
+  if (!rc_py_allow_pickle(state, values[1], &allow_pickle)) return NULL;
   if (!rc_py_hash_argument(state, values[2], &hash)) return NULL;
   if (Py_TYPE(values[0]) == state->packed_type) {
     return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);

@@ -34,7 +34,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
                   PyArg_ParseTuple(checked, "KIILIIKIILIKIO", &capacity, &options.readers, &options.memory, &spin_ns,
                                    &options.numa, &options.numa_node, &spill_bytes, &options.on_death, &options.on_slow,
                                    &slow_ns, &options.wait, &gpu_pool_bytes, &options.ahead, &pickle) &&
-                  rc_py_allow_pickle(pickle, &allow_pickle);
+                  rc_py_allow_pickle(PyType_GetModuleState(type), pickle, &allow_pickle);
   Py_XDECREF(checked);
   if (!is_right) return NULL;
   options.capacity = capacity;
