@@ -23,7 +23,7 @@ enum {
   LIFE = 25 /* frames */,
   POOL_LIFE = 40,
   ENOUGH = 3,
-  MOST_LOOKS = 60000 /* of a millisecond or more: none takes nearly so long */
+  MOST_LOOKS = 1000 * (HANG_S + 60) /* of a millisecond or more: a party that hangs says so itself before */
 };
 
 static const struct {
