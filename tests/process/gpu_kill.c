@@ -175,7 +175,9 @@ static void must(bool is_true, const char *what, int point) {
   if (is_true) return;
   fprintf(stderr, "gpu_kill: at %s by signal %d: %s\n", points[point].name, signal_number, what);
   for (int i = 0; i < PARTIES; i++)
-    if (pids[i] > 0) fprintf(stderr, "  party %d: pid %d, %c\n", i, (int)pids[i], state_of(pids[i]));
+    if (pids[i] > 0)
+      fprintf(stderr, "  party %d: pid %d, %c, %u frames by the pool since the last question\n", i, (int)pids[i],
+              state_of(pids[i]), atomic_load(&board->by_pool[i]));
   for (int i = 0; i < PARTIES; i++)
     if (pids[i] > 0) kill(pids[i], SIGKILL);
   exit(1);
