@@ -120,7 +120,7 @@ def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(mo
         process = ranks.workers[1][0]
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        ranks.ask(("look",))
+        ranks.ask(("look", []))
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
@@ -164,6 +164,19 @@ def test_at_a_cadence_every_way_is_measured_with_each_gap(stub):
         for way, figures in row["ways"].items():
             assert 0 < figures["p50_us"] <= figures["p99_us"] and 0 < figures["cpu_percent"] <= 400
             assert f"\n{row['name']}, 2 ranks: {way} " in text
+
+
+@needs_torch
+def test_a_way_that_this_vllm_lacks_is_left_out_with_the_reason(stub):
+    module = pathlib.Path(stub).joinpath(*ways.VLLM_QUEUE.split(".")).with_suffix(".py")
+    module.write_text(STUB.replace("busy_loop_s=1", "other=1"))
+    options = ["cadence", "--vllm", stub, "--gap", "0.1", "--ranks", "3", "--seconds", "0.001", "--format", "json"]
+    command = [sys.executable, "-m", "ringcast.bench", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["left_out"] == {"vllm-2ms": "the readers of this vLLM's queue have no busy_loop_s to change"}
+    assert [list(row["ways"]) for row in found["cases"]] == [["ringcast", "vllm"]]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -79,6 +79,11 @@ BY_RING = {
     if name in cases.ON_RINGS
 }
 CADENCE = {"metadata": Case(cases.CASES["metadata"], {**QUEUES, "vllm-2ms": ways.vllm_queue_of_2_ms}, {})}
+BY_VLLM: Dict[str, ways.Way] = {
+    "vllm": ways.vllm_queue,
+    "vllm-group": ways.vllm_group_queue,
+    "vllm-2ms": ways.vllm_queue_of_2_ms,
+}
 # What each command measures.
 COMMANDS = {"dropin": CASES, "object": BY_RING, "tensors": {name: BY_RING[name] for name in cases.WITH_TENSORS}}
 
@@ -197,13 +202,16 @@ class Rank:
     def answer(self, reader: ringcast.Reader) -> Callable[[], Any]:
         return functools.partial(await_among_many, reader) if self.oversubscribed else reader.recv
 
-    def look(self) -> Optional[str]:
-        """Why vLLM's queue is left out."""
-        try:
-            ways.vllm_class(self.member.vllm)
-        except cases.LeftOut as why:
-            return str(why)
-        return None
+    def look(self, chosen: List[str]) -> Dict[str, str]:
+        """Makes ways by vLLM's queue. Returns why some are left out, by the name of the way."""
+        left_out = {}
+        for way in chosen:
+            make = BY_VLLM[way]
+            try:
+                self.calls[make] = make(self.member)
+            except cases.LeftOut as why:
+                left_out[way] = str(why)
+        return left_out
 
     def take(self, name: str, chosen: List[str]) -> bool:
         """Prepares a case; returns whether the value arrives unchanged by each of the ways."""
@@ -338,10 +346,9 @@ def check(vllm: Optional[str]) -> Optional[str]:
 
 
 def missing(ranks: Processes, chosen: Sequence[str]) -> Dict[str, str]:
-    """Why ways by vLLM's queue are left out; empty if the queue is there."""
+    """Why some ways by vLLM's queue are left out, on any rank."""
     report.say("looking for vLLM's queue")
-    why = [reason for reason in ranks.ask(("look",)) if reason]
-    return dict.fromkeys(chosen, why[0]) if why else {}
+    return {way: why for left_out in ranks.ask(("look", list(chosen))) for way, why in left_out.items()}
 
 
 def run(

@@ -164,6 +164,7 @@ def queue(me: Member, message_queue: Any, chunks: Tuple[int, int]) -> Call:
     dist.broadcast_object_list(handle, 0, me.group)
     made = made or message_queue.create_from_handle(handle[0], me.rank)
     made.wait_until_ready()
+    dist.barrier(me.group)  # a rank that lacks the way drops its end of the queue
     return made.dequeue if me.rank else made.enqueue  # type: ignore[no-any-return]
 
 
