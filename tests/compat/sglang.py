@@ -19,8 +19,8 @@ import known
 # The newest two.
 VERSIONS = ["0.5.23", "0.5.22"]
 # What the modules above import; SGLang's own list has everything that needs CUDA as well.
-NEEDED = """IPython aiohttp dill fastapi huggingface_hub msgspec orjson psutil pybase64 pydantic python-multipart pyyaml
-pyzmq requests setproctitle tqdm transformers<5.21 triton uvloop"""
+NEEDED = """IPython aiohttp dill fastapi huggingface_hub msgspec orjson pillow psutil pybase64 pydantic python-multipart
+pyyaml pyzmq requests setproctitle tqdm transformers<5.21 triton uvloop"""
 SECONDS = 300
 
 

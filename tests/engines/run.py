@@ -35,24 +35,26 @@ SECONDS = 900 + int(os.environ.get("SOAK_SECONDS", "600"))  # of a session, at m
 LOOK = 5  # every so many seconds run.py looks at the segments that the sessions map
 ENDS = 30  # within so many seconds after a session all of its processes are gone
 
-CASES = ["1 request", "8 requests", "64 requests", "pauses of 0.5 s", "pauses of 1.5 s"]
-CASES += ["stopped for 3 s", "stopped for 3 s while idle"]
+CASES = dict.fromkeys(["1 request", "8 requests", "64 requests", "pauses of 0.5 s", "pauses of 1.5 s"], 10)
+CASES |= dict.fromkeys(["stopped for 3 s", "stopped for 3 s while idle"], 2)
 
 
 @dataclasses.dataclass
 class Part:
-    """A script that appends rows to a file, in so many processes at once; the cases are those of session.py."""
+    """A script that appends rows to a file, in so many processes at once; the cases are those of session.py.
+    rounds: in all, or by case."""
 
     script: str = "session.py"
     cases: tuple = ()
     copies: int = 1
-    rounds: int = 2
+    rounds: int | dict = 2
     ways: tuple = tuple(registry.WAYS)
     asked: bool = False  # runs only by name
+    together: bool = False  # an engine of each way lives all the time, and only one of them at a time is not stopped
 
 
 PARTS = {
-    "cases": Part(cases=CASES, rounds=10),
+    "cases": Part(cases=list(CASES), rounds=CASES, together=True),
     "killed": Part(cases=["killed"]),
     "side by side": Part(cases=["8 requests"], copies=2),
     "soak": Part(cases=["soak"], rounds=1, ways=("ringcast",), asked=True),
@@ -78,7 +80,7 @@ def python(name):
 class Run:
     """A program in an engine's Python, with a mark in the environment of all that it starts."""
 
-    def __init__(self, name, way, log, script, *arguments):
+    def __init__(self, name, way, log, script, *arguments, stdin=subprocess.DEVNULL):
         self.name, self.way, self.mark = name, way, uuid.uuid4().hex
         self.segments = set()  # in /dev/shm, seen to be mapped by a process of the run
         self.ended = self.gone = None  # when the program ended, and when the last process of the run was gone
@@ -86,9 +88,8 @@ class Run:
         environment = {**registry.environment(name, way), usage.MARK: self.mark}
         with open(ROOT / self.log, "w") as file:
             command = [python(name), HERE / script, *arguments]
-            self.process = subprocess.Popen(
-                command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, cwd=BUILD
-            )
+            streams = {"stdin": stdin, "stdout": file, "stderr": subprocess.STDOUT}
+            self.process = subprocess.Popen(command, env=environment, start_new_session=True, cwd=BUILD, **streams)
         self.descriptor = os.pidfd_open(self.process.pid)
 
     def look(self):
@@ -116,11 +117,15 @@ class Run:
         wrong += [f"left in /dev/shm: {', '.join(left)}"] if left else []
         return {"case": "end", "p50_ms": round(1000 * took), "ok": not wrong, "note": "; ".join(wrong + known) or None}
 
-    def kill(self):
-        """Ends the processes of the run."""
+    def send(self, number):
+        """A signal to each process of the run."""
         for pid in usage.marked(self.mark):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
+
+    def kill(self):
+        """Ends the processes of the run."""
+        self.send(signal.SIGKILL)
         self.process.wait()
         if self.descriptor is not None:
             os.close(self.descriptor)
@@ -187,24 +192,88 @@ def rows_of(name, way, part, quick):
     return rows
 
 
+class Alive:
+    """An engine that is stopped while it is not asked for a case."""
+
+    def __init__(self, name, way, part, quick):
+        self.file = BUILD / "logs" / f"{name}-{way}-{part}.rows"
+        self.file.unlink(missing_ok=True)
+        arguments = [name, way, BUILD / "model", self.file, "-", *(["--quick"] if quick else [])]
+        self.run = Run(name, way, part, parts_of(name)[part].script, *arguments, stdin=subprocess.PIPE)
+        self.told = 0
+
+    def rows(self, count):
+        """The next rows, so many; fewer if the engine ends before, or tells none for SECONDS. Then it is stopped."""
+        end = time.monotonic() + SECONDS
+        while True:
+            ended = self.run.process.poll() is not None or time.monotonic() > end
+            found = read_rows(self.file, self.run)[self.told :]
+            if len(found) >= count or ended:
+                break
+            time.sleep(LOOK / 100)
+        self.told += len(found)
+        self.run.send(signal.SIGSTOP)
+        return found
+
+    def ask(self, case):
+        """The row of a case."""
+        self.run.send(signal.SIGCONT)
+        with contextlib.suppress(BrokenPipeError):
+            self.run.process.stdin.write(f"{case}\n".encode())
+            self.run.process.stdin.flush()
+        return self.rows(1) or [{"case": case, "ok": False, "note": f"did not end, see {self.run.log}"}]
+
+    def end(self):
+        """The rows after the last case."""
+        self.run.send(signal.SIGCONT)
+        self.run.process.stdin.close()
+        wait_for([self.run])
+        return [*read_rows(self.file, self.run)[self.told :], self.run.end()]
+
+
+def together(name, part, rounds, quick):
+    """The rows of a part whose engines live at the same time: (way, round, row). Both ways of a case follow each other
+    at once, so that what else the machine does meets both alike."""
+    spec = parts_of(name)[part]
+    engines = {}
+    try:
+        for way in spec.ways:
+            engines[way] = Alive(name, way, part, quick)
+            yield from ((way, 0, row) for row in engines[way].rows(1))
+        for number in range(rounds or max(spec.rounds.values())):
+            for case in spec.cases:
+                for way in spec.ways[:: -1 if number % 2 else 1] if number < (rounds or spec.rounds[case]) else ():
+                    yield from ((way, number, row) for row in engines[way].ask(case))
+        for way, engine in engines.items():
+            yield from ((way, 0, row) for row in engine.end())
+    finally:
+        for engine in engines.values():
+            engine.run.kill()
+
+
 def is_wanted(part, spec, only, quick):
     if only:
         return part in only
     return part in QUICK if quick else not spec.asked
 
 
+def one_by_one(name, part, rounds, quick):
+    """The rows of a part that is started anew for each round and way: (way, round, row)."""
+    spec = parts_of(name)[part]
+    for number in range(rounds or spec.rounds):
+        for way in spec.ways[:: -1 if number % 2 else 1]:
+            say(f"{name}, {way}, {part}, round {number + 1} of {rounds or spec.rounds}")
+            yield from ((way, number, row) for row in rows_of(name, way, part, quick))
+
+
 def turns(chosen, rounds, quick):
     """Each engine's ways in turns, for each (engine, part); the way that was last goes first in the next round."""
     found = []
     for name, part in chosen:
-        spec = parts_of(name)[part]
-        times = rounds or (1 if quick else spec.rounds)
-        for number in range(times):
-            for way in spec.ways[:: -1 if number % 2 else 1]:
-                say(f"{name}, {way}, {part}, round {number + 1} of {times}")
-                for row in rows_of(name, way, part, quick):
-                    found.append({"engine": name, "way": way, "round": number, **row})
-                    say(report.line(found[-1]))
+        run_part = together if parts_of(name)[part].together else one_by_one
+        for way, number, row in run_part(name, part, rounds or (1 if quick else None), quick):
+            found.append({"engine": name, "way": way, "round": number, **row})
+            say(f"{way}, {report.line(found[-1])}")
     return found
 
 
@@ -214,7 +283,7 @@ FIGURES = ["p50_ms", "p99_ms", "tokens_per_s", "cpu_percent"]
 PARTS_OF_A_STEP = ["to_us", "from_us"]  # what transport_vllm.py also tells
 
 
-def together(rounds):
+def medians(rounds):
     """One row for each (engine, way, case): medians of the rounds; ok if all rows were, and all tokens are the same."""
     rows = []
     cases = list(dict.fromkeys((row["engine"], row["case"]) for row in rounds))
@@ -263,7 +332,7 @@ def main():
         if is_wanted(part, spec, arguments.only, arguments.quick)
     ]
     rounds = turns(chosen, arguments.rounds, arguments.quick)
-    rows = together(rounds)
+    rows = medians(rounds)
     results = {"machine": report.machine(), "quick": arguments.quick, "rows": rows, "rounds": rounds}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(report.text(rows), *report.verdicts(results), sep="\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One engine, run one way through some cases, in the engine's Python. Appends a row of JSON for each case to a file.
 
-session.py ENGINE WAY MODEL FILE CASE...        by run.py, which sets the environment
+session.py ENGINE WAY MODEL FILE CASE...        by run.py, which sets the environment; -: the cases on standard input
 """
 
 import argparse
@@ -268,7 +268,7 @@ def begin(doc, engines=None, cases=None):
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("file", type=pathlib.Path)
     if cases:
-        parser.add_argument("cases", nargs="+", choices=cases)
+        parser.add_argument("cases", nargs="+", choices=[*cases, "-"])
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
 
@@ -291,12 +291,12 @@ def main():
     began = time.perf_counter()
     engine = registry.engine(arguments.engine).start(arguments.model)
     started(tell, began, engine.workers(), arguments.way)
-    before = None
-    for case in arguments.cases:
+    case = before = None
+    for case in map(str.strip, sys.stdin) if arguments.cases == ["-"] else arguments.cases:
         tell(case, **{"ok": True, **CASES[case](engine, arguments.quick)})
         open_now = usage.descriptors(os.getpid())
         before = before or open_now
-    if arguments.cases[-1] not in ENDS:
+    if before is not None and case not in ENDS:
         tell("descriptors", ok=open_now <= before, note=f"{before} after the first case, {open_now} after the last")
     engine.close()
     return 0

@@ -41,12 +41,12 @@ PAIR = [("own", 0, {}), ("ringcast", 0, {})]
     ],
 )
 def test_rows_are_ok_with_the_same_tokens_everywhere(others, good):
-    found = run.together(rows(*PAIR, *others))
+    found = run.medians(rows(*PAIR, *others))
     assert all(row["ok"] for row in found) is good
 
 
 def test_a_case_that_ran_one_way_alone_is_not_compared():
-    assert [row["ok"] for row in run.together(rows(("own", 0, {})))] == [True]
+    assert [row["ok"] for row in run.medians(rows(("own", 0, {})))] == [True]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_a_step_is_held_against_the_noise_of_the_engines_own_rounds(times, good)
         for side, way in enumerate(run.registry.WAYS)
     ]
     rounds = rows(*pairs)
-    (line,) = report.verdicts({"rows": run.together(rounds), "rounds": rounds})
+    (line,) = report.verdicts({"rows": run.medians(rounds), "rounds": rounds})
     assert line.endswith("yes" if good else "NO")
 
 
 def test_all_rows_are_told():
-    found = run.together(rows(*PAIR))
+    found = run.medians(rows(*PAIR))
     assert report.text(found).count("1 request") == 2
     assert "| 1 request | 10 / 10 |" in report.of_engine(found, "vllm")
 
@@ -334,6 +334,66 @@ def test_what_the_engines_own_way_leaves_is_not_excused_with_ringcast(leaving, w
 
 def test_segments_of_a_row_are_not_told_again(leaving):
     assert all("segments" not in row for row in leaving[0](1))
+
+
+# What the session of a part does whose engines live at the same time; the stand-in says in each row which of all the
+# processes of its run is stopped. At "dies" it does.
+TAKES_TURNS = """
+import os, sys
+sys.path.insert(0, {here!r})
+sys.argv[0] = "session.py"
+import session, usage
+arguments, tell = session.begin("", cases=["one"])
+tell("start", ok=True, pid=os.getpid())
+for line in sys.stdin:
+    if line.strip() == "dies":
+        sys.exit(3)
+    others = [int(pid) for pid in open({others!r}).read().split() if int(pid) != os.getpid()]
+    tell(line.strip(), ok=True, stopped=[usage.is_stopped(pid) for pid in others])
+tell("descriptors", ok=True)
+"""
+
+
+@pytest.fixture
+def taking_turns(tmp_path, monkeypatch):
+    """Runs cases so often, by case, with an engine of each way: [(way, round, row)]."""
+    script, others = tmp_path / "takes_turns.py", tmp_path / "others"
+    script.write_text(TAKES_TURNS.format(here=str(pathlib.Path(session.__file__).parent), others=str(others)))
+    monkeypatch.setattr(run, "BUILD", tmp_path)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "python", lambda name: sys.executable)
+    (tmp_path / "logs").mkdir()
+
+    def rows_of(cases):
+        spec = run.Part(str(script), cases=list(cases), rounds=cases, together=True)
+        monkeypatch.setattr(run, "PARTS", {"turns": spec})
+        found = []
+        for entry in run.together("vllm", "turns", None, False):
+            found.append(entry)
+            if "pid" in entry[2]:
+                others.write_text(f"{others.read_text() if others.exists() else ''} {entry[2]['pid']}")
+        return found
+
+    return rows_of
+
+
+def test_engines_that_live_at_the_same_time_take_turns(taking_turns):
+    found = taking_turns({"one": 2, "two": 1})
+    ways = [(way, number, row["case"]) for way, number, row in found if row["case"] in ("one", "two")]
+    assert ways == [
+        *[("own", 0, "one"), ("ringcast", 0, "one"), ("own", 0, "two"), ("ringcast", 0, "two")],
+        *[("ringcast", 1, "one"), ("own", 1, "one")],
+    ]
+    assert all(row["ok"] for _, _, row in found)
+    assert [row["stopped"] for _, _, row in found if "stopped" in row] == [[True]] * 6
+    assert [row["case"] for _, _, row in found][-4:] == ["descriptors", "end"] * 2
+
+
+def test_an_engine_that_dies_in_its_turn_is_told(taking_turns):
+    found = [row for _, _, row in taking_turns({"one": 1, "dies": 1})]
+    assert [row["ok"] for row in found if row["case"] == "one"] == [True, True]
+    assert [row["note"].startswith("did not end, see logs") for row in found if row["case"] == "dies"] == [True, True]
+    assert [(row["case"], row["ok"]) for row in found[-2:]] == [("end", False)] * 2
 
 
 # ---- The end of runs, by a clock of the test's -----------------------------------------------------------------------
