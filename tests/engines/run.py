@@ -35,8 +35,8 @@ SECONDS = 900 + int(os.environ.get("SOAK_SECONDS", "600"))  # of a session, at m
 LOOK = 5  # every so many seconds run.py looks at the segments that the sessions map
 ENDS = 30  # within so many seconds after a session all of its processes are gone
 
-CASES = dict.fromkeys(["1 request", "8 requests", "64 requests", "pauses of 0.5 s", "pauses of 1.5 s"], 10)
-CASES |= dict.fromkeys(["stopped for 3 s", "stopped for 3 s while idle"], 2)
+CASES = dict.fromkeys(["1 request", "8 requests", "64 requests", "pauses of 1.5 s"], 10)
+CASES |= dict.fromkeys(["pauses of 0.5 s", "stopped for 3 s", "stopped for 3 s while idle"], 2)
 
 
 @dataclasses.dataclass
