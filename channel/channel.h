@@ -112,6 +112,9 @@ uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes);
 
 static inline bool rc_writer_is_open(const ringcast_writer *writer) { return writer->ring.open; }
 
+/* The payload of the open reservation in spill memory. */
+const void *rc_writer_spilled(const ringcast_writer *writer);
+
 /* Commits or aborts the open reservation in spill memory. Returns as rc_spill_commit. */
 int rc_writer_commit_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind);
 void rc_writer_abort_large(ringcast_writer *writer);

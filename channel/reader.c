@@ -24,6 +24,10 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
                    RC_MAX_LEASES);
+  if (options.start > RINGCAST_START_LATEST)
+    return rc_fail(-EINVAL, "options.start is %u: it must be one of enum ringcast_start", options.start);
+  if (options.tag != 0 && options.start != RINGCAST_START_LATEST)
+    return rc_fail(-EINVAL, "options.tag is %u: a tag needs options.start = RINGCAST_START_LATEST", options.tag);
   *out = options;
   result = rc_check_spin(options.spin_ns);
   return result != 0 ? result : rc_features_check();
@@ -54,7 +58,7 @@ static void clear_counts(struct rc_slot *slot) {
 
 /* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
  * move its limit. */
-static int join(ringcast_reader *reader, const char *name) {
+static int join(ringcast_reader *reader, const char *name, struct rc_start start) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
   char padded[RC_NAME_MAX] = "";
@@ -73,11 +77,18 @@ static int join(ringcast_reader *reader, const char *name) {
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
     clear_counts(&ring.control->slots[slot]);
     RC_POINT(NAMED);
-    result = rc_slot_activate(&ring, slot, owner, &reader->ring);
+    result = rc_slot_activate(&ring, slot, owner, start, &reader->ring);
   } while ((result == -EAGAIN || result == -EUSERS) && --most > 0);
   if (result == -EAGAIN) result = -EUSERS; /* the writer took each claim back */
   if (result == -EPROTO)
     return rc_fail(result, "the ring's control page is damaged: its tail is invalid. Make a new ring");
+  if (result == -ENODATA) {
+    rc_wake(&ring.control->not_full); /* the writer may have seen JOINING, and sleep */
+    return rc_fail(result,
+                   "the ring has no frame with tag %u to start at: none was committed, or more than half the ring (%llu "
+                   "bytes) since, or its spill memory was taken back; start at the next frame, or send it more often",
+                   start.tag, (unsigned long long)ring.capacity / 2);
+  }
   if (result != 0)
     return rc_fail(result,
                    "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
@@ -100,7 +111,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   reader->forks = rc_fork_count();
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   rc_cpus_enter(&control->cpus);
-  result = join(reader, options->name);
+  result = join(reader, options->name, (struct rc_start){options->start == RINGCAST_START_LATEST, options->tag});
   if (result != 0) return result;
   if (options->leases != 0) reader->ring.leases = options->leases;
   return 0;

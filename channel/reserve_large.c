@@ -25,6 +25,8 @@ static uint8_t *payload_at(const ringcast_writer *writer, uint64_t offset) {
   return writer->segment.spill.base + offset + RC_SPILL_PHASE;
 }
 
+const void *rc_writer_spilled(const ringcast_writer *writer) { return payload_at(writer, writer->spill.open.offset); }
+
 /* Finds a region, provides its memory, and moves the open reservation there: `filled` bytes at `from`. */
 static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled,
                          void **out) {

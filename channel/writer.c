@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The writer's side of the public API: lifecycle and hot path. */
 #include "channel/channel.h"
+#include "ringcast/frame.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -191,12 +192,23 @@ static int fail_to_commit(const ringcast_writer *writer, size_t bytes) {
   return rc_fail(-EINVAL, "can't commit %zu bytes, more than was reserved: grow the reservation first", bytes);
 }
 
+/* The frame that was committed at `position` with the payload `data` may have a tag, in the typed layout's header. */
+static void note_tag(ringcast_writer *writer, uint64_t position, const void *data, size_t bytes) {
+  struct ringcast_frame_header header;
+  if (bytes < sizeof header) return;
+  memcpy(&header, data, sizeof header);
+  if (header.tag != 0) rc_newest_note(writer->ring.view.control, header.tag, position);
+}
+
 static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t kind) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
+  uint64_t position = writer->ring.tail;
+  const void *data = writer->is_large ? rc_writer_spilled(writer) : rc_frame_at(&writer->ring.view, position) + 1;
   result = writer->is_large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
   if (result != 0) return fail_to_commit(writer, bytes);
   rc_count_frame(&writer->ring.view.control->counts, bytes);
+  if (kind == RINGCAST_KIND_TENSORS) note_tag(writer, position, data, bytes);
   return wake_readers(writer);
 }
 
@@ -207,6 +219,10 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
   rc_count_frame(&writer->ring.view.control->counts, bytes);
   bool asleep = rc_eventcount_is_asleep(&writer->ring.view.control->not_empty);
   rc_ring_zero_ahead(&writer->ring, bytes);
+  if (kind == RINGCAST_KIND_TENSORS) {
+    uint64_t position = writer->ring.tail - rc_frame_lines(bytes);
+    note_tag(writer, position, rc_frame_at(&writer->ring.view, position) + 1, bytes);
+  }
   return rc_unlikely(asleep) ? wake_readers(writer) : 0;
 }
 

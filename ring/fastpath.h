@@ -65,7 +65,8 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
   RC_POINT(W1_DONE);
   rc_store_release(&frame->commit, end); /* W2 -> R1 */
   RC_POINT(W2_DONE);
-  rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
+  rc_store_release(&ring->control->newest, writer->tail); /* N0 -> J5 */
+  rc_store_release(&ring->control->tail, end);            /* W3 -> J3 */
   RC_POINT(W3_DONE);
   writer->tail = end;
   writer->credit--;

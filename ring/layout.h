@@ -22,8 +22,8 @@
  *
  * Labels. A store, load or fence that another side relies on has a letter and a number, and `X -> Y` says that Y sees
  * what X stored. W, R, A, G, J: ring.c. L, R3, A0: eviction, slot.c; for taps tap.h, T. V: slot.c. S: spill.c.
- * E: eventcount.h. K: retained frames, above this folder. C0 stores `closed` after the last commit; C1 loads it and
- * then looks for a frame once more.
+ * E: eventcount.h. N: newest.c. K: retained frames, above this folder. C0 stores `closed` after the last commit; C1
+ * loads it and then looks for a frame once more.
  */
 #ifndef RC_RING_LAYOUT_H
 #define RC_RING_LAYOUT_H
@@ -144,10 +144,20 @@ struct rc_slot {
   _Alignas(RC_LINE) uint8_t unused[RC_LINE];   /* CPUs fetch lines in pairs: two readers' cursors share no pair */
 };
 
+/* The newest frame of each of some tags; ring/newest.c explains. */
+#define RC_NEWEST_TAGS 64u
+#define RC_NEWEST_WAYS 4u /* the entries that one tag may take: a line */
+struct rc_newest {
+  _Atomic uint64_t place; /* the writer: the frame's position + 1; 0: the entry is empty */
+  _Atomic uint32_t tag;   /* the writer */
+  uint32_t reserved;
+};
+
 struct rc_control {
   struct rc_identity id;
   _Alignas(RC_LINE) _Atomic uint64_t tail;   /* the writer */
   struct rc_counts counts;                   /* the writer */
+  _Atomic uint64_t newest;                   /* the writer: the start of the last committed frame; 0: or none */
   _Alignas(RC_LINE) _Atomic uint32_t closed; /* 1: no more frames. The writer, once, or a reader after its death */
   _Atomic uint32_t spill_epoch;              /* the writer: how often memory of SPILL was given back */
   _Atomic uint64_t spill_floor;              /* the writer: spilled frames below this position may be overwritten */
@@ -161,6 +171,7 @@ struct rc_control {
   _Alignas(RC_LINE) struct rc_cpus cpus;           /* all, rarely */
   _Alignas(RC_LINE) struct rc_histogram waits;     /* the writer */
   _Alignas(RC_LINE) struct rc_device_place device; /* the writer, rarely */
+  _Alignas(RC_LINE) struct rc_newest tags[RC_NEWEST_TAGS]; /* the writer, when it commits a frame with a tag */
   struct rc_slot slots[];
 };
 
@@ -175,6 +186,7 @@ _Static_assert(sizeof(struct rc_slot) == 256, "slot: two pairs of lines");
 _Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 64, "counts");
 _Static_assert(offsetof(struct rc_slot, owner) == 64, "the cursor has a line of its own");
 _Static_assert(offsetof(struct rc_control, tail) == 128, "tail");
+_Static_assert(offsetof(struct rc_control, newest) == 184, "newest: on the line of tail");
 _Static_assert(offsetof(struct rc_control, closed) == 192, "closed");
 _Static_assert(offsetof(struct rc_control, not_empty) == 256, "not_empty");
 _Static_assert(offsetof(struct rc_control, not_full) == 320, "not_full");
@@ -182,11 +194,12 @@ _Static_assert(sizeof(struct rc_cpus) == 128, "cpus: two lines");
 _Static_assert(offsetof(struct rc_control, cpus) == 384, "cpus");
 _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
-_Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of lines");
+_Static_assert(offsetof(struct rc_control, tags) == 640 && sizeof(struct rc_newest) == 16, "tags");
+_Static_assert(offsetof(struct rc_control, slots) == 1664, "slots: at a pair of lines");
 
 /* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
  * meaning, raise RC_LAYOUT_REVISION. */
-#define RC_LAYOUT_REVISION 19u
+#define RC_LAYOUT_REVISION 20u
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \

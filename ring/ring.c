@@ -9,6 +9,7 @@
  *     W0  commit[e] = 0                               R1  load-acquire commit[r]; 0: nothing yet
  *     W1  payload, bytes, kind of p                   R2  read bytes, kind, payload in place
  *     W2  store-release commit[p] = e   -> R1         A1  store-release cursor = e   -> G2
+ *     N0  store-release newest = p      -> J5
  *     W3  store-release tail = e        -> J3
  *
  * W2 -> R1: a reader that sees e also sees the payload (W1) and the zero at e (W0). A reader that has moved from p to e
@@ -47,6 +48,14 @@
  * Between W2 and W3 the tail is one frame behind. A process could read the last frame, leave and join again in this
  * gap, and must not get the frame twice. J3 therefore also loads the commit word at the tail, and the reader starts
  * after a frame that is committed already.
+ *
+ * Joining at the newest frame, or at the newest with a tag. After J3 the reader looks for a position p at which such a
+ * frame starts: J5 loads `newest`, or N5 to N8 the place of the tag (ring/newest.c). A grant that missed JOINING had no
+ * later tail than J3's, so its limit <= tail + capacity / 2. The writer overwrites no byte from p on if p is above the
+ * tail, or tail - p <= capacity / 2. The newest frame is always so: N0 comes before W3, so `newest` is not below the
+ * last frame before the tail, and a frame takes less than half the ring. Of an older frame the reader checks it. `newest`
+ * may be one frame behind, as the tail may; a frame that is committed behind it is the newest. The payload of a spilled
+ * frame may be gone earlier (ring/spill.c).
  *
  * Leaving is an exchange to FREE. The release of this exchange pairs with G1 as A1 does with G2. The writer can evict a
  * reader that is too slow: slot.c explains how the reader learns of the eviction, and how the slots of dead processes

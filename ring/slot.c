@@ -54,19 +54,29 @@ static uint64_t after_frame_at(const struct rc_ring *ring, uint64_t tail) {
   return end != 0 && end - tail == rc_frame_lines(rc_load_relaxed(&frame->bytes)) ? end : tail;
 }
 
-int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_ring_reader *out) {
+/* Sets *start to where a joining reader starts. */
+static int find_start(const struct rc_ring *ring, struct rc_start from, uint64_t *start) {
+  uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
+  if (tail % RC_FRAME_ALIGN != 0 || tail > RC_MAX_POSITION) return -EPROTO;
+  RC_POINT(J3_DONE);
+  *start = after_frame_at(ring, tail);
+  int result = from.newest ? rc_newest_find(ring, from, tail, start) : 0;
+  return result == -EAGAIN ? 0 : result;
+}
+
+int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_start from,
+                     struct rc_ring_reader *out) {
   struct rc_slot *own = &ring->control->slots[slot];
-  uint64_t found = owner, active = rc_owner_as(owner, RC_SLOT_ACTIVE);
+  uint64_t found = owner, active = rc_owner_as(owner, RC_SLOT_ACTIVE), start;
   rc_fence_full(); /* J2 -> G0 */
   RC_POINT(J2_DONE);
-  uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
-  if (tail % RC_FRAME_ALIGN != 0 || tail > RC_MAX_POSITION) {
+  int result = find_start(ring, from, &start);
+  if (result != 0) {
     rc_slot_free(ring, slot, active);
-    return -EPROTO;
+    return result;
   }
-  RC_POINT(J3_DONE);
-  uint64_t start = after_frame_at(ring, tail);
-  rc_store_relaxed(&own->cursor, start); /* relaxed: J4 publishes it */
+  rc_store_relaxed(&own->cursor, start); /* relaxed: J4 publishes both */
+  rc_store_relaxed(&own->taken, start);  /* the last owner's may be above */
   RC_POINT(CURSOR_STANDS);
   if (!rc_cas_strong_acq_rel(&own->owner, &found, active)) { /* J4 -> G1 */
     RC_POINT(CLAIM_LOST);

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "ring/layout.h"
+#include "ring/newest.h"
 
 struct rc_ring;
 struct rc_ring_reader;
@@ -33,8 +34,9 @@ static inline uint64_t rc_owner_as(uint64_t owner, enum rc_slot_state state) { r
  * is free. */
 int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot, uint64_t *owner);
 /* `owner` is the word of the claim. -EAGAIN: the writer has taken the slot back; claim again. -EPROTO: the ring's tail
- * is invalid; the slot is free again. */
-int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_ring_reader *out);
+ * is invalid; -ENODATA: there is no frame with the tag to start at, see ring/newest.h; the slot is free again. */
+int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_start from,
+                     struct rc_ring_reader *out);
 /* `owner` is the word as activated. Does nothing if the slot has another owner. */
 void rc_slot_free(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 

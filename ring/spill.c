@@ -11,7 +11,16 @@
  * order, by the same pass over the cursors as room in the ring (rc_ring_lowest, G0 to G2 in ring.c). If a region's
  * `end` is not above the lowest cursor, no reader needs the region. The rule also covers a joining reader: either the
  * pass sees JOINING and frees nothing, or the reader starts at a tail not older than the tail of the pass, which is not
- * below any freed `end`.
+ * below any freed `end`. A reader that joins at the newest frame, or at an older one, may find the frame's region free:
+ *
+ *     writer                                          joining reader
+ *     the look at all cursors: which regions are free
+ *     S0  store floor                                 J1  owner: FREE -> JOINING
+ *     S1  the same look again, with its fence G0      J2  full fence
+ *         G1  JOINING? then free nothing              J6  load floor; above the frame's position: it is gone
+ *
+ * S1 and J2 pair: either G1 sees the reader, with its cursor once it is ACTIVE, or J6 sees the floor. A look that came
+ * before S0 alone would miss a reader that then misses S0.
  *
  * Placement. First fit from the lowest offset: recently used memory has pages and is in the cache, and the upper end
  * falls idle and can be given back. All regions become free in the end, so a frame that fits SPILL at all finds room
@@ -20,7 +29,7 @@
  * Observers do not block the writer. Before the writer reuses a region or gives the memory back,
  *
  *     S0  store floor = the region's end       -> T6 (ring/tap.h)
- *     S1  release fence                        -> T5
+ *     S1  full fence                           -> T5
  *     S2  write to the region, or give it back
  *
  * and an observer that has copied any byte of S2 finds a floor above its frame's position.
@@ -39,10 +48,10 @@ void rc_spill_init(struct rc_spill *spill, uint64_t bytes) {
 
 bool rc_spill_is_valid(const struct rc_spill *spill) {
   if (spill->count > RC_SPILL_REGIONS || spill->first >= RC_SPILL_REGIONS) return false;
-  uint64_t position = spill->floor, offset = 0;
+  uint64_t position = 0, offset = 0;
   for (uint32_t i = 0; i < spill->count; i++) {
     uint64_t end = spill->regions[(spill->first + i) % RC_SPILL_REGIONS].end;
-    if (end <= position) return false; /* the queue is in the order of the frames, all above the floor */
+    if (end <= position) return false; /* the queue is in the order of the frames */
     position = end;
   }
   for (uint32_t i = 0; i < spill->count; i++) {
@@ -70,19 +79,32 @@ static void drop_oldest(struct rc_spill *spill) {
   spill->first = (spill->first + 1) % RC_SPILL_REGIONS;
 }
 
+/* The end of the newest region below `lowest`; the floor if there is none above the floor. */
+static uint64_t floor_below(const struct rc_spill *spill, uint64_t lowest) {
+  uint64_t floor = spill->floor;
+  for (uint32_t i = 0; i < spill->count; i++) {
+    uint64_t end = spill->regions[(spill->first + i) % RC_SPILL_REGIONS].end;
+    if (end > lowest) break;
+    if (end > floor) floor = end;
+  }
+  return floor;
+}
+
 int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
-  uint64_t lowest, floor = spill->floor;
+  uint64_t lowest;
   int result = rc_ring_lowest(ring, &lowest);
   if (result != 0) return result;
-  for (; spill->count > 0 && spill->regions[spill->first].end <= lowest; drop_oldest(spill))
-    floor = spill->regions[spill->first].end;
-  if (floor == spill->floor) return 0;
-  spill->floor = floor;
-  RC_POINT(RECLAIM);
-  rc_store_relaxed(&ring->view.control->spill_floor, floor); /* S0 -> T6: relaxed, because the fence S1 follows */
-  RC_POINT(S0_DONE);
-  rc_fence_release(); /* S1 -> T5, A0 */
-  RC_POINT(S1_DONE);
+  uint64_t floor = floor_below(spill, lowest);
+  if (floor != spill->floor) {
+    spill->floor = floor;
+    RC_POINT(RECLAIM);
+    rc_store_relaxed(&ring->view.control->spill_floor, floor); /* S0 -> T6, J6: relaxed, because the fence S1 follows */
+    RC_POINT(S0_DONE);
+    result = rc_ring_lowest(ring, &lowest); /* S1, as G0 -> T5, A0, J2 */
+    RC_POINT(S1_DONE);
+    if (result != 0) return result;
+  }
+  while (spill->count > 0 && spill->regions[spill->first].end <= (lowest < floor ? lowest : floor)) drop_oldest(spill);
   assert(rc_spill_is_valid(spill));
   return 0;
 }

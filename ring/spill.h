@@ -21,7 +21,7 @@ struct rc_spill_region {
 
 struct rc_spill {
   uint64_t bytes;                                   /* of SPILL; a multiple of RC_SPILL_UNIT */
-  uint64_t floor;                                   /* as published: the regions of frames below the floor are free */
+  uint64_t floor;                                   /* as published: regions of frames below may be free */
   uint32_t first, count;                            /* the queue of the regions in flight, in the order of the frames */
   struct rc_spill_region regions[RC_SPILL_REGIONS]; /* the queue, circular */
   uint16_t order[RC_SPILL_REGIONS];                 /* indices of the same regions, by offset */

@@ -3,9 +3,9 @@
  * ringcast: one process writes a message once, into shared memory; every other process of the machine reads it there.
  *
  * Promise. One writer, up to `readers` readers at a time, each at its own pace. Every reader gets every frame that was
- * committed after the reader attached: whole, in order, once. No process waits for the group: the writer waits only
- * when the slowest reader is a whole ring behind, a reader only when there is no new frame. Readers come and go at any
- * time.
+ * committed after the reader attached, or from the newest on (options.start): whole, in order, once. No process waits
+ * for the group: the writer waits only when the slowest reader is a whole ring behind, a reader only when there is no
+ * new frame. Readers come and go at any time.
  *
  * Caveats.
  *   Crash    A writer that dies leaves only whole frames; readers drain them and then get -EPIPE. If a reader dies, a
@@ -69,6 +69,7 @@
  *   -ENOENT      the ring that the handle names no longer exists
  *   -EACCES      the ring belongs to another user, or the caller may not read the writer's /proc entry
  *   -EUSERS      all reader slots are taken
+ *   -ENODATA     attach: there is no frame with options.tag to start at (enum ringcast_start)
  *   -EPROTO      the peer is of an incompatible build, in another PID namespace, or wrote invalid data
  *   -ENOBUFS     the descriptor of ringcast_reader_fd or ringcast_writer_room_fd can't wait any more; call the function
  *                again for a new descriptor
@@ -175,6 +176,21 @@ struct ringcast_writer_options {
 /* Flags of a reader. RETAIN: ringcast_reader_retain works on frames in spill memory, if the machine supports it. */
 #define RINGCAST_READER_RETAIN 1u
 
+/* Where a reader starts. LATEST: at the newest frame, so a reader that comes late, or comes back, has the last value at
+ * once; then every later frame follows. With options.tag, at the newest frame that has the tag in its typed header
+ * (ringcast/frame.h), which the ring remembers for about 64 tags.
+ *   - No frame was committed yet: the reader starts at the first frame; with a tag, attach gives -ENODATA.
+ *   - The ring may overwrite a frame once more than half the ring was committed since its start. The newest frame never
+ *     is so old; for the newest of a tag attach then gives -ENODATA.
+ *   - A frame in spill memory goes when all readers have released it and the writer needs the memory, or gives the
+ *     memory back to the machine, as reserve may before the next commit. The reader then starts at that next frame;
+ *     with a tag, attach gives -ENODATA.
+ * The frame is not torn nor skipped: from the start on the reader holds the writer back as any reader does. */
+enum ringcast_start {
+  RINGCAST_START_NEXT = 0, /* at the next frame to be committed */
+  RINGCAST_START_LATEST = 1
+};
+
 struct ringcast_reader_options {
   uint32_t size;
   uint32_t flags;   /* RINGCAST_READER_RETAIN */
@@ -188,6 +204,8 @@ struct ringcast_reader_options {
    */
   void (*warm)(void *context);
   void *warm_context;
+  uint32_t start; /* enum ringcast_start */
+  uint32_t tag;   /* for RINGCAST_START_LATEST: the tag of the frame to start at; 0: any frame */
 };
 
 /* Memory leased to the writer, in the ring or in spill memory: write here. */
@@ -362,9 +380,9 @@ RINGCAST_API int ringcast_writer_info(const ringcast_writer *writer, struct ring
 
 /* ---- Reader: lifecycle ------------------------------------------------------------------------------------------ */
 
-/* Attaches to the ring that `handle` names; the reader's first frame is the next frame to be committed.
- * -EINVAL (not a handle), -ENOENT (its ring is gone), -EACCES, -EPROTO (another build or PID namespace), -EUSERS,
- * -ENOMEM, -EMFILE. Any thread. Blocks only in the kernel, to map the memory. */
+/* Attaches to the ring that `handle` names; the reader's first frame is the next frame to be committed, unless
+ * options.start says otherwise. -EINVAL (not a handle), -ENOENT (its ring is gone), -EACCES, -EPROTO (another build or
+ * PID namespace), -EUSERS, -ENODATA (no frame with options.tag to start at), -ENOMEM, -EMFILE. Any thread. Blocks only in the kernel, to map the memory. */
 RINGCAST_API int ringcast_reader_attach(const char *handle, ringcast_reader **out);
 RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *options,
                                            ringcast_reader **out);

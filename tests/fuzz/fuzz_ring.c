@@ -93,7 +93,7 @@ static void join(struct party *party, struct input *input) {
   if (party->joined) return;
   int result = rc_slot_claim(&ring, 4711, 7, &slot, &owner);
   if (result == 0 && how >> 6 == 3) rc_slot_evict(&ring, slot, owner); /* it was too slow at joining */
-  if (result == 0) result = rc_slot_activate(&ring, slot, owner, &party->reader);
+  if (result == 0) result = rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &party->reader);
   require(result == 0 || result == -EUSERS || result == -EAGAIN || result == -EPROTO);
   if (result != 0) return;
   party->joined = true;

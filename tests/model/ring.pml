@@ -10,6 +10,7 @@
  *   -DEVICTIONS=n how many the writer may evict   -DDEATHS=n   how many readers may be killed, between any two steps
  *   -DKILL_WRITER the writer may be killed  -DSLOTS=n     1 or 2     -DLEAVES  readers leave whenever they like
  *   -DREADERS=n   1 or 2                    -DPINS   a reader may pin a frame, and read it again after its lease
+ *   -DLATEST      readers start at the newest frame, or at the newest that the writer has given a tag
  */
 #ifndef CELLS
 #define CELLS 4
@@ -50,7 +51,13 @@
 #define DATA(p)    (CELLS + (p) % CELLS)
 #define TAIL       (2 * CELLS)
 #define CLOSED     (2 * CELLS + 1)
+#ifdef LATEST
+#define NEWEST     (2 * CELLS + 2)
+#define TAGGED     (2 * CELLS + 3)
+#define FIRST_WORD (2 * CELLS + 4)
+#else
 #define FIRST_WORD (2 * CELLS + 2)
+#endif
 #define OWNER(s)   (FIRST_WORD + (s))
 #define CURSOR(s)  (FIRST_WORD + SLOTS + (s))
 #define PLACES     (FIRST_WORD + 2 * SLOTS)
@@ -94,7 +101,7 @@ inline arrived(x, news) {
 
 /* What must not be; named by who finds it. */
 hidden byte torn_frame_taken, overwritten_frame_taken, ring_found_broken, frame_read_twice, cursor_found_broken,
-  frame_lost, slot_disturbed, wrong_reader_evicted;
+  frame_lost, slot_disturbed, wrong_reader_evicted, older_than_the_newest;
 #define MUST(x, name) if :: (x) :: else -> name = 1; assert(!name) fi
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
@@ -233,10 +240,23 @@ inline publish(size) {
   :: else
   fi;
 #endif
+#ifdef LATEST
+#ifdef WEAK_N0
+  store_relaxed(W, NEWEST, tail);
+#else
+  store_release(W, NEWEST, tail); /* N0 */
+#endif
+#endif
 #ifdef WEAK_W3
   store_relaxed(W, TAIL, tail + size);
 #else
   store_release(W, TAIL, tail + size); /* W3 */
+#endif
+#ifdef LATEST
+  if
+  :: store_release(W, TAGGED, tail) /* N4: the frame has the tag */
+  :: skip
+  fi;
 #endif
   if
   :: tail + size + size + 1 <= limit -> store_relaxed(W, COMMIT(tail + size + size), 0) /* W0 of the next */
@@ -324,6 +344,9 @@ proctype reader(byte me) {
 #ifndef WEAK_J2
     fence_full(me); /* J2 */
 #endif
+#ifdef LATEST
+    d = published; /* what is newest here must not be passed over */
+#endif
 #ifdef WEAK_J3
     atomic { /* the commit word before the tail that says where it is: a guess */
       if
@@ -336,15 +359,50 @@ proctype reader(byte me) {
     }
 #endif
     v = LOAD(me, TAIL); /* J3 */
+#ifdef LATEST
+    /* first: where the newest starts, or the newest with the tag; 0: nowhere, so it starts at the tail. */
+    if
+    :: first = LOAD(me, NEWEST); /* J5 */
+       atomic {
+         if
+         :: first != 0 ->
+            MUST(first >= v || v - first <= CELLS / 2, ring_found_broken);
+            MUST(LOAD(me, COMMIT(first)) == first + 1, ring_found_broken);
+            if
+#ifndef WEAK_J5_LOOK
+            :: LOAD(me, COMMIT(first + 1)) == first + 2 -> first++
+#endif
+            :: else
+            fi;
+            MUST(first + 1 >= d, older_than_the_newest)
+         :: else
+         fi
+       }
+    :: first = LOAD(me, TAGGED); /* N5 to N8 */
+       atomic {
+         if
+#ifndef WEAK_HALF
+         :: first != 0 && first < v && v - first > CELLS / 2 -> first = 0
+#endif
+         :: else
+         fi
+       }
+    fi;
+#endif
     atomic {
       if
-#if defined WEAK_J3
+#ifdef LATEST
+      :: first != 0 -> v = first
+#elif defined WEAK_J3
       :: v % CELLS == d && first > v && first <= v + 2 -> v = first
 #elif !defined WEAK_J3_LOOK
       :: LOAD(me, COMMIT(v)) > v && LOAD(me, COMMIT(v)) <= v + 2 -> v = LOAD(me, COMMIT(v))
 #endif
       :: else
-      fi
+      fi;
+#ifdef LATEST
+      first = 0; d = 0
+#endif
     }
     store_relaxed(me, CURSOR(s), v);
 #ifdef WEAK_J4
@@ -357,7 +415,11 @@ proctype reader(byte me) {
       d = 0; first = 0;
 #endif
       if
+#ifdef LATEST
+      :: won -> own = AS(own, ACTIVE); r = v; v = 0
+#else
       :: won -> own = AS(own, ACTIVE); MUST(v >= r, frame_read_twice); r = v; v = 0
+#endif
       :: else -> v = 0; joins++; goto evicted
       fi
     }

@@ -31,6 +31,7 @@ MODELS = {
     "ring join": ("FRAMES=5 READERS=1 JOINS=2 LEAVES GRANT=CELLS", "FRAMES=6 READERS=1 JOINS=3 LEAVES GRANT=CELLS"),
     "ring join-two": ("FRAMES=3 JOINS=1 SLOTS=1 LEAVES", "FRAMES=4 JOINS=2 SLOTS=1 LEAVES"),
     "ring join-beside": ("FRAMES=2 JOINS=1", "FRAMES=3 JOINS=1 LEAVES"),
+    "ring latest": ("FRAMES=5 READERS=1 JOINS=1 LATEST", "FRAMES=6 READERS=1 JOINS=2 LEAVES LATEST"),
     "ring reader-dies": ("FRAMES=3 JOINS=1 SLOTS=1 DEATHS=1", "FRAMES=4 DEATHS=1"),
     "ring writer-dies": ("FRAMES=2 KILL_WRITER", "FRAMES=4 KILL_WRITER"),
     "ring evict": ("FRAMES=5 READERS=1 JOINS=3 EVICTIONS=2", "FRAMES=5 EVICTIONS=2"),
@@ -46,6 +47,7 @@ MODELS = {
     "event cancel": ("ROUNDS=1 CANCEL", "ROUNDS=2 SLEEPERS=2 CANCEL"),
     "tap ring": ("FRAMES=6", "FRAMES=12"),
     "spill tap": ("FRAMES=3 TAP", "FRAMES=5 TAP"),
+    "spill latest": ("FRAMES=3 LATEST", "FRAMES=4 LATEST"),
     "spill evict": ("FRAMES=3 EVICT", "FRAMES=4 EVICT TAP"),
     "device pool": ("FRAMES=4 SLOTS=2", "FRAMES=6 SLOTS=2 STREAMS=2"),
     "device streams": ("FRAMES=4 STREAMS=2", "FRAMES=6 STREAMS=2"),
@@ -57,6 +59,7 @@ MODELS = {
 
 EVICTED = "FRAMES=5 READERS=1 EVICTIONS=1"
 JOINED = "FRAMES=6 READERS=1 JOINS=1 GRANT=CELLS"
+LATEST = "FRAMES=5 READERS=1 JOINS=1 LATEST"
 AGAIN = "FRAMES=5 READERS=1 JOINS=2 LEAVES"
 MUTATIONS = {
     "ring W0": "FRAMES=3 READERS=1",
@@ -71,6 +74,9 @@ MUTATIONS = {
     "ring J3": AGAIN,
     "ring J3_LOOK": AGAIN,
     "ring J4": "FRAMES=5 READERS=1 JOINS=1",
+    "ring N0": LATEST,
+    "ring HALF": LATEST,
+    "ring J5_LOOK": LATEST,
     "ring LEAVE": "FRAMES=5 READERS=1 JOINS=1 LEAVES",
     "ring C0": "FRAMES=3 READERS=1",
     "ring C1": "FRAMES=3 READERS=1",
@@ -96,6 +102,7 @@ MUTATIONS = {
     "spill S1": "FRAMES=3 TAP",
     "spill T5": "FRAMES=3 TAP",
     "spill A0": "FRAMES=3 EVICT",
+    "spill LOOK": "FRAMES=3 LATEST",
     "spill S1+G0": "FRAMES=3 EVICT",
     "device Q3": "FRAMES=4",
     "device U2": "FRAMES=4",

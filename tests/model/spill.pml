@@ -6,6 +6,7 @@
  *
  *   -DFRAMES=n how many
  *   -DEVICT    the writer may evict the reader      -DTAP   a tap reads, too
+ *   -DLATEST   another reader joins at the newest frame
  */
 #define NOTE(p)     (p)                /* its commit word: 0 or 1 */
 #define BYTES(p)    (FRAMES + (p))     /* of its note: pieces in all */
@@ -14,12 +15,24 @@
 #define FLOOR       (2 * FRAMES + 3)
 #define OWNER       (2 * FRAMES + 4)
 #define FIRST_WORD  OWNER
+#ifdef LATEST
+#define LATE        (2 * FRAMES + 5) /* the owner word of the reader that joins, and its cursor */
+#define LATE_CURSOR (2 * FRAMES + 6)
+#define NEWEST      (2 * FRAMES + 7) /* 1 + the newest frame */
+#define PLACES      (2 * FRAMES + 8)
+#define PROCESSES   3
+#define LET_GO(f)   (mem[LATE] == FREE || (mem[LATE] == ACTIVE && mem[LATE_CURSOR] >= (f))) /* G1, G2 */
+#else
 #define PLACES      (2 * FRAMES + 5)
 #define PROCESSES   2
+#define LET_GO(f)   true
+#endif
 #define DEPTH       4
 
+#define FREE    0
 #define ACTIVE  1
 #define EVICTED 2
+#define JOINING 3
 
 inline arrived(x, news) { skip }
 #include "memory.pml"
@@ -40,7 +53,7 @@ proctype writer() {
      /* Room: the region is free once the cursor is past its frame. G0 and G2, as in ring.pml. */
      fence_full(W);
      if
-     :: mem[OWNER] == EVICTED || mem[CURSOR] >= f -> skip
+     :: (mem[OWNER] == EVICTED || mem[CURSOR] >= f) && LET_GO(f) -> skip
 #ifdef EVICT
      :: mem[OWNER] == ACTIVE ->
         exchange(W, RELEASE, OWNER, ACTIVE, EVICTED, won); /* V1 */
@@ -53,7 +66,10 @@ proctype writer() {
      store_relaxed(W, FLOOR, f); /* S0: frames below it are gone */
 #endif
 #ifndef WEAK_S1
-     fence_release(W); /* S1 */
+     fence_full(W); /* S1, the look again */
+#endif
+#ifndef WEAK_LOOK
+     LET_GO(f);
 #endif
      store_relaxed(W, PIECE(0), TAG(f)); /* S2 */
      store_relaxed(W, PIECE(1), TAG(f));
@@ -62,6 +78,9 @@ proctype writer() {
      store_relaxed(W, NOTE(f), 1);
 #else
      store_release(W, NOTE(f), 1); /* W2 */
+#endif
+#ifdef LATEST
+     store_release(W, NEWEST, f + 1); /* N0 */
 #endif
 #ifdef WEAK_S0
      store_relaxed(W, FLOOR, f);
@@ -110,6 +129,27 @@ done:
   skip
 }
 
+#ifdef LATEST
+#define L 2
+/* Joins once, reads the newest frame, and leaves. */
+proctype late() {
+  byte f;
+  bit won;
+  exchange(L, RELEASE, LATE, FREE, JOINING, won); /* J1 */
+  fence_full(L);                                  /* J2 */
+  f = mem[NEWEST];                                /* J5 */
+  if
+  :: f == 0 || mem[FLOOR] > f - 1 -> skip /* J6: gone, it starts at the next */
+  :: else ->
+     store_relaxed(L, LATE_CURSOR, f - 1);
+     exchange(L, RELEASE, LATE, JOINING, ACTIVE, won); /* J4 */
+     atomic { MUST(mem[PIECE(0)] == TAG(f - 1), overwritten_frame_taken) };
+     atomic { MUST(mem[PIECE(1)] == TAG(f - 1), overwritten_frame_taken) }
+  fi;
+  store_release(L, LATE, FREE)
+}
+#endif
+
 #ifdef TAP
 proctype tap() {
   byte f, i, piece, floor;
@@ -146,6 +186,10 @@ init {
     run buffer(W);
     run reader();
     run buffer(R);
+#ifdef LATEST
+    run late();
+    run buffer(L);
+#endif
 #ifdef TAP
     run tap()
 #endif

@@ -41,12 +41,16 @@ static inline void free_ring(void) {
   free(control);
 }
 
-static inline struct rc_ring_reader join(void) {
-  struct rc_ring_reader reader;
+static inline int join_at(struct rc_start start, struct rc_ring_reader *reader) {
   uint32_t slot;
   uint64_t owner;
   ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), 0);
+  return rc_slot_activate(&ring, slot, owner, start, reader);
+}
+
+static inline struct rc_ring_reader join(void) {
+  struct rc_ring_reader reader;
+  ck_assert_int_eq(join_at((struct rc_start){0}, &reader), 0);
   reader.leases = 8;
   return reader;
 }

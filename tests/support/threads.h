@@ -119,13 +119,16 @@ static inline void write_all(void (*make_room)(const struct rc_ring_writer *)) {
 }
 
 /* `kind` is in the place of a process: the writer may tell readers apart by it. */
-static inline struct rc_ring_reader join(uint32_t kind) {
+static inline struct rc_ring_reader join_at(uint32_t kind, struct rc_start start) {
   struct rc_ring_reader reader;
   uint32_t slot;
   uint64_t owner;
-  if (rc_slot_claim(&ring, kind, 7, &slot, &owner) != 0 || rc_slot_activate(&ring, slot, owner, &reader) != 0) abort();
+  if (rc_slot_claim(&ring, kind, 7, &slot, &owner) != 0) abort();
+  if (rc_slot_activate(&ring, slot, owner, start, &reader) != 0) abort();
   return reader;
 }
+
+static inline struct rc_ring_reader join(uint32_t kind) { return join_at(kind, (struct rc_start){0}); }
 
 static inline void start(pthread_t *thread, void *(*body)(void *), void *context) {
   ck_assert_int_eq(pthread_create(thread, NULL, body, context), 0);

@@ -30,7 +30,7 @@ TEST(the_writer_grants_itself_nothing_while_somebody_joins) {
   while (send(sent, 300) == 0) sent++;
   ck_assert_uint_eq(writer.limit, limit);
   ck_assert_uint_eq(writer.blocker, slot);
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), 0);
   ck_assert_int_eq(send(sent, 300), 0);
   expect(&reader, sent, 300);
 }
@@ -41,7 +41,7 @@ TEST(a_slot_is_reaped_only_while_its_owner_is_the_one_meant) {
   struct rc_ring_reader reader;
   ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot, &owner), 0);
   uint64_t joining = control->slots[slot].owner;
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), 0);
   ck_assert(!rc_slot_reap(&ring, slot, joining));
   ck_assert(rc_slot_reap(&ring, slot, control->slots[slot].owner));
   ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
@@ -53,9 +53,9 @@ TEST(a_reader_that_was_reaped_while_joining_finds_out) {
   struct rc_ring_reader reader;
   ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot, &owner), 0);
   ck_assert(rc_slot_reap(&ring, slot, control->slots[slot].owner));
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), -EAGAIN);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), -EAGAIN);
   ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &other, &owner), 0);
-  ck_assert_int_eq(rc_slot_activate(&ring, other, owner, &reader), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, other, owner, (struct rc_start){0}, &reader), 0);
 }
 
 TEST(an_owner_holds_pid_start_turn_and_state) {
@@ -79,7 +79,7 @@ TEST(a_tail_that_cannot_be_right_is_refused) {
     rc_tap_init(&tap, &ring);
     rc_store_release(&control->tail, tails[i]);
     ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
-    ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), -EPROTO);
+    ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), -EPROTO);
     ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
     rc_store_release(&control->limit, CAPACITY + 1); /* so the tap is lapped, and goes on at the tail */
     ck_assert_int_eq(rc_tap_next(&tap, buffer, sizeof buffer, &frame), -EPROTO);
@@ -207,7 +207,7 @@ TEST(who_was_evicted_while_joining_claims_anew) {
   ck_assert_int_eq(send(0, 100), -EAGAIN);
   ck_assert(rc_slot_evict(&ring, slot, owner));
   ck_assert_int_eq(send(0, 100), 0);
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), -EAGAIN);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), -EAGAIN);
   ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
   reader = join();
   expect_nothing(&reader);

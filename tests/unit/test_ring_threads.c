@@ -42,13 +42,15 @@ static void *read_every_frame(void *context) {
   return NULL;
 }
 
-/* Comes, reads a few frames without a gap, leaves, and comes again. */
+/* Comes, reads a few frames without a gap, leaves, and comes again: now at the tail, now at the newest frame, which it
+ * may have had. */
 static void *visit(void *seed) {
   uint64_t random = mix((uintptr_t)seed), expected = 0;
   while (!finished) {
-    struct rc_ring_reader reader = join(1);
+    bool newest = random & 1;
+    struct rc_ring_reader reader = join_at(1, (struct rc_start){.newest = newest});
     uint64_t number = read_frame(&reader);
-    if (number < expected) abort();
+    if (number + newest < expected) abort();
     for (random = mix(random), expected = number + 1; expected < frames && expected % 64 != random % 64; expected++)
       if ((number = read_frame(&reader)) != expected) {
         if (number == frames) break;

@@ -114,7 +114,7 @@ TEST(nothing_is_freed_while_somebody_joins) {
   ck_assert_int_eq(rc_spill_reclaim(&spill, &writer), -EAGAIN);
   ck_assert_uint_eq(writer.blocker, slot);
   ck_assert_int_eq(send(1, 1), -EAGAIN);
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), 0);
   ck_assert_int_eq(send(1, 1), 0);
   control->slots[slot].cursor = 1 << 20;
   ck_assert_int_eq(rc_spill_reclaim(&spill, &writer), -EPROTO);
