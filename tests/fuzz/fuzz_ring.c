@@ -27,6 +27,7 @@ static bool send(uint64_t bytes) {
   stamp(to, bytes, world.number);
   require(rc_ring_commit(&world.writer, bytes, (uint16_t)world.number) == 0);
   rc_ring_zero_ahead(&world.writer, bytes);
+  if (bytes % 4 == 0) rc_newest_note(world.control, (uint32_t)(world.number % 8 + 1), position);
   was_sent(position, bytes, false);
   return true;
 }
@@ -93,8 +94,9 @@ static void join(struct party *party, struct input *input) {
   if (party->joined) return;
   int result = rc_slot_claim(&ring, 4711, 7, &slot, &owner);
   if (result == 0 && how >> 6 == 3) rc_slot_evict(&ring, slot, owner); /* it was too slow at joining */
-  if (result == 0) result = rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &party->reader);
-  require(result == 0 || result == -EUSERS || result == -EAGAIN || result == -EPROTO);
+  struct rc_start start = {.newest = how & 32, .tag = how & 1 ? (uint32_t)(world.number % 8 + 1) : 0};
+  if (result == 0) result = rc_slot_activate(&ring, slot, owner, start, &party->reader);
+  require(result == 0 || result == -EUSERS || result == -EAGAIN || result == -EPROTO || result == -ENODATA);
   if (result != 0) return;
   party->joined = true;
   party->sane = !world.tail_hurt && !world.data_hurt;
@@ -223,7 +225,9 @@ static void mind(const uint8_t *word) {
     world.data_hurt = true;
     return;
   }
-  if (at == offsetof(struct rc_control, tail)) world.tail_hurt = true;
+  if (at == offsetof(struct rc_control, tail) || at == offsetof(struct rc_control, newest)) world.tail_hurt = true;
+  if (at >= offsetof(struct rc_control, tags) && at < offsetof(struct rc_control, slots)) world.tail_hurt = true;
+  if (at == offsetof(struct rc_control, spill_floor)) world.tail_hurt = true;
   if (at < offsetof(struct rc_control, slots)) return;
   uint32_t slot = (uint32_t)((at - offsetof(struct rc_control, slots)) / sizeof(struct rc_slot));
   size_t field = (at - offsetof(struct rc_control, slots)) % sizeof(struct rc_slot);
@@ -245,7 +249,7 @@ static uint8_t *word_of(struct input *input) {
   switch (where % 16) {
   case 0: return (uint8_t *)control + take(input, 2) % (rc_control_bytes(SLOTS) / 8) * 8;
   case 1: return (uint8_t *)&control->tail;
-  case 2: return (uint8_t *)&control->limit;
+  case 2: return where & 16 ? (uint8_t *)&control->limit : (uint8_t *)&control->newest;
   case 3: return (uint8_t *)&control->spill_floor;
   case 4:
   case 5: return (uint8_t *)&slot->owner;

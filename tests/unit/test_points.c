@@ -7,6 +7,7 @@
 #include "channel/channel.h"
 #include "ring/point.h"
 #include "tests/support/channel.h"
+#include "tests/support/pattern.h"
 
 static void (*at_point)(unsigned point);
 
@@ -126,6 +127,57 @@ TEST(each_step_of_a_close_comes_before_those_that_tell_of_it) {
   ringcast_writer_close(writer);
   closing = NULL;
   ck_assert_int_eq(step, STEPS);
+  ringcast_reader_close(reader);
+}
+
+/* ---- A reader that joins at the newest frame, which lies in spill memory, while the writer takes the memory back -- */
+
+static ringcast_writer *taking;
+static enum rc_point meeting;
+
+static void join_latest(unsigned point) {
+  if (point != meeting) return;
+  at_point = NULL;
+  reader = reader_of(taking, .start = RINGCAST_START_LATEST);
+}
+
+enum { LARGE = 3 << 19, SPILL = 2 << 20 }; /* spill memory for one large frame at a time */
+
+static int send_large(uint64_t number) {
+  struct ringcast_span span;
+  int result = ringcast_writer_reserve(taking, LARGE, 0, &span);
+  if (result != 0) return result;
+  pattern_fill(span.data, LARGE, number);
+  return ringcast_writer_commit(taking, LARGE, 0);
+}
+
+static void expect_large(uint64_t number) {
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  ck_assert(frame.bytes == LARGE && pattern_matches(frame.data, LARGE, number));
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+}
+
+/* Before the floor is told, the reader starts at the frame, and the look that follows finds the reader. */
+TEST(a_reader_that_joins_before_the_floor_is_told_keeps_the_newest_frame) {
+  SCOPED_WRITER writer = taking = writer_of(.capacity = 4096, .spill_bytes = SPILL);
+  ck_assert_int_eq(send_large(0), 0);
+  meeting = RC_POINT_RECLAIM;
+  at_point = join_latest;
+  ck_assert_int_eq(send_large(1), -EAGAIN);
+  expect_large(0);
+  ck_assert_int_eq(send_large(1), 0);
+  expect_large(1);
+  ringcast_reader_close(reader);
+}
+
+TEST(a_reader_that_joins_after_the_floor_was_told_starts_at_the_next_frame) {
+  SCOPED_WRITER writer = taking = writer_of(.capacity = 4096, .spill_bytes = SPILL);
+  ck_assert_int_eq(send_large(0), 0);
+  meeting = RC_POINT_S0_DONE;
+  at_point = join_latest;
+  ck_assert_int_eq(send_large(1), 0);
+  expect_large(1);
   ringcast_reader_close(reader);
 }
 

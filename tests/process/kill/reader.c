@@ -20,6 +20,7 @@ static struct {
 static uint32_t keeps;
 static uint64_t state;
 static uint64_t last;   /* number of the last frame of this life; 0: none yet */
+static bool latest;     /* it started at the newest frame */
 static uint64_t before; /* the number that was surely committed before it attached, ... */
 static uint64_t after;  /* ... and the last that may have been */
 
@@ -54,7 +55,7 @@ static int judge_frame(const struct ringcast_frame *frame, const struct head *he
                frame->bytes, (unsigned long long)head->bytes);
     return -EBADMSG;
   }
-  bool next = last != 0 ? head->number == last + 1 : head->number > before && head->number <= after + 1;
+  bool next = last != 0 ? head->number == last + 1 : head->number + latest > before && head->number <= after + 1;
   if (!next) {
     note_wrong(self, &board->counts.missing, "reader: frame %llu comes after %llu (attached between %llu and %llu)",
                (unsigned long long)head->number, (unsigned long long)last, (unsigned long long)before,
@@ -226,6 +227,8 @@ static int attach(void) {
   struct ringcast_reader_options options = {.size = sizeof options, .leases = self->leases, .name = "in a campaign"};
   if (self->keeps) options.flags |= RINGCAST_READER_RETAIN;
   set_mode(self->mode, &options.spin_ns);
+  latest = chance(2);
+  if (latest) options.start = RINGCAST_START_LATEST;
   before = atomic_load(&board->committed);
   int result = ringcast_reader_attach_ex(board->handle, &options, &reader);
   if (result != 0) return result;
