@@ -12,6 +12,8 @@ _NUMA = ("local", "none", "interleaved")
 _NUMA_NODE = 3
 _POLICIES = ("fail", "evict")
 _WAITS = ("balanced", "latency", "power")
+_STARTS = ("next", "latest")
+_MOST_TAG = (1 << 32) - 1
 _MOST_BYTES = 1 << 40
 _MOST_READERS = 1024
 _MOST_LEASES = 64
@@ -173,11 +175,16 @@ def reader(
     map_location: Any = None,
     wait: str = "balanced",
     classes: Any = None,
+    start: str = "next",
+    tag: Optional[int] = None,
 ) -> Tuple[Any, ...]:
     if not isinstance(name, (str, type(None))):
         raise TypeError(f"name must be a str or None, not {type(name).__name__}")
     if not isinstance(retain, bool):
         raise TypeError(f"retain must be True or False, not {type(retain).__name__}")
+    starts = _index("start", start, _STARTS)
+    if tag is not None and not starts:
+        raise ValueError("tag needs start='latest': a Reader starts at the newest frame that has the tag")
     return (
         _handle(handle),
         handle,
@@ -187,6 +194,8 @@ def reader(
         retain,
         *_map(map_location),
         _index("wait", wait, _WAITS),
+        starts,
+        0 if tag is None else integer("tag", tag, 1, _MOST_TAG),
         allow_pickle,
         classes,
     )

@@ -243,6 +243,13 @@ class Frame:
         have overwritten the frame during the read: discard all results.
         """
 
+    def view(self) -> Any:
+        """Return the object of the frame, as Reader.view() lends it: arrays and tensors lie in the ring, and torch's
+        must not be written to. Each call decodes the frame anew; no bytes of arrays are copied.
+
+        They show the sent bytes until the Frame is released. Errors as Reader.view().
+        """
+
     @property
     def hashes(self) -> Any:
         """The hashes of the sender's send(..., hash=...) or pack(..., hash=...), as 64-bit ints.
@@ -588,7 +595,7 @@ class Writer:
 
 @final
 class Reader(Iterator[Any], AsyncIterator[Any]):
-    """Attaches to the ring of a Writer's handle, and receives what is sent from then on.
+    """Attaches to the ring of a Writer's handle, and receives what is sent from then on, or from the newest frame on.
 
     handle: the Writer's handle, whole, with nothing around it.
     name: shown in errors and lists ("rank 3"); at most 31 bytes in UTF-8 are kept.
@@ -602,12 +609,16 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     and belong to this process, copy-on-write. See docs/python.md, "Without a copy".
     map_location: where tensors and arrays of a CUDA device arrive. None: on this process's current device. "cuda",
     "cuda:1" or a torch.device: there, with the torch tensors of the CPU too. "cpu": in host memory.
+    start: "next": the first frame is the next one to be sent. "latest": the newest frame, or if there is none yet, the
+    next. tag: with "latest", the newest frame of send(..., tag=tag), 1 to 2**32 - 1. See docs/python.md, "The last
+    value".
 
     Iterating, also by `async for`, receives until the writer is gone.
 
     One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError:
     not a handle. RingNotFound: the ring is gone. AccessDenied: the ring of another user. ProtocolError: another
-    build of ringcast made the ring. NoFreeSlot: the ring has no slot for another reader.
+    build of ringcast made the ring. NoFreeSlot: the ring has no slot for another reader. Error (ENODATA): the ring has
+    no frame with the tag any more, or never had one.
     """
 
     def __new__(
@@ -622,6 +633,8 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         map_location: Any = None,
         wait: str = "balanced",
         classes: _Classes = None,
+        start: str = "next",
+        tag: Optional[int] = None,
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:

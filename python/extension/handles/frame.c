@@ -169,6 +169,24 @@ static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *cla
   return object;
 }
 
+/* Arrays and tensors stay in the ring, except those of a device. `reader`: the Frame's. */
+static PyObject *look_in_place(const struct rc_py_inspector *looking, PyObject *reader) {
+  struct rc_py_reader *owner = (struct rc_py_reader *)reader;
+  bool is_copied = owner->holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(looking->frame);
+  if (!owner->hold && !(owner->hold = rc_py_hold_new(owner->reader))) return PyErr_NoMemory();
+  const struct rc_py_decode_options options = {.reader = looking->reader,
+                                               .holder = looking->holder,
+                                               .classes = looking->classes,
+                                               .allow_pickle = looking->allow_pickle,
+                                               .hold = is_copied ? NULL : owner->hold};
+  uint32_t tag;
+  return rc_py_decode(looking->state, looking->frame, &options, &tag);
+}
+
+static PyObject *frame_view(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return look(object, look_in_place, (PyObject *)((struct frame *)object)->reader);
+}
+
 PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes, bool are_given) {
   const struct rc_py_reader *reader = ((struct frame *)frame)->reader;
   bool are_readers = !classes || (!are_given && reader && !reader->base.allow_pickle);
@@ -229,6 +247,7 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
 
 static PyMethodDef frame_methods[] = {
     {"release", frame_release, METH_NOARGS, RC_DOC_Frame_release},
+    {"view", frame_view, METH_NOARGS, RC_DOC_Frame_view},
     {"keys", frame_keys, METH_NOARGS, RC_DOC_Frame_keys},
     {"__enter__", frame_enter, METH_NOARGS, RC_DOC_Frame___enter__},
     {"__exit__", rc_py_frame_exit, METH_VARARGS, RC_DOC_Frame___exit__},

@@ -33,8 +33,8 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
   int retains, map_to;
   bool allow_pickle;
   long long spin_ns;
-  if (!PyArg_ParseTuple(checked, "OszLIpiiIOO", &handle, text, &options->name, &spin_ns, &options->leases, &retains,
-                        &map_to, &map.device, &options->wait, &pickle, &classes)) {
+  if (!PyArg_ParseTuple(checked, "OszLIpiiIIIOO", &handle, text, &options->name, &spin_ns, &options->leases, &retains,
+                        &map_to, &map.device, &options->wait, &options->start, &options->tag, &pickle, &classes)) {
     return NULL;
   }
   map.to = map_to;
