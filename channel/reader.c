@@ -84,10 +84,11 @@ static int join(ringcast_reader *reader, const char *name, struct rc_start start
     return rc_fail(result, "the ring's control page is damaged: its tail is invalid. Make a new ring");
   if (result == -ENODATA) {
     rc_wake(&ring.control->not_full); /* the writer may have seen JOINING, and sleep */
-    return rc_fail(result,
-                   "the ring has no frame with tag %u to start at: none was committed, or more than half the ring (%llu "
-                   "bytes) since, or its spill memory was taken back; start at the next frame, or send it more often",
-                   start.tag, (unsigned long long)ring.capacity / 2);
+    return rc_fail(
+        result,
+        "the ring has no frame with tag %u to start at: none was committed, or more than half the ring (%llu "
+        "bytes) since, or its spill memory was taken back; start at the next frame, or send it more often",
+        start.tag, (unsigned long long)ring.capacity / 2);
   }
   if (result != 0)
     return rc_fail(result,

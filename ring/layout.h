@@ -168,9 +168,9 @@ struct rc_control {
   _Alignas(RC_LINE) struct rc_eventcount not_full;  /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted; /* the writer: a grant succeeds once no cursor is below this. 0: the writer does not wait.
                             * RC_WANTED_NONE: the writer waits, and no cursor matters */
-  _Alignas(RC_LINE) struct rc_cpus cpus;           /* all, rarely */
-  _Alignas(RC_LINE) struct rc_histogram waits;     /* the writer */
-  _Alignas(RC_LINE) struct rc_device_place device; /* the writer, rarely */
+  _Alignas(RC_LINE) struct rc_cpus cpus;                   /* all, rarely */
+  _Alignas(RC_LINE) struct rc_histogram waits;             /* the writer */
+  _Alignas(RC_LINE) struct rc_device_place device;         /* the writer, rarely */
   _Alignas(RC_LINE) struct rc_newest tags[RC_NEWEST_TAGS]; /* the writer, when it commits a frame with a tag */
   struct rc_slot slots[];
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The newest frame of each tag. An entry has a tag and a place: the position of the newest frame with the tag, plus 1;
- * 0: the entry is empty. A tag has few possible entries. A new tag takes the entry with the lowest place among these.
+ * 0: the entry is empty. A tag has few possible entries; a new tag takes the entry with the lowest place.
  *
  *     writer, after W3                                joining reader, after J2
  *     N1  place = 0                                   N5  load-acquire place
@@ -49,10 +49,10 @@ void rc_newest_note(struct rc_control *control, uint32_t tag, uint64_t position)
 /* The place in an entry if the entry belongs to the tag, else 0. */
 static uint64_t place_in(const struct rc_newest *entry, uint32_t tag) {
   for (uint32_t looks = 0; looks < MOST_LOOKS; looks++) {
-    uint64_t place = rc_load_acquire(&entry->place); /* N5 <- N4 */
-    bool is_it = rc_load_relaxed(&entry->tag) == tag; /* N6: relaxed, because the fence N7 follows */
-    rc_fence_acquire();                               /* N7 <- N2 */
-    if (rc_load_relaxed(&entry->place) == place) return is_it ? place : 0; /* N8: relaxed, as N6 */
+    uint64_t place = rc_load_acquire(&entry->place);    /* N5 <- N4 */
+    bool is_same = rc_load_relaxed(&entry->tag) == tag; /* N6: relaxed, because the fence N7 follows */
+    rc_fence_acquire();                                 /* N7 <- N2 */
+    if (rc_load_relaxed(&entry->place) == place) return is_same ? place : 0; /* N8: relaxed, as N6 */
   }
   return 0;
 }

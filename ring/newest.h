@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where a joining reader may start besides the tail: at the newest frame, or at the newest frame with a tag. `newest`
- * of the control segment has the former's position. A table has the latter's, and only a commit with a tag stores
- * there. newest.c explains the table, and the essay atop ring.c the safe start.
+ * of the control segment is the position of the one. A table has the positions of the others, and only a commit with a
+ * tag stores there. newest.c explains the table, and the essay atop ring.c the safe start.
  */
 #ifndef RC_RING_NEWEST_H
 #define RC_RING_NEWEST_H
@@ -13,8 +13,8 @@
 
 struct rc_ring;
 
-/* The frame that a joining reader starts with: the next one, or the newest; with a tag other than 0, the newest that
- * has the tag. */
+/* The frame that a joining reader starts with: the next or the newest frame; with a tag other than 0, the newest frame
+ * with the tag. */
 struct rc_start {
   bool newest;
   uint32_t tag;
@@ -24,9 +24,9 @@ struct rc_start {
 void rc_newest_note(struct rc_control *control, uint32_t tag, uint64_t position);
 
 /* For a reader between J2 and J4 that has loaded `tail`: sets *position to the frame that `start` asks for, which is
- * then safe to read. -EAGAIN: there is no such frame, as the ring has none or the spill memory of the frame was taken
- * back; *position is the start of the next one. -ENODATA: the same for a frame with a tag, or the frame may be
- * overwritten. -EPROTO: invalid data. */
+ * then safe to read. -EAGAIN: the ring has no frame, or the spill memory of the frame was taken back; *position is the
+ * start of the next frame. -ENODATA: the same for a frame with a tag, or the frame may be overwritten. -EPROTO: invalid
+ * data. */
 int rc_newest_find(const struct rc_ring *ring, struct rc_start start, uint64_t tail, uint64_t *position);
 
 #endif

@@ -53,9 +53,9 @@
  * frame starts: J5 loads `newest`, or N5 to N8 the place of the tag (ring/newest.c). A grant that missed JOINING had no
  * later tail than J3's, so its limit <= tail + capacity / 2. The writer overwrites no byte from p on if p is above the
  * tail, or tail - p <= capacity / 2. The newest frame is always so: N0 comes before W3, so `newest` is not below the
- * last frame before the tail, and a frame takes less than half the ring. Of an older frame the reader checks it. `newest`
- * may be one frame behind, as the tail may; a frame that is committed behind it is the newest. The payload of a spilled
- * frame may be gone earlier (ring/spill.c).
+ * last frame before the tail, and a frame takes less than half the ring. The reader checks older frames. `newest` may
+ * be one frame behind, as the tail may: if the frame after is committed, the reader starts there. The payload of a
+ * spilled frame may be gone earlier (ring/spill.c).
  *
  * Leaving is an exchange to FREE. The release of this exchange pairs with G1 as A1 does with G2. The writer can evict a
  * reader that is too slow: slot.c explains how the reader learns of the eviction, and how the slots of dead processes

@@ -16,11 +16,11 @@
  *     writer                                          joining reader
  *     the look at all cursors: which regions are free
  *     S0  store floor                                 J1  owner: FREE -> JOINING
- *     S1  the same look again, with its fence G0      J2  full fence
- *         G1  JOINING? then free nothing              J6  load floor; above the frame's position: it is gone
+ *     S1  the same look again, with the fence G0      J2  full fence
+ *         G1  JOINING? then free nothing              J6  load floor; above the position: gone
  *
- * S1 and J2 pair: either G1 sees the reader, with its cursor once it is ACTIVE, or J6 sees the floor. A look that came
- * before S0 alone would miss a reader that then misses S0.
+ * S1 and J2 pair: either G1 sees the reader, and G2 the cursor of an ACTIVE reader, or J6 sees the floor. With the
+ * first look alone, the writer could miss the reader, and the reader the floor.
  *
  * Placement. First fit from the lowest offset: recently used memory has pages and is in the cache, and the upper end
  * falls idle and can be given back. All regions become free in the end, so a frame that fits SPILL at all finds room

@@ -382,7 +382,8 @@ RINGCAST_API int ringcast_writer_info(const ringcast_writer *writer, struct ring
 
 /* Attaches to the ring that `handle` names; the reader's first frame is the next frame to be committed, unless
  * options.start says otherwise. -EINVAL (not a handle), -ENOENT (its ring is gone), -EACCES, -EPROTO (another build or
- * PID namespace), -EUSERS, -ENODATA (no frame with options.tag to start at), -ENOMEM, -EMFILE. Any thread. Blocks only in the kernel, to map the memory. */
+ * PID namespace), -EUSERS, -ENODATA (no frame with options.tag to start at), -ENOMEM, -EMFILE. Any thread. Blocks only
+ * in the kernel, to map the memory. */
 RINGCAST_API int ringcast_reader_attach(const char *handle, ringcast_reader **out);
 RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *options,
                                            ringcast_reader **out);

@@ -15,7 +15,7 @@ RUN = re.compile(r"`((?:ring|event|tap|spill|device) [A-Za-z0-9_+-]+)`")
 
 FOLDERS = ["ring", "shm", "channel", "gpu"]
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
-EDGE = re.compile(r"\b([WRAGJLTPSEVCKDOQUX]\d)\b(?!\.\d)")  # C0.1 is a state of a CPU
+EDGE = re.compile(r"\b([WRAGJLNTPSEVCKDOQUX]\d)\b(?!\.\d)")  # C0.1 is a state of a CPU
 ROW = re.compile(r"^\| ([A-Z]\d) \|", re.M)
 
 PROMISES = re.compile(r"^## What is promised\n(.*?)^## ", re.M | re.S)

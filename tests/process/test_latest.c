@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A writer streams, and processes attach at the newest frame all the time: each gets a frame that was the newest at some
- * moment of the call, or the newest of its tag, and then every later frame. One that was killed has the last value when
- * it is started again. */
+/* A writer streams, and processes attach at the newest frame all the time: each gets a frame that was the newest at
+ * some moment of the call, or the newest of its tag, and then every later frame. One that was killed has the last value
+ * when it is started again. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdatomic.h>
@@ -17,9 +17,9 @@ enum { TAGS = 3, MOST = 3000, CAPACITY = 64 * 1024, JOINERS = 3 };
 
 /* Apart from the ring: what the writer is about to commit, and what it has committed. */
 static struct board {
-  _Atomic uint64_t begun, committed;          /* numbers, from 1 on */
+  _Atomic uint64_t begun, committed;                           /* numbers, from 1 on */
   _Atomic uint64_t begun_of[TAGS + 1], committed_of[TAGS + 1]; /* the same by tag */
-} *board;
+} * board;
 
 static void make_board(void) {
   remember();
@@ -66,8 +66,8 @@ static uint64_t read_number(ringcast_reader *reader) {
   child_must(frame.bytes >= sizeof content);
   memcpy(&content, frame.data, sizeof content);
   child_must(frame.bytes == bytes_of(content.number) && content.header.tag == tag_of(content.number));
-  child_must(pattern_matches((const uint8_t *)frame.data + sizeof content, frame.bytes - sizeof content,
-                             content.number));
+  child_must(
+      pattern_matches((const uint8_t *)frame.data + sizeof content, frame.bytes - sizeof content, content.number));
   child_must(ringcast_reader_release(reader, &frame) == 0);
   return content.number;
 }

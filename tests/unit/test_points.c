@@ -130,7 +130,8 @@ TEST(each_step_of_a_close_comes_before_those_that_tell_of_it) {
   ringcast_reader_close(reader);
 }
 
-/* ---- A reader that joins at the newest frame, which lies in spill memory, while the writer takes the memory back -- */
+/* ---- A reader that joins at the newest frame, which lies in spill memory, while the writer takes the memory back --
+ */
 
 static ringcast_writer *taking;
 static enum rc_point meeting;

@@ -2,9 +2,7 @@
 #include "tests/process/kill/kill.h"
 
 /* A quarter as of the typed layout, of which the writer takes the second word's low half for the frame's tag. */
-uint16_t kind_of(uint64_t number) {
-  return number % 4 == 0 ? (uint16_t)RINGCAST_KIND_TENSORS : (uint16_t)mix(number);
-}
+uint16_t kind_of(uint64_t number) { return number % 4 == 0 ? (uint16_t)RINGCAST_KIND_TENSORS : (uint16_t)mix(number); }
 
 /* The word at `at`, a multiple of 8. Two attempts at one frame have nothing in common but its number. */
 static uint64_t word_at(const struct head *head, uint64_t salt, size_t at) {
