@@ -21,22 +21,23 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # the CPU, NUMA, quotas of cgroups and descriptors without io_uring; in the package several machines, point to point and
 # deaths told by name; in measuring GPUs, and the drop-ins beside what they stand in for.
 PARTS = {
-    "headers": ("include", 1600),
-    "core": ("ring shm channel", 8700),
+    "headers": ("include", 1610),
+    "core": ("ring shm channel", 8890),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 13310),
-    "package": ("python/ringcast", 10140),
+    "extension": ("python/extension", 13330),
+    "package": ("python/ringcast", 10160),
     "measuring": ("tools bench python/ringcast/bench", 7100),
-    "tests": ("tests", 48340),
+    "tests": ("tests", 49120),
     "tests of gpu": ("tests", 16940),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 836,
+    "include/ringcast/ringcast.h": 517,
+    "python/ringcast/_ringcast.pyi": 849,
     "tests/fake_cuda/streams.c": 505,
-    "tests/model/ring.pml": 552,
+    "tests/model/ring.pml": 614,
     "tests/python/device_dropins.py": 524,
 }
 MOST = 500
