@@ -15,7 +15,7 @@ _MOST_KNOWN = 2048
 _module_of, _qualname_of, _line_of, _dict_of_class = (
     type.__dict__[name].__get__ for name in ("__module__", "__qualname__", "__mro__", "__dict__")
 )
-_dict_of_module = types.ModuleType.__dict__["__dict__"].__get__
+_dict_of_module = vars(types.ModuleType)["__dict__"].__get__
 
 # The program's own file, in a process that multiprocessing spawns.
 _MAIN = {"__mp_main__": "__main__"}
@@ -31,9 +31,12 @@ def is_class(value: Any) -> bool:
 
 def names_in(holder: Any) -> Mapping[str, Any]:
     """The names in a class or module; none for objects of other types. Runs no code of the holder."""
+    names: Mapping[str, Any] = {}
     if is_class(holder):
-        return _dict_of_class(holder)
-    return _dict_of_module(holder) or {} if issubclass(type(holder), types.ModuleType) else {}
+        names = _dict_of_class(holder)
+    elif issubclass(type(holder), types.ModuleType):
+        names = _dict_of_module(holder) or {}
+    return names
 
 
 def shorten(text: str, most: int = 100) -> str:

@@ -56,7 +56,7 @@ def _dtype(state: Any, depth: int = 0) -> Any:
     if isinstance(state, list):
         base, shape = state
         return np.dtype((_dtype(base, depth + 1), tuple(shape)))
-    fields = {key: state[key] for key in ("names", "offsets", "itemsize")}
+    fields: Any = {key: state[key] for key in ("names", "offsets", "itemsize")}
     fields["formats"] = [_dtype(each, depth + 1) for each in state["formats"]]
     if any(title is not None for title in state["titles"]):
         fields["titles"] = state["titles"]

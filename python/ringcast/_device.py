@@ -39,7 +39,7 @@ def captures() -> bool:
     """Whether torch's current stream captures a graph."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     check = getattr(cuda, "is_current_stream_capturing", None)
-    return check is not None and cuda.is_initialized() and bool(check())
+    return cuda is not None and check is not None and cuda.is_initialized() and bool(check())
 
 
 def is_built_with_cuda() -> bool:

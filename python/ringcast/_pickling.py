@@ -278,7 +278,7 @@ def _names_in(data: bytes) -> Tuple[List[str], bool]:
     """The names that a pickle imports, by the opcodes alone; and whether the pickle can be read to the end."""
     names: Dict[str, None] = {}
     texts: List[str] = []  # pushed last
-    memo: Dict[int, str] = {}
+    memo: Dict[Any, str] = {}
     last = "?"
     try:
         for opcode, argument, _ in pickletools.genops(data):

@@ -49,7 +49,7 @@ def _written(node: Any, in_class: bool, apart: Container[str] = ()) -> str:
     if not isinstance(node, ast.AST):
         return ascii(node)
     if isinstance(node, ast.AnnAssign) and not in_class:
-        node = ast.Assign([node.target], node.value)
+        node = ast.Assign([node.target], node.value)  # type: ignore[arg-type]
     if isinstance(node, (ast.ClassDef, *_FUNCTIONS)):
         in_class = isinstance(node, ast.ClassDef)
     fields = []

@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
     if command == "codec":
         cases.use(engine.find(options.vllm))
         return {**facts, **codec.run_all(chosen, options.seconds)}
-    sizes = (2,) if command != "dropin" else sorted(set(options.ranks or dropin.RANKS))
+    sizes = [2] if command != "dropin" else sorted(set(options.ranks or dropin.RANKS))
     plan = harness.plan(options.cold, options.gap / 1e3, max(sizes))
     facts.update(gap_ms=plan.gap * 1e3, cold=options.cold)
     return {**facts, **dropin.run(command, chosen, sizes, options.seconds, plan, getattr(options, "vllm", None))}

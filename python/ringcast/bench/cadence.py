@@ -9,7 +9,7 @@ included.
 
 import functools
 import math
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ringcast.bench import dropin, report
 from ringcast.bench.harness import Failed, Plan, Processes, in_turns
@@ -47,7 +47,7 @@ def measure(ranks: Processes, chosen: Sequence[str], gaps: Sequence[float], shar
     for gap in gaps:
         report.say(f"cadence {gap:g} ms, {ranks.count} ranks")
         ranks.ask(("pace", Plan(gap / 1e3)))
-        ways = {way: functools.partial(dropin.turn, ranks, way) for way in chosen}
+        ways: Dict[str, Callable[[int], Any]] = {way: functools.partial(dropin.turn, ranks, way) for way in chosen}
         turns = in_turns(ways, share(gap), gap / 1e3)
         found.append({"name": f"{gap:g} ms", "gap_ms": gap, "ranks": ranks.count, **of_row(turns)})
     return found

@@ -83,7 +83,8 @@ def _cold(statement: str, setup: str, names: Dict[str, Any], rounds: int, rest: 
     loop = f"for _ in range({rounds}):\n rest(); start = now(); {statement}; times.append(now() - start)"
     exec(f"def body(rest=rest, now=now, times=times):\n {setup}\n " + loop.replace("\n", "\n "), space)
     space["body"]()
-    return statistics.median(space["times"])
+    median: float = statistics.median(space["times"])
+    return median
 
 
 def carries(codec: str, value: Any) -> bool:
@@ -153,7 +154,8 @@ def retained(value: Any, seconds: float) -> float:
                 del got
             return statistics.median(times)
 
-        return statistics.median(in_turns({"recv": receive}, seconds)["recv"])
+        median: float = statistics.median(in_turns({"recv": receive}, seconds)["recv"])
+        return median
 
 
 def calls(seconds: float, rest: Callable[[], None]) -> Dict[str, float]:
@@ -200,7 +202,7 @@ def run_all(chosen: Sequence[str], seconds: float) -> Dict[str, Any]:
     for codec in ("msgspec", "ormsgpack", "pyfory"):
         if util.find_spec(codec) is None:
             left_out[codec] = f"{codec} is not installed here"
-    how = {"hot": lambda: None, **rests()}
+    how: Dict[str, Callable[[], None]] = {"hot": lambda: None, **rests()}
     return {
         "cases": found,
         "left_out": left_out,

@@ -66,7 +66,7 @@ def say(text: str) -> None:
 def number(value: Any) -> str:
     """Three significant digits, or three behind the point; all digits of an int; words as they are; "" for None."""
     if value is None or isinstance(value, (bool, str)):
-        return {None: "", True: "yes", False: "NO"}.get(value, value)
+        return value if isinstance(value, str) else {None: "", True: "yes", False: "NO"}[value]
     if isinstance(value, int) or value >= 99.95:
         return f"{value:,.0f}"
     if value < 0.0995:

@@ -103,7 +103,8 @@ def _rank_in(group: Any, src: int) -> int:
     ranks = dist.get_process_group_ranks(group)
     if src not in ranks:
         raise ValueError(f"src is a global rank in the group, one of {ranks}, not {src}")
-    return ranks.index(src)
+    found: int = ranks.index(src)
+    return found
 
 
 def _checked(ring: Source, data: Any) -> Any:

@@ -23,7 +23,9 @@ def who_attaches(ranks: Ranks, writers: Sequence[int], readers: Sequence[int]) -
     )
     try:
         _, reached = ranks.all_or_none(
-            lambda: [writer for writer in writers if mine in readers and attaches(*offers[writer], name_of(mine))],
+            lambda: [
+                one for one in writers if mine in readers and attaches(offers[one][0], offers[one][1], name_of(mine))
+            ],
             lambda found: found,
         )
     finally:

@@ -284,7 +284,7 @@ class ReaderLink:
                 return False
         return True
 
-    def _join(self, connection: Connection, rank: int) -> Iterator[None]:
+    def _join(self, connection: Connection, rank: int) -> Generator[None, None, None]:
         """Attach to the ring of this machine's relay, or become the relay. Yields as long as an answer is missing."""
         letter, words = yield from connection.ask(b"H", _pack_hello(connection.address, me(rank)))
         with contextlib.ExitStack() as undo:
