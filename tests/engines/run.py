@@ -232,8 +232,8 @@ class Alive:
 
 
 def together(name, part, rounds, quick):
-    """The rows of a part whose engines live at the same time: (way, round, row). Both ways of a case follow each other
-    at once, so that what else the machine does meets both alike."""
+    """The rows of a part with engines that live at the same time: (way, round, row). Both ways of a case follow each
+    other at once, so that what else the machine does meets both alike."""
     spec = parts_of(name)[part]
     engines = {}
     try:

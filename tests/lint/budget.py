@@ -25,7 +25,7 @@ PARTS = {
     "core": ("ring shm channel", 8890),
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 13330),
-    "package": ("python/ringcast", 10170),
+    "package": ("python/ringcast", 10190),
     "measuring": ("tools bench python/ringcast/bench", 7100),
     "tests": ("tests", 49270),
     "tests of gpu": ("tests", 16940),

@@ -36,6 +36,8 @@ from ringcast._group.torch_transport import cpu_backend, seconds_of
 STREAM = "gather"
 # Of each rank's ring. Larger values go by spill memory.
 _CAPACITY = 256 << 10
+# Seconds of a wait that asks for no timeout.
+_FIRST = 0.05
 # After these errors the ring is at an end.
 _ENDS = (ringcast.WriterGone, ringcast.ReaderDied, ringcast.Evicted, ringcast.ForkedError, ringcast.Cancelled)
 
@@ -70,13 +72,11 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
     ends = _ends_of(group)
     if ends is None:
         return None
-    seconds = seconds_of(cpu_backend(group))
-    deadline = time.monotonic() + seconds
-    missing: List[str] = []
+    wait, missing = _Wait(group), []
     source = next(end for end in ends if isinstance(end, Source))
     call, failure = source.call, None
     try:
-        value = _sent(source, value, operation, seconds)
+        value = _sent(source, value, operation, wait)
     except _ENDS:
         raise
     except Exception as error:
@@ -87,7 +87,7 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
     for end in ends:
         if isinstance(end, Receiver):
             try:
-                everyone.append(_received(end, operation, call, deadline))
+                everyone.append(_received(end, operation, call, wait))
             except _Missing:
                 missing.append(end.describe_source())
             except _ENDS:
@@ -101,8 +101,8 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
     if missing:
         have = "has" if len(missing) == 1 else "have"
         raise TimeoutError(
-            f"{operation_of(operation << CALL_BITS)}: {', '.join(missing)} {have} not come within {seconds:.4g} s, the "
-            "group's timeout: look at what the process does, or make the group with a longer timeout"
+            f"{operation_of(operation << CALL_BITS)}: {', '.join(missing)} {have} not come within "
+            f"{wait.seconds:.4g} s, the group's timeout: look at the process, or make the group with a longer timeout"
         )
     return everyone
 
@@ -111,17 +111,35 @@ class _Missing(Exception):
     """A rank has not come in time."""
 
 
-def _received(end: Receiver, operation: int, call: int, deadline: float) -> Any:
+class _Wait:
+    """The wait of a call. Only a long wait asks for the group's timeout, which takes as long as a message."""
+
+    def __init__(self, group: Any) -> None:
+        self._group, self._began = group, time.monotonic()
+        self.seconds: Optional[float] = None  # the timeout
+
+    def left(self) -> float:
+        return _FIRST if self.seconds is None else max(0.0, self._began + self.seconds - time.monotonic())
+
+    def over(self) -> bool:
+        if self.seconds is None:
+            self.seconds = seconds_of(cpu_backend(self._group))
+        return self.left() == 0
+
+
+def _received(end: Receiver, operation: int, call: int, wait: _Wait) -> Any:
     """The value of this call. Calls that were interrupted may have left frames of theirs, which are dropped."""
 
     def take() -> Tuple[Any, int]:
         while True:
             try:
-                value, tag = end.ring.recv_tagged(max(0.0, deadline - time.monotonic()))
+                value, tag = end.ring.recv_tagged(wait.left())
             except TimeoutError as error:
                 if is_of_a_message(error):
                     raise
-                raise _Missing from None
+                if wait.over():
+                    raise _Missing from None
+                continue
             if tag >> CALL_BITS not in (BARRIER, GATHER, REDUCE) or not is_before(tag, call):
                 return value, tag
 
@@ -129,10 +147,10 @@ def _received(end: Receiver, operation: int, call: int, deadline: float) -> Any:
     return end.receive(operation, take)
 
 
-def _sent(end: Source, value: Any, operation: int, seconds: float) -> Any:
-    """Send the own value, and return the own result. TimeoutError: the ring had no room for so many seconds."""
+def _sent(end: Source, value: Any, operation: int, wait: _Wait) -> Any:
+    """Send the own value, and return the own result. TimeoutError: the ring has no room."""
     if operation != GATHER:
-        end.send(value, operation, timeout=seconds)
+        _send(end, value, operation, wait)
         return value
     try:
         packed = pack(value)
@@ -140,8 +158,17 @@ def _sent(end: Source, value: Any, operation: int, seconds: float) -> Any:
         with contextlib.suppress(ringcast.Error):  # the ring has failed
             end.refuse(error, operation)
         raise
-    end.send(packed, operation, timeout=seconds)
+    _send(end, packed, operation, wait)
     return ringcast.unpack(packed)
+
+
+def _send(end: Source, value: Any, operation: int, wait: _Wait) -> None:
+    while True:
+        try:
+            return end.send(value, operation, timeout=wait.left())
+        except TimeoutError:
+            if wait.over():
+                raise
 
 
 def _ends_of(group: Any) -> Optional[List[End]]:
