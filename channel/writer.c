@@ -200,6 +200,13 @@ static void note_tag(ringcast_writer *writer, uint64_t position, const void *dat
   if (header.tag != 0) rc_newest_note(writer->ring.view.control, header.tag, position);
 }
 
+/* The end of ringcast_writer_commit for the typed layout: in tail position, so other frames save no registers. */
+static __attribute__((noinline)) int end_typed(ringcast_writer *writer, size_t bytes, bool asleep) {
+  uint64_t position = writer->ring.tail - rc_frame_lines(bytes);
+  note_tag(writer, position, rc_frame_at(&writer->ring.view, position) + 1, bytes);
+  return rc_unlikely(asleep) ? wake_readers(writer) : 0;
+}
+
 static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t kind) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
@@ -219,10 +226,7 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
   rc_count_frame(&writer->ring.view.control->counts, bytes);
   bool asleep = rc_eventcount_is_asleep(&writer->ring.view.control->not_empty);
   rc_ring_zero_ahead(&writer->ring, bytes);
-  if (kind == RINGCAST_KIND_TENSORS) {
-    uint64_t position = writer->ring.tail - rc_frame_lines(bytes);
-    note_tag(writer, position, rc_frame_at(&writer->ring.view, position) + 1, bytes);
-  }
+  if (kind == RINGCAST_KIND_TENSORS) return end_typed(writer, bytes, asleep);
   return rc_unlikely(asleep) ? wake_readers(writer) : 0;
 }
 

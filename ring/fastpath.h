@@ -48,8 +48,9 @@ static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes,
 /* Commits the first `bytes` of the open reservation. */
 static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {
   struct rc_ring *ring = &writer->view;
-  struct rc_frame_header *frame = rc_frame_at(ring, writer->tail);
-  uint64_t lines = rc_frame_lines(bytes), end = writer->tail + lines;
+  struct rc_control *control = ring->control;
+  uint64_t position = writer->tail, lines = rc_frame_lines(bytes), end = position + lines;
+  struct rc_frame_header *frame = rc_frame_at(ring, position);
   RC_POINT(PUBLISH);
   /* Otherwise the word at `end` was zeroed ahead, and no byte of the reservation lies there. */
   if (rc_unlikely(lines != writer->zeroed || lines != rc_frame_lines(writer->reserved))) {
@@ -65,8 +66,8 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
   RC_POINT(W1_DONE);
   rc_store_release(&frame->commit, end); /* W2 -> R1 */
   RC_POINT(W2_DONE);
-  rc_store_release(&ring->control->newest, writer->tail); /* N0 -> J5 */
-  rc_store_release(&ring->control->tail, end);            /* W3 -> J3 */
+  rc_store_release(&control->newest, position); /* N0 -> J5 */
+  rc_store_release(&control->tail, end);        /* W3 -> J3 */
   RC_POINT(W3_DONE);
   writer->tail = end;
   writer->credit--;
