@@ -8,6 +8,8 @@ import os
 import pickle
 import random
 import struct
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -245,6 +247,13 @@ def test_the_environment_is_heeded_as_it_is_at_each_call(monkeypatch):
                     ringcast.pack(ONE)
             else:
                 ringcast.pack(ONE)
+
+
+def test_without_pythons_own_environ_the_process_environment_counts():
+    code = "import fractions, os, ringcast; os.environ = dict(os.environ); ringcast.pack(fractions.Fraction(1))"
+    environment = {**os.environ, "RINGCAST_ALLOW_PICKLE": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "PickleRefused" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["no", "2", " 0", "true"])
