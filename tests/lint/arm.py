@@ -17,7 +17,7 @@ ORDERING = re.compile(r"\t(ldar|ldapu?r|stlu?r|dmb|ld(?:set|add|clr)\w*|cas\w*|s
 # What must occur in a function, in this order, with whatever between. "a|b": in one of them, as the compiler inlines.
 EXPECTED = {
     "tests/lint/arm_probe.c": {
-        "probe_commit": ["stlr", "stlr"],  # W2, W3
+        "probe_commit": ["stlr", "stlr", "stlr"],  # W2, N0, W3
         "probe_next": ["ldar", "ldar"],  # R1, R2
         "probe_release": ["dmb ishld", "stlr"],  # A0, A1
         "probe_is_asleep": ["dmb ish", "ldar"],  # E5, E6
@@ -41,8 +41,10 @@ EXPECTED = {
         "rc_slot_reap": ["casal"],
         "rc_slot_evict": ["casal"],  # V1
     },
-    "ring/spill.c": {
-        "rc_spill_reclaim": ["dmb ish"]  # S1
+    "ring/newest.c": {
+        "rc_newest_note": ["dmb ish", "stlr"],  # N2, N4
+        "place_in|look_up|rc_newest_find": ["ldar", "dmb ishld"],  # N5, N7
+        "rc_newest_find": ["ldar"],  # J5
     },
     "ring/tap.c": {"rc_tap_next": ["dmb ishld", "ldar", "dmb ishld", "dmb ishld"]},  # T2, T3, T2 and T5
 }
