@@ -7,6 +7,7 @@
 #include "ring/estimate.h"
 #include "ring/fastpath.h"
 #include "ring/spill.h"
+#include "ringcast/estimate.h"
 #include "ringcast/ringcast.h"
 #include "shm/backing.h"
 #include "shm/poller.h"
@@ -42,10 +43,19 @@ static inline void rc_detach(struct rc_attachment *attachment) {
   if (detach) detach(attachment->context);
 }
 
+/* The open reservation, if its size was an estimate. */
+struct rc_estimated {
+  bool open; /* false: no reservation is open, or the caller named the size */
+  bool grew;
+  uint32_t tag;
+  uint64_t bytes; /* reserved */
+};
+
 struct ringcast_writer {
   struct rc_ring_writer ring;
   uint64_t ring_frame;             /* the largest payload of the ring; larger frames go through spill memory */
   bool is_large;                   /* the open reservation lies in spill memory: spill.is_open, on a line in use */
+  struct rc_estimated estimated;   /* close to is_large: every commit looks */
   struct rc_attachment attachment; /* ended by close */
   struct rc_segment segment;
   struct rc_waiter waiter;  /* for room */
@@ -106,6 +116,11 @@ static inline int rc_writer_try_reserve(ringcast_writer *writer, uint64_t bytes,
 /* The slow path of ringcast_writer_reserve, and ringcast_writer_grow. */
 int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow,
                              struct ringcast_span *out);
+
+/* ---- Estimated reservations (estimate.c) ---- */
+
+/* The reservation, made by estimate, is committed with `bytes`: learns the size, and counts. */
+void rc_writer_learn(ringcast_writer *writer, size_t bytes);
 
 /* After -EAGAIN: there is room once no cursor is below this position. */
 uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes);
@@ -192,7 +207,8 @@ int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blo
 int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
                   struct ringcast_info *out);
 struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);
-int rc_stats_write(struct rc_counts *counts, struct rc_histogram *histogram, struct ringcast_stats *out);
+int rc_reader_stats_write(struct rc_slot *slot, struct ringcast_stats *out);
+int rc_writer_stats_write(struct rc_control *control, struct ringcast_stats *out);
 
 /* As rc_peer_read, with the time for which the reader has blocked the writer. */
 bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out);

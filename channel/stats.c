@@ -39,12 +39,23 @@ uint64_t rc_max_frame(const struct rc_segment *segment) {
   return spilled > in_ring ? spilled : in_ring;
 }
 
-int rc_stats_write(struct rc_counts *counts, struct rc_histogram *histogram, struct ringcast_stats *out) {
+static int write_stats(const struct ringcast_stats *stats, struct ringcast_stats *out) {
   int result = rc_sized_check("ringcast_stats", out->size);
-  if (result != 0) return result;
-  struct ringcast_stats stats = rc_stats_of(counts, histogram);
-  rc_sized_write(out, out->size, &stats, sizeof stats);
-  return 0;
+  if (result == 0) rc_sized_write(out, out->size, stats, sizeof *stats);
+  return result;
+}
+
+int rc_reader_stats_write(struct rc_slot *slot, struct ringcast_stats *out) {
+  struct ringcast_stats stats = rc_stats_of(&slot->counts, &slot->waits);
+  return write_stats(&stats, out);
+}
+
+int rc_writer_stats_write(struct rc_control *control, struct ringcast_stats *out) {
+  struct ringcast_stats stats = rc_stats_of(&control->counts, &control->waits);
+  stats.estimate_hits = rc_load_relaxed(&control->estimates.hits); /* relaxed: statistics, as all here */
+  stats.grown = rc_load_relaxed(&control->estimates.grown);
+  stats.wasted_bytes = rc_load_relaxed(&control->estimates.wasted);
+  return write_stats(&stats, out);
 }
 
 int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
@@ -74,14 +85,12 @@ int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct 
 
 int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out) {
   int result = rc_check_fork(writer->forks);
-  struct rc_control *control = writer->ring.view.control;
-  return result != 0 ? result : rc_stats_write(&control->counts, &control->waits, out);
+  return result != 0 ? result : rc_writer_stats_write(writer->ring.view.control, out);
 }
 
 int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
   int result = rc_check_fork(reader->forks);
-  struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
-  return result != 0 ? result : rc_stats_write(&slot->counts, &slot->waits, out);
+  return result != 0 ? result : rc_reader_stats_write(&reader->ring.view.control->slots[reader->ring.slot], out);
 }
 
 int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {

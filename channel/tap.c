@@ -147,8 +147,7 @@ int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out) {
 
 int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out) {
   int result = rc_check_fork(tap->forks);
-  struct rc_control *control = tap->ring.view.control;
-  return result != 0 ? result : rc_stats_write(&control->counts, &control->waits, out);
+  return result != 0 ? result : rc_writer_stats_write(tap->ring.view.control, out);
 }
 
 int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity) {

@@ -169,16 +169,34 @@ const char *ringcast_writer_handle(const ringcast_writer *writer) { return write
 
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
 
+static bool is_estimate(size_t bytes) { return bytes >> 32 == RINGCAST_ESTIMATE >> 32; }
+
+static rc_slow int reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
+                                  struct ringcast_span *out) {
+  if (!is_estimate(bytes)) return rc_writer_reserve_slowly(writer, bytes, timeout_ns, false, out);
+  uint32_t tag = (uint32_t)bytes;
+  size_t estimate = ringcast_writer_estimate(writer, tag);
+  int result = ringcast_writer_reserve(writer, estimate, timeout_ns, out);
+  if (result == 0) writer->estimated = (struct rc_estimated){.open = true, .tag = tag, .bytes = estimate};
+  return result;
+}
+
 int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
   if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() || bytes > writer->ring_frame ||
                   writer->is_large || !rc_ring_has_room(&writer->ring, bytes)))
-    return rc_writer_reserve_slowly(writer, bytes, timeout_ns, false, out);
+    return reserve_slowly(writer, bytes, timeout_ns, out);
   *out = (struct ringcast_span){.data = rc_ring_open(&writer->ring, bytes), .bytes = bytes};
   return 0;
 }
 
 int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
-  return rc_writer_reserve_slowly(writer, bytes, timeout_ns, true, out);
+  int result = rc_writer_reserve_slowly(writer, bytes, timeout_ns, true, out);
+  struct rc_estimated *estimated = &writer->estimated;
+  if (result == 0 && estimated->open && bytes > estimated->bytes) {
+    estimated->grew = true;
+    estimated->bytes = bytes;
+  }
+  return result;
 }
 
 static rc_slow int wake_readers(ringcast_writer *writer) {
@@ -200,10 +218,14 @@ static void note_tag(ringcast_writer *writer, uint64_t position, const void *dat
   if (header.tag != 0) rc_newest_note(writer->ring.view.control, header.tag, position);
 }
 
-/* The end of ringcast_writer_commit for the typed layout: in tail position, so other frames save no registers. */
-static __attribute__((noinline)) int end_typed(ringcast_writer *writer, size_t bytes, bool asleep) {
-  uint64_t position = writer->ring.tail - rc_frame_lines(bytes);
-  note_tag(writer, position, rc_frame_at(&writer->ring.view, position) + 1, bytes);
+/* The end of ringcast_writer_commit for the typed layout and for estimates: in tail position, so other frames save no
+ * registers. */
+static __attribute__((noinline)) int end_noting(ringcast_writer *writer, size_t bytes, uint16_t kind, bool asleep) {
+  if (kind == RINGCAST_KIND_TENSORS) {
+    uint64_t position = writer->ring.tail - rc_frame_lines(bytes);
+    note_tag(writer, position, rc_frame_at(&writer->ring.view, position) + 1, bytes);
+  }
+  if (writer->estimated.open) rc_writer_learn(writer, bytes);
   return rc_unlikely(asleep) ? wake_readers(writer) : 0;
 }
 
@@ -216,6 +238,7 @@ static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t
   if (result != 0) return fail_to_commit(writer, bytes);
   rc_count_frame(&writer->ring.view.control->counts, bytes);
   if (kind == RINGCAST_KIND_TENSORS) note_tag(writer, position, data, bytes);
+  if (writer->estimated.open) rc_writer_learn(writer, bytes);
   return wake_readers(writer);
 }
 
@@ -226,7 +249,8 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
   rc_count_frame(&writer->ring.view.control->counts, bytes);
   bool asleep = rc_eventcount_is_asleep(&writer->ring.view.control->not_empty);
   rc_ring_zero_ahead(&writer->ring, bytes);
-  if (kind == RINGCAST_KIND_TENSORS) return end_typed(writer, bytes, asleep);
+  if (kind == RINGCAST_KIND_TENSORS || rc_unlikely(writer->estimated.open))
+    return end_noting(writer, bytes, kind, asleep);
   return rc_unlikely(asleep) ? wake_readers(writer) : 0;
 }
 
@@ -235,6 +259,7 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   if (result != 0) return result;
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
   writer->liveness.since = 0;
+  writer->estimated.open = false;
   if (writer->is_large) rc_writer_abort_large(writer);
   else rc_ring_abort(&writer->ring);
   return 0;
@@ -242,18 +267,9 @@ int ringcast_writer_abort(ringcast_writer *writer) {
 
 int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind, int64_t timeout_ns) {
   struct ringcast_span span;
+  if (rc_unlikely(is_estimate(bytes))) return rc_writer_reserve_slowly(writer, bytes, timeout_ns, false, &span);
   int result = ringcast_writer_reserve(writer, bytes, timeout_ns, &span);
   if (result != 0) return result;
   if (bytes != 0) memcpy(span.data, data, bytes);
   return ringcast_writer_commit(writer, bytes, kind);
-}
-
-/* ---- Estimates -------------------------------------------------------------------------------------------------- */
-
-size_t ringcast_writer_estimate(const ringcast_writer *writer, uint32_t tag) {
-  return rc_estimate_of(&writer->estimates, tag, rc_max_frame(&writer->segment));
-}
-
-void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, size_t bytes) {
-  rc_estimate_learn(&writer->estimates, tag, bytes);
 }

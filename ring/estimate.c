@@ -41,12 +41,27 @@ static uint64_t with_reserve(uint64_t bytes) {
   return __builtin_add_overflow(bytes, bytes / 16 + 64, &sum) ? UINT64_MAX : sum;
 }
 
+uint64_t rc_estimate_next(const struct rc_estimate *estimate) {
+  return estimate->seen != 0 ? with_reserve(bound_of(estimate)) : RC_ESTIMATE_DEFAULT;
+}
+
+void rc_estimate_add(struct rc_estimate *estimate, uint64_t bytes) {
+  if (estimate->count >= RC_ESTIMATE_EPOCH) {
+    estimate->before = estimate->now;
+    estimate->now = (struct rc_estimate_peak){{0}};
+    estimate->count = 0;
+  }
+  take(&estimate->now, bytes);
+  estimate->count++;
+  if (estimate->seen < RC_ESTIMATE_EPOCH) estimate->seen++;
+}
+
 uint64_t rc_estimate_of(const struct rc_estimates *estimates, uint32_t tag, uint64_t most) {
   const struct rc_estimate *set = estimates->sets[set_of(tag)];
   uint64_t bytes = RC_ESTIMATE_DEFAULT;
   for (uint32_t i = 0; i < RC_ESTIMATE_WAYS && set[i].seen != 0; i++) {
     if (set[i].tag != tag) continue;
-    bytes = with_reserve(bound_of(&set[i]));
+    bytes = rc_estimate_next(&set[i]);
     break;
   }
   return bytes < most ? bytes : most;
@@ -58,14 +73,7 @@ void rc_estimate_learn(struct rc_estimates *estimates, uint32_t tag, uint64_t by
   while (i < RC_ESTIMATE_WAYS - 1 && set[i].seen != 0 && set[i].tag != tag) i++;
   struct rc_estimate found = set[i];
   if (found.seen == 0 || found.tag != tag) found = (struct rc_estimate){.tag = tag};
-  if (found.count == RC_ESTIMATE_EPOCH) {
-    found.before = found.now;
-    found.now = (struct rc_estimate_peak){{0}};
-    found.count = 0;
-  }
-  take(&found.now, bytes);
-  found.count++;
-  if (found.seen < RC_ESTIMATE_EPOCH) found.seen++;
+  rc_estimate_add(&found, bytes);
   if (i != 0) memmove(&set[1], &set[0], i * sizeof *set); /* to the front */
   set[0] = found;
 }

@@ -19,6 +19,7 @@ struct rc_estimate_peak {
   uint64_t sizes[RC_ESTIMATE_RANK];
 };
 
+/* The history of one tag, or of messages without tags. Initially zero. */
 struct rc_estimate {
   uint32_t tag;
   uint32_t seen;                       /* frames in all, at most RC_ESTIMATE_EPOCH; 0: the entry is unused */
@@ -30,6 +31,12 @@ struct rc_estimate {
 struct rc_estimates {
   struct rc_estimate sets[RC_ESTIMATE_SETS][RC_ESTIMATE_WAYS];
 };
+
+/* The bytes to reserve for the next frame of one history; RC_ESTIMATE_DEFAULT for an empty history. Changes nothing. */
+uint64_t rc_estimate_next(const struct rc_estimate *estimate);
+
+/* Records that a frame took `bytes`. */
+void rc_estimate_add(struct rc_estimate *estimate, uint64_t bytes);
 
 /* The bytes to reserve for the next frame of `tag`, at most `most`. Changes nothing. */
 uint64_t rc_estimate_of(const struct rc_estimates *estimates, uint32_t tag, uint64_t most);

@@ -125,6 +125,12 @@ struct rc_counts {
   _Atomic uint64_t waited_ns;
 };
 
+/* The results of the writer's reservations by estimate (ring/estimate.h). */
+struct rc_estimate_counts {
+  _Atomic uint64_t hits, grown; /* frames that fitted at once, or after the reservation grew */
+  _Atomic uint64_t wasted;      /* bytes reserved and not needed */
+};
+
 /* Waits by duration: bucket i counts waits from 2^(i-1) up to 2^i us; the last bucket counts all longer waits. */
 #define RC_BUCKETS 16u
 struct rc_histogram {
@@ -171,6 +177,7 @@ struct rc_control {
   _Alignas(RC_LINE) struct rc_cpus cpus;                   /* all, rarely */
   _Alignas(RC_LINE) struct rc_histogram waits;             /* the writer */
   _Alignas(RC_LINE) struct rc_device_place device;         /* the writer, rarely */
+  struct rc_estimate_counts estimates;                     /* the writer */
   _Alignas(RC_LINE) struct rc_newest tags[RC_NEWEST_TAGS]; /* the writer, when it commits a frame with a tag */
   struct rc_slot slots[];
 };
@@ -194,12 +201,13 @@ _Static_assert(sizeof(struct rc_cpus) == 128, "cpus: two lines");
 _Static_assert(offsetof(struct rc_control, cpus) == 384, "cpus");
 _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
+_Static_assert(offsetof(struct rc_control, estimates) == 608 && sizeof(struct rc_estimate_counts) == 24, "estimates");
 _Static_assert(offsetof(struct rc_control, tags) == 640 && sizeof(struct rc_newest) == 16, "tags");
 _Static_assert(offsetof(struct rc_control, slots) == 1664, "slots: at a pair of lines");
 
 /* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
  * meaning, raise RC_LAYOUT_REVISION. */
-#define RC_LAYOUT_REVISION 20u
+#define RC_LAYOUT_REVISION 21u
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \

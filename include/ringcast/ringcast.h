@@ -239,7 +239,10 @@ struct ringcast_stats {
   uint64_t wakes;         /* system calls made to wake the other side */
   uint64_t waited_ns;
   uint32_t histogram[16]; /* of the waits: [i] took less than 2^i us and not less than 2^(i-1); [15] the longer ones */
-  uint64_t later[4];      /* 0. Room for new counts: a ringcast_peer contains a whole ringcast_stats */
+  uint64_t estimate_hits; /* frames committed after a reserve by RINGCAST_ESTIMATE that needed no grow, ... */
+  uint64_t grown;         /* ... frames that needed one, ... */
+  uint64_t wasted_bytes;  /* ... and bytes so reserved that commit gave back to the ring. 0 of a reader */
+  uint64_t later[1];      /* 0. Room for new counts: a ringcast_peer contains a whole ringcast_stats */
 };
 
 /* One reader as seen at one moment; the reader may have moved on since. */
@@ -301,12 +304,13 @@ RINGCAST_API void ringcast_writer_cancel(ringcast_writer *writer);
 
 /* ---- Writer: hot path ------------------------------------------------------------------------------------------- */
 
-/* Leases `bytes`, contiguous, to the writer. Wait-free while the room already granted lasts; else reads the readers'
- * cursors, and blocks up to the timeout if the slowest reader is a ring behind, or options.ahead frames. Readers see
- * nothing before commit. More than ringcast_info.ring_frame comes from spill memory: reserve then always reads the
- * cursors, and blocks while spill memory is used up, and in the kernel while the machine provides memory (-ENOMEM,
- * -ENOSPC: the machine has none; no frame is lost). -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD,
- * -EPROTO, -ECHILD. After an error no reservation is open. */
+/* Leases `bytes`, contiguous, to the writer; RINGCAST_ESTIMATE (ringcast/estimate.h): a guess, if the size is known
+ * only after the write. Wait-free while the room already granted lasts; else reads the readers' cursors, and blocks up
+ * to the timeout if the slowest reader is a ring behind, or options.ahead frames. Readers see nothing before commit.
+ * More than ringcast_info.ring_frame comes from spill memory: reserve then always reads the cursors, and blocks while
+ * spill memory is used up, and in the kernel while the machine provides memory (-ENOMEM, -ENOSPC: the machine has
+ * none; no frame is lost). -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ECHILD. After an
+ * error no reservation is open. */
 RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
                                          struct ringcast_span *out);
 
@@ -337,20 +341,6 @@ RINGCAST_API int ringcast_writer_abort(ringcast_writer *writer);
  * the same time: build a frame once, in private memory (ringcast/frame.h), and send it on any number of rings. */
 RINGCAST_API int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind,
                                       int64_t timeout_ns);
-
-/* Suggests a reservation for a frame of a size known only after the write, so that growing is rare. Commit
- * trims: a suggestion that is too large pads nothing. `tag` is a number chosen by the caller; frames with the same tag
- * are alike. The writer remembers about 64 tags, the most recently learned.
- *
- *     size_t bytes = ringcast_writer_estimate(writer, tag);
- *     ringcast_writer_reserve(writer, bytes, ...) -> write, ringcast_writer_grow() if too small -> commit(used)
- *     ringcast_writer_learn(writer, tag, used);
- *
- * The estimate is a little more than the third largest of the last 32 to 64 sizes: a rare large frame does not change
- * it. 4096 for an unknown tag; never more than the ring can hold. Only ringcast_writer_learn teaches the estimate. Both
- * are wait-free, and for the one thread that uses the handle. */
-RINGCAST_API size_t ringcast_writer_estimate(const ringcast_writer *writer, uint32_t tag);
-RINGCAST_API void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, size_t bytes);
 
 /* ---- Writer: introspection -------------------------------------------------------------------------------------- */
 

@@ -143,6 +143,7 @@ static void module_free(void *module) {
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef module_functions[] = {
+    {"add_size", rc_py_add_size, METH_VARARGS, RC_DOC_add_size},
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_pack},
     {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_unpack},
     {"gpu_status", rc_py_gpu_status, METH_NOARGS, RC_DOC_gpu_status},

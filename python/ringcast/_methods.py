@@ -2,7 +2,6 @@
 """The methods of the extension's types that need not be fast. Signatures and docstrings are those of _ringcast.pyi."""
 
 import functools
-import sys
 import types
 
 from ringcast._options import MEMORY, integer, seconds_or_none
@@ -70,12 +69,6 @@ class _Writer:
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, not {type(text).__name__}")
         self._send_error(text.encode("utf-8", "backslashreplace"), timeout, tag)
-
-    def estimate(self, tag):
-        return self._estimate(integer("tag", tag, 0, _MOST_TAG))
-
-    def learn(self, tag, n):
-        self._estimate(integer("tag", tag, 0, _MOST_TAG), integer("n", n, 0, sys.maxsize))
 
     def asend(self, obj, timeout=None, *, tag=0, hash=None):
         return _loops().asend(self, obj, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG), hash)

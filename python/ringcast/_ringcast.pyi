@@ -67,6 +67,9 @@ def gpu_status() -> GpuStatus:
     The first call opens the driver, which takes 0.1 s or more. The call allocates nothing on a device.
     """
 
+def add_size(history: Buffer, n: int, /) -> int:
+    """Add a size to a history, 64 bytes that are 0 at first; return the next size's estimate, as Writer.estimate()."""
+
 def recycling() -> Recycling:
     """Return how ringcast uses the memory of large received arrays again: a Recycling.
 
@@ -174,7 +177,7 @@ class Span:
     The end of the block commits the whole Span; an exception aborts the Span. numpy.asarray(span) and
     torch.frombuffer(span, ...) write too, but delete every such array before the end of the block. BufferError: a
     memoryview or an array is still in use, and the Span is still open: delete the array, then call commit() or
-    abort().
+    abort(). ValueError: reserve() had no size, so commit(n) must tell the size, before the end of the block.
 
     len(span) is the number of bytes. The memory starts 16 bytes into a 64-byte line.
     """
@@ -441,12 +444,15 @@ class Writer:
     def send_error(self, text: str, timeout: Optional[float] = None, *, tag: int = 0) -> None:
         """Send an error in place of an object: recv() raises SendError(text) at every reader. Otherwise as send()."""
 
-    def reserve(self, n: int, timeout: Optional[float] = None) -> Span:
+    def reserve(self, n: Optional[int] = None, timeout: Optional[float] = None, *, tag: int = 0) -> Span:
         """Reserve `n` bytes of the ring or of spill memory, to be written in place: a Span. One reservation at a
         time.
 
+        n: None: as many as estimate(tag) says, if the size of the frame is known only after the write. Then grow() a
+        Span that is too small. commit(n) trims the Span, and teaches the estimate.
+
         Readers see nothing before commit(). Timeout and errors as send(). Error (EBUSY): a reservation is already
-        open.
+        open. ValueError: a tag beside `n`.
         """
 
     def commit(self, n: Optional[int] = None, *, kind: int = 0) -> None:
@@ -455,7 +461,8 @@ class Writer:
         kind: KIND_BYTES, or KIND_TENSORS for a whole frame of Reader.next(), to be passed on.
 
         Error (ENOTSUP): the frame's tensors lie in device memory of another Writer; the reservation stays open.
-        ValueError: no reservation is open, or `n` is more than was reserved (the reservation stays open).
+        ValueError: no reservation is open, `n` is more than was reserved, or `n` is None after a reserve() without a
+        size (the reservation stays open).
         BufferError: a memoryview of the Span is still in use.
         """
 
@@ -503,20 +510,13 @@ class Writer:
         rest as compose().
         """
 
-    def estimate(self, tag: int) -> int:
-        """Return how many bytes to reserve() for the next frame of `tag`, so that the Span seldom has to grow.
+    def estimate(self, tag: int = 0) -> int:
+        """Return how many bytes reserve() without a size would take for `tag` now.
 
-        tag: 32 bits of the caller's own. The estimate is a little more than the third largest of the last 32 to 64
-        sizes given to learn(), 4096 for a new tag, and never more than max_frame. send() knows the size and needs
-        no estimate.
+        tag: 32 bits of the caller's own, for alike frames. The estimate is a little more than the third largest of the
+        last 32 to 64 sizes that commit() was given, 4096 for a new tag, and never more than max_frame.
 
         ValueError: the tag is out of range.
-        """
-
-    def learn(self, tag: int, n: int) -> None:
-        """Tell estimate() that a frame of `tag` took `n` bytes. ringcast remembers the last 64 or so tags.
-
-        ValueError: out of range.
         """
 
     def peers(self) -> List[ReaderStatus]:

@@ -15,6 +15,9 @@ class Stats(NamedTuple):
     waited_ns: int  #: nanoseconds of all waits
     #: of the waits: [i] took less than 2**i microseconds and not less than 2**(i-1); [15] all longer waits
     histogram: Tuple[int, ...]
+    estimate_hits: int  #: frames for which reserve() without a size was enough
+    grown: int  #: frames for which the Span of reserve() without a size had to grow
+    wasted_bytes: int  #: reserved without a size, and given back by commit()
 
 
 class ReaderStatus(NamedTuple):

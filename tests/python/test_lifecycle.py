@@ -31,7 +31,7 @@ WRITER_CALLS = [
     lambda writer: writer.stats(),
     lambda writer: writer.cancel(),
     lambda writer: writer.estimate(1),
-    lambda writer: writer.learn(1, 1),
+    lambda writer: writer.reserve(),
     lambda writer: writer.check(),
     lambda writer: writer.fileno(),
 ]

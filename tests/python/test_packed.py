@@ -140,24 +140,70 @@ def bounded():
         yield writer, reader
 
 
+def write(writer, n, tag=0):
+    """A frame of `n` bytes, whose size is known only when it is written."""
+    span = writer.reserve(timeout=0, tag=tag)
+    if n > len(span):
+        span.grow(n, 0)
+    with memoryview(span) as view:
+        view[:n] = bytes(n)
+    span.commit(n)
+
+
 def test_a_writer_learns_how_much_to_reserve(bounded):
     writer, reader = bounded
-    assert writer.estimate(3) == 4096
-    for size in (20_000, 21_000, 20_500) * 20:
-        writer.learn(3, size)
-    writer.learn(3, 400_000)
-    assert 21_000 <= writer.estimate(3) < 23_000
-    assert writer.estimate(tag=4) == 4096
-    for _ in range(3):
-        writer.learn(tag=3, n=1 << 40)
-    assert writer.estimate(3) == writer.max_frame
-    with writer.reserve(writer.estimate(3), 0) as span:
-        span.commit(0)
+    assert writer.estimate(3) == writer.estimate() == 4096
+    for size in (20_000, 21_000, 20_500) * 20 + (400_000,):
+        write(writer, size, 3)
+        assert len(reader.recv(0)) == size
+    assert 21_000 <= writer.estimate(tag=3) < 23_000
+    assert writer.estimate() == writer.estimate(4) == 4096
+    stats = writer.stats()
+    assert (stats.estimate_hits, stats.grown) == (59, 2)  # the first, and the last
+    assert stats.wasted_bytes < 62 * (21_000 / 16 + 64 + 1000)
+    span = writer.reserve()
+    assert len(span) == 4096
+    span.abort()
+    writer.send_bytes(b"abc")  # a known size teaches nothing
+    with writer.reserve(10) as span:
+        pass
+    assert writer.estimate() == 4096 and writer.stats()[:2] != stats[:2]
+    assert writer.stats()[-3:] == stats[-3:] == (*stats[-3:-1], stats.wasted_bytes)
+    for reader_stats in (peer.stats for peer in writer.peers()):
+        assert reader_stats[-3:] == (0, 0, 0)
+
+
+def test_the_end_of_an_estimated_reservation_tells_its_size(bounded):
+    writer, reader = bounded
+    span = writer.reserve()
+    for commit in (span.commit, writer.commit, lambda: span.commit(None)):
+        with pytest.raises(ValueError, match=r"is an estimate: tell how many bytes are the frame's, by commit\(n\)"):
+            commit()
+    span.commit(5)
+    with pytest.raises(ValueError, match="is an estimate"), writer.reserve() as span:
+        pass
+    writer.commit(6)
+    with writer.reserve() as span:
+        span.commit(7)
+    with pytest.raises(ZeroDivisionError), writer.reserve():
+        raise ZeroDivisionError
+    with writer.reserve(8):
+        pass
+    assert [len(reader.recv(0)) for _ in range(4)] == [5, 6, 7, 8]
+
+
+def test_what_reserve_and_estimate_refuse(bounded):
+    writer, reader = bounded
     for tag, error in ((-1, ValueError), (1 << 32, ValueError), (1.0, TypeError), (None, TypeError)):
         with pytest.raises(error):
             writer.estimate(tag)
         with pytest.raises(error):
-            writer.learn(tag, 1)
-    for size, error in ((-1, ValueError), (1 << 64, ValueError), ("1", TypeError)):
-        with pytest.raises(error):
-            writer.learn(1, size)
+            writer.reserve(tag=tag)
+    with pytest.raises(ValueError, match="takes n or tag, not both"):
+        writer.reserve(5, tag=1)
+    with pytest.raises(TypeError):
+        writer.reserve(None, 0, 1)
+    for size in (2**63, 2**64 - 1, 2**64 - 2**32, 2**64):  # no number is an estimate
+        with pytest.raises((ValueError, ringcast.FrameTooLarge)):
+            writer.reserve(size)
+    writer.reserve().abort()

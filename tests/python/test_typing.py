@@ -55,9 +55,9 @@ def send(writer: Writer) -> str:
     packed: PackedFrame = ringcast.pack({"a": 1}, allow_pickle=None)
     writer.send(packed, 1, tag=2)
     print(packed.nbytes, len(packed), bytes(packed))
-    with writer.reserve(writer.estimate(3)) as other:
-        other.grow(100, timeout=1)
-        writer.learn(3, len(other))
+    with writer.reserve(tag=3) as other:
+        other.grow(writer.estimate(3) + writer.estimate(), timeout=1)
+        other.commit(len(other) + stats.estimate_hits + stats.grown + stats.wasted_bytes)
     writer.cancel()
     try:
         writer.send(bytes(10))

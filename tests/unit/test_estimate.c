@@ -170,20 +170,132 @@ TEST(one_reservation_is_nearly_always_enough) {
   replay("sizes from 0 to 1 MiB in any order", any_order, 0.91);
 }
 
-TEST(a_writer_estimates_within_what_its_ring_can_hold) {
+/* ---- Of a writer ------------------------------------------------------------------------------------------------ */
+
+static struct ringcast_span reserved(ringcast_writer *writer, size_t bytes) {
   struct ringcast_span span;
+  ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, 0, &span), 0);
+  return span;
+}
+
+static void write_frame(ringcast_writer *writer, uint32_t tag, size_t bytes) {
+  struct ringcast_span span = reserved(writer, RINGCAST_ESTIMATE_OF(tag));
+  if (span.bytes < bytes) ck_assert_int_eq(ringcast_writer_grow(writer, bytes, 0, &span), 0);
+  ck_assert_int_eq(ringcast_writer_commit(writer, bytes, 0), 0);
+}
+
+TEST(commit_teaches_the_tag_that_was_reserved_by_and_no_other) {
+  SCOPED_WRITER writer = writer_of(.capacity = 1 << 20, .readers = 1);
+  ck_assert_uint_eq(ringcast_writer_estimate(writer, TAG), RC_ESTIMATE_DEFAULT);
+  ck_assert_uint_eq(reserved(writer, RINGCAST_ESTIMATE).bytes, RC_ESTIMATE_DEFAULT);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 100, 0), 0);
+  ck_assert_uint_eq(ringcast_writer_estimate(writer, 0), 100 + 6 + 64);
+  ck_assert_uint_eq(ringcast_writer_estimate(writer, TAG), RC_ESTIMATE_DEFAULT);
+  write_frame(writer, UINT32_MAX, 20000);
+  ck_assert_uint_eq(ringcast_writer_estimate(writer, UINT32_MAX), 20000 + 1250 + 64);
+  ck_assert_uint_eq(reserved(writer, RINGCAST_ESTIMATE_OF(UINT32_MAX)).bytes, 20000 + 1250 + 64);
+  ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+}
+
+TEST(a_size_that_the_caller_names_teaches_nothing) {
+  SCOPED_WRITER writer = writer_of(.capacity = 1 << 20, .readers = 1);
+  write_frame(writer, 0, 100);
+  size_t estimate = ringcast_writer_estimate(writer, 0);
+  reserved(writer, RINGCAST_ESTIMATE);
+  ck_assert_int_eq(ringcast_writer_abort(writer), 0); /* nor does what was aborted */
+  reserved(writer, 50000);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 50000, 0), 0);
+  ck_assert_int_eq(ringcast_writer_send(writer, "", 1, 0, 0), 0);
+  ck_assert_uint_eq(ringcast_writer_estimate(writer, 0), estimate);
+  ck_assert_uint_eq(stats_of_writer(writer).estimate_hits, 1);
+}
+
+TEST(the_counts_tell_how_often_an_estimate_was_enough) {
+  SCOPED_WRITER writer = writer_of(.capacity = 1 << 20, .readers = 1);
+  ringcast_tap *tap;
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  write_frame(writer, TAG, 4096);
+  ck_assert_uint_eq(stats_of_writer(writer).wasted_bytes, 0);
+  write_frame(writer, TAG, 4000);
+  write_frame(writer, TAG, 5000);
+  struct ringcast_span span = reserved(writer, RINGCAST_ESTIMATE_OF(TAG));
+  ck_assert_int_eq(ringcast_writer_grow(writer, 10, 0, &span), 0); /* less than is reserved */
+  ck_assert_int_eq(ringcast_writer_commit(writer, span.bytes + 100000, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 10, 0), 0);
+  struct ringcast_stats stats = stats_of_writer(writer), seen = {.size = sizeof seen};
+  ck_assert_uint_eq(stats.estimate_hits, 3);
+  ck_assert_uint_eq(stats.grown, 1);
+  ck_assert_uint_eq(stats.wasted_bytes, (4096 + 256 + 64 - 4000) + (5000 + 312 + 64 - 10));
+  ck_assert_int_eq(ringcast_tap_stats(tap, &seen), 0);
+  ck_assert_mem_eq(&stats, &seen, sizeof stats);
+  ringcast_tap_close(tap);
+}
+
+TEST(a_writer_estimates_within_what_its_ring_can_hold) {
   SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
   struct ringcast_info info = info_of(writer);
   ck_assert_uint_eq(ringcast_writer_estimate(writer, TAG), info.max_frame); /* less than the default */
-  ringcast_writer_learn(writer, TAG, SIZE_MAX);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, ringcast_writer_estimate(writer, TAG), 0, &span), 0);
+  write_frame(writer, TAG, info.max_frame);
+  write_frame(writer, TAG, info.max_frame);
+  ck_assert_uint_eq(stats_of_writer(writer).estimate_hits, 2);
+}
+
+TEST(frames_beside_the_ring_are_estimated_too) {
+  SCOPED_WRITER writer = writer_of(.capacity = 64 << 10, .readers = 1, .spill_bytes = 8 << 20);
+  write_frame(writer, TAG, 1 << 20);
+  ck_assert_uint_ge(reserved(writer, RINGCAST_ESTIMATE_OF(TAG)).bytes, 1 << 20);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 100, 0), 0); /* in spill memory, though it would fit the ring */
+  struct ringcast_stats stats = stats_of_writer(writer);
+  ck_assert_uint_eq(stats.estimate_hits, 1);
+  ck_assert_uint_eq(stats.grown, 1);
+}
+
+TEST(an_estimate_is_refused_as_any_size_is) {
+  struct ringcast_span span;
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
+  reserved(writer, RINGCAST_ESTIMATE);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, 0, &span), -EBUSY);
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
-  ringcast_writer_learn(writer, TAG + 1, 100);
-  size_t bytes = ringcast_writer_estimate(writer, TAG + 1);
-  ck_assert_uint_ge(bytes, 100);
-  ck_assert_uint_le(bytes, 200);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, 0, &span), 0);
-  ck_assert_int_eq(ringcast_writer_commit(writer, 100, 0), 0);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, -2, &span), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_send(writer, "", RINGCAST_ESTIMATE, 0, 0), -EMSGSIZE);
+  ck_assert_int_eq(ringcast_writer_send(writer, "", RINGCAST_ESTIMATE_OF(UINT32_MAX), 0, 0), -EMSGSIZE);
+  const size_t no_estimates[] = {SIZE_MAX, SIZE_MAX - UINT32_MAX, RINGCAST_ESTIMATE - 1, RINGCAST_ESTIMATE_OF(-1) + 1};
+  for (size_t i = 0; i < 4; i++)
+    ck_assert_int_eq(ringcast_writer_reserve(writer, no_estimates[i], 0, &span), -EMSGSIZE);
+  reserved(writer, 10);
+  ck_assert_int_eq(ringcast_writer_grow(writer, RINGCAST_ESTIMATE, 0, &span), -EMSGSIZE);
+  ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+  SCOPED_READER reader = reader_of(writer);
+  for (int i = 0; i < 3; i++) {
+    reserved(writer, 1000);
+    ck_assert_int_eq(ringcast_writer_commit(writer, 1000, 0), 0);
+  }
+  ck_assert_int_eq(ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, 0, &span), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_abort(writer), -EINVAL);
+}
+
+/* ---- Without a writer ------------------------------------------------------------------------------------------- */
+
+TEST(a_history_of_sizes_needs_no_writer) {
+  struct ringcast_sizes sizes = {{0}};
+  uint64_t estimated = 0;
+  for (uint64_t i = 0; i < 1000; i++) {
+    uint64_t bytes = mix(i) % 100000;
+    estimated = ringcast_sizes_add(&sizes, bytes);
+    learn(bytes, 1);
+    ck_assert_uint_eq(estimated, estimate());
+  }
+}
+
+/* A history may come from anywhere. */
+TEST(any_bytes_are_a_history) {
+  for (uint64_t i = 0; i < 10000; i++) {
+    struct ringcast_sizes sizes;
+    for (int k = 0; k < 8; k++) sizes.words[k] = mix(i * 8 + (uint64_t)k);
+    for (int k = 0; k < 40; k++) ringcast_sizes_add(&sizes, 100);
+    for (int k = 0; k < 2 * EPOCH; k++) ck_assert_uint_ge(ringcast_sizes_add(&sizes, 100), 100);
+    ck_assert_uint_eq(ringcast_sizes_add(&sizes, 100), 100 + 6 + 64);
+  }
 }
 
 RUN_TESTS("estimate", forget_all, NULL)

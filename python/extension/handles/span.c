@@ -66,7 +66,10 @@ PyObject *rc_py_writer_commit(PyObject *object, PyObject *const *args, Py_ssize_
   if (values[1] && !rc_py_integer("kind", values[1], 0, UINT16_MAX, &kind)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   PyObject *result = NULL;
-  if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind))
+  if (self->lease.open && self->lease.estimated && (!values[0] || values[0] == Py_None)) {
+    PyErr_SetString(PyExc_ValueError, "the size of this reservation is an estimate: tell how many bytes are the "
+                                      "frame's, by commit(n)");
+  } else if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind))
     result = ended(self, ringcast_writer_commit(self->writer, bytes, (uint16_t)kind));
   rc_py_writer_leave(self);
   return result;

@@ -15,10 +15,11 @@ static PyObject *make_stats(struct rc_py_state *state, const struct ringcast_sta
     PyTuple_SET_ITEM(histogram, i, count);
   }
   if (!histogram) return NULL;
-  return PyObject_CallFunction(state->stats, "KKKKKKN", (unsigned long long)stats->frames,
-                               (unsigned long long)stats->bytes, (unsigned long long)stats->waits,
-                               (unsigned long long)stats->sleeps, (unsigned long long)stats->wakes,
-                               (unsigned long long)stats->waited_ns, histogram);
+  return PyObject_CallFunction(
+      state->stats, "KKKKKKNKKK", (unsigned long long)stats->frames, (unsigned long long)stats->bytes,
+      (unsigned long long)stats->waits, (unsigned long long)stats->sleeps, (unsigned long long)stats->wakes,
+      (unsigned long long)stats->waited_ns, histogram, (unsigned long long)stats->estimate_hits,
+      (unsigned long long)stats->grown, (unsigned long long)stats->wasted_bytes);
 }
 
 static PyObject *make_info(struct rc_py_state *state, const struct ringcast_info *info) {

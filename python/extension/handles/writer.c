@@ -4,6 +4,8 @@
 #include "python/extension/handles/status.h"
 #include "python/extension/handles/writer.h"
 
+#include "ringcast/estimate.h"
+
 #include "python/docstrings.h"
 
 #include <unistd.h>
@@ -63,18 +65,36 @@ static void writer_dealloc(PyObject *object) {
 
 /* ---- In place --------------------------------------------------------------------------------------------------- */
 
+/* The argument `n`; without one, RINGCAST_ESTIMATE_OF(tag). */
+static bool size_argument(PyObject *n, PyObject *tag, uint64_t *out) {
+  uint64_t number = 0;
+  if (tag && !rc_py_integer("tag", tag, 0, UINT32_MAX, &number)) return false;
+  if (!n || n == Py_None) {
+    *out = RINGCAST_ESTIMATE_OF(number);
+    return true;
+  }
+  if (!tag) return rc_py_integer("n", n, 0, PY_SSIZE_T_MAX, out);
+  PyErr_SetString(PyExc_ValueError, "reserve() takes n or tag, not both: the tag is for an estimate in the place of n");
+  return false;
+}
+
 static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"n", "timeout", "tag", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[3] = {NULL};
   int64_t timeout_ns;
   uint64_t bytes;
-  if (!rc_py_amount_arguments("reserve", args, count, keywords, PY_SSIZE_T_MAX, &bytes, &timeout_ns)) return NULL;
+  if (!rc_py_arguments("reserve", names, 2, 0, args, count, keywords, values)) return NULL;
+  if (!size_argument(values[0], values[2], &bytes) || !rc_py_timeout(values[1], &timeout_ns)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   struct rc_py_reservation call = {.writer = self, .bytes = bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   rc_py_watch_after(&self->base, rc);
   rc_py_writer_leave(self);
-  return rc < 0 ? NULL : rc_py_span_new(self, &call.span);
+  PyObject *span = rc < 0 ? NULL : rc_py_span_new(self, &call.span);
+  if (span) self->lease.estimated = bytes > PY_SSIZE_T_MAX;
+  return span;
 }
 
 /* ---- Readers ---------------------------------------------------------------------------------------------------- */
@@ -138,17 +158,31 @@ static PyObject *writer_room_fileno(PyObject *object, PyObject *Py_UNUSED(unused
 
 /* ---- Estimates -------------------------------------------------------------------------------------------------- */
 
-/* _estimate(tag): estimate(tag). _estimate(tag, n): learn(tag, n). */
-static PyObject *writer_estimate(PyObject *object, PyObject *args) {
+static PyObject *writer_estimate(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"tag", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  unsigned tag;
-  Py_ssize_t bytes = -1;
-  if (!PyArg_ParseTuple(args, "I|n", &tag, &bytes)) return NULL;
+  PyObject *values[1] = {NULL};
+  uint64_t tag = 0;
+  if (!rc_py_arguments("estimate", names, 1, 0, args, count, keywords, values)) return NULL;
+  if (values[0] && !rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
   if (!rc_py_handle_check(&self->base) || !rc_py_writer_enter(self)) return NULL;
-  if (bytes < 0) bytes = (Py_ssize_t)ringcast_writer_estimate(self->writer, tag);
-  else ringcast_writer_learn(self->writer, tag, (size_t)bytes);
+  size_t bytes = ringcast_writer_estimate(self->writer, (uint32_t)tag);
   rc_py_writer_leave(self);
-  return PyLong_FromSsize_t(bytes);
+  return PyLong_FromSize_t(bytes);
+}
+
+PyObject *rc_py_add_size(PyObject *Py_UNUSED(module), PyObject *args) {
+  Py_buffer history;
+  unsigned long long bytes;
+  if (!PyArg_ParseTuple(args, "w*K:add_size", &history, &bytes)) return NULL;
+  PyObject *result = NULL;
+  if (history.len == sizeof(struct ringcast_sizes)) {
+    result = PyLong_FromUnsignedLongLong(ringcast_sizes_add(history.buf, bytes));
+  } else {
+    PyErr_Format(PyExc_ValueError, "a history has %zu bytes, not %zd", sizeof(struct ringcast_sizes), history.len);
+  }
+  PyBuffer_Release(&history);
+  return result;
 }
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
@@ -206,7 +240,7 @@ static PyMethodDef writer_methods[] = {
     {"check", writer_check, METH_NOARGS, RC_DOC_Writer_check},
     {"fileno", writer_fileno, METH_NOARGS, RC_DOC_Writer_fileno},
     {"empty", (PyCFunction)(void (*)(void))rc_py_writer_empty, METH_VARARGS | METH_KEYWORDS, RC_DOC_Writer_empty},
-    {"_estimate", writer_estimate, METH_VARARGS, NULL},
+    {"estimate", FAST(writer_estimate), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_estimate},
     {"cancel", writer_cancel, METH_NOARGS, RC_DOC_Writer_cancel},
     {"_status", writer_status, METH_NOARGS, NULL},
     {"close", writer_close, METH_NOARGS, RC_DOC_Writer_close},

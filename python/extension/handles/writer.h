@@ -11,8 +11,9 @@
  * false, the Span is stale. */
 struct rc_py_lease {
   bool open;
-  bool doomed; /* to be given back as soon as the last memoryview goes */
-  bool moving; /* a grow is in progress */
+  bool estimated; /* the size is an estimate: commit() must tell how many bytes are the frame's */
+  bool doomed;    /* to be given back as soon as the last memoryview goes */
+  bool moving;    /* a grow is in progress */
   uint64_t generation;
   Py_ssize_t exports; /* memoryviews and other buffers in use */
 };
@@ -35,6 +36,9 @@ struct rc_py_writer {
 };
 
 extern PyType_Spec rc_py_writer_spec;
+
+/* add_size(history, n), for the legs between machines: see ringcast_sizes_add. */
+PyObject *rc_py_add_size(PyObject *module, PyObject *args);
 
 static inline bool rc_py_writer_enter(struct rc_py_writer *self) { return rc_py_handle_enter(&self->base); }
 static inline void rc_py_writer_leave(struct rc_py_writer *self) { rc_py_handle_leave(&self->base); }
