@@ -11,7 +11,6 @@ import collections
 import contextlib
 import queue
 import select
-import struct
 import threading
 import time
 import weakref
@@ -23,16 +22,13 @@ import torch
 import ringcast
 from ringcast._group.endpoint import GONE, NOTICE, Source
 from ringcast._group.framing import Malformed, Wake
+from ringcast._group.legs import Message, ReceivingEnd, SendingEnd
 from ringcast._group.relay import TURN_HEARD, Hub, Lost, Peer, Relay
 
-# The first part of a message has this size, and holds a small message whole.
-_FIRST_BYTES = 8192
-_HEAD = struct.Struct("<cxxxIQ")  # letter, bytes of the body, bytes of the data
-_BEAT = b"."
+_BEAT = Message(b".")
+_CLOSE = Message(b"")  # is not sent
 _FOREVER = timedelta(days=10_000)
 _LINGER_SECONDS = 30.0
-# The largest message.
-_MOST_BYTES = 1 << 30
 
 
 class Link:
@@ -54,8 +50,8 @@ class Link:
         self._send_tag, self._receive_tag = tags
         self._last_sent, self._last_received = last
         self._seconds, self._unreachable = seconds, unreachable
-        self._to_send: "queue.SimpleQueue[Optional[Tuple[bytes, bytes, Any]]]" = queue.SimpleQueue()
-        self._received: Deque[Tuple[bytes, memoryview, memoryview]] = collections.deque()
+        self._to_send: "queue.SimpleQueue[Message]" = queue.SimpleQueue()
+        self._received: Deque[Message] = collections.deque()
         self._failure: Optional[str] = None
         self._sending_since = 0.0  # 0: nothing is being sent
         self._heard = time.monotonic()
@@ -66,7 +62,7 @@ class Link:
             thread.start()
 
     def send(self, letter: bytes, body: bytes = b"", data: Any = b"") -> None:
-        self._to_send.put((letter, body, data))
+        self._to_send.put(Message(letter, body, data))
 
     def poll(self, descriptors: List[int], milliseconds: int, listens: bool) -> List[Any]:
         most = int(self._seconds * 100)  # then the clock is to be checked
@@ -78,7 +74,7 @@ class Link:
             self._wake.clear()
         return ready
 
-    def take(self) -> Optional[Tuple[bytes, memoryview, memoryview]]:
+    def take(self) -> Optional[Message]:
         failure, now = self._failure, time.monotonic()  # before the look: messages from before a failure come first
         if self._received:
             return self._received.popleft()
@@ -93,7 +89,7 @@ class Link:
 
     def close(self, cut_off: bool) -> None:
         """cut_off: the peer is out of reach: do not wait, and leave the threads in the backend."""
-        self._to_send.put(None)
+        self._to_send.put(_CLOSE)
         if not cut_off:
             for thread in self._threads:
                 thread.join(_LINGER_SECONDS)
@@ -102,54 +98,46 @@ class Link:
     # The threads.
 
     def _send_all(self) -> None:
+        end, following = SendingEnd(self._put), None
         with contextlib.suppress(RuntimeError):  # the other thread raises too, and stores the reason
             while True:
-                try:
-                    item = self._to_send.get(timeout=self._seconds / 3)
-                except queue.Empty:
-                    item = _BEAT, b"", b""
-                if item is None:
+                message = following or self._waiting(self._seconds / 3) or _BEAT
+                if message is _CLOSE:
                     return
+                following = self._waiting(0)
                 self._sending_since = time.monotonic()
-                self._send(*item)
+                end.send(message, following)
                 self._sending_since = 0.0
-                if item[0] == self._last_sent:
+                if message.letter == self._last_sent:
                     return
 
-    def _send(self, letter: bytes, body: bytes, data: Any) -> None:
-        size = len(body) + len(data)
-        first = bytearray(_FIRST_BYTES)
-        _HEAD.pack_into(first, 0, letter, len(body), len(data))
-        if size <= _FIRST_BYTES - _HEAD.size:
-            first[_HEAD.size : _HEAD.size + size] = b"".join((body, data))
-            parts = [first]
-        else:
-            parts = [first, bytearray().join((body, data))]
-        for work in [self._backend.send([_tensor(part)], self._peer, self._send_tag) for part in parts]:
+    def _waiting(self, seconds: float) -> Optional[Message]:
+        with contextlib.suppress(queue.Empty):
+            return self._to_send.get(timeout=seconds)
+        return None
+
+    def _put(self, pieces: List[bytearray]) -> None:
+        for work in [self._backend.send([_tensor(piece)], self._peer, self._send_tag) for piece in pieces]:
             work.wait(_FOREVER)
 
-    def _receive_all(self) -> None:
-        try:
-            letter = b""
-            while letter != self._last_received:
-                first = self._receive(_FIRST_BYTES)
-                letter, body, data = _HEAD.unpack_from(first)
-                if body + data > _MOST_BYTES:
-                    raise RuntimeError("an invalid message came")
-                size, fits = body + data, body + data <= _FIRST_BYTES - _HEAD.size
-                whole = first[_HEAD.size : _HEAD.size + size] if fits else self._receive(size)
-                self._heard = time.monotonic()
-                if letter != _BEAT:
-                    self._received.append((letter, whole[:body], whole[body:]))
-                    self._wake.set()
-        except RuntimeError as error:
-            self._failure = str(error).partition("] ")[2].partition(". ")[0] or str(error)
-            self._wake.set()
-
-    def _receive(self, size: int) -> memoryview:
+    def _get(self, size: int) -> memoryview:
         memory = bytearray(size)
         self._backend.recv([_tensor(memory)], self._peer, self._receive_tag).wait(_FOREVER)
         return memoryview(memory)
+
+    def _receive_all(self) -> None:
+        try:
+            end, letter = ReceivingEnd(self._get), b""
+            while letter != self._last_received:
+                message = end.receive()
+                letter = message.letter
+                self._heard = time.monotonic()
+                if letter != _BEAT.letter:
+                    self._received.append(message)
+                    self._wake.set()
+        except (RuntimeError, Malformed) as error:
+            self._failure = str(error).partition("] ")[2].partition(". ")[0] or str(error)
+            self._wake.set()
 
 
 def _tensor(memory: bytearray) -> Any:
