@@ -26,7 +26,7 @@ PARTS = {
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 13380),
     "package": ("python/ringcast", 10260),
-    "measuring": ("tools bench python/ringcast/bench", 7100),
+    "measuring": ("tools bench python/ringcast/bench", 7420),
     "tests": ("tests", 49700),
     "tests of gpu": ("tests", 16940),
 }
