@@ -26,11 +26,13 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("ringcast.torch needs torch: python -m pip install torch") from error
 
+from ringcast._group import config as _config
+from ringcast._group import prepare as _prepare
 from ringcast._group import rings as _rings
 from ringcast._group.endpoint import OBJECT, OBJECT_LIST, TENSOR_DICT, Source
 from ringcast._group.rings import end_of
 
-__all__ = ["broadcast_object", "broadcast_object_list", "broadcast_tensor_dict", "close", "rings"]
+__all__ = ["broadcast_object", "broadcast_object_list", "broadcast_tensor_dict", "close", "prepare", "rings"]
 
 
 def broadcast_tensor_dict(
@@ -95,6 +97,29 @@ def broadcast_object_list(obj_list: List[Any], src: int = 0, group: Any = None) 
         )
     obj_list[:] = received
     return obj_list
+
+
+def prepare(
+    group: Any = None, src: int = 0, *, nbytes: int = 0, timeout: float = 300.0, metadata_group: Any = None
+) -> None:
+    """Make the ring of (group, src) and its memory now, so that the first broadcast is like every other.
+
+    All ranks of the group call prepare(), and with the same arguments. Once the ring is there, prepare() does nothing,
+    unless `nbytes` is more than before. Other arguments as broadcast_tensor_dict.
+
+    nbytes: of the largest tensor that will be broadcast; the ranks broadcast one of this size a few times. Memory
+    beside the ring goes back to the machine when idle. timeout: seconds to wait for the other ranks.
+
+    TimeoutError: a rank has not called prepare() in time. Every rank gets this error, which names the missing ranks, also
+    a rank that comes late; no ring was made, and all ranks may call prepare() again. ValueError: an argument is out of
+    range. ringcast.FrameTooLarge on the source, ringcast.SendError on the others: `nbytes` is too large for the ring.
+    """
+    nbytes = _config.whole("nbytes", nbytes)
+    if nbytes < 0 or not timeout > 0:
+        raise ValueError(f"nbytes must be 0 or more, and timeout more than 0, not {nbytes} and {timeout}")
+    checked = _rings.group_of(group, src)
+    if checked is not None:
+        _prepare.prepare(*checked, nbytes, timeout, metadata_group)
 
 
 def close(group: Any = None) -> None:

@@ -36,9 +36,10 @@ _OPERATIONS = (
     "all_gather_object",
     "barrier",
     "all_reduce",
+    "prepare",
 )
 TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR, SEND_OBJECT, SEND_TENSOR_DICT = range(1, 9)
-GATHER, BARRIER, REDUCE = range(9, 12)
+GATHER, BARRIER, REDUCE, PREPARE = range(9, 13)
 # Operations with an original that pickles the value as a whole, with tensors on any device.
 _ANYTHING = (OBJECT, OBJECT_LIST, PYOBJ, SHARE)
 CALL_BITS = 24

@@ -103,31 +103,40 @@ def end_of(
         found = _found.get((id(group), stream, src))
         if found is not None and not found.ring.closed:
             return found
-    return _look(default, group, src, metadata_group, stream, capacity)
+    return _look(group, src, metadata_group, stream, capacity)
 
 
-def _look(
-    default: Any, group: Any, src: int, metadata_group: Any, stream: str, capacity: Optional[int]
-) -> Optional[End]:
-    """end_of() for the first call of (group, stream, src), for a ring that was closed, and for invalid arguments."""
+def group_of(group: Any, src: int) -> Optional[Tuple[Any, int]]:
+    """The ProcessGroup and the rank that the arguments of a broadcast mean. None: the group has one rank."""
     try:
         src = operator.index(src)
     except TypeError:
         raise TypeError(f"src must be an int, a rank in the group, not {type(src).__name__}") from None
+    default = _default_group()
     if default is None:
         return None
+    group = default if group is None else group
     if not isinstance(group, dist.ProcessGroup):
         if group == dist.GroupMember.NON_GROUP_MEMBER:
             raise ValueError(f"this process, rank {dist.get_rank()}, is not in the group")
         raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
+    size = group.size()
+    if size == 1:
+        return None
+    if not 0 <= src < size:
+        raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
+    return group, src
+
+
+def _look(group: Any, src: int, metadata_group: Any, stream: str, capacity: Optional[int]) -> Optional[End]:
+    """end_of() for the first call of (group, stream, src), for a ring that was closed, and for invalid arguments."""
+    checked = group_of(group, src)
+    if checked is None:
+        return None
+    group, src = checked
     made = ends(group)
     ring: Optional[End] = made.get((stream, src))
     if ring is None or (ring.ring.closed and ring.lost is None):
-        size = group.size()
-        if size == 1:
-            return None
-        if not 0 <= src < size:
-            raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
         ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream == BROADCAST)
     _found[id(group), stream, src] = ring
     return ring
