@@ -110,8 +110,8 @@ def prepare(
     nbytes: of the largest tensor that will be broadcast; the ranks broadcast one of this size a few times. Memory
     beside the ring goes back to the machine when idle. timeout: seconds to wait for the other ranks.
 
-    TimeoutError: a rank has not called prepare() in time. Every rank gets this error, which names the missing ranks, also
-    a rank that comes late; no ring was made, and all ranks may call prepare() again. ValueError: an argument is out of
+    TimeoutError: a rank has not called prepare() in time. Every rank gets this error, which names the missing ranks,
+    also a rank that comes late; no ring was made, and all ranks may call prepare() again. ValueError: an argument is out of
     range. ringcast.FrameTooLarge on the source, ringcast.SendError on the others: `nbytes` is too large for the ring.
     """
     nbytes = _config.whole("nbytes", nbytes)

@@ -48,7 +48,7 @@ def test_the_first_broadcast_makes_nothing_and_touches_no_new_page(size: int) ->
     rt.close()
     dist.barrier()
     cold = cost_of_a_broadcast(size)
-    assert cold[0] > 0 and cold[1] > prepared[1] + 10, cold  # what is counted is there to be counted
+    assert cold[0] > 0 and cold[1] > prepared[1], cold  # what is counted is there to be counted
 
 
 @on_ranks(2)

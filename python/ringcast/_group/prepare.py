@@ -18,7 +18,6 @@ from typing import Any, Dict, List
 import torch
 import torch.distributed as dist
 
-from ringcast._group import config
 from ringcast._group.endpoint import PREPARE, Source
 from ringcast._group.rings import BROADCAST, end_of, ends
 
