@@ -111,8 +111,9 @@ def prepare(
     beside the ring goes back to the machine when idle. timeout: seconds to wait for the other ranks.
 
     TimeoutError: a rank has not called prepare() in time. Every rank gets this error, which names the missing ranks,
-    also a rank that comes late; no ring was made, and all ranks may call prepare() again. ValueError: an argument is out of
-    range. ringcast.FrameTooLarge on the source, ringcast.SendError on the others: `nbytes` is too large for the ring.
+    also a rank that comes late; no ring was made, and all ranks may call prepare() again.
+    ValueError: an argument is out of range. ringcast.FrameTooLarge on the source, ringcast.SendError on the others:
+    `nbytes` is too large for the ring.
     """
     nbytes = _config.whole("nbytes", nbytes)
     if nbytes < 0 or not timeout > 0:
