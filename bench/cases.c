@@ -5,6 +5,7 @@
  *            streams with a ring of one page, which has room for three frames; with frames just below and just above
  *            half the ring; in each kind of memory; with an observer. `ringcast perf throughput` and `scale` measure
  *            frames of any size, and more readers
+ *   batch    streams of small messages: single calls, batches, and the floor
  *   alone    the two halves of the hot path in one process: reserve and commit, next and release; no byte of payload
  *            is touched. The half way from process to process is `ringcast perf latency`
  */
@@ -110,9 +111,10 @@ static double tear_down_alone(void *state) {
   {                                                                                                                    \
     name, bytes, batch, set_up_stream, run_stream, tear_down_stream, &(const struct stream_case) { {__VA_ARGS__}, of } \
   }
-#define FULL(name, of, room)     STREAM("full/" name, KI, 1000, of, .readers = 1, .capacity = room)
-#define SPILL(name, bytes, of)   STREAM("spill/" name, bytes, 32, of, .readers = 1, .capacity = MI)
-#define TAP(name, readers_of, n) STREAM("tap/" name, 40, 100000, STREAM_RING, .readers = readers_of, .taps = n)
+#define FULL(name, of, room)      STREAM("full/" name, KI, 1000, of, .readers = 1, .capacity = room)
+#define SPILL(name, bytes, of)    STREAM("spill/" name, bytes, 32, of, .readers = 1, .capacity = MI)
+#define BATCH(name, bytes, of, n) STREAM("batch/" name, bytes, 100000, of, .readers = 1, .batch = n)
+#define TAP(name, readers_of, n)  STREAM("tap/" name, 40, 100000, STREAM_RING, .readers = readers_of, .taps = n)
 #define PAGES(name, kind) \
   STREAM("pages/" name, 64 * KI, 256, STREAM_RING, .readers = 1, .capacity = 64 * MI, .memory = kind)
 enum { IN_RING = MI / 2 - 2 * 64 /* of payload: half the ring, less two headers' lines */ };
@@ -126,6 +128,16 @@ const struct bench_case bench_cases[] = {
     SPILL("in_the_ring", IN_RING, STREAM_RING),
     SPILL("beside_the_ring", IN_RING + 4 * KI, STREAM_RING),
     SPILL("memcpy", IN_RING + 4 * KI, STREAM_FLOOR),
+    BATCH("16_one_by_one", 16, STREAM_RING, 0),
+    BATCH("16_by_16", 16, STREAM_RING, 16),
+    BATCH("16_by_256", 16, STREAM_RING, 256),
+    BATCH("16_memcpy", 16, STREAM_FLOOR, 0),
+    BATCH("64_one_by_one", 64, STREAM_RING, 0),
+    BATCH("64_by_256", 64, STREAM_RING, 256),
+    BATCH("64_memcpy", 64, STREAM_FLOOR, 0),
+    BATCH("256_one_by_one", 256, STREAM_RING, 0),
+    BATCH("256_by_256", 256, STREAM_RING, 256),
+    BATCH("256_memcpy", 256, STREAM_FLOOR, 0),
     PAGES("hugetlb", RINGCAST_MEMORY_HUGETLB),
     PAGES("shmem-huge", RINGCAST_MEMORY_SHMEM_HUGE),
     PAGES("small", RINGCAST_MEMORY_PAGES),

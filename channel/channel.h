@@ -145,15 +145,30 @@ int rc_fail_descriptor(struct rc_poller **poller, int code);
 /* Removes the last pin of a frame without a lease, and counts the frame as released. */
 void rc_reader_return(ringcast_reader *reader, const struct ringcast_frame *frame);
 
+/* Wakes sleeping readers. Returns 0. */
+int rc_writer_wake(ringcast_writer *writer);
+
 /* Adds to a count with one writer. Relaxed: statistics, no other data depends on the value. */
 static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {
   rc_store_relaxed(count, rc_load_relaxed(count) + more);
 }
 
-/* Counts a committed or released frame. The counts share the line of the tail or cursor, which this CPU owns. */
-static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) {
-  rc_count(&counts->frames, 1);
+/* Counts committed or released frames. The counts share the line of the tail or cursor, which this CPU owns. */
+static inline void rc_count_frames(struct rc_counts *counts, uint64_t frames, uint64_t bytes) {
+  rc_count(&counts->frames, frames);
   rc_count(&counts->bytes, bytes);
+}
+
+static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) { rc_count_frames(counts, 1, bytes); }
+
+/* After the commit of a frame of `bytes` in the ring: counts `frames` and `payload` bytes, wakes sleeping readers, and
+ * prepares the next frame. Returns 0. */
+static inline int rc_writer_published(ringcast_writer *writer, uint64_t frames, uint64_t payload, uint64_t bytes) {
+  struct rc_control *control = writer->ring.view.control;
+  rc_count_frames(&control->counts, frames, payload);
+  bool asleep = rc_eventcount_is_asleep(&control->not_empty);
+  rc_ring_zero_ahead(&writer->ring, bytes);
+  return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
 }
 
 /* Waits, and updates the shared counts and histogram of the waiting participant. */

@@ -2,6 +2,7 @@
 /* The reader's side of the public API: attaching, the ring, and waiting for a frame. */
 #include "channel/channel.h"
 #include "channel/retain.h"
+#include "ringcast/batch.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -191,7 +192,15 @@ void ringcast_reader_close(ringcast_reader *reader) {
 struct reader_wait {
   ringcast_reader *reader;
   struct rc_ring_frame *out;
+  struct ringcast_frame *group; /* NULL: one frame is wanted, in `out` */
+  uint32_t most, count;         /* of the group */
 };
+
+static int take(struct reader_wait *wait) {
+  struct rc_ring_reader *ring = &wait->reader->ring;
+  if (!wait->group) return rc_ring_take(ring, wait->out);
+  return rc_ring_next_many(ring, wait->group, wait->most, &wait->count, wait->out);
+}
 
 /* Before a look for the next frame, while the reader holds earlier ones: tells the writer, which may wait for a frame
  * to be taken (options.ahead). The writer looks again after its announcement, as for a cursor (channel/release.c). */
@@ -204,11 +213,11 @@ static void tell_taken(ringcast_reader *reader) {
 
 static int poll_frame(void *context) {
   struct reader_wait *wait = context;
-  int result = rc_ring_next(&wait->reader->ring, wait->out);
+  int result = take(wait);
   if (result != -EAGAIN) return result;
   rc_retain_check_wanted(wait->reader);
   if (rc_load_acquire(&wait->reader->ring.view.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
-  result = rc_ring_next(&wait->reader->ring, wait->out); /* a frame committed between the first poll and closing */
+  result = take(wait); /* a frame committed between the first poll and closing */
   return result == -EAGAIN ? -EPIPE : result;
 }
 
@@ -280,14 +289,14 @@ static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *fr
 }
 
 /* The slow path: no frame is available yet, or an argument is invalid. */
-static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *frame) {
+static int wait_for_frame(struct reader_wait *wait, int64_t timeout_ns) {
+  ringcast_reader *reader = wait->reader;
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
-  struct reader_wait wait = {.reader = reader, .out = frame};
-  const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
+  const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = wait};
   struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-  if (result == -EAGAIN && reader->poller) result = arm(&wait);
+  if (result == -EAGAIN && reader->poller) result = arm(wait);
   return result == 0 ? 0 : fail_to_read(reader, result);
 }
 
@@ -296,8 +305,9 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
       .data = frame->data, .bytes = frame->bytes, .position = frame->position, .kind = frame->kind};
 }
 
-static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
-  struct rc_ring_frame frame;
+static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
+  ringcast_reader *reader = wait->reader;
+  const struct rc_ring_frame *frame = wait->out;
   if (reader->forks == rc_fork_count()) {
     if (reader->retained > 0) {
       rc_retain_settle(reader, 0);
@@ -305,11 +315,20 @@ static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, stru
     }
     tell_taken(reader);
   }
-  int result = wait_for_frame(reader, timeout_ns, &frame);
-  if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
+  int result = wait_for_frame(wait, timeout_ns);
+  if (result == 0 && frame->spilled) result = check_spilled(reader, frame);
   if (result != 0) return result;
-  if (frame.spilled && reader->retainer) rc_retainer_count(reader->retainer, frame.bytes);
-  lend(&frame, out);
+  if (frame->spilled && reader->retainer) rc_retainer_count(reader->retainer, frame->bytes);
+  return 0;
+}
+
+static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+  struct rc_ring_frame frame;
+  struct reader_wait wait = {.reader = reader, .out = &frame};
+  bool is_there = rc_packed_is_left(&reader->ring.packed) && reader->retained == 0 && timeout_ns >= RINGCAST_FOREVER;
+  int result = is_there && reader->forks == rc_fork_count() ? rc_ring_take(&reader->ring, &frame) : -EAGAIN;
+  if (result != 0) result = take_slowly(&wait, timeout_ns);
+  if (result == 0) lend(&frame, out);
   return result;
 }
 
@@ -322,7 +341,7 @@ static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
 static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
   bool paused = rc_backoff_before_look(&reader->backoff), found = false;
   uint32_t looks = 0;
-  if (rc_ring_is_available(&reader->ring)) return true;
+  if (rc_ring_is_available(&reader->ring) || rc_packed_is_left(&reader->ring.packed)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
   if (has_time(reader, timeout_ns) && rc_unlikely(rc_backoff_is_active(&reader->backoff)))
     rc_backoff_pause(&reader->backoff, &reader->ring);
@@ -342,6 +361,16 @@ int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct rin
     return next_slowly(reader, timeout_ns, out);
   lend(&frame, out);
   return 0;
+}
+
+int ringcast_reader_next_many(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *frames,
+                              uint32_t capacity) {
+  struct rc_ring_frame frame;
+  struct reader_wait wait = {.reader = reader, .out = &frame, .group = frames, .most = capacity};
+  if (capacity == 0) return rc_fail_as(-EINVAL, "room for 0 frames: give room for one at least");
+  if (timeout_ns > 0 || timeout_ns == RINGCAST_FOREVER) poll_briefly(reader, timeout_ns);
+  int result = take_slowly(&wait, timeout_ns);
+  return result == 0 ? (int)wait.count : result;
 }
 
 int ringcast_reader_check(const ringcast_reader *reader) {

@@ -3,6 +3,8 @@
 #include <errno.h>
 
 #include "channel/channel.h"
+#include "ringcast/batch.h"
+#include "shm/error.h"
 
 /* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores `wanted` before E1, or under
  * a standing announcement, and loads the cursors once more after E2 and at E9, which follows either store: so either
@@ -31,7 +33,8 @@ static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast
   uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  result = rc_ring_release(&reader->ring, frame->position);
+  result = rc_ring_lent(&reader->ring, frame->position) == 1 ? rc_ring_release_many(&reader->ring, frame->position, 1)
+                                                             : rc_ring_release(&reader->ring, frame->position);
   if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame->position);
   finish_release(reader, frame, cursor);
   return 0;
@@ -41,6 +44,20 @@ void rc_reader_return(ringcast_reader *reader, const struct ringcast_frame *fram
   uint64_t cursor = reader->ring.cursor;
   rc_ring_unpin(&reader->ring, frame->position);
   finish_release(reader, frame, cursor);
+}
+
+int ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_frame *frames, uint32_t count) {
+  uint64_t cursor = reader->ring.cursor, bytes = 0;
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  for (uint32_t i = 0; i < count; i++) bytes += frames[i].bytes;
+  if (count == 1 && rc_ring_lent(&reader->ring, frames->position) == 0) return ringcast_reader_release(reader, frames);
+  result = rc_ring_release_many(&reader->ring, frames->position, count);
+  if (result == -EPROTO) return rc_fail_damaged(frames->position, &reader->segment);
+  if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frames->position);
+  rc_count_frames(&reader->ring.view.control->slots[reader->ring.slot].counts, count, bytes);
+  if (reader->ring.cursor != cursor) wake_for_room(reader);
+  return 0;
 }
 
 static rc_slow int released_to_sleeper(ringcast_reader *reader) {

@@ -205,6 +205,7 @@ static void publish_count(ringcast_reader *reader, uint32_t retained) {
 /* Finds a held frame that can be retained. Trusts the lease, not the descriptor, which the writer may have changed. */
 static int find_retainable(ringcast_reader *reader, const struct ringcast_frame *frame, struct rc_ring_frame *found) {
   const struct rc_retainer *retainer = reader->retainer;
+  if (rc_ring_lent(&reader->ring, frame->position) != 0) return -ENOTSUP; /* a small message, or a group */
   int result = rc_ring_look(&reader->ring, frame->position, found);
   if (result != 0) return result;
   if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;

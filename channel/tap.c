@@ -13,6 +13,7 @@
 
 struct ringcast_tap {
   struct rc_ring_tap ring;
+  struct rc_packed packed; /* what is left of a packed frame in the buffer */
   struct rc_segment segment;
   struct rc_waiter waiter;
   struct rc_watch writer;
@@ -75,7 +76,7 @@ void ringcast_tap_close(ringcast_tap *tap) {
 
 struct tap_wait {
   ringcast_tap *tap;
-  struct rc_ring_frame *out;
+  struct ringcast_frame *out;
 };
 
 /* Grows by a half at least, so that frames of growing sizes seldom need a new buffer. */
@@ -87,13 +88,27 @@ static int make_room(ringcast_tap *tap, uint64_t bytes) {
   return tap->buffer ? 0 : -ENOMEM;
 }
 
-static int copy_next(ringcast_tap *tap, struct rc_ring_frame *out) {
+static int copy_frame(ringcast_tap *tap, struct rc_ring_frame *out) {
   int result;
   while ((result = rc_tap_next(&tap->ring, tap->buffer, tap->room, out)) == -EMSGSIZE) {
     result = make_room(tap, out->bytes); /* rc_tap_next has checked the size against the largest frame */
     if (result != 0) break;
   }
   return result;
+}
+
+static int copy_next(ringcast_tap *tap, struct ringcast_frame *out) {
+  struct rc_ring_frame frame;
+  if (rc_packed_is_left(&tap->packed)) return rc_packed_next(&tap->packed, out);
+  int result = copy_frame(tap, &frame);
+  if (result != 0) return result;
+  if (frame.packed) {
+    tap->packed = rc_packed_open(tap->buffer, frame.position, frame.bytes);
+    return rc_packed_next(&tap->packed, out);
+  }
+  *out = (struct ringcast_frame){
+      .data = tap->buffer, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
+  return 0;
 }
 
 static int poll_tap(void *context) {
@@ -115,14 +130,13 @@ static int check_tapped_writer(void *context) {
 int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_frame *out) {
   int result = rc_check_wait(tap->forks, timeout_ns);
   if (result != 0) return result;
-  struct rc_ring_frame frame;
+  struct ringcast_frame frame;
   struct tap_wait context = {.tap = tap, .out = &frame};
   const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = &context};
   result = rc_wait(&tap->waiter, &how, timeout_ns);
   if (result == -ENOMEM) return rc_fail_as(result, "out of memory for the copy of a frame");
   if (result != 0) return rc_fail_no_frame(result, tap->ring.next, &tap->segment);
-  *out = (struct ringcast_frame){
-      .data = tap->buffer, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
+  *out = frame;
   return 0;
 }
 

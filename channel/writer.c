@@ -199,7 +199,7 @@ int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_
   return result;
 }
 
-static rc_slow int wake_readers(ringcast_writer *writer) {
+rc_slow int rc_writer_wake(ringcast_writer *writer) {
   struct rc_control *control = writer->ring.view.control;
   if (rc_wake(&control->not_empty)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
   return 0;
@@ -226,7 +226,7 @@ static __attribute__((noinline)) int end_noting(ringcast_writer *writer, size_t 
     note_tag(writer, position, rc_frame_at(&writer->ring.view, position) + 1, bytes);
   }
   if (writer->estimated.open) rc_writer_learn(writer, bytes);
-  return rc_unlikely(asleep) ? wake_readers(writer) : 0;
+  return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
 }
 
 static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t kind) {
@@ -239,7 +239,7 @@ static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t
   rc_count_frame(&writer->ring.view.control->counts, bytes);
   if (kind == RINGCAST_KIND_TENSORS) note_tag(writer, position, data, bytes);
   if (writer->estimated.open) rc_writer_learn(writer, bytes);
-  return wake_readers(writer);
+  return rc_writer_wake(writer);
 }
 
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
@@ -251,7 +251,7 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
   rc_ring_zero_ahead(&writer->ring, bytes);
   if (kind == RINGCAST_KIND_TENSORS || rc_unlikely(writer->estimated.open))
     return end_noting(writer, bytes, kind, asleep);
-  return rc_unlikely(asleep) ? wake_readers(writer) : 0;
+  return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
 }
 
 int ringcast_writer_abort(ringcast_writer *writer) {

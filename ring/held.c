@@ -60,7 +60,7 @@ static void merge(struct rc_ring_reader *reader) {
 bool rc_ring_may_hold(struct rc_ring_reader *reader) {
   if (rc_ring_held(reader) == RC_MAX_HELD) merge(reader);
   if (rc_ring_held(reader) == RC_MAX_HELD) return false; /* too many pins */
-  uint32_t leased = rc_ring_held(reader) > 0 && reader->newest.leased;
+  uint32_t leased = reader->lents + (rc_ring_held(reader) > 0 && reader->newest.leased);
   for (uint32_t i = 0; i < reader->older; i++) leased += entry(reader, i)->leased;
   return leased < reader->leases;
 }
@@ -104,6 +104,12 @@ int rc_ring_pin(struct rc_ring_reader *reader, uint64_t position) {
   if (!held) return -EINVAL;
   held->pins++;
   return 0;
+}
+
+void rc_ring_pin_entry(struct rc_ring_reader *reader, uint64_t position) {
+  struct rc_held *held = find(reader, position);
+  assert(held && held->pins > 0);
+  held->pins++;
 }
 
 void rc_ring_unpin(struct rc_ring_reader *reader, uint64_t position) {

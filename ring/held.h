@@ -18,8 +18,10 @@
 #include <stdint.h>
 
 #define RC_MAX_LEASES 64u
-#define RC_MAX_PINNED 32u /* frames with a pin and no lease; beyond, rc_ring_next may return -EBUSY */
-#define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_PINNED))
+#define RC_MAX_PINNED                                                                     \
+  33u /* frames with a pin and no lease, for retention or a walk (ring/packed.h); beyond, \
+       * rc_ring_next may return -EBUSY */
+#define RC_MAX_HELD (2 * (RC_MAX_LEASES + RC_MAX_PINNED))
 
 struct rc_held {
   uint64_t end;  /* the position after the frame; unused in the newest frame's entry */
@@ -29,7 +31,8 @@ struct rc_held {
 
 struct rc_ring_reader;
 
-/* Whether the reader may hold one more frame: fewer than `leases` frames have a lease, and the queue has room. */
+/* Whether the reader may hold one more frame: fewer than `leases` frames and loans (ring/packed.h) have a lease, and
+ * the queue has room. */
 bool rc_ring_may_hold(struct rc_ring_reader *reader);
 /* Holds the frame from `next` to `end`, with a lease. After rc_ring_may_hold. */
 void rc_ring_hold(struct rc_ring_reader *reader, uint64_t end);
@@ -42,6 +45,8 @@ bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position);
 int rc_ring_release(struct rc_ring_reader *reader, uint64_t position);
 /* Adds a pin to a leased frame. -EINVAL: no leased frame starts at `position`. */
 int rc_ring_pin(struct rc_ring_reader *reader, uint64_t position);
+/* Adds a pin to a frame with a pin. Such a frame must start at `position`. */
+void rc_ring_pin_entry(struct rc_ring_reader *reader, uint64_t position);
 /* Removes a pin. A frame with a pin must start at `position`. */
 void rc_ring_unpin(struct rc_ring_reader *reader, uint64_t position);
 bool rc_ring_queue_is_valid(const struct rc_ring_reader *reader);

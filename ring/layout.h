@@ -19,6 +19,7 @@
  *   pin       a reason besides the lease to hold a frame; the cursor stops at the oldest frame with a lease or a pin
  *   slot      one reader's entry in CONTROL
  *   spill     of a frame: the payload lies in SPILL, and a descriptor in DATA gives the offset and the length
+ *   packed    of a frame: the payload is many small messages (ring/packed.h)
  *
  * Labels. A store, load or fence that another side relies on has a letter and a number, and `X -> Y` says that Y sees
  * what X stored. W, R, A, G, J: ring.c. L, R3, A0: eviction, slot.c; for taps tap.h, T. V: slot.c. S: spill.c.
@@ -51,7 +52,7 @@ struct rc_frame_header {
     struct {
       _Atomic uint32_t bytes; /* of the payload, which follows */
       _Atomic uint16_t kind;  /* enum ringcast_kind */
-      _Atomic uint16_t flags; /* RC_FRAME_SPILLED, or 0 */
+      _Atomic uint16_t flags; /* RC_FRAME_SPILLED, RC_FRAME_PACKED, or 0 */
     };
   };
 };
@@ -66,6 +67,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rc_meta_bytes, _kind 
 
 /* The descriptor of a spilled frame: the payload's place in SPILL, 16 bytes into a line as in DATA. */
 #define RC_FRAME_SPILLED 1u
+#define RC_FRAME_PACKED  2u
 struct rc_spilled {
   _Atomic uint64_t offset, bytes;
 };

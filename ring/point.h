@@ -23,6 +23,7 @@
   X(PUBLISH, WRITES) X(W0_DONE, WRITES) X(W1_DONE, WRITES) X(W2_DONE, WRITES) X(W3_DONE, WRITES)                    \
   X(ZEROED_AHEAD, WRITES) X(GRANT, WRITES) X(L0_DONE, WRITES) X(L1_DONE, WRITES) X(ABORTED, WRITES)                 \
   X(TAG_EMPTIED, WRITES) X(TAG_NOTED, WRITES)                                                                       \
+  X(PACKED, WRITES)                                                                                                 \
   /* Spilled frames: atop spill.c; and committing SPILL's memory. */                                                \
   X(DESCRIPTOR_ROOM, WRITES) X(RECLAIM, WRITES) X(S0_DONE, WRITES) X(S1_DONE, WRITES) X(PROVIDE, WRITES)            \
   X(PROVIDED, WRITES) X(MOVED, WRITES) X(DESCRIPTOR_WRITTEN, WRITES) X(DESCRIPTOR_PUBLISHED, WRITES)                \

@@ -221,6 +221,7 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   bool order = reader->cursor % RC_FRAME_ALIGN == 0 && reader->next % RC_FRAME_ALIGN == 0 &&
                reader->cursor <= reader->next && reader->next - reader->cursor <= reader->view.capacity;
   return order && rc_ring_queue_is_valid(reader) && rc_ring_held(reader) <= RC_MAX_HELD &&
+         reader->lents <= RC_MAX_LEASES && reader->packed.at <= reader->packed.bytes &&
          reader->slot < reader->view.slots;
 }
 
@@ -246,9 +247,11 @@ int rc_ring_read(const struct rc_ring *ring, uint64_t position, struct rc_ring_f
   uint32_t bytes = rc_meta_bytes(meta);
   uint16_t flags = rc_meta_flags(meta);
   if (end - position != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity)) return -EPROTO;
-  struct rc_ring_frame found = {
-      .data = frame + 1, .position = position, .bytes = bytes, .kind = rc_meta_kind(meta), .spilled = flags != 0};
-  if (flags != 0 && (flags != RC_FRAME_SPILLED || read_spilled(ring, &found) != 0)) return -EPROTO;
+  struct rc_ring_frame found = {.data = frame + 1, .position = position, .bytes = bytes, .kind = rc_meta_kind(meta)};
+  found.spilled = flags == RC_FRAME_SPILLED;
+  found.packed = flags == RC_FRAME_PACKED;
+  if (flags != 0 && !found.packed && !found.spilled) return -EPROTO;
+  if ((found.packed && bytes == 0) || (found.spilled && read_spilled(ring, &found) != 0)) return -EPROTO;
   *out = found;
   *after = end;
   return 0;

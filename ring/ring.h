@@ -13,6 +13,7 @@
 
 #include "ring/held.h"
 #include "ring/layout.h"
+#include "ring/packed.h"
 #include "ring/slot.h"
 
 /* One process's view. Values that a peer could change in CONTROL are kept here, in private memory. */
@@ -50,7 +51,12 @@ struct rc_ring_reader {
   uint32_t slot;
   uint32_t leases;       /* how many frames may have a lease at once */
   uint32_t first, older; /* the queue of held frames, without the newest one (ring/held.h) */
+  uint32_t lents;        /* how many loans are in `lent` */
   struct rc_held newest, queue[RC_MAX_HELD];
+  struct rc_packed packed; /* the packed frame whose messages come next, before the frame at `next` */
+  uint64_t walked;         /* the start of the held entry that contains this frame */
+  struct rc_group group;
+  struct rc_lent lent[RC_MAX_LEASES];
 };
 
 /* One frame as found in the ring or in SPILL. */
@@ -58,7 +64,7 @@ struct rc_ring_frame {
   const void *data; /* NULL: spilled, and SPILL is not mapped */
   uint64_t position, bytes;
   uint16_t kind;
-  bool spilled;
+  bool spilled, packed;
   uint64_t offset; /* in SPILL, if spilled */
 };
 
@@ -108,7 +114,8 @@ uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes);
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
 
 /* Reader. -ESTALE, from any function: the reader is evicted, and the held frames may be overwritten. */
-int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
+/* A packed frame as a whole; rc_ring_take (ring/packed.h) returns its messages. -EAGAIN -EBUSY -EPROTO */
+int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out);
 /* False: all bytes that the reader has loaded from held frames so far are intact. */
 static inline bool rc_ring_is_evicted(const struct rc_ring_reader *reader) {
   rc_fence_acquire();                                           /* A0 <- L1, S1 */

@@ -21,13 +21,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # the CPU, NUMA, quotas of cgroups and descriptors without io_uring; in the package several machines, point to point and
 # deaths told by name; in measuring GPUs, and the drop-ins beside what they stand in for.
 PARTS = {
-    "headers": ("include", 1650),
-    "core": ("ring shm channel", 8990),
+    "headers": ("include", 1730),
+    "core": ("ring shm channel", 9480),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 13380),
+    "extension": ("python/extension", 13720),
     "package": ("python/ringcast", 10380),
-    "measuring": ("tools bench python/ringcast/bench", 7420),
-    "tests": ("tests", 49950),
+    "measuring": ("tools bench python/ringcast/bench", 7520),
+    "tests": ("tests", 50700),
     "tests of gpu": ("tests", 16940),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
@@ -35,7 +35,7 @@ SLACK = 3  # a part may be so many per cent below its figure before the figure m
 # Files of more than 500 lines: what they may have at most.
 LONG = {
     "include/ringcast/ringcast.h": 517,
-    "python/ringcast/_ringcast.pyi": 849,
+    "python/ringcast/_ringcast.pyi": 878,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 614,
     "tests/python/device_dropins.py": 524,

@@ -231,7 +231,7 @@ TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
       {16, 10, 15, 1, -EPROTO},
       {16, 10, 17, 1, -EPROTO},
       {16, 10, 0, 1, -EPROTO},
-      {16, 10, 16, 2, -EPROTO},
+      {16, 10, 16, 4, -EPROTO},
       {16, 10, 16, 3, -EPROTO},
       {16, 10, 16, 0x8000, -EPROTO},
       {16, 10, 16, 0, 0}, /* an ordinary frame of 16 bytes */

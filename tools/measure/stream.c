@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "tools/measure/stream.h"
 
+#include "ringcast/batch.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -188,6 +190,30 @@ static void read_ring(const struct stream *stream, ringcast_reader *reader, uint
   }
 }
 
+/* The same in groups. */
+static void read_batches(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
+  static struct ringcast_frame frames[STREAM_BATCH];
+  const uint64_t expected = stream->sum;
+  for (;;) {
+    int count = ringcast_reader_next_many(reader, RINGCAST_FOREVER, frames, stream->options.batch);
+    perf_must(count < 0 ? count : 0, "can't receive");
+    size_t marks = 0, last = 0;
+    uint64_t wrong = 0;
+    for (int i = 0; i < count; i++) {
+      bool is_mark = frames[i].bytes <= LEAVE;
+      uint64_t sum = sum_bytes(frames[i].data, frames[i].bytes);
+      marks += is_mark;
+      if (__builtin_expect(is_mark, 0)) last = frames[i].bytes;
+      else wrong |= sum ^ expected;
+    }
+    perf_must(ringcast_reader_release_many(reader, frames, (uint32_t)count), "can't release");
+    if (wrong != 0) perf_die("a frame arrived damaged");
+    if (marks == 0) continue;
+    perf_store(done, *done + marks);
+    if (last == LEAVE) return;
+  }
+}
+
 static void reader_body(struct stream *stream, uint32_t index) {
   struct shared *shared = stream->shared;
   uint64_t *done = &shared->others[index].done, visits = 0;
@@ -202,7 +228,8 @@ static void reader_body(struct stream *stream, uint32_t index) {
       continue;
     }
     uint64_t faults = stream_writer_faults();
-    read_ring(stream, reader, done);
+    if (stream->options.batch > 0) read_batches(stream, reader, done);
+    else read_ring(stream, reader, done);
     if (visits++ > 1) shared->others[index].faults += stream_writer_faults() - faults;
   }
 }
@@ -235,6 +262,17 @@ static void write_ring(struct stream *stream, size_t bytes, uint64_t frames) {
   }
 }
 
+static void write_batches(struct stream *stream, uint64_t frames) {
+  struct ringcast_message messages[STREAM_BATCH];
+  for (uint32_t i = 0; i < stream->options.batch; i++)
+    messages[i] = (struct ringcast_message){.data = stream->source, .bytes = stream->options.size};
+  for (uint64_t count; frames > 0; frames -= count) {
+    count = frames < stream->options.batch ? frames : stream->options.batch;
+    int sent = ringcast_writer_send_many(stream->ring, messages, (uint32_t)count, RINGCAST_FOREVER);
+    perf_must(sent < 0 ? sent : 0, "can't send");
+  }
+}
+
 static void await_batch(struct stream *stream) {
   stream->batches++;
   for (uint32_t i = 0; i < stream->options.readers; i++)
@@ -256,7 +294,8 @@ void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames) 
   if (kind == STREAM_FLOOR) write_window(stream, frames);
   if (kind == STREAM_ALONE) write_alone(stream, frames);
   if (kind != STREAM_RING) return;
-  write_ring(stream, stream->options.size, frames);
+  if (stream->options.batch > 0) write_batches(stream, frames);
+  else write_ring(stream, stream->options.size, frames);
   stream->sent += frames;
 }
 

@@ -12,6 +12,7 @@
 
 #include "tools/perf.h"
 
+enum { STREAM_BATCH = 1024 };
 enum stream_kind { STREAM_RING, STREAM_FLOOR, STREAM_ALONE, STREAM_KINDS };
 
 struct stream_options {
@@ -20,7 +21,8 @@ struct stream_options {
   uint32_t memory;   /* enum ringcast_memory */
   int64_t spin_ns;   /* of the writer and the readers; 0: the library's default */
   uint32_t readers, taps;
-  bool floor; /* FLOOR and ALONE are measured too */
+  uint32_t batch; /* the most messages in one call, at most STREAM_BATCH; 0: frames one by one */
+  bool floor;     /* FLOOR and ALONE are measured too */
 };
 
 struct stream;

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ringcast/batch.h"
 #include "tests/process/kill/kill.h"
 
 static ringcast_reader *reader;
@@ -208,6 +209,26 @@ static int next(struct ringcast_frame *frame) {
   return result;
 }
 
+/* What is there, together. No frame is held. */
+static int read_group(void) {
+  struct ringcast_frame frames[16];
+  int count, result = 0;
+  uint64_t called = now_ns();
+  atomic_store(&self->called, called);
+  do count = ringcast_reader_next_many(reader, some_timeout(), frames, 1 + (uint32_t)chance(16));
+  while (count == -EAGAIN || count == -ETIMEDOUT);
+  atomic_store(&self->called, 0);
+  uint64_t struck = atomic_load(&board->writer_struck);
+  if (count == -EPIPE && struck != 0) note_delay(called, struck, false);
+  if (count < 0) return count == -ESTALE ? stale("next_many") : count;
+  holds = 1; /* for what judge_frame notes */
+  for (int i = 0; i < count && result == 0; i++) result = examine(&frames[i]);
+  holds = 0;
+  if (result != 0) return result;
+  result = ringcast_reader_release_many(reader, frames, (uint32_t)count);
+  return result == -ESTALE ? stale("release_many") : result == 0 ? 0 : unexpected("release_many", result);
+}
+
 /* ---- Lives ------------------------------------------------------------------------------------------------------ */
 
 /* At the ring's end: whether all is there that was committed since it attached. */
@@ -245,7 +266,10 @@ static int attach(void) {
 static int read_frames(uint64_t most) {
   struct ringcast_frame frame;
   for (uint64_t i = 0; i < most; i++) {
-    int result = next(&frame);
+    int result = 0;
+    while (holds == 0 && chance(4) == 0 && result == 0) result = read_group();
+    if (result != 0) return result;
+    result = next(&frame);
     if (result == -ESTALE) return stale("next");
     if (result != 0) return result;
     heads[holds] = (struct head){0};

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
+#include "ringcast/batch.h"
 #include "shm/os.h"
 #include "tests/process/kill/kill.h"
 
@@ -127,6 +128,31 @@ static int by_send(struct head *head) {
   return 0;
 }
 
+/* Some small ones, and now and then one that is not. On success the head is that of the last that was sent. */
+static int by_batch(struct head *head) {
+  enum { MOST = 40, LONGEST = 1500 };
+  static uint64_t memory[MOST][LONGEST / 8 + 1];
+  struct ringcast_message messages[MOST];
+  uint32_t count = 2 + (uint32_t)chance(MOST - 1);
+  for (uint32_t i = 0; i < count; i++) {
+    size_t most = chance(16) == 0 ? LONGEST : 100;
+    struct head one = {head->number + i, LEAST + chance(most - LEAST), head->attempt};
+    fill_frame(memory[i], 0, one.bytes, &one);
+    messages[i] = (struct ringcast_message){memory[i], one.bytes, kind_of(one.number)};
+  }
+  atomic_store(&board->sending, head->number + count - 1);
+  uint64_t called = now_ns();
+  atomic_store(&self->called, called);
+  int sent = ringcast_writer_send_many(writer, messages, count, some_timeout());
+  if (sent <= 0) return judge(sent, called);
+  judge(0, called);
+  atomic_store(&self->called, 0);
+  head->number += (uint64_t)sent - 1;
+  atomic_store(&board->committed, head->number);
+  atomic_store(&board->tail, writer->ring.tail);
+  return 0;
+}
+
 static size_t some_bytes(void) {
   uint64_t most = rc_ring_max_frame(writer->segment.capacity);
   switch (chance(board->large ? 8 : 32)) {
@@ -141,6 +167,7 @@ static size_t some_bytes(void) {
 static int send_one(struct head *head) {
   head->bytes = some_bytes();
   head->attempt++;
+  if (chance(5) == 0) return by_batch(head);
   return chance(board->large && head->bytes > board->capacity / 2 ? 2 : 4) == 0 ? by_reservation(head) : by_send(head);
 }
 
