@@ -353,6 +353,19 @@ CASES = {
             "spill/memcpy": "memcpy, read by the other",
         },
     ),
+    **{
+        f"batch-{size}": (
+            [f"{size} B, in a stream", "per message", "to memcpy"],
+            f"batch/{size}_memcpy",
+            {
+                f"batch/{size}_one_by_one": "one by one",
+                **({f"batch/{size}_by_16": "in batches of 16"} if size == 16 else {}),
+                f"batch/{size}_by_256": "in batches of 256",
+                f"batch/{size}_memcpy": "memcpy, read by the other",
+            },
+        )
+        for size in (16, 64, 256)
+    },
     "pages": (
         ["a ring of 64 MiB of", "64 KiB, per frame", "to small pages"],
         "pages/small",

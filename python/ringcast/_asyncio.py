@@ -12,6 +12,7 @@ A woken task tries by itself, so a task that is cancelled instead loses nothing.
 import asyncio
 import collections
 import os
+import time
 import types
 
 from ringcast._ringcast import _nothing, _turn, pack
@@ -200,6 +201,16 @@ async def arecv(reader, tagged, timeout):
     return await watch.serve(reader.fileno, lambda: reader._take(tagged), lambda: receive(1e-9), timeout)
 
 
+async def arecv_many(reader, timeout, most):
+    received = [await arecv(reader, False, timeout)]
+    try:
+        reader._more(received, most)
+    except BaseException as error:
+        error.received = received
+        raise
+    return received
+
+
 async def anext_(reader):
     try:
         return await arecv(reader, False, None)
@@ -224,3 +235,20 @@ async def asend(writer, obj, timeout, tag, hash):
     packed = pack(obj, allow_pickle=writer._allow_pickle, hash=hash)
     offer, last = lambda: writer._offer(packed, tag, None), lambda: writer.send(packed, 1e-9, tag=tag)
     await watch_of(writer).serve(writer.room_fileno, offer, last, timeout, outcome is _turn)
+
+
+async def asend_many(writer, values, timeout, tag):
+    values, sent = tuple(values), 0
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        while sent < len(values):
+            left = None if deadline is None else max(0, deadline - time.monotonic())
+            await asend(writer, values[sent], left, tag, None)  # waits in line
+            sent += 1
+            try:
+                return writer.send_many(values[sent:], 0, tag=tag)
+            except TimeoutError as full:
+                sent += full.sent
+    except BaseException as error:
+        error.sent = sent + getattr(error, "sent", 0)
+        raise

@@ -64,6 +64,10 @@ class _Side:
         return MEMORY[self._memory] if self._memory < len(MEMORY) else "unknown"
 
 
+def _most(most):
+    return sys.maxsize if most is None else integer("most", most, 1, sys.maxsize)
+
+
 class _Writer:
     def send_error(self, text, timeout=None, *, tag=0):
         if not isinstance(text, str):
@@ -80,11 +84,27 @@ class _Writer:
         tag = integer("tag", tag, 0, _MOST_TAG)
         return _composing().ComposedFrame(self, value, seconds_or_none(timeout), tag)
 
+    def asend_many(self, values, timeout=None, *, tag=0):
+        return _loops().asend_many(self, values, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG))
+
 
 class _Reader:
     @property
     def lag(self):
         return self._status()[2]
+
+    def recv_many(self, timeout=None, most=None):
+        most = _most(most)
+        received = [self.recv(timeout)]
+        try:
+            self._more(received, most)
+        except BaseException as error:
+            error.received = received
+            raise
+        return received
+
+    def arecv_many(self, timeout=None, most=None):
+        return _loops().arecv_many(self, seconds_or_none(timeout), _most(most))
 
     def arecv(self, timeout=None):
         return _loops().arecv(self, False, seconds_or_none(timeout))

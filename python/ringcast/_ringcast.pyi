@@ -438,6 +438,24 @@ class Writer:
         Timeout and errors as send(). ValueError: the Writer was closed during the wait.
         """
 
+    def send_many(self, values: Iterable[Any], timeout: Optional[float] = None, *, tag: int = 0) -> None:
+        """Send each of the values, in order, as send(value, tag=tag) does, in fewer and larger steps.
+
+        Readers receive the values one by one or by recv_many(). If the tag is 0, bytes of at
+        most 1 KiB share frames of the ring and cost least. The timeout is for all.
+
+        Errors as send(). The exception's attribute `sent` is the number of values that were sent before the failure:
+        send_many(values[error.sent:]) goes on without a loss or a repeat.
+        """
+
+    def asend_many(
+        self, values: Iterable[Any], timeout: Optional[float] = None, *, tag: int = 0
+    ) -> Coroutine[Any, Any, None]:
+        """Send as send_many(), for a task of asyncio, as asend().
+
+        A cancelled call may have sent some of the values: CancelledError has `sent`, too.
+        """
+
     def send_bytes(self, data: Buffer, timeout: Optional[float] = None) -> None:
         """Send the bytes of any buffer, in C order; recv() returns bytes. Timeout and errors as send()."""
 
@@ -683,6 +701,17 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
 
     def recv_tagged(self, timeout: Optional[float] = None) -> Tuple[Any, int]:
         """Receive the next object with the sender's tag: (object, tag). The tag of bytes is 0. Otherwise as recv()."""
+
+    def recv_many(self, timeout: Optional[float] = None, most: Optional[int] = None) -> List[Any]:
+        """Receive all objects that are there, at least one and at most `most`: a list, in order.
+
+        Waits for the first object only. Timeout and errors as recv(), of the first object. A later object that can't
+        be received ends the list: the next call raises the reason, so no object is lost. If a KeyboardInterrupt or
+        the like ends the call, the exception's attribute `received` is the list so far.
+        """
+
+    def arecv_many(self, timeout: Optional[float] = None, most: Optional[int] = None) -> Coroutine[Any, Any, List[Any]]:
+        """Receive as recv_many(), for a task of asyncio, as arecv()."""
 
     def arecv(self, timeout: Optional[float] = None) -> Coroutine[Any, Any, Any]:
         """Receive for a task of asyncio: `await reader.arecv()`.

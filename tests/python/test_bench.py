@@ -278,6 +278,15 @@ def test_asyncio_prints_what_a_wake_up_costs():
         assert re.search(rf"^{way} +{re.escape(report.number(measured['p50_us']))}", text, re.M)
 
 
+def test_batches_are_measured_beside_single_calls():
+    found, text = run("batch", "--seconds", 0.001)
+    assert set(found["cases"]) == {"bytes-16", "bytes-256", "str-16", "int"}
+    for name, measured in found["cases"].items():
+        assert ("send_bytes_per_s" in measured) == name.startswith("bytes")
+        assert measured["ratio"] == measured["send_many_per_s"] / measured["send_per_s"]
+        assert re.search(rf"^{name} .* {re.escape(report.number(measured['ratio']))}$", text, re.M)
+
+
 # ---- The other processes ---------------------------------------------------------------------------------------------
 
 

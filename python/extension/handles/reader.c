@@ -140,6 +140,15 @@ static PyObject *reader_take(PyObject *object, PyObject *tagged) {
                                                                      : received;
 }
 
+/* _more(received, most): appends to the list what is there. */
+static PyObject *reader_more(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+  uint64_t most;
+  if (count != 2 || !PyList_CheckExact(args[0]))
+    return PyErr_Format(PyExc_TypeError, "_more() takes a list and an int");
+  if (!rc_py_integer("most", args[1], 0, PY_SSIZE_T_MAX, &most)) return NULL;
+  return rc_py_receive_more((struct rc_py_reader *)object, args[0], (Py_ssize_t)most);
+}
+
 /* The next frame, as a Frame. */
 static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
   if (!rc_py_reader_enter(self)) return NULL;
@@ -224,6 +233,7 @@ static PyMethodDef reader_methods[] = {
     {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv},
     {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv_tagged},
     {"_take", reader_take, METH_O, NULL},
+    {"_more", FAST(reader_more), METH_FASTCALL, NULL},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_next},
     {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_view},
     {"check", reader_check, METH_NOARGS, RC_DOC_Reader_check},

@@ -11,12 +11,14 @@
  */
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
+#include "ringcast/batch.h"
 
 struct arrival {
   struct rc_py_reader *owner;
   struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
   bool retained, device_failed;
+  bool is_more;                 /* not the first frame of the call: if decoding fails, the frame stays the next */
   struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
@@ -92,6 +94,14 @@ static bool is_to_be_retained(const struct rc_py_reader *self, const struct ring
   return self->retains && self->retain_next && is_large(self, frame) && ringcast_reader_retains(self->reader);
 }
 
+/* Keeps the frame as the next frame, except after a KeyboardInterrupt or the like. */
+static bool keep_next(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  if (self->has_stash || !PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  self->has_stash = true;
+  self->stash = *frame;
+  return true;
+}
+
 /* Reads the frame that has arrived. RC_PY_SKIPPED: not for the Reader. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
   uint64_t ran_code = rc_py_state_of(self)->ran_code;
@@ -100,6 +110,7 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t 
   *object = is_to_be_retained(self, &call->frame) ? decode_retained(self, call, tag)
                                                   : decode(self, call, &call->frame, NULL, tag);
   if (!*object && !call->retained && rc_py_reader_stash(self, &call->frame, call->device_failed)) return RC_PY_RAISED;
+  if (!*object && !call->retained && call->is_more && keep_next(self, &call->frame)) return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);
   if (*object && !call->retained) rc_py_warming_keep(self, &call->frame, rc_py_state_of(self)->ran_code != ran_code);
   if (!call->retained && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
@@ -134,4 +145,70 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
   }
   rc_py_reader_leave(self);
   return object;
+}
+
+/* ---- Many ------------------------------------------------------------------------------------------------------- */
+
+enum { GROUP = 64 };
+
+/* Whether frames can be taken together: nothing is owed between two frames. */
+static bool takes_groups(const struct rc_py_reader *self) { return !self->retains && !self->gpu && !self->has_stash; }
+
+static bool fits_group(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  return !is_large(self, frame) && (frame->kind == RINGCAST_KIND_BYTES || !rc_py_has_device(frame));
+}
+
+static int arrive_alone(struct rc_py_reader *self, struct arrival *call) {
+  int rc = arrive(self, call);
+  return rc < 0 ? rc : 1;
+}
+
+/* Appends the objects of a group. The group ends before a frame that can't be decoded or does not fit a group. 0; 1: a
+ * frame that does not fit has arrived, as call->frame; -errno, or RC_PY_RAISED. */
+static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject *received, Py_ssize_t most) {
+  struct ringcast_frame frames[GROUP];
+  Py_ssize_t before = PyList_GET_SIZE(received), left = most - before;
+  int count = ringcast_reader_next_many(self->reader, 0, frames, left < GROUP ? (uint32_t)left : GROUP), taken = 0;
+  if (count < 0) return count;
+  call->frame = frames[0];
+  if (count == 1 && !fits_group(self, frames)) return 1;
+  bool ok = true;
+  for (uint32_t tag; ok && taken < count && fits_group(self, &frames[taken]); taken += ok) {
+    PyObject *object = decode(self, call, &frames[taken], NULL, &tag);
+    ok = object && PyList_Append(received, object) == 0;
+    Py_XDECREF(object);
+  }
+  int rc = ringcast_reader_release_many(self->reader, frames, (uint32_t)taken);
+  if (rc < 0) { /* evicted: the decoded values may be damaged */
+    PyErr_Clear();
+    return PyList_SetSlice(received, before, PyList_GET_SIZE(received), NULL) < 0 ? RC_PY_RAISED : rc;
+  }
+  if (!ok && !PyErr_ExceptionMatches(PyExc_Exception)) return RC_PY_RAISED;
+  if (!ok) {
+    PyErr_Clear();
+    return -EAGAIN;
+  }
+  if (taken == count) return 0;
+  return arrive_alone(self, call);
+}
+
+PyObject *rc_py_receive_more(struct rc_py_reader *self, PyObject *received, Py_ssize_t most) {
+  if (!rc_py_reader_enter(self)) return NULL;
+  struct arrival call = {.owner = self, .is_more = true};
+  uint32_t tag;
+  int rc = 0;
+  while (rc == 0 && PyList_GET_SIZE(received) < most) {
+    PyObject *object = NULL;
+    rc = takes_groups(self) ? take_group(self, &call, received, most) : arrive_alone(self, &call);
+    if (rc <= 0) continue;
+    do rc = read_frame(self, &call, &tag, &object);
+    while (rc == RC_PY_SKIPPED && (rc = arrive(self, &call)) == 0);
+    if (rc == 0 && object && PyList_Append(received, object) < 0) rc = RC_PY_RAISED;
+    Py_XDECREF(object);
+  }
+  /* The next call meets the same error, and raises. */
+  if (rc == RC_PY_RAISED && self->has_stash) PyErr_Clear();
+  rc_py_watch_after(&self->base, rc);
+  rc_py_reader_leave(self);
+  return PyErr_Occurred() ? NULL : rc_py_ref(Py_None);
 }

@@ -8,6 +8,9 @@
 /* The next object; enters the Reader and leaves it. NULL: raised. `taking`: called by _take(), for which an empty ring
  * is no error. */
 PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking);
+/* Appends the objects of the available frames, until the list has `most`. Enters the Reader and leaves it. If a frame
+ * can't be decoded, the call ends, and the next call raises the reason. None; NULL: raised. */
+PyObject *rc_py_receive_more(struct rc_py_reader *self, PyObject *received, Py_ssize_t most);
 /* The next frame, whole. The caller has entered the Reader. 0, -errno, or RC_PY_RAISED. */
 int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out);
 /* Decodes the kept frame: `warm` of struct ringcast_reader_options, with the Reader as the context. */

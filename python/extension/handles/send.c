@@ -53,9 +53,15 @@ static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *pac
   return ringcast_writer_commit(self->writer, packed->bytes, RINGCAST_KIND_TENSORS);
 }
 
-/* `hash`: see rc_py_hash_argument. */
-static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns, uint32_t tag,
-                             uint32_t hash) {
+PyObject *rc_py_writer_send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns,
+                                     uint32_t tag) {
+  int rc = encoding->on_device ? rc_py_gpu_send(self, encoding, timeout_ns, tag)
+                               : send_encoding(self, encoding, timeout_ns, tag);
+  return sent(self, rc, ringcast_plan_bytes(&encoding->plan));
+}
+
+PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns, uint32_t tag,
+                                  uint32_t hash) {
   struct rc_py_encoding encoding;
   if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
     const struct rc_py_packed *packed = (struct rc_py_packed *)object;
@@ -67,9 +73,7 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
   bool allow_pickle = self->base.allow_pickle;
   if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) return NULL;
   encoding.hash = hash;
-  int rc = encoding.on_device ? rc_py_gpu_send(self, &encoding, timeout_ns, tag)
-                              : send_encoding(self, &encoding, timeout_ns, tag);
-  PyObject *result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
+  PyObject *result = rc_py_writer_send_encoding(self, &encoding, timeout_ns, tag);
   rc_py_encoding_clear(&encoding);
   return result;
 }
@@ -86,7 +90,7 @@ PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t 
   if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
-  PyObject *result = send_object(self, values[0], timeout_ns, (uint32_t)tag, hash);
+  PyObject *result = rc_py_writer_send_value(self, values[0], timeout_ns, (uint32_t)tag, hash);
   rc_py_writer_leave(self);
   return result;
 }
@@ -102,7 +106,7 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
   if (!rc_py_hash_argument(state, args[2], &hash)) return NULL;
   if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
   self->offering = true;
-  PyObject *result = send_object(self, args[0], 0, (uint32_t)tag, hash);
+  PyObject *result = rc_py_writer_send_value(self, args[0], 0, (uint32_t)tag, hash);
   self->offering = false;
   rc_py_writer_leave(self);
   return result;

@@ -227,6 +227,7 @@ static PyObject *writer_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
 static PyMethodDef writer_methods[] = {
     {"send", FAST(rc_py_writer_send), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send},
     {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_bytes},
+    {"send_many", FAST(rc_py_writer_send_many), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_many},
     {"_send_error", FAST(rc_py_writer_send_error), METH_FASTCALL, NULL},
     {"_compose", FAST(rc_py_writer_compose), METH_FASTCALL, NULL},
     {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},

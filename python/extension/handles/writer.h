@@ -51,6 +51,16 @@ PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssiz
 /* _offer(obj, tag, hash): send(obj, 0, tag=tag, hash=hash), but for state->nothing if there is no room. */
 PyObject *rc_py_writer_offer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
+/* Sends a value, or a measured encoding. `hash`: see rc_py_hash_argument. None; NULL: raised. */
+PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns, uint32_t tag,
+                                  uint32_t hash);
+PyObject *rc_py_writer_send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns,
+                                     uint32_t tag);
+
+/* ---- send_many.c ------------------------------------------------------------------------------------------------ */
+
+PyObject *rc_py_writer_send_many(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+
 /* ---- span.c ----------------------------------------------------------------------------------------------------- */
 
 extern PyType_Spec rc_py_span_spec;

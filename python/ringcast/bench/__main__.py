@@ -8,7 +8,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cadence, cases, codec, death, dropin, engine, frames, harness, report
+from ringcast.bench import batch, cadence, cases, codec, death, dropin, engine, frames, harness, report
 
 EXAMPLES = """
 EXAMPLES
@@ -17,6 +17,7 @@ EXAMPLES
   python -m ringcast.bench codec --vllm vllm-0.33.0
   python -m ringcast.bench object --format json > object.json
   python -m ringcast.bench tensors --case features
+  python -m ringcast.bench batch --case bytes-16
   python -m ringcast.bench asyncio --rounds 1000
   python -m ringcast.bench death --rounds 20
   python -m ringcast.bench object --case metadata --cold
@@ -34,6 +35,7 @@ COMMANDS = {
     "codec": "encoding and decoding in one process, beside pickle 5 and other codecs",
     "object": "from object to object between two processes, beside pickle 5 on the same rings",
     "tensors": "the same for what holds tensors or arrays, with GB/s",
+    "batch": "small values in a stream, one by one and by send_many and recv_many",
     "death": "how soon the other processes know when one process is killed, under each drop-in",
     "asyncio": "waking a reader that sleeps: one that blocks, and one in an event loop",
     "dropin": "what stands in for gloo's, vLLM's and SGLang's broadcasts, beside them, with 2 and 4 ranks",
@@ -41,7 +43,11 @@ COMMANDS = {
     "packed": "a value that is packed once for several rings, beside a send for each",
     "cadence": "ringcast's queue and vLLM's, which spins for 1 s or 2 ms, at an engine's cadence",
 }
-CASES = {"codec": list(cases.CASES), **{command: list(of) for command, of in dropin.COMMANDS.items()}}
+CASES = {
+    "codec": list(cases.CASES),
+    "batch": list(batch.CASES),
+    **{command: list(of) for command, of in dropin.COMMANDS.items()},
+}
 ROUNDED = {"asyncio": (300, "wake-ups"), "death": (5, "kills"), "compose": (10, "frames"), "packed": (200, "turns")}
 
 
@@ -144,6 +150,8 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
     if command == "codec":
         cases.use(engine.find(options.vllm))
         return {**facts, **codec.run_all(chosen, options.seconds)}
+    if command == "batch":
+        return {**facts, **batch.run(chosen, options.seconds)}
     sizes = [2] if command != "dropin" else sorted(set(options.ranks or dropin.RANKS))
     plan = harness.plan(options.cold, options.gap / 1e3, max(sizes))
     facts.update(gap_ms=plan.gap * 1e3, cold=options.cold)
@@ -157,6 +165,8 @@ def note(found: Dict[str, Any]) -> str:
     """The line above a table: what was measured."""
     if found["command"] == "codec":
         return "One process, the garbage collector on; ratio: of both, to pickle's; -: can't be carried."
+    if found["command"] == "batch":
+        return f"Values per second, in batches of {found['batch']} or one by one; ratio: send_many's to send's."
     if found["command"] == "death":
         return (death.__doc__ or "").strip().split("\n\n")[1]
     if found["command"] == "compose":

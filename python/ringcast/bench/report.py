@@ -137,6 +137,12 @@ COLUMNS: Dict[str, List[Column]] = {
         ("CPU", "", 8, "ratio.cpu_percent"),
         ("messages", "", 10, "messages"),
     ],
+    "batch": [
+        ("send", "values/s", 13, "send_per_s"),
+        ("send_bytes", "", 13, "send_bytes_per_s"),
+        ("send_many", "", 13, "send_many_per_s"),
+        ("ratio", "", 8, "ratio"),
+    ],
     "death": [
         ("kills", "", 7, "kills"),
         ("p50", "ms until all others know", 9, "p50_ms"),

@@ -26,6 +26,7 @@
 #include "ringcast/ringcast.h"
 #include "tests/support/pattern.h"
 
+enum { MOST_BATCH = 40 };
 enum { READERS = 4, PARTIES = READERS + 1, MOST_DELAYS = 1 << 16, TEXT = 256 };
 #define WRITER 0 /* the index of the writer among the parties; readers follow */
 

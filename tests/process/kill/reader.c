@@ -21,7 +21,7 @@ static struct {
 static uint32_t keeps;
 static uint64_t state;
 static uint64_t last;   /* number of the last frame of this life; 0: none yet */
-static bool latest;     /* it started at the newest frame */
+static bool latest;     /* it started at the newest frame, which may be a batch */
 static uint64_t before; /* the number that was surely committed before it attached, ... */
 static uint64_t after;  /* ... and the last that may have been */
 
@@ -56,7 +56,7 @@ static int judge_frame(const struct ringcast_frame *frame, const struct head *he
                frame->bytes, (unsigned long long)head->bytes);
     return -EBADMSG;
   }
-  bool next = last != 0 ? head->number == last + 1 : head->number + latest > before && head->number <= after + 1;
+  bool next = last != 0 ? head->number == last + 1 : head->number + (latest ? MOST_BATCH : 0) > before && head->number <= after + 1;
   if (!next) {
     note_wrong(self, &board->counts.missing, "reader: frame %llu comes after %llu (attached between %llu and %llu)",
                (unsigned long long)head->number, (unsigned long long)last, (unsigned long long)before,

@@ -130,7 +130,7 @@ static int by_send(struct head *head) {
 
 /* Some small ones, and now and then one that is not. On success the head is that of the last that was sent. */
 static int by_batch(struct head *head) {
-  enum { MOST = 40, LONGEST = 1500 };
+  enum { MOST = MOST_BATCH, LONGEST = 1500 };
   static uint64_t memory[MOST][LONGEST / 8 + 1];
   struct ringcast_message messages[MOST];
   uint32_t count = 2 + (uint32_t)chance(MOST - 1);

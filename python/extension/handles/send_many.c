@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writer.send_many(): small values become messages of a batch, which the library sends in packed frames.
+ *
+ * A short bytes object is a message already. Any other value is encoded into private memory first, because the place in
+ * the packed frame depends on the sizes before. A value with a large frame or on a device is sent alone, in its
+ * turn. Whatever fails, the values before are sent first, and the exception's attribute `sent` counts them.
+ */
+#include "python/extension/codec/copy.h"
+#include "python/extension/handles/packed.h"
+#include "python/extension/handles/writer.h"
+
+#include "ringcast/batch.h"
+
+enum { MESSAGES = 256, ROOM = 1 << 16, SMALL = 1024, LINE = 64, PHASE = 16 };
+
+struct batch {
+  struct rc_py_writer *writer;
+  uint32_t count, done; /* of the messages: filled in, and sent */
+  size_t sent;          /* in batches before */
+  size_t used;          /* bytes of the memory */
+  int64_t timeout_ns, deadline;
+  struct ringcast_message messages[MESSAGES];
+  uint8_t *memory; /* of encoded values; NULL: none yet */
+};
+
+/* After a part of the batch, the caller computes the rest of the timeout. */
+static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
+  struct batch *batch = context;
+  while (batch->done < batch->count) {
+    int sent = ringcast_writer_send_many(batch->writer->writer, batch->messages + batch->done,
+                                         batch->count - batch->done, timeout_ns);
+    if (sent < 0) return sent;
+    batch->done += (uint32_t)sent;
+    if (timeout_ns > 1 && batch->done < batch->count) return -EAGAIN;
+  }
+  return 0;
+}
+
+/* False: raised. */
+static bool flush(struct batch *batch) {
+  struct rc_py_writer *self = batch->writer;
+  if (batch->count == 0) return true;
+  int rc = rc_py_wait_until(try_send, NULL, batch, batch->timeout_ns, &batch->deadline);
+  if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, batch->messages[batch->done].bytes);
+  rc_py_watch_after(&self->base, rc);
+  batch->sent += batch->done;
+  batch->count = batch->done = 0;
+  batch->used = 0;
+  return rc == 0;
+}
+
+static bool add(struct batch *batch, const void *data, size_t bytes, uint16_t kind) {
+  batch->messages[batch->count++] = (struct ringcast_message){.data = data, .bytes = bytes, .kind = kind};
+  return batch->count < MESSAGES || flush(batch);
+}
+
+/* Memory for a frame, placed as in a ring. NULL: raised. */
+static uint8_t *room_for(struct batch *batch, size_t bytes) {
+  if (!batch->memory && !(batch->memory = PyMem_RawMalloc(ROOM + LINE))) {
+    PyErr_NoMemory();
+    return NULL;
+  }
+  if (batch->used + PHASE + bytes > ROOM && !flush(batch)) return NULL;
+  uint8_t *line = (uint8_t *)(((uintptr_t)batch->memory + LINE - 1) & ~(uintptr_t)(LINE - 1)) + batch->used;
+  batch->used += (PHASE + bytes + LINE - 1) & ~(size_t)(LINE - 1);
+  return line + PHASE;
+}
+
+static int64_t time_left(const struct batch *batch) {
+  if (batch->timeout_ns <= 0) return batch->timeout_ns;
+  int64_t left = batch->deadline - rc_py_now_ns();
+  return left > 0 ? left : 1;
+}
+
+/* After a value that is sent alone. */
+static bool sent_alone(struct batch *batch, PyObject *result) {
+  if (result) batch->sent++;
+  Py_XDECREF(result);
+  return result;
+}
+
+static bool add_encoded(struct batch *batch, PyObject *object, uint32_t tag) {
+  struct rc_py_writer *self = batch->writer;
+  struct rc_py_encoding encoding;
+  int32_t device = self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
+  bool allow_pickle = self->base.allow_pickle;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) return false;
+  size_t bytes = ringcast_plan_bytes(&encoding.plan);
+  bool ok;
+  if (bytes > SMALL || encoding.on_device) {
+    ok = flush(batch) && sent_alone(batch, rc_py_writer_send_encoding(self, &encoding, time_left(batch), tag));
+  } else {
+    struct ringcast_span span = {.data = room_for(batch, bytes), .bytes = bytes};
+    int rc = span.data ? rc_py_encoding_write(&encoding, false, &span, tag, &bytes) : RC_PY_RAISED;
+    if (rc < 0 && rc != RC_PY_RAISED) rc_py_raise(rc_py_state_of(self), rc);
+    ok = rc == 0 && add(batch, span.data, bytes, RINGCAST_KIND_TENSORS);
+  }
+  rc_py_encoding_clear(&encoding);
+  return ok;
+}
+
+static bool add_value(struct batch *batch, PyObject *object, uint32_t tag) {
+  struct rc_py_writer *self = batch->writer;
+  bool is_plain = PyBytes_CheckExact(object) && tag == 0;
+  if (is_plain && PyBytes_GET_SIZE(object) <= SMALL)
+    return add(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object), RINGCAST_KIND_BYTES);
+  if (Py_TYPE(object) != rc_py_state_of(self)->packed_type) return add_encoded(batch, object, tag);
+  return flush(batch) && sent_alone(batch, rc_py_writer_send_value(self, object, time_left(batch), tag, 0));
+}
+
+/* Sends the messages before the failure. The failure stays the current exception, unless the sending fails too. */
+static void flush_after_failure(struct batch *batch) {
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  if (!flush(batch)) {
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    return;
+  }
+  PyErr_Restore(type, error, traceback);
+}
+
+/* Sets the attribute `sent` of the current exception. */
+static void note_sent(size_t sent) {
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  PyObject *number = PyLong_FromSize_t(sent);
+  if (!number || PyObject_SetAttrString(error, "sent", number) < 0) PyErr_Clear(); /* a class without attributes */
+  Py_XDECREF(number);
+  PyErr_Restore(type, error, traceback);
+}
+
+static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeout_ns, uint32_t tag) {
+  struct batch batch; /* to clear the messages would take longer than to send a few */
+  batch.writer = self;
+  batch.count = batch.done = 0;
+  batch.sent = batch.used = 0;
+  batch.timeout_ns = timeout_ns;
+  batch.deadline = timeout_ns > 0 ? rc_py_now_ns() + timeout_ns : 0;
+  batch.memory = NULL;
+  bool ok = true;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values) && ok; i++)
+    ok = add_value(&batch, PyTuple_GET_ITEM(values, i), tag);
+  if (ok) ok = flush(&batch);
+  else if (batch.count > 0) flush_after_failure(&batch); /* a failed flush leaves nothing */
+  if (!ok) note_sent(batch.sent);
+  PyMem_RawFree(batch.memory);
+  return ok;
+}
+
+PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"values", "timeout", "tag", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[3] = {NULL};
+  int64_t timeout_ns;
+  uint64_t tag = 0;
+  if (!rc_py_arguments("send_many", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
+  PyObject *all = PySequence_Tuple(values[0]);
+  if (!all) return NULL;
+  bool ok = false;
+  if (rc_py_writer_enter(self)) {
+    ok = send_all(self, all, timeout_ns, (uint32_t)tag);
+    rc_py_writer_leave(self);
+  } else {
+    note_sent(0);
+  }
+  Py_DECREF(all);
+  return ok ? rc_py_ref(Py_None) : NULL;
+}
