@@ -2,6 +2,7 @@
 """The methods of the extension's types that need not be fast. Signatures and docstrings are those of _ringcast.pyi."""
 
 import functools
+import sys
 import types
 
 from ringcast._options import MEMORY, integer, seconds_or_none

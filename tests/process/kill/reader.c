@@ -56,7 +56,8 @@ static int judge_frame(const struct ringcast_frame *frame, const struct head *he
                frame->bytes, (unsigned long long)head->bytes);
     return -EBADMSG;
   }
-  bool next = last != 0 ? head->number == last + 1 : head->number + (latest ? MOST_BATCH : 0) > before && head->number <= after + 1;
+  bool next = last != 0 ? head->number == last + 1
+                        : head->number + (latest ? MOST_BATCH : 0) > before && head->number <= after + 1;
   if (!next) {
     note_wrong(self, &board->counts.missing, "reader: frame %llu comes after %llu (attached between %llu and %llu)",
                (unsigned long long)head->number, (unsigned long long)last, (unsigned long long)before,

@@ -48,10 +48,13 @@ static bool has_handle(const void *context) {
 
 static bool is_at_work(const void *context) { return atomic_load(&((const struct party *)context)->stage) >= AT_WORK; }
 
-/* The writer has gone once around since, and more: then no reader holds it back, unless it has ended. */
+/* The writer has gone once around since, and more: then no reader holds it back, unless it has ended. The board's tail
+ * is stored after a whole batch, which may be several laps of a small ring behind. */
 static bool went_around(const void *context) {
+  enum { LONGEST_BATCH = MOST_BATCH * 2048 };
   uint64_t since = *(const uint64_t *)context;
-  return atomic_load(&board->tail) >= since + 2 * board->capacity || is_told(&board->participants[WRITER]);
+  return atomic_load(&board->tail) >= since + 2 * board->capacity + LONGEST_BATCH ||
+         is_told(&board->participants[WRITER]);
 }
 
 static bool has_timed_out(const void *context) {
