@@ -141,7 +141,7 @@ TEST(frames_are_counted_to_one_that_is_damaged) {
   }
   third->commit = 3 * rc_frame_lines(40);
   ck_assert_uint_eq(count(&reader, 10), 7);
-  third->flags = 2;
+  third->flags = 4;
   ck_assert_uint_eq(count(&reader, 10), 2);
 }
 
