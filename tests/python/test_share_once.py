@@ -330,7 +330,27 @@ RATES = rule.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11)
     ],
 )
 def test_the_rule(ranks_, nbytes, hash_, seconds, pays):
-    assert rule.pays(RATES, ranks_, nbytes, hash_, seconds) is pays
+    """Of two ways, with CPUs for all ranks."""
+    cost = rule.costs(RATES, ranks_, nbytes, hash_, seconds)
+    assert rule.best(cost, ("local", "share")) == ("share" if pays else "local")
+
+
+@pytest.mark.parametrize(
+    ("ranks_", "cpus", "waiting", "slowdown", "way"),
+    [
+        (2, 2, 1, 1.0, "local"),  # each rank would wait as long as hashing takes
+        (2, 2, 2, 1.0, "hash"),  # each hashes one of two
+        (2, 2, 1, 2.0, "hash"),  # other load leaves one CPU
+        (4, 2, 1, 1.0, "hash"),
+        (4, 4, 1, 1.0, "local"),
+        (4, 64, 4, 1.0, "hash"),
+    ],
+)
+def test_the_rule_of_hashes_counts_what_waits_and_the_cpus(ranks_, cpus, waiting, slowdown, way):
+    cost = rule.costs(RATES._replace(cpus=cpus), ranks_, 10_000_000, "sha256", 0.0, waiting, slowdown)
+    assert rule.best(cost, ("local", "hash")) == way
+    small = rule.costs(RATES._replace(cpus=cpus), ranks_, 10_000, "sha256", 0.0, waiting, slowdown)
+    assert rule.best(small, ("local", "hash")) == "local"
 
 
 def test_the_rates_are_the_least_that_each_way_took(monkeypatch):

@@ -236,6 +236,19 @@ class Source(WriterEnd):
             if self._alarm:
                 self._catch_up()
 
+    def tell(self, data: bytes) -> bool:
+        """Send bytes that the receivers can do without: now, or not at all. Whether the bytes were sent."""
+        if self.lost is not None:
+            return False
+        try:
+            self.ring.send_bytes(data, 0)
+            return True
+        except (TimeoutError, ValueError, ringcast.Error):  # no room, or the ring is at an end
+            return False
+        finally:
+            if self._alarm:
+                self._catch_up()
+
     def number(self, call: int) -> None:
         """Set the number of the next call, for a caller that numbers its calls over several rings."""
         self._call = call & CALL_MASK
@@ -373,10 +386,20 @@ class Receiver(ReaderEnd):
         pid = self._pids[self.source]
         return f"rank {self.source} (pid {pid}, {state_of(pid)})"
 
-    def take_hashed(self, operation: int) -> Optional[Tuple[Any, Any]]:
-        """The value, and the hashes of its frame, as Frame.hashes. None: no frame has come."""
-        value: Optional[Tuple[Any, Any]] = self.receive(operation, self._take_hashed)
+    def take_hashed(self, operation: int, wanted: bool = True) -> Optional[Tuple[Any, Any]]:
+        """The value, and the hashes of its frame, as Frame.hashes. None: no frame has come. wanted: False leaves the
+        value unread."""
+        value: Optional[Tuple[Any, Any]] = self.receive(operation, lambda: self._take_hashed(wanted))
         return value
+
+    def hear(self) -> Optional[bytes]:
+        """The bytes of a Source.tell(); b"" of any other frame. None: no frame has come."""
+        try:
+            taken = self.ring.next(0)
+        except TimeoutError:
+            return None
+        with taken as frame:
+            return bytes(frame) if frame.kind == ringcast.KIND_BYTES else b""
 
     def number(self, call: int) -> None:
         """As Source.number(): the number of the next frame to receive."""
@@ -387,13 +410,14 @@ class Receiver(ReaderEnd):
         if self._relay is not None:
             self._relay.close()
 
-    def _take_hashed(self) -> Optional[Tuple[Tuple[Any, Any], int]]:
+    def _take_hashed(self, wanted: bool) -> Optional[Tuple[Tuple[Any, Any], int]]:
         try:
             taken = self.ring.next(0)
         except TimeoutError:  # not around unpack(), where a value's code may raise TimeoutError
             return None
         with taken as frame:
-            return (ringcast.unpack(frame), frame.hashes), frame.tag
+            wanted = wanted or frame.tag in (NOTICE, GONE)
+            return (ringcast.unpack(frame) if wanted else None, frame.hashes), frame.tag
 
     def _raise_mismatch(self, operation: int, expected: str, tag: int, value: Any) -> NoReturn:
         if tag in (NOTICE, GONE):

@@ -1,28 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether it pays that one rank computes for all: a rule that gives the same answer on every rank.
+"""Which way pays: every rank computes for itself, the ranks share the hash, or one rank shares the whole value.
 
-The rule weighs a rank's time, since a scheduler's one thread is scarce. The cost of a call for a rank, on average over
-N ranks that compute in turn:
+What a request costs a rank, on average, with `waiting` requests at once on N ranks and C CPUs. The part of the work
+that the ranks share is done by `busy` = min(N, waiting) ranks at a time. A rank among `a` computing ranks takes
+crowd(a) = max(1, a × slowdown / C) times as long as alone.
 
-    every rank for itself    C                                  C = seconds + hash × nbytes
-    shared                   (C + put × nbytes) / N             the rank computes and sends one call of N,
-                             + (N - 1) / N × get × nbytes       takes in the rest,
-                             + HAND_OVER                        and is woken, or polls
+    local    (seconds + hash × nbytes) × crowd(N)
+    hash     seconds × crowd(N) + hash × nbytes / busy × crowd(busy) + HAND_OVER
+    share    ((seconds + hash × nbytes) × crowd(busy) + put × nbytes) / busy
+             + (N - 1) / N × get × nbytes + HAND_OVER
 
-Sharing must save at least LEAST_SAVING of C: a shared value arrives later, by the way through the ring, and no sooner
-than the computing rank gets round to the call. The group's first rank measures the rates, once.
+A way other than local must save at least LEAST_SAVING of the cost of local: a shared value arrives later, by the way
+through the ring, and no sooner than the computing rank gets round to the call.
+
+The first rank's facts count for all: the first rank measures the rates once, counts the CPUs, and goes on to measure
+the slowdown by other load while hashing.
 """
 
 import contextlib
 import functools
+import os
 import time
-from typing import Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 import ringcast
+from ringcast._group.config import choice
+from ringcast._group.ranks import Ranks
 
-# Of C. Two ranks can save half of C at most, four ranks three quarters.
+# Of the cost of "local". Two ranks can save half at most, four ranks three quarters.
 LEAST_SAVING = 1 / 4
 # Seconds: to wake a process, or to look several times, and Python's share.
 HAND_OVER = 50e-6
@@ -30,14 +37,40 @@ _SAMPLE_BYTES = 4 << 20
 _ROUNDS = 3
 
 HOW = ("auto", "local", "share")
+HOW_TO_HASH = ("auto", "local", "hash")
 
 
 class Rates(NamedTuple):
-    """Seconds a byte."""
+    """Seconds a byte, and the CPUs of the ranks."""
 
     hash: Dict[str, float]
     put: float
     get: float
+    cpus: int = 1 << 20
+
+
+class Agreed(NamedTuple):
+    """The first rank's environment and rates."""
+
+    share_once: str
+    share_hash: str
+    rates: Rates
+
+
+def agree(group: Any) -> Agreed:
+    """Collective: all ranks must decide alike."""
+    first: Any = None
+    ranks = Ranks(group)
+    if ranks.rank == 0:
+        try:
+            how = choice("RINGCAST_SHARE_ONCE", *HOW), choice("RINGCAST_SHARE_HASH", *HOW_TO_HASH)
+            first = (*how, measure())
+        except Exception as error:  # the other ranks wait in the exchange
+            first = error
+    agreed = ranks.gather(first)[0]
+    if isinstance(agreed, Exception):
+        raise agreed
+    return Agreed(*agreed)
 
 
 def measure() -> Rates:
@@ -49,7 +82,7 @@ def measure() -> Rates:
     for name in "sha256", "xxh3":
         with contextlib.suppress(ValueError, ringcast.Error):  # of a build without it
             hashes[name] = max(0.0, _best(functools.partial(ringcast.pack, sample, hash=name)) - put)
-    return Rates(hashes, put, _best(lambda: ringcast.unpack(packed)))
+    return Rates(hashes, put, _best(lambda: ringcast.unpack(packed)), len(os.sched_getaffinity(0)))
 
 
 def _best(call: Callable[[], object]) -> float:
@@ -61,7 +94,28 @@ def _best(call: Callable[[], object]) -> float:
     return best / _SAMPLE_BYTES
 
 
-def pays(rates: Rates, ranks: int, nbytes: int, hash: Optional[str], seconds: float) -> bool:
-    alone = seconds + (rates.hash.get(hash, 0.0) * nbytes if hash is not None else 0.0)
-    shared = (alone + rates.put * nbytes + (ranks - 1) * rates.get * nbytes) / ranks + HAND_OVER
-    return alone - shared >= LEAST_SAVING * alone
+def costs(
+    rates: Rates,
+    ranks: int,
+    nbytes: int,
+    hash: Optional[str] = "sha256",
+    seconds: float = 0.0,
+    waiting: Optional[float] = None,
+    slowdown: float = 1.0,
+) -> Dict[str, float]:
+    """Seconds of a rank for a request, by each way. waiting: None counts as many as there are ranks."""
+    busy = ranks if waiting is None else max(1.0, min(ranks, waiting))
+    everyone, few = (max(1.0, a * slowdown / rates.cpus) for a in (ranks, busy))
+    hashing = rates.hash.get(hash, 0.0) * nbytes if hash is not None else 0.0
+    get = (ranks - 1) / ranks * rates.get * nbytes
+    return {
+        "local": (seconds + hashing) * everyone,
+        "hash": seconds * everyone + hashing / busy * few + HAND_OVER,
+        "share": ((seconds + hashing) * few + rates.put * nbytes) / busy + get + HAND_OVER,
+    }
+
+
+def best(costs: Dict[str, float], ways: Tuple[str, ...]) -> str:
+    """The cheapest of `ways` if it pays, else "local"."""
+    found = min(ways, key=costs.__getitem__)
+    return found if costs["local"] - costs[found] >= LEAST_SAVING * costs["local"] > 0 else "local"

@@ -8,21 +8,24 @@ other ranks have made the same call and take the frame in: no circle of waits ca
 """
 
 import contextlib
+import os
 import select
+import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Optional, Tuple
+from concurrent import futures
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group.config import choice, whole
+from ringcast._group.config import whole
 from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
-from ringcast._group.ranks import Ranks
 from ringcast._group.rings import end_of, ends
 from ringcast.sglang import rule
+from ringcast.sglang.awaiting import Awaited
 
 _HASHES = (None, "sha256", "xxh3")
 _STREAM = "share_once"
@@ -39,12 +42,13 @@ def share_once(
     hash: Optional[str] = "sha256",
     how: str = "auto",
     seconds: float = 0.0,
+    thread: bool = False,
 ) -> "Shared":
     """Have one rank of `group` compute a value for all ranks; result() returns the value and its hashes.
 
         shared = share_once(lambda: {"feature": load(request)}, request.nbytes, group=cpu_group)
         ...                                             # other work; shared.done() says whether result() would wait
-        value, hashes = shared.result()                 # hashes["feature"] is SGLang's hash of it
+        value, hashes = shared.result()                 # or await shared; hashes["feature"] is SGLang's hash of it
 
     On the rank that computes, the call runs compute(), hashes the value while copying into the ring, and returns; the
     call waits only while the slowest rank is behind by all of the ring's memory. On the other ranks the call
@@ -54,7 +58,8 @@ def share_once(
     computes; None: each rank in turn, so that N ranks compute N calls at a time. hash: "sha256", with SGLang's hash as
     the first 8 bytes, "xxh3", or None (docs/python.md). seconds: the time of compute() without hashing, if known. how:
     "share"; "local": every rank computes for itself; "auto": by RINGCAST_SHARE_ONCE in the environment of the group's
-    first rank, and by default by the measured rule (docs/share_once.md).
+    first rank, and by default by the measured rule (docs/share_once.md). thread: compute(), hash and pack in a thread,
+    one call after the other; the call returns at once.
 
     All ranks of the group make the same calls in the same order, with the same arguments except compute, from one
     thread each; the first call, and the first call that a rank computes, is a collective. Without torch.distributed
@@ -62,31 +67,34 @@ def share_once(
     TypeError, ValueError: invalid arguments. result() raises all other errors.
     """
     _check(compute, nbytes, src, hash, how)
-    sharing = _sharing_of(group)
+    sharing = sharing_of(group)
     if sharing is None:
-        return Shared(None, _outcome_of(compute, hash))
-    return sharing.call(compute, nbytes, src, hash, how, seconds)
+        return _local(compute, hash, thread)
+    return sharing.call(compute, nbytes, src, hash, how, seconds, thread)
 
 
-class Shared:
+class Shared(Awaited):
     """The value of one call of share_once(). source: the rank in the group that computes; None: every rank does."""
 
     def __init__(
         self, source: Optional[int], outcome: Any = None, sharing: "Optional[_Sharing]" = None, hashed: bool = False
     ) -> None:
+        super().__init__()
         self.source = source
         self._hashed = hashed
+        self._wanted = True  # the value; False: the frame is taken out of the ring unread
         self._outcome: Any = None  # (value, hashes), or an exception; None: still to come
         self._traceback: Any = None
         self._sharing = sharing  # None once there is an outcome: a kept value keeps no rings
+        self._made: "Optional[futures.Future[Any]]" = None  # what this rank computes
         if outcome is not None:
             self._settle(outcome)
 
     def done(self) -> bool:
         """Whether result() would return at once. Copies what has come out of the ring."""
-        if self._outcome is None:
-            assert self._sharing is not None and self.source is not None
-            self._sharing.take(self.source, self)
+        sharing = self._sharing
+        if self._outcome is None and sharing is not None:
+            sharing.look(self)
         return self._outcome is not None
 
     def result(self, timeout: Optional[float] = None) -> Tuple[Any, Any]:
@@ -98,17 +106,25 @@ class Shared:
         the ranks made different calls.
         """
         if not self.done():
-            assert self._sharing is not None
-            self._sharing.wait_for(self, timeout)
+            sharing, made = self._sharing, self._made
+            if made is not None:
+                _wait_for_thread(made, timeout)
+            if sharing is not None:
+                sharing.wait_for(self, timeout)
         if isinstance(self._outcome, BaseException):
             raise self._outcome.with_traceback(self._traceback)  # or the traceback would grow each time
         outcome: Tuple[Any, Any] = self._outcome
         return outcome
 
     def _settle(self, outcome: Any) -> None:
-        self._outcome, self._sharing = outcome, None
         if isinstance(outcome, BaseException):
             self._traceback = outcome.__traceback__
+        self._outcome, self._sharing, self._made = outcome, None, None
+        self._wake()
+
+    def _descriptors(self) -> List[int]:
+        sharing = self._sharing
+        return [] if sharing is None else sharing.descriptors(self)
 
     def __repr__(self) -> str:
         state = "to come" if self._outcome is None else "failed" if isinstance(self._outcome, Exception) else "there"
@@ -128,12 +144,58 @@ def _check(compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Op
         raise ValueError(f"how must be one of {', '.join(rule.HOW)}, not {how!r}")
 
 
-def _outcome_of(compute: Callable[[], Any], hash: Optional[str]) -> Any:
+class _Made(NamedTuple):
+    """What compute() came to. packed: None if the value is to be sent as it is."""
+
+    value: Any = None
+    packed: Any = None
+    failure: Optional[BaseException] = None
+
+    def outcome(self, hash: Optional[str]) -> Any:
+        if self.failure is not None:
+            return self.failure
+        return self.value, None if hash is None else self.packed.hashes
+
+
+def _make(compute: Callable[[], Any], hash: Optional[str], packs: bool) -> _Made:
     try:
         value = compute()
-        return value, None if hash is None else pack(value, hash).hashes
-    except Exception as error:
-        return error
+        return _Made(value, pack(value, hash) if packs else None)
+    except BaseException as error:
+        return _Made(failure=error)
+
+
+def _local(compute: Callable[[], Any], hash: Optional[str], thread: bool) -> Shared:
+    """Every rank for itself."""
+    if not thread:
+        made = _make(compute, hash, hash is not None)
+        if made.failure is not None and not isinstance(made.failure, Exception):
+            raise made.failure
+        return Shared(None, made.outcome(hash))
+    shared = Shared(None)
+
+    def run() -> None:
+        shared._settle(_make(compute, hash, hash is not None).outcome(hash))
+
+    shared._made = in_thread(run)
+    return shared
+
+
+_threads: Dict[int, futures.ThreadPoolExecutor] = {}  # of this process: a fork has none of the parent's
+
+
+def in_thread(function: Callable[..., Any], *arguments: Any) -> "futures.Future[Any]":
+    """Run a function in this process's thread for what is computed: one call after the other."""
+    thread = _threads.get(os.getpid())
+    if thread is None:
+        _threads.clear()
+        thread = _threads[os.getpid()] = futures.ThreadPoolExecutor(1, "ringcast-compute")
+    return thread.submit(function, *arguments)
+
+
+def _wait_for_thread(made: "futures.Future[Any]", timeout: Optional[float]) -> None:
+    if not futures.wait([made], timeout).done:
+        raise TimeoutError(f"compute() has not returned in {timeout} s")
 
 
 # ---- The ranks of a group --------------------------------------------------------------------------------------------
@@ -141,7 +203,17 @@ def _outcome_of(compute: Callable[[], Any], hash: Optional[str]) -> Any:
 _all: "weakref.WeakKeyDictionary[Any, _Sharing]" = weakref.WeakKeyDictionary()
 
 
-def _sharing_of(group: Any) -> "Optional[_Sharing]":
+_agreed: "weakref.WeakKeyDictionary[Any, rule.Agreed]" = weakref.WeakKeyDictionary()
+
+
+def agreed_of(group: Any) -> rule.Agreed:
+    """The first rank's facts. The first call for a group is a collective."""
+    if group not in _agreed:
+        _agreed[group] = rule.agree(group)
+    return _agreed[group]
+
+
+def sharing_of(group: Any) -> "Optional[_Sharing]":
     """None: the group has one rank."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
@@ -156,6 +228,16 @@ def _sharing_of(group: Any) -> "Optional[_Sharing]":
     return sharing
 
 
+class _Due(NamedTuple):
+    """A call that this rank computes."""
+
+    end: Source
+    number: int
+    hash: Optional[str]
+    shared: Shared
+    made: "futures.Future[_Made]"
+
+
 class _Sharing:
     """A rank's state in a group."""
 
@@ -166,20 +248,9 @@ class _Sharing:
         self._ends: Dict[int, End] = {}
         self._pending: Dict[int, Deque[Tuple[int, Shared]]] = {}  # by source: the calls, by number
         self._failed: Dict[int, Exception] = {}
-        self._how, self._rates = self._agree(group)
-
-    def _agree(self, group: Any) -> Tuple[str, rule.Rates]:
-        """The first rank's rates and environment: all ranks must decide alike."""
-        first: Any = None
-        if self._rank == 0:
-            try:
-                first = (choice("RINGCAST_SHARE_ONCE", *rule.HOW), rule.measure())
-            except Exception as error:  # the other ranks wait in the exchange
-                first = error
-        agreed: Any = Ranks(group).gather(first)[0]
-        if isinstance(agreed, Exception):
-            raise agreed
-        return agreed  # type: ignore[no-any-return]
+        self._due: "Deque[_Due]" = deque()  # computed, or being computed, and not yet sent
+        self._sending = threading.RLock()  # around each send; a warning's handler may send
+        self._how, _, self._rates = agreed_of(group)
 
     def closed(self, group: Any) -> bool:
         """Whether ringcast.torch.close() was called: then the rings are no longer the group's."""
@@ -187,34 +258,44 @@ class _Sharing:
         return any(made.get((_STREAM, src)) is not end for src, end in self._ends.items())
 
     def call(
-        self, compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Optional[str], how: str, seconds: float
+        self,
+        compute: Callable[[], Any],
+        nbytes: int,
+        src: Optional[int],
+        hash: Optional[str],
+        how: str,
+        seconds: float,
+        thread: bool = False,
+        wanted: bool = True,
     ) -> Shared:
         if src is not None and not 0 <= src < self._size:
             raise ValueError(f"src is a rank in the group, from 0 to {self._size - 1}, not {src}")
         how = self._how if how == "auto" else how
         if how == "auto":
-            how = "share" if rule.pays(self._rates, self._size, nbytes, hash, seconds) else "local"
+            how = rule.best(rule.costs(self._rates, self._size, nbytes, hash, seconds), ("local", "share"))
         number = self._calls
         self._calls += 1
         if how == "local":
-            return Shared(None, _outcome_of(compute, hash))
+            return _local(compute, hash, thread)
         if src is None:
             src = self._turns % self._size
             self._turns += 1
         end = self._end(src)
         if isinstance(end, Source):
-            return Shared(src, self._compute(end, number, compute, hash))
+            return self._compute(end, number, compute, hash, thread)
         failed = self._failed.get(src)
         if failed is not None:
             return Shared(src, failed.with_traceback(None))
         shared = Shared(src, None, self, hash is not None)
+        shared._wanted = wanted
         self._pending[src].append((number, shared))
         return shared
 
     def _end(self, src: int) -> End:
         end = self._ends.get(src)
         if end is None:
-            # The exchange that makes the ring takes no frame in: take all frames in before.
+            # The exchange that makes the ring takes no frame in: take all frames in before, and send all.
+            self._send_due(True)
             while any(self._pending.values()):
                 self._wait(None)
             made = end_of(self._group(), src, stream=_STREAM)
@@ -225,52 +306,90 @@ class _Sharing:
 
     # ---- Computing ----
 
-    def _compute(self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str]) -> Any:
+    def _compute(
+        self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str], thread: bool
+    ) -> Shared:
+        # Without a hash tensors may stay on their device, which no PackedFrame allows.
+        packs = hash is not None or not end.carries_cuda
+        shared = Shared(self._rank, None, self)
+        made: "futures.Future[_Made]" = futures.Future()
+        if thread:
+            made = in_thread(_make, compute, hash, packs)
+            shared._made = made
+        else:
+            made.set_result(_make(compute, hash, packs))
+        self._due.append(_Due(end, number, hash, shared, made))
+        if thread:
+            made.add_done_callback(lambda _: self._send_due(False))
+            return shared
+        self._send_due(True)
+        if shared._outcome is not None and not isinstance(shared._outcome, (tuple, Exception)):
+            raise shared._outcome  # a KeyboardInterrupt and the like
+        return shared
+
+    def _send_due(self, wait: bool) -> None:
+        """Send what has been computed, in the order of the calls. wait: until all is sent; else what can be sent now.
+        A rank that waits for room takes in what the others have sent."""
+        while self._due:
+            with self._sending:
+                due = self._due[0] if self._due else None
+                if due is None or due.made.done() and self._sent(due):
+                    continue
+            if not wait:
+                return
+            if due.made.done():
+                self._wait(None, due.end.ring.room_fileno())
+            else:
+                futures.wait([due.made])
+
+    def _sent(self, due: "_Due") -> bool:
+        """Whether the first of the computed values is dealt with; False: there is no room."""
+        made = due.made.result()
         try:
-            value = compute()
-        except BaseException as error:
-            return self._refuse(end, number, error)
-        if hash is None and end.carries_cuda:  # tensors may stay on their device, which no PackedFrame allows
-            end.number(number)
-            try:
-                end.send(value, SHARE, timeout=0)
-                return value, None
-            except TimeoutError:  # no room, or the value's pickling raised a TimeoutError, as packing will
-                pass
-            except Exception as error:
-                return error
-            except BaseException as error:
-                if not end.is_at(number):
-                    raise
-                return self._refuse(end, number, error)
-        try:
-            packed = pack(value, hash)
-        except BaseException as error:
-            return self._refuse(end, number, error)
-        try:
-            self._send(end, number, lambda: end.send(packed, SHARE, timeout=0))
+            if made.failure is not None:
+                with contextlib.suppress(ringcast.Error):  # the ring has failed: the receivers learn that from the ring
+                    due.end.number(due.number)
+                    due.end.refuse(made.failure, SHARE, 0)
+            elif made.packed is not None:
+                due.end.number(due.number)
+                due.end.send(made.packed, SHARE, timeout=0)
+            else:
+                made = self._send_value(due, made)
+        except TimeoutError:
+            return False
         except Exception as error:
-            return error
-        return value, None if hash is None else packed.hashes
+            made = _Made(failure=error)
+        self._due.popleft()
+        due.shared._settle(made.outcome(due.hash))
+        return True
 
-    def _refuse(self, end: Source, number: int, failure: BaseException) -> Exception:
-        """Send the error to the other ranks. Returns an Exception, for result(); raises a KeyboardInterrupt and the
-        like."""
-        with contextlib.suppress(ringcast.Error):  # the ring has failed: the receivers learn that from the ring
-            self._send(end, number, lambda: end.refuse(failure, SHARE, 0))
-        if isinstance(failure, Exception):
-            return failure
-        raise failure
-
-    def _send(self, end: Source, number: int, attempt: Callable[[], None]) -> None:
-        while True:
-            end.number(number)
-            try:
-                return attempt()
-            except TimeoutError:
-                self._wait(None, end.ring.room_fileno())
+    def _send_value(self, due: "_Due", made: _Made) -> _Made:
+        """Send a value that is not packed. TimeoutError: there is no room, or the value's pickling raised a
+        TimeoutError: the value is packed, and due again."""
+        due.end.number(due.number)
+        try:
+            due.end.send(made.value, SHARE, timeout=0)
+            return made
+        except TimeoutError:
+            packed = _make(lambda: made.value, due.hash, True)
+        except Exception:
+            raise
+        except BaseException as error:
+            if not due.end.is_at(due.number):
+                raise
+            packed = _Made(failure=error)
+        again: "futures.Future[_Made]" = futures.Future()
+        again.set_result(packed)
+        self._due[0] = due._replace(made=again)
+        raise TimeoutError
 
     # ---- Taking in ----
+
+    def take_all(self) -> None:
+        """Take in all that has come."""
+        for src, pending in self._pending.items():
+            if pending:
+                self.take(src)
 
     def take(self, src: int, until: Optional[Shared] = None) -> bool:
         """Take in the frames that `src` has sent: all, or up to `until`. Whether there was one."""
@@ -281,7 +400,7 @@ class _Sharing:
             number, shared = pending[0]
             end.number(number)
             try:
-                taken = end.take_hashed(SHARE)
+                taken = end.take_hashed(SHARE, shared._wanted)
                 if taken is None:
                     return took
                 outcome: Any = taken[0], taken[1] if shared._hashed else None
@@ -302,7 +421,21 @@ class _Sharing:
         while self._pending[src]:
             self._pending[src].popleft()[1]._settle(error)
 
+    def look(self, shared: Shared) -> None:
+        """Settle the call if that takes no waiting."""
+        if shared.source == self._rank:
+            self._send_due(False)
+        else:
+            self.take(shared.source, shared)  # type: ignore[arg-type]
+
+    def descriptors(self, shared: Shared) -> List[int]:
+        """Readable when look() may settle the call."""
+        end = self._ends[shared.source]  # type: ignore[index]
+        return [end.ring.room_fileno() if isinstance(end, Source) else end.ring.fileno()]
+
     def wait_for(self, shared: Shared, timeout: Optional[float]) -> None:
+        if shared.source == self._rank:
+            return self._send_due(True)
         deadline = None if timeout is None else time.monotonic() + timeout
         while shared._outcome is None:
             left = None if deadline is None else deadline - time.monotonic()
