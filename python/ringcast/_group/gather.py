@@ -172,12 +172,18 @@ def _send(end: Source, value: Any, operation: int, wait: _Wait) -> None:
 
 
 def _ends_of(group: Any) -> Optional[List[End]]:
-    """This rank's ends of the rings, by source."""
+    return near_ends(group, STREAM, _CAPACITY)
+
+
+def near_ends(group: Any, stream: str, capacity: int) -> Optional[List[End]]:
+    """This rank's ends of the rings, by source; the first call for a stream is a collective. None: not for ranks on
+    several machines, one rank, or an elastic group."""
+    group = dist.group.WORLD if group is None else group
     if not is_of_ranks_here(group) or group in _of_torch:
         return None
     found = []
     for src in range(group.size()):
-        end = end_of(group, src, stream=STREAM, capacity=_CAPACITY)
+        end = end_of(group, src, stream=stream, capacity=capacity)
         assert end is not None
         if not end.is_near:
             _of_torch.add(group)

@@ -5,8 +5,8 @@
     ringcast.sglang.install()          # in each process of SGLang; or RINGCAST_SGLANG=1 in the environment
 
 broadcast_pyobj and broadcast_tensor_dict have the contracts of SGLang's functions of the same names (August 2026), and
-install() replaces SGLang's functions. share_once is for multimodal inputs: one rank computes, and all other ranks get
-the tensors and the hashes.
+install() replaces SGLang's functions. For multimodal inputs: share_hash has each feature hashed by one of the ranks,
+which all have the features; share_once has one rank compute, and all other ranks get the tensors and the hashes.
 """
 
 try:
@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
 
 import ringcast
 from ringcast.sglang.hashes import feature_hash
+from ringcast.sglang.hashing import SharedHashes, share_hash
 from ringcast.sglang._install import install, uninstall
 from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict
 from ringcast.sglang.share import Shared, share_once
@@ -25,10 +26,12 @@ ringcast.allow("sglang")
 
 __all__ = [
     "Shared",
+    "SharedHashes",
     "broadcast_pyobj",
     "broadcast_tensor_dict",
     "feature_hash",
     "install",
+    "share_hash",
     "share_once",
     "uninstall",
 ]

@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's hash of a feature, without a copy where the memory allows."""
+"""SGLang's hash of a feature, without a copy where the memory allows; what is told of a feature without hashing it."""
 
+import functools
 import hashlib
-from typing import Any, Iterator
+import os
+from typing import Any, Iterator, List, Tuple
 
 import numpy as np
 import torch
+
+_SAMPLES = 64
+_BLOCK = 1 << 20
 
 
 def feature_hash(feature: Any) -> int:
     """SGLang's hash of a feature in the CPU's memory: the first 8 bytes, big-endian, of the SHA-256 of the bytes.
 
-    feature: a tensor, an array, bytes, or a list of tensors and arrays, nested or not: the bytes of the list are the
-    bytes of the items in order. Contract: SGLang's hash_feature (August 2026). TypeError: any other type; a tensor on a
-    GPU, for which SGLang has another hash.
+    feature: a tensor, an array, bytes, a path (the bytes of the file), or a list of these, nested or not: the bytes of
+    the list are the bytes of the items in order. Contract: SGLang's hash_feature (August 2026), which takes no path.
+    TypeError: any other type; a tensor on a GPU, for which SGLang has another hash. OSError: the file can't be read.
     """
     hasher = hashlib.sha256()
     for part in _parts(feature):
-        hasher.update(_bytes_of(part))
+        if isinstance(part, os.PathLike):
+            with open(part, "rb") as file:
+                while block := file.read(_BLOCK):
+                    hasher.update(block)
+        else:
+            hasher.update(_bytes_of(part))
     return int.from_bytes(hasher.digest()[:8], "big")
 
 
@@ -41,3 +51,61 @@ def _bytes_of(part: Any) -> Any:
     if isinstance(part, (bytes, bytearray, memoryview)):
         return part
     raise TypeError(f"feature_hash takes tensors, arrays and bytes, and lists of them, not {type(part).__name__}")
+
+
+# ---- Without hashing -------------------------------------------------------------------------------------------------
+
+
+def nbytes_of(feature: Any) -> int:
+    """Bytes that feature_hash() reads. TypeError: as feature_hash()."""
+    return sum(_nbytes_of(part) for part in _parts(feature))
+
+
+def _nbytes_of(part: Any) -> int:
+    if isinstance(part, os.PathLike):
+        return os.stat(part).st_size
+    if isinstance(part, np.ndarray) or isinstance(part, torch.Tensor) and part.device.type == "cpu":
+        return part.nbytes
+    return memoryview(_bytes_of(part)).nbytes
+
+
+def digest_of(name: str, feature: Any) -> bytes:
+    """8 bytes that are equal on all ranks for the same name and the same feature: of the type, the shape and
+    _SAMPLES elements, spread over the feature, so that a mistaken feature is found out in most cases."""
+    hasher = hashlib.blake2b(name.encode(), digest_size=8)
+    for part in _parts(feature):
+        facts, sample = _look(part)
+        hasher.update(repr((_nbytes_of(part), facts)).encode())
+        hasher.update(sample)
+    return hasher.digest()
+
+
+def _look(part: Any) -> Tuple[Any, bytes]:
+    """Type and shape, and a sample, by place in C order whatever the strides."""
+    if isinstance(part, os.PathLike):
+        return "file", b""
+    if isinstance(part, torch.Tensor):
+        return (str(part.dtype), tuple(part.shape)), _sample_of(part)
+    if isinstance(part, np.ndarray):
+        sample = part.flat[_places(part.size)].tobytes() if part.size and not part.dtype.hasobject else b""
+        return (part.dtype.str, part.shape), sample
+    data = memoryview(part).cast("B")
+    return "bytes", bytes(data[:: max(1, data.nbytes // _SAMPLES)][:_SAMPLES])
+
+
+_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _sample_of(tensor: torch.Tensor) -> bytes:
+    kind = _AS.get(tensor.element_size())
+    if kind is None or not tensor.numel() or tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+        return b""
+    taken = torch.take(tensor.detach().view(kind), torch.tensor(_places(tensor.numel())))
+    return taken.numpy().tobytes()
+
+
+@functools.lru_cache(maxsize=256)
+def _places(count: int) -> List[int]:
+    if count <= _SAMPLES:
+        return list(range(count))
+    return [index * (count - 1) // (_SAMPLES - 1) for index in range(_SAMPLES)]
