@@ -101,6 +101,14 @@ class MultimodalInputs:
         items = [(lambda: raw) if raw == 'too large' else raw * 2]
         return MultimodalInputs([*items, requires_mm_token_modalities])
 """,
+    # As in 0.5.23 as far as hashing goes: of an item without a hash, when a request is processed.
+    "srt/managers/mm_utils.py": """
+import hashlib
+hashed = []
+def hash_feature(f):
+    hashed.append(f)
+    return int.from_bytes(hashlib.sha256(memoryview(f.contiguous().numpy()).cast('B')).digest()[:8], 'big')
+""",
     # As in 0.5.23: the first rank makes them or tells why not, and one class of errors ends a request alone.
     "srt/managers/scheduler.py": """
 import torch
@@ -125,6 +133,13 @@ class Scheduler:
         if isinstance(told[0], str):
             raise _MultimodalInputProcessingError(told[0])
         return told[0]
+    def process_input_requests(self, recv_reqs):
+        from sglang.srt.managers.mm_utils import hash_feature
+        for request in recv_reqs:
+            for item in request.mm_inputs.mm_items:
+                if item.pad_value is None:
+                    item.hash = hash_feature(item.feature) if item.hash is None else item.hash
+                    item.pad_value = item.hash % (1 << 30)
 """,
     "srt/distributed/device_communicators/shm_broadcast.py": QUEUE,
     "multimodal_gen/runtime/utils/distributed.py": PYOBJ + "    return 'original'\n",
@@ -147,6 +162,7 @@ def load(name: str) -> Any:
 
 QUEUES = "srt.distributed.device_communicators.shm_broadcast"
 RECEIVER = "srt.managers.scheduler_components.request_receiver"
+FEATURES = "srt.managers.mm_utils"
 NAMES = [
     ("srt.utils.common", "broadcast_pyobj"),
     ("srt.utils", "broadcast_pyobj"),
@@ -161,5 +177,6 @@ CLASSES = [
         for name in ("broadcast_tensor_dict", "broadcast_object", "all_gather_object", "barrier")
     ),
     ("srt.managers.scheduler", "Scheduler", "_process_and_broadcast_mm_inputs"),
+    ("srt.managers.scheduler", "Scheduler", "process_input_requests"),
     (RECEIVER, "SchedulerRequestReceiver", "_finalize_shm_features"),
 ]

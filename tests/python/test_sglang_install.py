@@ -12,7 +12,20 @@ if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
 from known_code import known
-from sglang_stubs import CLASSES, COORDINATOR, ELASTIC, NAMES, P2P, PYOBJ, QUEUE, QUEUES, STUBS, load, write_stubs
+from sglang_stubs import (
+    CLASSES,
+    COORDINATOR,
+    ELASTIC,
+    FEATURES,
+    NAMES,
+    P2P,
+    PYOBJ,
+    QUEUE,
+    QUEUES,
+    STUBS,
+    load,
+    write_stubs,
+)
 
 import ringcast.sglang._install as ins
 from ringcast import _plugin
@@ -20,7 +33,7 @@ from ringcast.sglang import install, uninstall
 
 pytestmark = pytest.mark.alike
 
-PARTS = {"requests", "groups", "queues"}
+PARTS = {"requests", "groups", "queues", "hashes"}
 
 
 @pytest.fixture
@@ -44,8 +57,9 @@ def in_place() -> Set[str]:
     for module, name in NAMES:
         found["requests"].add(is_ours(getattr(load(module), name)))
     for module, of, name in CLASSES:
-        part = "groups" if of == "GroupCoordinator" else "requests"
+        part = "groups" if of == "GroupCoordinator" else "hashes" if name == "process_input_requests" else "requests"
         found[part].add(is_ours(getattr(getattr(load(module), of), name)))
+    found["hashes"].add(is_ours(load(FEATURES).hash_feature))
     for name in "MessageQueue", "Handle":
         found["queues"].add(is_ours(getattr(load(QUEUES), name)))
     assert all(len(ours) == 1 for ours in found.values()), found
@@ -79,6 +93,8 @@ def test_install_puts_them_in_whether_loaded_before_or_after(stubs, loaded):
         ("common", "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n" + P2P, "requests"),
         ("common", "broadcast_pyobj = print\n" + P2P, "requests"),
         ("scheduler", STUBS["srt/managers/scheduler.py"].replace("raw_mm_inputs)", "raw, *more)"), "requests"),
+        ("scheduler", STUBS["srt/managers/scheduler.py"].replace("(self, recv_reqs)", "(self, *all)"), "hashes"),
+        ("mm_utils", STUBS["srt/managers/mm_utils.py"].replace("(f)", "(f, seed)"), "hashes"),
         ("parallel_state", COORDINATOR.replace("barrier(self)", "barrier(self, timeout=None)"), "groups"),
         ("group_coordinator", COORDINATOR.replace("all_gather_object(self, obj)", "all_gather_object(me)"), "groups"),
         ("shm_broadcast", QUEUE.replace("enqueue(self, obj)", "enqueue(self, obj, timeout)"), "queues"),
@@ -100,7 +116,9 @@ def test_another_signature_leaves_its_part_as_it_was_with_one_warning(stubs, mod
 def test_install_is_false_where_no_part_fits(stubs):
     other = "def broadcast_pyobj(data): return 'original'\n" + P2P
     groups = COORDINATOR.replace("barrier(self)", "barrier(self, timeout=None)")
-    write_stubs(stubs, common=other, parallel_state=groups, shm_broadcast=QUEUE.replace("dequeue(self)", "dequeue()"))
+    hashes = STUBS["srt/managers/mm_utils.py"].replace("(f)", "(f, seed)")
+    queue = QUEUE.replace("dequeue(self)", "dequeue()")
+    write_stubs(stubs, common=other, parallel_state=groups, shm_broadcast=queue, mm_utils=hashes)
     in_place()
     with pytest.warns(RuntimeWarning, match="leaves SGLang's"):
         assert not install() and not install()

@@ -4,7 +4,7 @@
 A function is replaced in the defining module and wherever the function was imported by name. In a module that is loaded
 later, functions are replaced as soon as the module has run, before any import from the module.
 
-The functions are of three parts: requests, groups and queues. Each part stands or falls alone.
+The functions are of four parts: requests, groups, queues and hashes. Each part stands or falls alone.
 """
 
 import functools
@@ -23,7 +23,7 @@ import ringcast.torch
 from ringcast._group.config import is_of_value
 from ringcast._install import Caller, Replacements, signature_of, unknown_code
 from ringcast._group.gather import is_of_ranks_here
-from ringcast.sglang import transports
+from ringcast.sglang import ahead, transports
 from ringcast.sglang._known import KNOWN
 from ringcast.sglang.pyobj import broadcast_list, broadcast_pyobj, broadcast_tensor_dict, point_to_point_pyobj
 
@@ -106,6 +106,27 @@ def _instead_of_mm_inputs(original: Any) -> Any:
     return _with(original, broadcast_object_list=broadcast)
 
 
+def _instead_of_hash(original: Any) -> Any:
+    @functools.wraps(original)
+    def replacement(f: Any) -> Any:
+        return ahead.hash_of(f, original)
+
+    return replacement
+
+
+def _sharing_hashes(original: Any) -> Any:
+    @functools.wraps(original)
+    def replacement(self: Any, recv_reqs: Any) -> Any:
+        hash_feature = getattr(sys.modules.get(_FEATURES), "hash_feature", None)
+        own = getattr(hash_feature, "__wrapped__", None)
+        if own is None:
+            return original(self, recv_reqs)
+        with ahead.sharing(self.dp_tp_cpu_group, recv_reqs, own):
+            return original(self, recv_reqs)
+
+    return replacement
+
+
 def _instead_of_p2p(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(
@@ -168,6 +189,7 @@ _HANDLE = (
 )
 _SPLIT = {_GROUPS: "(tensor_dict)", _GEN_GROUPS: "(tensor_dict, prefix='')"}
 _RECEIVER = _SRT + "managers.scheduler_components.request_receiver"
+_FEATURES, _LISTS = _SRT + "managers.mm_utils", "Scheduler.process_input_requests"
 _OF_INPUTS = "Scheduler._process_and_broadcast_mm_inputs"
 # As in SGLang of August 2026. A name that a version lacks is skipped.
 _TARGETS = (
@@ -199,6 +221,8 @@ _TARGETS = (
     _Target(_ELASTIC, "_try_recover_world", "(global_ranks)", _before_new_rings_of_all),
     _Target(_ELASTIC, "_join_world_group", "()", _before_new_rings_of_all),
     _Target(_SRT + "managers.scheduler", _OF_INPUTS, "(self, raw_mm_inputs)", _instead_of_mm_inputs),
+    _Target(_SRT + "managers.scheduler", _LISTS, "(self, recv_reqs)", _sharing_hashes),
+    _Target(_FEATURES, "hash_feature", "(f)", _instead_of_hash),
     _Target(_RECEIVER, "SchedulerRequestReceiver._finalize_shm_features", "(self, recv_reqs)", _by_rings),
 )
 
@@ -207,15 +231,21 @@ _TARGETS = (
 
 _caller = Caller("SGLang", "RINGCAST_SGLANG", lambda: logging.getLogger("sglang.ringcast"))
 _replaced = Replacements("sglang")  # the finder and elastic groups' functions; its lock guards the following as well
-_parts = {part: Replacements("sglang") for part in ("requests", "groups", "queues")}
+_parts = {part: Replacements("sglang") for part in ("requests", "groups", "queues", "hashes")}
 _left: Set[str] = set()  # parts that SGLang keeps
 
 
-def _parts_of(module: str) -> List[str]:
-    """The parts that a module's functions belong to. Elastic groups close the rings of all parts."""
-    return {_GROUPS: ["groups"], _GEN_GROUPS: ["groups"], _QUEUES: ["queues"], _ELASTIC: [*_parts]}.get(
-        module, ["requests"]
-    )
+def _parts_of(target: _Target) -> List[str]:
+    """The parts that a function belongs to. Elastic groups close the rings of all parts."""
+    if target.name == _LISTS:
+        return ["hashes"]
+    return {
+        _GROUPS: ["groups"],
+        _GEN_GROUPS: ["groups"],
+        _QUEUES: ["queues"],
+        _FEATURES: ["hashes"],
+        _ELASTIC: [*_parts],
+    }.get(target.module, ["requests"])
 
 
 def install() -> bool:
@@ -223,9 +253,9 @@ def install() -> bool:
 
     Call install() in each process, before or after SGLang is imported, on all ranks or none; a second call changes
     nothing. With RINGCAST_SGLANG=1 in the environment, SGLang itself makes the call. If a function of SGLang's has
-    other parameters than expected, SGLang keeps its own part (requests, groups, or queues), and a RuntimeWarning says
-    why. If a function's code is of no known version, a RuntimeWarning names the function; with RINGCAST_SGLANG=strict,
-    SGLang keeps its own part.
+    other parameters than expected, SGLang keeps its own part (requests, groups, queues, or hashes), and a
+    RuntimeWarning says why. If a function's code is of no known version, a RuntimeWarning names the function; with
+    RINGCAST_SGLANG=strict, SGLang keeps its own part.
 
     ImportError: SGLang is not installed.
     """
@@ -253,10 +283,16 @@ def _leave(part: str) -> None:
 
 def _put(module: types.ModuleType) -> None:
     """Replace the functions of a module. After a mismatch, no function of the same part is replaced in any module."""
-    parts = [part for part in _parts_of(module.__name__) if part not in _left]
-    found = _found(module)
-    if not (parts and found):
-        return
+    by_parts: Dict[Any, List[_Found]] = {}
+    for each in _found(module):
+        by_parts.setdefault(tuple(_parts_of(each.target)), []).append(each)
+    for parts, found in by_parts.items():
+        left = [part for part in parts if part not in _left]
+        if left:
+            _put_part(module, left, found)
+
+
+def _put_part(module: types.ModuleType, parts: List[str], found: "List[_Found]") -> None:
     differences = [each for each in found if signature_of(each.original) != each.target.signature]
     unknown = [] if differences else _unknown(module.__name__, found)
     if differences or unknown and _caller.is_strict():

@@ -45,6 +45,14 @@ KNOWN: Dict[str, Dict[str, Dict[str, str]]] = {
     },
     "sglang.srt.managers.scheduler": {
         "Scheduler._process_and_broadcast_mm_inputs": {"859338337dca": "0.5.21, 0.5.22, 0.5.23"},
+        "Scheduler.process_input_requests": {
+            "8d3c6169e990": "0.5.21",
+            "789c0573d6d3": "0.5.22",
+            "ae89a00e01f7": "0.5.23",
+        },
+    },
+    "sglang.srt.managers.mm_utils": {
+        "hash_feature": {"c2c93b4bde8d": "0.5.21, 0.5.22, 0.5.23"},
     },
     "sglang.srt.managers.scheduler_components.request_receiver": {
         "SchedulerRequestReceiver._finalize_shm_features": {"630df4c326e2": "0.5.21", "5d1f356cc63e": "0.5.22, 0.5.23"},

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""share_hash in the place of SGLang's hash_feature, for the requests that a scheduler is about to process.
+
+SGLang's ranks receive the same list of requests, and each rank then hashes the features of one request after the other.
+Before the first request is processed, share_hash begins with the features of the whole list; hash_feature() then gives
+the shared hash of a feature in the list, and SGLang's own of any other. What is hashed, and when a hash is used, is
+SGLang's decision as before.
+"""
+
+import contextlib
+import logging
+import os
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import numpy as np
+import torch
+
+from ringcast.sglang.hashing import SharedHashes, share_hash
+
+# The features of the list under way, by id: the call, and the place in the call.
+_begun: Dict[int, Tuple[SharedHashes, int, Any]] = {}
+_lists = 0
+
+
+def hash_of(feature: Any, original: Callable[[Any], int]) -> int:
+    """In the place of hash_feature()."""
+    begun = _begun.get(id(feature))
+    if begun is None:
+        return original(feature)
+    shared, index, _ = begun
+    return shared.hash_at(index)
+
+
+@contextlib.contextmanager
+def sharing(group: Any, requests: Any, original: Callable[[Any], int]) -> Iterator[None]:
+    """Around the processing of a list of requests."""
+    try:
+        _begin(group, requests, original)
+    except Exception:  # SGLang hashes as without ringcast
+        logging.getLogger("sglang.ringcast").exception("The ranks don't share the hashes of these requests")
+    try:
+        yield
+    finally:
+        _begun.clear()
+
+
+def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
+    global _lists
+    if group is None or group.size() == 1 or _skips():
+        return
+    features: List[Any] = []
+    names: List[str] = []
+    for request in requests or ():
+        found = list(_features_of(request))
+        features += found
+        names += [str(getattr(request, "rid", None))] * bool(found)
+    if not features:
+        return
+    _lists += 1
+    # A key of its own for each list, which is the same on ranks in step, and different on others.
+    shared = share_hash(features, group=group, key=f"{_lists} {' '.join(names)}", compute=original)
+    for index, feature in enumerate(features):
+        _begun[id(feature)] = (shared, index, feature)
+
+
+def _skips() -> bool:
+    """Whether SGLang hashes no feature, or moves each to the GPU before."""
+    told = os.environ.get("SGLANG_MM_SKIP_COMPUTE_HASH", "0").lower() not in ("", "0", "false", "no", "off")
+    return told or os.environ.get("SGLANG_MM_BUFFER_SIZE_MB", "0") not in ("", "0")
+
+
+def _features_of(request: Any) -> Iterator[Any]:
+    """What SGLang is going to hash of a request, or of a batch of requests."""
+    for each in getattr(request, "batch", None) or (request,):
+        for item in getattr(getattr(each, "mm_inputs", None), "mm_items", None) or ():
+            if item.pad_value is None and item.hash is None and item.is_valid():
+                feature = item.precomputed_embeddings if item.feature is None else item.feature
+                if _is_on_cpu(feature):
+                    yield feature
+
+
+def _is_on_cpu(feature: Any) -> bool:
+    if isinstance(feature, torch.Tensor):
+        return feature.device.type == "cpu"
+    if isinstance(feature, list):
+        return bool(feature) and all(isinstance(part, torch.Tensor) and _is_on_cpu(part) for part in feature)
+    return isinstance(feature, np.ndarray)
