@@ -8,7 +8,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import batch, cadence, cases, codec, death, dropin, engine, frames, harness, report
+from ringcast.bench import batch, cadence, cases, codec, death, dropin, engine, frames, harness, report, requests
 
 EXAMPLES = """
 EXAMPLES
@@ -27,6 +27,8 @@ EXAMPLES
   python -m ringcast.bench cadence --gap 5 --ranks 2 --seconds 30
   python -m ringcast.bench compose
   python -m ringcast.bench packed --rounds 1000
+  python -m ringcast.bench requests
+  python -m ringcast.bench requests --ranks 2 --megabytes 1 --requests 20 --offered 1 --offered 1.6
 
 Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than the way beside it. No other load
 should run meanwhile. docs/benchmarks.md tells what is measured, and how.
@@ -42,6 +44,7 @@ COMMANDS = {
     "compose": "arrays that a kernel writes into the frame, beside send and recv: times, and the copies counted",
     "packed": "a value that is packed once for several rings, beside a send for each",
     "cadence": "ringcast's queue and vLLM's, which spins for 1 s or 2 ms, at an engine's cadence",
+    "requests": "requests a second whose features all ranks hash: each for itself, gloo, SGLang's drop-in, share_hash",
 }
 CASES = {
     "codec": list(cases.CASES),
@@ -77,6 +80,8 @@ SECONDS = takes("seconds, more than 0", float, 1e-9, 1e9)
 ROUNDS = takes("a whole number from 1 on", int, 1, 1e9)
 MILLISECONDS = takes("milliseconds, 0 to 1000", float, 0, 1000)
 STEPS = takes("milliseconds, 0.01 to 1000", float, 0.01, 1000)
+MEGABYTES = takes("megabytes, 0.001 to 1000", float, 0.001, 1000)
+MULTIPLE = takes("a factor, 0.01 to 100", float, 0.01, 100)
 PROCESSES = "processes, the source among them; may be repeated. Default: "
 SOURCE = "an unpacked source of vLLM; default: the installed one"
 RANKS = takes("a number of ranks, 2 to 64", int, 2, 64)
@@ -105,6 +110,18 @@ def parser() -> argparse.ArgumentParser:
             total = f"for all rows together; default: {cadence.SECONDS:g}"
             add("--seconds", type=SECONDS, default=cadence.SECONDS, metavar="S", help=total)
             add("--vllm", metavar="PATH", help=SOURCE)
+            continue
+        if command == "requests":
+            add("--ranks", action="append", type=RANKS, metavar="N", help="may be repeated. Default: 2 and 4")
+            of = f"of features of a request; default: {requests.MEGABYTES:g}"
+            add("--megabytes", type=MEGABYTES, default=requests.MEGABYTES, metavar="MB", help=of)
+            at_a_rate = f"in each round; default: {requests.REQUESTS}"
+            add("--requests", type=ROUNDS, default=requests.REQUESTS, metavar="N", help=at_a_rate)
+            add("--rounds", type=ROUNDS, default=requests.ROUNDS, metavar="N", help=f"default: {requests.ROUNDS}")
+            multiple = "offered rates, in multiples of what each for itself reaches; may be repeated. Default: " + (
+                ", ".join(f"{each:g}" for each in requests.RATES)
+            )
+            add("--offered", type=MULTIPLE, action="append", metavar="X", help=multiple)
             continue
         if command not in CASES:
             rounds, of = ROUNDED[command]
@@ -145,6 +162,12 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
             for given, usual in ((options.gaps, cadence.GAPS), (options.ranks, cadence.RANKS))
         )
         return {**facts, "seconds": options.seconds, **cadence.run(gaps, sizes, options.seconds, options.vllm)}
+    if command == "requests":
+        if not report.version("torch"):
+            raise harness.Failed("requests needs torch, which is not installed here: pip install torch")
+        sizes = sorted(set(options.ranks or requests.RANKS))
+        offered = sorted(set(options.offered or requests.RATES))
+        return {**facts, **requests.run(sizes, options.megabytes, options.requests, options.rounds, offered)}
     facts.update(seconds_per_case=options.seconds, garbage_collector="on")
     chosen = options.cases or CASES[command]
     if command == "codec":
@@ -187,6 +210,8 @@ def note(found: Dict[str, Any]) -> str:
 def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
     if options.format == "json":
         return json.dumps(found, indent=1)
+    if options.command == "requests":
+        return requests.text(found)
     if options.command in dropin.COMMANDS:
         found = {**found, "cases": dropin.rows(found["cases"])}
     if options.command == "cadence":

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests with features that every rank has and needs the hash of: how many a second the ranks prepare, and what a
+request takes, phase by phase.
+
+The ranks' schedulers are a stand-in for SGLang's (standin.py), with gloo and with ringcast in place, and a loop around
+share_hash. Requests arrive at a rate, whether the ranks keep up or not. Rank 0 takes in all that have arrived, at most
+MOST_AT_ONCE, and broadcasts the list; each rank then prepares the requests in order. A request takes from its arrival
+until the last rank has the features and the right hash, which is checked. The figures of a rate are the median of
+rounds, and all ways and rates are in turns.
+
+The rates are multiples of what the ranks reach each for itself when all requests are there at once, which is
+saturation. Where hashing is all that there is, sharing can gain a factor of N on N ranks: with a CPU for each rank all
+hash at a time, and with fewer CPUs each request is hashed once and not N times.
+"""
+
+import contextlib
+import gc
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from ringcast.bench import report, standin
+from ringcast.bench.harness import LIMIT, Processes, percentile
+
+RANKS = (2, 4)
+MEGABYTES = 10.0
+DIFFERENT = 4  # features that the requests have in turn
+MOST_AT_ONCE = 16
+REQUESTS, ROUNDS = 40, 3
+RATES = (0.5, 0.8, 1.0, 1.3, 1.6, 2.0, 3.0)
+EACH = "each for itself"
+WAYS = (EACH, "gloo", "drop-in, broadcast", "drop-in", "share_hash")
+PHASES = ("hash", "pickle", "transport", "unpickle")
+
+
+# ---- A rank ----------------------------------------------------------------------------------------------------------
+
+
+class Rank:
+    """A rank: the pipe names the methods."""
+
+    def __init__(self, rank: int, ranks: int, store: str, nbytes: int) -> None:
+        import datetime
+
+        import torch
+        import torch.distributed as dist
+
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        torch.set_num_threads(1)
+        limit = datetime.timedelta(seconds=LIMIT)
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=limit)
+        self.rank, self.group, self.dist = rank, dist.group.WORLD, dist
+        random = torch.Generator().manual_seed(1)
+        # Memory that torch does not own, as received features have: no rank remembers a hash.
+        self.features = [
+            torch.from_numpy(torch.randn(nbytes // 4, generator=random).numpy().copy()) for _ in range(DIFFERENT)
+        ]
+        self.module = standin.load("managers.schedule_batch")
+        self.hashes = [standin.load("managers.mm_utils").hash_feature(feature) for feature in self.features]
+
+    def request(self, index: int) -> Any:
+        item = self.module.MultimodalDataItem(self.features[index % DIFFERENT])
+        return SimpleNamespace(rid=f"request {index}", index=index, mm_inputs=SimpleNamespace(mm_items=[item]))
+
+    def run(self, way: str, rate: float, count: int) -> Tuple[List[float], List[float], float]:
+        """When each request arrived (rank 0) and was prepared, and the CPU seconds of this rank."""
+        with self.scheduler(way) as (receive, process, handled):
+            self.dist.barrier()
+            gc.collect()
+            self.dist.barrier()
+            cpu, begun = time.process_time(), time.monotonic()
+            arrivals = [begun + (index / rate if rate else 0.0) for index in range(count)]
+            done: List[float] = [0.0] * count
+            seen = 0
+
+            def prepared(request: Any) -> None:
+                done[request.index] = time.monotonic()
+                (item,) = request.mm_inputs.mm_items
+                if item.hash != self.hashes[request.index % DIFFERENT]:
+                    raise SystemExit(f"{way}: request {request.index} has a wrong hash")
+
+            handled(prepared)
+            while seen < count:
+                batch: Any = []
+                if self.rank == 0:
+                    time.sleep(max(0.0, arrivals[seen] - time.monotonic()))
+                    now = time.monotonic()
+                    batch = [index for index in range(seen, count) if arrivals[index] <= now][:MOST_AT_ONCE]
+                batch = receive(batch)
+                process([self.request(index) for index in batch])
+                seen += len(batch)
+            self.dist.barrier()
+        return arrivals, done, time.process_time() - cpu
+
+    @contextlib.contextmanager
+    def scheduler(self, way: str) -> Iterator[Tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]]:
+        import ringcast.sglang
+
+        if way == "share_hash":
+            handlers: List[Callable[[Any], None]] = []
+            yield (
+                lambda batch: ringcast.sglang.broadcast_pyobj(batch, self.rank, self.group),
+                lambda requests: self.share(requests, handlers[0]),
+                handlers.append,
+            )
+            return
+        if way.startswith("drop-in"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the stand-in's code is of no known version
+                standin.load("managers.scheduler")
+                ringcast.sglang.install()
+        try:
+            made = standin.load("managers.scheduler").Scheduler(self.group, way in ("gloo", "drop-in, broadcast"))
+            yield made.recv_requests, made.process_input_requests, lambda function: setattr(made, "handled", function)
+        finally:
+            ringcast.sglang.uninstall()
+
+    def share(self, requests: Sequence[Any], handled: Callable[[Any], None]) -> None:
+        import ringcast.sglang
+
+        features = [request.mm_inputs.mm_items[0].feature for request in requests]
+        shared = ringcast.sglang.share_hash(features, group=self.group)
+        for request, hash in zip(requests, shared.result()[1]):
+            request.mm_inputs.mm_items[0].hash = hash
+            handled(request)
+
+    # ---- Phases ----
+
+    def phases(self, way: str, rounds: int) -> Dict[str, float]:
+        """Seconds of each phase here; of the transport: rank 0 when the bytes were sent, others when they were
+        there."""
+        times: List[Dict[str, float]] = []
+        for index in range(rounds + 1):
+            self.dist.barrier()
+            times.append(getattr(self, f"phases_of_{way}")(self.features[index % DIFFERENT]))
+        return {key: statistics.median(each[key] for each in times[1:]) for key in times[0]}
+
+    def hashed(self, feature: Any) -> Dict[str, float]:
+        begun = time.monotonic()
+        standin.load("managers.mm_utils").hash_feature(feature)
+        return {"hash": time.monotonic() - begun}
+
+    def phases_of_each(self, feature: Any) -> Dict[str, float]:
+        return self.hashed(feature)
+
+    def phases_of_gloo(self, feature: Any) -> Dict[str, float]:
+        import pickle
+
+        import numpy
+        import torch
+
+        found = self.hashed(feature) if self.rank == 0 else {}
+        value = [{"feature": feature, "hash": 1}]
+        size = torch.zeros(1, dtype=torch.long)
+        begun = time.monotonic()
+        if self.rank == 0:
+            data = torch.from_numpy(numpy.frombuffer(pickle.dumps(value), numpy.uint8).copy())
+            found["pickle"] = time.monotonic() - begun
+            size[0] = len(data)
+        self.dist.broadcast(size, 0)
+        if self.rank:
+            data = torch.empty(int(size), dtype=torch.uint8)
+        self.dist.barrier()
+        begun = time.monotonic()
+        self.dist.broadcast(data, 0)
+        found["transport"] = time.monotonic() - begun
+        if self.rank:
+            begun = time.monotonic()
+            pickle.loads(data.numpy().tobytes())
+            found["unpickle"] = time.monotonic() - begun
+        return found
+
+    def phases_of_ring(self, feature: Any) -> Dict[str, float]:
+        from ringcast._group.endpoint import SHARE
+        from ringcast._group.rings import end_of
+
+        end: Any = end_of(self.group, 0, stream="bench")
+        value = {"feature": feature, "hash": 1}
+        found = self.hashed(feature) if self.rank == 0 else {}
+        self.dist.barrier()
+        if self.rank == 0:
+            begun = time.monotonic()
+            end.send(value, SHARE)
+            return {**found, "pickle": time.monotonic() - begun, "at": time.monotonic()}
+        import ringcast
+
+        with end.ring.next() as frame:
+            there = time.monotonic()
+            ringcast.unpack(frame)
+            return {"unpickle": time.monotonic() - there, "at": there}
+
+    def phases_of_hash(self, feature: Any) -> Dict[str, float]:
+        """Of as many requests as there are ranks: each hashes one."""
+        from ringcast.sglang import share_hash
+        from ringcast.sglang.hashes import digest_of
+
+        count = self.dist.get_world_size()
+        begun = time.monotonic()
+        for index in range(count):
+            digest_of("name", self.features[index % DIFFERENT])
+        named = (time.monotonic() - begun) / count
+        self.dist.barrier()
+        begun = time.monotonic()
+        shared = share_hash([self.features[index % DIFFERENT] for index in range(count)], how="hash")
+        own = time.monotonic() - begun
+        shared.result()
+        whole = time.monotonic() - begun
+        return {"hash": (own - named * count) / count, "pickle": named, "transport": (whole - own) / count}
+
+    def end(self) -> None:
+        self.dist.destroy_process_group()
+
+
+def serve(rank: int, pipe: Any, ranks: int, store: str, nbytes: int) -> None:
+    with standin.in_place():
+        served = Rank(rank, ranks, store, nbytes)
+        pipe.send(rank)
+        with contextlib.suppress(EOFError):
+            while True:
+                command, *arguments = pipe.recv()
+                pipe.send(getattr(served, command)(*arguments))
+        served.end()
+
+
+# ---- Figures ---------------------------------------------------------------------------------------------------------
+
+
+def measure(ranks: Processes, way: str, rate: float, count: int) -> Dict[str, float]:
+    told = ranks.ask(("run", way, rate, count))
+    arrivals = told[0][0]
+    done = [max(times) for times in zip(*(times for _, times, _ in told))]
+    spans = [int((end - begun) * 1e9) for begun, end in zip(arrivals, done)]
+    return {
+        "per_s": count / (max(done) - arrivals[0]),
+        "p50_ms": statistics.median(spans) / 1e6,
+        "p99_ms": percentile(spans, 0.99) / 1e6,
+        "cpu_ms": sum(cpu for _, _, cpu in told) * 1e3 / count,
+    }
+
+
+def middle(found: Sequence[Dict[str, float]]) -> Dict[str, float]:
+    return {key: statistics.median(each[key] for each in found) for key in found[0]}
+
+
+def rates_of(ranks: Processes, count: int, rounds: int, multiples: Sequence[float]) -> Dict[str, Any]:
+    report.say(f"requests, {ranks.count} ranks: at once")
+    for way in WAYS:  # makes the rings
+        measure(ranks, way, 0.0, 2 * ranks.count)
+    at_once: Dict[str, List[Dict[str, float]]] = {way: [] for way in WAYS}
+    for turn in range(rounds):
+        for way in WAYS if turn % 2 == 0 else reversed(WAYS):
+            at_once[way].append(measure(ranks, way, 0.0, count))
+    saturated = {way: middle(at_once[way]) for way in WAYS}
+    base = saturated[EACH]["per_s"]
+    offered: List[Dict[str, Any]] = []
+    for multiple in multiples:
+        report.say(f"requests, {ranks.count} ranks: {multiple * base:.1f} a second")
+        turns: Dict[str, List[Dict[str, float]]] = {way: [] for way in WAYS}
+        for turn in range(rounds):
+            for way in WAYS if turn % 2 == 0 else reversed(WAYS):
+                turns[way].append(measure(ranks, way, multiple * base, count))
+        offered.append({"multiple": multiple, "per_s": multiple * base, "ways": {w: middle(turns[w]) for w in WAYS}})
+    ratios = {way: saturated[way]["per_s"] / base for way in WAYS}
+    return {"at_once": saturated, "ratios": ratios, "offered": offered}
+
+
+def phases_of(ranks: Processes, rounds: int) -> Dict[str, Dict[str, float]]:
+    """Milliseconds by way and phase: of the slowest rank, as that is when all have the request."""
+    names = {EACH: "each", "gloo": "gloo", "drop-in, broadcast": "ring", "share_hash": "hash"}
+    found = {}
+    for way, name in names.items():
+        told = ranks.ask(("phases", name, rounds))
+        phases = {key: max((each.get(key, 0.0) for each in told), default=0.0) for key in PHASES}
+        if name == "ring":
+            phases["transport"] = max(0.0, max(each["at"] for each in told[1:]) - told[0]["at"])
+        found[way] = {key: value * 1e3 for key, value in phases.items()}
+        found[way]["sum"] = sum(found[way].values())
+    return found
+
+
+def run(
+    sizes: Sequence[int],
+    megabytes: float = MEGABYTES,
+    count: int = REQUESTS,
+    rounds: int = ROUNDS,
+    multiples: Optional[Sequence[float]] = None,
+) -> Dict[str, Any]:
+    nbytes = int(megabytes * 1e6) // 16 * 16
+    found = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            with Processes(size, serve, size, os.path.join(folder, "store"), nbytes) as ranks:
+                ranks.hear()
+                report.say(f"requests, {size} ranks: phases")
+                phases = phases_of(ranks, 5 * rounds)
+                rates = rates_of(ranks, count, rounds, RATES if multiples is None else multiples)
+                found.append({"ranks": size, "phases_ms": phases, "bound": float(size), **rates})
+    return {"megabytes": megabytes, "requests": count, "rounds": rounds, "cases": found}
+
+
+# ---- As text ---------------------------------------------------------------------------------------------------------
+
+
+def text(found: Dict[str, Any]) -> str:
+    facts = found["machine"]
+    lines = [
+        f"ringcast {facts['ringcast']} on {facts['cpu']}, {facts['cores']} CPUs; load average "
+        f"{facts['load_average']:.1f}",
+        f"Requests of {found['megabytes']:g} MB that every rank has; schedulers: a stand-in for SGLang's.",
+    ]
+    for case in found["cases"]:
+        lines += ["", f"{case['ranks']} ranks: milliseconds of a request, of the slowest rank", f"{'':20}"]
+        lines[-1] += "".join(f"{key:>11}" for key in (*PHASES, "sum"))
+        for way, phases in case["phases_ms"].items():
+            lines.append(f"{way:20}" + "".join(f"{phases[key]:>11.2f}" for key in (*PHASES, "sum")))
+        lines += ["", f"{case['ranks']} ranks: requests/s reached at an offered rate (p50 ms)", f"{'':20}"]
+        lines[-1] += "".join(f"{each['per_s']:>15.1f}" for each in case["offered"])
+        lines[-1] += f"{'at once':>11}{'ratio':>8}{'CPU ms':>9}"
+        for way in WAYS:
+            figures = [each["ways"][way] for each in case["offered"]]
+            cells = "".join(f"{each['per_s']:>7.1f} ({each['p50_ms']:5.0f})" for each in figures)
+            end = case["at_once"][way]
+            lines.append(f"{way:20}{cells}{end['per_s']:>11.1f}{case['ratios'][way]:>8.2f}{end['cpu_ms']:>9.1f}")
+        lines.append(f"bound of the ratio, where hashing is all that there is: {case['bound']:g}")
+    return "\n".join(lines)
