@@ -320,7 +320,7 @@ class _Sharing:
             made.set_result(_make(compute, hash, packs))
         self._due.append(_Due(end, number, hash, shared, made))
         if thread:
-            made.add_done_callback(lambda _: self._send_due(False))
+            made.add_done_callback(lambda _: self._send_more())
             return shared
         self._send_due(True)
         if shared._outcome is not None and not isinstance(shared._outcome, (tuple, Exception)):
@@ -342,6 +342,12 @@ class _Sharing:
             else:
                 futures.wait([due.made])
 
+    def _send_more(self) -> None:
+        """In the thread, when a value is computed."""
+        self._send_due(False)
+        for due in tuple(self._due):  # there is no room: tasks wait for that from now on
+            due.shared._wake()
+
     def _sent(self, due: "_Due") -> bool:
         """Whether the first of the computed values is dealt with; False: there is no room."""
         made = due.made.result()
@@ -359,8 +365,8 @@ class _Sharing:
             return False
         except Exception as error:
             made = _Made(failure=error)
-        self._due.popleft()
         due.shared._settle(made.outcome(due.hash))
+        self._due.popleft()  # last: without a due call nothing is unsettled
         return True
 
     def _send_value(self, due: "_Due", made: _Made) -> _Made:
@@ -431,7 +437,10 @@ class _Sharing:
     def descriptors(self, shared: Shared) -> List[int]:
         """Readable when look() may settle the call."""
         end = self._ends[shared.source]  # type: ignore[index]
-        return [end.ring.room_fileno() if isinstance(end, Source) else end.ring.fileno()]
+        if isinstance(end, Receiver):
+            return [end.ring.fileno()]
+        first = next(iter(self._due), None)
+        return [end.ring.room_fileno()] if first is not None and first.made.done() else []
 
     def wait_for(self, shared: Shared, timeout: Optional[float]) -> None:
         if shared.source == self._rank:
