@@ -51,7 +51,7 @@ def stubs(tmp_path, monkeypatch):
 
 def in_place() -> Set[str]:
     """The parts that are ringcast's, each as a whole."""
-    for module, *_ in NAMES + CLASSES:
+    for module, *_ in [*NAMES, *CLASSES, (FEATURES,)]:
         load(module)
     found = {part: set() for part in PARTS}
     for module, name in NAMES:

@@ -2,6 +2,7 @@
 """The decision of `auto` as a map of this machine: size of a request × ranks."""
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -80,11 +81,10 @@ def text(found: Dict[str, Any]) -> str:
 
 
 def draw(found: Dict[str, Any], path: str) -> None:
-    import matplotlib
-
+    # By name: matplotlib may be missing, where the types are checked too.
+    names = "", ".colors", ".patches", ".pyplot"
+    matplotlib, colors, patches, pyplot = [importlib.import_module("matplotlib" + name) for name in names]
     matplotlib.use("Agg")
-    from matplotlib import colors, patches, pyplot
-
     count = len(found["maps"])
     figure, axes = pyplot.subplots(1, count, figsize=(5 * count, 5), squeeze=False)
     palette = colors.ListedColormap([_COLOURS[way] for way in WAYS])

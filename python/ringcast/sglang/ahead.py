@@ -10,6 +10,7 @@ SGLang's decision as before.
 import contextlib
 import logging
 import os
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from ringcast.sglang.hashing import SharedHashes, share_hash
 
 # The features of the list under way, by id: the call, and the place in the call.
 _begun: Dict[int, Tuple[SharedHashes, int, Any]] = {}
-_lists = 0
+_lists: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()  # begun, by group
 
 
 def hash_of(feature: Any, original: Callable[[Any], int]) -> int:
@@ -45,7 +46,6 @@ def sharing(group: Any, requests: Any, original: Callable[[Any], int]) -> Iterat
 
 
 def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
-    global _lists
     if group is None or group.size() == 1 or _skips():
         return
     features: List[Any] = []
@@ -56,9 +56,9 @@ def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
         names += [str(getattr(request, "rid", None))] * bool(found)
     if not features:
         return
-    _lists += 1
+    number = _lists[group] = _lists.get(group, 0) + 1
     # A key of its own for each list, which is the same on ranks in step, and different on others.
-    shared = share_hash(features, group=group, key=f"{_lists} {' '.join(names)}", compute=original)
+    shared = share_hash(features, group=group, key=f"{number} {' '.join(names)}", compute=original)
     for index, feature in enumerate(features):
         _begun[id(feature)] = (shared, index, feature)
 
@@ -81,7 +81,7 @@ def _features_of(request: Any) -> Iterator[Any]:
 
 def _is_on_cpu(feature: Any) -> bool:
     if isinstance(feature, torch.Tensor):
-        return feature.device.type == "cpu"
+        return bool(feature.device.type == "cpu")
     if isinstance(feature, list):
         return bool(feature) and all(isinstance(part, torch.Tensor) and _is_on_cpu(part) for part in feature)
     return isinstance(feature, np.ndarray)

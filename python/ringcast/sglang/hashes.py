@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's hash of a feature, without a copy where the memory allows; what is told of a feature without hashing it."""
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -45,12 +46,21 @@ def _bytes_of(part: Any) -> Any:
         if part.device.type != "cpu":
             raise TypeError(f"feature_hash takes a feature in the CPU's memory, not on {part.device}: copy it, .cpu()")
         flat = part.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        return flat.view(torch.uint8).numpy().data
+        return _memory_of(flat.view(torch.uint8))
     if isinstance(part, np.ndarray):
         return np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
     if isinstance(part, (bytes, bytearray, memoryview)):
         return part
     raise TypeError(f"feature_hash takes tensors, arrays and bytes, and lists of them, not {type(part).__name__}")
+
+
+def _memory_of(flat: torch.Tensor) -> Any:
+    """As numpy(), which would mark the storage as one that NumPy writes too: ringcast/sglang/cache.py."""
+    if not flat.nbytes:
+        return b""
+    memory = (ctypes.c_ubyte * flat.nbytes).from_address(flat.data_ptr())
+    memory.owner = flat
+    return memory
 
 
 # ---- Without hashing -------------------------------------------------------------------------------------------------
@@ -101,7 +111,7 @@ def _sample_of(tensor: torch.Tensor) -> bytes:
     if kind is None or not tensor.numel() or tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
         return b""
     taken = torch.take(tensor.detach().view(kind), torch.tensor(_places(tensor.numel())))
-    return taken.numpy().tobytes()
+    return bytes(taken.numpy().tobytes())
 
 
 @functools.lru_cache(maxsize=256)
