@@ -57,7 +57,7 @@ def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
     if not features:
         return
     number = _lists[group] = _lists.get(group, 0) + 1
-    # A key of its own for each list, which is the same on ranks in step, and different on others.
+    # A key of its own for each list, the same on ranks in step, and different on others.
     shared = share_hash(features, group=group, key=f"{number} {' '.join(names)}", compute=original)
     for index, feature in enumerate(features):
         _begun[id(feature)] = (shared, index, feature)

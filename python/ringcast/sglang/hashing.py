@@ -11,8 +11,8 @@ Late is: past the time when the other rank was due, by as long as hashing the fe
 is not waited for until a frame of it comes. A rank never waits to send: without room the hash is not told.
 
 A name is of the call (`key`, or the number of the call), of the feature's type and shape, and of a sample of its
-elements. Two features of a call with the same name are told apart by their order. A hash under a name that no feature
-here has is kept for a while, since its rank may be ahead.
+elements. The order tells two features of a call with the same name apart. A hash under a name that no feature
+here has is kept for a while: another rank may be ahead.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class SharedHashes(Awaited):
     def __init__(self, call: "Call", state: "Optional[_State]" = None, sent: Optional[Shared] = None) -> None:
         super().__init__()
         self._call, self._state = call, state
-        self._sent = sent  # the features, on their way to ranks that lack them
+        self._sent = sent  # features on the way to ranks without
         self._own: "Optional[futures.Future[None]]" = None
         self._asked = False
 
@@ -131,7 +131,7 @@ class SharedHashes(Awaited):
         return self._call.features, list(self._call.hashes)  # type: ignore[arg-type]
 
     def hash_at(self, index: int) -> int:
-        """The hash of one feature, as soon as that is there, if this rank hashes its part in the call."""
+        """The hash of one feature, as soon as known, if this rank hashes its part in the call."""
         self._asked = True
         if self._state is None or self._call.digests is None or self._own is not None:
             return self.result()[1][index]
@@ -323,7 +323,7 @@ class _State:
         return having
 
     def _send(self, features: List[Any], having: Tuple[int, ...], nbytes: int) -> Shared:
-        """Send the features to the ranks that lack them, unhashed: the ranks hash meanwhile."""
+        """Send the features, unhashed, to the ranks without: the ranks hash meanwhile."""
         sharing = sharing_of(self._group())
         assert sharing is not None
         sharing.take_all()
@@ -356,7 +356,7 @@ class _State:
         self._tell(call, index)
 
     def _tell(self, call: Call, index: int) -> None:
-        """Tell a hash, if other ranks may want it; and the first rank's slowdown, if it has changed."""
+        """Tell a hash, if other ranks may want it; and a change of the first rank's slowdown."""
         hash, entry = call.hashes[index], b""
         if call.digests is not None and hash is not None and 0 <= hash < 1 << 64 and len(call.ranks) > 1:
             entry = _ENTRY.pack(call.digests[index], hash)

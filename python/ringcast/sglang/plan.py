@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call of share_hash: the features, who hashes which, and the hashes that are known."""
+"""A call of share_hash: the features, the rank that hashes each, and the known hashes."""
 
 import hashlib
 import time
@@ -35,7 +35,7 @@ class Call:
             self.hashes = [remembered.get(feature) for feature in features]
 
     def names(self) -> List[bytes]:
-        """Of each feature. Equal ones are told apart by their order."""
+        """Of each feature. The order tells equal ones apart."""
         seen: "Counter[bytes]" = Counter()
         named = []
         for feature in self.features:
