@@ -43,7 +43,8 @@ static int send_part(ringcast_writer *writer, const struct ringcast_message *mes
     at = rc_packed_put(span.data, at, messages[i].data, messages[i].bytes, messages[i].kind);
   RC_POINT(PACKED);
   rc_ring_publish(&writer->ring, part->bytes, RINGCAST_KIND_BYTES, RC_FRAME_PACKED);
-  return rc_writer_published(writer, part->count, part->payload, part->bytes);
+  bool asleep = rc_writer_published(writer, part->count, part->payload, part->bytes);
+  return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
 }
 
 int ringcast_writer_send_many(ringcast_writer *writer, const struct ringcast_message *messages, uint32_t count,

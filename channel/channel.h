@@ -161,14 +161,14 @@ static inline void rc_count_frames(struct rc_counts *counts, uint64_t frames, ui
 
 static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) { rc_count_frames(counts, 1, bytes); }
 
-/* After the commit of a frame of `bytes` in the ring: counts `frames` and `payload` bytes, wakes sleeping readers, and
- * prepares the next frame. Returns 0. */
-static inline int rc_writer_published(ringcast_writer *writer, uint64_t frames, uint64_t payload, uint64_t bytes) {
+/* After the commit of a frame of `bytes` in the ring: counts `frames` and `payload` bytes, and prepares the next frame.
+ * Whether readers sleep: then rc_writer_wake follows. */
+static inline bool rc_writer_published(ringcast_writer *writer, uint64_t frames, uint64_t payload, uint64_t bytes) {
   struct rc_control *control = writer->ring.view.control;
   rc_count_frames(&control->counts, frames, payload);
   bool asleep = rc_eventcount_is_asleep(&control->not_empty);
   rc_ring_zero_ahead(&writer->ring, bytes);
-  return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
+  return asleep;
 }
 
 /* Waits, and updates the shared counts and histogram of the waiting participant. */

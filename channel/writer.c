@@ -246,9 +246,7 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
   if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large ||
                   rc_ring_commit(&writer->ring, bytes, kind) != 0))
     return commit_slowly(writer, bytes, kind);
-  rc_count_frame(&writer->ring.view.control->counts, bytes);
-  bool asleep = rc_eventcount_is_asleep(&writer->ring.view.control->not_empty);
-  rc_ring_zero_ahead(&writer->ring, bytes);
+  bool asleep = rc_writer_published(writer, 1, bytes, bytes);
   if (kind == RINGCAST_KIND_TENSORS || rc_unlikely(writer->estimated.open))
     return end_noting(writer, bytes, kind, asleep);
   return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;

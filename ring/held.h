@@ -18,10 +18,10 @@
 #include <stdint.h>
 
 #define RC_MAX_LEASES 64u
-#define RC_MAX_PINNED                                                                     \
-  33u /* frames with a pin and no lease, for retention or a walk (ring/packed.h); beyond, \
-       * rc_ring_next may return -EBUSY */
-#define RC_MAX_HELD (2 * (RC_MAX_LEASES + RC_MAX_PINNED))
+
+/* Frames with a pin and no lease, for retention or a walk (ring/packed.h); beyond, rc_ring_next may return -EBUSY. */
+#define RC_MAX_PINNED 33u
+#define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_PINNED))
 
 struct rc_held {
   uint64_t end;  /* the position after the frame; unused in the newest frame's entry */

@@ -165,16 +165,21 @@ def read_rows(file, run):
     return found
 
 
+def begin(name, way, part, log, cases, quick, **streams):
+    """Starts the script of a part with these cases: (the file of its rows, the run)."""
+    file = BUILD / "logs" / f"{name}-{way}-{log}.rows"
+    file.unlink(missing_ok=True)
+    arguments = [name, way, BUILD / "model", file, *cases, *(["--quick"] if quick else [])]
+    return file, Run(name, way, log, parts_of(name)[part].script, *arguments, **streams)
+
+
 def rows_of(name, way, part, quick):
     """Runs a part of an engine one way: its rows."""
     spec = parts_of(name)[part]
     runs = []
     for copy in range(spec.copies):
         log = f"{part}-{copy + 1}".replace(" ", "-") if spec.copies > 1 else part
-        file = BUILD / "logs" / f"{name}-{way}-{log}.rows"
-        file.unlink(missing_ok=True)
-        arguments = [name, way, BUILD / "model", file, *spec.cases, *(["--quick"] if quick else [])]
-        runs.append((file, Run(name, way, log, spec.script, *arguments)))
+        runs.append(begin(name, way, part, log, spec.cases, quick))
     rows = []
     try:
         wait_for([run for _, run in runs])
@@ -196,10 +201,7 @@ class Alive:
     """An engine that is stopped while it is not asked for a case."""
 
     def __init__(self, name, way, part, quick):
-        self.file = BUILD / "logs" / f"{name}-{way}-{part}.rows"
-        self.file.unlink(missing_ok=True)
-        arguments = [name, way, BUILD / "model", self.file, "-", *(["--quick"] if quick else [])]
-        self.run = Run(name, way, part, parts_of(name)[part].script, *arguments, stdin=subprocess.PIPE)
+        self.file, self.run = begin(name, way, part, part, ["-"], quick, stdin=subprocess.PIPE)
         self.told = 0
 
     def rows(self, count):
@@ -231,6 +233,11 @@ class Alive:
         return [*read_rows(self.file, self.run)[self.told :], self.run.end()]
 
 
+def order(ways, number):
+    """The ways of a round: the way that was last in the round before goes first."""
+    return ways[:: -1 if number % 2 else 1]
+
+
 def together(name, part, rounds, quick):
     """The rows of a part with engines that live at the same time: (way, round, row). Both ways of a case follow each
     other at once, so that what else the machine does meets both alike."""
@@ -241,8 +248,8 @@ def together(name, part, rounds, quick):
             engines[way] = Alive(name, way, part, quick)
             yield from ((way, 0, row) for row in engines[way].rows(1))
         for number in range(rounds or max(spec.rounds.values())):
-            for case in spec.cases:
-                for way in spec.ways[:: -1 if number % 2 else 1] if number < (rounds or spec.rounds[case]) else ():
+            for case in [case for case in spec.cases if number < (rounds or spec.rounds[case])]:
+                for way in order(spec.ways, number):
                     yield from ((way, number, row) for row in engines[way].ask(case))
         for way, engine in engines.items():
             yield from ((way, 0, row) for row in engine.end())
@@ -261,13 +268,13 @@ def one_by_one(name, part, rounds, quick):
     """The rows of a part that is started anew for each round and way: (way, round, row)."""
     spec = parts_of(name)[part]
     for number in range(rounds or spec.rounds):
-        for way in spec.ways[:: -1 if number % 2 else 1]:
+        for way in order(spec.ways, number):
             say(f"{name}, {way}, {part}, round {number + 1} of {rounds or spec.rounds}")
             yield from ((way, number, row) for row in rows_of(name, way, part, quick))
 
 
 def turns(chosen, rounds, quick):
-    """Each engine's ways in turns, for each (engine, part); the way that was last goes first in the next round."""
+    """Each engine's ways in turns, for each (engine, part)."""
     found = []
     for name, part in chosen:
         run_part = together if parts_of(name)[part].together else one_by_one

@@ -37,28 +37,27 @@ def tensor(shape, dtype):
     return some
 
 
-def check_as_sent(ring, value, composed, filled):
-    """The frame is to the byte what send() writes. filled: (path of keys, array) of each placeholder."""
-    writer, reader = ring
-    with writer.compose(composed, 0, tag=3) as frame:
+def compose(writer, composed, filled, **options):
+    """filled: (path of keys, array) of each placeholder."""
+    with writer.compose(composed, 0, **options) as frame:
         for path, array in filled:
             there = frame
             for key in path:
                 there = there[key]
             there[...] = array
             del there
+
+
+def check_as_sent(ring, value, composed, filled):
+    """The frame is to the byte what send() writes. filled: as compose() takes it."""
+    writer, reader = ring
+    compose(writer, composed, filled, tag=3)
     with reader.next(0) as came:
         got, tag, kind = bytes(came), came.tag, came.kind
     writer.send(value, 0, tag=3)
     with reader.next(0) as came:
         assert (got, tag, kind) == (bytes(came), 3, ringcast.KIND_TENSORS)
-    with writer.compose(composed, 0) as frame:
-        for path, array in filled:
-            there = frame
-            for key in path:
-                there = there[key]
-            there[...] = array
-            del there
+    compose(writer, composed, filled)
     values.assert_same(reader.recv(0), value)
 
 

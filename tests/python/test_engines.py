@@ -296,15 +296,21 @@ tell("start", ok=True)
 
 
 @pytest.fixture
-def leaving(tmp_path, monkeypatch):
-    """Runs a script that leaves a segment, as a part of so many runs at a time: the rows."""
-    prefix = f"ringcast-test-{os.getpid()}-"
-    script = tmp_path / "leaves.py"
-    script.write_text(LEAVES.format(here=str(pathlib.Path(session.__file__).parent), prefix=prefix))
+def runs_here(tmp_path, monkeypatch):
+    """run.py starts scripts with this Python, and writes into a folder of the test's: the folder."""
     monkeypatch.setattr(run, "BUILD", tmp_path)
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "python", lambda name: sys.executable)
     (tmp_path / "logs").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def leaving(runs_here, monkeypatch):
+    """Runs a script that leaves a segment, as a part of so many runs at a time: the rows."""
+    prefix = f"ringcast-test-{os.getpid()}-"
+    script = runs_here / "leaves.py"
+    script.write_text(LEAVES.format(here=str(pathlib.Path(session.__file__).parent), prefix=prefix))
 
     def rows_of(copies, way="ringcast", known=""):
         engine = run.registry.engine("vllm")
@@ -355,14 +361,10 @@ tell("descriptors", ok=True)
 
 
 @pytest.fixture
-def taking_turns(tmp_path, monkeypatch):
+def taking_turns(runs_here, monkeypatch):
     """Runs cases so often, by case, with an engine of each way: [(way, round, row)]."""
-    script, others = tmp_path / "takes_turns.py", tmp_path / "others"
+    script, others = runs_here / "takes_turns.py", runs_here / "others"
     script.write_text(TAKES_TURNS.format(here=str(pathlib.Path(session.__file__).parent), others=str(others)))
-    monkeypatch.setattr(run, "BUILD", tmp_path)
-    monkeypatch.setattr(run, "ROOT", tmp_path)
-    monkeypatch.setattr(run, "python", lambda name: sys.executable)
-    (tmp_path / "logs").mkdir()
 
     def rows_of(cases):
         spec = run.Part(str(script), cases=list(cases), rounds=cases, together=True)
