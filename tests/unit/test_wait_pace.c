@@ -28,7 +28,7 @@ static int64_t yield_ns; /* for how long others run in a yield */
 static int looks, sleeps, yields, wakes;
 static bool in_window;   /* from a yield to the next sleep */
 static int window_looks; /* in all waits */
-static int64_t met_from; /* when the last yield ended, which begins a window */
+static int64_t met_from; /* when the first yield since the last sleep ended, which begins a window */
 static uint64_t cpus;
 static ringcast_writer *writer;
 static ringcast_reader *reader;
@@ -70,9 +70,9 @@ static int count_wakes(_Atomic uint32_t *word, int count) {
 
 static void yield_a_while(void) {
   yields++;
-  in_window = true;
   now += yield_ns;
-  met_from = now;
+  if (!in_window) met_from = now;
+  in_window = true;
 }
 
 static int two_cpus(void) { return 2; }
@@ -345,6 +345,27 @@ LOOP_TEST(a_short_timeout_that_passes_earns_no_credit, 0, SIDES) {
     ck_assert_int_eq(wait_at_most(10 * US), -ETIMEDOUT);
     if (i >= 10) ck_sleeps_at_once();
   }
+  close_ring();
+}
+
+LOOP_TEST(a_long_spin_leaves_the_cpu_to_others_between_its_looks, 0, SIDES) {
+  side = _i;
+  writer = writer_of(.capacity = 4096, .spin_ns = 10 * MS);
+  reader = reader_of(writer, .spin_ns = 10 * MS);
+  ck_assert(spins(40 * US));
+  ck_assert_int_eq(yields, 0);
+  yield_ns = 1 * MS; /* another process computes */
+  for (int i = 0; i < 3; i++) {
+    int64_t began = now;
+    ck_assert(spins(8 * MS));
+    ck_assert_int_ge(yields, 7);
+    ck_assert_int_ge(met_from, began + yield_ns + 40 * US);
+  }
+  cpus = 1; /* fewer than parties: the spin yields from the start, and loses the CPU as often */
+  close_ring();
+  writer = writer_of(.capacity = 4096, .spin_ns = 10 * MS);
+  reader = reader_of(writer, .spin_ns = 10 * MS);
+  for (int i = 0; i < 3; i++) ck_assert(spins(8 * MS));
   close_ring();
 }
 
