@@ -218,38 +218,25 @@ static void note_tag(ringcast_writer *writer, uint64_t position, const void *dat
   if (header.tag != 0) rc_newest_note(writer->ring.view.control, header.tag, position);
 }
 
-/* The end of ringcast_writer_commit for the typed layout and for estimates: in tail position, so other frames save no
- * registers. */
-static __attribute__((noinline)) int end_noting(ringcast_writer *writer, size_t bytes, uint16_t kind, bool asleep) {
-  if (kind == RINGCAST_KIND_TENSORS) {
-    uint64_t position = writer->ring.tail - rc_frame_lines(bytes);
-    note_tag(writer, position, rc_frame_at(&writer->ring.view, position) + 1, bytes);
-  }
-  if (writer->estimated.open) rc_writer_learn(writer, bytes);
-  return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
-}
-
-static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  int result = rc_check_fork(writer->forks);
-  if (result != 0) return result;
+/* A commit of any kind. In tail position, so the usual commit saves no registers for the calls here. */
+static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t bytes, uint16_t kind) {
+  if (rc_unlikely(writer->forks != rc_fork_count())) return rc_check_fork(writer->forks);
   uint64_t position = writer->ring.tail;
   const void *data = writer->is_large ? rc_writer_spilled(writer) : rc_frame_at(&writer->ring.view, position) + 1;
-  result = writer->is_large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
+  int result =
+      writer->is_large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
   if (result != 0) return fail_to_commit(writer, bytes);
-  rc_count_frame(&writer->ring.view.control->counts, bytes);
+  bool asleep = rc_writer_published(writer, 1, bytes, bytes);
   if (kind == RINGCAST_KIND_TENSORS) note_tag(writer, position, data, bytes);
   if (writer->estimated.open) rc_writer_learn(writer, bytes);
-  return rc_writer_wake(writer);
+  return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
 }
 
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large ||
-                  rc_ring_commit(&writer->ring, bytes, kind) != 0))
-    return commit_slowly(writer, bytes, kind);
-  bool asleep = rc_writer_published(writer, 1, bytes, bytes);
-  if (kind == RINGCAST_KIND_TENSORS || rc_unlikely(writer->estimated.open))
-    return end_noting(writer, bytes, kind, asleep);
-  return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
+  if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large || writer->estimated.open ||
+                  kind == RINGCAST_KIND_TENSORS || rc_ring_commit(&writer->ring, bytes, kind) != 0))
+    return commit_any(writer, bytes, kind);
+  return rc_unlikely(rc_writer_published(writer, 1, bytes, bytes)) ? rc_writer_wake(writer) : 0;
 }
 
 int ringcast_writer_abort(ringcast_writer *writer) {
