@@ -151,15 +151,18 @@ def of_engine(rows, name):
     return markdown(head, lines)
 
 
+TRANSPORT = ["to, own", "to, ringcast", "back, own", "back, ringcast", "rank's ms, own", "rank's ms, ringcast"]
+
+
 def transport(rows):
-    """Of a step with stub workers: the way to the last rank and the way back, in microseconds."""
+    """Of a call: the way to the last rank and the way back, in microseconds; a rank's own work in a step."""
     lines = []
     for name in dict.fromkeys(row["engine"] for row in rows):
         for case, own, ringcast in pairs(rows, name):
             if own.get("to_us") is not None:
-                times = [own["to_us"], ringcast["to_us"], own["from_us"], ringcast["from_us"]]
+                times = [way.get(key) for key in ("to_us", "from_us", "rank_ms") for way in (own, ringcast)]
                 lines.append([name, case.partition(": ")[2], *map(three, times)])
-    return markdown(["engine", "", "to, own", "to, ringcast", "back, own", "back, ringcast"], lines)
+    return markdown(["engine", "", *TRANSPORT], lines)
 
 
 def by_process(rows):
