@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from sglang_stubs import FEATURES, load, write_stubs
 
-from ringcast.sglang import ahead, feature_hash, hashing, install, uninstall
+from ringcast.sglang import ahead, feature_hash, hashing, install, telling, uninstall
 
 pytestmark = pytest.mark.alike
 
@@ -56,7 +56,7 @@ def sum_of(number: int) -> int:
 
 def ranks_hashing_a_list(folder: str) -> None:
     os.environ["RINGCAST_SHARE_HASH"] = "hash"
-    hashing._SLACK = 60.0
+    telling.SLACK = 60.0
 
     def body(scheduler: Any, hashed: List[Any]) -> None:
         for _ in range(3):
@@ -77,7 +77,7 @@ def ranks_hashing_a_list(folder: str) -> None:
     try:
         in_sglang(folder, body)
     finally:
-        hashing._SLACK = 0.005
+        telling.SLACK = 0.005
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -108,6 +108,59 @@ def ranks_without_sharing(folder: str) -> None:
 def test_sglang_hashes_where_the_hashes_can_not_be_shared(ranks, tmp_path):
     write_stubs(tmp_path)
     ranks.run(2, ranks_without_sharing, str(tmp_path))
+
+
+def ranks_one_failing(folder: str) -> None:
+    """The lists of a rank that fails once have the same keys as before."""
+    os.environ["RINGCAST_SHARE_HASH"] = "hash"
+    original = ahead._features_of
+
+    def fail(request: Any) -> Any:
+        raise OSError("no memory")
+
+    def body(scheduler: Any, hashed: List[Any]) -> None:
+        for number in range(4):
+            ahead._features_of = fail if number == 1 and dist.get_rank() else original
+            telling.SLACK = 0.001 if number == 1 else 60.0
+            given = features(6)
+            hashed.clear()
+            scheduler.process_input_requests([request("a", *map(item, given))])
+            assert number == 1 or sum_of(len(hashed)) == 6
+            dist.barrier()
+
+    try:
+        in_sglang(folder, body)
+    finally:
+        telling.SLACK = 0.005
+
+
+def test_a_rank_that_fails_once_shares_the_next_list(ranks, tmp_path):
+    write_stubs(tmp_path)
+    ranks.run(2, ranks_one_failing, str(tmp_path))
+
+
+def ranks_without_the_shared_hash(folder: str) -> None:
+    os.environ["RINGCAST_SHARE_HASH"] = "hash"
+
+    def fail(shared: Any, index: int) -> int:
+        raise RuntimeError("the ring is in use")
+
+    def body(scheduler: Any, hashed: List[Any]) -> None:
+        given = features(3)
+        asked = request("a", *map(item, given))
+        scheduler.process_input_requests([asked])
+        assert [each.hash for each in asked.mm_inputs.mm_items] == [*map(feature_hash, given)]
+
+    original, hashing.SharedHashes.hash_at = hashing.SharedHashes.hash_at, fail
+    try:
+        in_sglang(folder, body)
+    finally:
+        hashing.SharedHashes.hash_at = original
+
+
+def test_sglang_hashes_where_a_shared_hash_can_not_be_had(ranks, tmp_path):
+    write_stubs(tmp_path)
+    ranks.run(2, ranks_without_the_shared_hash, str(tmp_path))
 
 
 def test_what_sglang_would_not_hash_on_the_cpu_is_left_alone():

@@ -28,6 +28,7 @@ EXAMPLES
   python -m ringcast.bench compose
   python -m ringcast.bench packed --rounds 1000
   python -m ringcast.bench requests
+  python -m ringcast.bench requests --quick --ranks 4
   python -m ringcast.bench requests --ranks 2 --megabytes 1 --requests 20 --offered 1 --offered 1.6
 
 Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than the way beside it. No other load
@@ -113,15 +114,16 @@ def parser() -> argparse.ArgumentParser:
             continue
         if command == "requests":
             add("--ranks", action="append", type=RANKS, metavar="N", help="may be repeated. Default: 2 and 4")
-            of = f"of features of a request; default: {requests.MEGABYTES:g}"
-            add("--megabytes", type=MEGABYTES, default=requests.MEGABYTES, metavar="MB", help=of)
-            at_a_rate = f"in each round; default: {requests.REQUESTS}"
-            add("--requests", type=ROUNDS, default=requests.REQUESTS, metavar="N", help=at_a_rate)
-            add("--rounds", type=ROUNDS, default=requests.ROUNDS, metavar="N", help=f"default: {requests.ROUNDS}")
+            of = f"of features of a request; default: {requests.Plan().megabytes:g}"
+            add("--megabytes", type=MEGABYTES, default=requests.Plan().megabytes, metavar="MB", help=of)
+            at_a_rate = f"in each round; default: {requests.Plan().requests}"
+            add("--requests", type=ROUNDS, metavar="N", help=at_a_rate)
+            add("--rounds", type=ROUNDS, metavar="N", help=f"default: {requests.Plan().rounds}")
             multiple = "offered rates, in multiples of what each for itself reaches; may be repeated. Default: " + (
-                ", ".join(f"{each:g}" for each in requests.RATES)
+                ", ".join(f"{each:g}" for each in requests.Plan().offered)
             )
             add("--offered", type=MULTIPLE, action="append", metavar="X", help=multiple)
+            add("--quick", action="store_true", help="a minute: fewer rates, requests and rounds, where none are given")
             continue
         if command not in CASES:
             rounds, of = ROUNDED[command]
@@ -166,8 +168,10 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
         if not report.version("torch"):
             raise harness.Failed("requests needs torch, which is not installed here: pip install torch")
         sizes = sorted(set(options.ranks or requests.RANKS))
-        offered = sorted(set(options.offered or requests.RATES))
-        return {**facts, **requests.run(sizes, options.megabytes, options.requests, options.rounds, offered)}
+        usual = requests.QUICK if options.quick else requests.Plan()
+        offered = sorted(set(options.offered or usual.offered))
+        given = options.megabytes, options.requests or usual.requests, options.rounds or usual.rounds, offered
+        return {**facts, **requests.run(sizes, requests.Plan(*given))}
     facts.update(seconds_per_case=options.seconds, garbage_collector="on")
     chosen = options.cases or CASES[command]
     if command == "codec":

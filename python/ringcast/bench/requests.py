@@ -2,11 +2,11 @@
 """Requests with features that every rank has and needs the hash of: how many a second the ranks prepare, and what a
 request takes, phase by phase.
 
-The ranks' schedulers are a stand-in for SGLang's (standin.py), with gloo and with ringcast in place, and a loop around
-share_hash. Requests arrive at a rate, whether the ranks keep up or not. Rank 0 takes in all that have arrived, at most
-MOST_AT_ONCE, and broadcasts the list; each rank then prepares the requests in order. A request takes from its arrival
-until the last rank has the features and the right hash, which is checked. The figures of a rate are the median of
-rounds, and all ways and rates are in turns.
+The ranks' schedulers are a stand-in for SGLang's (standin.py), with gloo and with ringcast in place, and loops around
+share_hash and share_once. Requests arrive at a rate, whether the ranks keep up or not. Rank 0 takes in all that have
+arrived, at most MOST_AT_ONCE, and broadcasts the list; each rank then prepares the requests in order. A request takes
+from its arrival until the last rank has the features and the right hash, which is checked. The figures of a rate are
+the medians of rounds, and all ways are in turns.
 
 The rates are multiples of what the ranks reach each for itself when all requests are there at once, which is
 saturation. Where hashing is all that there is, sharing can gain a factor of N on N ranks: with a CPU for each rank all
@@ -14,6 +14,7 @@ hash at a time, and with fewer CPUs each request is hashed once and not N times.
 """
 
 import contextlib
+import functools
 import gc
 import os
 import statistics
@@ -21,20 +22,28 @@ import tempfile
 import time
 import warnings
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from ringcast.bench import report, standin
 from ringcast.bench.harness import LIMIT, Processes, percentile
 
 RANKS = (2, 4)
-MEGABYTES = 10.0
 DIFFERENT = 4  # features that the requests have in turn
 MOST_AT_ONCE = 16
-REQUESTS, ROUNDS = 40, 3
-RATES = (0.5, 0.8, 1.0, 1.3, 1.6, 2.0, 3.0)
 EACH = "each for itself"
-WAYS = (EACH, "gloo", "drop-in, broadcast", "drop-in", "share_hash")
+# gloo, and the drop-in with a broadcast: SGLang's --enable-broadcast-mm-inputs-process.
+WAYS = (EACH, "gloo", "drop-in, broadcast", "drop-in", "share_hash", "share_once")
 PHASES = ("hash", "pickle", "transport", "unpickle")
+
+
+class Plan(NamedTuple):
+    megabytes: float = 10.0  # of a request
+    requests: int = 40  # of a round
+    rounds: int = 5
+    offered: Sequence[float] = (0.5, 1.0, 1.5, 2.0, 3.0)
+
+
+QUICK = Plan(requests=24, rounds=3, offered=(1.0, 2.0))
 
 
 # ---- A rank ----------------------------------------------------------------------------------------------------------
@@ -100,11 +109,11 @@ class Rank:
     def scheduler(self, way: str) -> Iterator[Tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]]:
         import ringcast.sglang
 
-        if way == "share_hash":
+        if way in ("share_hash", "share_once"):
             handlers: List[Callable[[Any], None]] = []
             yield (
                 lambda batch: ringcast.sglang.broadcast_pyobj(batch, self.rank, self.group),
-                lambda requests: self.share(requests, handlers[0]),
+                lambda requests: getattr(self, way)(requests, handlers[0]),
                 handlers.append,
             )
             return
@@ -119,13 +128,29 @@ class Rank:
         finally:
             ringcast.sglang.uninstall()
 
-    def share(self, requests: Sequence[Any], handled: Callable[[Any], None]) -> None:
+    def share_hash(self, requests: Sequence[Any], handled: Callable[[Any], None]) -> None:
         import ringcast.sglang
 
         features = [request.mm_inputs.mm_items[0].feature for request in requests]
         shared = ringcast.sglang.share_hash(features, group=self.group)
         for request, hash in zip(requests, shared.result()[1]):
             request.mm_inputs.mm_items[0].hash = hash
+            handled(request)
+
+    def share_once(self, requests: Sequence[Any], handled: Callable[[Any], None]) -> None:
+        """As where a single rank has the features of a request."""
+        import ringcast.sglang
+
+        shared = []
+        for request in requests:
+            (item,) = request.mm_inputs.mm_items
+            make: Any = functools.partial(dict, feature=item.feature)
+            shared.append(ringcast.sglang.share_once(make, item.feature.nbytes, how="share"))
+        for request, each in zip(requests, shared):
+            (item,) = request.mm_inputs.mm_items
+            value, hashes = each.result()
+            item.feature = value["feature"]
+            item.hash = hashes["feature"]
             handled(request)
 
     # ---- Phases ----
@@ -200,8 +225,7 @@ class Rank:
 
         count = self.dist.get_world_size()
         begun = time.monotonic()
-        for index in range(count):
-            digest_of("name", self.features[index % DIFFERENT])
+        digest_of(self.features[index % DIFFERENT] for index in range(count))
         named = (time.monotonic() - begun) / count
         self.dist.barrier()
         begun = time.monotonic()
@@ -242,28 +266,26 @@ def measure(ranks: Processes, way: str, rate: float, count: int) -> Dict[str, fl
     }
 
 
-def middle(found: Sequence[Dict[str, float]]) -> Dict[str, float]:
-    return {key: statistics.median(each[key] for each in found) for key in found[0]}
+def in_turns(ranks: Processes, rate: float, plan: Plan) -> Dict[str, Dict[str, float]]:
+    """The medians of the rounds, by way."""
+    turns: Dict[str, List[Dict[str, float]]] = {way: [] for way in WAYS}
+    for turn in range(plan.rounds):
+        for way in WAYS if turn % 2 == 0 else reversed(WAYS):
+            turns[way].append(measure(ranks, way, rate, plan.requests))
+    return {way: {key: statistics.median(each[key] for each in turns[way]) for key in turns[way][0]} for way in WAYS}
 
 
-def rates_of(ranks: Processes, count: int, rounds: int, multiples: Sequence[float]) -> Dict[str, Any]:
+def rates_of(ranks: Processes, plan: Plan) -> Dict[str, Any]:
     report.say(f"requests, {ranks.count} ranks: at once")
     for way in WAYS:  # makes the rings
         measure(ranks, way, 0.0, 2 * ranks.count)
-    at_once: Dict[str, List[Dict[str, float]]] = {way: [] for way in WAYS}
-    for turn in range(rounds):
-        for way in WAYS if turn % 2 == 0 else reversed(WAYS):
-            at_once[way].append(measure(ranks, way, 0.0, count))
-    saturated = {way: middle(at_once[way]) for way in WAYS}
+    saturated = in_turns(ranks, 0.0, plan)
     base = saturated[EACH]["per_s"]
     offered: List[Dict[str, Any]] = []
-    for multiple in multiples:
+    for multiple in plan.offered:
         report.say(f"requests, {ranks.count} ranks: {multiple * base:.1f} a second")
-        turns: Dict[str, List[Dict[str, float]]] = {way: [] for way in WAYS}
-        for turn in range(rounds):
-            for way in WAYS if turn % 2 == 0 else reversed(WAYS):
-                turns[way].append(measure(ranks, way, multiple * base, count))
-        offered.append({"multiple": multiple, "per_s": multiple * base, "ways": {w: middle(turns[w]) for w in WAYS}})
+        ways = in_turns(ranks, multiple * base, plan)
+        offered.append({"multiple": multiple, "per_s": multiple * base, "ways": ways})
     ratios = {way: saturated[way]["per_s"] / base for way in WAYS}
     return {"at_once": saturated, "ratios": ratios, "offered": offered}
 
@@ -282,24 +304,17 @@ def phases_of(ranks: Processes, rounds: int) -> Dict[str, Dict[str, float]]:
     return found
 
 
-def run(
-    sizes: Sequence[int],
-    megabytes: float = MEGABYTES,
-    count: int = REQUESTS,
-    rounds: int = ROUNDS,
-    multiples: Optional[Sequence[float]] = None,
-) -> Dict[str, Any]:
-    nbytes = int(megabytes * 1e6) // 16 * 16
+def run(sizes: Sequence[int], plan: Plan) -> Dict[str, Any]:
+    nbytes = int(plan.megabytes * 1e6) // 16 * 16
     found = []
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
             with Processes(size, serve, size, os.path.join(folder, "store"), nbytes) as ranks:
                 ranks.hear()
                 report.say(f"requests, {size} ranks: phases")
-                phases = phases_of(ranks, 5 * rounds)
-                rates = rates_of(ranks, count, rounds, RATES if multiples is None else multiples)
-                found.append({"ranks": size, "phases_ms": phases, "bound": float(size), **rates})
-    return {"megabytes": megabytes, "requests": count, "rounds": rounds, "cases": found}
+                phases = phases_of(ranks, 5 * plan.rounds)
+                found.append({"ranks": size, "phases_ms": phases, "bound": float(size), **rates_of(ranks, plan)})
+    return {"megabytes": plan.megabytes, "requests": plan.requests, "rounds": plan.rounds, "cases": found}
 
 
 # ---- As text ---------------------------------------------------------------------------------------------------------

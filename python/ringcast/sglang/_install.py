@@ -121,7 +121,7 @@ def _sharing_hashes(original: Any) -> Any:
         own = getattr(hash_feature, "__wrapped__", None)
         if own is None:
             return original(self, recv_reqs)
-        with ahead.sharing(self.dp_tp_cpu_group, recv_reqs, own):
+        with ahead.sharing(getattr(self, "dp_tp_cpu_group", None), recv_reqs, own):
             return original(self, recv_reqs)
 
     return replacement

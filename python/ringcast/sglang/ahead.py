@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 import numpy as np
 import torch
@@ -29,7 +29,10 @@ def hash_of(feature: Any, original: Callable[[Any], int]) -> int:
     if begun is None:
         return original(feature)
     shared, index, _ = begun
-    return shared.hash_at(index)
+    try:
+        return shared.hash_at(index)
+    except Exception:  # an error of SGLang's function is raised again
+        return original(feature)
 
 
 @contextlib.contextmanager
@@ -48,17 +51,16 @@ def sharing(group: Any, requests: Any, original: Callable[[Any], int]) -> Iterat
 def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
     if group is None or group.size() == 1 or _skips():
         return
-    features: List[Any] = []
-    names: List[str] = []
-    for request in requests or ():
-        found = list(_features_of(request))
-        features += found
-        names += [str(getattr(request, "rid", None))] * bool(found)
+    with_items = [request for request in requests or () if list(_items_of(request))]
+    if not with_items:
+        return
+    # A key of its own for each list, the same on ranks in step; counted before anything can fail on one rank alone.
+    number = _lists[group] = _lists.get(group, 0) + 1
+    key = f"{number} {' '.join(str(getattr(request, 'rid', None)) for request in with_items)}"
+    features = [feature for request in with_items for feature in _features_of(request)]
     if not features:
         return
-    number = _lists[group] = _lists.get(group, 0) + 1
-    # A key of its own for each list, the same on ranks in step, and different on others.
-    shared = share_hash(features, group=group, key=f"{number} {' '.join(names)}", compute=original)
+    shared = share_hash(features, group=group, key=key, compute=original)
     for index, feature in enumerate(features):
         _begun[id(feature)] = (shared, index, feature)
 
@@ -69,14 +71,19 @@ def _skips() -> bool:
     return told or os.environ.get("SGLANG_MM_BUFFER_SIZE_MB", "0") not in ("", "0")
 
 
-def _features_of(request: Any) -> Iterator[Any]:
-    """What SGLang is going to hash of a request, or of a batch of requests."""
+def _items_of(request: Any) -> Iterator[Any]:
+    """Of a request, or of a batch of requests."""
     for each in getattr(request, "batch", None) or (request,):
-        for item in getattr(getattr(each, "mm_inputs", None), "mm_items", None) or ():
-            if item.pad_value is None and item.hash is None and item.is_valid():
-                feature = item.precomputed_embeddings if item.feature is None else item.feature
-                if _is_on_cpu(feature):
-                    yield feature
+        yield from getattr(getattr(each, "mm_inputs", None), "mm_items", None) or ()
+
+
+def _features_of(request: Any) -> Iterator[Any]:
+    """What SGLang is going to hash."""
+    for item in _items_of(request):
+        if item.pad_value is None and item.hash is None and item.is_valid():
+            feature = item.precomputed_embeddings if item.feature is None else item.feature
+            if _is_on_cpu(feature):
+                yield feature
 
 
 def _is_on_cpu(feature: Any) -> bool:

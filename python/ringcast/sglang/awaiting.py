@@ -8,7 +8,16 @@ has copies of the descriptors: a loop knows one reader of a descriptor, and seve
 import asyncio
 import contextlib
 import os
-from typing import Any, Callable, Generator, List, Optional
+import select
+from typing import Any, Callable, Generator, Iterable, List, Optional
+
+
+def wait_for(descriptors: Iterable[int], seconds: Optional[float]) -> None:
+    """Until one is readable, or the time is up."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    poll.poll(None if seconds is None else seconds * 1000)
 
 
 class Awaited:

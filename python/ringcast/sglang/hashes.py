@@ -5,7 +5,7 @@ import ctypes
 import functools
 import hashlib
 import os
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterable, Iterator, Tuple
 
 import numpy as np
 import torch
@@ -79,14 +79,16 @@ def _nbytes_of(part: Any) -> int:
     return memoryview(_bytes_of(part)).nbytes
 
 
-def digest_of(name: str, feature: Any) -> bytes:
-    """8 bytes that are equal on all ranks for the same name and the same feature: of the type, the shape and
-    _SAMPLES elements, spread over the feature, so that a mistaken feature is found out in most cases."""
-    hasher = hashlib.blake2b(name.encode(), digest_size=8)
-    for part in _parts(feature):
-        facts, sample = _look(part)
-        hasher.update(repr((_nbytes_of(part), facts)).encode())
-        hasher.update(sample)
+def digest_of(features: Iterable[Any]) -> bytes:
+    """8 bytes that are equal on all ranks for the same features in the same order: of types, shapes and _SAMPLES
+    elements, spread over each feature, so that a mistaken feature is found out in most cases."""
+    hasher = hashlib.blake2b(digest_size=8)
+    for feature in features:
+        for part in _parts(feature):
+            facts, sample = _look(part)
+            hasher.update(f"{_nbytes_of(part)} {facts} {len(sample)}".encode())
+            hasher.update(sample)
+        hasher.update(b";")
     return hasher.digest()
 
 
@@ -97,7 +99,8 @@ def _look(part: Any) -> Tuple[Any, bytes]:
     if isinstance(part, torch.Tensor):
         return (str(part.dtype), tuple(part.shape)), _sample_of(part)
     if isinstance(part, np.ndarray):
-        sample = part.flat[_places(part.size)].tobytes() if part.size and not part.dtype.hasobject else b""
+        places = _places(part.size).numpy()
+        sample = part.flat[places].tobytes() if part.size and not part.dtype.hasobject else b""
         return (part.dtype.str, part.shape), sample
     data = memoryview(part).cast("B")
     return "bytes", bytes(data[:: max(1, data.nbytes // _SAMPLES)][:_SAMPLES])
@@ -110,12 +113,12 @@ def _sample_of(tensor: torch.Tensor) -> bytes:
     kind = _AS.get(tensor.element_size())
     if kind is None or not tensor.numel() or tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
         return b""
-    taken = torch.take(tensor.detach().view(kind), torch.tensor(_places(tensor.numel())))
+    taken = torch.take(tensor.detach().view(kind), _places(tensor.numel()))
     return bytes(taken.numpy().tobytes())
 
 
 @functools.lru_cache(maxsize=256)
-def _places(count: int) -> List[int]:
+def _places(count: int) -> torch.Tensor:
     if count <= _SAMPLES:
-        return list(range(count))
-    return [index * (count - 1) // (_SAMPLES - 1) for index in range(_SAMPLES)]
+        return torch.arange(count, device="cpu")
+    return torch.arange(_SAMPLES, device="cpu") * (count - 1) // (_SAMPLES - 1)

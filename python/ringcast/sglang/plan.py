@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A call of share_hash: the features, the rank that hashes each, and the known hashes."""
 
-import hashlib
+import operator
 import time
-from collections import Counter
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Set
 
 from ringcast.sglang.cache import Cache, identity_of
 from ringcast.sglang.hashes import digest_of, feature_hash, nbytes_of
@@ -17,46 +16,48 @@ class Call:
     """The features of a call, and the hashes that are known."""
 
     def __init__(
-        self, features: List[Any], compute: Callable[[Any], int], name: str = "", ranks: Sequence[int] = (0,)
+        self,
+        features: List[Any],
+        compute: Callable[[Any], int],
+        name: bytes = b"",
+        turn: int = 0,
+        ranks: Sequence[int] = (0,),
     ) -> None:
-        self.compute, self.name, self.ranks = compute, name, ranks
-        self.digests: Optional[List[bytes]] = None  # by feature: the name; None: there is no plan yet
+        self.compute, self.name, self.turn, self.ranks = compute, name, turn, ranks
+        self.digest: Optional[bytes] = None  # of the features; None: there is no plan
         self.owners: List[int] = []  # by feature: the rank that hashes
-        self.late_at: List[float] = []
+        self.order: List[int] = []  # the features by owner: a hash is told by the place in this order
+        self.due: List[float] = []  # by feature: seconds from `began` until the hash is due
+        self.patience: List[float] = []  # by feature: seconds to wait for the hash when due
+        self.absent: Set[int] = set()  # ranks with hashes that are not waited for
         self.shared: Callable[[], Any] = lambda: None  # the SharedHashes, while there is one
         self.take(features)
 
     def take(self, features: List[Any]) -> None:
-        self.began = time.monotonic()
+        self.began = self.idle_since = time.monotonic()
         self.features = features
         self.nbytes = [nbytes_of(feature) for feature in features]
         self.hashes: List[Optional[int]] = [None] * len(features)
         if self.compute is feature_hash:
             self.hashes = [remembered.get(feature) for feature in features]
 
-    def names(self) -> List[bytes]:
-        """Of each feature. The order tells equal ones apart."""
-        seen: "Counter[bytes]" = Counter()
-        named = []
-        for feature in self.features:
-            digest = digest_of(self.name, feature)
-            seen[digest] += 1
-            if seen[digest] > 1:
-                digest = hashlib.blake2b(digest + bytes([seen[digest] % 256]), digest_size=8).digest()
-            named.append(digest)
-        return named
-
-    def plan(self, turn: int) -> None:
-        """Set the owners: the same on each rank for the same features, in whatever order."""
-        self.digests = digests = self.names()
-        given = dict.fromkeys(self.ranks, 0)
-        self.owners = [0] * len(self.features)
-        turn %= len(self.ranks)
+    def plan(self) -> None:
+        """Set the owners: each feature, from the largest on, goes to the rank with the fewest bytes so far."""
+        self.digest = digest_of(self.features)
+        count, turn = len(self.features), self.turn % len(self.ranks)
         turns = [*self.ranks[turn:], *self.ranks[:turn]]
-        for index in sorted(range(len(self.features)), key=lambda index: (-self.nbytes[index], digests[index])):
+        given = dict.fromkeys(turns, 0)
+        self.owners = [0] * count
+        for index in sorted(range(count), key=self.nbytes.__getitem__, reverse=True):
             owner = min(turns, key=given.__getitem__)
             given[owner] += self.nbytes[index]
             self.owners[index] = owner
+        self.order = sorted(range(count), key=self.owners.__getitem__)
+
+    def places_of(self, rank: int) -> range:
+        """Of a rank's part, in the order of the features."""
+        first = sum(owner < rank for owner in self.owners)
+        return range(first, first + self.owners.count(rank))
 
     def missing(self) -> List[int]:
         return [index for index, hash in enumerate(self.hashes) if hash is None]
@@ -65,5 +66,9 @@ class Call:
         feature = self.features[index]
         identity = identity_of(feature) if self.compute is feature_hash else None
         hash = self.compute(feature)
+        try:
+            hash = operator.index(hash)
+        except TypeError:
+            raise TypeError(f"compute must return an int, not {type(hash).__name__}") from None
         remembered.put(feature, identity, hash)
         self.hashes[index] = hash

@@ -9,13 +9,12 @@ other ranks have made the same call and take the frame in: no circle of waits ca
 
 import contextlib
 import os
-import select
 import threading
 import time
 import weakref
 from collections import deque
 from concurrent import futures
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch.distributed as dist
 
@@ -25,7 +24,7 @@ from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
 from ringcast._group.rings import end_of, ends
 from ringcast.sglang import rule
-from ringcast.sglang.awaiting import Awaited
+from ringcast.sglang.awaiting import Awaited, wait_for
 
 _HASHES = (None, "sha256", "xxh3")
 _STREAM = "share_once"
@@ -213,6 +212,12 @@ def agreed_of(group: Any) -> rule.Agreed:
     return _agreed[group]
 
 
+def is_open(group: Any, stream: str, made: Mapping[int, End]) -> bool:
+    """Whether the rings are the group's: not after ringcast.torch.close()."""
+    theirs = ends(group)
+    return all(theirs.get((stream, src)) is end for src, end in made.items())
+
+
 def sharing_of(group: Any) -> "Optional[_Sharing]":
     """None: the group has one rank."""
     if not (dist.is_available() and dist.is_initialized()):
@@ -253,9 +258,7 @@ class _Sharing:
         self._how, _, self._rates = agreed_of(group)
 
     def closed(self, group: Any) -> bool:
-        """Whether ringcast.torch.close() was called: then the rings are no longer the group's."""
-        made = ends(group)
-        return any(made.get((_STREAM, src)) is not end for src, end in self._ends.items())
+        return not is_open(group, _STREAM, self._ends)
 
     def call(
         self,
@@ -454,13 +457,8 @@ class _Sharing:
 
     def _wait(self, timeout: Optional[float], room: Optional[int] = None) -> None:
         """Take in all frames that came. If none did, wait for a frame, or for room."""
-        took = False
-        poll = select.poll()
-        for src, pending in self._pending.items():
-            took = bool(pending) and self.take(src) or took
-            if pending:
-                poll.register(self._ends[src].ring.fileno(), select.POLLIN)
-        if not took:
-            if room is not None:
-                poll.register(room, select.POLLIN)
-            poll.poll(None if timeout is None else timeout * 1000)
+        pending = [src for src, calls in self._pending.items() if calls]
+        took = [self.take(src) for src in pending]
+        if not any(took):
+            awaited = [self._ends[src].ring.fileno() for src in pending]
+            wait_for(awaited if room is None else [*awaited, room], timeout)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For the tests of share_hash, on the ranks."""
+
+import contextlib
+from typing import Any, Iterator, List
+
+import torch
+import torch.distributed as dist
+
+from ringcast.sglang import feature_hash, hashing, telling
+
+PATIENT, IMPATIENT = 60.0, 0.001  # seconds that a wait allows a rank
+
+
+def features(count: int = 4, size: int = 5000) -> List[Any]:
+    """Of a call, each its own."""
+    return [torch.arange(size, dtype=torch.float32) * (index + 1) for index in range(count)]
+
+
+class Hasher:
+    """feature_hash, counted."""
+
+    def __init__(self) -> None:
+        self.features: List[Any] = []
+
+    def __call__(self, feature: Any) -> int:
+        self.features.append(feature)
+        return feature_hash(feature)
+
+
+@contextlib.contextmanager
+def slack(seconds: float) -> Iterator[None]:
+    before, telling.SLACK = telling.SLACK, seconds
+    try:
+        yield
+    finally:
+        telling.SLACK = before
+
+
+def hashes_of(shared: Any, given: List[Any]) -> List[int]:
+    got, hashes = shared.result()
+    assert all(one is other for one, other in zip(got, given))
+    return hashes
+
+
+def check(shared: Any, given: List[Any]) -> None:
+    assert hashes_of(shared, given) == [feature_hash(feature) for feature in given]
+
+
+def here() -> Any:
+    """What this rank knows of the ranks."""
+    ranks = hashing._known[dist.group.WORLD]
+    assert ranks is not None
+    return ranks
+
+
+def everywhere(value: Any) -> List[Any]:
+    told: List[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, value)
+    return told
