@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank that makes the calls which SGLang makes of broadcast_pyobj, as SGLang is or with ringcast in place. Prints a
-line of JSON for each case: what it came to here.
+"""One rank that makes the calls which SGLang makes of broadcast_pyobj, and hashes features, as SGLang is or with
+ringcast in place. Prints a line of JSON for each case: what it came to here.
 
 python sglang_callers.py ringcast|sglang STORE RANK WORLD
 """
@@ -200,6 +200,46 @@ def others(world):
     yield "hybrid_cache_controller: in a thread", prefetch(rank, group(list(range(world))))
 
 
+def hashes(which):
+    """srt/managers/mm_utils.py: the hash of a feature, by SGLang's own function and by feature_hash."""
+    if which == "ringcast":
+        from ringcast.sglang import feature_hash as hash_of
+    else:
+        hash_of = sglangs_hash()
+    plain = torch.arange(6000, dtype=torch.int64).reshape(60, 100)
+    of_numpy = "uint8 int8 int16 int32 int64 bool float16 float32 float64 complex64".split()
+    features = {name: plain.to(getattr(torch, name)) for name in [*of_numpy, "bfloat16"]}
+    features.update({f"an array of {name}": features[name].numpy() for name in of_numpy})
+    features.update(
+        transposed=plain.T,
+        sliced=plain[::2, 1::3],
+        expanded=plain[0].expand(7, 100),
+        scalar=torch.tensor(1.5),
+        empty=torch.empty(0, 3),
+        parameter=torch.nn.Parameter(plain.float()),
+        a_list=[plain, plain.float().T],
+        a_nested_list=[plain, [plain.half(), [plain[0]]]],
+        transposed_array=plain.numpy().T,
+        sliced_array=plain.numpy()[::3, ::2],
+        bytes=b"pixels",
+    )
+    for name, feature in features.items():
+        yield f"hash_feature: {name}", hash_of(feature)
+
+
+def sglangs_hash():
+    names = {"torch": torch, "np": np, "hashlib": hashlib}
+    names.update(dict.fromkeys(["ShmPointerMMData", "CudaIpcTensorTransportProxy"], type("NotHere", (), {})))
+    for file, name in (
+        ("srt/utils/common.py", "flatten_nested_list"),
+        ("srt/managers/mm_utils.py", "data_hash"),
+        ("srt/managers/mm_utils.py", "tensor_hash"),
+        ("srt/managers/mm_utils.py", "hash_feature"),
+    ):
+        names[name] = cut_out(file, name, names)
+    return names["hash_feature"]
+
+
 def prefetch(rank, its_own):
     """srt/mem_cache/hybrid_cache/hybrid_cache_controller.py: idle turns are empty lists, None ends it."""
     tickets, got = queue.Queue(), []
@@ -231,8 +271,8 @@ def main():
         from_ringcast = pathlib.Path(function.__code__.co_filename).parts[-3] == "ringcast"
         assert from_ringcast == (which == "ringcast"), f"{function.__module__}: {function.__code__.co_filename}"
     dist.init_process_group("gloo", f"file://{store}", datetime.timedelta(seconds=100), world, rank)
-    for cases in payloads, receiver, others:
-        for case, result in cases(world):
+    for cases in payloads(world), receiver(world), others(world), hashes(which):
+        for case, result in cases:
             text = summary(result)
             if len(text) > 300:
                 text = f"{text[:200]}... {hashlib.sha256(text.encode()).hexdigest()}"
