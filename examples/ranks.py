@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by tp_workers.py and multimodal.py: starts a group's ranks as processes, and collects their results."""
+"""For tp_workers.py: starts a group's ranks as processes, and collects their results."""
 
 import multiprocessing
 import multiprocessing.connection
