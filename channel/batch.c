@@ -53,7 +53,8 @@ int ringcast_writer_send_many(ringcast_writer *writer, const struct ringcast_mes
   if (result != 0) return result;
   if (count > INT32_MAX)
     return rc_fail(-EINVAL, "%u messages are too many for one batch: send at most %d", count, INT32_MAX);
-  const int64_t deadline = timeout_ns > 0 ? rc_now_ns() + timeout_ns : 0;
+  const int64_t now = timeout_ns > 0 ? rc_now_ns() : 0;
+  const int64_t deadline = timeout_ns < INT64_MAX - now ? now + timeout_ns : INT64_MAX;
   uint32_t sent = 0;
   while (sent < count) {
     const struct ringcast_message *next = &messages[sent];

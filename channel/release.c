@@ -50,11 +50,11 @@ int ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_
   uint64_t cursor = reader->ring.cursor, bytes = 0;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  for (uint32_t i = 0; i < count; i++) bytes += frames[i].bytes;
   if (count == 1 && rc_ring_lent(&reader->ring, frames->position) == 0) return ringcast_reader_release(reader, frames);
   result = rc_ring_release_many(&reader->ring, frames->position, count);
   if (result == -EPROTO) return rc_fail_damaged(frames->position, &reader->segment);
   if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frames->position);
+  for (uint32_t i = 0; i < count; i++) bytes += frames[i].bytes;
   rc_count_frames(&reader->ring.view.control->slots[reader->ring.slot].counts, count, bytes);
   if (reader->ring.cursor != cursor) wake_for_room(reader);
   return 0;

@@ -55,6 +55,7 @@ static int collect(const struct rc_ring_reader *reader, struct rc_packed *packed
   int result = 0;
   uint32_t count = 0;
   for (uint64_t end; count < most; *next = end) {
+    if (out) count += rc_packed_run(packed, out + count, most - count);
     while (count < most && rc_packed_is_left(packed) &&
            (result = rc_packed_next(packed, out ? &out[count] : &none)) == 0)
       count++;
@@ -127,7 +128,8 @@ static int unread(struct rc_ring_reader *reader, const struct rc_lent *lent, uin
   struct rc_packed packed = group->packed;
   const bool inside = rc_packed_is_left(&packed), walked = rc_packed_is_left(&reader->packed);
   uint64_t next = group->next;
-  if (count > 0 && collect(reader, &packed, &next, NULL, count) != (int)count) return -EPROTO;
+  if (count > 0 && collect(reader, &packed, &next, NULL, count) != (int)count)
+    return rc_ring_is_evicted(reader) ? -ESTALE : -EPROTO;
   reader->packed = packed;
   *gone = count == 0 && !inside;
   if (*gone) {

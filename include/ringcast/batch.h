@@ -44,7 +44,9 @@ RINGCAST_API int ringcast_writer_send_many(ringcast_writer *writer, const struct
  * for the first as ringcast_reader_next does. The frames count as one held frame (options.leases), and
  * ringcast_reader_release_many gives them back together. Some calls return fewer frames than are available: a frame in
  * spill memory comes alone, as if by ringcast_reader_next, and the rest of a part of a batch, of which earlier calls
- * returned the beginning, comes in a call of its own. Errors as ringcast_reader_next, and -EINVAL if `capacity` is 0.
+ * returned the beginning, comes in a call of its own. What needs a frame with a lease of its own refuses these frames:
+ * ringcast_reader_retain (-ENOTSUP), ringcast_gpu_begin (-EINVAL). Errors as ringcast_reader_next, and -EINVAL if
+ * `capacity` is 0.
  */
 RINGCAST_API int ringcast_reader_next_many(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *frames,
                                            uint32_t capacity);

@@ -18,6 +18,8 @@ import types
 from ringcast._ringcast import _nothing, _turn, pack
 from ringcast.exceptions import WriterGone
 
+_MOST_SENT = 1024  # values of asend_many() in one call: the copy of the rest of a long list takes time
+
 
 @types.coroutine
 def let_others_run():
@@ -246,7 +248,9 @@ async def asend_many(writer, values, timeout, tag):
             await asend(writer, values[sent], left, tag, None)  # waits in line
             sent += 1
             try:
-                return writer.send_many(values[sent:], 0, tag=tag)
+                some = values[sent : sent + _MOST_SENT]
+                writer.send_many(some, 0, tag=tag)
+                sent += len(some)
             except TimeoutError as full:
                 sent += full.sent
     except BaseException as error:

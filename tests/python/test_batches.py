@@ -118,6 +118,46 @@ def test_a_full_ring_says_how_many_were_sent(values, timeout):
         assert received == values
 
 
+def test_a_reader_that_is_too_slow_ends_the_batch():
+    with ringcast.Writer(1 << 13, slow=0.02) as writer, ringcast.Reader(writer.handle, name="rank 1") as reader:
+        values = [b"%d" % i for i in range(5000)]
+        with pytest.raises(TimeoutError, match=r"rank 1.*longer than a reader may \(slow\)") as raised:
+            writer.send_many(values, WATCHDOG)
+        assert reader.recv_many(0) == values[: raised.value.sent]
+
+
+def test_an_iterable_may_use_the_writer_and_may_fail(ring):
+    writer, reader = ring
+
+    def numbers(count):
+        for i in range(count):
+            writer.send_bytes(b"first")
+            yield i
+        if count == 3:
+            raise LookupError
+
+    writer.send_many(numbers(2))
+    with pytest.raises(LookupError) as raised:
+        writer.send_many(numbers(3))
+    assert raised.value.sent == 0
+    assert reader.recv_many(0) == [b"first", b"first", 0, 1, b"first", b"first", b"first"]
+
+
+class Uses:
+    writer = None
+
+    def __reduce__(self):
+        self.writer.send(1)
+
+
+def test_a_value_that_uses_the_writer_is_refused(ring):
+    Uses.writer, reader = ring
+    with pytest.raises(RuntimeError) as raised:
+        Uses.writer.send_many([b"a", 2, Uses(), 3])
+    assert raised.value.sent == 2 and reader.recv_many(0) == [b"a", 2]
+    Uses.writer = None
+
+
 class Unsendable(Exception):
     def __reduce__(self):
         raise self

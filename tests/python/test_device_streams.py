@@ -398,6 +398,19 @@ def test_ctrl_c_ends_the_wait_for_a_device_and_the_frame_is_the_next_one(gpu, ca
     assert [int(each.numpy()[0]) for each in got] == list(range(CHUNKS + 1))
 
 
+def test_ctrl_c_in_recv_many_is_not_lost(gpu):
+    writer, reader = gpu.pair(INLINE)
+    writer.send(1, WATCHDOG)
+    writer.send({"x": gpu.tensor(np.arange(1000.0))}, WATCHDOG)
+    with gpu.on_side(), failing("cuMemHostAlloc", 2), gpu.gate(gpu.side) as gate:
+        with opens_once_others_run(Interrupts("cuStreamQuery")), pytest.raises(KeyboardInterrupt) as raised:
+            reader.recv_many(WATCHDOG)
+        assert raised.value.received == [1]
+        with opens_once_others_run(gate):
+            (got,) = reader.recv_many(WATCHDOG)
+    assert (got["x"].numpy() == np.arange(1000.0)).all()
+
+
 def test_without_pinned_memory_the_copy_is_waited_for(gpu):
     """And Ctrl-C ends that wait too."""
     writer, reader = gpu.pair(INLINE)

@@ -168,6 +168,17 @@ TEST(a_batch_is_one_frame_of_the_ring_and_one_store_of_the_cursor) {
   ck_assert_uint_eq(stats_of_reader(reader).bytes, 1600);
 }
 
+TEST(a_batch_wakes_those_asleep_once) {
+  SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1);
+  struct rc_eventcount *event = &writer->ring.view.control->not_empty;
+  uint32_t word = rc_eventcount_prepare(event);
+  send_batch(writer, 0, 100);
+  ck_assert_uint_ne(rc_load_relaxed(&event->word), word);
+  ck_assert_uint_eq(stats_of_writer(writer).wakes, 1);
+  send_batch(writer, 0, 100);
+  ck_assert_uint_eq(stats_of_writer(writer).wakes, 1);
+}
+
 TEST(an_empty_batch_sends_nothing_and_no_room_is_refused) {
   SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1);
   SCOPED_READER reader = attach(writer);
@@ -196,6 +207,7 @@ TEST(a_group_is_given_back_as_it_was_lent_and_counts_as_one_held_frame) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EBUSY);
   ck_assert_int_eq(ringcast_reader_next_many(reader, 0, frames + 20, 1), -EBUSY);
   ck_assert_int_eq(ringcast_reader_release_many(reader, frames, 21), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_release_many(reader, frames, UINT32_MAX), -EINVAL);
   ck_assert_int_eq(ringcast_reader_release(reader, frames), -EINVAL);
   ck_assert_int_eq(ringcast_reader_release_many(reader, frames + 1, 19), -EINVAL);
   ck_assert_int_eq(ringcast_reader_release_many(reader, frames, 20), 0);
@@ -348,15 +360,17 @@ TEST(each_message_counts_for_the_bound_in_frames) {
   next_is(reader, 3);
 }
 
+/* Each batch goes in parts, and the parts wait until the reader is evicted. */
 TEST(an_evicted_reader_is_told_within_a_batch) {
   for (int way = 0; way < 4; way++) {
-    SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1, .on_slow = RINGCAST_EVICT, .slow_ns = 1000000);
+    const int64_t timeout = way % 2 ? RINGCAST_FOREVER : INT64_MAX;
+    SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .on_slow = RINGCAST_EVICT, .slow_ns = 1000000);
     SCOPED_READER reader = reader_of(writer, .leases = 2);
     struct ringcast_frame frames[8];
     send_batch(writer, 0, 50);
     ck_assert_int_eq(ringcast_reader_next_many(reader, 0, frames, 8), 8);
     for (uint64_t sent = 0; sent < 10000; sent += MOST)
-      ck_assert_int_eq(ringcast_writer_send_many(writer, batch_of(sent, MOST, of_16), MOST, RINGCAST_FOREVER), MOST);
+      ck_assert_int_eq(ringcast_writer_send_many(writer, batch_of(sent, MOST, of_16), MOST, timeout), MOST);
     int result = way == 0   ? ringcast_reader_next(reader, 0, frames)
                  : way == 1 ? ringcast_reader_next_many(reader, 0, frames, 8)
                  : way == 2 ? ringcast_reader_release_many(reader, frames, 8)

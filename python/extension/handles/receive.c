@@ -158,6 +158,14 @@ static bool fits_group(const struct rc_py_reader *self, const struct ringcast_fr
   return !is_large(self, frame) && (frame->kind == RINGCAST_KIND_BYTES || !rc_py_has_device(frame));
 }
 
+/* Short bytes without decode(): the preparations there take as long as the bytes object. */
+static inline PyObject *object_of(struct rc_py_reader *self, struct arrival *call, const struct ringcast_frame *frame) {
+  uint32_t tag;
+  if (frame->kind != RINGCAST_KIND_BYTES || frame->bytes > RC_PY_COPY_WITH_GIL)
+    return decode(self, call, frame, NULL, &tag);
+  return PyBytes_FromStringAndSize(frame->data, (Py_ssize_t)frame->bytes);
+}
+
 static int arrive_alone(struct rc_py_reader *self, struct arrival *call) {
   int rc = arrive(self, call);
   return rc < 0 ? rc : 1;
@@ -171,10 +179,10 @@ static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject 
   int count = ringcast_reader_next_many(self->reader, 0, frames, left < GROUP ? (uint32_t)left : GROUP), taken = 0;
   if (count < 0) return count;
   call->frame = frames[0];
-  if (count == 1 && !fits_group(self, frames)) return 1;
+  if (count == 1 && is_large(self, frames)) return 1; /* with a lease of its own, as from arrive() */
   bool ok = true;
-  for (uint32_t tag; ok && taken < count && fits_group(self, &frames[taken]); taken += ok) {
-    PyObject *object = decode(self, call, &frames[taken], NULL, &tag);
+  for (; ok && taken < count && fits_group(self, &frames[taken]); taken += ok) {
+    PyObject *object = object_of(self, call, &frames[taken]);
     ok = object && PyList_Append(received, object) == 0;
     Py_XDECREF(object);
   }
@@ -206,8 +214,8 @@ PyObject *rc_py_receive_more(struct rc_py_reader *self, PyObject *received, Py_s
     if (rc == 0 && object && PyList_Append(received, object) < 0) rc = RC_PY_RAISED;
     Py_XDECREF(object);
   }
-  /* The next call meets the same error, and raises. */
-  if (rc == RC_PY_RAISED && self->has_stash) PyErr_Clear();
+  /* The next call meets the same error, and raises; but not Ctrl-C again. */
+  if (rc == RC_PY_RAISED && self->has_stash && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
   rc_py_watch_after(&self->base, rc);
   rc_py_reader_leave(self);
   return PyErr_Occurred() ? NULL : rc_py_ref(Py_None);

@@ -30,7 +30,7 @@ static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
   while (batch->done < batch->count) {
     int sent = ringcast_writer_send_many(batch->writer->writer, batch->messages + batch->done,
                                          batch->count - batch->done, timeout_ns);
-    if (sent < 0) return sent;
+    if (sent < 0) return rc_py_told_apart(batch->writer, sent);
     batch->done += (uint32_t)sent;
     if (timeout_ns > 1 && batch->done < batch->count) return -EAGAIN;
   }
@@ -161,6 +161,7 @@ PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssi
   if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   PyObject *all = PySequence_Tuple(values[0]);
+  if (!all) note_sent(0);
   if (!all) return NULL;
   bool ok = false;
   if (rc_py_writer_enter(self)) {

@@ -17,8 +17,7 @@ struct span {
 
 /* ---- Reserving, and ending a reservation ------------------------------------------------------------------------- */
 
-/* Splits the library's -ETIMEDOUT: RC_PY_TOO_SLOW, or -ETIMEDOUT if the attempt's own time is up. */
-static int told_apart(const struct rc_py_writer *self, int rc) {
+int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   struct ringcast_peer peer = {.size = sizeof peer};
   if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
   bool held = ringcast_writer_slowest(self->writer, &peer) > 0 && peer.blocked_ns >= (uint64_t)self->fail_ns;
@@ -27,7 +26,8 @@ static int told_apart(const struct rc_py_writer *self, int rc) {
 
 int rc_py_try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct rc_py_reservation *call = context;
-  return told_apart(call->writer, ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
+  return rc_py_told_apart(call->writer,
+                          ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 /* The result of commit or abort. A forked child gets ECHILD, whether or not a reservation is open. */
@@ -128,7 +128,8 @@ static Py_ssize_t span_length(PyObject *object) {
 
 static int try_grow(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct rc_py_reservation *call = context;
-  return told_apart(call->writer, ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
+  return rc_py_told_apart(call->writer,
+                          ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {

@@ -72,6 +72,8 @@ struct rc_py_reservation {
   struct ringcast_span span;
 };
 int rc_py_try_reserve(void *reservation, int64_t timeout_ns, bool has_gil); /* an rc_py_attempt */
+/* Splits the library's -ETIMEDOUT: RC_PY_TOO_SLOW, or -ETIMEDOUT if the attempt's own time is up. */
+int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 /* True if the open reservation, if any, may end now. */
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
 PyObject *rc_py_writer_commit(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
