@@ -4,7 +4,8 @@
  * a tap do, and in between what the peer stores in the control segment (which any process that is attached can write),
  * or, being the writer itself, in the data. Whatever it stores: nothing is read or written outside DATA and SPILL, no
  * call goes on for ever, a frame is lent as it was checked; and as long as it only writes to the control segment,
- * readers whose slot it leaves alone get what was sent, and the writer overwrites none of it.
+ * readers whose slot it leaves alone get what was sent, and the writer overwrites none of it. Readers take frames, and
+ * the messages of packed frames, one by one or together.
  */
 #define _GNU_SOURCE
 #include "tests/fuzz/ring_world.h"
@@ -30,6 +31,26 @@ static bool send(uint64_t bytes) {
   if (bytes % 4 == 0) rc_newest_note(world.control, (uint32_t)(world.number % 8 + 1), position);
   was_sent(position, bytes, false);
   return true;
+}
+
+/* Many messages in one frame. */
+static void send_packed(uint64_t how) {
+  uint64_t count = how % 64 + 1, most = how / 64 + 1, bytes[64], total = 0, at = 0, position = world.writer.tail;
+  uint8_t *to;
+  for (uint64_t i = 0; i < count; i++) {
+    bytes[i] = (how * 7 + i * i) % (16 * most);
+    total = rc_packed_end(total, bytes[i], message_kind(bytes[i]));
+  }
+  if (!reserve(total, &to)) return;
+  for (uint64_t i = 0; i < count; i++) {
+    uint8_t data[64] = {0};
+    uint16_t kind = message_kind(bytes[i]);
+    stamp(data, bytes[i], position + sizeof(struct rc_frame_header) + at + rc_packed_gap(at, kind));
+    at = rc_packed_put(to, at, data, bytes[i], kind);
+  }
+  require(at == total);
+  rc_ring_publish(&world.writer, total, 0, RC_FRAME_PACKED);
+  rc_ring_zero_ahead(&world.writer, total);
 }
 
 /* Grows, commits less than was reserved, or takes it back. */
@@ -129,32 +150,84 @@ static void let_go(uint64_t how) {
   }
 }
 
-static int next(struct party *party) {
-  struct rc_ring_frame frame;
-  if (!party->joined) return -EAGAIN;
-  int result = 0;
-  if (!rc_ring_next_plain(&party->reader, &frame)) result = rc_ring_next(&party->reader, &frame);
+static void may_end_so(const struct party *party, int result) {
   if (world.attacked && (result == 0 || result == -EPROTO)) fuzzed_frames++;
   require(result == 0 || result == -EAGAIN || result == -EBUSY || result == -EPROTO || result == -ESTALE);
   require((result != -EPROTO && result != -ESTALE) || !party->sane || world.data_hurt);
   require(!party->evicted || result == -ESTALE);
+}
+
+static void hold(struct party *party, uint64_t position, uint32_t count) {
+  const struct rc_ring_reader *reader = &party->reader;
+  require(party->held < reader->leases);
+  party->counts[party->held] = count;
+  party->positions[party->held++] = position;
+  /* More: those that are released, but not one before them. */
+  require(rc_ring_held(reader) + reader->lents >= party->held);
+}
+
+static bool is_message(const struct party *party, uint64_t position) {
+  return rc_ring_lent(&party->reader, position) != 0;
+}
+
+static int next(struct party *party) {
+  struct rc_ring_frame frame;
+  if (!party->joined) return -EAGAIN;
+  int result = 0;
+  if (!rc_ring_next_plain(&party->reader, &frame)) result = rc_ring_take(&party->reader, &frame);
+  may_end_so(party, result);
   if (result != 0) return result;
-  must_be_lent(party, &frame);
-  require(party->held < party->reader.leases);
-  party->positions[party->held++] = frame.position;
-  require(rc_ring_held(&party->reader) >= party->held); /* more: those that are released, but not one before them */
+  const struct ringcast_frame message = {
+      .data = frame.data, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
+  if (is_message(party, frame.position)) must_be_message(party, &message);
+  else must_be_lent(party, &frame);
+  hold(party, frame.position, 1);
   return 0;
 }
 
+static void next_many(struct party *party, uint32_t most) {
+  struct ringcast_frame frames[64];
+  struct rc_ring_frame spilled;
+  uint32_t count;
+  if (!party->joined) return;
+  int result = rc_ring_next_many(&party->reader, frames, most % 64 + 1, &count, &spilled);
+  may_end_so(party, result);
+  if (result != 0) return;
+  require(count >= 1 && count <= most % 64 + 1);
+  if (spilled.spilled) must_be_lent(party, &spilled);
+  for (uint32_t i = 0; i < count && !spilled.spilled; i++) {
+    const struct rc_ring_frame whole = {
+        .data = frames[i].data, .position = frames[i].position, .bytes = frames[i].bytes, .kind = frames[i].kind};
+    if (truth_at(whole.position)->position == whole.position && whole.position % RC_FRAME_ALIGN == 0)
+      must_be_lent(party, &whole);
+    else must_be_message(party, &frames[i]);
+  }
+  hold(party, frames->position, count);
+}
+
 static void forget(struct party *party, uint32_t which) {
-  memmove(&party->positions[which], &party->positions[which + 1], (--party->held - which) * sizeof *party->positions);
+  uint32_t after = --party->held - which;
+  memmove(&party->positions[which], &party->positions[which + 1], after * sizeof *party->positions);
+  memmove(&party->counts[which], &party->counts[which + 1], after * sizeof *party->counts);
+}
+
+/* Of a group, some may not have been read. */
+static int release_some(struct party *party, uint32_t which, uint32_t how) {
+  struct rc_ring_reader *reader = &party->reader;
+  uint64_t position = party->positions[which];
+  if (!is_message(party, position))
+    return rc_ring_release_only(reader, position) ? 0 : rc_ring_release(reader, position);
+  uint32_t count = party->counts[which];
+  int result = rc_ring_release_many(reader, position, how % (count + 1));
+  require(result != -EPROTO || world.data_hurt);
+  return result == -EINVAL || result == -EPROTO ? rc_ring_release_many(reader, position, count) : result;
 }
 
 static void release(struct party *party, uint32_t which) {
   if (!party->joined || party->held == 0) return;
+  uint32_t how = which / party->held;
   which %= party->held;
-  uint64_t position = party->positions[which];
-  int result = rc_ring_release_only(&party->reader, position) ? 0 : rc_ring_release(&party->reader, position);
+  int result = release_some(party, which, how);
   require(result == 0 || (result == -ESTALE && !party->sane));
   require(result != 0 || !party->evicted);
   if (result == 0) forget(party, which);
@@ -166,7 +239,8 @@ static void look(struct party *party, uint64_t how) {
   if (!party->joined || party->held == 0) return;
   uint32_t which = how % party->held;
   int result = rc_ring_look(&party->reader, party->positions[which], &frame);
-  require(result == 0 || result == -EPROTO || (result == -ESTALE && !party->sane));
+  bool lent = is_message(party, party->positions[which]);
+  require(result == 0 || result == -EPROTO || (result == -ESTALE && !party->sane) || (result == -EINVAL && lent));
   if (result == 0) must_be_lent(party, &frame);
   uint64_t position = party->reader.next;
   require(rc_ring_count(&party->reader.view, &position, 100) <= 100);
@@ -174,7 +248,9 @@ static void look(struct party *party, uint64_t how) {
 
 static void unread(struct party *party) {
   if (!party->joined || next(party) != 0) return;
-  rc_ring_unread(&party->reader, party->positions[--party->held]);
+  uint64_t position = party->positions[--party->held];
+  if (!is_message(party, position)) rc_ring_unread(&party->reader, position);
+  else if (rc_ring_release_many(&party->reader, position, 1) != 0) party->held++;
 }
 
 static void tap(void) {
@@ -208,7 +284,7 @@ static uint64_t value_of(struct input *input, uint64_t before) {
   case 0: return take(input, 8);
   case 1: return take(input, 1);
   case 2: return position_of(take(input, 1)) + (uint64_t)(int8_t)take(input, 1) * RC_FRAME_ALIGN;
-  case 3: return rc_meta_make((uint32_t)take(input, 2), (uint16_t)take(input, 1), how >> 4 & 1);
+  case 3: return rc_meta_make((uint32_t)take(input, 2), (uint16_t)take(input, 1), how >> 4 & 3);
   case 4: return rc_owner_make((uint32_t)take(input, 1), 7, how >> 6, (enum rc_slot_state)(how >> 4 & 3));
   case 5: return before ^ (uint64_t)1 << (how >> 3 & 31);
   case 6: return position_of(take(input, 1)) + world.capacity * (uint64_t)(int8_t)take(input, 1);
@@ -269,9 +345,9 @@ static void forge(struct input *input) {
   uint64_t bytes = how & 1 ? sizeof(struct rc_spilled) : take(input, 2) % world.capacity;
   uint8_t *frame = world.data + (position & (world.capacity - 1));
   store(frame, position + rc_frame_lines(bytes));
-  store(frame + 8, rc_meta_make((uint32_t)bytes, (uint16_t)how, how & 1));
-  if (!(how & 1)) return;
-  store(frame + 16, take(input, 2) * 16);
+  store(frame + 8, rc_meta_make((uint32_t)bytes, (uint16_t)how, how & 1 ? RC_FRAME_SPILLED : how & RC_FRAME_PACKED));
+  if (!(how & 3)) return;
+  store(frame + 16, how & 1 ? take(input, 2) * 16 : rc_meta_make((uint32_t)take(input, 1), 0, how >> 2 & 3));
   store(frame + 24, how & 8 ? value_of(input, 0) : take(input, 1));
 }
 
@@ -291,7 +367,8 @@ static void stream(struct input *input) {
   memcpy(spell, &whole, sizeof whole);
   for (uint64_t i = 0; i < rounds; i++) {
     struct input again = {.at = spell, .left = sizeof spell};
-    send(bytes);
+    if (bytes & 2 && i % 4 == 3) send_packed(bytes);
+    else send(bytes);
     if (harmful) harm(&again);
     for (int k = 0; k < READERS; k++)
       if (next(&world.participants[k]) == 0) release(&world.participants[k], 0);
@@ -309,7 +386,10 @@ static void step(struct input *input) {
   case 3: send_spilled(input); break;
   case 4: join(party, input); break;
   case 5: leave(party); break;
-  case 6: next(party); break;
+  case 6:
+    if (what & 128) next_many(party, (uint32_t)take(input, 1));
+    else next(party);
+    break;
   case 7: release(party, (uint32_t)take(input, 1)); break;
   case 8: look(party, take(input, 1)); break;
   case 9: unread(party); break;
@@ -318,7 +398,10 @@ static void step(struct input *input) {
   case 12: stream(input); break;
   case 13: forge(input); break;
   case 14: what & 16 ? let_go(take(input, 1)) : harm(input); break;
-  default: harm(input); break;
+  default:
+    if (what & 16) send_packed(take(input, 1));
+    else harm(input);
+    break;
   }
 }
 

@@ -39,6 +39,7 @@ struct party {
   bool evicted; /* the same, but the writer has gone on without it */
   uint32_t held;
   uint64_t positions[RC_MAX_LEASES];
+  uint32_t counts[RC_MAX_LEASES]; /* frames and messages lent together, at the position of the first */
 };
 
 static struct world {
@@ -143,6 +144,18 @@ static inline void must_be_lent(const struct party *party, const struct rc_ring_
   require(truth->position == frame->position && truth->spilled == frame->spilled);
   require(truth->bytes == frame->bytes && frame->kind == (uint16_t)truth->number);
   require(is_stamped(from, frame->bytes, truth->number));
+}
+
+/* A message of a packed frame is stamped with its own position. */
+static inline uint16_t message_kind(uint64_t bytes) { return (uint16_t)(bytes % 3); }
+
+static inline void must_be_message(const struct party *party, const struct ringcast_frame *message) {
+  const uint8_t *from = message->data;
+  require(from >= world.data && message->bytes <= 2 * world.capacity - (uint64_t)(from - world.data));
+  if (message->bytes != 0) touch_all(from, 1), touch_all(from + message->bytes - 1, 1);
+  if (!party->sane || world.data_hurt) return;
+  require(message->kind == message_kind(message->bytes));
+  require(is_stamped(from, message->bytes, message->position));
 }
 
 /* The writer was lent room for `bytes`: nothing there is needed by a reader that nobody has touched. */
