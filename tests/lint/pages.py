@@ -11,7 +11,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RUN = re.compile(r"`((?:ring|event|tap|spill|device) [A-Za-z0-9_+-]+)`")
+RUN = re.compile(r"`((?:ring|event|newest|tap|spill|device) [A-Za-z0-9_+-]+)`")
 
 FOLDERS = ["ring", "shm", "channel", "gpu"]
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
