@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cases.
+ * The cases between processes, and of the hot path. frames.c has the cases of a frame's contents.
  *   full, spill, pages, tap
  *            streams with a ring of one page, which has room for three frames; with frames just below and just above
  *            half the ring; in each kind of memory; with an observer. `ringcast perf throughput` and `scale` measure
@@ -22,6 +22,9 @@ void bench_begin(void) {
   perf_find_cpus(&machine);
   perf_watch_children();
 }
+
+void bench_pin(void) { perf_pin(perf_cpu_of(&machine, 0, 1)); }
+void bench_unpin(void) { perf_unpin(&machine); }
 
 const char *bench_reason(void) { return perf_reason(); }
 
@@ -87,7 +90,7 @@ static void *set_up_alone(const struct bench_case *self) {
   static struct alone alone;
   struct ringcast_writer_options options = {.size = sizeof options, .readers = 1, .capacity = MI /* fits in L2 */};
   alone = (struct alone){0};
-  perf_pin(perf_cpu_of(&machine, 0, 1));
+  bench_pin();
   perf_must(ringcast_writer_create_ex(&options, &alone.writer), "can't make a ring");
   if (self->run == run_reader)
     perf_must(ringcast_reader_attach(ringcast_writer_handle(alone.writer), &alone.reader), "can't attach");
@@ -96,7 +99,7 @@ static void *set_up_alone(const struct bench_case *self) {
 
 static double tear_down_alone(void *state) {
   struct alone *alone = state;
-  perf_unpin(&machine);
+  bench_unpin();
   ringcast_reader_close(alone->reader);
   ringcast_writer_close(alone->writer);
   return 0;

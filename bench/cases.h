@@ -27,9 +27,15 @@ struct bench_case {
 
 extern const struct bench_case bench_cases[];
 extern const size_t bench_case_count;
+extern const struct bench_case bench_frame_cases[]; /* frames.c */
+extern const size_t bench_frame_case_count;
 
 /* Once, at the start. */
 void bench_begin(void);
+
+/* To the writer's CPU, and back to all. */
+void bench_pin(void);
+void bench_unpin(void);
 
 /* From setup that has returned NULL: why the machine can't do the case. */
 const char *bench_reason(void);

@@ -41,11 +41,15 @@ static void add_context() {
   ringcast_writer_close(writer);
 }
 
+static void add_all(const bench_case *cases, size_t count) {
+  for (size_t i = 0; i < count; i++) benchmark::RegisterBenchmark(cases[i].name, run, &cases[i])->UseManualTime();
+}
+
 int main(int argc, char **argv) {
   bench_begin();
   add_context();
-  for (size_t i = 0; i < bench_case_count; i++)
-    benchmark::RegisterBenchmark(bench_cases[i].name, run, &bench_cases[i])->UseManualTime();
+  add_all(bench_cases, bench_case_count);
+  add_all(bench_frame_cases, bench_frame_case_count);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import time
 
+from tables import CASES
+
 from ringcast.bench import cadence as python_cadence
 from ringcast.bench import codec as python_codec
 from ringcast.bench import dropin
@@ -327,56 +329,6 @@ def dropin_cadence(raw):
 
 
 # ---- From Google Benchmark ------------------------------------------------------------------------------------------
-
-# Head, the case to compare with, and the cases with their labels.
-CASES = {
-    "halves": (
-        ["40 B, one process, nobody on the other side", "time"],
-        None,
-        {"alone/reserve_commit": "reserve + commit", "alone/next_release": "next + release"},
-    ),
-    "room": (
-        ["1 KiB", "per frame", "to memcpy"],
-        "full/memcpy",
-        {
-            "full/room_enough": "room enough (the default ring)",
-            "full/room_short": "room for three frames: the writer waits for the reader",
-            "full/memcpy": "memcpy into three places, read by the other",
-        },
-    ),
-    "spill": (
-        ["a ring of 1 MiB", "per frame", "to memcpy"],
-        "spill/memcpy",
-        {
-            "spill/in_the_ring": "the largest that fits in",
-            "spill/beside_the_ring": "4 KiB more",
-            "spill/memcpy": "memcpy, read by the other",
-        },
-    ),
-    **{
-        f"batch-{size}": (
-            [f"{size} B, in a stream", "per message", "to memcpy"],
-            f"batch/{size}_memcpy",
-            {
-                f"batch/{size}_one_by_one": "one by one",
-                **({f"batch/{size}_by_16": "in batches of 16"} if size == 16 else {}),
-                f"batch/{size}_by_256": "in batches of 256",
-                f"batch/{size}_memcpy": "memcpy, read by the other",
-            },
-        )
-        for size in (16, 64, 256)
-    },
-    "pages": (
-        ["a ring of 64 MiB of", "64 KiB, per frame", "to small pages"],
-        "pages/small",
-        {f"pages/{kind}": kind for kind in ("hugetlb", "shmem-huge", "small")},
-    ),
-    "tap": (
-        ["40 B, and there looks on", "per frame", "to nobody"],
-        "tap/nobody",
-        {"tap/nobody": "nobody", "tap/tap": "a tap", "tap/reader": "a reader", "tap/reader_and_tap": "both"},
-    ),
-}
 
 
 def case_table(raw, head, floor, labels):

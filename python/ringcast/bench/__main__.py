@@ -193,7 +193,7 @@ def note(found: Dict[str, Any]) -> str:
     if found["command"] == "codec":
         return "One process, the garbage collector on; ratio: of both, to pickle's; -: can't be carried."
     if found["command"] == "batch":
-        return f"Values per second, in batches of {found['batch']} or one by one; ratio: send_many's to send's."
+        return f"Values per second, in batches of {found['batch']} or one by one; ratio: to send_bytes, else to send."
     if found["command"] == "death":
         return (death.__doc__ or "").strip().split("\n\n")[1]
     if found["command"] == "compose":

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of docs/benchmarks.md that Google Benchmark's cases fill: for report.py."""
+
+# Head, the case to compare with, and the cases with their labels.
+CASES = {
+    "halves": (
+        ["40 B, one process, nobody on the other side", "time"],
+        None,
+        {"alone/reserve_commit": "reserve + commit", "alone/next_release": "next + release"},
+    ),
+    "room": (
+        ["1 KiB", "per frame", "to memcpy"],
+        "full/memcpy",
+        {
+            "full/room_enough": "room enough (the default ring)",
+            "full/room_short": "room for three frames: the writer waits for the reader",
+            "full/memcpy": "memcpy into three places, read by the other",
+        },
+    ),
+    "spill": (
+        ["a ring of 1 MiB", "per frame", "to memcpy"],
+        "spill/memcpy",
+        {
+            "spill/in_the_ring": "the largest that fits in",
+            "spill/beside_the_ring": "4 KiB more",
+            "spill/memcpy": "memcpy, read by the other",
+        },
+    ),
+    **{
+        f"batch-{size}": (
+            [f"{size} B, in a stream", "per message", "to memcpy"],
+            f"batch/{size}_memcpy",
+            {
+                f"batch/{size}_one_by_one": "one by one",
+                **({f"batch/{size}_by_16": "in batches of 16"} if size == 16 else {}),
+                f"batch/{size}_by_256": "in batches of 256",
+                f"batch/{size}_memcpy": "memcpy, read by the other",
+            },
+        )
+        for size in (16, 64, 256)
+    },
+    "frames": (
+        ["a dict of 6 small tensors and 6 numbers; a text of some KiB", "time"],
+        None,
+        {
+            "codec/write": "the dict, built in memory",
+            "codec/read": "the dict, read in place",
+            "packed/built_in_each": "the dict to three rings: built in each",
+            "packed/built_once": "built once, sent three times",
+            "packed/sent_again": "sent three times",
+            "estimate/estimated": "numbers of variable length: reserved by estimate, written in place",
+            "estimate/measured": "measured, reserved, written in place",
+            "estimate/written_and_sent": "written elsewhere, then sent",
+        },
+    ),
+    **{
+        f"compose-{size}": (
+            [f"{size} MiB, one process", "time", "to the kernels"],
+            f"compose/kernels_{size}M",
+            {
+                f"compose/in_place_{size}M": "written in the frame, read there",
+                f"compose/by_copies_{size}M": "sent, and copied out",
+                f"compose/kernels_{size}M": "the two kernels alone, without a frame",
+            },
+        )
+        for size in (1, 10)
+    },
+    "pages": (
+        ["a ring of 64 MiB of", "64 KiB, per frame", "to small pages"],
+        "pages/small",
+        {f"pages/{kind}": kind for kind in ("hugetlb", "shmem-huge", "small")},
+    ),
+    "tap": (
+        ["40 B, and there looks on", "per frame", "to nobody"],
+        "tap/nobody",
+        {"tap/nobody": "nobody", "tap/tap": "a tap", "tap/reader": "a reader", "tap/reader_and_tap": "both"},
+    ),
+}
