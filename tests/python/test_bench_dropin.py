@@ -160,7 +160,8 @@ def test_at_a_cadence_every_way_is_measured_with_each_gap(stub):
     text = command_line.shown(options, found)
     assert max(map(len, text.splitlines())) <= 110
     for row in found["cases"]:
-        assert set(row["ways"]) == {"ringcast", "vllm", "vllm-2ms"} and set(row["ratios"]) == {"vllm", "vllm-2ms"}
+        others = {"vllm", "vllm-2ms", "pipes"}
+        assert set(row["ways"]) == {"ringcast", *others} and set(row["ratios"]) == others
         for way, figures in row["ways"].items():
             assert 0 < figures["p50_us"] <= figures["p99_us"] and 0 < figures["cpu_percent"] <= 400
             assert f"\n{row['name']}, 2 ranks: {way} " in text
@@ -176,7 +177,7 @@ def test_a_way_that_this_vllm_lacks_is_left_out_with_the_reason(stub):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["left_out"] == {"vllm-2ms": "the readers of this vLLM's queue have no busy_loop_s to change"}
-    assert [list(row["ways"]) for row in found["cases"]] == [["ringcast", "vllm"]]
+    assert [list(row["ways"]) for row in found["cases"]] == [["ringcast", "vllm", "pipes"]]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

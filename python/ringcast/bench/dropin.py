@@ -78,7 +78,8 @@ BY_RING = {
     for name, value in cases.CASES.items()
     if name in cases.ON_RINGS
 }
-CADENCE = {"metadata": Case(cases.CASES["metadata"], {**QUEUES, "vllm-2ms": ways.vllm_queue_of_2_ms}, {})}
+BY_CADENCE: Dict[str, ways.Way] = {**QUEUES, "vllm-2ms": ways.vllm_queue_of_2_ms, "pipes": ways.pipes}
+CADENCE = {"metadata": Case(cases.CASES["metadata"], BY_CADENCE, {})}
 BY_VLLM: Dict[str, ways.Way] = {
     "vllm": ways.vllm_queue,
     "vllm-group": ways.vllm_group_queue,

@@ -7,6 +7,7 @@ gets the function that receives, a call that returns the object.
 """
 
 import importlib
+import os
 import pickle
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -133,6 +134,37 @@ def gloo_pickle(me: Member) -> Call:
         data = torch.empty(int(size), dtype=torch.uint8)
         dist.broadcast(data, 0, group)
         return pickle.loads(data.numpy().tobytes())
+
+    return receive if me.rank else send
+
+
+# ---- Pipes -----------------------------------------------------------------------------------------------------------
+
+
+def pipes(me: Member) -> Call:
+    """A pipe to each reader, for messages below 64 KiB, one at a time. The reader sleeps in read(): what any reader
+    waits for its CPU that neither spins nor knows when a message is due."""
+    import torch.distributed as dist
+
+    ends = [] if me.rank else [os.pipe() for _ in range(me.ranks - 1)]
+    paths = [[f"/proc/{os.getpid()}/fd/{end}" for end, _ in ends]]
+    dist.broadcast_object_list(paths, 0, me.group)
+    files = [open(paths[0][me.rank - 1], "rb", 0)] if me.rank else [open(end, "wb", 0) for _, end in ends]
+    dist.barrier(me.group)  # until each reader has opened its pipe
+    for end, _ in ends:
+        os.close(end)
+
+    def send(value: Any) -> None:
+        data = pickle.dumps(value, 5)
+        data = len(data).to_bytes(8, "little") + data
+        for file in files:
+            file.write(data)
+
+    def receive() -> Any:
+        data = files[0].read(1 << 16)
+        while len(data) < 8 + int.from_bytes(data[:8], "little"):
+            data += files[0].read(1 << 16)
+        return pickle.loads(memoryview(data)[8:])
 
     return receive if me.rank else send
 
