@@ -14,9 +14,9 @@
  * participants take turns of one or two microseconds, without wake-ups. A process that computes on the same CPU keeps
  * the CPU for milliseconds when a waiter yields, but is interrupted when a waiter is woken. So a waiter that has lost
  * the CPU, by a yield or in a window, sleeps at once in the next waits, and in twice as many after each further loss.
- * A window begins with a yield, to find out. A spin of more than 50 us, in a window or asked for, yields between its
- * looks: threads that are no participants may need the CPU (on 2 CPUs a step of vLLM's, whose ranks reduce by gloo's
- * threads, took half as long again beside a spin of 30 ms that did not).
+ * A window begins with a yield, to find out. A spin that others interrupt, in a window or asked for, yields between its
+ * looks from then on: threads that are no participants need the CPU (on 2 CPUs a step of vLLM's, whose ranks reduce by
+ * gloo's threads, took half as long again beside a spin of 30 ms that did not).
  *
  * Reading a clock takes as long as moving a cache line from core to core. So the path that returns a message reads no
  * clock: a message seen after the last clock read counts as seen at the last clock read. A caller whose waits often end
@@ -34,9 +34,10 @@
 #include "shm/error.h"
 #include "shm/os.h"
 
-#define MOST_CREDIT 8u
-#define YIELD_NS    ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
-#define LOST_NS     ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
+#define MOST_CREDIT    8u
+#define YIELD_NS       ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
+#define LOST_NS        ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
+#define INTERRUPTED_NS ((int64_t)20 * 1000)  /* a longer look has lost the CPU to a thread that soon sleeps again */
 /* Waits without yields after a loss, at least and at most, and waits with yields and without a loss that end that; the
  * same for windows, which are rare: see shm/holdoff.h. */
 #define YIELDS_HOLDOFF  16u, 16384u, 256u
@@ -170,12 +171,13 @@ static int look_a_while(struct rc_waiter *waiter, const struct rc_wait *wait) {
 /* *now is the time of the last clock read. A spin that loses the CPU ends, unless the user asked for spinning. */
 static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now, bool *lost) {
   int result;
-  int64_t alone = *now + YIELD_NS;
+  bool interrupted = false;
   do {
-    if (*now >= alone) rc_os.yield();
+    if (interrupted) rc_os.yield();
     if ((result = look_a_while(waiter, wait)) != -EAGAIN) return result;
     int64_t before = *now;
     *now = rc_now_ns();
+    interrupted |= *now - before > INTERRUPTED_NS;
     *lost = *now - before > LOST_NS && !waiter->spin_asked;
     if ((result = check_now_and_then(waiter, wait, *now)) != -EAGAIN) return result;
   } while (*now < until && !*lost);

@@ -152,8 +152,8 @@ struct ringcast_writer_options {
   uint32_t flags;       /* must be 0 */
   int64_t spin_ns;      /* how long a wait spins before it sleeps. 0: RINGCAST_SPIN_US, if set, as if given here;
                          * else adaptive, at most 20 us; with fewer CPUs than participants, yields for at most 50 us.
-                         * -1: never spins or yields. More: always spins so long, and yields between two looks: after
-                         * 50 us, or with fewer CPUs than participants from the start */
+                         * -1: never spins or yields. More: always spins so long; once another thread has interrupted
+                         * the spin, or with fewer CPUs than participants, yields between two looks */
   uint32_t numa;        /* enum ringcast_numa */
   uint32_t numa_node;   /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
   uint64_t spill_bytes; /* the most memory for frames too large for the ring; rounded up to 2 MiB. 0:

@@ -26,7 +26,7 @@ PARTS = {
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 13720),
     "package": ("python/ringcast", 11830),
-    "measuring": ("tools bench python/ringcast/bench", 8400),
+    "measuring": ("tools bench python/ringcast/bench", 8450),
     "tests": ("tests", 52550),
     "tests of gpu": ("tests", 16940),
 }

@@ -44,9 +44,9 @@ static ringcast_reader *attach(void) { return reader_at(board->handle, .spin_ns 
 
 /* ---- Nobody sleeps: no call ------------------------------------------------------------------------------------- */
 
-/* What must not be called by who spins. It may call what the look whether the other lives takes, once a slice. */
-static const uint32_t waiting_calls[] = {SYS_futex,           SYS_sched_yield,    SYS_nanosleep,
-                                         SYS_clock_nanosleep, SYS_io_uring_enter, SYS_write};
+/* What must not be called by who spins. It may yield when interrupted, and call what the look whether the other lives
+ * takes, once a slice. */
+static const uint32_t waiting_calls[] = {SYS_futex, SYS_nanosleep, SYS_clock_nanosleep, SYS_io_uring_enter, SYS_write};
 
 /* Two ways: strictly nothing, where each side has what it needs before it asks; and with real waits, which spin. */
 struct way {
