@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -90,12 +91,15 @@ def steps(engine, count, tokens):
 
 
 def pauses(engine, seconds, times):
-    """Single tokens, with a pause before each: how soon the token comes, and the CPU of all of the time."""
+    """Single tokens, with a pause before each: how soon the token comes, the CPU of all of the time, and that of the
+    pauses alone (idle_percent)."""
     generate(engine, 1, 1)
-    took, tokens = [], []
+    took, tokens, idle = [], [], []
     with usage.Meter(os.getpid()) as meter:
         for _ in range(times):
-            time.sleep(seconds)
+            with usage.Meter(os.getpid()) as pause:
+                time.sleep(seconds)
+            idle.append(pause.percent)
             generation = generate(engine, 1, 1)
             took.append(first(generation))
             tokens += generation.tokens
@@ -103,6 +107,7 @@ def pauses(engine, seconds, times):
         "p50_ms": milliseconds(took, 50),
         "p99_ms": milliseconds(took, 99),
         "cpu_percent": meter.percent,
+        "idle_percent": round(statistics.mean(idle), 2),
         "by_process": meter.by_process,
         "token_hash": digest(tokens),
     }
