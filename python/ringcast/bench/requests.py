@@ -103,7 +103,7 @@ class Rank:
                 process([self.request(index) for index in batch])
                 seen += len(batch)
             self.dist.barrier()
-        return arrivals, done, time.process_time() - cpu
+            return arrivals, done, time.process_time() - cpu  # without uninstall()
 
     @contextlib.contextmanager
     def scheduler(self, way: str) -> Iterator[Tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]]:
