@@ -55,6 +55,7 @@ struct ringcast_writer {
   struct rc_ring_writer ring;
   uint64_t ring_frame;             /* the largest payload of the ring; larger frames go through spill memory */
   bool is_large;                   /* the open reservation lies in spill memory: spill.is_open, on a line in use */
+  uint64_t past_cache;             /* ringcast_writer_send writes a payload of so many bytes past the cache */
   struct rc_estimated estimated;   /* close to is_large: every commit looks */
   struct rc_attachment attachment; /* ended by close */
   struct rc_segment segment;

@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/topology.h"
+#include "shm/copy.h"
 #include "shm/environment.h"
 #include "shm/error.h"
 #include "shm/sized.h"
+#include "shm/topology.h"
 
 #define DEFAULT_READERS 64u
 
@@ -139,6 +140,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   writer->ring.ahead = options.ahead;
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
   writer->ring_frame = rc_ring_max_frame(writer->segment.capacity);
+  writer->past_cache = rc_past_cache_bytes();
   rc_ring_participants(&writer->ring.view);
   rc_cpus_enter(&control->cpus);
   rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: no process has the handle yet */
@@ -255,6 +257,7 @@ int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes
   if (rc_unlikely(is_estimate(bytes))) return rc_writer_reserve_slowly(writer, bytes, timeout_ns, false, &span);
   int result = ringcast_writer_reserve(writer, bytes, timeout_ns, &span);
   if (result != 0) return result;
-  if (bytes != 0) memcpy(span.data, data, bytes);
+  if (rc_unlikely(bytes >= writer->past_cache)) rc_copy_past_cache(span.data, data, bytes);
+  else if (bytes != 0) memcpy(span.data, data, bytes);
   return ringcast_writer_commit(writer, bytes, kind);
 }

@@ -96,6 +96,10 @@ uint64_t rc_default_capacity(void) {
   return capacity;
 }
 
+/* Half of the cache, within bounds. A smaller frame may still be in the cache when the reader comes. memcpy of the C
+ * library has a threshold too, but from the size that a virtual machine reports: 192 MiB where the cache has 32. */
+uint64_t rc_past_cache_bytes(void) { return 2 * rc_default_capacity(); }
+
 /* ---- NUMA ------------------------------------------------------------------------------------------------------- */
 
 #define WORD_BITS (8 * sizeof(unsigned long))

@@ -59,6 +59,7 @@ TEST(the_default_capacity_is_a_quarter_of_the_cache_within_bounds) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     use_cache(cases[i].size);
     ck_assert_uint_eq(rc_default_capacity(), cases[i].capacity);
+    ck_assert_uint_eq(rc_past_cache_bytes(), 2 * cases[i].capacity);
   }
 }
 
