@@ -36,6 +36,9 @@ static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_
 static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_t bytes) { memcpy(to, from, bytes); }
 #endif
 
+/* What a receiver copies is used next, and then a copy past the cache pays from a quarter of the usual cache on. */
+enum { RC_PY_RECEIVED_PAST_CACHE = 8 << 20 };
+
 /* `is_spilled`: source or destination is in spill memory. */
 static inline void rc_py_copy_of(bool is_spilled, void *to, const void *from, size_t bytes) {
   enum { PAST_CACHE = 1 << 20 };

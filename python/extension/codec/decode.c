@@ -31,7 +31,8 @@ static void copy_all(const struct rc_py_decoding *decoding) {
   bool spilled = is_spilled(decoding->holder, decoding->whole);
   for (size_t i = 0; i < decoding->copy_count; i++) {
     const struct rc_py_copy *copy = &decoding->copies[i];
-    rc_py_copy_of(spilled, copy->to, copy->from, copy->bytes);
+    bool is_large = spilled && copy->bytes >= RC_PY_RECEIVED_PAST_CACHE;
+    rc_py_copy_of(is_large, copy->to, copy->from, copy->bytes);
   }
 }
 
