@@ -6,12 +6,14 @@
  *            half the ring; in each kind of memory; with an observer. `ringcast perf throughput` and `scale` measure
  *            frames of any size, and more readers
  *   batch    streams of small messages: single calls, batches, and the floor
+ *   stores   streams of large frames, copied into the ring and out of the ring by the ways of past_cache.h
  *   alone    the two halves of the hot path in one process: reserve and commit, next and release; no byte of payload
  *            is touched. The half way from process to process is `ringcast perf latency`
  */
 #define _GNU_SOURCE
 #include "bench/cases.h"
 
+#include "bench/past_cache.h"
 #include "tools/measure/stream.h"
 
 enum { KI = 1 << 10, MI = 1 << 20 };
@@ -118,6 +120,13 @@ static double tear_down_alone(void *state) {
 #define SPILL(name, bytes, of)    STREAM("spill/" name, bytes, 32, of, .readers = 1, .capacity = MI)
 #define BATCH(name, bytes, of, n) STREAM("batch/" name, bytes, 100000, of, .readers = 1, .batch = n)
 #define TAP(name, readers_of, n)  STREAM("tap/" name, 40, 100000, STREAM_RING, .readers = readers_of, .taps = n)
+#define STORES(name, mib, batch, ...) \
+  STREAM("stores/" name, (size_t)mib *MI, batch, STREAM_RING, .readers = 1, __VA_ARGS__)
+#define STORES_OF(mib, batch)                                                                \
+  STORES(#mib "_in_memcpy", mib, batch, .copy_in = bench_copy),                              \
+      STORES(#mib "_in_past", mib, batch, .copy_in = bench_copy_past_cache),                 \
+      STORES(#mib "_out_memcpy", mib, batch, .copy_in = bench_copy, .copy_out = bench_copy), \
+      STORES(#mib "_out_past", mib, batch, .copy_in = bench_copy, .copy_out = bench_copy_past_cache)
 #define PAGES(name, kind) \
   STREAM("pages/" name, 64 * KI, 256, STREAM_RING, .readers = 1, .capacity = 64 * MI, .memory = kind)
 enum { IN_RING = MI / 2 - 2 * 64 /* of payload: half the ring, less two headers' lines */ };
@@ -144,6 +153,11 @@ const struct bench_case bench_cases[] = {
     PAGES("hugetlb", RINGCAST_MEMORY_HUGETLB),
     PAGES("shmem-huge", RINGCAST_MEMORY_SHMEM_HUGE),
     PAGES("small", RINGCAST_MEMORY_PAGES),
+    STORES_OF(1, 64),
+    STORES_OF(4, 16),
+    STORES_OF(16, 4),
+    STORES_OF(64, 2),
+    STORES_OF(256, 1),
     TAP("nobody", 0, 0),
     TAP("tap", 0, 1),
     TAP("reader", 1, 0),

@@ -65,6 +65,19 @@ CASES = {
         )
         for size in (1, 10)
     },
+    **{
+        f"stores-{mib}": (
+            [f"{mib} MiB", "per frame", "to memcpy"],
+            f"stores/{mib}_in_memcpy",
+            {
+                f"stores/{mib}_in_memcpy": "in by memcpy, read in place",
+                f"stores/{mib}_in_past": "in past the cache, read in place",
+                f"stores/{mib}_out_memcpy": "in and out by memcpy, the copy read",
+                f"stores/{mib}_out_past": "in by memcpy, out past the cache, the copy read",
+            },
+        )
+        for mib in (1, 4, 16, 64, 256)
+    },
     "pages": (
         ["a ring of 64 MiB of", "64 KiB, per frame", "to small pages"],
         "pages/small",

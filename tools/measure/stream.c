@@ -50,6 +50,7 @@ struct stream {
   struct ringcast_info info;
   struct window window;
   uint8_t *source;
+  uint8_t *copy; /* of this reader, with options.copy_out */
   uint64_t sum;
   enum stream_kind kind; /* that the readers read now; ALONE: none */
   uint64_t turns, batches, sent;
@@ -203,6 +204,22 @@ static size_t marks_in(const struct stream *stream, const struct ringcast_frame 
   return marks;
 }
 
+/* The same with copies. */
+static void read_copies(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
+  for (struct ringcast_frame frame;;) {
+    perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
+    size_t bytes = frame.bytes;
+    stream->options.copy_out(stream->copy, frame.data, bytes);
+    perf_must(ringcast_reader_release(reader, &frame), "can't release");
+    if (bytes > LEAVE) {
+      if (sum_bytes(stream->copy, bytes) != stream->sum) perf_die("a frame arrived damaged");
+      continue;
+    }
+    perf_store(done, *done + 1);
+    if (bytes == LEAVE) return;
+  }
+}
+
 /* The same in groups. */
 static void read_batches(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
   static struct ringcast_frame frames[STREAM_BATCH];
@@ -226,6 +243,7 @@ static void reader_body(struct stream *stream, uint32_t index) {
   uint64_t *done = &shared->others[index].done, visits = 0;
   ringcast_reader *reader = perf_attach(shared->handle, stream->options.spin_ns);
   if (stream->options.floor) attach_window(stream);
+  if (stream->options.copy_out) stream->copy = perf_source(stream->options.size);
   for (uint64_t turn = 1;; turn++) {
     uint64_t command;
     while ((command = perf_load(&shared->command)) / STREAM_KINDS != turn) perf_relax(stream->oversubscribed);
@@ -236,6 +254,7 @@ static void reader_body(struct stream *stream, uint32_t index) {
     }
     uint64_t faults = stream_writer_faults();
     if (stream->options.batch > 0) read_batches(stream, reader, done);
+    else if (stream->options.copy_out) read_copies(stream, reader, done);
     else read_ring(stream, reader, done);
     if (visits++ > 1) shared->others[index].faults += stream_writer_faults() - faults;
   }
@@ -265,6 +284,16 @@ static void write_ring(struct stream *stream, size_t bytes, uint64_t frames) {
     struct ringcast_span span;
     perf_must(ringcast_writer_reserve(stream->ring, bytes, RINGCAST_FOREVER, &span), "can't send");
     copy_bytes(span.data, stream->source, bytes);
+    perf_must(ringcast_writer_commit(stream->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
+  }
+}
+
+static void write_copies(struct stream *stream, uint64_t frames) {
+  size_t bytes = stream->options.size;
+  while (frames-- > 0) {
+    struct ringcast_span span;
+    perf_must(ringcast_writer_reserve(stream->ring, bytes, RINGCAST_FOREVER, &span), "can't send");
+    stream->options.copy_in(span.data, stream->source, bytes);
     perf_must(ringcast_writer_commit(stream->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
   }
 }
@@ -302,6 +331,7 @@ void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames) 
   if (kind == STREAM_ALONE) write_alone(stream, frames);
   if (kind != STREAM_RING) return;
   if (stream->options.batch > 0) write_batches(stream, frames);
+  else if (stream->options.copy_in) write_copies(stream, frames);
   else write_ring(stream, stream->options.size, frames);
   stream->sent += frames;
 }

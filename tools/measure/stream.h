@@ -23,6 +23,9 @@ struct stream_options {
   uint32_t readers, taps;
   uint32_t batch; /* the most messages in one call, at most STREAM_BATCH; 0: frames one by one */
   bool floor;     /* FLOOR and ALONE are measured too */
+  /* Of RING, for large frames; NULL: as above. A reader with `copy_out` copies each frame, and reads the copy. */
+  void (*copy_in)(void *to, const void *from, size_t bytes);
+  void (*copy_out)(void *to, const void *from, size_t bytes);
 };
 
 struct stream;
