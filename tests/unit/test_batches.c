@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batches: that every way of reading gets the same messages in order, what is held, and what a failure leaves. */
 #include <errno.h>
+#include <pthread.h>
 
 #include "ringcast/batch.h"
 #include "tests/support/channel.h"
@@ -142,6 +143,39 @@ TEST(every_reader_gets_every_message_in_order_whatever_is_held) {
   }
   ck_assert_uint_eq(stats_of_writer(writer).frames, sent);
   ringcast_tap_close(tap);
+}
+
+enum { STREAMED = 100000 };
+
+/* Gives back what it has read at random: a part of a group, or all. */
+static void *read_stream(void *context) {
+  ringcast_reader *reader = context;
+  struct ringcast_frame frames[64];
+  for (uint64_t number = 0, random = 5; number < STREAMED; random = mix(random)) {
+    int count = ringcast_reader_next_many(reader, RINGCAST_FOREVER, frames, 1 + (uint32_t)(random % 64));
+    if (count <= 0) return NULL;
+    uint32_t keep = random / 64 % 4 == 0 ? (uint32_t)(random / 256 % (uint64_t)(count + 1)) : (uint32_t)count;
+    for (uint32_t i = 0; i < keep; i++, number++)
+      if (frames[i].bytes != 16 || !pattern_matches(frames[i].data, 16, number)) return NULL;
+    if (ringcast_reader_release_many(reader, frames, keep) != 0) return NULL;
+  }
+  return context;
+}
+
+TEST(a_thread_reads_what_another_sends_in_batches) {
+  SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1);
+  SCOPED_READER reader = attach(writer);
+  pthread_t thread;
+  void *whole;
+  ck_assert_int_eq(pthread_create(&thread, NULL, read_stream, reader), 0);
+  for (uint64_t sent = 0, random = 6; sent < STREAMED; random = mix(random)) {
+    uint32_t count = (uint32_t)(random % MOST) + 1, left = (uint32_t)(STREAMED - sent);
+    if (count > left) count = left;
+    ck_assert_int_eq(ringcast_writer_send_many(writer, batch_of(sent, count, of_16), count, RINGCAST_FOREVER), count);
+    sent += count;
+  }
+  ck_assert_int_eq(pthread_join(thread, &whole), 0);
+  ck_assert_ptr_nonnull(whole);
 }
 
 /* ---- What a batch costs, and what is held ----------------------------------------------------------------------- */
