@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "ringcast/batch.h"
+#include "ringcast/frame.h"
 #include "tests/support/channel.h"
 #include "tests/support/pattern.h"
 
@@ -200,6 +201,7 @@ TEST(a_batch_is_one_frame_of_the_ring_and_one_store_of_the_cursor) {
   ck_assert_uint_eq(rc_load_relaxed((_Atomic uint64_t *)&slot->cursor), end);
   ck_assert_uint_eq(stats_of_reader(reader).frames, 100);
   ck_assert_uint_eq(stats_of_reader(reader).bytes, 1600);
+  ck_assert_uint_eq(stats_of_writer(writer).bytes, 1600);
 }
 
 TEST(a_batch_wakes_those_asleep_once) {
@@ -211,6 +213,18 @@ TEST(a_batch_wakes_those_asleep_once) {
   ck_assert_uint_eq(stats_of_writer(writer).wakes, 1);
   send_batch(writer, 0, 100);
   ck_assert_uint_eq(stats_of_writer(writer).wakes, 1);
+}
+
+TEST(a_reader_may_start_at_a_typed_message_of_a_batch) {
+  SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1);
+  struct ringcast_frame_header headers[4] = {{.tag = 7}, {.tag = 7, .count = 1}, {.tag = 8}, {.tag = 0}};
+  struct ringcast_frame frame;
+  for (int i = 0; i < 4; i++)
+    messages[i] = (struct ringcast_message){&headers[i], sizeof *headers, RINGCAST_KIND_TENSORS};
+  ck_assert_int_eq(ringcast_writer_send_many(writer, messages, 4, 0), 4);
+  SCOPED_READER reader = reader_of(writer, .start = RINGCAST_START_LATEST, .tag = 7);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  ck_assert_mem_eq(frame.data, &headers[1], sizeof *headers);
 }
 
 TEST(an_empty_batch_sends_nothing_and_no_room_is_refused) {
@@ -475,6 +489,23 @@ LOOP_TEST(an_invalid_packed_frame_is_an_error, 0, (int)(sizeof hostile / sizeof 
     ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), -EPROTO);
   }
   ringcast_tap_close(tap);
+}
+
+/* The writer goes on over a frame that the reader holds: the group ends before. */
+TEST(a_group_is_not_longer_than_a_lap) {
+  enum { CAPACITY = 4096, FRAMES = CAPACITY / RC_FRAME_ALIGN };
+  SCOPED_WRITER writer = writer_of(.capacity = CAPACITY, .readers = 1);
+  SCOPED_READER reader = reader_of(writer, .leases = 3);
+  struct ringcast_frame held, frames[2 * FRAMES];
+  ck_assert_int_eq(ringcast_writer_send(writer, "", 0, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &held), 0);
+  for (uint64_t at = RC_FRAME_ALIGN; at <= CAPACITY; at += RC_FRAME_ALIGN) {
+    struct rc_frame_header *header = rc_frame_at(&writer->ring.view, at);
+    rc_store_relaxed(&header->meta, 0);
+    rc_store_relaxed(&header->commit, at + RC_FRAME_ALIGN);
+  }
+  ck_assert_int_eq(ringcast_reader_next_many(reader, 0, frames, 2 * FRAMES), FRAMES - 1);
+  ck_assert_int_eq(ringcast_reader_next_many(reader, 0, frames + FRAMES, FRAMES), -EPROTO);
 }
 
 RUN_TESTS("batches", remember, nothing_is_left)
