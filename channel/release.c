@@ -50,7 +50,10 @@ int ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_
   uint64_t cursor = reader->ring.cursor, bytes = 0;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  if (count == 1 && rc_ring_lent(&reader->ring, frames->position) == 0) return ringcast_reader_release(reader, frames);
+  if (rc_ring_lent(&reader->ring, frames->position) == 0) { /* a frame with a lease of its own */
+    if (count == 1) return ringcast_reader_release(reader, frames);
+    if (count == 0 && rc_ring_unread_newest(&reader->ring, frames->position)) return 0;
+  }
   result = rc_ring_release_many(&reader->ring, frames->position, count);
   if (result == -EPROTO) return rc_fail_damaged(frames->position, &reader->segment);
   if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frames->position);

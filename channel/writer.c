@@ -178,7 +178,12 @@ static rc_slow int reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t
   if (!is_estimate(bytes)) return rc_writer_reserve_slowly(writer, bytes, timeout_ns, false, out);
   uint32_t tag = (uint32_t)bytes;
   size_t estimate = ringcast_writer_estimate(writer, tag);
-  int result = ringcast_writer_reserve(writer, estimate, timeout_ns, out);
+  int result = -EAGAIN;
+  if (estimate > writer->ring_frame) { /* no wait for spill memory that the message may not need */
+    result = ringcast_writer_reserve(writer, estimate, timeout_ns < RINGCAST_FOREVER ? timeout_ns : 0, out);
+    if (result != 0) estimate = writer->ring_frame;
+  }
+  if (result != 0) result = ringcast_writer_reserve(writer, estimate, timeout_ns, out);
   if (result == 0) writer->estimated = (struct rc_estimated){.open = true, .tag = tag, .bytes = estimate};
   return result;
 }
@@ -225,10 +230,11 @@ static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t 
   if (rc_unlikely(writer->forks != rc_fork_count())) return rc_check_fork(writer->forks);
   uint64_t position = writer->ring.tail;
   const void *data = writer->is_large ? rc_writer_spilled(writer) : rc_frame_at(&writer->ring.view, position) + 1;
+  size_t in_ring = writer->is_large ? sizeof(struct rc_spilled) : bytes;
   int result =
       writer->is_large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
   if (result != 0) return fail_to_commit(writer, bytes);
-  bool asleep = rc_writer_published(writer, 1, bytes, bytes);
+  bool asleep = rc_writer_published(writer, 1, bytes, in_ring);
   if (kind == RINGCAST_KIND_TENSORS) note_tag(writer, position, data, bytes);
   if (writer->estimated.open) rc_writer_learn(writer, bytes);
   return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;

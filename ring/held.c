@@ -90,6 +90,13 @@ void rc_ring_unread(struct rc_ring_reader *reader, uint64_t position) {
   reader->newest = *entry(reader, --reader->older);
 }
 
+bool rc_ring_unread_newest(struct rc_ring_reader *reader, uint64_t position) {
+  const struct rc_held *held = find_leased(reader, position);
+  if (!held || held != &reader->newest || held->pins > 0) return false;
+  rc_ring_unread(reader, position);
+  return true;
+}
+
 int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
   struct rc_held *held = find_leased(reader, position);
   if (!held) return -EINVAL;

@@ -38,6 +38,9 @@ bool rc_ring_may_hold(struct rc_ring_reader *reader);
 void rc_ring_hold(struct rc_ring_reader *reader, uint64_t end);
 /* Undoes the last rc_ring_next, which returned the frame at `position`. The frame must have no pin. */
 void rc_ring_unread(struct rc_ring_reader *reader, uint64_t position);
+/* The same for a caller that may be wrong. False: the newest frame does not start there, or is not held by a lease
+ * alone. */
+bool rc_ring_unread_newest(struct rc_ring_reader *reader, uint64_t position);
 /* Whether the frame at `position` has a lease. */
 bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position);
 /* Ends the lease. -EINVAL: no leased frame starts at `position`. -ESTALE: the reader is evicted, and the frame may be

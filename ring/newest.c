@@ -24,7 +24,13 @@ static bool is_position(uint64_t position) { return position % RC_FRAME_ALIGN ==
 
 /* ---- The table -------------------------------------------------------------------------------------------------- */
 
-static uint32_t first_of(uint32_t tag) { return tag % (RC_NEWEST_TAGS / RC_NEWEST_WAYS) * RC_NEWEST_WAYS; }
+/* All of the tag's digits count, so neither tags in a row nor multiples of a power of two share their entries. */
+static uint32_t first_of(uint32_t tag) {
+  tag ^= tag >> 16;
+  tag ^= tag >> 8;
+  tag ^= tag >> 4;
+  return tag % (RC_NEWEST_TAGS / RC_NEWEST_WAYS) * RC_NEWEST_WAYS;
+}
 
 void rc_newest_note(struct rc_control *control, uint32_t tag, uint64_t position) {
   struct rc_newest *set = &control->tags[first_of(tag)], *entry = set;

@@ -171,14 +171,14 @@ static int look_a_while(struct rc_waiter *waiter, const struct rc_wait *wait) {
 /* *now is the time of the last clock read. A spin that loses the CPU ends, unless the user asked for spinning. */
 static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now, bool *lost) {
   int result;
-  bool interrupted = false;
+  bool takes_turns = false;
   do {
-    if (interrupted) rc_os.yield();
+    if (takes_turns) rc_os.yield();
     if ((result = look_a_while(waiter, wait)) != -EAGAIN) return result;
     int64_t before = *now;
     *now = rc_now_ns();
-    interrupted |= *now - before > INTERRUPTED_NS;
     *lost = *now - before > LOST_NS && !waiter->spin_asked;
+    takes_turns |= *now - before > INTERRUPTED_NS;
     if ((result = check_now_and_then(waiter, wait, *now)) != -EAGAIN) return result;
   } while (*now < until && !*lost);
   return -EAGAIN;
@@ -192,7 +192,7 @@ static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t u
     int64_t before = rc_now_ns(); /* excludes the time of the look, which may be long without a loss */
     rc_os.yield();
     *now = rc_now_ns();
-    lost = *now - before > LOST_NS && !waiter->spin_asked;
+    lost = *now - before > LOST_NS;
     result = look(waiter, wait);
     if (result == -EAGAIN) result = check_now_and_then(waiter, wait, *now);
   } while (result == -EAGAIN && !lost && *now < until);

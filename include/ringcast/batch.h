@@ -53,8 +53,8 @@ RINGCAST_API int ringcast_reader_next_many(ringcast_reader *reader, int64_t time
 
 /* Gives back the frames of one ringcast_reader_next_many. If `count` is less than the number of frames, the caller has
  * not read the rest: the next call returns the rest again. Only the latest group can be divided, before any other call
- * takes a frame. Errors as ringcast_reader_release; -EINVAL also for more frames than the call returned,
- * and for 0 frames of one from spill memory; -EPROTO. */
+ * takes a frame. Errors as ringcast_reader_release; -EINVAL also for more frames than the call returned;
+ * -EPROTO. */
 RINGCAST_API int ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_frame *frames,
                                               uint32_t count);
 

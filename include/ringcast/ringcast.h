@@ -152,7 +152,7 @@ struct ringcast_writer_options {
   uint32_t flags;       /* must be 0 */
   int64_t spin_ns;      /* how long a wait spins before it sleeps. 0: RINGCAST_SPIN_US, if set, as if given here;
                          * else adaptive, at most 20 us; with fewer CPUs than participants, yields for at most 50 us.
-                         * -1: never spins or yields. More: always spins so long; once another thread has interrupted
+                         * -1: never spins or yields. More: always spins so long. Once another thread has interrupted
                          * the spin, or with fewer CPUs than participants, yields between two looks */
   uint32_t numa;        /* enum ringcast_numa */
   uint32_t numa_node;   /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
@@ -330,8 +330,9 @@ RINGCAST_API int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int
                                       struct ringcast_span *out);
 
 /* Publishes the first `bytes` of the reservation as one frame of `kind`, and closes it; the rest returns to the ring.
- * -EINVAL if none is open, or `bytes` is more than the reservation (which stays open); -ECHILD. Wait-free, except for
- * one wake-up call to the kernel when a reader sleeps. */
+ * A caller that wrote with non-temporal stores issues a store fence (sfence) first. -EINVAL if none is open, or `bytes`
+ * is more than the reservation (which stays open); -ECHILD. Wait-free, except for one wake-up call to the kernel when a
+ * reader sleeps. */
 RINGCAST_API int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind);
 
 /* Cancels the reservation; readers see nothing. -EINVAL if none is open, -ECHILD. Wait-free. */

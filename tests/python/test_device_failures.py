@@ -189,6 +189,13 @@ def pass_over(state):
         send_frame(writer, data)
         writer.send("after", 0)
         assert reader.recv(0) == "after"
+    with ringcast.Writer(MEGABYTE) as writer:
+        writer.send("settings", 0, tag=7)
+        send_frame(writer, data)
+        send_frame(writer, data)
+        writer.send("after", 0)
+        with ringcast.Reader(writer.handle, start="latest", tag=7) as reader:
+            assert [reader.recv(0), reader.recv(0)] == ["settings", "after"]
     with ringcast.Writer(MEGABYTE) as writer, ringcast.Reader(writer.handle, leases=2) as reader:
         send_frame(writer, data)
         with reader.next(0) as frame, pytest.raises(ringcast.Error, match="has not opened|was under way"):

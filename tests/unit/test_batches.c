@@ -243,6 +243,25 @@ TEST(an_empty_batch_sends_nothing_and_no_room_is_refused) {
   ck_assert_int_eq(ringcast_reader_release_many(reader, &frame, 0), -EINVAL);
 }
 
+TEST(a_frame_from_spill_memory_can_be_left_for_the_next_call) {
+  SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1, .spill_bytes = 4 << 20);
+  SCOPED_READER reader = attach(writer);
+  struct ringcast_frame frame, again;
+  struct ringcast_span span;
+  for (size_t bytes = 10; bytes <= 8 * ROOM; bytes += 8 * ROOM - 10) { /* small only by its commit, and large */
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 8 * ROOM, 0, &span), 0);
+    ck_assert_int_eq(ringcast_writer_commit(writer, bytes, 0), 0);
+    ck_assert_int_eq(ringcast_reader_next_many(reader, 0, &frame, 1), 1);
+    ck_assert_int_eq(ringcast_reader_release_many(reader, &frame, 0), 0);
+    ck_assert_int_eq(ringcast_reader_release_many(reader, &frame, 0), -EINVAL);
+    ck_assert_int_eq(ringcast_reader_next_many(reader, 0, &again, 1), 1);
+    ck_assert_uint_eq(again.position, frame.position);
+    ck_assert_uint_eq(again.bytes, bytes);
+    ck_assert_int_eq(ringcast_reader_release_many(reader, &again, 1), 0);
+    ck_assert_uint_eq(reader->ring.cursor, writer->ring.tail);
+  }
+}
+
 TEST(a_group_is_given_back_as_it_was_lent_and_counts_as_one_held_frame) {
   SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1);
   SCOPED_READER reader = attach(writer);

@@ -250,6 +250,18 @@ TEST(frames_beside_the_ring_are_estimated_too) {
   ck_assert_uint_eq(stats.grown, 1);
 }
 
+TEST(a_large_message_once_keeps_no_small_one_from_the_ring) {
+  SCOPED_WRITER writer = writer_of(.capacity = 64 << 10, .readers = 1, .spill_bytes = 8 << 20);
+  SCOPED_READER reader = reader_of(writer);
+  struct ringcast_frame held;
+  write_frame(writer, TAG, 6 << 20);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &held), 0);
+  struct ringcast_span span = reserved(writer, RINGCAST_ESTIMATE_OF(TAG)); /* for which spill memory has no room now */
+  ck_assert_uint_eq(span.bytes, info_of(writer).ring_frame);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 10, 0), 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &held), 0);
+}
+
 TEST(an_estimate_is_refused_as_any_size_is) {
   struct ringcast_span span;
   SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);

@@ -101,7 +101,7 @@ TEST(each_tag_has_its_own_newest_frame) {
   send_tagged(1, 2, 50);
   ck_assert_int_eq(send(3, 50), 0);
   refused(TAGGED(3), -ENODATA);
-  refused(TAGGED(1 + RC_NEWEST_TAGS), -ENODATA); /* of the same entries */
+  refused(TAGGED(0x100), -ENODATA); /* of the entries of tag 1 */
   ck_assert_int_eq(join_at(TAGGED(1), &reader), 0);
   expect(&reader, 2, 50);
   leave(&reader);
@@ -113,22 +113,34 @@ TEST(each_tag_has_its_own_newest_frame) {
 }
 
 TEST(the_ring_remembers_so_many_tags_and_forgets_the_oldest) {
-  enum { STRIDE = RC_NEWEST_TAGS / RC_NEWEST_WAYS };
+  enum { FIRST = 0x40 };
   make_ring_of(64 * 1024);
-  for (uint32_t tag = 1; tag <= RC_NEWEST_TAGS; tag++) send_tagged(tag, tag, 50);
-  for (uint32_t tag = 1; tag <= RC_NEWEST_TAGS; tag++) {
+  for (uint32_t tag = FIRST; tag < FIRST + RC_NEWEST_TAGS; tag++) send_tagged(tag, tag, 50);
+  for (uint32_t tag = FIRST; tag < FIRST + RC_NEWEST_TAGS; tag++) {
     struct rc_ring_reader reader;
     ck_assert_int_eq(join_at(TAGGED(tag), &reader), 0);
     expect(&reader, tag, 50);
     leave(&reader);
   }
-  send_tagged(1, 1, 50);
-  send_tagged(UINT32_MAX - STRIDE + 2, 2, 50); /* UINT32_MAX has the entries of STRIDE - 1, this one those of 1 */
+  send_tagged(FIRST, 1, 50);
+  send_tagged(0x400, 2, 50); /* of the entries of 0x40, 0x51, 0x62 and 0x73 */
   struct rc_ring_reader reader;
-  ck_assert_int_eq(join_at(TAGGED(1), &reader), 0);
+  ck_assert_int_eq(join_at(TAGGED(FIRST), &reader), 0);
   leave(&reader);
-  refused(TAGGED(1 + STRIDE), -ENODATA);
-  ck_assert_int_eq(join_at(TAGGED(1 + 2 * STRIDE), &reader), 0);
+  refused(TAGGED(0x51), -ENODATA);
+  ck_assert_int_eq(join_at(TAGGED(0x62), &reader), 0);
+}
+
+TEST(tags_a_power_of_two_apart_are_remembered_too) {
+  for (uint32_t shift = 0; shift <= 28; shift += 4) {
+    make_ring_of(64 * 1024);
+    for (uint32_t i = 1; i < 16; i++) send_tagged(i << shift, i, 50);
+    for (uint32_t i = 1; i < 16; i++) {
+      struct rc_ring_reader reader;
+      ck_assert_int_eq(join_at(TAGGED(i << shift), &reader), 0);
+      leave(&reader);
+    }
+  }
 }
 
 /* The bound in frames counts what the reader has taken, not what the last one in its slot had. */

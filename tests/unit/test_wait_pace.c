@@ -371,14 +371,6 @@ LOOP_TEST(an_interrupted_spin_leaves_the_cpu_to_others_between_its_looks, 0, SID
   close_ring();
 }
 
-LOOP_TEST(a_spin_that_was_asked_for_yields_in_a_crowd_however_often_it_loses_the_cpu, 0, SIDES) {
-  cpus = 1;
-  make_spinning_ring(_i);
-  yield_ns = 1 * MS;
-  for (int i = 0; i < 3; i++) ck_assert(spins(8 * MS));
-  close_ring();
-}
-
 /* ---- Options ---------------------------------------------------------------------------------------------------- */
 
 TEST(a_mode_that_is_none_is_refused_in_words) {

@@ -149,13 +149,13 @@ static struct rc_py_reader *reader_of(struct rc_py_holder *holder) {
 }
 
 /* The process has no device. 0: the CPU will do; -1: raised. The writer sends a frame with tensors in the pool only to
- * Readers that have opened the pool. The exception is the first frame after attach, which may have been under way: it
- * is not for the Reader. */
+ * Readers that have opened the pool. The exceptions are frames of the time before the attach, which are not for the
+ * Reader: the first, which may have been under way, or all from the newest of a tag on. */
 static int do_without(struct rc_py_reader *self, bool in_pool) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct ringcast_stats stats = {.size = sizeof stats};
   if (in_pool) {
-    self->gpu->skips = ringcast_reader_stats(self->reader, &stats) == 0 && stats.frames == 0;
+    self->gpu->skips = self->starts_latest || (ringcast_reader_stats(self->reader, &stats) == 0 && stats.frames == 0);
     rc_py_raise_text(state, ENODEV, RC_PY_ELSEWHERE "which this Reader has not opened");
     return -1;
   }

@@ -50,6 +50,7 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
   self->base.text = rc_py_ref(handle);
   self->classes = allowed;
   self->retains = retains;
+  self->starts_latest = options->start == RINGCAST_START_LATEST;
   rc_py_gpu_holder_init(&self->holder, map);
   options->warm = rc_py_warm;
   options->warm_context = self;

@@ -21,7 +21,8 @@ struct rc_py_reader {
   /* Frames released or dropped during a call: turn.c. */
   uint32_t dropped_count;
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
-  bool has_ended;   /* the ring reported that the writer is gone and everything was received */
+  bool has_ended; /* the ring reported that the writer is gone and everything was received */
+  bool starts_latest;
   bool retains;     /* asked for: see receive.c, as for ... */
   bool retain_next; /* ... this */
   /* A frame that a device could not copy on arrival: still held, and the next to be received. */
