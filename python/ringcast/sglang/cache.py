@@ -5,7 +5,7 @@ A tensor is known by object (a weak reference), address, version counter, shape,
 change in place in the version counter, through any view. Writes that pass torch by are not counted, so a tensor is
 remembered only while torch alone can write: torch marks the storage of a tensor that NumPy, a buffer or another process
 also sees as not resizable, and such a tensor is hashed anew each time. So are arrays and bytearrays, which count
-nothing. What nothing marks or counts: `tensor.data`, DLPack, a raw address. Call forget() after such a change.
+nothing. What nothing marks or counts: `tensor.data`, DLPack, a raw address. After such a change give a clone.
 
 A file is known by path, device, inode, size, and times of modification and change. A file that has changed within
 _SETTLED seconds is not remembered: a second change in the same tick of the clock would look the same.
@@ -70,9 +70,6 @@ class Cache:
         self._known[key] = (alive, identity, hash)
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
-
-    def forget(self) -> None:
-        self._known.clear()
 
 
 def _key_of(feature: Any) -> Any:
