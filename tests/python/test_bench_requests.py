@@ -5,6 +5,7 @@ takes is not looked at."""
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import needs
 import pytest
@@ -12,6 +13,7 @@ import pytest
 if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
+from ringcast import sglang
 from ringcast.bench import __main__ as command_line
 from ringcast.bench import report, requests, standin
 from ringcast.sglang import feature_hash
@@ -37,7 +39,8 @@ def test_every_way_prepares_the_requests_and_has_its_phases():
     assert phases["gloo"]["pickle"] > 0 and phases["gloo"]["unpickle"] > 0
     assert phases[requests.EACH]["pickle"] == phases[requests.EACH]["transport"] == 0
     lines = requests.text(found).splitlines()
-    assert sum(line.startswith("share_hash") for line in lines) == 2
+    shared = [line for line in lines if line.startswith("share_hash")]
+    assert [line.endswith("of 2 at once, per request") for line in shared] == [True, False]
 
 
 def test_the_stand_in_hashes_as_sglang():
@@ -49,6 +52,13 @@ def test_the_stand_in_hashes_as_sglang():
         assert standin.load("managers.mm_utils").hash_feature(feature) == feature_hash(feature)
         assert feature_hash(np.ones(3)) == feature_hash(torch.ones(3, dtype=torch.float64))
     assert not [name for name in sys.modules if name.partition(".")[0] == "sglang"]
+
+
+def test_without_the_drop_in_in_place_nothing_is_measured(monkeypatch):
+    monkeypatch.setattr(sglang, "install", lambda: True)
+    with standin.in_place(), pytest.raises(SystemExit, match="not in the place of SGLang's functions"):
+        with requests.Rank.scheduler(SimpleNamespace(), "drop-in"):
+            pass
 
 
 @pytest.mark.parametrize("bad", [["--megabytes", "0"], ["--offered", "0"], ["--ranks", "1"]])

@@ -122,6 +122,10 @@ class Rank:
                 warnings.simplefilter("ignore")  # the stand-in's code is of no known version
                 standin.load("managers.scheduler")
                 ringcast.sglang.install()
+            scheduler = standin.load("managers.scheduler").Scheduler
+            replaced = scheduler.process_input_requests, standin.load("managers.mm_utils").hash_feature
+            if not all(hasattr(each, "__wrapped__") for each in replaced):
+                raise SystemExit(f"{way}: ringcast is not in the place of SGLang's functions")
         try:
             made = standin.load("managers.scheduler").Scheduler(self.group, way in ("gloo", "drop-in, broadcast"))
             yield made.recv_requests, made.process_input_requests, lambda function: setattr(made, "handled", function)
@@ -332,6 +336,8 @@ def text(found: Dict[str, Any]) -> str:
         lines[-1] += "".join(f"{key:>11}" for key in (*PHASES, "sum"))
         for way, phases in case["phases_ms"].items():
             lines.append(f"{way:20}" + "".join(f"{phases[key]:>11.2f}" for key in (*PHASES, "sum")))
+            if way == "share_hash":
+                lines[-1] += f"   of {case['ranks']} at once, per request"
         lines += ["", f"{case['ranks']} ranks: requests/s reached at an offered rate (p50 ms)", f"{'':20}"]
         lines[-1] += "".join(f"{each['per_s']:>15.1f}" for each in case["offered"])
         lines[-1] += f"{'at once':>11}{'ratio':>8}{'CPU ms':>9}"
