@@ -2,6 +2,7 @@
 """The ranks share the hashing of features that all of them have."""
 
 import asyncio
+import os
 import threading
 from typing import Any, List
 
@@ -11,6 +12,7 @@ import pytest
 if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from _dist import meet, on_ranks, text_of
@@ -19,6 +21,7 @@ from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features
 import ringcast
 import ringcast.torch
 from ringcast.sglang import feature_hash, share_hash, share_once, telling
+from ringcast.sglang.hashes import digest_of
 
 pytestmark = pytest.mark.alike
 
@@ -107,6 +110,46 @@ def test_ranks_that_make_other_calls_get_right_hashes() -> None:
             check(share_hash(given, how="hash", compute=Hasher()), given)
 
 
+@on_ranks(3)
+def test_ranks_that_plan_differently_get_right_hashes() -> None:
+    """As ranks do that disagree about which rank lacks the features: the names and the samples are equal."""
+    given = features(6)
+    check(share_hash(given, how="hash"), given)
+    ranks = here()
+    expect = ranks.expect
+
+    def expect_of_two(call: Any) -> None:
+        call.ranks = (0, 1)
+        expect(call)
+
+    if dist.get_rank() == 1:
+        ranks.expect = expect_of_two
+    with slack(IMPATIENT):
+        shared = share_hash(given, how="hash", compute=Hasher())
+        meet()  # all hashes are told
+        check(shared, given)
+    dist.barrier()
+
+
+def test_features_with_other_content_have_another_digest(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"header" + b"1" * 5000)
+    other.write_bytes(b"header" + b"2" * 5000)
+    values = torch.arange(100.0).to(torch.complex128) * (1 + 1j)
+    objects = np.array([{"a": 1}, None], object)
+    pairs: List[Any] = [
+        (one, other),
+        (values, values + 1),
+        (values.conj(), (values + 1).conj()),
+        (values.conj().imag, (values + 1j).conj().imag),
+        (objects, np.array([{"a": 2}, None], object)),
+    ]
+    assert pairs[2][0].is_conj() and pairs[3][0].is_neg()
+    for first, second in pairs:
+        assert digest_of([first]) == digest_of([first]) != digest_of([second])
+    assert digest_of([values.conj()]) == digest_of([values.conj().resolve_conj()])
+
+
 @on_ranks(2)
 def test_bad_arguments_are_refused_on_each_rank() -> None:
     given = features(2)
@@ -166,6 +209,41 @@ def test_a_rank_that_lacks_the_features_gets_them_and_hashes_nothing() -> None:
     dist.barrier()
 
 
+@on_ranks(2)
+def test_features_that_are_not_there_yet_are_a_timeout() -> None:
+    given, lacks = features(2), dist.get_rank() == 1
+    share_hash([None] * 2 if lacks else given, lacking=(1,)).result()  # makes the rings
+    if lacks:
+        shared = share_hash([None] * 2, lacking=(1,))
+        for _ in range(2):
+            assert "not there yet" in text_of(TimeoutError, lambda: shared.result(timeout=0))
+            assert not shared.done()
+    meet()
+    if not lacks:
+        shared = share_hash(given, lacking=(1,))
+    assert shared.result()[1] == [feature_hash(feature) for feature in given]
+    dist.barrier()
+
+
+@on_ranks(2)
+def test_features_of_another_key_are_an_error_with_both_keys() -> None:
+    given, lacks = features(2), dist.get_rank() == 1
+    share_hash([None] * 2 if lacks else given, lacking=(1,)).result()  # makes the rings
+    begun = [share_hash([None] * 2 if lacks else given, key=key, lacking=(1,)) for key in ("AB", "BA")[lacks]]
+    for shared in begun:
+        if not lacks:
+            check(shared, given)
+            continue
+        told = text_of(RuntimeError, shared.result)
+        assert shared.done() and "'key A'" in told and "'key B'" in told
+        assert told == text_of(RuntimeError, lambda: asyncio.run(awaited(shared)))  # noqa: B023
+    dist.barrier()
+
+
+async def awaited(shared: Any) -> Any:
+    return await shared
+
+
 # ---- Waiting ---------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +268,49 @@ def test_awaited_in_any_order() -> None:
     if dist.get_rank() == 0:  # the other rank makes no call
         with slack(IMPATIENT):
             asyncio.run(run())
+
+
+@on_ranks(2)
+def test_it_is_done_when_no_rank_is_worth_waiting_for() -> None:
+    given, threads = features(4), []
+
+    def compute(feature: Any) -> int:
+        threads.append(threading.current_thread())
+        return feature_hash(feature)
+
+    check(share_hash(given, how="hash"), given)
+    if dist.get_rank() == 0:  # the other rank makes no call
+        with slack(IMPATIENT):
+            shared = share_hash(given, how="hash", compute=compute)
+            while not shared.done():
+                os.sched_yield()
+            assert len(threads) == 2, "a late hash is computed by result() alone"
+            asyncio.run(awaited(shared))
+        check(shared, given)
+        assert len(threads) == 4 and threading.main_thread() not in threads[2:]
+    dist.barrier()
+
+
+@on_ranks(2)
+def test_a_ring_that_another_thread_reads_is_not_at_an_end() -> None:
+    given = features(2)
+    check(share_hash(given, how="hash"), given)
+    peer = here()._peers[1 - dist.get_rank()]
+    hear, failures = peer.end.hear, [RuntimeError("this Reader is in use")] * 3
+
+    def hear_later() -> Any:
+        if failures:
+            raise failures.pop()
+        return hear()
+
+    peer.end.hear = hear_later
+    meet()  # no rank is ahead
+    with slack(PATIENT):
+        counted = Hasher()
+        check(share_hash(given, how="hash", compute=counted), given)
+    assert len(counted.features) == 1 and not failures and not peer.is_gone
+    dist.barrier()
+    del peer.end.hear
 
 
 @on_ranks(2)

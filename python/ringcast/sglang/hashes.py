@@ -5,7 +5,7 @@ import ctypes
 import functools
 import hashlib
 import os
-from typing import Any, Iterable, Iterator, Tuple
+from typing import Any, Iterable, Iterator, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -79,10 +79,11 @@ def _nbytes_of(part: Any) -> int:
     return memoryview(_bytes_of(part)).nbytes
 
 
-def digest_of(features: Iterable[Any]) -> bytes:
-    """8 bytes that are equal on all ranks for the same features in the same order: of types, shapes and _SAMPLES
-    elements, spread over each feature, so that a mistaken feature is found out in most cases."""
-    hasher = hashlib.blake2b(digest_size=8)
+def digest_of(features: Iterable[Any], owners: Sequence[int] = ()) -> bytes:
+    """8 bytes that are equal on all ranks for the same features in the same order, with the same owners: of types,
+    shapes and _SAMPLES elements, spread over each feature, so that a mistaken feature is found out in most cases. Of a
+    file: the bytes at a few places."""
+    hasher = hashlib.blake2b(repr(owners).encode(), digest_size=8)
     for feature in features:
         for part in _parts(feature):
             facts, sample = _look(part)
@@ -95,13 +96,15 @@ def digest_of(features: Iterable[Any]) -> bytes:
 def _look(part: Any) -> Tuple[Any, bytes]:
     """Type and shape, and a sample, by place in C order whatever the strides."""
     if isinstance(part, os.PathLike):
-        return "file", b""
+        with open(part, "rb", buffering=0) as file:
+            places = _places(os.fstat(file.fileno()).st_size)[::9].tolist()
+            return "file", b"".join(os.pread(file.fileno(), _SAMPLES, place) for place in places)
     if isinstance(part, torch.Tensor):
         return (str(part.dtype), tuple(part.shape)), _sample_of(part)
     if isinstance(part, np.ndarray):
         places = _places(part.size).numpy()
-        sample = part.flat[places].tobytes() if part.size and not part.dtype.hasobject else b""
-        return (part.dtype.str, part.shape), sample
+        taken = part.flat[places] if part.size else part
+        return (part.dtype.str, part.shape), repr(taken.tolist()).encode() if part.dtype.hasobject else taken.tobytes()
     data = memoryview(part).cast("B")
     return "bytes", bytes(data[:: max(1, data.nbytes // _SAMPLES)][:_SAMPLES])
 
@@ -110,10 +113,12 @@ _AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _sample_of(tensor: torch.Tensor) -> bytes:
-    kind = _AS.get(tensor.element_size())
-    if kind is None or not tensor.numel() or tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+    if not tensor.numel() or tensor.layout != torch.strided:
         return b""
-    taken = torch.take(tensor.detach().view(kind), _places(tensor.numel()))
+    tensor = tensor.detach().resolve_conj().resolve_neg()  # copies what hashing copies, too
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    taken = torch.take(tensor.view(_AS[tensor.element_size()]), _places(tensor.numel()))
     return bytes(taken.numpy().tobytes())
 
 

@@ -36,19 +36,23 @@ def share_hash(
         features, hashes = shared.result()              # or await shared; hashes[0] is SGLang's hash of features[0]
 
     The call hashes this rank's part of the features. result() waits for the hashes of the other ranks, and hashes what
-    is late (see above) here. No call hangs when a rank is late, stopped or dead.
+    is late (see above) here. Without `lacking` no call hangs when a rank is late, stopped or dead.
 
     features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks and
-    never used for other features; None: the number of the call, and then all ranks make the same calls in order. how:
-    "hash"; "local": each rank for itself; "auto": by RINGCAST_SHARE_HASH in the environment of the group's first rank,
-    and by default by what this call would cost (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64;
-    hashes of another `compute` than feature_hash() are not remembered. lacking: the ranks in the group that have no
-    features, the same on all ranks: each gives `features` of None, and gets the features by share_once() from a rank in
-    turn, while the others hash. thread: hash this rank's part in a thread; the call returns at once.
+    never used for other features; None: the number of the call, and then all ranks make the same calls in order, or may
+    get each other's hashes of features that look alike. how: "hash"; "local": each rank for itself; "auto": by
+    RINGCAST_SHARE_HASH in the environment of the group's first rank, and by default by what this call would cost
+    (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64; hashes of another `compute` than
+    feature_hash() are not remembered. lacking: the ranks in the group that have no features, the same on all ranks:
+    each gives `features` of None, and gets the features by share_once() from a rank in turn, while the others hash.
+    All ranks make such calls in the same order, with a key or not; the first call in which a rank sends is a
+    collective, and the sending rank waits for room as in share_once(). thread: hash this rank's part in a thread; the
+    call returns at once.
 
     Hashes of tensors and files are remembered (ringcast/sglang/cache.py). The first call for a group is a collective.
     In a group on several machines, an elastic group and a group of one, every call is "local".
-    TypeError, ValueError: invalid arguments. result() raises errors of compute(), and with `lacking` of share_once().
+    TypeError, ValueError: invalid arguments. OSError: a file can't be read. result() raises errors of compute(), and
+    with `lacking` those of share_once().
     """
     features = list(features)
     if how not in rule.HOW_TO_HASH:
@@ -57,7 +61,7 @@ def share_hash(
         raise TypeError(f"compute must be a function of a feature, not {type(compute).__name__}")
     if key is not None and not isinstance(key, str):
         raise TypeError(f"key must be a str, not {type(key).__name__}")
-    ranks = _ranks_of(group)
+    ranks = ranks_of(group)
     if ranks is None:
         if lacking:
             raise ValueError("lacking needs a group of several ranks on this machine")
@@ -78,19 +82,23 @@ class SharedHashes(Awaited):
             self._unasked.add(self)
 
     def done(self) -> bool:
-        """Whether result() would return at once, neither waiting nor hashing."""
-        if not self._features_are_here(0) or self._own is not None and not self._own.done():
-            return False
-        if self._ranks is not None:
-            self._ranks.take_in()
-        return self._is_whole()
+        """Whether result() would not wait. result() then computes the hashes that are late."""
+        try:
+            if not self._features_are_here(0) or self._own is not None and not self._own.done():
+                return False
+        except Exception:  # result() raises the error
+            return True
+        ranks, call = self._ranks, self._call
+        waits = ranks is not None and any(ranks.until_late(call, index) > 0 for index in call.missing())
+        return self._is_whole() or not waits
 
     def result(self, timeout: Optional[float] = None) -> Tuple[List[Any], List[int]]:
         """(features, hashes), in the order of the call. timeout: seconds; TimeoutError: the time is up, and a later
         result() can succeed. Without `lacking` the wait has a bound anyway."""
         self._ask()
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._features_are_here(timeout)
+        if not self._features_are_here(timeout):
+            raise TimeoutError("the features of this call are not there yet")
         if self._own is not None:
             if not futures.wait([self._own], _left(deadline)).done:
                 raise TimeoutError(f"the hashes of this rank's part are not there in {timeout} s")
@@ -141,9 +149,14 @@ class SharedHashes(Awaited):
         if self._call.digest is None:  # this rank lacks the features
             if timeout == 0 and not self._sent.done():
                 return False
-            value, _ = self._sent.result(timeout)
+            text, features = self._sent.result(timeout)[0]
+            if text != self._call.text:
+                raise RuntimeError(
+                    f"mismatched ranks: rank {self._sent.source} has sent the features of {text!r}, and the call here "
+                    f"is {self._call.text!r}: with lacking all ranks must make the same calls in the same order"
+                )
             assert self._ranks is not None
-            self._call.take(value)
+            self._call.take(features)
             self._ranks.expect(self._call)
         self._sent = None
         return True
@@ -168,7 +181,7 @@ class SharedHashes(Awaited):
 
     def __await__(self) -> Any:
         """As result(); a hash that is late is computed in a thread."""
-        while not self.done():
+        while not (self.done() and self._is_whole()):
             if self._sent is None and (self._own is None or self._own.done()) and self._patience() == 0:
                 yield from self._late().__await__()
             else:
@@ -193,8 +206,8 @@ def _left(deadline: Optional[float]) -> Optional[float]:
 _known: "weakref.WeakKeyDictionary[Any, Optional[Ranks]]" = weakref.WeakKeyDictionary()
 
 
-def _ranks_of(group: Any) -> Optional[Ranks]:
-    """None: each rank for itself."""
+def ranks_of(group: Any) -> Optional[Ranks]:
+    """The first call for a group is a collective. None: each rank for itself."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
     group = dist.group.WORLD if group is None else group
@@ -236,4 +249,4 @@ def _send(ranks: Ranks, call: Call) -> Shared:
     assert sharing is not None
     sharing.take_all()
     src, wanted = call.ranks[call.turn % len(call.ranks)], ranks.rank not in call.ranks
-    return sharing.call(lambda: call.features, sum(call.nbytes), src, None, "share", 0.0, wanted=wanted)
+    return sharing.call(lambda: (call.text, call.features), sum(call.nbytes), src, None, "share", 0.0, wanted=wanted)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A call of share_hash: the features, the rank that hashes each, and the known hashes."""
 
+import hashlib
 import operator
 import time
 from typing import Any, Callable, List, Optional, Sequence, Set
@@ -19,12 +20,14 @@ class Call:
         self,
         features: List[Any],
         compute: Callable[[Any], int],
-        name: bytes = b"",
-        turn: int = 0,
+        text: str = "",
+        turn: Optional[int] = None,
         ranks: Sequence[int] = (0,),
     ) -> None:
-        self.compute, self.name, self.turn, self.ranks = compute, name, turn, ranks
-        self.digest: Optional[bytes] = None  # of the features; None: there is no plan
+        self.compute, self.text, self.ranks = compute, text, ranks
+        self.name = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        self.turn = int.from_bytes(self.name, "big") if turn is None else turn
+        self.digest: Optional[bytes] = None  # of the features and the owners; None: there is no plan
         self.owners: List[int] = []  # by feature: the rank that hashes
         self.order: List[int] = []  # the features by owner: a hash is told by the place in this order
         self.due: List[float] = []  # by feature: seconds from `began` until the hash is due
@@ -43,7 +46,6 @@ class Call:
 
     def plan(self) -> None:
         """Set the owners: each feature, from the largest on, goes to the rank with the fewest bytes so far."""
-        self.digest = digest_of(self.features)
         count, turn = len(self.features), self.turn % len(self.ranks)
         turns = [*self.ranks[turn:], *self.ranks[:turn]]
         given = dict.fromkeys(turns, 0)
@@ -53,6 +55,7 @@ class Call:
             given[owner] += self.nbytes[index]
             self.owners[index] = owner
         self.order = sorted(range(count), key=self.owners.__getitem__)
+        self.digest = digest_of(self.features, self.owners)
 
     def places_of(self, rank: int) -> range:
         """Of a rank's part, in the order of the features."""

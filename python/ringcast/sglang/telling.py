@@ -4,22 +4,24 @@
 Every rank makes the same plan: each feature of a call goes to the rank with the fewest bytes in this call so far. A
 rank hashes its own part, and tells the hashes to the others as they come, by a ring of its own. A frame has the call's
 name, a digest of the features, and 8 bytes for each hash. A rank that needs a hash of another rank's part waits until
-the hash is late, and then hashes the feature itself. So no rank waits for another without a bound, and a disagreement
-among ranks costs a second hash, and nothing else: ranks that plan or decide differently, that miss a call, stop or die.
+the hash is late, and then hashes the feature itself. So no rank waits for another without a bound, and ranks that plan
+or decide differently, that miss a call, stop or die, cost the others a second hash.
 
 A hash is late if this rank has done its own part, the other rank was due, and hashing the feature here would be over by
 now. Until a hash of the late rank comes in time, this rank waits for the rank in the second, fourth, eighth call only.
 A rank never waits to send: without room the hashes are not told.
 
 A call's name is the `key`, or the number of the call. The digest is of types, shapes and a sample of the elements, in
-the order of the features. Hashes of a call that this rank has not made are kept for a while: another rank may be ahead.
+the order of the features, and of the rank that hashes each. Nothing else is compared: where ranks number their calls
+differently, features with equal samples get each other's hashes, which only a `key` rules out. Hashes of a call that
+this rank has not made are kept for a while: another rank may be ahead.
 
 Where the load makes a difference, one rank decides for all: the first to make the call tells "local" or "hash" at once,
 and the ranks that come later do the same. Ranks that come at the same time may decide differently; a rank that shares
 waits for no hash of a call that another rank called "local".
 """
 
-import hashlib
+import logging
 import math
 import struct
 import threading
@@ -91,9 +93,9 @@ class Ranks:
         number = self._calls
         self._calls += 1
         having = self._check(features, lacking)
-        text = f"call {number}" if key is None else f"key {key}"
-        name = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        return Call(features, compute, name, number if key is None else int.from_bytes(name, "big"), having)
+        if key is None:
+            return Call(features, compute, f"call {number}", number, having)
+        return Call(features, compute, f"key {key}", None, having)
 
     def _check(self, features: List[Any], lacking: Sequence[int]) -> Tuple[int, ...]:
         """The ranks that have the features."""
