@@ -217,8 +217,11 @@ class Ranks:
             while not peer.is_gone:
                 try:
                     data = peer.end.hear()
-                except (ringcast.Error, ValueError, RuntimeError):
+                except RuntimeError:  # another thread takes in from this rank
+                    break
+                except (ringcast.Error, ValueError) as error:
                     peer.is_gone = True
+                    logging.getLogger("sglang.ringcast").warning("Rank %d shares no more hashes: %s", src, error)
                     break
                 if data is None:
                     break
