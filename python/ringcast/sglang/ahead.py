@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, Tuple
 import numpy as np
 import torch
 
-from ringcast.sglang.hashing import SharedHashes, share_hash
+from ringcast.sglang.hashing import SharedHashes, ranks_of, share_hash
 
 # The features of the list under way, by id: the call, and the place in the call.
 _begun: Dict[int, Tuple[SharedHashes, int, Any]] = {}
@@ -54,8 +54,10 @@ def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
     with_items = [request for request in requests or () if list(_items_of(request))]
     if not with_items:
         return
-    # A key of its own for each list, the same on ranks in step; counted before anything can fail on one rank alone.
+    # A key of its own for each list, the same on ranks in step. Before anything can fail on one rank alone the list is
+    # counted, and the first call makes the rings, on all ranks.
     number = _lists[group] = _lists.get(group, 0) + 1
+    ranks_of(group)
     key = f"{number} {' '.join(str(getattr(request, 'rid', None)) for request in with_items)}"
     features = [feature for request in with_items for feature in _features_of(request)]
     if not features:
