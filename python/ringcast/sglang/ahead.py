@@ -54,7 +54,7 @@ def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
     with_items = [request for request in requests or () if list(_items_of(request))]
     if not with_items:
         return
-    # A key of its own for each list, the same on ranks in step. Before anything can fail on one rank alone the list is
+    # A key for each list, the same on ranks in step. Before anything can fail on one rank alone the list is
     # counted, and the first call makes the rings, on all ranks.
     number = _lists[group] = _lists.get(group, 0) + 1
     ranks_of(group)

@@ -81,8 +81,8 @@ def _nbytes_of(part: Any) -> int:
 
 def digest_of(features: Iterable[Any], owners: Sequence[int] = ()) -> bytes:
     """8 bytes that are equal on all ranks for the same features in the same order, with the same owners: of types,
-    shapes and _SAMPLES elements, spread over each feature, so that a mistaken feature is found out in most cases. Of a
-    file: the bytes at a few places."""
+    shapes and _SAMPLES elements, spread over each feature, to find out most mistaken features. Of a file: the bytes
+    at a few places."""
     hasher = hashlib.blake2b(repr(owners).encode(), digest_size=8)
     for feature in features:
         for part in _parts(feature):
@@ -115,7 +115,7 @@ _AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def _sample_of(tensor: torch.Tensor) -> bytes:
     if not tensor.numel() or tensor.layout != torch.strided:
         return b""
-    tensor = tensor.detach().resolve_conj().resolve_neg()  # copies what hashing copies, too
+    tensor = tensor.detach().resolve_conj().resolve_neg()  # a copy, as for hashing
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     taken = torch.take(tensor.view(_AS[tensor.element_size()]), _places(tensor.numel()))

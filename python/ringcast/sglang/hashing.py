@@ -40,12 +40,12 @@ def share_hash(
 
     features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks and
     never used for other features; None: the number of the call, and then all ranks make the same calls in order, or may
-    get each other's hashes of features that look alike. how: "hash"; "local": each rank for itself; "auto": by
+    get wrong hashes of features with equal samples. how: "hash"; "local": each rank for itself; "auto": by
     RINGCAST_SHARE_HASH in the environment of the group's first rank, and by default by what this call would cost
     (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64; hashes of another `compute` than
     feature_hash() are not remembered. lacking: the ranks in the group that have no features, the same on all ranks:
     each gives `features` of None, and gets the features by share_once() from a rank in turn, while the others hash.
-    All ranks make such calls in the same order, with a key or not; the first call in which a rank sends is a
+    All ranks make calls with `lacking` in the same order, with a key or not; the first call in which a rank sends is a
     collective, and the sending rank waits for room as in share_once(). thread: hash this rank's part in a thread; the
     call returns at once.
 
@@ -82,7 +82,7 @@ class SharedHashes(Awaited):
             self._unasked.add(self)
 
     def done(self) -> bool:
-        """Whether result() would not wait. result() then computes the hashes that are late."""
+        """Whether result() would not wait. result() then computes the late hashes."""
         try:
             if not self._features_are_here(0) or self._own is not None and not self._own.done():
                 return False
@@ -98,7 +98,7 @@ class SharedHashes(Awaited):
         self._ask()
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._features_are_here(timeout):
-            raise TimeoutError("the features of this call are not there yet")
+            raise TimeoutError("the features of the call are not there yet")
         if self._own is not None:
             if not futures.wait([self._own], _left(deadline)).done:
                 raise TimeoutError(f"the hashes of this rank's part are not there in {timeout} s")

@@ -4,17 +4,17 @@
 Every rank makes the same plan: each feature of a call goes to the rank with the fewest bytes in this call so far. A
 rank hashes its own part, and tells the hashes to the others as they come, by a ring of its own. A frame has the call's
 name, a digest of the features, and 8 bytes for each hash. A rank that needs a hash of another rank's part waits until
-the hash is late, and then hashes the feature itself. So no rank waits for another without a bound, and ranks that plan
-or decide differently, that miss a call, stop or die, cost the others a second hash.
+the hash is late, and then hashes the feature itself. So no rank waits for a rank without a bound, and ranks that plan
+or decide differently, miss a call, stop or die cost a second hash.
 
 A hash is late if this rank has done its own part, the other rank was due, and hashing the feature here would be over by
 now. Until a hash of the late rank comes in time, this rank waits for the rank in the second, fourth, eighth call only.
 A rank never waits to send: without room the hashes are not told.
 
 A call's name is the `key`, or the number of the call. The digest is of types, shapes and a sample of the elements, in
-the order of the features, and of the rank that hashes each. Nothing else is compared: where ranks number their calls
-differently, features with equal samples get each other's hashes, which only a `key` rules out. Hashes of a call that
-this rank has not made are kept for a while: another rank may be ahead.
+the order of the features, and of the rank for each feature. Nothing else is compared: where ranks number the calls
+differently, features with equal samples may get a wrong hash, and only a `key` rules out the mistake. Hashes of a call
+not made here are kept for a while: a rank may be ahead.
 
 Where the load makes a difference, one rank decides for all: the first to make the call tells "local" or "hash" at once,
 and the ranks that come later do the same. Ranks that come at the same time may decide differently; a rank that shares
@@ -217,7 +217,7 @@ class Ranks:
             while not peer.is_gone:
                 try:
                     data = peer.end.hear()
-                except RuntimeError:  # another thread takes in from this rank
+                except RuntimeError:  # a second thread takes in from the rank
                     break
                 except (ringcast.Error, ValueError) as error:
                     peer.is_gone = True
