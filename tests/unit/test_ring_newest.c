@@ -114,6 +114,7 @@ TEST(each_tag_has_its_own_newest_frame) {
 
 TEST(the_ring_remembers_so_many_tags_and_forgets_the_oldest) {
   enum { FIRST = 0x40 };
+  free_ring();
   make_ring_of(64 * 1024);
   for (uint32_t tag = FIRST; tag < FIRST + RC_NEWEST_TAGS; tag++) send_tagged(tag, tag, 50);
   for (uint32_t tag = FIRST; tag < FIRST + RC_NEWEST_TAGS; tag++) {
@@ -133,6 +134,7 @@ TEST(the_ring_remembers_so_many_tags_and_forgets_the_oldest) {
 
 TEST(tags_a_power_of_two_apart_are_remembered_too) {
   for (uint32_t shift = 0; shift <= 28; shift += 4) {
+    free_ring();
     make_ring_of(64 * 1024);
     for (uint32_t i = 1; i < 16; i++) send_tagged(i << shift, i, 50);
     for (uint32_t i = 1; i < 16; i++) {
