@@ -89,7 +89,8 @@ static int make_room(ringcast_tap *tap, uint64_t bytes) {
 }
 
 static int copy_frame(ringcast_tap *tap, struct rc_ring_frame *out) {
-  int result;
+  int result = tap->buffer ? 0 : make_room(tap, RC_LINE); /* an empty frame has an address, too */
+  if (result != 0) return result;
   while ((result = rc_tap_next(&tap->ring, tap->buffer, tap->room, out)) == -EMSGSIZE) {
     result = make_room(tap, out->bytes); /* rc_tap_next has checked the size against the largest frame */
     if (result != 0) break;

@@ -114,10 +114,11 @@ TEST(a_tap_sees_all_and_takes_no_slot) {
   ck_assert_int_eq(ringcast_tap_next(tap, 1000, &frame), -ETIMEDOUT);
   for (uint64_t i = 0; i < 40; i++) {
     uint8_t data[20000];
-    size_t size = (size_t)(mix(i) % sizeof data);
+    size_t size = i == 0 ? 0 : (size_t)(mix(i) % sizeof data);
     pattern_fill(data, size, i);
     ck_assert_int_eq(ringcast_writer_send(writer, data, size, (uint16_t)i, 0), 0);
     ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), 0);
+    ck_assert_ptr_nonnull(frame.data);
     ck_assert(frame.bytes == size && frame.kind == i && pattern_matches(frame.data, size, i));
     take_one(reader);
   }
