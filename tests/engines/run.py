@@ -338,9 +338,10 @@ def main():
         for part, spec in parts_of(name).items()
         if is_wanted(part, spec, arguments.only, arguments.quick)
     ]
+    machine = report.machine()  # before the runs, which are a load themselves
     rounds = turns(chosen, arguments.rounds, arguments.quick)
     rows = medians(rounds)
-    results = {"machine": report.machine(), "quick": arguments.quick, "rows": rows, "rounds": rounds}
+    results = {"machine": machine, "quick": arguments.quick, "rows": rows, "rounds": rounds}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(report.text(rows), *report.verdicts(results), sep="\n")
     failed = [row for row in rows if not row["ok"]]

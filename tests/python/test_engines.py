@@ -379,6 +379,16 @@ def taking_turns(runs_here, monkeypatch):
     return rows_of
 
 
+def test_the_load_is_taken_before_the_runs(runs_here, monkeypatch):
+    done = []
+    monkeypatch.setattr(sys, "argv", ["run.py", "--engine", "vllm"])
+    monkeypatch.setattr(run, "RESULTS", runs_here / "results.json")
+    monkeypatch.setattr(run.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(report, "machine", lambda: done.append("machine"))
+    monkeypatch.setattr(run, "turns", lambda *_: done.append("turns") or rows(*PAIR))
+    assert run.main() == 0 and done == ["machine", "turns"]
+
+
 def test_engines_that_live_at_the_same_time_take_turns(taking_turns):
     found = taking_turns({"one": 2, "two": 1})
     ways = [(way, number, row["case"]) for way, number, row in found if row["case"] in ("one", "two")]
