@@ -75,8 +75,11 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, 
     rc_slot_free(ring, slot, active);
     return result;
   }
-  rc_store_relaxed(&own->cursor, start); /* relaxed: J4 publishes both */
-  rc_store_relaxed(&own->taken, start);  /* the last owner's may be above */
+  /* J4 publishes both to a writer that finds ACTIVE. Release, for a writer that read the last owner's word at G1 and
+   * reads this cursor at G2: that owner's loads of frames come before the writer's stores. J2 orders the same on each
+   * CPU, but ThreadSanitizer does not know fences. */
+  rc_store_release(&own->cursor, start); /* -> G2 */
+  rc_store_relaxed(&own->taken, start);  /* only counted; the last owner's may be above */
   RC_POINT(CURSOR_STANDS);
   if (!rc_cas_strong_acq_rel(&own->owner, &found, active)) { /* J4 -> G1 */
     RC_POINT(CLAIM_LOST);

@@ -37,7 +37,7 @@ EXPECTED = {
     },
     "ring/slot.c": {
         "rc_slot_claim": ["casal"],  # J1
-        "rc_slot_activate": ["dmb ish", "ldar", "ldar", "casal"],  # J2, J3 and what stands at the tail, J4
+        "rc_slot_activate": ["dmb ish", "ldar", "ldar", "stlr", "casal"],  # J2, J3, what stands at the tail, cursor, J4
         "rc_slot_reap": ["casal"],
         "rc_slot_evict": ["casal"],  # V1
     },
