@@ -75,9 +75,9 @@ bool rc_py_timeout(PyObject *object, int64_t *out) {
 /* Finds the dict of bytes in os.environ, which each change of os.environ goes through. */
 static void find_environment(struct rc_py_state *state) {
   PyObject *name = PyBytes_FromString("RINGCAST_ALLOW_PICKLE");
-  PyObject *environ = name ? rc_py_import("os", "environ") : NULL;
-  PyObject *data = environ ? PyObject_GetAttrString(environ, "_data") : NULL;
-  Py_XDECREF(environ);
+  PyObject *mapping = name ? rc_py_import("os", "environ") : NULL;
+  PyObject *data = mapping ? PyObject_GetAttrString(mapping, "_data") : NULL;
+  Py_XDECREF(mapping);
   if (data && PyDict_CheckExact(data)) {
     state->environment = data;
     state->allow_pickle_name = name;
