@@ -97,8 +97,9 @@ int rc_newest_find(const struct rc_ring *ring, struct rc_start start, uint64_t t
   int result = tagged ? rc_ring_read(ring, found, &frame, &end) : read_newest(ring, &found, &frame, &end);
   if (result == -EAGAIN && found == 0 && !tagged) return result; /* no frame yet */
   if (result != 0) return -EPROTO;
-  /* J6: relaxed, because the fence J2 orders it after J1. */
-  if (frame.spilled && found < rc_load_relaxed(&control->spill_floor)) { /* J6 <- S0 */
+  /* A floor above the start: the payload of a spilled frame from there on is gone, of this one or of a later one. J6:
+   * relaxed, because the fence J2 orders it after J1. */
+  if ((tagged || frame.spilled) && found < rc_load_relaxed(&control->spill_floor)) { /* J6 <- S0 */
     *position = end;
     return tagged ? -ENODATA : -EAGAIN;
   }

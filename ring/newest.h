@@ -25,8 +25,8 @@ void rc_newest_note(struct rc_control *control, uint32_t tag, uint64_t position)
 
 /* For a reader between J2 and J4 that has loaded `tail`: sets *position to the frame that `start` asks for, which is
  * then safe to read. -EAGAIN: the ring has no frame, or the spill memory of the frame was taken back; *position is the
- * start of the next frame. -ENODATA: the same for a frame with a tag, or the frame may be overwritten. -EPROTO: invalid
- * data. */
+ * start of the next frame. -ENODATA: the same for a frame with a tag or for one after it, or the frame may be
+ * overwritten. -EPROTO: invalid data. */
 int rc_newest_find(const struct rc_ring *ring, struct rc_start start, uint64_t tail, uint64_t *position);
 
 #endif

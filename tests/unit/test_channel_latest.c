@@ -114,4 +114,24 @@ TEST(a_frame_in_spill_memory_stays_until_the_memory_is_needed) {
   expect(tagged, 1, LARGE);
 }
 
+/* A reader gets all frames after its start, so the payload of each must be there. */
+TEST(a_small_frame_is_no_start_once_a_spilled_frame_after_it_is_gone) {
+  struct ringcast_span span;
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .spill_bytes = SPILL);
+  SCOPED_READER first = attach(writer);
+  send_tagged(writer, 7, 0, 100);
+  send_tagged(writer, 0, 1, LARGE);
+  for (uint64_t number = 0; number < 2; number++) expect(first, number, number == 0 ? 100 : LARGE);
+  SCOPED_READER in_time = latest_of(writer, .tag = 7);
+  for (uint64_t number = 0; number < 2; number++) expect(in_time, number, number == 0 ? 100 : LARGE);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span), 0); /* over the spilled frame */
+  memset(span.data, 0, span.bytes);
+  ck_assert_int_eq(attach_with(writer, RINGCAST_START_LATEST, 7), -ENODATA);
+  ck_says("spill memory was taken back");
+  ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+  send_tagged(writer, 7, 2, 100);
+  SCOPED_READER late = latest_of(writer, .tag = 7);
+  expect(late, 2, 100);
+}
+
 RUN_TESTS("channel, latest", remember, nothing_is_left)
