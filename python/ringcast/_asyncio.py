@@ -242,17 +242,30 @@ async def asend(writer, obj, timeout, tag, hash):
 async def asend_many(writer, values, timeout, tag):
     values, sent = tuple(values), 0
     deadline = None if timeout is None else time.monotonic() + timeout
+
+    def offer():
+        nonlocal sent
+        some = values[sent : sent + _MOST_SENT]
+        try:
+            writer.send_many(some, 0, tag=tag)
+            sent += len(some)
+        except TimeoutError as full:
+            sent += full.sent
+            return None if full.sent else _nothing
+
+    def last():
+        nonlocal sent
+        writer.send_many(values[sent : sent + 1], 1e-9, tag=tag)  # or raises the reason
+        sent += 1
+
     try:
         while sent < len(values):
-            left = None if deadline is None else max(0, deadline - time.monotonic())
-            await asend(writer, values[sent], left, tag, None)  # waits in line
-            sent += 1
-            try:
-                some = values[sent : sent + _MOST_SENT]
-                writer.send_many(some, 0, tag=tag)
-                sent += len(some)
-            except TimeoutError as full:
-                sent += full.sent
+            watch = writer._watch
+            if watch is not None and watch.line or offer() is _nothing:
+                left = None if deadline is None else max(0, deadline - time.monotonic())
+                await watch_of(writer).serve(writer.room_fileno, offer, last, left)
+            else:
+                await let_others_run()
     except BaseException as error:
         error.sent = sent + getattr(error, "sent", 0)
         raise

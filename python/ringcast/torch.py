@@ -111,7 +111,7 @@ def prepare(
     beside the ring goes back to the machine when idle. timeout: seconds to wait for the other ranks.
 
     TimeoutError: a rank has not called prepare() in time. Every rank gets this error, which names the missing ranks,
-    also a rank that comes late; no ring was made, and all ranks may call prepare() again.
+    also a rank that comes late; nothing was prepared, and all ranks may call prepare() again.
     ValueError: an argument is out of range. ringcast.FrameTooLarge on the source, ringcast.SendError on the others:
     `nbytes` is too large for the ring.
     """

@@ -301,6 +301,18 @@ def test_tasks_send_and_receive_batches():
         assert asyncio.run(both(writer, reader)) == values
 
 
+def test_a_task_sends_bytes_as_send_many_does():
+    values = [b"%d" % i for i in range(3)]
+    with ringcast.Writer(1 << 13) as writer, ringcast.Reader(writer.handle, leases=6) as reader:
+        writer.send_many(values)
+        asyncio.run(writer.asend_many(values))
+        frames = [reader.next(0) for _ in range(6)]
+        told = [(frame.kind, bytes(frame)) for frame in frames]
+        assert told[:3] == told[3:] == [(told[0][0], value) for value in values]
+        for frame in frames:
+            frame.release()
+
+
 def test_a_task_that_gives_up_says_how_many_were_sent():
     values = list(range(2000))
 

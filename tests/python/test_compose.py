@@ -197,6 +197,28 @@ def test_an_exception_aborts_as_soon_as_the_last_array_is_gone(ring):
     assert reader.recv(0) == 5
 
 
+class Clears:
+    def __init__(self, held):
+        self.held = held
+
+    def __reduce__(self):
+        self.held.clear()
+        return int, (7,)
+
+
+def test_an_array_that_goes_while_the_writer_is_in_use_leaves_no_reservation(ring):
+    writer, reader = ring
+    held = []
+    with pytest.raises(ZeroDivisionError):
+        with writer.compose({"x": ringcast.empty(4, "f4")}) as frame:
+            held.append(frame["x"])
+            raise ZeroDivisionError
+    with pytest.raises(ringcast.Error, match="reservation is open"):
+        writer.send(Clears(held), 0)
+    writer.send(5, 0)
+    assert reader.recv(0) == 5
+
+
 LOOKS = {
     "itself": lambda array: array,
     "slice": lambda array: array[1:],

@@ -28,7 +28,7 @@ def remembered(monkeypatch):
 def is_known(known: Any, feature: Any) -> bool:
     found = known.get(feature)
     assert found in (None, feature_hash(feature)), "a stale hash"
-    share_hash([feature]).result()
+    share_hash([feature], remember=True).result()
     return found is not None
 
 
@@ -52,6 +52,14 @@ def test_a_tensor_is_hashed_once_until_it_changes(remembered):
     assert len(remembered._known) == 2
     del other
     assert len(remembered._known) == 1
+
+
+def test_nothing_is_remembered_unless_asked_for(remembered):
+    tensor = torch.arange(1000.0)
+    assert share_hash([tensor]).result()[1] == [feature_hash(tensor)]
+    tensor.untyped_storage()[0] = 7  # torch does not count this change
+    assert share_hash([tensor]).result()[1] == [feature_hash(tensor)]
+    assert not remembered._known
 
 
 def test_memory_that_others_write_is_hashed_anew(remembered):
@@ -102,5 +110,5 @@ def test_a_change_while_hashing_is_not_remembered(remembered, monkeypatch):
         return told
 
     monkeypatch.setattr(plan, "feature_hash", hash_and_change)
-    plan.Call([tensor], hash_and_change).hash(0)
+    plan.Call([tensor], hash_and_change, remember=True).hash(0)
     assert remembered.get(tensor) is None

@@ -413,3 +413,15 @@ def test_feature_hash_is_that_of_the_bytes():
     for wrong in "text", None, torch.empty(3, device="meta"):
         with pytest.raises(TypeError, match="feature_hash takes"):
             feature_hash(wrong)
+
+
+@on_ranks(2)
+def test_the_task_of_the_next_value_looks_again_after_a_value_was_taken() -> None:
+    """The look that took the value may have lowered the descriptor by which the next task waits."""
+    shared = [share_once(lambda: {"x": 1}, 1 << 20, src=0, hash=None, how="share") for _ in range(2)]
+    dist.barrier()
+    woken: List[int] = []
+    shared[1]._wakers.append(lambda: woken.append(1))
+    assert shared[0].done()
+    assert bool(woken) == (dist.get_rank() == 1)
+    assert [each.result()[0] for each in shared] == [{"x": 1}] * 2

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast.torch.prepare(): the first broadcast is like every other; and all ranks prepare, or none does."""
 
+import functools
 import resource
 from typing import Tuple
 
@@ -86,7 +87,7 @@ def test_a_rank_that_does_not_come_is_named_on_all_ranks() -> None:
     for _ in range(2):
         if alone:
             dist.barrier()
-        assert "rank 2 did not call prepare() within 0.1 s; no ring was made" in text_of(
+        assert "rank 2 did not call prepare() within 0.1 s; nothing was prepared" in text_of(
             TimeoutError, lambda: rt.prepare(group, 1, timeout=60 if alone else 0.1)
         )
         if not alone:
@@ -95,6 +96,22 @@ def test_a_rank_that_does_not_come_is_named_on_all_ranks() -> None:
     dist.barrier()
     rt.prepare(group, 1, timeout=60)
     check_usable(1, group)
+
+
+@on_ranks(2)
+def test_a_ring_that_is_there_is_prepared_by_all_ranks_or_by_none() -> None:
+    check_usable()  # a ring is there already
+    for nbytes in (0, 1 << 20):
+        alone = dist.get_rank() == 1
+        if alone:
+            dist.barrier()
+        prepare = functools.partial(rt.prepare, nbytes=nbytes, timeout=60 if alone else 0.1)
+        assert "rank 1 did not call" in text_of(TimeoutError, prepare)
+        if not alone:
+            dist.barrier()
+        check_usable()
+        rt.prepare(nbytes=nbytes, timeout=60)
+        check_usable()
 
 
 @on_ranks(4)

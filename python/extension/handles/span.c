@@ -6,6 +6,8 @@
  * dropped Span leaves the reservation open for Writer.commit(). While a memoryview exists the lease can't end:
  * BufferError, as mmap does.
  */
+#include <unistd.h>
+
 #include "python/extension/handles/writer.h"
 
 #include "python/docstrings.h"
@@ -111,14 +113,20 @@ static int span_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   return rc;
 }
 
-static void span_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
-  struct rc_py_writer *writer = ((struct span *)object)->writer;
-  if (--writer->lease.exports > 0 || !writer->lease.doomed) return;
+void rc_py_writer_end_doomed(struct rc_py_writer *writer) {
+  struct rc_py_lease *lease = &writer->lease;
+  if (!lease->open || lease->exports > 0 || writer->base.busy || getpid() != writer->base.pid) return;
+  lease->doomed = false;
   PyObject *type, *value, *traceback; /* an exception may be set */
   PyErr_Fetch(&type, &value, &traceback);
   Py_XDECREF(rc_py_writer_abort((PyObject *)writer, NULL));
-  if (PyErr_Occurred()) PyErr_WriteUnraisable(object);
+  if (PyErr_Occurred()) PyErr_WriteUnraisable((PyObject *)writer);
   PyErr_Restore(type, value, traceback);
+}
+
+static void span_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
+  struct rc_py_writer *writer = ((struct span *)object)->writer;
+  if (--writer->lease.exports == 0 && writer->lease.doomed) rc_py_writer_end_doomed(writer);
 }
 
 static Py_ssize_t span_length(PyObject *object) {

@@ -40,8 +40,14 @@ extern PyType_Spec rc_py_writer_spec;
 /* add_size(history, n), for the legs between machines: see ringcast_sizes_add. */
 PyObject *rc_py_add_size(PyObject *module, PyObject *args);
 
+/* Aborts a doomed reservation without buffers, unless the Writer is in use. */
+void rc_py_writer_end_doomed(struct rc_py_writer *self);
+
 static inline bool rc_py_writer_enter(struct rc_py_writer *self) { return rc_py_handle_enter(&self->base); }
-static inline void rc_py_writer_leave(struct rc_py_writer *self) { rc_py_handle_leave(&self->base); }
+static inline void rc_py_writer_leave(struct rc_py_writer *self) {
+  rc_py_handle_leave(&self->base);
+  if (self->lease.doomed) rc_py_writer_end_doomed(self); /* the last array may have gone during the call */
+}
 
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */
 

@@ -36,13 +36,13 @@ _prepared: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 def prepare(group: Any, src: int, nbytes: int, timeout: float, metadata_group: Any) -> None:
     """group: a ProcessGroup of two ranks or more."""
     end = ends(group).get((BROADCAST, src))
-    if end is None or end.ring.closed:
-        _meet(group, src, timeout)
-        end = end_of(group, src, metadata_group)
-    if _prepared.get(end, -1) < nbytes:
-        for size in sorted({0, nbytes}):
-            _warm_up(end, size)
-        _prepared[end] = nbytes
+    if end is not None and not end.ring.closed and _prepared.get(end, -1) >= nbytes:
+        return
+    _meet(group, src, timeout)
+    end = end_of(group, src, metadata_group)
+    for size in sorted({0, nbytes}):
+        _warm_up(end, size)
+    _prepared[end] = nbytes
 
 
 def _meet(group: Any, src: int, timeout: float) -> None:
@@ -57,7 +57,7 @@ def _meet(group: Any, src: int, timeout: float) -> None:
     mine = f"{names} did not call prepare() within {timeout:g} s" if missing else _ALL_HERE
     outcome = store.compare_set(key + "outcome", "", mine).decode()
     if outcome != _ALL_HERE:
-        raise TimeoutError(f"{outcome}; no ring was made: call prepare() again, on all ranks of the group {ranks}")
+        raise TimeoutError(f"{outcome}; nothing was prepared: call prepare() again, on all ranks of the group {ranks}")
 
 
 def _missing(store: Any, key: str, ranks: List[int], timeout: float) -> List[int]:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hashes of features that have been hashed before: the same tensor object, or the same file.
+"""Hashes of features that have been hashed before: the same tensor object, or the same file. Only share_hash(...,
+remember=True) asks here, since not every change can be seen.
 
 A tensor is known by object (a weak reference), address, version counter, shape, strides and dtype. torch counts each
 change in place in the version counter, through any view. Writes that pass torch by are not counted, so a tensor is
 remembered only while torch alone can write: torch marks the storage of a tensor that NumPy, a buffer or another process
 also sees as not resizable, and such a tensor is hashed anew each time. So are arrays and bytearrays, which count
-nothing. What nothing marks or counts: `tensor.data`, DLPack, a raw address. After such a change give a clone.
+nothing. What nothing marks or counts: receiving into the tensor by torch.distributed, writes to its untyped_storage(),
+`tensor.data`, `torch.Tensor.set_()` of another tensor to its storage, DLPack, a raw address. After such a change give a
+clone.
 
 A file is known by path, device, inode, size, and times of modification and change. A file that has changed within
-_SETTLED seconds is not remembered: a second change in the same tick of the clock would look the same.
+_SETTLED seconds is not remembered: a second change in the same tick of the clock would look the same. Writes through
+a shared mapping may leave the times as they are.
 """
 
 import os

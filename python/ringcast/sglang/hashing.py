@@ -28,6 +28,7 @@ def share_hash(
     compute: Callable[[Any], int] = feature_hash,
     lacking: Sequence[int] = (),
     thread: bool = False,
+    remember: bool = False,
 ) -> "SharedHashes":
     """Have each feature hashed by one rank of `group`; result() returns the features and their hashes.
 
@@ -38,19 +39,20 @@ def share_hash(
     The call hashes this rank's part of the features. result() waits for the hashes of the other ranks, and hashes what
     is late (see above) here. Without `lacking` no call hangs when a rank is late, stopped or dead.
 
-    features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks and
-    never used for other features; None: the number of the call, and then all ranks make the same calls in order, or may
-    get wrong hashes of features with equal samples. how: "hash"; "local": each rank for itself; "auto": by
+    features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks
+    and never used for other features; None: the number of the call, and then all ranks make the same calls in order,
+    or may get wrong hashes of features with equal samples. how: "hash"; "local": each rank for itself; "auto": by
     RINGCAST_SHARE_HASH in the environment of the group's first rank, and by default by what this call would cost
-    (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64; hashes of another `compute` than
-    feature_hash() are not remembered. lacking: the ranks in the group that have no features, the same on all ranks:
-    each gives `features` of None, and gets the features by share_once() from a rank in turn, while the others hash.
-    All ranks make calls with `lacking` in the same order, with a key or not; the first call in which a rank sends is a
-    collective, and the sending rank waits for room as in share_once(). thread: hash this rank's part in a thread; the
-    call returns at once.
+    (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64. lacking: the ranks in the group that have
+    no features, the same on all ranks: each gives `features` of None, and gets the features by share_once() from a
+    rank in turn, while the others hash. All ranks make calls with `lacking` in the same order, with a key or not; the
+    first call in which a rank sends is a collective, and the sending rank waits for room as in share_once(). thread:
+    hash this rank's part in a thread; the call returns at once. remember: take the hash of a tensor or file that was
+    hashed before, and keep the hashes of this call, where `compute` is feature_hash(); not every change in place is
+    seen (ringcast/sglang/cache.py).
 
-    Hashes of tensors and files are remembered (ringcast/sglang/cache.py). The first call for a group is a collective.
-    In a group on several machines, an elastic group and a group of one, every call is "local".
+    The first call for a group is a collective. In a group on several machines, an elastic group and a group of one,
+    every call is "local".
     TypeError, ValueError: invalid arguments. OSError: a file can't be read. result() raises errors of compute(), and
     with `lacking` those of share_once().
     """
@@ -65,8 +67,8 @@ def share_hash(
     if ranks is None:
         if lacking:
             raise ValueError("lacking needs a group of several ranks on this machine")
-        return SharedHashes(Call(features, compute))
-    return _begin(ranks, ranks.new_call(features, key, compute, tuple(lacking)), how, thread)
+        return SharedHashes(Call(features, compute, remember=remember))
+    return _begin(ranks, ranks.new_call(features, key, compute, tuple(lacking), remember), how, thread)
 
 
 class SharedHashes(Awaited):

@@ -9,7 +9,7 @@ from typing import Any, Callable, List, Optional, Sequence, Set
 from ringcast.sglang.cache import Cache, identity_of
 from ringcast.sglang.hashes import digest_of, feature_hash, nbytes_of
 
-# Of all calls with the usual `compute`.
+# Of all calls with `remember` and the usual `compute`.
 remembered = Cache()
 
 
@@ -23,8 +23,10 @@ class Call:
         text: str = "",
         turn: Optional[int] = None,
         ranks: Sequence[int] = (0,),
+        remember: bool = False,
     ) -> None:
         self.compute, self.text, self.ranks = compute, text, ranks
+        self.remembers = remember and compute is feature_hash
         self.name = hashlib.blake2b(text.encode(), digest_size=8).digest()
         self.turn = int.from_bytes(self.name, "big") if turn is None else turn
         self.digest: Optional[bytes] = None  # of the features and the owners; None: there is no plan
@@ -41,7 +43,7 @@ class Call:
         self.features = features
         self.nbytes = [nbytes_of(feature) for feature in features]
         self.hashes: List[Optional[int]] = [None] * len(features)
-        if self.compute is feature_hash:
+        if self.remembers:
             self.hashes = [remembered.get(feature) for feature in features]
 
     def plan(self) -> None:
@@ -67,7 +69,7 @@ class Call:
 
     def hash(self, index: int) -> None:
         feature = self.features[index]
-        identity = identity_of(feature) if self.compute is feature_hash else None
+        identity = identity_of(feature) if self.remembers else None
         hash = self.compute(feature)
         try:
             hash = operator.index(hash)

@@ -341,7 +341,7 @@ class _Sharing:
             if not wait:
                 return
             if due.made.done():
-                self._wait(None, due.end.ring.room_fileno())
+                self._wait(None, self._room(due.end))
             else:
                 futures.wait([due.made])
 
@@ -422,6 +422,8 @@ class _Sharing:
             pending.popleft()
             shared._settle(outcome)
             if shared is until:
+                if pending:  # a task that waits for the next frame: the descriptor may be lowered by now
+                    pending[0][1]._wake()
                 break
         return took
 
@@ -443,7 +445,11 @@ class _Sharing:
         if isinstance(end, Receiver):
             return [end.ring.fileno()]
         first = next(iter(self._due), None)
-        return [end.ring.room_fileno()] if first is not None and first.made.done() else []
+        return [self._room(end)] if first is not None and first.made.done() else []
+
+    def _room(self, end: Source) -> int:
+        with self._sending:  # a thread may be sending
+            return end.ring.room_fileno()
 
     def wait_for(self, shared: Shared, timeout: Optional[float]) -> None:
         if shared.source == self._rank:

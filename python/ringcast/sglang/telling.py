@@ -88,14 +88,19 @@ class Ranks:
         self.unasked: "weakref.WeakSet[Any]" = weakref.WeakSet()  # calls without a result asked for
 
     def new_call(
-        self, features: List[Any], key: Optional[str], compute: Callable[[Any], int], lacking: Sequence[int]
+        self,
+        features: List[Any],
+        key: Optional[str],
+        compute: Callable[[Any], int],
+        lacking: Sequence[int],
+        remember: bool = False,
     ) -> Call:
         number = self._calls
         self._calls += 1
         having = self._check(features, lacking)
         if key is None:
-            return Call(features, compute, f"call {number}", number, having)
-        return Call(features, compute, f"key {key}", None, having)
+            return Call(features, compute, f"call {number}", number, having, remember)
+        return Call(features, compute, f"key {key}", None, having, remember)
 
     def _check(self, features: List[Any], lacking: Sequence[int]) -> Tuple[int, ...]:
         """The ranks that have the features."""
