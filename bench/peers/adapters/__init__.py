@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry: the name of each way, and where its class is. A module is imported when its way is used, so that a
+peer that is missing is a reason in a row and no end of the run."""
+
+import importlib
+from typing import Dict, Type
+
+from adapters.base import LeftOut, Way, needs
+
+WAYS: Dict[str, str] = {
+    "ringcast": "ringcast_ways:Ringcast",
+    "zmq-push": "pyzmq_ways:Push",
+    "zmq-pub": "pyzmq_ways:Pub",
+    "mp-pipe": "stdlib:Pipe",
+    "mp-queue": "stdlib:Queue",
+    "mp-shared-memory": "stdlib:SharedMemory",
+    "mpi4py-bcast": "mpi:Bcast",
+    "mpi4py-pkl5": "mpi:Pkl5",
+    "mpi4py-Bcast": "mpi:UpperBcast",
+    "mpi4py-send": "mpi:Send",
+    "lmdb": "lmdb_way:Lmdb",
+    "faster-fifo": "fifo:FasterFifo",
+    "gloo-broadcast": "gloo:Broadcast",
+    "gloo-object": "gloo:Object",
+    "gloo-padded": "gloo:Padded",
+    "gloo-tensor-dict": "gloo:TensorDict",
+    "pynng": "nng:Pynng",
+    "vllm-queue": "vllm:Queue",
+    "vllm-queue-2ms": "vllm:Queue2ms",
+    "vllm-queue-arena": "vllm:QueueArena",
+    "sglang-queue": "sglang:Queue",
+    "sglang-pyobj": "sglang:Pyobj",
+    "iceoryx2": "iceoryx:Iceoryx2",
+    "ecal": "ecal_way:Ecal",
+    "zenoh-shm": "zenoh_way:ZenohShm",
+    "ray-channel": "ray_way:RayChannel",
+    "nccl-object": "gpu:NcclObject",
+    "nccl-tensor": "gpu:NcclTensor",
+    "cuda-ipc": "gpu:CudaIpc",
+    "cuda-copy": "gpu:CudaCopy",
+}
+
+
+def way_class(name: str, where: str = "") -> Type[Way]:
+    """The class of a way; LeftOut if it can't be used here. `where` stands in for the registry, for tests:
+    "module:Class"."""
+    module, _, attribute = (where or WAYS[name]).partition(":")
+    path = module if where else f"adapters.{module}"
+    try:
+        found: Type[Way] = getattr(importlib.import_module(path), attribute)
+    except LeftOut:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise LeftOut(f"the adapter can't be imported: {type(error).__name__}: {reason}") from None
+    for needed in found.requires:
+        needs(needed)
+    found.check()
+    return found
