@@ -5,9 +5,10 @@ The text is NumPy's own (`<M8[ns]`, `|S5`) or, for a structured dtype, JSON. No 
 """
 
 import copy
+import functools
 import json
 import re
-from typing import Any, Dict, Optional, Set
+from typing import Any, Dict, Optional, Set, Tuple
 
 import numpy as np
 
@@ -19,6 +20,11 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _proven: Set[str] = set()  # texts from which NumPy makes the same dtype again
 _MOST_PROVEN = 1000
+_MOST_REMEMBERED = 4096  # characters of a text; the dtypes of the latest 256 such texts stay
+# Text by id of a structured dtype, which the entry keeps alive. Of a dtype only the names can change; a dtype with
+# fields that have names of their own has no entry.
+_told: Dict[int, Tuple[Any, Any, str]] = {}
+_MOST_TOLD = 256
 _MOST_AXES = 32  # the most axes that every NumPy has; the elements need one axis more than the array
 
 
@@ -76,6 +82,9 @@ def _of_text(text: str) -> Any:
     return _dtype(json.loads(text))
 
 
+_remembered = functools.lru_cache(maxsize=256)(_of_text)
+
+
 def text_of(array: Any) -> Optional[str]:
     """The text of the dtype. None: the bytes of the elements are not all of the array."""
     dtype = array.dtype
@@ -84,6 +93,9 @@ def text_of(array: Any) -> Optional[str]:
         is_plain = not vars(array) and (dtype.names is None or dtype.type is np.record)
     if not is_plain or dtype.itemsize == 0 or array.ndim >= _MOST_AXES:
         return None
+    told = _told.get(id(dtype))
+    if told is not None and told[0] is dtype and told[1] == dtype.names:
+        return told[2]
     try:
         state = _state(dtype)
         if isinstance(state, str):
@@ -94,9 +106,17 @@ def text_of(array: Any) -> Optional[str]:
                 return None
             if len(_proven) < _MOST_PROVEN:
                 _proven.add(text)
-        return text
     except (TypeError, ValueError):  # a title that JSON lacks, a dtype of another library
         return None
+    if len(text) <= _MOST_REMEMBERED and isinstance(state, dict) and not any(map(_has_names, state["formats"])):
+        if len(_told) >= _MOST_TOLD:
+            _told.clear()
+        _told[id(dtype)] = dtype, dtype.names, text
+    return text
+
+
+def _has_names(state: Any) -> bool:
+    return _has_names(state[0]) if isinstance(state, list) else isinstance(state, dict)
 
 
 def make(text: str, elements: Any, is_record: bool, known: Dict[str, Any]) -> Any:
@@ -107,7 +127,8 @@ def make(text: str, elements: Any, is_record: bool, known: Dict[str, Any]) -> An
     """
     try:
         if text not in known:
-            known[text] = _of_text(text)
+            is_flat = text.count("{") <= 1  # of fields with names of their own, a copy shares the names
+            known[text] = (_remembered if is_flat and len(text) <= _MOST_REMEMBERED else _of_text)(text)
         dtype = copy.copy(known[text]) if text[:1] == "{" else known[text]
     except Exception as error:  # of any kind, by NumPy
         raise ValueError("no dtype") from error

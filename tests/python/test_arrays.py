@@ -114,6 +114,20 @@ def test_an_array_that_stands_twice_is_one_and_has_a_hash(name):
     assert np.isnat(got["x"][0][0, 0])
 
 
+@pytest.mark.parametrize("inner", ["<i4", [("x", "<i2"), ("y", "<i2")]], ids=["flat", "nested"])
+def test_names_that_change_between_two_frames_arrive(inner):
+    """Neither side goes on with the names of an earlier frame."""
+    sent = np.zeros(3, [("a", inner), ("b", "S2")])
+    first = through(sent)
+    if sent.dtype["a"].names:
+        sent.dtype["a"].names = first.dtype["a"].names = ("z", "y")
+    else:
+        sent.dtype.names = first.dtype.names = ("c", "b")
+    assert_same_array(through(sent), sent)
+    again = through(np.zeros(3, [("a", inner), ("b", "S2")]))
+    assert again.dtype == np.dtype([("a", inner), ("b", "S2")])
+
+
 class Odd(np.ndarray):
     pass
 
