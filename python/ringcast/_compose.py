@@ -134,13 +134,13 @@ class ComposedFrame:
             raise TypeError(f"a composed frame is of a dict, not of a {type(value).__name__}")
         self._writer, self._value, self._timeout, self._tag = writer, value, timeout, tag
         self._span: Any = None
-        self._places: Dict[int, Tuple[int, int]] = {}  # by id() of the placeholder: offset and bytes
+        self._places: Dict[int, Tuple[int, int, Empty]] = {}  # by id() of the placeholder: offset, bytes, itself
         self._lent: Dict[int, Tuple[str, Any]] = {}  # by id() of the placeholder: place, weak reference to the owner
 
     def open(self) -> "ComposedFrame":
         """Reserve the frame, and write all but the arrays of the placeholders."""
         self._span, places = self._writer._compose(self._value, self._timeout, self._tag)
-        self._places = {id(placeholder): (offset, size) for placeholder, offset, size in places}
+        self._places = {id(placeholder): (offset, size, placeholder) for placeholder, offset, size in places}
         self._lent.clear()
         return self
 
@@ -206,7 +206,7 @@ class ComposedFrame:
 
     def _array(self, placeholder: Empty, place: str) -> Any:
         try:
-            offset, size = self._places[id(placeholder)]
+            offset, size, _ = self._places[id(placeholder)]
         except KeyError:
             raise KeyError(f"{placeholder!r} was not in the value when the frame was reserved") from None
         if not size:
