@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/benchmarks.md that Google Benchmark's cases fill: for report.py."""
+"""Figures and tables as Markdown has them, and the tables of docs/benchmarks.md that Google Benchmark's cases fill: for
+report.py and peers/report.py."""
 
 # Head, the case to compare with, and the cases with their labels.
 CASES = {
@@ -89,3 +90,48 @@ CASES = {
         {"tap/nobody": "nobody", "tap/tap": "a tap", "tap/reader": "a reader", "tap/reader_and_tap": "both"},
     ),
 }
+
+
+# ---- Words and numbers ----------------------------------------------------------------------------------------------
+
+
+def three(value):
+    """Three digits: 1.23, 12.3, 123, 1,230."""
+    if value == 0:
+        return "0"
+    power = int(f"{value:e}".split("e")[1])
+    return f"{round(value, 2 - power):,.{max(0, 2 - power)}f}"
+
+
+def ns(value):
+    for unit, scale in (("ns", 1), ("us", 1e3), ("ms", 1e6)):
+        if value < 1000 * scale:
+            return f"{three(value / scale)} {unit}"
+    return f"{three(value / 1e9)} s"
+
+
+def us(value):
+    return f"{three(value)} us"
+
+
+def gb(value):
+    return f"{value / 1e9:.2f}"
+
+
+ratio = "{:.2f}".format
+percent = "{:.3f} %".format
+
+
+def size_of(count):
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if int(count) >= 1 << shift and int(count) % (1 << shift) == 0:
+            return f"{int(count) >> shift} {unit}"
+    return f"{count} B"
+
+
+def rate_of(per_second):
+    return f"{three(per_second / 1e6)} million" if per_second >= 1e6 else three(per_second)
+
+
+def table(head, rows):
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
