@@ -1,27 +1,214 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The payloads. Each message carries its number, by which the reader finds what was lost, repeated or mixed up."""
+"""The payloads. Each message carries its number, by which the reader finds what was lost, repeated or mixed up.
 
-from typing import Any
+A payload has a few variants of its value, the same in every process, so that the reader knows what must arrive.
+"""
+
+import functools
+import pickle
+import struct
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+NUMBER = struct.Struct("<Q")  # in front of bytes
+UNITS = {"Ki": 10, "Mi": 20}
+LARGE = 1 << 20  # bytes; from here on there are 2 variants, below 4
+BYTES = [f"bytes-{size}" for size in "64 256 1Ki 4Ki 16Ki 64Ki 256Ki 1Mi 4Mi 16Mi 64Mi".split()]
+RECORDS = [f"records-{count}" for count in (10, 100, 1000, 10000)]
+TABLES = [f"{name}-{kind}" for name in RECORDS for kind in ("columns", "array")]
+SCHEDULER = ["scheduler-1", "scheduler-64", "scheduler-256"]
+OBJECTS = [f"object-{size}" for size in "256 1Ki 4Ki 16Ki 64Ki".split()]
 
 
-class Payload:
-    """A few variants of a value; value(k) is variant k % VARIANTS. The subclasses say how it bears its number."""
+class Payload(NamedTuple):
+    name: str
+    make: Callable[[int], Any]  # the value of a variant
+    stamp: Callable[[Any, int], None]  # writes the number of the message into a value
+    number: Callable[[Any], int]  # of a received value
 
-    name = ""
-    bytes = 0  # of one message
 
-    def make(self, k: int) -> Any:
-        """The value of variant k."""
-        raise NotImplementedError
+def size_of(label: str) -> int:
+    """The number that 64Ki and the like stand for."""
+    for unit, shift in UNITS.items():
+        if label.endswith(unit):
+            return int(label[: -len(unit)]) << shift
+    return int(label)
 
-    def stamp(self, value: Any, number: int) -> None:
-        """Write the number of the message into the value."""
-        raise NotImplementedError
 
-    def number(self, received: Any) -> int:
-        """The number of a received value."""
-        raise NotImplementedError
+def at(name: str, make: Callable[[int], Any], *path: Any) -> Payload:
+    """A payload whose number stands at value[path[0]][path[1]]..."""
 
-    def same(self, value: Any, received: Any) -> bool:
-        """Whether the received value is what was sent, number included."""
-        raise NotImplementedError
+    def holder(value: Any) -> Any:
+        for key in path[:-1]:
+            value = value[key]
+        return value
+
+    def stamp(value: Any, number: int) -> None:
+        holder(value)[path[-1]] = number
+
+    return Payload(name, make, stamp, lambda received: int(holder(received)[path[-1]]))
+
+
+def in_front(name: str, make: Callable[[int], Any]) -> Payload:
+    """A payload of bytes, the first 8 of which are the number."""
+
+    def stamp(value: Any, number: int) -> None:
+        NUMBER.pack_into(value, 0, number)
+
+    return Payload(name, make, stamp, lambda received: int(NUMBER.unpack_from(received)[0]))
+
+
+# ---- What is sent ----------------------------------------------------------------------------------------------------
+
+
+def cases() -> Any:
+    """The messages of ringcast's own measurements."""
+    from ringcast.bench import cases
+
+    return cases
+
+
+@functools.lru_cache(None)
+def vllm_classes(vllm: Optional[str]) -> None:
+    """Use vLLM's own classes, of the source in this folder, or of the installed package."""
+    from ringcast.bench import engine
+
+    cases().use(engine.find(vllm))
+
+
+def noise(size: int, k: int) -> bytearray:
+    import random
+
+    part = random.Random(k).randbytes(min(size, 1 << 16))
+    return bytearray((part * (size // len(part) + 1))[:size])
+
+
+def records(count: int, k: int) -> Dict[str, Any]:
+    value: Dict[str, Any] = cases().records(count)
+    for record in value.values():
+        record["float"] += k
+    return value
+
+
+def columns(count: int, k: int) -> Dict[str, Any]:
+    """The records as an array for each of their fields."""
+    import numpy as np
+
+    rows = list(records(count, k).values())
+    return {field: np.array([row[field] for row in rows]) for field in rows[0]}
+
+
+def structured(count: int, k: int) -> Any:
+    """The records as a structured array."""
+    import numpy as np
+
+    of = columns(count, k)
+    array = np.zeros(count, [(field, column.dtype) for field, column in of.items()])
+    for field, column in of.items():
+        array[field] = column
+    return array
+
+
+def small_object(size: int, k: int) -> Dict[str, Any]:
+    """A dict of ints, texts and bytes whose pickle has `size` bytes."""
+    value: Dict[str, Any] = {"number": 1 << 20, "step": k, "rest": b""}
+    count = 0
+    while len(pickle.dumps(value, 5)) + 100 < size:
+        value[f"request {count}"] = {"id": count, "text": f"text {count * 7919 + k}", "data": bytes(range(16))}
+        count += 1
+    for _ in range(2):  # a second time, as the pickle's own headers grow
+        value["rest"] = bytes(max(0, len(value["rest"]) + size - len(pickle.dumps(value, 5))))
+    return value
+
+
+def metadata(k: int) -> Dict[str, Any]:
+    value: Dict[str, Any] = cases().metadata()
+    value["temperature"] += k
+    return value
+
+
+def features(k: int) -> Dict[str, Any]:
+    import numpy as np
+
+    return {"n": 0, "features": np.random.default_rng(k).standard_normal((1280, 2048), np.float32)}
+
+
+def scheduler(name: str) -> Payload:
+    def make(k: int) -> Any:
+        value = cases().CASES[name]()
+        value.num_common_prefix_blocks[0] = k
+        return value
+
+    def stamp(value: Any, number: int) -> None:
+        value.total_num_scheduled_tokens = number
+
+    return Payload(name, make, stamp, lambda received: int(received.total_num_scheduled_tokens))
+
+
+def find(name: str, vllm: Optional[str] = None) -> Payload:
+    """The payload of a name, as objects; the pickled ones are those of beforehand()."""
+    kind, _, rest = name.partition("-")
+    if kind == "bytes":
+        return in_front(name, lambda k: noise(size_of(rest), k))
+    if kind == "records":
+        count, _, form = rest.partition("-")
+        make = {"": records, "columns": columns, "array": structured}[form]
+        return at(name, functools.partial(make, int(count)), *(("value", 0) if form else ("key_0", "value")))
+    if kind == "object":
+        return at(name, functools.partial(small_object, size_of(rest)), "number")
+    if kind == "scheduler":
+        vllm_classes(vllm)
+        return scheduler(name)
+    if kind == "metadata":
+        return at(name, metadata, "counts", 0)
+    if kind == "features":
+        return at(name, features, "n")
+    raise KeyError(f"no payload is named {name!r}")
+
+
+def beforehand(payload: Payload) -> Payload:
+    """The same, pickled beforehand, as bytes with the number in front."""
+    return in_front(payload.name, lambda k: bytearray(NUMBER.size) + pickle.dumps(payload.make(k), 5))
+
+
+def in_place(name: str) -> Payload:
+    """Only the number is written, into the first and the last 8 bytes of the message, and read from there."""
+
+    def stamp(value: List[int], number: int) -> None:
+        value[:] = [number, number]
+
+    return Payload(name, lambda k: [0, 0], stamp, lambda received: int(received[0]))
+
+
+def variants(name: str) -> int:
+    kind, _, rest = name.partition("-")
+    return 2 if name == "features" or (kind == "bytes" and size_of(rest) >= LARGE) else 4
+
+
+@functools.lru_cache(None)
+def bytes_of(name: str, vllm: Optional[str] = None) -> int:
+    """The size of one message: of the bytes, or of the object's pickle."""
+    kind, _, rest = name.partition("-")
+    if kind == "bytes":
+        return size_of(rest)
+    payload = find(name, vllm)
+    value = payload.make(0)
+    payload.stamp(value, 1 << 20)
+    return len(pickle.dumps(value, 5))
+
+
+# ---- What is received ------------------------------------------------------------------------------------------------
+
+
+def same(sent: Any, received: Any) -> bool:
+    """Whether a received value equals the sent one. Any bytes-like object does for bytes."""
+    if isinstance(sent, bytearray):
+        return bytes(received) == sent
+    if isinstance(sent, list):
+        return list(received) == sent
+    if type(sent) is not type(received):
+        return False
+    if isinstance(sent, dict):
+        return list(sent) == list(received) and all(same(sent[key], received[key]) for key in sent)
+    if hasattr(sent, "dtype"):
+        return bool(sent.dtype == received.dtype and sent.shape == received.shape and (sent == received).all())
+    return bool(sent == received)

@@ -9,6 +9,8 @@ from adapters.base import LeftOut, Way, needs
 
 WAYS: Dict[str, str] = {
     "ringcast": "ringcast_ways:Ringcast",
+    "ringcast-copy": "ringcast_ways:Copy",
+    "ringcast-view": "ringcast_ways:View",
     "zmq-push": "pyzmq_ways:Push",
     "zmq-pub": "pyzmq_ways:Pub",
     "mp-pipe": "stdlib:Pipe",
@@ -41,18 +43,23 @@ WAYS: Dict[str, str] = {
 }
 
 
-def way_class(name: str, where: str = "") -> Type[Way]:
-    """The class of a way; LeftOut if it can't be used here. `where` stands in for the registry, for tests:
-    "module:Class"."""
+def find(name: str, where: str = "") -> Type[Way]:
+    """The class of a way; LeftOut if the adapter itself can't be imported. `where` stands in for the registry, for
+    tests: "module:Class"."""
     module, _, attribute = (where or WAYS[name]).partition(":")
-    path = module if where else f"adapters.{module}"
     try:
-        found: Type[Way] = getattr(importlib.import_module(path), attribute)
+        found: Type[Way] = getattr(importlib.import_module(module if where else f"adapters.{module}"), attribute)
+        return found
     except LeftOut:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())
         raise LeftOut(f"the adapter can't be imported: {type(error).__name__}: {reason}") from None
+
+
+def way_class(name: str, where: str = "") -> Type[Way]:
+    """The same; LeftOut if the way can't be used here."""
+    found = find(name, where)
     for needed in found.requires:
         needs(needed)
     found.check()

@@ -63,7 +63,8 @@ class Way:
     readings: Tuple[str, ...] = ("bytes", "objects")  # and "typed", "in-place"
     lossless = True  # every reader gets every message, however slow it is
     collective = False  # write() waits until the readers have called read()
-    copying = True  # a message's bytes are copied between write() and what read() returns
+    copying = True  # read() returns a copy; False: it returns the memory that write() has filled
+    keeps = False  # the way reads a written buffer later than in write(): in a stream each message has its own
     again = False  # read_again() reads a message that was written once, any number of times
     most: Optional[int] = None  # bytes of the largest message that the way takes; None: any
     processes: Optional[Tuple[int, ...]] = None  # the groups that the way takes; None: any
@@ -101,7 +102,7 @@ class Way:
     # ---- Bytes: made beforehand, so that a write is the transport alone ----------------------------------------------
 
     def write(self, data: Any) -> None:
-        """Send a bytes-like object to all readers. The caller may change the data afterwards."""
+        """Send a bytes-like object to all readers. The caller may change the data afterwards, unless `keeps`."""
         raise NotImplementedError
 
     def read(self) -> Any:
@@ -143,8 +144,11 @@ class Way:
 
     # ---- Only where `again` ------------------------------------------------------------------------------------------
 
+    def take(self) -> None:
+        """Called once by a reader, after the write and before the first read_again() of it."""
+
     def read_again(self) -> Any:
-        """The object of the newest message that was written by write_object(), read and decoded anew each time."""
+        """The object of the newest message of write_object() or write_typed(), read and decoded anew each time."""
         raise NotImplementedError
 
 

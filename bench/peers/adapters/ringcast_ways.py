@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast, as in docs/python.md: bytes by send_bytes() and a Frame read in place, objects as typed frames; beside
+them pickles by the same ring, so that the transport and the codec can be told apart."""
+
+import pickle
+from typing import Any
+
+from adapters.base import Way
+
+
+class Ringcast(Way):
+    name = "ringcast"
+    family = "ringcast"
+    requires = ("ringcast",)
+    readings = ("bytes", "objects", "typed", "in-place")
+    copying = False
+    again = True
+
+    def initialize(self) -> None:
+        import ringcast
+
+        self.frame: Any = None
+        if self.me.rank:
+            self.ring: Any = ringcast.Reader(self.me.wait_for("handle"), name=f"rank {self.me.rank}")
+            return
+        self.ring = ringcast.Writer()
+        self.me.publish("handle", self.ring.handle)
+        self.ring.wait_readers(self.me.readers, self.seconds)
+
+    def write(self, data: Any) -> None:
+        self.ring.send_bytes(data)
+
+    def read(self) -> Any:
+        if self.frame is not None:
+            self.frame.release()
+        self.frame = self.ring.next()
+        return memoryview(self.frame)
+
+    def write_typed(self, value: Any) -> None:
+        self.ring.send(value)
+
+    def read_typed(self) -> Any:
+        self.drop()
+        return self.ring.recv()
+
+    def drop(self) -> None:
+        if self.frame is not None:
+            self.frame.release()
+            self.frame = None
+
+    def reserve(self, size: int) -> Any:
+        self.span = self.ring.reserve(size)
+        return self.span
+
+    def commit(self) -> None:
+        self.span.commit()
+
+    def read_in_place(self) -> Any:
+        self.drop()
+        self.frame = self.ring.next()
+        return self.frame
+
+    def release(self) -> None:
+        self.drop()
+
+    def take(self) -> None:
+        self.drop()
+        self.frame = self.ring.next()
+
+    def read_again(self) -> Any:
+        import ringcast
+
+        if self.frame.kind == ringcast.KIND_TENSORS:
+            return ringcast.unpack(self.frame)
+        return pickle.loads(self.frame)
+
+    def cleanup(self) -> None:
+        self.drop()
+        self.ring.close()
+
+
+class Copy(Ringcast):
+    """The same ring, but the reader gets bytes of its own, as of a socket."""
+
+    name = "ringcast-copy"
+    readings = ("bytes",)
+    copying = True
+    again = False
+
+    def read(self) -> Any:
+        return self.ring.recv()
+
+
+class View(Ringcast):
+    """The arrays of an object lie in the ring, and are read there."""
+
+    name = "ringcast-view"
+    readings = ("typed",)
+    again = False
+    view: Any = None
+
+    def read_typed(self) -> Any:
+        self.drop()
+        self.view = self.ring.view()
+        return self.view.__enter__()
+
+    def drop(self) -> None:
+        if self.view is not None:
+            self.view.__exit__(None, None, None)
+            self.view = None

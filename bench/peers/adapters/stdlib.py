@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python brings: multiprocessing's Pipe and Queue, one for each reader, and shared_memory."""
+
+import contextlib
+import os
+import pickle
+import platform
+import time
+from typing import Any, List
+
+from adapters import forked
+from adapters.base import Way
+
+QUEUES: List[Any] = []  # one for each reader, made before the fork
+LINE = 64  # bytes of a cache line
+SPINS = 2000  # looks at a word before a reader or a writer begins to sleep between them
+NAP = 50e-6  # seconds
+
+
+class Stdlib(Way):
+    family = "multiprocessing"
+
+    @classmethod
+    def version(cls) -> str:
+        return f"Python {platform.python_version()}"
+
+
+class Pipe(Stdlib):
+    """multiprocessing.Pipe(duplex=False) for each reader. Its objects are pickled by Connection.send()."""
+
+    name = "mp-pipe"
+
+    def initialize(self) -> None:
+        from multiprocessing import Pipe
+        from multiprocessing.connection import Connection
+
+        if self.me.rank:
+            end = os.open(self.me.wait_for(f"pipe-{self.me.rank}"), os.O_RDONLY)
+            self.end = Connection(end, writable=False)
+        else:
+            pairs = [Pipe(duplex=False) for _ in range(self.me.readers)]
+            self.ends = [ours for _, ours in pairs]
+            for rank, (theirs, _) in enumerate(pairs, 1):
+                self.me.publish(f"pipe-{rank}", f"/proc/{os.getpid()}/fd/{theirs.fileno()}")
+        self.me.barrier("pipes")
+        if not self.me.rank:
+            for theirs, _ in pairs:
+                theirs.close()
+
+    def write(self, data: Any) -> None:
+        for end in self.ends:
+            end.send_bytes(data)
+
+    def read(self) -> Any:
+        return self.end.recv_bytes()
+
+    def read_object(self) -> Any:
+        return self.end.recv()  # what write_object() of Way has pickled once for all readers
+
+
+class Queue(Stdlib):
+    """multiprocessing.Queue for each reader. An object is pickled once, before it is put, as the queue's thread would
+    pickle it once for each reader, and later, when the writer may have changed it."""
+
+    name = "mp-queue"
+
+    @classmethod
+    def launcher(cls, processes: int) -> List[str]:
+        return forked.command("adapters.stdlib", processes)
+
+    def initialize(self) -> None:
+        self.end = QUEUES[self.me.rank - 1] if self.me.rank else None
+        self.me.barrier("queues")
+
+    def write(self, data: Any) -> None:
+        data = bytes(data)
+        for queue in QUEUES:
+            queue.put(data)
+
+    def read(self) -> Any:
+        return self.end.get()
+
+
+def before_fork(processes: int) -> None:
+    import multiprocessing
+
+    QUEUES.extend(multiprocessing.Queue() for _ in range(processes - 1))
+
+
+class SharedMemory(Stdlib):
+    """One slot in a SharedMemory, lossless: a message is written once every reader has acknowledged the last.
+
+    The slot begins with the number of the newest message and its length, then each reader's acknowledgement in a cache
+    line of its own. The writer waits for the acknowledgements, copies the bytes, stores the length, then the number; a
+    reader waits for the number, copies the bytes out, then acknowledges. Each word has one writer, and the CPU must
+    keep the order of stores, as x86 does; elsewhere this takes a lock, which shared_memory does not bring. A wait
+    spins, then sleeps 50 us at a time: shared_memory has no means to wait by.
+    """
+
+    name = "mp-shared-memory"
+    again = True
+    note = "one slot; a write waits until the last message is read; waits spin, then poll every 50 us"
+
+    def initialize(self) -> None:
+        from multiprocessing import resource_tracker, shared_memory
+
+        self.count = 0
+        if self.me.rank:
+            self.memory = shared_memory.SharedMemory(self.me.wait_for("memory"))
+            with contextlib.suppress(Exception):  # only the writer unlinks it; Python 3.13 has track=False for this
+                resource_tracker.unregister(self.memory._name, "shared_memory")  # type: ignore[attr-defined]
+        else:
+            self.memory = shared_memory.SharedMemory(create=True, size=LINE * (1 + self.me.processes) + self.me.largest)
+            self.me.publish("memory", self.memory.name)
+        self.begin = LINE * (1 + self.me.processes)
+        self.words = self.memory.buf[: self.begin].cast("Q")
+        self.data = self.memory.buf[self.begin :]
+        self.me.barrier("memory")
+
+    def wait(self, word: int) -> None:
+        words, count = self.words, self.count
+        for _ in range(SPINS):
+            if words[word] >= count:
+                return
+        while words[word] < count:
+            time.sleep(NAP)
+
+    def write(self, data: Any) -> None:
+        for rank in range(1, self.me.processes):
+            self.wait(rank * LINE // 8)
+        self.data[: len(data)] = data
+        self.words[1] = len(data)
+        self.count += 1
+        self.words[0] = self.count
+
+    def read(self) -> Any:
+        self.count += 1
+        self.wait(0)
+        data = bytes(self.data[: self.words[1]])
+        self.words[self.me.rank * LINE // 8] = self.count
+        return data
+
+    def read_object(self) -> Any:
+        self.count += 1
+        self.wait(0)
+        value = pickle.loads(self.data[: self.words[1]])
+        self.words[self.me.rank * LINE // 8] = self.count
+        return value
+
+    def take(self) -> None:
+        self.count += 1
+        self.wait(0)
+        self.words[self.me.rank * LINE // 8] = self.count
+
+    def read_again(self) -> Any:
+        return pickle.loads(self.data[: self.words[1]])
+
+    def cleanup(self) -> None:
+        self.words.release()
+        self.data.release()
+        self.memory.close()
+        if not self.me.rank:
+            self.memory.unlink()

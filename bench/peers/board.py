@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page of words that the members of a group share: how far each member is. It is the harness's own, so that no
+measured way has to carry what the harness must know.
+
+Each word has one writer. A store of 8 aligned bytes is one store on the CPUs that Python runs on.
+"""
+
+import mmap
+import time
+from pathlib import Path
+
+LINE = 8  # words in a cache line
+ARRIVED, DONE, SPARE = range(3)  # words of a member: barriers it has come to, messages it has read in this step
+STARTED, WRITTEN, LAST = range(3)  # words of the writer, in the first line: messages, and how many there will be
+NAP = 50e-6  # seconds
+
+
+class Board:
+    def __init__(self, path: Path, processes: int, rank: int, spin: bool) -> None:
+        """`spin`: there is a CPU for each member."""
+        self.processes, self.rank, self.spin = processes, rank, spin
+        with open(path, "r+b") as file:
+            self.words = memoryview(mmap.mmap(file.fileno(), self.bytes(processes))).cast("Q")
+        self.own = LINE * (1 + rank)
+        self.others = [LINE * (1 + reader) + DONE for reader in range(1, processes)]
+        self.barriers = 0
+
+    @staticmethod
+    def bytes(processes: int) -> int:
+        return 8 * LINE * (1 + processes)
+
+    def barrier(self) -> None:
+        """Wait for all members; between two steps, so it only sleeps."""
+        self.barriers += 1
+        self.words[self.own + ARRIVED] = self.barriers
+        for rank in range(self.processes):
+            while self.words[LINE * (1 + rank) + ARRIVED] < self.barriers:
+                time.sleep(4 * NAP)
+
+    def clear(self) -> None:
+        """Begin a step: called by each member between two barriers."""
+        self.words[self.own + DONE] = 0
+        if self.rank == 0:
+            self.words[STARTED] = self.words[WRITTEN] = self.words[LAST] = 0
+
+    def done(self, count: int) -> None:
+        self.words[self.own + DONE] = count
+
+    def wait_word(self, word: int, count: int, seconds: float = float("inf"), spin: bool = True) -> bool:
+        """Wait until a word has come to `count`; False: not within so many seconds."""
+        words, spin = self.words, spin and self.spin
+        end = time.monotonic() + seconds
+        while words[word] < count:
+            if not spin:
+                time.sleep(NAP)
+            if seconds < float("inf") and time.monotonic() > end:
+                return False
+        return True
+
+    def wait_readers(self, count: int, seconds: float = float("inf"), spin: bool = True) -> bool:
+        """Wait until every reader has read `count` messages; False: not within so many seconds each."""
+        return all(self.wait_word(word, count, seconds, spin) for word in self.others)

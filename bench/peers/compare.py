@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares two results of run.py.
+
+compare.py OLD NEW          rows whose main figure differs by more than the rounds of either run do, and by 10 %
+compare.py --all OLD NEW    all rows that both have
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+Row = Dict[str, Any]
+
+KEY = ("peer", "payload", "scenario", "processes", "reading", "round")
+MAIN = ("p50_us", "messages_per_s", "read_us", "write_us")  # the first that both rows have is compared
+LEAST = 1.1  # a smaller difference is none
+
+
+class Change(NamedTuple):
+    key: Tuple[Any, ...]
+    figure: str
+    old: float
+    new: float
+    faster: float  # 2: twice as fast as before
+    certain: bool  # more than the rounds differ among themselves
+
+
+def by_key(rows: List[Row]) -> Dict[Tuple[Any, ...], Row]:
+    return {tuple(row.get(name) for name in KEY): row for row in rows}
+
+
+def change(key: Tuple[Any, ...], old: Row, new: Row) -> Optional[Change]:
+    for name in MAIN:
+        if old.get(name) and new.get(name):
+            ratio = new[name] / old[name] if name == "messages_per_s" else old[name] / new[name]
+            least = max(LEAST, old.get("spread") or 1, new.get("spread") or 1)
+            return Change(key, name, old[name], new[name], ratio, max(ratio, 1 / ratio) > least)
+    return None
+
+
+def compare(old: List[Row], new: List[Row]) -> Tuple[List[Change], List[str]]:
+    """The changes of figures, the largest first; and in words, what one has and the other has not."""
+    before, after = by_key(old), by_key(new)
+    changes, words = [], []
+    for key in {**before, **after}:
+        statuses = [rows[key]["status"] if key in rows else "not there" for rows in (before, after)]
+        if statuses[0] != statuses[1]:
+            words.append(f"{text(key)}: was {statuses[0]!r}, is {statuses[1]!r}")
+        elif statuses[0] == "ok":
+            found = change(key, before[key], after[key])
+            changes += [found] if found else []
+    changes.sort(key=lambda one: -max(one.faster, 1 / one.faster))
+    return changes, words
+
+
+def text(key: Tuple[Any, ...]) -> str:
+    return " ".join(f"{part} processes" if isinstance(part, int) else str(part) for part in key if part is not None)
+
+
+def line(one: Change) -> str:
+    how = f"{one.faster:.2f} x faster" if one.faster >= 1 else f"{1 / one.faster:.2f} x slower"
+    doubt = "" if one.certain else "  (no more than the rounds differ)"
+    return f"{how:15}  {one.old:12.6g} -> {one.new:12.6g} {one.figure:14}  {text(one.key)}{doubt}"
+
+
+def heading(name: str, meta: Dict[str, Any]) -> str:
+    return f"{name}: {meta.get('date')}  {(meta.get('commit') or '')[:7]}  {meta.get('cpu')}, {meta.get('cpus')} CPUs"
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--all", action="store_true", help="also rows that differ by no more than the rounds do")
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    options = parser.parse_args(arguments)
+    old, new = (json.loads(path.read_text()) for path in (options.old, options.new))
+    print(heading("old", old["meta"]))
+    print(heading("new", new["meta"]))
+    if old["meta"].get("cpu") != new["meta"].get("cpu"):
+        print("The CPUs differ: the figures say little about the code.")
+    changes, words = compare(old["rows"], new["rows"])
+    shown = [one for one in changes if one.certain or options.all]
+    print(*map(line, shown), *words, sep="\n")
+    print(
+        f"{len(shown)} of {len(changes)} figures shown; {len(words)} rows that only one run has, or that failed in one"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a group: its member processes, until all steps are done, one has failed, or a step takes too long.
+
+A step that fails, hangs or crashes is a result with its reason; the group is started anew for the steps after it.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from adapters import find
+from board import Board
+
+MEMBER = Path(__file__).resolve().with_name("member.py")
+POLL = 0.01  # seconds
+CLEANUP = 10.0  # seconds that the members may take to leave
+FAILURES = 3  # after which the rest of the steps is given up
+SETUP = 10.0  # seconds that a member may take to make the values of a step, with the processes of others beside it
+
+
+class Result(NamedTuple):
+    """Of one step: what each member has told; or why there is nothing."""
+
+    status: str  # "ok", or the reason
+    members: List[Dict[str, Any]]
+
+
+class Outcome(NamedTuple):
+    version: str
+    left_out: str  # why the way can't be used here at all; "" if it can
+    results: List[Result]  # one for each step
+
+
+class Group:
+    """The processes of one start of a group."""
+
+    def __init__(self, spec: Dict[str, Any], first: int) -> None:
+        self.spec, self.first, self.processes = spec, first, spec["processes"]
+        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="ringcast-peers-", dir=shared))
+        (self.folder / "group.json").write_text(json.dumps({**spec, "first": first}))
+        (self.folder / "board").write_bytes(bytes(Board.bytes(self.processes)))
+        self.started: List[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        command = [sys.executable, str(MEMBER), str(self.folder)]
+        launcher = find(self.spec["way"], self.spec["where"]).launcher(self.processes)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
+        for rank in range(1 if launcher else self.processes):
+            own = environment if launcher else {**environment, "PEERS_RANK": str(rank)}
+            with open(self.folder / f"log-{rank}", "wb") as log:
+                self.started.append(
+                    subprocess.Popen(
+                        launcher + command,
+                        env=own,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                )
+
+    def told(self) -> List[List[Dict[str, Any]]]:
+        """The whole lines of each member."""
+        lines = []
+        for rank in range(self.processes):
+            path = self.folder / f"member-{rank}.jsonl"
+            text = path.read_text() if path.exists() else ""
+            lines.append([json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()])
+        return lines
+
+    def sizes(self) -> List[int]:
+        paths = [self.folder / f"member-{rank}.jsonl" for rank in range(self.processes)]
+        return [path.stat().st_size if path.exists() else 0 for path in paths]
+
+    def end(self) -> None:
+        """End what is left of the processes, by their sessions, which are this group's own."""
+        for how, seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
+            for process in self.started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, how)
+            end = time.monotonic() + seconds
+            for process in self.started:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.05, end - time.monotonic()))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def died(self) -> str:
+        """Why a process has ended too soon; "" if none has."""
+        for rank, process in enumerate(self.started):
+            code = process.poll()
+            if code not in (None, 0):
+                log = (self.folder / f"log-{rank}").read_text(errors="replace").strip().splitlines()
+                how = f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
+                return f"a process ended with {how}" + (f": {log[-1].strip()[:200]}" if log else "")
+        return ""
+
+
+def complete(told: List[List[Dict[str, Any]]], index: int) -> List[Dict[str, Any]]:
+    """What the members have told of a step; [] unless all have."""
+    found = [line for lines in told for line in lines if line.get("step") == index]
+    return found if len(found) == len(told) else []
+
+
+def watch(group: Group, limits: List[float], seconds: float) -> str:
+    """Wait until the members have done all, or something is wrong: the reason, or ""."""
+    step: Optional[int] = None
+    since, sizes = time.monotonic(), [0]
+    while True:
+        time.sleep(POLL)
+        dead = group.died()
+        now = group.sizes()
+        if now != sizes or dead:
+            sizes, told = now, group.told()
+            errors = [line["error"] for lines in told for line in lines if "error" in line]
+            if errors:
+                return str(errors[0])
+            if all(lines and "end" in lines[-1] for lines in told):
+                return ""
+            step, since = at_work(told, group.first), time.monotonic()
+        if dead:
+            return dead
+        limit = seconds if step is None else limits[min(step, len(limits) - 1)]
+        if time.monotonic() - since > limit:
+            what = "not connected" if step is None else "no end"
+            return f"{what} after {limit:.0f} s" + silence(group.told())
+
+
+def at_work(told: List[List[Dict[str, Any]]], first: int) -> Optional[int]:
+    """The step that the slowest member is at; None: not all are connected."""
+    if not all(told):
+        return None
+    last = min(lines[-1].get("step", -1) for lines in told)
+    return max(first, last + 1) if last >= 0 else 0
+
+
+def silence(told: List[List[Dict[str, Any]]]) -> str:
+    quiet = [rank for rank, lines in enumerate(told) if len(lines) == min(map(len, told))]
+    return f"; rank {', '.join(map(str, quiet))} waits" if len(quiet) < len(told) else ""
+
+
+def leave(group: Group) -> None:
+    """Let the members end on their own, for a while."""
+    end = time.monotonic() + CLEANUP
+    while time.monotonic() < end and any(process.poll() is None for process in group.started):
+        time.sleep(POLL)
+
+
+def once(spec: Dict[str, Any], first: int) -> Tuple[str, bool, List[List[Dict[str, Any]]]]:
+    """One start of the group: the reason of its end, whether the way can't be used here, and what was told."""
+    group = Group(spec, first)
+    try:
+        group.start()
+        limits = [step["seconds"] + 4 * step["idle"] + SETUP for step in spec["steps"]]
+        why = watch(group, limits, spec["limit"])
+        if not why:
+            leave(group)
+        told = group.told()
+    except OSError as error:
+        why, told = f"the group can't be started: {error}", [[]]
+    finally:
+        group.end()
+    return why, any(line.get("left_out") for lines in told for line in lines), told
+
+
+def run_group(spec: Dict[str, Any]) -> Outcome:
+    """`spec`: way, where, processes, largest, steps, vllm, sglang, spin, limit; see plan.py."""
+    count = len(spec["steps"])
+    results: List[Result] = []
+    version, why = "", ""
+    for attempt in range(FAILURES):
+        why, left_out, told = once(spec, len(results))
+        versions = [line["version"] for lines in told for line in lines if "version" in line]
+        if left_out or (not version and len(versions) < spec["processes"]):
+            return Outcome("", why or "a process ended before it was connected", [])
+        version = version or versions[0]
+        for index in range(len(results), count):
+            members = complete(told, index)
+            results.append(Result("ok" if members else why, members))
+            if not members:
+                break
+        if len(results) == count:
+            break
+    given_up = Result(f"given up after {FAILURES} failures, the last one: {why}", [])
+    return Outcome(version, "", results + [given_up] * (count - len(results)))

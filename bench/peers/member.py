@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process of a group: makes its end of the way, and does the group's steps, one after another.
+
+    member.py FOLDER    with its rank in PEERS_RANK, or where a launcher of MPI puts it
+
+What it has to say goes to the file member-RANK.jsonl in the folder, a line for each step; see group.py.
+"""
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import payloads  # noqa: E402
+from adapters import way_class  # noqa: E402
+from adapters.base import LeftOut, Member, Way  # noqa: E402
+from board import Board  # noqa: E402
+from scenarios import SCENARIOS, Run, calls  # noqa: E402
+
+PR_SET_PDEATHSIG = 1
+RANKS = ("PEERS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+BASE = 20  # bits: the numbers of each step start at another multiple of 1 << 20, so that an old message shows
+
+
+def rank_here() -> int:
+    return int(next(os.environ[name] for name in RANKS if name in os.environ))
+
+
+def peak_mb() -> Optional[float]:
+    """The largest resident memory since forget_peak()."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return None
+
+
+def forget_peak() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, LeftOut) else f"{type(error).__name__}: {text}"
+
+
+def payload_of(step: Dict[str, Any], vllm: Optional[str]) -> payloads.Payload:
+    if step["reading"] == "in-place":
+        return payloads.in_place(step["payload"])
+    found = payloads.find(step["payload"], vllm)
+    return payloads.beforehand(found) if step["reading"] == "bytes" and not is_bytes(step) else found
+
+
+def is_bytes(step: Dict[str, Any]) -> bool:
+    return bool(step["payload"].startswith("bytes-"))
+
+
+class Steps:
+    """The steps of the group, as this member does them."""
+
+    def __init__(self, way: Way, board: Board, group: Dict[str, Any]) -> None:
+        self.way, self.board, self.group = way, board, group
+        self.made: Any = None  # the payload at hand: its name, reading and values
+
+    def values(self, step: Dict[str, Any]) -> Any:
+        """The payload and its variants; the last are kept, as the next step may have the same."""
+        key = (step["payload"], step["reading"])
+        if self.made is None or self.made[0] != key:
+            self.made = None
+            payload = payload_of(step, self.group["vllm"])
+            self.made = (key, payload, [payload.make(k) for k in range(payloads.variants(step["payload"]))])
+        return self.made[1:]
+
+    def run(self, index: int, step: Dict[str, Any]) -> Dict[str, Any]:
+        payload, values = self.values(step)
+        write, read = calls(self.way, step["reading"], step["bytes"])
+        in_turn = step["scenario"] in ("one-way", "call", "cold", "idle", "shared")
+        rank = self.way.me.rank
+        run = Run(
+            self.way, self.board, payload, values, write, read,
+            self.way.release if step["reading"] == "in-place" else lambda: None,
+            step["scenario"], step["messages"], step["seconds"], step["idle"], (index + 1) << BASE, rank,
+            self.way.keeps and step["reading"] == "bytes" and not in_turn,
+        )  # fmt: skip
+        gc.collect()
+        gc.freeze()
+        forget_peak()
+        self.board.clear()
+        self.board.barrier()
+        cpu, start = time.process_time(), time.perf_counter_ns()
+        times = SCENARIOS[step["scenario"]][rank > 0](run)
+        if "cpu_end" in times:
+            times["cpu"] = times.pop("cpu_end") - cpu
+        self.board.barrier()
+        gc.unfreeze()
+        return {"step": index, "took": time.perf_counter_ns() - start, "rss": peak_mb(), **times}
+
+
+def way_of(group: Dict[str, Any], folder: Path, rank: int) -> Way:
+    found = way_class(group["way"], group["where"])
+    return found(Member(rank, group["processes"], group["largest"], folder, group["vllm"], group["sglang"]))
+
+
+def main(folder: Path, rank: int) -> None:
+    group = json.loads((folder / "group.json").read_text())
+    with open(folder / f"member-{rank}.jsonl", "w", buffering=1) as lines:
+
+        def tell(**what: Any) -> None:
+            lines.write(json.dumps(what) + "\n")
+
+        try:
+            way = way_of(group, folder, rank)
+            way.initialize()
+            tell(version=way.version())
+            board = Board(folder / "board", group["processes"], rank, group["spin"])
+            board.barrier()
+            steps = Steps(way, board, group)
+            for index, step in enumerate(group["steps"]):
+                if index == 0 or index >= group["first"]:
+                    tell(**steps.run(index, step))
+            steps.made = None
+            tell(end=True)
+            way.cleanup()
+        except BaseException as error:
+            tell(error=reason(error), left_out=isinstance(error, LeftOut))
+            raise
+
+
+def start(arguments: List[str], rank: int) -> None:
+    """Also called by a launcher that forks its members."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    status = 1
+    try:
+        main(Path(arguments[0]), rank)
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # threads of a peer that wait for ever are of no interest now
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:], rank_here())
