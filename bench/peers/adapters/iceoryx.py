@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """iceoryx2: slices of bytes by publish/subscribe, polled, or waited for by an event.
 
-As in iceoryx2's own examples for Python (github.com/eclipse-iceoryx/iceoryx2, examples/python: publish_subscribe_dynamic
-and event) and its benchmark of publish/subscribe, whose receiver polls. The overflow is off and the publisher waits for
-room, so that no message is lost. A reader reads in the shared memory; a write is one copy into a loan, or none in place.
+As in iceoryx2's own examples for Python (github.com/eclipse-iceoryx/iceoryx2, examples/python:
+publish_subscribe_dynamic_data and event) and its benchmark of publish/subscribe, whose receiver polls. The overflow is
+off and the publisher waits for room, so that no message is lost. A reader reads in the shared memory; a write is one
+copy into a loan, or none in place.
 """
 
 import ctypes
