@@ -6,6 +6,7 @@ Each word has one writer. A store of 8 aligned bytes is one store on the CPUs th
 """
 
 import mmap
+import select
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class Board:
         self.own = LINE * (1 + rank)
         self.others = [LINE * (1 + reader) + DONE for reader in range(1, processes)]
         self.barriers = 0
+        self.nothing = select.poll()
 
     @staticmethod
     def bytes(processes: int) -> int:
@@ -48,14 +50,21 @@ class Board:
 
     def wait_word(self, word: int, count: int, seconds: float = float("inf"), spin: bool = True) -> bool:
         """Wait until a word has come to `count`; False: not within so many seconds."""
-        words, spin = self.words, spin and self.spin
-        end = time.monotonic() + seconds
+        words, end = self.words, time.monotonic() + seconds
+        wait = self.let_go if spin and self.spin else self.sleep
         while words[word] < count:
-            if not spin:
-                time.sleep(NAP)
-            if seconds < float("inf") and time.monotonic() > end:
+            wait()
+            if time.monotonic() > end:
                 return False
         return True
+
+    def let_go(self) -> None:
+        """Let other threads of this process have the GIL for a moment: some peers send from a thread. A sleep of 0 s
+        would take 50 us and more."""
+        self.nothing.poll(0)
+
+    def sleep(self) -> None:
+        time.sleep(NAP)
 
     def wait_readers(self, count: int, seconds: float = float("inf"), spin: bool = True) -> bool:
         """Wait until every reader has read `count` messages; False: not within so many seconds each."""
