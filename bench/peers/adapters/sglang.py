@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's MessageQueue, as its groups of ranks make it, and its broadcast_pyobj over gloo, by which its schedulers tell
-each other the requests.
+"""SGLang's MessageQueue, as its groups of ranks make it, and its broadcast_pyobj over gloo, by which its schedulers
+tell each other the requests.
 
 As in SGLang's own srt/distributed/parallel_state.py and srt/managers (github.com/sgl-project/sglang), from an unpacked
 wheel or source. The queue is an old one of vLLM's: a reader spins until the message is there.

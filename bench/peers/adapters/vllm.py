@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's MessageQueue, as vLLM's executor makes it for its workers: a ring of 10 blocks of 16 MiB in shared memory, and a
-ZeroMQ socket for larger messages. A reader spins for 1 s, then sleeps until a message on a second socket wakes it.
+"""vLLM's MessageQueue, as vLLM's executor makes it for its workers: a ring of 10 blocks of 16 MiB in shared memory, and
+a ZeroMQ socket for larger messages. A reader spins for 1 s, then sleeps until a message on a second socket wakes it.
 
 As in vLLM's own v1/executor/multiproc_executor.py (github.com/vllm-project/vllm), from an unpacked wheel or source.
 """
