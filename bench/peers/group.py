@@ -131,7 +131,7 @@ def watch(group: Group, limits: List[float], seconds: float) -> str:
         limit = seconds if step is None else limits[min(step, len(limits) - 1)]
         if time.monotonic() - since > limit:
             what = "not connected" if step is None else "no end"
-            return f"{what} after {limit:.0f} s" + silence(group.told())
+            return f"{what} after {limit:.0f} s"
 
 
 def at_work(told: List[List[Dict[str, Any]]], first: int) -> Optional[int]:
@@ -140,11 +140,6 @@ def at_work(told: List[List[Dict[str, Any]]], first: int) -> Optional[int]:
         return None
     last = min(lines[-1].get("step", -1) for lines in told)
     return max(first, last + 1) if last >= 0 else 0
-
-
-def silence(told: List[List[Dict[str, Any]]]) -> str:
-    quiet = [rank for rank, lines in enumerate(told) if len(lines) == min(map(len, told))]
-    return f"; rank {', '.join(map(str, quiet))} waits" if len(quiet) < len(told) else ""
 
 
 def leave(group: Group) -> None:

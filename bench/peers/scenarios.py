@@ -159,7 +159,8 @@ def walker(run: Run) -> Callable[[float], None]:
 
     def walk(rest: float) -> None:
         block.sum()
-        time.sleep(rest)
+        if rest:
+            time.sleep(rest)
 
     return walk
 
