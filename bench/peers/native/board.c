@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "board.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+/* ---- The board's life ------------------------------------------------------------------------------------------- */
+
+static void *map(int fd, size_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  return memory == MAP_FAILED ? NULL : memory;
+}
+
+struct board *board_make(const struct peers_step *step, int *fd) {
+  static uint32_t runs;
+  size_t bytes = sizeof(struct board) + (COLUMN_READ + (size_t)step->processes) * step->messages * sizeof(int64_t);
+  *fd = memfd_create("peers-board", MFD_CLOEXEC);
+  struct board *board = *fd < 0 || ftruncate(*fd, (off_t)bytes) != 0 ? NULL : map(*fd, bytes);
+  if (!board) {
+    fprintf(stderr, "peers_native: can't make a board of %zu bytes: %s\n", bytes, strerror(errno));
+    exit(1);
+  }
+  board->step = *step;
+  board->room = bytes;
+  board->run = runs++;
+  board->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+  board->pid = getpid();
+  board->tsc = board_tsc_is_invariant();
+  return board;
+}
+
+struct board *board_map(const char *path) {
+  struct stat about;
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  struct board *board = fd < 0 || fstat(fd, &about) != 0 ? NULL : map(fd, (size_t)about.st_size);
+  if (!board) {
+    fprintf(stderr, "peers_native: can't map the board %s: %s\n", path, strerror(errno));
+    exit(1);
+  }
+  close(fd);
+  return board;
+}
+
+void board_unmake(struct board *board, int fd) {
+  munmap(board, board->room);
+  close(fd);
+}
+
+/* Invariant: one frequency, in all sleep states, for all CPUs. */
+bool board_tsc_is_invariant(void) {
+#if defined(__x86_64__)
+  unsigned a, b, c, d = 0;
+  return __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & 1u << 8);
+#else
+  return false;
+#endif
+}
+
+void board_barrier(struct board *board, bool oversubscribed) {
+  uint32_t phase = atomic_load_explicit(&board->phase, memory_order_relaxed);
+  if (atomic_fetch_add_explicit(&board->arrived, 1, memory_order_acq_rel) + 1 == board->step.processes) {
+    atomic_store_explicit(&board->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&board->phase, phase + 1, memory_order_release);
+    return;
+  }
+  while (atomic_load_explicit(&board->phase, memory_order_acquire) == phase) peers_relax(oversubscribed);
+}
+
+/* ---- What ways use ---------------------------------------------------------------------------------------------- */
+
+void peers_die(const struct end *end, const char *format, ...) {
+  struct peers_seat *seat = &end->board->seats[end->rank];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(seat->reason, sizeof seat->reason, format, arguments);
+  va_end(arguments);
+  atomic_store_explicit(&seat->failed, 1, memory_order_release);
+  _exit(1);
+}
+
+void peers_publish(const struct end *end, const void *data, size_t bytes) {
+  struct peers_blob *blob = &end->board->seats[end->rank].blobs[end->instance];
+  if (bytes > sizeof blob->data) peers_die(end, "an address of %zu bytes is too long", bytes);
+  if (bytes > 0) memcpy(blob->data, data, bytes);
+  atomic_store_explicit(&blob->bytes, (uint32_t)bytes + 1, memory_order_release);
+}
+
+size_t peers_await(const struct end *end, uint32_t rank, void *data, size_t room) {
+  struct peers_blob *blob = &end->board->seats[rank].blobs[end->instance];
+  uint32_t bytes;
+  while ((bytes = atomic_load_explicit(&blob->bytes, memory_order_acquire)) == 0) sched_yield();
+  if (--bytes > room) peers_die(end, "the address of member %u is too long", rank);
+  if (bytes > 0) memcpy(data, blob->data, bytes);
+  return bytes;
+}
+
+const char *peers_stream_name(const struct end *end, char *text, size_t size) {
+  snprintf(text, size, "peers-%d-%u-%u", end->board->pid, end->board->run, end->instance);
+  return text;
+}
+
+void *peers_shared_memory(const struct end *end, size_t bytes) {
+  int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE;
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (memory == MAP_FAILED) peers_die(end, "can't map %zu bytes: %s", bytes, strerror(errno));
+  return memory;
+}
+
+void *peers_memory(const struct end *end, size_t bytes) {
+  size_t room = (bytes + PEERS_LINE - 1) / PEERS_LINE * PEERS_LINE;
+  void *memory = aligned_alloc(PEERS_LINE, room);
+  if (!memory) peers_die(end, "no memory for %zu bytes", bytes);
+  memset(memory, 1, room);
+  return memory;
+}

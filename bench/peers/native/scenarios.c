@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "scenarios.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/sum.h"
+
+enum { WORD = sizeof(uint64_t), BATCH = 256, SMALL = 64 };
+
+/* ---- Facts ------------------------------------------------------------------------------------------------------ */
+
+struct scenario {
+  const char *name;
+  int64_t period_ns;
+  void (*writes)(struct member *member);
+  void (*reads)(struct member *member);
+};
+
+static const struct scenario *find(const char *name);
+
+bool scenario_exists(const char *name) { return find(name) != NULL; }
+bool scenario_is(const struct peers_step *step, const char *name) { return strcmp(step->scenario, name) == 0; }
+bool scenario_compares(const struct peers_step *step) { return scenario_is(step, "check"); }
+bool scenario_goes_back(const struct peers_step *step) { return scenario_is(step, "one-way") && step->bytes <= SMALL; }
+size_t scenario_batch(const struct peers_step *step) { return scenario_is(step, "batch") ? BATCH : 1; }
+int64_t scenario_period_ns(const struct peers_step *step) { return find(step->scenario)->period_ns; }
+
+bool scenario_streams(const struct peers_step *step) {
+  return scenario_is(step, "stream") || scenario_is(step, "batch");
+}
+
+const char *scenario_refuses(const struct way *way, const struct peers_step *step) {
+  static char text[128];
+  bool in_place = scenario_is(step, "in-place");
+  if (way->largest && step->bytes > way->largest) {
+    snprintf(text, sizeof text, "the largest message has %zu bytes", way->largest);
+    return text;
+  }
+  if (in_place && way->largest_in_place && step->bytes > way->largest_in_place) {
+    snprintf(text, sizeof text, "the largest message in place has %zu bytes", way->largest_in_place);
+    return text;
+  }
+  if (way->flags & WAY_ONE_READER && step->processes > 2) return "one reader only";
+  if (scenario_streams(step) && way->flags & WAY_NO_QUEUE) return "no queue";
+  if (in_place && (way->flags & WAY_COPYING || !(way->calls->reserve || way->calls->write_ends)))
+    return "a message can't be written in place";
+  return NULL;
+}
+
+/* ---- One message ------------------------------------------------------------------------------------------------ */
+
+static void put_word(void *to, uint64_t word) { memcpy(to, &word, WORD); }
+
+static uint64_t word_at(const void *from) {
+  uint64_t word;
+  memcpy(&word, from, WORD);
+  return word;
+}
+
+static void send_copied(struct member *member, struct end *end, uint64_t number) {
+  put_word(member->source, number);
+  end->way->calls->write(end, member->source, end->bytes);
+}
+
+static void send_in_place(struct end *end, uint64_t number) {
+  if (end->way->calls->write_ends) {
+    end->way->calls->write_ends(end, number, end->bytes);
+    return;
+  }
+  uint8_t *data = end->way->calls->reserve(end, end->bytes);
+  put_word(data, number);
+  put_word(data + end->bytes - WORD, number);
+  end->way->calls->commit(end, end->bytes);
+}
+
+static const uint8_t *receive(struct end *end) {
+  size_t bytes = 0;
+  const uint8_t *data = end->way->calls->read(end, &bytes);
+  if (bytes != end->bytes) peers_die(end, "a message has %zu bytes, not %zu", bytes, end->bytes);
+  return data;
+}
+
+static void release(struct end *end) {
+  if (end->way->calls->release) end->way->calls->release(end);
+}
+
+static void expect(const struct end *end, uint64_t got, uint64_t expected) {
+  if (got != expected) peers_die(end, "message %" PRIu64 " came in place of message %" PRIu64, got, expected);
+}
+
+/* Reads every byte. */
+static void check_contents(const struct member *member, const struct end *end, const uint8_t *data, uint64_t number) {
+  if (sum_bytes(data, end->bytes) == member->sum + number) return;
+  expect(end, word_at(data), number);
+  peers_die(end, "message %" PRIu64 " has other contents than were written", number);
+}
+
+static void check_ends(const struct end *end, const uint8_t *data, uint64_t number) {
+  expect(end, word_at(data), number);
+  expect(end, word_at(data + end->bytes - WORD), number);
+}
+
+/* ---- One message in flight -------------------------------------------------------------------------------------- */
+
+static void await_readers(const struct member *member, uint64_t messages) {
+  for (uint32_t rank = 1; rank < member->there.processes; rank++)
+    while (atomic_load_explicit(&member->board->seats[rank].read, memory_order_acquire) < messages)
+      peers_relax(member->there.oversubscribed);
+}
+
+static void sleep_until(int64_t due) {
+  struct timespec at = {.tv_sec = due / 1000000000, .tv_nsec = due % 1000000000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) continue;
+}
+
+/* The column's entry of message `number`, or a place that nobody reads, for the warm-up. */
+static int64_t *entry(const struct member *member, uint32_t column, uint64_t number) {
+  static int64_t ignored;
+  uint64_t warm_up = member->board->step.warm_up;
+  return number < warm_up ? &ignored : board_column(member->board, column) + (number - warm_up);
+}
+
+static void write_one_by_one(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  bool in_place = scenario_is(step, "in-place");
+  int64_t period = scenario_period_ns(step), due = clock_ns() + period;
+  for (uint64_t n = 0; n < step->warm_up + step->messages; n++, due += period) {
+    int64_t *started = entry(member, COLUMN_STARTED, n), *written = entry(member, COLUMN_WRITTEN, n);
+    await_readers(member, n);
+    if (n == step->warm_up) member_start_measuring(member);
+    if (period) sleep_until(due);
+    int64_t start = board_ticks(member->board);
+    if (in_place) send_in_place(&member->there, n);
+    else send_copied(member, &member->there, n);
+    *written = board_ticks(member->board);
+    *started = start;
+  }
+  await_readers(member, step->warm_up + step->messages);
+}
+
+static void read_one_by_one(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  struct end *end = &member->there;
+  bool in_place = scenario_is(step, "in-place");
+  for (uint64_t n = 0; n < step->warm_up + step->messages; n++) {
+    int64_t *read = entry(member, COLUMN_READ + end->rank, n);
+    if (n == step->warm_up) member_start_measuring(member);
+    const uint8_t *data = receive(end);
+    if (in_place) check_ends(end, data, n);
+    else check_contents(member, end, data, n);
+    *read = board_ticks(member->board);
+    release(end);
+    atomic_store_explicit(&member->seat->read, n + 1, memory_order_release);
+  }
+}
+
+/* ---- There and back --------------------------------------------------------------------------------------------- */
+
+static void ping(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  for (uint64_t n = 0; n < step->warm_up + step->messages; n++) {
+    int64_t start = board_ticks(member->board);
+    send_copied(member, &member->there, n);
+    check_contents(member, &member->back, receive(&member->back), n);
+    *entry(member, COLUMN_ROUND, n) = board_ticks(member->board) - start;
+    release(&member->back);
+  }
+}
+
+static void pong(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  for (uint64_t n = 0; n < step->warm_up + step->messages; n++) {
+    check_contents(member, &member->there, receive(&member->there), n);
+    send_copied(member, &member->back, n);
+    release(&member->there);
+  }
+}
+
+static void write_one_way(struct member *member) {
+  write_one_by_one(member);
+  if (member->board->both) ping(member);
+}
+
+static void read_one_way(struct member *member) {
+  read_one_by_one(member);
+  if (member->board->both) pong(member);
+}
+
+/* ---- Back to back ----------------------------------------------------------------------------------------------- */
+
+/* The first message after the warm-up starts the clock, when all readers have read the warm-up. */
+static void begin_stream(struct member *member, uint64_t number) {
+  if (number != member->board->step.warm_up) return;
+  await_readers(member, number);
+  member_start_measuring(member);
+  *board_column(member->board, COLUMN_STARTED) = board_ticks(member->board);
+}
+
+static void write_stream(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  for (uint64_t n = 0; n < step->warm_up + step->messages; n++) {
+    begin_stream(member, n);
+    send_copied(member, &member->there, n);
+  }
+}
+
+static void count_gap(struct member *member, uint64_t got, uint64_t *next) {
+  if (got < *next) peers_die(&member->there, "message %" PRIu64 " came after message %" PRIu64, got, *next - 1);
+  if (got != *next && member->there.way->flags & WAY_LOSSLESS)
+    peers_die(&member->there, "%" PRIu64 " messages were lost before message %" PRIu64, got - *next, got);
+  member->seat->lost += got - *next;
+  *next = got + 1;
+}
+
+/* Reads every byte. A lossy way may overwrite a message while it is read: its number alone then goes on. */
+static void take(struct member *member, const uint8_t *data, uint64_t *next) {
+  uint64_t number = word_at(data);
+  if (sum_bytes(data, member->there.bytes) != member->sum + number) {
+    if (member->there.way->flags & WAY_LOSSLESS)
+      peers_die(&member->there, "message %" PRIu64 " has other contents than were written", number);
+    member->seat->torn++;
+    if (number < *next) number = *next;
+  }
+  count_gap(member, number, next);
+}
+
+/* The reader says on the board when it has read the warm-up. */
+static void say_read(struct member *member, uint64_t before, uint64_t next) {
+  uint64_t warm_up = member->board->step.warm_up;
+  if (before >= warm_up || next < warm_up) return;
+  member_start_measuring(member);
+  atomic_store_explicit(&member->seat->read, warm_up, memory_order_release);
+}
+
+static void read_stream(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  for (uint64_t next = 0, before = 0; next < step->warm_up + step->messages; before = next) {
+    take(member, receive(&member->there), &next);
+    release(&member->there);
+    say_read(member, before, next);
+  }
+  member->seat->end = board_ticks(member->board);
+}
+
+/* ---- In batches ------------------------------------------------------------------------------------------------- */
+
+static void write_batches(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  struct end *end = &member->there;
+  if (!end->way->calls->write_many) {
+    write_stream(member);
+    return;
+  }
+  for (uint64_t n = 0; n < step->warm_up + step->messages; n += BATCH) {
+    begin_stream(member, n);
+    for (uint64_t i = 0; i < BATCH; i++) put_word(member->source + i * end->bytes, n + i);
+    end->way->calls->write_many(end, member->source, end->bytes, BATCH);
+  }
+}
+
+static void read_batches(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  const struct way_calls *calls = member->there.way->calls;
+  const void *data[BATCH];
+  if (!calls->read_many) {
+    read_stream(member);
+    return;
+  }
+  for (uint64_t next = 0, before = 0; next < step->warm_up + step->messages; before = next) {
+    size_t count = calls->read_many(&member->there, data, BATCH);
+    for (size_t i = 0; i < count; i++) take(member, data[i], &next);
+    if (calls->release_many) calls->release_many(&member->there);
+    say_read(member, before, next);
+  }
+  member->seat->end = board_ticks(member->board);
+}
+
+/* ---- Every byte compared ---------------------------------------------------------------------------------------- */
+
+/* Every second message by reserve and commit, where the way has these and the message is not too large. */
+static void write_checked(struct member *member) {
+  const struct peers_step *step = &member->board->step;
+  struct end *end = &member->there;
+  const struct way_calls *calls = end->way->calls;
+  size_t largest = calls->reserve ? end->way->largest_in_place ? end->way->largest_in_place : SIZE_MAX : 0;
+  for (uint64_t n = 0; n < step->messages; n++) {
+    await_readers(member, n);
+    put_word(member->source, n);
+    if (n % 2 == 1 && end->bytes <= largest) {
+      memcpy(calls->reserve(end, end->bytes), member->source, end->bytes);
+      calls->commit(end, end->bytes);
+    } else {
+      calls->write(end, member->source, end->bytes);
+    }
+  }
+  await_readers(member, step->messages);
+}
+
+static void read_checked(struct member *member) {
+  struct end *end = &member->there;
+  for (uint64_t n = 0; n < member->board->step.messages; n++) {
+    const uint8_t *data = receive(end);
+    put_word(member->source, n);
+    expect(end, word_at(data), n);
+    for (size_t i = 0; i < end->bytes; i++)
+      if (data[i] != member->source[i]) peers_die(end, "byte %zu of message %" PRIu64 " is wrong", i, n);
+    release(end);
+    atomic_store_explicit(&member->seat->read, n + 1, memory_order_release);
+  }
+}
+
+/* ---- The table -------------------------------------------------------------------------------------------------- */
+
+static const struct scenario scenarios[] = {
+    {"one-way", 0, write_one_way, read_one_way},
+    {"in-place", 0, write_one_by_one, read_one_by_one},
+    {"stream", 0, write_stream, read_stream},
+    {"batch", 0, write_batches, read_batches},
+    {"every5", 5000000, write_one_by_one, read_one_by_one},
+    {"every25", 25000000, write_one_by_one, read_one_by_one},
+    {"idle", 10000000000, write_one_by_one, read_one_by_one},
+    {"check", 0, write_checked, read_checked},
+};
+
+static const struct scenario *find(const char *name) {
+  for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
+    if (strcmp(scenarios[i].name, name) == 0) return &scenarios[i];
+  return NULL;
+}
+
+void scenario_run(struct member *member) {
+  const struct scenario *scenario = find(member->board->step.scenario);
+  (member->there.rank == member->there.writer ? scenario->writes : scenario->reads)(member);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ringcast, as a program would use it that waits for latency, and with default options. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ringcast/batch.h"
+#include "ringcast/ringcast.h"
+#include "way.h"
+
+enum { BATCH = 256, HANDLE = 96 };
+static const int64_t SPIN_NS = 1000000000;
+
+struct state {
+  ringcast_writer *writer;
+  ringcast_reader *reader;
+  struct ringcast_frame frames[BATCH];
+  uint32_t count; /* frames of the latest read_many */
+  struct ringcast_message messages[BATCH];
+};
+
+static void must(const struct end *end, int result, const char *what) {
+  if (result < 0) peers_die(end, "%s: %s", what, ringcast_last_error());
+}
+
+static void open_writer(struct end *end, int64_t spin_ns) {
+  struct state *state = end->state;
+  struct ringcast_writer_options options = {.size = sizeof options, .spin_ns = spin_ns};
+  must(end, ringcast_writer_create_ex(&options, &state->writer), "can't make a ring");
+  peers_publish(end, ringcast_writer_handle(state->writer), strlen(ringcast_writer_handle(state->writer)) + 1);
+  must(end, ringcast_writer_wait_readers(state->writer, end->processes - 1, RINGCAST_FOREVER), "no readers");
+}
+
+static void open_reader(struct end *end, int64_t spin_ns) {
+  struct state *state = end->state;
+  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = spin_ns};
+  char handle[HANDLE];
+  peers_await(end, end->writer, handle, sizeof handle);
+  must(end, ringcast_reader_attach_ex(handle, &options, &state->reader), "can't attach");
+}
+
+static void open_with(struct end *end, int64_t spin_ns) {
+  end->state = calloc(1, sizeof(struct state));
+  if (!end->state) peers_die(end, "no memory");
+  if (end->rank == end->writer) open_writer(end, spin_ns);
+  else open_reader(end, spin_ns);
+}
+
+static void open_spinning(struct end *end) { open_with(end, end->oversubscribed ? 0 : SPIN_NS); }
+static void open_default(struct end *end) { open_with(end, 0); }
+
+static void version(char *text, size_t size) { snprintf(text, size, "%s", ringcast_version()); }
+
+static void send(struct end *end, const void *data, size_t bytes) {
+  struct state *state = end->state;
+  must(end, ringcast_writer_send(state->writer, data, bytes, RINGCAST_KIND_BYTES, RINGCAST_FOREVER), "can't send");
+}
+
+static const void *next(struct end *end, size_t *bytes) {
+  struct state *state = end->state;
+  must(end, ringcast_reader_next(state->reader, RINGCAST_FOREVER, state->frames), "can't receive");
+  *bytes = state->frames[0].bytes;
+  return state->frames[0].data;
+}
+
+static void release(struct end *end) {
+  struct state *state = end->state;
+  must(end, ringcast_reader_release(state->reader, state->frames), "can't release");
+}
+
+static void *reserve(struct end *end, size_t bytes) {
+  struct state *state = end->state;
+  struct ringcast_span span;
+  must(end, ringcast_writer_reserve(state->writer, bytes, RINGCAST_FOREVER, &span), "can't reserve");
+  return span.data;
+}
+
+static void commit(struct end *end, size_t bytes) {
+  struct state *state = end->state;
+  must(end, ringcast_writer_commit(state->writer, bytes, RINGCAST_KIND_BYTES), "can't commit");
+}
+
+static void send_many(struct end *end, const void *data, size_t bytes, size_t count) {
+  struct state *state = end->state;
+  for (size_t i = 0; i < count; i++)
+    state->messages[i] =
+        (struct ringcast_message){.data = (const char *)data + i * bytes, .bytes = bytes, .kind = RINGCAST_KIND_BYTES};
+  for (size_t sent = 0; sent < count;) {
+    int result =
+        ringcast_writer_send_many(state->writer, state->messages + sent, (uint32_t)(count - sent), RINGCAST_FOREVER);
+    must(end, result, "can't send");
+    sent += (size_t)result;
+  }
+}
+
+static size_t next_many(struct end *end, const void **data, size_t capacity) {
+  struct state *state = end->state;
+  uint32_t room = capacity < BATCH ? (uint32_t)capacity : BATCH;
+  int result = ringcast_reader_next_many(state->reader, RINGCAST_FOREVER, state->frames, room);
+  must(end, result, "can't receive");
+  state->count = (uint32_t)result;
+  for (uint32_t i = 0; i < state->count; i++) data[i] = state->frames[i].data;
+  return state->count;
+}
+
+static void release_many(struct end *end) {
+  struct state *state = end->state;
+  must(end, ringcast_reader_release_many(state->reader, state->frames, state->count), "can't release");
+}
+
+static void close_ends(struct end *end) {
+  struct state *state = end->state;
+  ringcast_reader_close(state->reader);
+  ringcast_writer_close(state->writer);
+  free(state);
+}
+
+#define CALLS(opens)                                                                                        \
+  {                                                                                                         \
+    .version = version, .open = opens, .write = send, .read = next, .release = release, .reserve = reserve, \
+    .commit = commit, .write_many = send_many, .read_many = next_many, .release_many = release_many,        \
+    .close = close_ends                                                                                     \
+  }
+
+extern const struct way_calls ringcast_calls, ringcast_default_calls;
+const struct way_calls ringcast_calls = CALLS(open_spinning);
+const struct way_calls ringcast_default_calls = CALLS(open_default);
