@@ -92,7 +92,8 @@ def in_process(row):
 
 def label(row):
     """The name of the way; by ringcast, objects go in typed frames unless the label says otherwise."""
-    return f"{row['peer']}, pickled" if ours(row) and row.get("reading") == "objects" else row["peer"]
+    pickled = ours(row) and row.get("reading") == "objects" and row.get("serialiser") == "pickle5"
+    return f"{row['peer']}, pickled" if pickled else row["peer"]
 
 
 def load(results):

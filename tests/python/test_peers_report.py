@@ -192,6 +192,12 @@ def test_a_claim_over_several_cells_is_of_the_worst(share, holds):
     assert report_claims.judged(loaded(rows), "pkl5-dict")[0] is holds
 
 
+@pytest.mark.parametrize("time, holds", [(9000, True), (700, False)])
+def test_a_claim_of_dear_processes_holds_where_they_are_dear(time, holds):
+    rows = [row("ringcast", "features", reading="typed", p50_us=time)]
+    assert report_claims.judged(loaded(rows), "ipc-cost")[0] is holds
+
+
 @pytest.mark.parametrize("name", list(report_claims.CLAIMS))
 def test_a_claim_without_rows_is_not_tested_and_says_why(name):
     assert report_claims.block([], name).startswith("**Not tested.** ")
