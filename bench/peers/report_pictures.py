@@ -148,7 +148,7 @@ def label_lines(axes, lines, colors):
 def draw_bytes(rows, svg, png):
     pyplot = begin()
     figure, panels = pyplot.subplots(1, 2, figsize=(12.5, 5.6))
-    figure.subplots_adjust(left=0.06, right=0.86, wspace=0.5, top=0.9, bottom=0.1)
+    figure.subplots_adjust(left=0.07, right=0.86, wspace=0.5, top=0.9, bottom=0.1)
     for axes, language, title in zip(panels, ("c", "python"), ("C", "Python")):
         lines = bytes_lines(rows, language)
         colors, lively = {}, 0
