@@ -4,12 +4,14 @@
 A payload has a few variants of its value, the same in every process, so that the reader knows what must arrive.
 """
 
+import ctypes
 import functools
 import pickle
 import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 NUMBER = struct.Struct("<Q")  # in front of bytes
+CONTENTS = bytes.__basicsize__ - 1  # where the contents of bytes begin; the last byte is that of the closing 0
 UNITS = {"Ki": 10, "Mi": 20}
 LARGE = 1 << 20  # bytes; from here on there are 2 variants, below 4
 BYTES = [f"bytes-{size}" for size in "64 256 1Ki 4Ki 16Ki 64Ki 256Ki 1Mi 4Mi 16Mi 64Mi".split()]
@@ -48,11 +50,13 @@ def at(name: str, make: Callable[[int], Any], *path: Any) -> Payload:
     return Payload(name, make, stamp, lambda received: int(holder(received)[path[-1]]))
 
 
-def in_front(name: str, make: Callable[[int], Any]) -> Payload:
-    """A payload of bytes, the first 8 of which are the number."""
+def in_front(name: str, make: Callable[[int], bytes]) -> Payload:
+    """A payload of bytes, the first 8 of which are the number. It is written where no program should write: some peers
+    take bytes and nothing else, and a new object for each message would cost every way a copy. Only make() and the
+    harness have the object, and nothing has asked for its hash."""
 
-    def stamp(value: Any, number: int) -> None:
-        NUMBER.pack_into(value, 0, number)
+    def stamp(value: bytes, number: int) -> None:
+        ctypes.memmove(id(value) + CONTENTS, NUMBER.pack(number), NUMBER.size)
 
     return Payload(name, make, stamp, lambda received: int(NUMBER.unpack_from(received)[0]))
 
@@ -75,11 +79,11 @@ def vllm_classes(vllm: Optional[str]) -> None:
     cases().use(engine.find(vllm))
 
 
-def noise(size: int, k: int) -> bytearray:
+def noise(size: int, k: int) -> bytes:
     import random
 
     part = random.Random(k).randbytes(min(size, 1 << 16))
-    return bytearray((part * (size // len(part) + 1))[:size])
+    return (part * (size // len(part) + 1))[:size]
 
 
 def records(count: int, k: int) -> Dict[str, Any]:
@@ -167,7 +171,7 @@ def find(name: str, vllm: Optional[str] = None) -> Payload:
 
 def beforehand(payload: Payload) -> Payload:
     """The same, pickled beforehand, as bytes with the number in front."""
-    return in_front(payload.name, lambda k: bytearray(NUMBER.size) + pickle.dumps(payload.make(k), 5))
+    return in_front(payload.name, lambda k: bytes(NUMBER.size) + pickle.dumps(payload.make(k), 5))
 
 
 def in_place(name: str) -> Payload:
@@ -201,7 +205,7 @@ def bytes_of(name: str, vllm: Optional[str] = None) -> int:
 
 def same(sent: Any, received: Any) -> bool:
     """Whether a received value equals the sent one. Any bytes-like object does for bytes."""
-    if isinstance(sent, bytearray):
+    if isinstance(sent, bytes):
         return bytes(received) == sent
     if isinstance(sent, list):
         return list(received) == sent

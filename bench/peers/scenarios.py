@@ -45,14 +45,14 @@ class Run(NamedTuple):
     idle: float  # seconds of the scenario "idle"
     base: int  # added to the numbers
     rank: int
-    fresh: bool  # each message has a buffer of its own, as the way reads the buffer later than in write()
+    fresh: bool  # each message is an object of its own, as the way reads it later than in write()
 
 
 def value_of(run: Run, n: int) -> Any:
     """The value of message n, with its number."""
     value = run.values[n % len(run.values)]
     run.payload.stamp(value, run.base + n)
-    return bytes(value) if run.fresh else value
+    return bytes(memoryview(value)) if run.fresh else value
 
 
 def numbers(run: Run) -> Iterator[int]:

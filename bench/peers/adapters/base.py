@@ -102,7 +102,7 @@ class Way:
     # ---- Bytes: made beforehand, so that a write is the transport alone ----------------------------------------------
 
     def write(self, data: Any) -> None:
-        """Send a bytes-like object to all readers. The caller may change the data afterwards, unless `keeps`."""
+        """Send bytes to all readers. The caller may change the data afterwards, unless `keeps`."""
         raise NotImplementedError
 
     def read(self) -> Any:

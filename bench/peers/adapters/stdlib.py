@@ -63,6 +63,7 @@ class Queue(Stdlib):
     pickle it once for each reader, and later, when the writer may have changed it."""
 
     name = "mp-queue"
+    keeps = True
 
     @classmethod
     def launcher(cls, processes: int) -> List[str]:
@@ -73,7 +74,6 @@ class Queue(Stdlib):
         self.me.barrier("queues")
 
     def write(self, data: Any) -> None:
-        data = bytes(data)
         for queue in QUEUES:
             queue.put(data)
 
