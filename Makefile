@@ -12,7 +12,7 @@ inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake inc
                        -not -path '*/__pycache__*' 2>/dev/null)
 
 .PHONY: help deps build demo test test-all pythons lint format soak bench bench-docs gpu-test vllm-compat sglang-compat engines
-.PHONY: clean distclean
+.PHONY: peers peers-compare clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,9 @@ help:
 	@echo 'make vllm-compat, sglang-compat: their own tests or callers, fetched into build/compat, with ringcast in place'
 	@echo 'make engines    whole engines on CPUs, as they are and with ringcast in turns: same tokens, times, CPU; docs/engines.md'
 	@echo '                (ENGINE=vllm or sglang; QUICK=1: minutes, once what is fetched into build/engines is there)'
+	@echo 'make peers      ringcast and its peers, all measured in one run; docs/peers.md (QUICK=1: minutes, no page; what is'
+	@echo '                fetched the first time, gigabytes, is in build/peers; ARGS="--only zmq-push")'
+	@echo 'make peers-compare OLD=... NEW=...: two results of make peers (build/peers/kept)'
 	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
 	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
 
@@ -95,6 +98,15 @@ sglang-compat: build
 # Fetches gigabytes the first time. ENGINE, QUICK and what ARGS may be: cmake/engines.sh and tests/engines/run.py.
 engines: deps $(installed)
 	@ENGINE='$(ENGINE)' QUICK='$(QUICK)' cmake/engines.sh $(ARGS)
+
+# What ARGS may be: bench/peers/run.py --help.
+peers: build
+	@QUICK='$(QUICK)' cmake/peers.sh $(ARGS)
+
+# Needs no build. ARGS=--all tells of small differences, too.
+peers-compare:
+	@test -n '$(OLD)' -a -n '$(NEW)' || { echo 'make peers-compare OLD=FILE NEW=FILE' >&2; exit 2; }
+	@$(PYTHON) bench/peers/compare.py $(ARGS) '$(OLD)' '$(NEW)'
 
 clean:
 	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf {} + 2>/dev/null || true

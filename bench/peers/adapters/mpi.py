@@ -5,7 +5,6 @@ As in mpi4py's tutorial (mpi4py.readthedocs.io, "Tutorial": lower-case methods f
 buffers) and its page of mpi4py.util.pkl5. Ranks are not bound to CPUs, as members of other ways aren't.
 """
 
-import pickle
 import sys
 from pathlib import Path
 from typing import Any, List
@@ -118,9 +117,6 @@ class UpperBcast(Mpi):
         message = memoryview(self.buffer)[:size]
         self.comm.Bcast(message, root=0)
         return message
-
-    def read_object(self) -> Any:
-        return pickle.loads(self.read())
 
 
 class Send(Mpi):
