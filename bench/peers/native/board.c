@@ -77,6 +77,23 @@ void board_barrier(struct board *board, bool oversubscribed) {
   while (atomic_load_explicit(&board->phase, memory_order_acquire) == phase) peers_relax(oversubscribed);
 }
 
+/* The least of the blocks: others may take the CPU in between. */
+void board_measure_line(struct board *board, uint32_t rank, int which) {
+  enum { BLOCKS = 20, ROUNDS = 50 };
+  uint64_t turn = (uint64_t)which * BLOCKS * ROUNDS * 2;
+  if (rank > 1) return;
+  for (int block = 0; block < BLOCKS; block++) {
+    int64_t start = board_ticks(board);
+    for (uint64_t end = turn + 2 * ROUNDS; turn < end; turn++) {
+      if (turn % 2 == rank) atomic_store_explicit(&board->line, turn + 1, memory_order_release);
+      else
+        while (atomic_load_explicit(&board->line, memory_order_acquire) != turn + 1) peers_relax(false);
+    }
+    double ticks = (double)(board_ticks(board) - start) / (2 * ROUNDS);
+    if (rank == 0 && (block == 0 || ticks < board->line_ticks[which])) board->line_ticks[which] = ticks;
+  }
+}
+
 /* ---- What ways use ---------------------------------------------------------------------------------------------- */
 
 void peers_die(const struct end *end, const char *format, ...) {
@@ -115,6 +132,16 @@ void *peers_shared_memory(const struct end *end, size_t bytes) {
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (memory == MAP_FAILED) peers_die(end, "can't map %zu bytes: %s", bytes, strerror(errno));
   return memory;
+}
+
+/* Reads a byte of each page, if the kernel has no MADV_POPULATE_WRITE (before Linux 5.14). */
+void peers_touch(void *memory, size_t bytes) {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  uint8_t *start = (uint8_t *)((uintptr_t)memory / page * page), *end = (uint8_t *)memory + bytes;
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(start, (size_t)(end - start), MADV_POPULATE_WRITE) == 0) return;
+#endif
+  for (volatile const uint8_t *at = memory; at < end; at += page) (void)*at;
 }
 
 void *peers_memory(const struct end *end, size_t bytes) {

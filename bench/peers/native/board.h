@@ -48,7 +48,9 @@ struct board {
   bool tsc;
   bool both; /* there is a stream in each direction */
   char version[PEERS_TEXT], failure[PEERS_TEXT];
-  _Alignas(PEERS_LINE) _Atomic uint32_t arrived;
+  double line_ticks[2]; /* half the round trip of a bare line between ranks 0 and 1, before and after the scenario */
+  _Alignas(2 * PEERS_LINE) _Atomic uint64_t line;
+  _Alignas(2 * PEERS_LINE) _Atomic uint32_t arrived;
   _Alignas(PEERS_LINE) _Atomic uint32_t phase;
   struct peers_seat seats[PEERS_SEATS];
   _Alignas(PEERS_LINE) int64_t times[]; /* see the columns below */
@@ -66,6 +68,10 @@ struct board *board_make(const struct peers_step *step, int *fd);
 struct board *board_map(const char *path);
 void board_unmake(struct board *board, int fd);
 bool board_tsc_is_invariant(void);
+
+/* Measures board->line_ticks[which], by ranks 0 and 1. On a virtual machine the host moves the CPUs, and one line can
+ * cost 50 ns in one second and 250 ns in the next: figures are comparable where this one is alike. */
+void board_measure_line(struct board *board, uint32_t rank, int which);
 
 /* Waits until all members are here. */
 void board_barrier(struct board *board, bool oversubscribed);

@@ -17,7 +17,7 @@ struct line {
 
 struct state {
   struct line *line;
-  uint64_t next;
+  uint64_t latest; /* the line's number when it was last read */
   uint64_t copy[WORDS];
 };
 
@@ -41,9 +41,10 @@ static void write_line(struct end *end, const void *data, size_t bytes) {
 static const void *read_line(struct end *end, size_t *bytes) {
   struct state *state = end->state;
   uint64_t number;
-  while ((number = atomic_load_explicit(&state->line->number, memory_order_acquire)) != state->next + 1)
+  while ((number = atomic_load_explicit(&state->line->number, memory_order_acquire)) == state->latest)
     peers_relax(end->oversubscribed);
-  state->copy[0] = state->next++;
+  state->latest = number;
+  state->copy[0] = number - 1;
   memcpy(state->copy + 1, state->line->words, sizeof state->line->words);
   *bytes = end->bytes;
   return state->copy;

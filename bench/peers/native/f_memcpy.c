@@ -52,8 +52,12 @@ static uint64_t slots_of(const struct end *end, uint64_t room) {
   return slots;
 }
 
+static uint64_t window_bytes(const struct end *end, uint64_t room) {
+  return sizeof(struct window) + slots_of(end, room) * stride_of(end);
+}
+
 static void prepare_with(struct end *end, uint64_t room) {
-  end->shared = peers_shared_memory(end, sizeof(struct window) + slots_of(end, room) * stride_of(end));
+  end->shared = peers_shared_memory(end, window_bytes(end, room));
 }
 
 static void prepare_ring(struct end *end) { prepare_with(end, ring_bytes()); }
@@ -62,6 +66,7 @@ static void prepare_past_cache(struct end *end) { prepare_with(end, 2 * cache_by
 static void open_with(struct end *end, uint64_t room) {
   struct state *state = end->state = peers_memory(end, sizeof *state);
   *state = (struct state){.window = end->shared, .slots = slots_of(end, room), .stride = stride_of(end)};
+  peers_touch(end->shared, window_bytes(end, room));
   if (end->rank != end->writer) state->copy = peers_memory(end, end->bytes);
 }
 

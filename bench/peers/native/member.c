@@ -93,11 +93,13 @@ void member_run(struct board *board, const struct end *there, const struct end *
   open_ends(&member);
   board_barrier(board, true);
   member.sum = board->sum;
+  if (!there->oversubscribed) board_measure_line(board, rank, 0);
   member_start_measuring(&member);
   scenario_run(&member);
   member.seat->cpu_s = cpu_seconds(&member) - member.cpu_before;
   member.seat->rss_mb = highest_rss_mb();
   board_barrier(board, true);
+  if (!there->oversubscribed) board_measure_line(board, rank, 1);
   close_ends(&member);
   free(member.source);
 }

@@ -15,7 +15,8 @@ enum { KI = 1 << 10, MI = 1 << 20, CALL = 256 /* messages of a batch */ };
 
 /* So that a run of a fast way takes a fraction of a second. */
 static uint64_t many(const struct peers_step *step, bool streams) {
-  if (step->bytes <= 4 * KI) return streams ? 400000 : 20000;
+  if (step->bytes <= 64) return streams ? 2000000 : 20000;
+  if (step->bytes <= 4 * KI) return streams ? 1000000 : 20000;
   if (step->bytes <= 64 * KI) return streams ? 20000 : 5000;
   if (step->bytes <= 1 * MI) return streams ? 1000 : 500;
   if (step->bytes <= 4 * MI) return streams ? 300 : 150;
@@ -23,7 +24,7 @@ static uint64_t many(const struct peers_step *step, bool streams) {
 }
 
 static uint64_t count_of(const struct way *way, const struct peers_step *step, bool quick) {
-  uint64_t slow = way->slow ? way->slow : 1;
+  uint64_t slow = way->slow && step->bytes <= 64 * KI ? way->slow : 1;
   if (scenario_is(step, "idle")) return 2;
   if (scenario_is(step, "every5")) return quick ? 100 : 200;
   if (scenario_is(step, "every25")) return quick ? 40 : 80;

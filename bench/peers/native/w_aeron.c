@@ -18,7 +18,7 @@
 
 #include "way.h"
 
-enum { NAME = 128, STREAM = 1001, MTU = 65504, CLAIM = MTU - 32, MI = 1 << 20, LARGEST_TERM = 128 * MI };
+enum { NAME = 128, STREAM = 1001, MTU = 65504, CLAIM = MTU - 32, MI = 1 << 20, LARGEST_TERM = 128 * MI, POLL = 16 };
 
 struct state {
   aeron_context_t *context;
@@ -27,6 +27,9 @@ struct state {
   aeron_subscription_t *subscription;
   aeron_fragment_assembler_t *assembler;
   aeron_buffer_claim_t claim;
+  aeron_image_t *image;
+  peers_taker *taker; /* NULL: the assembler keeps the message for receive */
+  void *taker_context;
   const uint8_t *data; /* of the latest message */
   size_t bytes;
   pid_t driver;
@@ -78,6 +81,7 @@ static void open_client(struct end *end) {
   char folder[NAME];
   must(end, aeron_context_init(&state->context), "can't make a context");
   must(end, aeron_context_set_dir(state->context, folder_of(end, folder)), "can't set the folder");
+  must(end, aeron_context_set_pre_touch_mapped_memory(state->context, true), "can't ask for pages in place");
   must(end, aeron_init(&state->client, state->context), "can't find the media driver");
   must(end, aeron_start(state->client), "can't start the client");
 }
@@ -103,6 +107,10 @@ static void open_publication(struct end *end) {
 static void on_message(void *context, const uint8_t *data, size_t bytes, aeron_header_t *header) {
   struct state *state = context;
   (void)header;
+  if (state->taker) {
+    state->taker(state->taker_context, data, bytes);
+    return;
+  }
   state->data = data;
   state->bytes = bytes;
 }
@@ -121,6 +129,8 @@ static void open_subscription(struct end *end) {
   }
   must(end, aeron_fragment_assembler_create(&state->assembler, on_message, state), "can't make an assembler");
   while (aeron_subscription_image_count(state->subscription) < 1) usleep(100);
+  state->image = aeron_subscription_image_at_index(state->subscription, 0);
+  if (!state->image) peers_die(end, "the publication has gone");
   peers_publish(end, "", 0);
 }
 
@@ -174,19 +184,46 @@ static void send(struct end *end, const void *data, size_t bytes) {
     relax_of(end, result);
 }
 
-/* Reading after the poll is safe: the writer comes back to this place only when the reader is terms ahead. */
+/* Finds the message and leaves the position where it is: the driver clears what lies behind the position. */
+static aeron_controlled_fragment_handler_action_t keep(void *context, const uint8_t *data, size_t bytes,
+                                                       aeron_header_t *header) {
+  on_message(context, data, bytes, header);
+  return AERON_ACTION_ABORT;
+}
+
+static aeron_controlled_fragment_handler_action_t pass(void *context, const uint8_t *data, size_t bytes,
+                                                       aeron_header_t *header) {
+  (void)context, (void)data, (void)bytes, (void)header;
+  return AERON_ACTION_CONTINUE;
+}
+
 static const void *receive(struct end *end, size_t *bytes) {
   struct state *state = end->state;
-  bool whole = end->bytes <= CLAIM;
-  for (state->data = NULL; !state->data;) {
-    int fragments =
-        whole ? aeron_subscription_poll(state->subscription, on_message, state, 1)
-              : aeron_subscription_poll(state->subscription, aeron_fragment_assembler_handler, state->assembler, 1);
-    must(end, fragments, "can't receive");
-    if (fragments == 0) peers_relax(end->oversubscribed);
+  for (state->data = NULL;;) {
+    if (end->bytes <= CLAIM) must(end, aeron_image_controlled_poll(state->image, keep, state, 1), "can't receive");
+    else
+      must(end, aeron_image_poll(state->image, aeron_fragment_assembler_handler, state->assembler, 1), "can't receive");
+    if (state->data) break;
+    peers_relax(end->oversubscribed);
   }
   *bytes = state->bytes;
   return state->data;
+}
+
+static void release(struct end *end) {
+  struct state *state = end->state;
+  if (end->bytes <= CLAIM) must(end, aeron_image_controlled_poll(state->image, pass, state, 1), "can't release");
+}
+
+static void poll_messages(struct end *end, peers_taker *taker, void *context) {
+  struct state *state = end->state;
+  int fragments;
+  state->taker = taker;
+  state->taker_context = context;
+  if (end->bytes <= CLAIM) fragments = aeron_image_poll(state->image, on_message, state, POLL);
+  else fragments = aeron_image_poll(state->image, aeron_fragment_assembler_handler, state->assembler, POLL);
+  must(end, fragments, "can't receive");
+  if (fragments == 0) peers_relax(end->oversubscribed);
 }
 
 static void close_end(struct end *end) {
@@ -206,6 +243,8 @@ const struct way_calls aeron_calls = {.version = version,
                                       .open = open_end,
                                       .write = send,
                                       .read = receive,
+                                      .release = release,
+                                      .poll = poll_messages,
                                       .reserve = reserve,
                                       .commit = commit,
                                       .close = close_end};

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <new>
 
 #include <atomic_queue/atomic_queue.h>
 
@@ -18,9 +18,13 @@ template <size_t Bytes> struct Element { uint8_t bytes[Bytes]; };
 template <size_t Bytes> struct Calls {
   using Queue = atomic_queue::AtomicQueue2<Element<Bytes>, slots, true, true, false, true>;
 
-  static void prepare(struct end *end) { end->shared = new Queue; }
+  static void prepare(struct end *end) { end->shared = new (peers_shared_memory(end, sizeof(Queue))) Queue; }
   static Queue &queue(struct end *end) { return *static_cast<Queue *>(end->shared); }
-  static void open(struct end *end) { end->state = new Element<Bytes>; }
+  static void open(struct end *end) {
+    peers_touch(end->shared, sizeof(Queue));
+    end->state = new Element<Bytes>;
+  }
+
   static void close(struct end *end) { delete static_cast<Element<Bytes> *>(end->state); }
 
   static void write(struct end *end, const void *data) {

@@ -34,7 +34,11 @@ template <size_t Bytes> struct Calls {
 
   static void prepare(struct end *end) { end->shared = new (peers_shared_memory(end, sizeof(Queue))) Queue; }
   static Queue &queue(struct end *end) { return *static_cast<Queue *>(end->shared); }
-  static void open(struct end *end) { end->state = new typename Queue::Reader(queue(end).getReader()); }
+  static void open(struct end *end) {
+    peers_touch(end->shared, sizeof(Queue));
+    end->state = new typename Queue::Reader(queue(end).getReader());
+  }
+
   static void close(struct end *end) { delete static_cast<typename Queue::Reader *>(end->state); }
 
   static void write(struct end *end, const void *data) {

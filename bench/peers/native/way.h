@@ -43,6 +43,8 @@ struct end {
   void *state;  /* from open */
 };
 
+typedef void peers_taker(void *context, const void *data, size_t bytes);
+
 /* NULL: the way has no such call, or needs none. */
 struct way_calls {
   void (*version)(char *text, size_t size);
@@ -58,6 +60,7 @@ struct way_calls {
   void (*write_many)(struct end *end, const void *data, size_t bytes, size_t count); /* `count` messages, end to end */
   size_t (*read_many)(struct end *end, const void **data, size_t capacity);          /* at least one */
   void (*release_many)(struct end *end);
+  void (*poll)(struct end *end, peers_taker *taker, void *context); /* gives the taker any messages that are there */
   void (*close)(struct end *end);
 };
 
@@ -88,8 +91,9 @@ size_t peers_await(const struct end *end, uint32_t rank, void *data, size_t room
 /* A name for this stream, unique on this machine while the program runs: "peers-<pid>-<run>-<instance>". */
 const char *peers_stream_name(const struct end *end, char *text, size_t size);
 
-/* Shared memory with its pages in place; made before the fork. */
+/* Shared memory, made before the fork. Each member touches it once, or its first messages would fault. */
 void *peers_shared_memory(const struct end *end, size_t bytes);
+void peers_touch(void *memory, size_t bytes);
 void *peers_memory(const struct end *end, size_t bytes); /* private, aligned to a line, its pages in place */
 
 /* The order of a reader among the readers, from 0. */
