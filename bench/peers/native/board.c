@@ -128,9 +128,16 @@ const char *peers_stream_name(const struct end *end, char *text, size_t size) {
 }
 
 void *peers_shared_memory(const struct end *end, size_t bytes) {
-  int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE;
-  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  const size_t huge = 2 << 20;
+  const int protection = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_ANONYMOUS;
+  size_t room = (bytes + huge - 1) / huge * huge;
+  void *memory = mmap(NULL, room, protection, flags | MAP_HUGETLB, -1, 0);
+  if (memory != MAP_FAILED) return memory;
+  memory = mmap(NULL, room + huge, protection, flags, -1, 0);
   if (memory == MAP_FAILED) peers_die(end, "can't map %zu bytes: %s", bytes, strerror(errno));
+  memory = (void *)(((uintptr_t)memory + huge - 1) / huge * huge);
+  madvise(memory, room, MADV_HUGEPAGE); /* advice: small pages do as well */
+  peers_touch(memory, bytes);
   return memory;
 }
 

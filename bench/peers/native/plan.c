@@ -131,12 +131,14 @@ static struct peers_step step_of(const struct entry *entry, const struct way *wa
   return step;
 }
 
-/* A way that can't run has one row in all, not one for each step; a way that can't run a step, none. */
+/* A way that can't run has one row in all, not one for each step; a peer that can't run a step has a row
+ * that says why. */
 static bool belongs(const struct entry *entry, const struct way *way, const char *only) {
   struct peers_step step = step_of(entry, way, true);
   if (only && strcmp(only, way->name) != 0) return false;
   if (run_missing(way)) return entry == entries;
-  return entry->takes(way) && !(scenario_streams(&step) && way->flags & WAY_NO_QUEUE);
+  if (way->flags & (WAY_FLOOR | WAY_IN_PROCESS) && scenario_refuses(way, &step)) return false;
+  return entry->takes(way);
 }
 
 static void progress(uint32_t done, uint32_t all, const struct peers_step *step) {

@@ -8,7 +8,7 @@
 #include "ringcast/ringcast.h"
 #include "way.h"
 
-enum { BATCH = 256, HANDLE = 96 };
+enum { BATCH = 256, HANDLE = 96, MI = 1 << 20 };
 static const int64_t SPIN_NS = 1000000000;
 
 struct state {
@@ -23,9 +23,9 @@ static void must(const struct end *end, int result, const char *what) {
   if (result < 0) peers_die(end, "%s: %s", what, ringcast_last_error());
 }
 
-static void open_writer(struct end *end, int64_t spin_ns) {
+static void open_writer(struct end *end, int64_t spin_ns, uint64_t capacity) {
   struct state *state = end->state;
-  struct ringcast_writer_options options = {.size = sizeof options, .spin_ns = spin_ns};
+  struct ringcast_writer_options options = {.size = sizeof options, .spin_ns = spin_ns, .capacity = capacity};
   must(end, ringcast_writer_create_ex(&options, &state->writer), "can't make a ring");
   peers_publish(end, ringcast_writer_handle(state->writer), strlen(ringcast_writer_handle(state->writer)) + 1);
   must(end, ringcast_writer_wait_readers(state->writer, end->processes - 1, RINGCAST_FOREVER), "no readers");
@@ -39,15 +39,19 @@ static void open_reader(struct end *end, int64_t spin_ns) {
   must(end, ringcast_reader_attach_ex(handle, &options, &state->reader), "can't attach");
 }
 
-static void open_with(struct end *end, int64_t spin_ns) {
+static void open_with(struct end *end, int64_t spin_ns, uint64_t capacity) {
   end->state = calloc(1, sizeof(struct state));
   if (!end->state) peers_die(end, "no memory");
   if (end->rank == end->writer) open_writer(end, spin_ns);
   else open_reader(end, spin_ns);
 }
 
-static void open_spinning(struct end *end) { open_with(end, end->oversubscribed ? 0 : SPIN_NS); }
-static void open_default(struct end *end) { open_with(end, 0); }
+/* A ring with room for four large messages, so that they need no spill memory. */
+static void open_for_latency(struct end *end) {
+  open_with(end, end->oversubscribed ? 0 : SPIN_NS, end->bytes > MI ? 4 * end->bytes : 0);
+}
+
+static void open_default(struct end *end) { open_with(end, 0, 0); }
 
 static void version(char *text, size_t size) { snprintf(text, size, "%s", ringcast_version()); }
 
@@ -123,5 +127,5 @@ static void close_ends(struct end *end) {
   }
 
 extern const struct way_calls ringcast_calls, ringcast_default_calls;
-const struct way_calls ringcast_calls = CALLS(open_spinning);
+const struct way_calls ringcast_calls = CALLS(open_for_latency);
 const struct way_calls ringcast_default_calls = CALLS(open_default);

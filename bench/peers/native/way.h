@@ -91,7 +91,8 @@ size_t peers_await(const struct end *end, uint32_t rank, void *data, size_t room
 /* A name for this stream, unique on this machine while the program runs: "peers-<pid>-<run>-<instance>". */
 const char *peers_stream_name(const struct end *end, char *text, size_t size);
 
-/* Shared memory, made before the fork. Each member touches it once, or its first messages would fault. */
+/* Shared memory, in huge pages where the machine has them, made before the fork. Each member touches it once, or its
+ * first messages would fault. */
 void *peers_shared_memory(const struct end *end, size_t bytes);
 void peers_touch(void *memory, size_t bytes);
 void *peers_memory(const struct end *end, size_t bytes); /* private, aligned to a line, its pages in place */

@@ -42,7 +42,8 @@ const struct way peers_ways[] = {
      .family = "ringcast",
      .flags = L,
      .calls = &ringcast_calls,
-     .note = "options.spin_ns = 1 s; the default with more processes than CPUs"},
+     .note = "options.spin_ns = 1 s, but the default with more processes than CPUs; room for four messages of more "
+             "than 1 MiB"},
     {.name = "c-ringcast-default",
      .family = "ringcast",
      .flags = L | WAY_SLEEPS,
