@@ -20,6 +20,8 @@ from adapters import find
 from board import Board
 
 MEMBER = Path(__file__).resolve().with_name("member.py")
+# The members make the same sets, in the same order, as their pickles are compared.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 POLL = 0.01  # seconds
 CLEANUP = 10.0  # seconds that the members may take to leave
 FAILURES = 3  # after which the rest of the steps is given up
@@ -53,7 +55,7 @@ class Group:
     def start(self) -> None:
         command = [sys.executable, str(MEMBER), str(self.folder)]
         launcher = find(self.spec["way"], self.spec["where"]).launcher(self.processes)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
+        environment = {**os.environ, **ENVIRONMENT, "TMPDIR": str(self.folder)}
         for rank in range(1 if launcher else self.processes):
             own = environment if launcher else {**environment, "PEERS_RANK": str(rank)}
             with open(self.folder / f"log-{rank}", "wb") as log:

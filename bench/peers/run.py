@@ -233,9 +233,9 @@ def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Any]]:
     for turn in range(options.rounds):
         for group in plan.in_order(groups, turn):
             yield f"{group.way}, {group.processes} processes", lambda group=group: rows_of(group, options)
-        if options.native and (turn == 0 or not options.quick) and native_wanted(options):
+        if options.native and turn == 0 and native_wanted(options):
             what = ["--plan", "quick" if options.quick else "full"]
-            yield "native ways", lambda what=what: native_rows(options.native, what, options.only)
+            yield "native ways", lambda: native_rows(options.native, what, options.only)
     if options.native and native_wanted(options):
         yield "64 B, native", lambda: native_rows(options.native, ["--headline"], options.only)
     for script in BESIDE:

@@ -133,7 +133,7 @@ WAYS = ["ringcast", "ringcast-copy", "ringcast-view", "mp-pipe", "mp-queue", "mp
 OF_ALL = [
     ("bytes-64", "one-way"), ("bytes-256Ki", "one-way"), ("bytes-64", "call"), ("bytes-4Ki", "stream"),
     ("metadata", "one-way"), ("records-100-columns", "call"), ("scheduler-1", "stream"), ("records-10-array", "cold"),
-    ("metadata", "every5"), ("object-1Ki", "slow"), ("metadata", "idle"), ("bytes-64Ki", "one-way in place"),
+    ("metadata", "every5"), ("object-1Ki", "slow"), ("metadata", "idle"), ("scheduler-256", "one-way beforehand"), ("bytes-64Ki", "one-way in place"),
     ("records-10", "shared"),
 ]  # fmt: skip
 
@@ -144,7 +144,7 @@ def steps_of(peers: Any, way: str) -> List[Any]:
     for payload, scenario in OF_ALL:
         if scenario == "shared" and not found.again:
             continue
-        usual = ["bytes"] if payload.startswith("bytes-") else ["objects", "typed"]
+        usual = ["bytes"] if payload.startswith("bytes-") or scenario.endswith("beforehand") else ["objects", "typed"]
         readings = ["in-place"] if scenario.endswith("in place") else usual
         made += [
             step(peers, payload, scenario.partition(" ")[0], reading, 12)
