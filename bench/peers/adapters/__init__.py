@@ -3,9 +3,10 @@
 peer that is missing is a reason in a row and no end of the run."""
 
 import importlib
+import importlib.util
 from typing import Dict, Type
 
-from adapters.base import LeftOut, Way, needs
+from adapters.base import LeftOut, Way
 
 WAYS: Dict[str, str] = {
     "ringcast": "ringcast_ways:Ringcast",
@@ -33,6 +34,7 @@ WAYS: Dict[str, str] = {
     "sglang-queue": "sglang:Queue",
     "sglang-pyobj": "sglang:Pyobj",
     "iceoryx2": "iceoryx:Iceoryx2",
+    "iceoryx2-event": "iceoryx:Iceoryx2Event",
     "ecal": "ecal_way:Ecal",
     "zenoh-shm": "zenoh_way:ZenohShm",
     "ray-channel": "ray_way:RayChannel",
@@ -60,7 +62,10 @@ def find(name: str, where: str = "") -> Type[Way]:
 def way_class(name: str, where: str = "") -> Type[Way]:
     """The same; LeftOut if the way can't be used here."""
     found = find(name, where)
-    for needed in found.requires:
-        needs(needed)
+    for (
+        needed
+    ) in found.requires:  # looked for only: some peers read the environment, which initialize() sets, at import
+        if importlib.util.find_spec(needed.partition(".")[0]) is None:
+            raise LeftOut(f"needs {needed}, which can't be imported: no module of this name is installed")
     found.check()
     return found
