@@ -49,7 +49,7 @@ def forget_peak() -> None:
 
 def reason(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return text if isinstance(error, LeftOut) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, LeftOut) else f"{type(error).__name__}: {text[:400]}"
 
 
 def payload_of(step: Dict[str, Any], vllm: Optional[str]) -> payloads.Payload:
