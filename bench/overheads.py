@@ -18,6 +18,7 @@ The counts are over OBJECTS objects, GAP seconds apart, after OBJECTS objects to
 """
 
 import argparse
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -32,10 +33,13 @@ import sys
 import tempfile
 import time
 
+import ringcast
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/benchmarks.md"
 OBJECTS = 20
 GAP = 0.005
+LEAVING = 10  # seconds that the ranks may take to end
 WAITS = set(
     "futex poll ppoll epoll_wait epoll_pwait epoll_pwait2 select pselect6 nanosleep sched_yield io_uring_enter "
     "restart_syscall rt_sigreturn sched_getaffinity".split()
@@ -91,7 +95,6 @@ def counted(call):
 def rank_main(options):
     import torch.distributed as dist
 
-    import ringcast
     from ringcast.bench import ways
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -108,38 +111,47 @@ def rank_main(options):
     }[options.way](me)
     c10d = importlib.import_module("torch.distributed.distributed_c10d")
     c10d.broadcast = dist.broadcast = broadcasts = counted(c10d.broadcast)
-    messages = [lambda: broadcasts.calls, lambda: sum(end.stats().frames for end in rings)]
+    messages = [lambda: broadcasts.calls]
     if options.way == "vllm":
         queue = call.__self__
         name = "acquire_read" if options.rank else "acquire_write"
         chunks = counted(getattr(queue, name))
         setattr(queue, name, chunks)
         messages.append(lambda: chunks.calls)
+    count_calls(options.rank, call, value, size, messages)
+    os._exit(0)
+
+
+def count_calls(rank, call, value, size, messages):
+    """Makes the calls of a rank, and tells measure() what was counted; returns when measure() has all. `messages` are
+    functions that count them; the frames of ringcast's rings are counted in any case."""
     copies = ctypes.CDLL(None).copies_count
     copies.restype, copies.argtypes = ctypes.c_uint64, [ctypes.c_size_t]
 
     def exchange(gap):
         for _ in range(OBJECTS):
-            if options.rank:
+            if rank:
                 call()
             else:
                 time.sleep(gap)
                 call(value)
+
+    def sent():
+        return sum(count() for count in messages) + sum(end.stats().frames for end in rings)
 
     exchange(GAP)
     rings = [end for end in gc.get_objects() if type(end) in (ringcast.Writer, ringcast.Reader) and not end.closed]
     print("ready", flush=True)
     sys.stdin.readline()
     time.sleep(0.2)  # until the receiver is ready
-    before = sum(count() for count in messages)
+    before = sent()
     copies(size // 8)
     os.getpgid(0)  # a mark in the trace
     exchange(GAP)
     os.getpgid(0)
-    found = {"bytes": copies(2**63), "messages": sum(count() for count in messages) - before, "size": size}
+    found = {"bytes": copies(2**63), "messages": sent() - before, "size": size}
     print(json.dumps(found), flush=True)
     sys.stdin.readline()
-    os._exit(0)
 
 
 # ---- Counting --------------------------------------------------------------------------------------------------------
@@ -167,12 +179,25 @@ def read_trace(path, rank):
     return calls, waits, moved
 
 
-def measure(way, value, library, vllm):
+def library_in(folder):
+    """Compiles bench/copies.c there."""
+    library = f"{folder}/copies.so"
+    subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, str(ROOT / "bench/copies.c")], check=True)
+    return library
+
+
+def measure_way(way, value, library, vllm):
     with tempfile.TemporaryDirectory() as folder:
-        store, ranks, traces = f"{folder}/store", [], []
-        for rank in range(2):
-            command = [sys.executable, __file__, "--rank", str(rank), "--store", store, "--way", way, "--value", value]
-            command += ["--vllm", vllm] if vllm else []
+        command = [sys.executable, __file__, "--store", f"{folder}/store", "--way", way, "--value", value]
+        command += ["--vllm", vllm] if vllm else []
+        return measure([[*command, "--rank", str(rank)] for rank in range(2)], library)
+
+
+def measure(commands, library):
+    """The figures of the source and of the receiver, which the commands start; both use count_calls()."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks, traces = [], []
+        for command in commands:
             env = {**os.environ, "LD_PRELOAD": library, "OMP_NUM_THREADS": "1"}
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             ranks.append(subprocess.Popen(command, env=env, text=True, **pipes))
@@ -204,6 +229,11 @@ def measure(way, value, library, vllm):
                         "size": answer["size"],
                     }
                 )
+            for one in ranks:
+                tell(one)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                for one in ranks:
+                    one.wait(LEAVING)
             return found
         finally:
             for one in ranks:
@@ -252,10 +282,9 @@ def main():
     if options.rank is not None:
         return rank_main(options)
     with tempfile.TemporaryDirectory() as folder:
-        library = f"{folder}/copies.so"
-        subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, str(ROOT / "bench/copies.c")], check=True)
+        library = library_in(folder)
         ways = [options.way] if options.way else [way for way in WAYS if way != "vllm" or options.vllm]
-        rows = [(value, way, measure(way, value, library, options.vllm)) for value in values() for way in ways]
+        rows = [(value, way, measure_way(way, value, library, options.vllm)) for value in values() for way in ways]
     text = table(rows)
     print(text)
     if options.page:

@@ -54,7 +54,7 @@ ALONE = {  # not through any way
 }
 AFTER = {"ringcast", "vllm-queue", "lmdb"}  # have room for a message: their reader begins when the write is done
 WAYS = [*ALONE, "ringcast", "zmq-push", "gloo-object", "vllm-queue", "mp-pipe", "lmdb"]
-PAYLOADS = {"features": 40, "scheduler-64": 400, "metadata": 400}  # and calls of each kind; a tenth with --quick
+PAYLOADS = {"features": 40, "scheduler-64": 400, "metadata": 400}  # and calls of each kind; see calls_by_payload()
 WARM = 20  # calls that don't count
 BLOCK = 10  # calls until the counting thread stops or goes on
 INTERVAL = 1e-4  # seconds
@@ -134,8 +134,15 @@ def calls_of(way: Way) -> Tuple[Callable[[Any], None], Callable[[], Any]]:
     return (way.write_typed, way.read_typed) if typed else (way.write_object, way.read_object)
 
 
-def values(vllm: str) -> Dict[str, Any]:
-    return {name: payloads.find(name, vllm).make(0) for name in PAYLOADS}
+def values(calls: Dict[str, int], vllm: str) -> Dict[str, Any]:
+    return {name: payloads.find(name, vllm).make(0) for name in calls}
+
+
+def calls_by_payload(quick: bool) -> Dict[str, int]:
+    """Without a message of vLLM's classes in a quick run: each process would take seconds to import vLLM."""
+    if not quick:
+        return PAYLOADS
+    return {name: max(BLOCK, calls // 10) for name, calls in PAYLOADS.items() if name != "scheduler-64"}
 
 
 def write_all(way: Way, board: Board, sent: Dict[str, Any], calls: Dict[str, int]) -> Dict[str, Row]:
@@ -168,7 +175,7 @@ def read_all(way: Way, board: Board, sent: Dict[str, Any], calls: Dict[str, int]
 def member(options: argparse.Namespace, calls: Dict[str, int]) -> Dict[str, Row]:
     """One of the two processes: a row for each payload, of the writer."""
     prepare()
-    sent = values(options.vllm)
+    sent = values(calls, options.vllm)
     largest = max(payloads.bytes_of(name, options.vllm) for name in sent) + 4096
     folder = Path(options.folder)
     way = way_class(options.way)(Member(options.rank, 2, largest, folder, options.vllm))
@@ -186,7 +193,7 @@ def member(options: argparse.Namespace, calls: Dict[str, int]) -> Dict[str, Row]
 def alone(options: argparse.Namespace, calls: Dict[str, int]) -> Dict[str, Row]:
     prepare()
     rows = {}
-    for name, value in values(options.vllm).items():
+    for name, value in values(calls, options.vllm).items():
         given = pickle.dumps(value, 5) if options.way == "hash" else value
         rows[name] = measured(ALONE[options.way], given, calls[name], lambda n: None)
     return rows
@@ -238,7 +245,7 @@ def rows_of(way: str, options: argparse.Namespace) -> List[Row]:
         "floor": way == "hash",
     }  # fmt: skip
     if "why" in found:
-        return [{**row, "payload": name, "status": found["why"]} for name in PAYLOADS]
+        return [{**row, "payload": name, "status": found["why"]} for name in calls_by_payload(options.quick)]
     return [{**row, "payload": name, **figures} for name, figures in found.items()]
 
 
@@ -254,16 +261,14 @@ def rank_main(options: argparse.Namespace, calls: Dict[str, int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="a list of rows")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the calls")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the calls, and two payloads")
     parser.add_argument("--way", choices=WAYS, help="only this way")
     parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue and the classes of its messages")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank is not None:
-        return rank_main(
-            options, {name: max(BLOCK, calls // 10) if options.quick else calls for name, calls in PAYLOADS.items()}
-        )
+        return rank_main(options, calls_by_payload(options.quick))
     rows = []
     for way in [options.way] if options.way else WAYS:
         found = rows_of(way, options)

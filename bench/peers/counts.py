@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages, copies, bytes copied and system calls of an object on its way, counted as bench/overheads.py does it, for
+the best known of the ways.
+
+    counts.py [--json] [--quick] [--way NAME] [--vllm FOLDER]
+
+The numbers are for one object, of the writer's process and of the one reader's: see bench/overheads.py for what counts
+as a copy. A message is a frame of ringcast's, a broadcast of gloo's, a block of vLLM's ring, and a write of any other
+way. No payload has 1 MiB: from there on ringcast copies by a loop of its own, past the cache, which would not be
+counted. Needs strace and a C compiler; where the machine lacks one, each row says so.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE))
+
+import overheads  # noqa: E402
+import payloads  # noqa: E402
+from adapters import find, way_class  # noqa: E402
+from adapters.base import Member, Way  # noqa: E402
+from member import reason  # noqa: E402
+
+Row = Dict[str, Any]
+
+WAYS = [
+    "ringcast", "zmq-push", "gloo-object", "gloo-padded", "vllm-queue", "mp-pipe", "mp-shared-memory", "lmdb", "pynng",
+    "iceoryx2",
+]  # fmt: skip
+PAYLOADS = ["metadata", "bytes-64Ki", "records-10000-array"]
+QUICK = ["metadata"]
+NEEDED = {"strace": "strace", "cc": "a C compiler, cc"}
+
+
+# ---- A rank ----------------------------------------------------------------------------------------------------------
+
+
+def calls_of(way: Way, payload: str) -> Tuple[Callable[[Any], None], Callable[[], Any]]:
+    if payload.startswith("bytes-"):
+        return way.write, way.read
+    typed = "typed" in way.readings
+    return (way.write_typed, way.read_typed) if typed else (way.write_object, way.read_object)
+
+
+def count_messages(way: Way, rank: int) -> List[Callable[[], int]]:
+    """Makes the way count its messages: functions that give the count. The frames of ringcast are counted anyway."""
+    if way.family == "ringcast":
+        return []
+    if way.family == "gloo":
+        import torch.distributed as dist
+        from torch.distributed import distributed_c10d
+
+        broadcasts = overheads.counted(distributed_c10d.broadcast)
+        distributed_c10d.broadcast = dist.broadcast = broadcasts
+        return [lambda: broadcasts.calls]
+    holder, name = way, "read" if rank else "write"
+    if way.family == "vllm":
+        holder, name = way.queue, "acquire_read" if rank else "acquire_write"  # type: ignore[attr-defined]
+    call = overheads.counted(getattr(holder, name))
+    setattr(holder, name, call)
+    return [lambda: call.calls]
+
+
+def rank_main(options: argparse.Namespace) -> None:
+    folder, status = Path(options.folder), 1
+    try:
+        value = payloads.find(options.payload, options.vllm).make(0)
+        size = len(value) if options.payload.startswith("bytes-") else len(pickle.dumps(value, 5))
+        way = way_class(options.way)(Member(options.rank, 2, size + 4096, folder, options.vllm))
+        way.initialize()
+        messages = count_messages(way, options.rank)
+        call = calls_of(way, options.payload)[options.rank]
+        overheads.count_calls(options.rank, call, value, size, messages)
+        way.cleanup()
+        status = 0
+    except BaseException as error:
+        (folder / "why").write_text(reason(error))
+    os._exit(status)
+
+
+# ---- All of them -----------------------------------------------------------------------------------------------------
+
+
+def missing() -> str:
+    """What is needed and isn't there; "" if all is."""
+    gone = [text for program, text in NEEDED.items() if shutil.which(program) is None]
+    return "needs " + " and ".join(gone) if gone else ""
+
+
+def blank(way: str, payload: str) -> Row:
+    family = find(way).family
+    typed = "typed" if family == "ringcast" else "objects"
+    return {
+        "peer": way, "family": family, "language": "python", "payload": payload, "scenario": "counts", "processes": 2,
+        "reading": "bytes" if payload.startswith("bytes-") else typed, "status": "ok",
+    }  # fmt: skip
+
+
+def counted(way: str, payload: str, library: str, options: argparse.Namespace) -> Row:
+    """The figures of a row, or its status."""
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="ringcast-peers-", dir=shared, ignore_cleanup_errors=True) as folder:
+        command = [sys.executable, __file__, "--way", way, "--payload", payload, "--folder", folder]
+        command += ["--vllm", options.vllm] if options.vllm else []
+        try:
+            ranks = overheads.measure([[*command, "--rank", str(rank)] for rank in range(2)], library)
+        except (SystemExit, AssertionError, OSError) as error:
+            why = Path(folder, "why")
+            return {"status": why.read_text() if why.exists() else reason(error)}
+    row: Row = {"bytes": ranks[0]["size"], "messages_each": round(ranks[0]["messages"], 2)}
+    for of, rank in zip(("writer", "reader"), ranks):
+        row[f"copies_{of}"] = round(rank["copies"], 2)
+        row[f"copied_{of}_bytes"] = round(rank["bytes"])
+        row[f"calls_{of}"] = round(rank["calls"], 2)
+        row[f"waits_{of}"] = round(rank["waits"], 2)
+    return row
+
+
+def rows_of(options: argparse.Namespace) -> List[Row]:
+    ways = [options.way] if options.way else WAYS
+    rows, why = [], missing()
+    with tempfile.TemporaryDirectory() as folder:
+        library = "" if why else overheads.library_in(folder)
+        for payload in QUICK if options.quick else PAYLOADS:
+            for way in ways:
+                found = {"status": why} if why else counted(way, payload, library, options)
+                rows.append({**blank(way, payload), **found})
+                if not options.json:
+                    print(line(rows[-1]), flush=True)
+    return rows
+
+
+def line(row: Row) -> str:
+    head = f"{row['payload']:12} {row['peer']:18}"
+    if row["status"] != "ok":
+        return f"{head} {row['status']}"
+    parts = [
+        f"{name} {row[f'{name}_writer']:6.1f} + {row[f'{name}_reader']:6.1f}" for name in ("copies", "calls", "waits")
+    ]
+    return f"{head} messages {row['messages_each']:4.1f}  {'  '.join(parts)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="a list of rows")
+    parser.add_argument("--quick", action="store_true", help="one payload")
+    parser.add_argument("--way", choices=WAYS, help="only this way")
+    parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue")
+    parser.add_argument("--payload", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank is not None:
+        return rank_main(options)
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+        rows = rows_of(options)
+    if options.json:
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
