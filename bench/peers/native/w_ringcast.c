@@ -42,7 +42,7 @@ static void open_reader(struct end *end, int64_t spin_ns) {
 static void open_with(struct end *end, int64_t spin_ns, uint64_t capacity) {
   end->state = calloc(1, sizeof(struct state));
   if (!end->state) peers_die(end, "no memory");
-  if (end->rank == end->writer) open_writer(end, spin_ns);
+  if (end->rank == end->writer) open_writer(end, spin_ns, capacity);
   else open_reader(end, spin_ns);
 }
 
