@@ -41,8 +41,9 @@ struct peers_seat {
 
 struct board {
   struct peers_step step;
-  uint64_t room; /* bytes of the whole board */
-  uint64_t sum;  /* of a message with the number 0 */
+  uint64_t room;             /* bytes of the whole board */
+  uint64_t sum;              /* of a message with the number 0 */
+  uint64_t measured, rounds; /* messages after the warm-up, one way and there and back: the clock may end a run early */
   uint32_t run, cpus;
   int32_t pid; /* of the program */
   bool tsc;

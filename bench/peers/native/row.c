@@ -57,7 +57,7 @@ static double quantile(const int64_t *sorted, size_t count, double share, double
 }
 
 static void find_one_way(struct figures *figures, struct board *board, double ns_per_tick) {
-  uint64_t messages = board->step.messages, count = 0;
+  uint64_t messages = board->measured, count = 0;
   const int64_t *started = board_column(board, COLUMN_STARTED), *written = board_column(board, COLUMN_WRITTEN);
   int64_t *times = malloc(messages * board->step.processes * sizeof *times);
   double sum = 0;
@@ -80,7 +80,7 @@ static void find_one_way(struct figures *figures, struct board *board, double ns
 /* The median of the means of BLOCK rounds: the counter of some CPUs goes on in steps of 10 ns, too coarse for one. */
 static void find_round_trip(struct figures *figures, struct board *board, double ns_per_tick) {
   enum { BLOCK = 100 };
-  uint64_t messages = board->step.messages, blocks = messages / BLOCK;
+  uint64_t messages = board->rounds, blocks = messages / BLOCK;
   int64_t *rounds = board_column(board, COLUMN_ROUND), *sums = calloc(blocks + 1, sizeof *sums);
   for (uint64_t n = 0; sums && n < blocks * BLOCK; n++) sums[n / BLOCK] += rounds[n];
   if (sums) qsort(sums, blocks, sizeof *sums, compare);
@@ -98,7 +98,7 @@ static void find_rate(struct figures *figures, struct board *board, double ns_pe
     if (board->seats[rank].lost > lost) lost = board->seats[rank].lost;
   }
   double seconds = (double)(end - *board_column(board, COLUMN_STARTED)) * ns_per_tick * 1e-9;
-  figures->messages_per_s = (double)(board->step.messages - lost) / seconds;
+  figures->messages_per_s = (double)(board->measured - lost) / seconds;
   figures->bytes_per_s = figures->messages_per_s * (double)board->step.bytes;
 }
 
@@ -117,7 +117,7 @@ static void find_members(struct figures *figures, const struct board *board) {
 static struct figures find_figures(struct board *board, const struct peers_outcome *outcome) {
   struct figures figures = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0, 0};
   if (!board || strcmp(outcome->status, "ok") != 0) return figures;
-  figures.messages = board->step.messages;
+  figures.messages = scenario_compares(&board->step) ? board->step.messages : board->measured;
   if (scenario_streams(&board->step)) find_rate(&figures, board, outcome->ns_per_tick);
   else if (!scenario_compares(&board->step)) find_one_way(&figures, board, outcome->ns_per_tick);
   if (board->step.processes <= board->cpus) {

@@ -8,7 +8,12 @@
 
 #include "tools/sum.h"
 
-enum { WORD = sizeof(uint64_t), BATCH = 256, SMALL = 64 };
+enum { WORD = sizeof(uint64_t), BATCH = 256, SMALL = 64, LEAST = 10, LOOK = 64 };
+
+/* A message's number has this bit if the message is the last. A run that takes LONG ends early, as a loaded machine may
+ * take a thousand times as long as an idle one. */
+#define LAST ((uint64_t)1 << 63)
+static const int64_t LONG_NS = 2000000000;
 
 /* ---- Facts ------------------------------------------------------------------------------------------------------ */
 
@@ -116,6 +121,14 @@ static void sleep_until(int64_t due) {
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) continue;
 }
 
+/* LAST if message `number` is to be the last of a run that began at `start`, else 0. */
+static uint64_t last_of(const struct member *member, uint64_t number, int64_t start) {
+  const struct peers_step *step = &member->board->step;
+  if (number + 1 == step->warm_up + step->messages) return LAST;
+  if (number < step->warm_up + LEAST || scenario_period_ns(step) > 0) return 0;
+  return clock_ns() - start > LONG_NS ? LAST : 0;
+}
+
 /* The column's entry of message `number`, or a place that nobody reads, for the warm-up. */
 static int64_t *entry(const struct member *member, uint32_t column, uint64_t number) {
   static int64_t ignored;
@@ -123,34 +136,49 @@ static int64_t *entry(const struct member *member, uint32_t column, uint64_t num
   return number < warm_up ? &ignored : board_column(member->board, column) + (number - warm_up);
 }
 
+/* Until the next message is due and all readers have read the one before. By the clock, the writer sleeps first: what
+ * it would spend on looking at the board is not the way's. */
+static void await_turn(struct member *member, uint64_t number, int64_t due) {
+  if (scenario_period_ns(&member->board->step) > 0) sleep_until(due);
+  await_readers(member, number);
+  if (number == member->board->step.warm_up) member_start_measuring(member);
+}
+
+static void write_one(struct member *member, uint64_t n, uint64_t last) {
+  int64_t *started = entry(member, COLUMN_STARTED, n), *written = entry(member, COLUMN_WRITTEN, n);
+  bool in_place = scenario_is(&member->board->step, "in-place");
+  int64_t start = board_ticks(member->board);
+  if (in_place) send_in_place(&member->there, n | last);
+  else send_copied(member, &member->there, n | last);
+  *written = board_ticks(member->board);
+  *started = start;
+}
+
 static void write_one_by_one(struct member *member) {
   const struct peers_step *step = &member->board->step;
-  bool in_place = scenario_is(step, "in-place");
-  int64_t period = scenario_period_ns(step), due = clock_ns() + period;
-  for (uint64_t n = 0; n < step->warm_up + step->messages; n++, due += period) {
-    int64_t *started = entry(member, COLUMN_STARTED, n), *written = entry(member, COLUMN_WRITTEN, n);
-    await_readers(member, n);
-    if (n == step->warm_up) member_start_measuring(member);
-    if (period) sleep_until(due);
-    int64_t start = board_ticks(member->board);
-    if (in_place) send_in_place(&member->there, n);
-    else send_copied(member, &member->there, n);
-    *written = board_ticks(member->board);
-    *started = start;
+  int64_t start = clock_ns(), period = scenario_period_ns(step);
+  uint64_t last = 0, n = 0;
+  for (; !last; n++) {
+    last = last_of(member, n, start);
+    await_turn(member, n, start + (int64_t)(n + 1) * period);
+    write_one(member, n, last);
   }
-  await_readers(member, step->warm_up + step->messages);
+  member->board->measured = n - step->warm_up;
+  await_readers(member, n);
 }
 
 static void read_one_by_one(struct member *member) {
   const struct peers_step *step = &member->board->step;
   struct end *end = &member->there;
   bool in_place = scenario_is(step, "in-place");
-  for (uint64_t n = 0; n < step->warm_up + step->messages; n++) {
+  uint64_t last = 0;
+  for (uint64_t n = 0; !last; n++) {
     int64_t *read = entry(member, COLUMN_READ + end->rank, n);
     if (n == step->warm_up) member_start_measuring(member);
     const uint8_t *data = receive(end);
-    if (in_place) check_ends(end, data, n);
-    else check_contents(member, end, data, n);
+    last = word_at(data) & LAST;
+    if (in_place) check_ends(end, data, n | last);
+    else check_contents(member, end, data, n | last);
     *read = board_ticks(member->board);
     release(end);
     atomic_store_explicit(&member->seat->read, n + 1, memory_order_release);
@@ -160,21 +188,26 @@ static void read_one_by_one(struct member *member) {
 /* ---- There and back --------------------------------------------------------------------------------------------- */
 
 static void ping(struct member *member) {
-  const struct peers_step *step = &member->board->step;
-  for (uint64_t n = 0; n < step->warm_up + step->messages; n++) {
+  int64_t began = clock_ns();
+  uint64_t last = 0, n = 0;
+  for (; !last; n++) {
+    last = last_of(member, n, began);
     int64_t start = board_ticks(member->board);
-    send_copied(member, &member->there, n);
-    check_contents(member, &member->back, receive(&member->back), n);
+    send_copied(member, &member->there, n | last);
+    check_contents(member, &member->back, receive(&member->back), n | last);
     *entry(member, COLUMN_ROUND, n) = board_ticks(member->board) - start;
     release(&member->back);
   }
+  member->board->rounds = n - member->board->step.warm_up;
 }
 
 static void pong(struct member *member) {
-  const struct peers_step *step = &member->board->step;
-  for (uint64_t n = 0; n < step->warm_up + step->messages; n++) {
-    check_contents(member, &member->there, receive(&member->there), n);
-    send_copied(member, &member->back, n);
+  uint64_t last = 0;
+  for (uint64_t n = 0; !last; n++) {
+    const uint8_t *data = receive(&member->there);
+    last = word_at(data) & LAST;
+    check_contents(member, &member->there, data, n | last);
+    send_copied(member, &member->back, n | last);
     release(&member->there);
   }
 }
@@ -199,13 +232,29 @@ static void begin_stream(struct member *member, uint64_t number) {
   *board_column(member->board, COLUMN_STARTED) = board_ticks(member->board);
 }
 
-static void write_stream(struct member *member) {
+/* A look at the clock costs as much as a small message. */
+static uint64_t last_of_stream(const struct member *member, uint64_t number, int64_t start) {
   const struct peers_step *step = &member->board->step;
-  for (uint64_t n = 0; n < step->warm_up + step->messages; n++) {
-    begin_stream(member, n);
-    send_copied(member, &member->there, n);
-  }
+  bool looks = number % LOOK == 0 || step->bytes > SMALL || number + 1 == step->warm_up + step->messages;
+  return looks ? last_of(member, number, start) : 0;
 }
+
+static void write_stream(struct member *member) {
+  int64_t start = clock_ns();
+  uint64_t last = 0, n = 0;
+  for (; !last; n++) {
+    last = last_of_stream(member, n, start);
+    begin_stream(member, n);
+    send_copied(member, &member->there, n | last);
+  }
+  member->board->measured = n - member->board->step.warm_up;
+}
+
+struct taking {
+  struct member *member;
+  uint64_t next; /* number */
+  bool done;     /* the last message was taken */
+};
 
 static void count_gap(struct member *member, uint64_t got, uint64_t *next) {
   if (got < *next) peers_die(&member->there, "message %" PRIu64 " came after message %" PRIu64, got, *next - 1);
@@ -215,16 +264,17 @@ static void count_gap(struct member *member, uint64_t got, uint64_t *next) {
   *next = got + 1;
 }
 
-/* Reads every byte. A lossy way may overwrite a message while it is read: its number alone then goes on. */
-static void take(struct member *member, const uint8_t *data, uint64_t *next) {
-  uint64_t number = word_at(data);
-  if (sum_bytes(data, member->there.bytes) != member->sum + number) {
-    if (member->there.way->flags & WAY_LOSSLESS)
-      peers_die(&member->there, "message %" PRIu64 " has other contents than were written", number);
-    member->seat->torn++;
-    if (number < *next) number = *next;
-  }
-  count_gap(member, number, next);
+/* Reads every byte. A lossy way may overwrite a message while it is read: then only the count goes on. */
+static void take(struct taking *taking, const uint8_t *data) {
+  struct member *member = taking->member;
+  uint64_t word = word_at(data), number = word & ~LAST;
+  bool whole = sum_bytes(data, member->there.bytes) == member->sum + word;
+  if (!whole && member->there.way->flags & WAY_LOSSLESS)
+    peers_die(&member->there, "message %" PRIu64 " has other contents than were written", number);
+  member->seat->torn += !whole;
+  if (!whole && number < taking->next) number = taking->next;
+  count_gap(member, number, &taking->next);
+  taking->done = whole && word & LAST;
 }
 
 /* The reader says on the board when it has read the warm-up. */
@@ -235,15 +285,9 @@ static void say_read(struct member *member, uint64_t before, uint64_t next) {
   atomic_store_explicit(&member->seat->read, warm_up, memory_order_release);
 }
 
-struct taking {
-  struct member *member;
-  uint64_t next;
-};
-
 static void take_polled(void *context, const void *data, size_t bytes) {
-  struct taking *taking = context;
   (void)bytes;
-  take(taking->member, data, &taking->next);
+  take(context, data);
 }
 
 /* One message, or as many as the way gives to a callback. */
@@ -253,14 +297,13 @@ static void take_some(struct taking *taking) {
     end->way->calls->poll(end, take_polled, taking);
     return;
   }
-  take(taking->member, receive(end), &taking->next);
+  take(taking, receive(end));
   release(end);
 }
 
 static void read_stream(struct member *member) {
-  const struct peers_step *step = &member->board->step;
   struct taking taking = {.member = member};
-  for (uint64_t before = 0; taking.next < step->warm_up + step->messages; before = taking.next) {
+  for (uint64_t before = 0; !taking.done; before = taking.next) {
     take_some(&taking);
     say_read(member, before, taking.next);
   }
@@ -270,32 +313,36 @@ static void read_stream(struct member *member) {
 /* ---- In batches ------------------------------------------------------------------------------------------------- */
 
 static void write_batches(struct member *member) {
-  const struct peers_step *step = &member->board->step;
   struct end *end = &member->there;
+  int64_t start = clock_ns();
+  uint64_t last = 0, n = 0;
   if (!end->way->calls->write_many) {
     write_stream(member);
     return;
   }
-  for (uint64_t n = 0; n < step->warm_up + step->messages; n += BATCH) {
+  for (; !last; n += BATCH) {
+    last = last_of(member, n + BATCH - 1, start);
     begin_stream(member, n);
     for (uint64_t i = 0; i < BATCH; i++) put_word(member->source + i * end->bytes, n + i);
+    put_word(member->source + (BATCH - 1) * end->bytes, (n + BATCH - 1) | last);
     end->way->calls->write_many(end, member->source, end->bytes, BATCH);
   }
+  member->board->measured = n - member->board->step.warm_up;
 }
 
 static void read_batches(struct member *member) {
-  const struct peers_step *step = &member->board->step;
   const struct way_calls *calls = member->there.way->calls;
+  struct taking taking = {.member = member};
   const void *data[BATCH];
   if (!calls->read_many) {
     read_stream(member);
     return;
   }
-  for (uint64_t next = 0, before = 0; next < step->warm_up + step->messages; before = next) {
+  for (uint64_t before = 0; !taking.done; before = taking.next) {
     size_t count = calls->read_many(&member->there, data, BATCH);
-    for (size_t i = 0; i < count; i++) take(member, data[i], &next);
+    for (size_t i = 0; i < count; i++) take(&taking, data[i]);
     if (calls->release_many) calls->release_many(&member->there);
-    say_read(member, before, next);
+    say_read(member, before, taking.next);
   }
   member->seat->end = board_ticks(member->board);
 }
