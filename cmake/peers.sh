@@ -41,9 +41,9 @@ lacks() { # lacks WHAT WHY
 }
 pip() { "$python" -m pip "$1" -q --disable-pip-version-check "${@:2}"; }
 
-# The last line of a log that tells of an error, or else its last line.
+# The first error that a log tells of, or else its last line.
 why() { # why LOG
-  { grep -iE '(error|fatal|E):' "$1" || tail -n 1 "$1"; } 2>/dev/null | tail -n 1 | tr -s ' \t' ' ' | cut -c1-200
+  { grep -m 1 -E '(error|ERROR|fatal|^E):' "$1" || tail -n 1 "$1"; } 2>/dev/null | tr -s ' \t' ' ' | cut -c1-200
 }
 
 # ---- What is fetched ----
