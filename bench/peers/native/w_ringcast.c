@@ -6,7 +6,7 @@
 
 #include "ringcast/batch.h"
 #include "ringcast/ringcast.h"
-#include "way.h"
+#include "scenarios.h"
 
 enum { BATCH = 256, HANDLE = 96, MI = 1 << 20 };
 static const int64_t SPIN_NS = 1000000000;
@@ -46,10 +46,15 @@ static void open_with(struct end *end, int64_t spin_ns, uint64_t capacity) {
   else open_reader(end, spin_ns);
 }
 
-/* A ring with room for four large messages, so that they need no spill memory. */
-static void open_for_latency(struct end *end) {
-  open_with(end, end->oversubscribed ? 0 : SPIN_NS, end->bytes > MI ? 4 * end->bytes : 0);
+/* Large messages in place: a ring of 16, so that they need no spill memory and few grants of room. What is copied stays
+ * in the cache only in a ring of default size. */
+static uint64_t capacity_for(const struct end *end) {
+  const uint64_t most = (uint64_t)256 * MI;
+  if (!scenario_is(&end->board->step, "in-place") || end->bytes < MI) return 0;
+  return 16 * end->bytes < most ? 16 * end->bytes : most;
 }
+
+static void open_for_latency(struct end *end) { open_with(end, end->oversubscribed ? 0 : SPIN_NS, capacity_for(end)); }
 
 static void open_default(struct end *end) { open_with(end, 0, 0); }
 

@@ -42,8 +42,9 @@ const struct way peers_ways[] = {
      .family = "ringcast",
      .flags = L,
      .calls = &ringcast_calls,
-     .note = "options.spin_ns = 1 s, but the default with more processes than CPUs; room for four messages of more "
-             "than 1 MiB"},
+     .note =
+         "options.spin_ns = 1 s, but the default with more processes than CPUs; in place, a ring of 16 large messages"
+         "than 1 MiB"},
     {.name = "c-ringcast-default",
      .family = "ringcast",
      .flags = L | WAY_SLEEPS,
