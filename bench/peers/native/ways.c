@@ -42,6 +42,7 @@ const struct way peers_ways[] = {
      .family = "ringcast",
      .flags = L,
      .calls = &ringcast_calls,
+     .needs = "libringcast.a (RINGCAST_BUILD=folder)",
      .note =
          "options.spin_ns = 1 s, but the default with more processes than CPUs; in place, a ring of 16 large messages"
          "than 1 MiB"},
@@ -49,6 +50,7 @@ const struct way peers_ways[] = {
      .family = "ringcast",
      .flags = L | WAY_SLEEPS,
      .calls = &ringcast_default_calls,
+     .needs = "libringcast.a (RINGCAST_BUILD=folder)",
      .note = "default options"},
     {.name = "c-unix-socket",
      .family = "unix-socket",
