@@ -8,6 +8,7 @@ As in vLLM's own v1/executor/multiproc_executor.py (github.com/vllm-project/vllm
 import base64
 import gc
 import importlib.metadata
+import mmap
 import os
 import pickle
 import sys
@@ -67,8 +68,23 @@ class Queue(Way):
         else:
             handle = pickle.loads(base64.b64decode(self.me.wait_for("handle")))
             self.queue = queue_class.create_from_handle(handle, self.me.rank)
+        ring = self.queue.buffer
+        self.touch(ring.shared_memory, ring.max_chunk_bytes, ring.max_chunks)
         self.queue.wait_until_ready()
         self.me.barrier("ready")
+
+    def touch(self, memory: Any, size: int, count: int) -> None:
+        """Have the pages that the largest message needs, in each of the blocks, as after the first messages of a queue
+        that lives long."""
+        import numpy
+
+        bytes_of = numpy.frombuffer(memory.buf, numpy.uint8)
+        for start in range(0, size * count, size):
+            pages = bytes_of[start : start + min(size, self.me.largest) : mmap.PAGESIZE]
+            if self.me.rank:
+                pages.sum()
+            else:
+                pages[:] = 0
 
     def write(self, data: Any) -> None:
         """The queue keeps buffers of 1 MiB or more out of its pickle. A buffer too large for a block is sent from the
@@ -116,6 +132,12 @@ class QueueArena(Queue):
     keeps = True  # where all slots are taken, the tensor is sent from the caller's memory, later
     options = {"enable_shm_tensor_arena": True}
     note = "tensors of 8 MiB or more are read in place; a reader spins for 1 s"
+
+    def initialize(self) -> None:
+        super().initialize()
+        arena = self.queue.tensor_arena
+        self.touch(arena.shared_memory, arena.slot_bytes, arena.n_slots)
+        self.me.barrier("touched")
 
     def write(self, data: Any) -> None:
         from adapters.gloo import tensor_of
