@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# ringcast and its peers, measured in one run. Makes what the peers need (once; some minutes, some GB, from Debian, pip's
-# index and GitHub), builds bench/peers/native, and runs bench/peers/run.py with the arguments. Expects what `make deps`
-# and `make build` make.
+# ringcast and its peers, measured in one run. Makes what the peers need (once; some minutes, some GB, from Debian,
+# pip's index and GitHub), builds bench/peers/native, and runs bench/peers/run.py with the arguments. Expects what
+# `make deps` and `make build` make.
 #   QUICK   1: a small part of the matrix, in minutes; build/peers/results.json is written, docs/peers.md is not
 #   TORCH   the torch that the peers get
 #   AERON_SOURCE, SPMC_QUEUE_SOURCE, AERON_VERSION   where git finds these two, and the tag or commit of Aeron
@@ -117,8 +117,9 @@ native_sources() {
   git_source aeron "$aeron" "$aeron_version" || return 0
   say "building Aeron's C client and driver"
   local cmake=$out/venv/bin/cmake
-  { "$cmake" -S "$out/src/aeron" -B "$out/src/aeron-build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$out/aeron" \
-    -DAERON_TESTS=OFF -DAERON_BUILD_SAMPLES=OFF -DBUILD_AERON_ARCHIVE_API=OFF -DAERON_INSTALL_TARGETS=ON &&
+  { "$cmake" -S "$out/src/aeron" -B "$out/src/aeron-build" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_INSTALL_PREFIX="$out/aeron" -DAERON_TESTS=OFF -DAERON_BUILD_SAMPLES=OFF -DBUILD_AERON_ARCHIVE_API=OFF \
+    -DAERON_INSTALL_TARGETS=ON &&
     "$cmake" --build "$out/src/aeron-build" -j "$(nproc)" && "$cmake" --install "$out/src/aeron-build"
   } >"$out/aeron.log" 2>&1 || lacks aeron "does not build: $(why "$out/aeron.log")"
 }

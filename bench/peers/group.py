@@ -26,6 +26,7 @@ POLL = 0.01  # seconds
 CLEANUP = 10.0  # seconds that the members may take to leave
 FAILURES = 3  # after which the rest of the steps is given up
 SETUP = 10.0  # seconds that a member may take to make the values of a step, with the processes of others beside it
+ENGINE = 10.0  # seconds more for each member where values are of an engine's classes: importing vLLM takes 6 s of CPU
 
 
 class Result(NamedTuple):
@@ -151,12 +152,18 @@ def leave(group: Group) -> None:
         time.sleep(POLL)
 
 
+def limit_of(step: Dict[str, Any], processes: int) -> float:
+    """Seconds for a step."""
+    of_engine = step.get("payload", "").startswith("scheduler-")
+    return float(step["seconds"] + 4 * step["idle"] + SETUP + (ENGINE * processes if of_engine else 0))
+
+
 def once(spec: Dict[str, Any], first: int) -> Tuple[str, bool, List[List[Dict[str, Any]]]]:
     """One start of the group: the reason of its end, whether the way can't be used here, and what was told."""
     group = Group(spec, first)
     try:
         group.start()
-        limits = [step["seconds"] + 4 * step["idle"] + SETUP for step in spec["steps"]]
+        limits = [limit_of(step, spec["processes"]) for step in spec["steps"]]
         why = watch(group, limits, spec["limit"])
         if not why:
             leave(group)

@@ -34,7 +34,7 @@ from group import Outcome, run_group  # noqa: E402
 
 ROOT = HERE.parents[1]
 ALL = "all"  # the payload, scenario and reading of a row that says why a way can't be measured at all
-BESIDE = ("codec.py", "gil.py", "counts.py")  # measurements of their own: each prints a list of rows
+BESIDE = ("codec.py", "gil.py", "counts.py", "adapters/gpu.py")  # measurements of their own: each prints a list of rows
 LIMIT = 900  # seconds for each of them, and for the program of the native ways
 CPUS = len(os.sched_getaffinity(0))
 
@@ -234,13 +234,16 @@ def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Any]]:
         for group in plan.in_order(groups, turn):
             yield f"{group.way}, {group.processes} processes", lambda group=group: rows_of(group, options)
         if options.native and turn == 0 and native_wanted(options):
-            what = ["--plan", "quick" if options.quick else "full"]
-            yield "native ways", lambda: native_rows(options.native, what, options.only)
+            yield "native ways", lambda: native_rows(options.native, planned(options), options.only)
     if options.native and native_wanted(options):
         yield "64 B, native", lambda: native_rows(options.native, ["--headline"], options.only)
     for script in BESIDE:
         if not options.only and (HERE / script).exists():
             yield script, lambda script=script: beside_rows(script, options)
+
+
+def planned(options: argparse.Namespace) -> List[str]:
+    return ["--plan", "quick" if options.quick else "full"]
 
 
 def native_wanted(options: argparse.Namespace) -> bool:

@@ -133,8 +133,8 @@ WAYS = ["ringcast", "ringcast-copy", "ringcast-view", "mp-pipe", "mp-queue", "mp
 OF_ALL = [
     ("bytes-64", "one-way"), ("bytes-256Ki", "one-way"), ("bytes-64", "call"), ("bytes-4Ki", "stream"),
     ("metadata", "one-way"), ("records-100-columns", "call"), ("scheduler-1", "stream"), ("records-10-array", "cold"),
-    ("metadata", "every5"), ("object-1Ki", "slow"), ("metadata", "idle"), ("scheduler-256", "one-way beforehand"), ("bytes-64Ki", "one-way in place"),
-    ("records-10", "shared"),
+    ("metadata", "every5"), ("object-1Ki", "slow"), ("metadata", "idle"),
+    ("scheduler-256", "one-way beforehand"), ("bytes-64Ki", "one-way in place"), ("records-10", "shared"),
 ]  # fmt: skip
 
 
