@@ -15,6 +15,8 @@
 #include <cpuid.h>
 #endif
 
+#include "scenarios.h"
+
 /* ---- The board's life ------------------------------------------------------------------------------------------- */
 
 static void *map(int fd, size_t bytes) {
@@ -24,7 +26,8 @@ static void *map(int fd, size_t bytes) {
 
 struct board *board_make(const struct peers_step *step, int *fd) {
   static uint32_t runs;
-  size_t bytes = sizeof(struct board) + (COLUMN_READ + (size_t)step->processes) * step->messages * sizeof(int64_t);
+  uint64_t entries = scenario_streams(step) ? 1 : step->messages;
+  size_t bytes = sizeof(struct board) + (COLUMN_READ + step->processes) * entries * sizeof(int64_t);
   *fd = memfd_create("peers-board", MFD_CLOEXEC);
   struct board *board = *fd < 0 || ftruncate(*fd, (off_t)bytes) != 0 ? NULL : map(*fd, bytes);
   if (!board) {
@@ -33,6 +36,7 @@ struct board *board_make(const struct peers_step *step, int *fd) {
   }
   board->step = *step;
   board->room = bytes;
+  board->entries = entries;
   board->run = runs++;
   board->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
   board->pid = getpid();

@@ -57,12 +57,12 @@ struct board {
   _Alignas(PEERS_LINE) int64_t times[]; /* see the columns below */
 };
 
-/* Columns of times, each of one entry for a message: started, written, round (in both directions), then for each member
+/* Columns of times, each of `entries`: started, written, round (in both directions), then for each member
  * when the member has read the message. */
 enum { COLUMN_STARTED, COLUMN_WRITTEN, COLUMN_ROUND, COLUMN_READ };
 
 static inline int64_t *board_column(struct board *board, uint32_t column) {
-  return board->times + column * board->step.messages;
+  return board->times + column * board->entries;
 }
 
 struct board *board_make(const struct peers_step *step, int *fd);

@@ -29,7 +29,7 @@ static uint64_t count_of(const struct way *way, const struct peers_step *step, b
   if (scenario_is(step, "every5")) return quick ? 100 : 200;
   if (scenario_is(step, "every25")) return quick ? 40 : 80;
   if (scenario_is(step, "check")) return 20;
-  if (scenario_is(step, "batch")) return (quick ? 1 : 4) * MI / (way->flags & WAY_COPYING ? 4 : 1);
+  if (scenario_is(step, "batch")) return (quick ? 4 : 16) * MI;
   if (scenario_is(step, "in-place")) return quick || step->bytes > 4 * MI ? 2000 : 20000;
   uint64_t count = many(step, scenario_streams(step)) / slow / (quick ? 4 : 1) / (step->processes > 2 ? 10 : 1);
   return count < 8 ? 8 : count;
