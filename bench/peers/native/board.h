@@ -42,6 +42,7 @@ struct peers_seat {
 struct board {
   struct peers_step step;
   uint64_t room;             /* bytes of the whole board */
+  uint64_t entries;          /* of a column: one for each message, or one where messages go back to back */
   uint64_t sum;              /* of a message with the number 0 */
   uint64_t measured, rounds; /* messages after the warm-up, one way and there and back: the clock may end a run early */
   uint32_t run, cpus;
