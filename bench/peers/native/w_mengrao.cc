@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "SPMCQueue.h"
+#include <SPMCQueue.h>
 #include "way.h"
 
 namespace {
