@@ -10,6 +10,7 @@
 #include "scenarios.h"
 
 enum { KI = 1 << 10, MI = 1 << 20, CALL = 256 /* messages of a batch */ };
+static const int64_t SECOND = 1000000000;
 
 /* ---- How many messages ------------------------------------------------------------------------------------------ */
 
@@ -156,13 +157,21 @@ static uint32_t count_steps(bool quick, const char *only) {
   return count;
 }
 
+/* Small messages come first, and need near CPUs most: a quarter of the time is for any step, and the rest comes step by
+ * step, so that the last steps have a part as well. */
+static struct run_limits limits_of(bool quick, uint32_t done, uint32_t all) {
+  int64_t extra = (quick ? 15 : 120) * SECOND;
+  return (struct run_limits){.attempts = 6, .extra_ns = extra / 4 + extra * 3 / 4 * done / all};
+}
+
 int plan_run(bool quick, const char *only) {
   uint32_t done = 0, all = count_steps(quick, only);
   for (uint32_t e = 0; e < ENTRIES; e++)
     for (size_t w = 0; w < peers_way_count && (entries[e].quick || !quick); w++) {
       if (!belongs(&entries[e], &peers_ways[w], only)) continue;
       struct peers_step step = step_of(&entries[e], &peers_ways[w], quick);
-      run_step(&step, 0);
+      struct run_limits limits = limits_of(quick, done, all);
+      run_step(&step, &limits, 0);
       progress(++done, all, &step);
     }
   return 0;
@@ -171,14 +180,16 @@ int plan_run(bool quick, const char *only) {
 /* Each round begins with another way, so that no way always follows the same one. */
 int plan_headline(uint32_t rounds, const char *only) {
   const struct entry small = {"one-way", 64, 2, true, in_headline};
-  for (uint32_t round = 1; round <= rounds; round++)
+  for (uint32_t round = 1; round <= rounds; round++) {
+    const struct run_limits limits = {.attempts = 3, .extra_ns = 3 * SECOND * round};
     for (size_t i = 0; i < peers_way_count; i++) {
       const struct way *way = &peers_ways[(i + round - 1) % peers_way_count];
       if ((only && strcmp(only, way->name) != 0) || !in_headline(way) || run_missing(way)) continue;
       struct peers_step step = step_of(&small, way, false);
-      run_step(&step, round);
+      run_step(&step, &limits, round);
       progress(round, rounds, &step);
     }
+  }
   return 0;
 }
 
@@ -188,10 +199,11 @@ static bool check_way(const struct way *way) {
                                         {"check", 64, 4, true, NULL},
                                         {"check", 64 * KI, 4, true, NULL},
                                         {"check", 4 * MI, 2, true, NULL}};
+  const struct run_limits once = {.attempts = 1};
   bool good = true;
   for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
     struct peers_step step = step_of(&checks[i], way, true);
-    good = run_step(&step, 0) && good;
+    good = run_step(&step, &once, 0) && good;
   }
   return good;
 }

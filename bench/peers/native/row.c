@@ -192,6 +192,7 @@ void row_print(const struct way *way, const struct peers_step *step, struct boar
   put_text("status", outcome->status);
   put_figures(&figures);
   put_number("seconds", board ? outcome->seconds : NAN);
+  put_count("attempts", outcome->attempts);
   put_boolean("oversubscribed", board && step->processes > board->cpus);
   put_note(way, step, &figures);
   if (outcome->round > 0) put_count("round", outcome->round);

@@ -5,9 +5,16 @@
 
 #include "board.h"
 
+/* For the repeats of runs in which a cache line was far, see run.c. */
+struct run_limits {
+  uint32_t attempts; /* of a step */
+  int64_t extra_ns;  /* that repeats and pauses may take, of all steps up to this one together */
+};
+
 void run_start(void); /* once: measures the clock */
 bool run_accepts(const struct peers_step *step);
-bool run_step(const struct peers_step *step, uint32_t round); /* false: it ran, and failed */
+/* False: the step ran, and failed. */
+bool run_step(const struct peers_step *step, const struct run_limits *limits, uint32_t round);
 void run_list(const struct way *way);
 const char *run_missing(const struct way *way); /* why the way can't run on this machine, or NULL */
 

@@ -44,8 +44,8 @@ const struct way peers_ways[] = {
      .calls = &ringcast_calls,
      .needs = "libringcast.a (RINGCAST_BUILD=folder)",
      .note =
-         "options.spin_ns = 1 s, but the default with more processes than CPUs; in place, a ring of 16 large messages"
-         "than 1 MiB"},
+         "options.spin_ns = 1 s, but the default with more processes than CPUs; in place, a ring of 16 messages from "
+         "1 MiB on"},
     {.name = "c-ringcast-default",
      .family = "ringcast",
      .flags = L | WAY_SLEEPS,
