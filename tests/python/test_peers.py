@@ -338,3 +338,16 @@ def test_the_plan_has_every_way_of_the_registry(peers: Any) -> None:
         assert {group.way for group in made} == set(peers.adapters.WAYS)
         first, second = (peers.plan.in_order(made, turn) for turn in (0, 1))
         assert len(first) == len(made) and [group.way for group in second] != [group.way for group in first]
+
+
+def test_an_engines_classes_are_imported_only_where_a_step_needs_them(peers: Any) -> None:
+    made = peers.plan.groups(peers.plan.names([]), True)
+    usable = {group.way for group in made if group.steps}
+    engine = {group.way for group in made for step in group.steps if step.payload.startswith("scheduler-")}
+    assert engine == usable & set(peers.plan.QUICK_ENGINE)
+    assert {"metadata", "records-1000"} <= {step.payload for group in made for step in group.steps}
+    code = "import payloads, sys; [payloads.find(name, sys.argv[1]).make(0) for name in sys.argv[2:]]; print(found)"
+    code = code.replace("found", "[name for name in sys.modules if name.partition('.')[0] in ('vllm', 'torch')]")
+    command = [sys.executable, "-c", code, "a-folder", "bytes-64", "metadata", "features", "records-10-array"]
+    done = subprocess.run(command, cwd=PEERS, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
