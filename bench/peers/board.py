@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page of words that the members of a group share: how far each member is. It is the harness's own, so that no
-measured way has to carry what the harness must know.
+"""A page of words in memory shared by the members of a group: how far each member is. The page is apart from the
+measured way, which has to carry no word of the harness.
 
-Each word has one writer. A store of 8 aligned bytes is one store on the CPUs that Python runs on.
+Each word has one writer. A store of 8 aligned bytes is one store on the CPUs of Python.
 """
 
 import mmap
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 LINE = 8  # words in a cache line
-ARRIVED, DONE, SPARE = range(3)  # words of a member: barriers it has come to, messages it has read in this step
+ARRIVED, DONE, SPARE = range(3)  # words of a member: barriers reached, messages read in the present step
 STARTED, WRITTEN, LAST = range(3)  # words of the writer, in the first line: messages, and how many there will be
 NAP = 50e-6  # seconds
 
@@ -32,7 +32,7 @@ class Board:
         return 8 * LINE * (1 + processes)
 
     def barrier(self) -> None:
-        """Wait for all members; between two steps, so it only sleeps."""
+        """Wait for all members; between two steps, so the wait only sleeps."""
         self.barriers += 1
         self.words[self.own + ARRIVED] = self.barriers
         for rank in range(self.processes):
@@ -59,7 +59,7 @@ class Board:
         return True
 
     def let_go(self) -> None:
-        """Let other threads of this process have the GIL for a moment: some peers send from a thread. A sleep of 0 s
+        """Let the process's threads have the GIL for a moment: some peers send from a thread. A sleep of 0 s
         would take 50 us and more."""
         self.nothing.poll(0)
 

@@ -3,10 +3,10 @@
 
     codec.py [--json] [--quick] [--vllm FOLDER]
 
-What a serialiser reads back is compared with what it was given; where it can't take a value, or gives back another one,
-the row's status says so. All take turns at each payload, so that whatever else the machine does meets all alike. A time
-is the median of the turns, and each turn the mean of as many calls as its share of the time allows; a result is dropped
-within the time. Turns and calls are those of ringcast.bench. msgspec reads a dataclass by its annotations.
+The value read back is compared with the given value. If a serialiser can't take a value, or gives back a wrong value,
+the row's status says so. All take turns at each payload: further load of the machine meets all alike. A time is the
+median of the turns, and each turn the mean of as many calls as the turn's share of the time allows; a result is dropped
+within the time. Turns and calls are as in ringcast.bench. msgspec reads a dataclass by the annotations.
 """
 
 import argparse
@@ -35,7 +35,7 @@ TIMES = {"write_us": "encode_us", "read_us": "decode_us"}
 
 
 class Peer(NamedTuple):
-    """A serialiser, by the name that ringcast.bench.codec has for it."""
+    """A serialiser, by the name in ringcast.bench.codec."""
 
     codec: str
     version: Callable[[], str]
@@ -75,7 +75,7 @@ def size_of(frame: Any) -> int:
 
 
 def tried(name: str, value: Any) -> int:
-    """The size of the value as the serialiser writes it; LeftOut if the serialiser can't carry the value."""
+    """The size of the value in the serialiser's form; LeftOut if the serialiser can't carry the value."""
     of = codec.CODECS[PEERS[name].codec]
     names, doing = {"value": value}, "take"
     try:
@@ -84,7 +84,7 @@ def tried(name: str, value: Any) -> int:
         names["frame"] = eval(of.encode.format("value"), names)
         doing = "read"
         received = eval(of.decode.format("frame"), names)
-    except Exception as error:  # each serialiser raises what it likes
+    except Exception as error:  # each serialiser raises different errors
         text = " ".join(str(error).split())
         raise LeftOut(f"can't {doing} it: {type(error).__name__}: {text[:120]}") from None
     if not payloads.same(value, received):

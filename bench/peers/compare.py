@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two results of run.py.
 
-compare.py OLD NEW          rows whose main figure differs by more than the rounds of either run do, and by 10 %
-compare.py --all OLD NEW    all rows that both have
+compare.py OLD NEW          rows with main figures that differ by more than the rounds of either run, and by 10 %
+compare.py --all OLD NEW    all rows in both
 """
 
 import argparse
@@ -14,8 +14,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 Row = Dict[str, Any]
 
 KEY = ("peer", "payload", "scenario", "processes", "reading", "round")
-MAIN = ("p50_us", "messages_per_s", "read_us", "write_us")  # the first that both rows have is compared
-LEAST = 1.1  # a smaller difference is none
+MAIN = ("p50_us", "messages_per_s", "read_us", "write_us")  # the first figure in both rows is compared
+LEAST = 1.1  # a smaller difference does not count
 
 
 class Change(NamedTuple):
@@ -24,7 +24,7 @@ class Change(NamedTuple):
     old: float
     new: float
     faster: float  # 2: twice as fast as before
-    certain: bool  # more than the rounds differ among themselves
+    certain: bool  # more than the rounds differ
 
 
 def by_key(rows: List[Row]) -> Dict[Tuple[Any, ...], Row]:
@@ -41,7 +41,7 @@ def change(key: Tuple[Any, ...], old: Row, new: Row) -> Optional[Change]:
 
 
 def compare(old: List[Row], new: List[Row]) -> Tuple[List[Change], List[str]]:
-    """The changes of figures, the largest first; and in words, what one has and the other has not."""
+    """The changes of figures, the largest first; and in words, the rows in only one result."""
     before, after = by_key(old), by_key(new)
     changes, words = [], []
     for key in {**before, **after}:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages, copies, bytes copied and system calls of an object on its way, counted as bench/overheads.py does it, for
-the best known of the ways.
+"""Messages, copies, bytes copied and system calls of an object from writer to reader, counted as in bench/overheads.py,
+for the best known of the ways.
 
     counts.py [--json] [--quick] [--way NAME] [--vllm FOLDER]
 
-The numbers are for one object, of the writer's process and of the one reader's: see bench/overheads.py for what counts
-as a copy. A message is a frame of ringcast's, a broadcast of gloo's, a block of vLLM's ring, and a write of any other
-way. No payload has 1 MiB: from there on ringcast copies by a loop of its own, past the cache, which would not be
-counted. Needs strace and a C compiler; where the machine lacks one, each row says so.
+The numbers are for an object, of the writer's process and of the single reader's: bench/overheads.py defines a copy. A
+message is a frame of ringcast's, a broadcast of gloo's, a block of vLLM's ring, and elsewhere a write. No payload has
+1 MiB: from there on ringcast copies by a loop past the cache, which would not be counted. Needs strace and a C
+compiler; where the machine lacks either, each row says so.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def calls_of(way: Way, payload: str) -> Tuple[Callable[[Any], None], Callable[[]
 
 
 def count_messages(way: Way, rank: int) -> List[Callable[[], int]]:
-    """Makes the way count its messages: functions that give the count. The frames of ringcast are counted anyway."""
+    """Makes the way count messages: functions that give the count. The frames of ringcast are counted anyway."""
     if way.family == "ringcast":
         return []
     if way.family == "gloo":
@@ -92,7 +92,7 @@ def rank_main(options: argparse.Namespace) -> None:
 
 
 def missing() -> str:
-    """What is needed and isn't there; "" if all is."""
+    """The missing programs, in words; "" if all are there."""
     gone = [text for program, text in NEEDED.items() if shutil.which(program) is None]
     return "needs " + " and ".join(gone) if gone else ""
 
@@ -107,7 +107,7 @@ def blank(way: str, payload: str) -> Row:
 
 
 def counted(way: str, payload: str, library: str, options: argparse.Namespace) -> Row:
-    """The figures of a row, or its status."""
+    """The figures of a row, or the status."""
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="ringcast-peers-", dir=shared, ignore_cleanup_errors=True) as folder:
         command = [sys.executable, __file__, "--way", way, "--payload", payload, "--folder", folder]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the times of the members to rows: percentiles of a step, and medians of the rounds.
 
-A message's time one way is that until the last reader has read and decoded it: a broadcast has arrived when all have
-it. In the scenario "slow" it is that of the last of the fast readers.
+A message's time one way ends when the last reader has read and decoded the message: a broadcast has arrived when all
+readers have the message. In the scenario "slow" the last of the fast readers counts.
 """
 
 import csv
@@ -22,8 +22,8 @@ COLUMNS = (
     "lossless", "collective", "serialiser", "copying", *FIGURES, "messages", "rounds", "spread", "oversubscribed",
     "floor", "round", "note",
 )  # fmt: skip
-WARM = 20  # messages that don't count, of so many that they are a tenth at most
-NOTES = 3  # different notes of the rounds that a row keeps
+WARM = 20  # messages that don't count; at most a tenth of a step's messages
+NOTES = 3  # different notes of the rounds in a row
 
 
 def percentile(values: Sequence[float], share: float) -> Optional[float]:
@@ -40,7 +40,7 @@ def micro(ns: Optional[float]) -> Optional[float]:
 
 
 def one_way(starts: List[int], ends: List[List[int]]) -> List[int]:
-    """The times of the messages that arrived everywhere, in ns; those that were lost or written twice don't count."""
+    """The times of the messages that arrived everywhere, in ns. Lost messages or messages written twice don't count."""
     first = warm(len(starts))
     return [
         max(read) - start for start, *read in list(zip(starts, *ends))[first:] if start and all(read)
@@ -48,19 +48,19 @@ def one_way(starts: List[int], ends: List[List[int]]) -> List[int]:
 
 
 def counted(spent: List[int], others: Sequence[List[int]] = ()) -> List[int]:
-    """The times of the calls that count: not the first ones, and none that had to wait for another member's call."""
+    """The times of the calls that count: not the first calls, and no call that waited for a call of the other side."""
     kept = [time for time, *rest in zip(spent, *others) if time and all(rest)] if others else [t for t in spent if t]
     return kept[warm(len(spent)) :] if len(kept) == len(spent) else kept
 
 
 def lines_of(members: List[Dict[str, Any]], processes: int) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
-    """The writer's and the readers'; the members are in the order of their ranks."""
+    """The writer's and the readers'; the members are in the order of the ranks."""
     assert len(members) == processes
     return members[0], members[1:]
 
 
 def of_calls(writer: Dict[str, Any], readers: List[Dict[str, Any]], scenario: str) -> Row:
-    """The calls alone: of a read only where it begins when the message is there."""
+    """The calls alone: of a read only where the read begins when the message is there."""
     reads = [reader["spent"] for reader in readers if "spent" in reader]
     if scenario == "shared":
         return {"read_us": micro(percentile([time for spent in reads for time in counted(spent)], 0.5))}
@@ -90,7 +90,7 @@ def of_times(writer: Dict[str, Any], readers: List[Dict[str, Any]]) -> Row:
 
 
 def of_cpu(writer: Dict[str, Any], readers: List[Dict[str, Any]]) -> Row:
-    """Only where the harness itself does not spin."""
+    """Only where the harness does not spin."""
     if "cpu" not in writer:
         return {}
     found = {"cpu_writer_s": round(writer["cpu"], 4)}
@@ -142,12 +142,12 @@ def key_of(row: Row) -> Tuple[Any, ...]:
 
 
 def blank(**known: Any) -> Row:
-    """A row with all columns; null where nothing is known."""
+    """A row with all columns; null where a value is unknown."""
     return {**dict.fromkeys(COLUMNS), **known}
 
 
 def merged(rows: List[Row]) -> Row:
-    """One row of the rounds of a step: the medians of those that went well; the reason if none did."""
+    """One row of the rounds of a step: the medians of the good rounds; the reason if all failed."""
     well = [row for row in rows if row["status"] == "ok"]
     if not well:
         return {**rows[0], "rounds": len(rows)}
@@ -175,7 +175,7 @@ def spread(rows: List[Row]) -> Optional[float]:
 
 
 def merge(rows: List[Row]) -> List[Row]:
-    """The rows of all rounds, one for each step, in the order in which the steps first came."""
+    """The rows of all rounds, a row for each step, in the order in which the steps first came."""
     found: Dict[Tuple[Any, ...], List[Row]] = {}
     for row in rows:
         found.setdefault(key_of(row), []).append(row)

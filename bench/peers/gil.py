@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The share of a write in which another Python thread of the process can't run, as the call holds the GIL.
+"""The share of a write in which a second Python thread of the process can't run, as the call holds the GIL.
 
     gil.py [--json] [--quick] [--way NAME] [--vllm FOLDER]
 
-The calls are the real ones, each way's usual one with objects, with a reader in a second process; "pickle5" is dumps
-and loads alone. Half of the calls are made with a second thread beside them that only counts, half without, in blocks
-in turn. First, while the main thread sleeps, the speed of the counting is taken, by the thread's CPU time. In a call
-that the counting thread is beside, one of both threads has the GIL at any time, so that
+The calls are each way's usual calls with objects, with a reader in a second process; "pickle5" is dumps and loads
+alone. Half of the calls are made beside a second thread, which only counts, half without, in blocks in turn. First,
+while the main thread sleeps, the speed of the counting is taken, by the thread's CPU time. In a call beside the
+counting thread, either thread has the GIL at any time, so
 
-    time that the call holds the GIL = time of the call - what was counted / speed
-    share = that / time of the call without the thread,
+    time with the GIL = time of the call - counts / speed
+    share = time with the GIL / time of the call without the thread,
 
-each the median of the calls. The main thread waits for the GIL for INTERVAL, not the usual 5 ms, when its call comes
-back from a part without the GIL: the wait makes the call longer, but the counting goes on meanwhile, so that the
-difference stays the same. It contains what the waking of a thread takes, some 10 us whenever the GIL changes hands: a
-call of a few us can't be much below 1, and no other thread could do much in so little time. "hash" is the control: it
-takes SHA-256 of the payload's pickle, which holds no GIL from 2 KiB on.
+each the median of the calls. The main thread waits for the GIL for INTERVAL, not the usual 5 ms, when a call comes
+back from a part without the GIL: the wait makes the call longer, but the counting goes on meanwhile, and the difference
+stays the same. The difference contains the waking of a thread, some 10 us whenever the GIL changes hands: a call of a
+few us can't be much below 1, and no thread could do much in so little time. "hash" is the control: SHA-256 of the
+payload's pickle, which holds no GIL from 2 KiB on.
 
-All must run at once that can, or the counting thread stands still without the GIL being held. So the processes have a
-real-time priority, where they may; and no more than two threads want to run, as there may be but two CPUs: where the
-way has room for the message, the reader sleeps until the write is done. Elsewhere it waits in read(), which sleeps too.
+All runnable threads must run at once, or the counting thread stands still without the GIL being held. So the processes
+have a real-time priority, where permitted; and no more than two threads want to run, as there may be but two CPUs:
+where the way has room for the message, the reader sleeps until the write is done. Elsewhere the reader waits in read(),
+which sleeps too.
 """
 
 import argparse
@@ -52,14 +53,14 @@ ALONE = {  # not through any way
     "pickle5": lambda value: pickle.loads(pickle.dumps(value, 5)),
     "hash": lambda value: hashlib.sha256(value).digest(),
 }
-AFTER = {"ringcast", "vllm-queue", "lmdb"}  # have room for a message: their reader begins when the write is done
+AFTER = {"ringcast", "vllm-queue", "lmdb"}  # have room for a message: the reader begins when the write is done
 WAYS = [*ALONE, "ringcast", "zmq-push", "gloo-object", "vllm-queue", "mp-pipe", "lmdb"]
 PAYLOADS = {"features": 40, "scheduler-64": 400, "metadata": 400}  # and calls of each kind; see calls_by_payload()
 WARM = 20  # calls that don't count
 BLOCK = 10  # calls until the counting thread stops or goes on
 INTERVAL = 1e-4  # seconds
 CALIBRATION = 0.3  # seconds
-LIMIT = 120  # seconds for the calls of one way
+LIMIT = 120  # seconds for the calls of a way
 
 
 def prepare() -> None:
@@ -70,7 +71,7 @@ def prepare() -> None:
 
 
 class Counter(threading.Thread):
-    """The other Python thread."""
+    """The second Python thread."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -82,7 +83,7 @@ class Counter(threading.Thread):
         wanted = self.wanted
         while True:
             wanted.wait()
-            while wanted._flag:  # type: ignore[attr-defined]  # is_set() is a call that would take longer
+            while wanted._flag:  # type: ignore[attr-defined]  # a call of is_set() would take longer
                 self.count += 1
 
     def speed(self) -> float:
@@ -100,11 +101,11 @@ class Counter(threading.Thread):
 class Call(NamedTuple):
     seconds: float
     counted: int
-    beside: bool  # the other thread was there
+    beside: bool  # the second thread was counting
 
 
 def measured(write: Callable[[Any], Any], value: Any, calls: int, settle: Callable[[int], None]) -> Row:
-    """The figures of a row. `settle` is called after each call with its number."""
+    """The figures of a row. `settle` is called after each call with the call's number."""
     counter = Counter()
     speed = counter.speed()
     found: List[Call] = []
@@ -204,7 +205,7 @@ def alone(options: argparse.Namespace, calls: Dict[str, int]) -> Dict[str, Row]:
 
 
 def run(way: str, options: argparse.Namespace) -> Dict[str, Any]:
-    """What the writer has found; {"why": ...} if the way can't be used."""
+    """The writer's results; {"why": ...} if the way can't be used."""
     folder = Path(tempfile.mkdtemp(prefix="ringcast-peers-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     (folder / "board").write_bytes(bytes(Board.bytes(2)))
     command = [sys.executable, __file__, "--way", way, "--folder", str(folder)]

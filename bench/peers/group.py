@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a group: its member processes, until all steps are done, one has failed, or a step takes too long.
+"""Runs a group: the member processes, until all steps are done, a member has failed, or a step takes too long.
 
-A step that fails, hangs or crashes is a result with its reason; the group is started anew for the steps after it.
+The result of a step that fails, hangs or crashes is the reason; the group is started anew for the later steps.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ from adapters import find
 from board import Board
 
 MEMBER = Path(__file__).resolve().with_name("member.py")
-# The members make the same sets, in the same order, as their pickles are compared.
+# The members make the same sets, in the same order, as the pickles are compared.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 POLL = 0.01  # seconds
-CLEANUP = 10.0  # seconds that the members may take to leave
-FAILURES = 3  # after which the rest of the steps is given up
-SETUP = 10.0  # seconds that a member may take to make the values of a step, with the processes of others beside it
-ENGINE = 10.0  # seconds more for each member where values are of an engine's classes: importing vLLM takes 6 s of CPU
+CLEANUP = 10.0  # seconds for the members to leave
+FAILURES = 3  # afterwards the rest of the steps is given up
+SETUP = 10.0  # seconds for a member to make the values of a step, while the rest of the group does so too
+ENGINE = 10.0  # seconds more for each member with values of an engine's classes: importing vLLM takes 6 s of CPU
 
 
 class Result(NamedTuple):
-    """Of one step: what each member has told; or why there is nothing."""
+    """Of one step: the members' lines, or the reason why there are no lines."""
 
     status: str  # "ok", or the reason
     members: List[Dict[str, Any]]
@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 class Outcome(NamedTuple):
     version: str
-    left_out: str  # why the way can't be used here at all; "" if it can
+    left_out: str  # why the way can't be used here at all; "": the way can
     results: List[Result]  # one for each step
 
 
@@ -85,7 +85,7 @@ class Group:
         return [path.stat().st_size if path.exists() else 0 for path in paths]
 
     def end(self) -> None:
-        """End what is left of the processes, by their sessions, which are this group's own."""
+        """End the rest of the processes, by the sessions, which the group has started."""
         for how, seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
             for process in self.started:
                 with contextlib.suppress(ProcessLookupError):
@@ -97,7 +97,7 @@ class Group:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def died(self) -> str:
-        """Why a process has ended too soon; "" if none has."""
+        """Why a process has ended too soon; "" if all go on."""
         for rank, process in enumerate(self.started):
             code = process.poll()
             if code not in (None, 0):
@@ -108,13 +108,13 @@ class Group:
 
 
 def complete(told: List[List[Dict[str, Any]]], index: int) -> List[Dict[str, Any]]:
-    """What the members have told of a step; [] unless all have."""
+    """The members' lines of a step; [] unless each member has written a line."""
     found = [line for lines in told for line in lines if line.get("step") == index]
     return found if len(found) == len(told) else []
 
 
 def watch(group: Group, limits: List[float], seconds: float) -> str:
-    """Wait until the members have done all, or something is wrong: the reason, or ""."""
+    """Wait until the members have done all steps, or an error: the reason, or ""."""
     step: Optional[int] = None
     since, sizes = time.monotonic(), [0]
     while True:
@@ -138,7 +138,7 @@ def watch(group: Group, limits: List[float], seconds: float) -> str:
 
 
 def at_work(told: List[List[Dict[str, Any]]], first: int) -> Optional[int]:
-    """The step that the slowest member is at; None: not all are connected."""
+    """The step of the slowest member; None: not all are connected."""
     if not all(told):
         return None
     last = min(lines[-1].get("step", -1) for lines in told)
@@ -146,7 +146,7 @@ def at_work(told: List[List[Dict[str, Any]]], first: int) -> Optional[int]:
 
 
 def leave(group: Group) -> None:
-    """Let the members end on their own, for a while."""
+    """Give the members time to end without a signal."""
     end = time.monotonic() + CLEANUP
     while time.monotonic() < end and any(process.poll() is None for process in group.started):
         time.sleep(POLL)
@@ -159,7 +159,7 @@ def limit_of(step: Dict[str, Any], processes: int) -> float:
 
 
 def once(spec: Dict[str, Any], first: int) -> Tuple[str, bool, List[List[Dict[str, Any]]]]:
-    """One start of the group: the reason of its end, whether the way can't be used here, and what was told."""
+    """One start of the group: the reason of the end, whether the way can't be used here, and the members' lines."""
     group = Group(spec, first)
     try:
         group.start()

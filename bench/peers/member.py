@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a group: makes its end of the way, and does the group's steps, one after another.
+"""One process of a group: makes an end of the way, and does the group's steps in turn.
 
-    member.py FOLDER    with its rank in PEERS_RANK, or where a launcher of MPI puts it
+    member.py FOLDER    with the rank in PEERS_RANK, or in a variable of MPI's launcher
 
-What it has to say goes to the file member-RANK.jsonl in the folder, a line for each step; see group.py.
+The results go to the file member-RANK.jsonl in the folder, a line for each step; see group.py.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from scenarios import SCENARIOS, Run, calls  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
 RANKS = ("PEERS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-BASE = 20  # bits: the numbers of each step start at another multiple of 1 << 20, so that an old message shows
+BASE = 20  # bits: the numbers of each step start at a new multiple of 1 << 20, to make old messages show
 
 
 def rank_here() -> int:
@@ -64,14 +64,14 @@ def is_bytes(step: Dict[str, Any]) -> bool:
 
 
 class Steps:
-    """The steps of the group, as this member does them."""
+    """The steps of the group, for the member."""
 
     def __init__(self, way: Way, board: Board, group: Dict[str, Any]) -> None:
         self.way, self.board, self.group = way, board, group
-        self.made: Any = None  # the payload at hand: its name, reading and values
+        self.made: Any = None  # the payload at hand: name, reading and values
 
     def values(self, step: Dict[str, Any]) -> Any:
-        """The payload and its variants; the last are kept, as the next step may have the same."""
+        """The payload and the variants; the last are kept, as the next step may have the same."""
         key = (step["payload"], step["reading"])
         if self.made is None or self.made[0] != key:
             self.made = None
@@ -135,7 +135,7 @@ def main(folder: Path, rank: int) -> None:
 
 
 def start(arguments: List[str], rank: int) -> None:
-    """Also called by a launcher that forks its members."""
+    """Also called by a launcher that forks the members."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     status = 1
     try:
@@ -145,7 +145,7 @@ def start(arguments: List[str], rank: int) -> None:
         sys.excepthook(*sys.exc_info())
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # threads of a peer that wait for ever are of no interest now
+    os._exit(status)  # a peer's threads may wait for ever
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The payloads. Each message carries its number, by which the reader finds what was lost, repeated or mixed up.
+"""The payloads. Each message carries a number, by which the reader finds lost, repeated or mixed messages.
 
-A payload has a few variants of its value, the same in every process, so that the reader knows what must arrive.
+A payload has a few variants of the value, the same in every process: the reader knows the value that must arrive.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 NUMBER = struct.Struct("<Q")  # in front of bytes
-CONTENTS = bytes.__basicsize__ - 1  # where the contents of bytes begin; the last byte is that of the closing 0
+CONTENTS = bytes.__basicsize__ - 1  # where the contents of bytes begin; the last byte is the closing 0
 UNITS = {"Ki": 10, "Mi": 20}
 LARGE = 1 << 20  # bytes; from here on there are 2 variants, below 4
 BYTES = [f"bytes-{size}" for size in "64 256 1Ki 4Ki 16Ki 64Ki 256Ki 1Mi 4Mi 16Mi 64Mi".split()]
@@ -29,7 +29,7 @@ class Payload(NamedTuple):
 
 
 def size_of(label: str) -> int:
-    """The number that 64Ki and the like stand for."""
+    """The number for a label such as 64Ki."""
     for unit, shift in UNITS.items():
         if label.endswith(unit):
             return int(label[: -len(unit)]) << shift
@@ -37,7 +37,7 @@ def size_of(label: str) -> int:
 
 
 def at(name: str, make: Callable[[int], Any], *path: Any) -> Payload:
-    """A payload whose number stands at value[path[0]][path[1]]..."""
+    """A payload with the number at value[path[0]][path[1]]..."""
 
     def holder(value: Any) -> Any:
         for key in path[:-1]:
@@ -51,9 +51,9 @@ def at(name: str, make: Callable[[int], Any], *path: Any) -> Payload:
 
 
 def in_front(name: str, make: Callable[[int], bytes]) -> Payload:
-    """A payload of bytes, the first 8 of which are the number. It is written where no program should write: some peers
+    """A payload of bytes, the first 8 of which are the number. The stamp goes where no program should write: some peers
     take bytes and nothing else, and a new object for each message would cost every way a copy. Only make() and the
-    harness have the object, and nothing has asked for its hash."""
+    harness have the object, and no code has asked for the hash."""
 
     def stamp(value: bytes, number: int) -> None:
         ctypes.memmove(id(value) + CONTENTS, NUMBER.pack(number), NUMBER.size)
@@ -61,7 +61,7 @@ def in_front(name: str, make: Callable[[int], bytes]) -> Payload:
     return Payload(name, make, stamp, lambda received: int(NUMBER.unpack_from(received)[0]))
 
 
-# ---- What is sent ----------------------------------------------------------------------------------------------------
+# ---- Sent ------------------------------------------------------------------------------------------------------------
 
 
 def cases() -> Any:
@@ -73,7 +73,7 @@ def cases() -> Any:
 
 @functools.lru_cache(None)
 def vllm_classes(vllm: Optional[str]) -> None:
-    """Use vLLM's own classes, of the source in this folder, or of the installed package."""
+    """Use vLLM's own classes, of the source in the folder, or of the installed package."""
     from ringcast.bench import engine
 
     cases().use(engine.find(vllm))
@@ -94,7 +94,7 @@ def records(count: int, k: int) -> Dict[str, Any]:
 
 
 def columns(count: int, k: int) -> Dict[str, Any]:
-    """The records as an array for each of their fields."""
+    """The records as an array for each field."""
     import numpy as np
 
     rows = list(records(count, k).values())
@@ -113,13 +113,13 @@ def structured(count: int, k: int) -> Any:
 
 
 def small_object(size: int, k: int) -> Dict[str, Any]:
-    """A dict of ints, texts and bytes whose pickle has `size` bytes."""
+    """A dict of ints, texts and bytes with a pickle of `size` bytes."""
     value: Dict[str, Any] = {"number": 1 << 20, "step": k, "rest": b""}
     count = 0
     while len(pickle.dumps(value, 5)) + 100 < size:
         value[f"request {count}"] = {"id": count, "text": f"text {count * 7919 + k}", "data": bytes(range(16))}
         count += 1
-    for _ in range(2):  # a second time, as the pickle's own headers grow
+    for _ in range(2):  # a second time, as the pickle's headers grow
         value["rest"] = bytes(max(0, len(value["rest"]) + size - len(pickle.dumps(value, 5))))
     return value
 
@@ -149,7 +149,7 @@ def scheduler(name: str) -> Payload:
 
 
 def find(name: str, vllm: Optional[str] = None) -> Payload:
-    """The payload of a name, as objects; the pickled ones are those of beforehand()."""
+    """The payload of a name, as objects; beforehand() makes pickled payloads."""
     kind, _, rest = name.partition("-")
     if kind == "bytes":
         return in_front(name, lambda k: noise(size_of(rest), k))
@@ -200,11 +200,11 @@ def bytes_of(name: str, vllm: Optional[str] = None) -> int:
     return len(pickle.dumps(value, 5))
 
 
-# ---- What is received ------------------------------------------------------------------------------------------------
+# ---- Received --------------------------------------------------------------------------------------------------------
 
 
 def same(sent: Any, received: Any) -> bool:
-    """Whether a received value equals the sent one. Any bytes-like object does for bytes."""
+    """Whether a received value equals the sent value. Any bytes-like object does for bytes."""
     if isinstance(sent, bytes):
         return bytes(received) == sent
     if isinstance(sent, list):

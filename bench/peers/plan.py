@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: the groups, and the steps of each. A change here changes the run, and nothing else does."""
+"""The plan of the measurements: the groups, and the steps of each group. Only a change here changes the run."""
 
 import random
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Type
@@ -9,17 +9,17 @@ from adapters import WAYS, find
 from adapters.base import LeftOut, Way
 from payloads import BYTES, OBJECTS, RECORDS, SCHEDULER, TABLES
 
-# Those that are also measured in larger groups, with a slow reader and at rest: the ones an engine would choose from.
+# Also measured in larger groups, with a slow reader and at rest: an engine would choose from these ways.
 BEST = ["ringcast", "zmq-push", "mp-pipe", "vllm-queue", "gloo-object", "mpi4py-bcast"]
 LARGER = (4, 8)
-# The ways that get an engine's classes in the quick plan, where the import of vLLM by each member would take most of the
-# time.
+# The ways with an engine's classes in the quick plan, where the import of vLLM by each member would take most of the
+# time otherwise.
 QUICK_ENGINE = [
     "ringcast", "zmq-push", "mp-pipe", "mp-shared-memory", "vllm-queue", "sglang-queue", "gloo-object", "mpi4py-bcast"
 ]  # fmt: skip
 ONCE = "a message is read once"
-WARM = 64 << 20  # bytes that go through a group before its first step, so that its memory is there
-ROOM = 4096  # bytes that a message may have beside its own
+WARM = 64 << 20  # bytes sent through a group before the first step, which then finds all memory present
+ROOM = 4096  # bytes of a message beside the contents
 
 
 class Step(NamedTuple):
@@ -28,9 +28,9 @@ class Step(NamedTuple):
     reading: str
     messages: int
     bytes: int
-    seconds: float  # after which no more messages are begun
+    seconds: float  # afterwards no more messages are begun
     idle: float = 0.0  # seconds of "idle"
-    status: str = ""  # a reason for which the step isn't run
+    status: str = ""  # the reason, if the step isn't run
 
 
 class Group(NamedTuple):
@@ -56,7 +56,7 @@ QUICK = Amount(300, 4000, 128 << 20, 8, 0.2, 0.0)
 
 
 class Wish(NamedTuple):
-    """A scenario and what it is done with."""
+    """A scenario and the payloads."""
 
     scenario: str
     payloads: List[str]
@@ -179,8 +179,8 @@ def groups(names: List[str], quick: bool, vllm: Optional[str] = None) -> List[Gr
 
 
 def in_order(made: List[Group], turn: int) -> List[Group]:
-    """The groups of a round: each round in another order, so that what comes before a group changes. Those that can't
-    be used and those at rest are measured once."""
+    """The groups of a round: each round in a new order, as the group before may matter. Unusable groups and groups at
+    rest are measured once."""
     often = [one for one in made if turn == 0 or not (one.left_out or one.steps[0].scenario == "idle")]
     random.Random(turn // 2).shuffle(often)
     return often[::-1] if turn % 2 else often
@@ -191,7 +191,7 @@ def largest(made: Group) -> int:
 
 
 def warm_up(way: Type[Way], made: Group) -> Step:
-    """A stream before the first step; no row tells of it. A ring of so many bytes has then been written once."""
+    """A stream before the first step, without a row. A ring of so many bytes has then been written once."""
     taken = [step for step in made.steps if not step.status and step.reading != "in-place" and step.bytes <= 1 << 20]
     like = max(taken or [step for step in made.steps if not step.status], key=lambda step: step.bytes)
     count = max(2, min(2000, WARM // max(1, like.bytes)))
@@ -199,7 +199,7 @@ def warm_up(way: Type[Way], made: Group) -> Step:
 
 
 def spec(made: Group, options: Dict[str, Any]) -> Dict[str, Any]:
-    """What group.py and the members are told."""
+    """The orders for group.py and the members."""
     way = find(made.way)
     run = [step for step in made.steps if not step.status]
     steps = [step._asdict() for step in ([warm_up(way, made), *run] if run else [])]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures all peers, ringcast among them, with one harness, and writes results.json and results.csv.
+"""Measures all peers, and ringcast, with one harness, and writes results.json and results.csv.
 
     run.py                          the whole matrix
-    run.py --quick                  a small part of it, for a look
-    run.py --only zmq-push          this way, and no other; may be given more than once
+    run.py --quick                  a small part of the matrix, for a look
+    run.py --only zmq-push          only the named way; may be given more than once
 
-What can't be had here, fails or hangs is a row with the reason as its status. The results are written anew after each
-group, so a run that is stopped keeps what it has.
+A way that can't be had here, fails or hangs has a row with the reason as the status. The results are written anew after
+each group: a stopped run keeps the results so far.
 """
 
 import argparse
@@ -33,13 +33,13 @@ from figures import Row  # noqa: E402
 from group import Outcome, run_group  # noqa: E402
 
 ROOT = HERE.parents[1]
-ALL = "all"  # the payload, scenario and reading of a row that says why a way can't be measured at all
-BESIDE = ("codec.py", "gil.py", "counts.py", "adapters/gpu.py")  # measurements of their own: each prints a list of rows
-LIMIT = 900  # seconds for each of them, and for the program of the native ways
+ALL = "all"  # the payload, scenario and reading of the row of an unusable way
+BESIDE = ("codec.py", "gil.py", "counts.py", "adapters/gpu.py")  # separate measurements: each prints a list of rows
+LIMIT = 900  # seconds for each such script, and for the program of the native ways
 CPUS = len(os.sched_getaffinity(0))
 
 
-# ---- What is known of the machine ------------------------------------------------------------------------------------
+# ---- The machine -----------------------------------------------------------------------------------------------------
 
 
 def output_of(*command: str) -> str:
@@ -85,7 +85,7 @@ def facts(options: argparse.Namespace) -> Dict[str, Any]:
 
 
 def way_row(name: str, processes: int, version: str = "") -> Row:
-    """The part of a row that is the way's."""
+    """The way's part of a row."""
     try:
         way = find(name)
     except LeftOut:
@@ -144,11 +144,11 @@ def rows_of(group: plan.Group, options: argparse.Namespace) -> List[Row]:
     return rows
 
 
-# ---- Rows of others --------------------------------------------------------------------------------------------------
+# ---- Further rows ----------------------------------------------------------------------------------------------------
 
 
 def printed(command: List[str]) -> Tuple[str, str]:
-    """What a program prints, and why it has failed, if it has."""
+    """The output of a program, and the reason of a failure, if any."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired as late:
@@ -166,7 +166,7 @@ def failed(peer: str, language: str, why: str) -> Row:
 
 
 def native_rows(program: str, what: List[str], only: List[str]) -> List[Row]:
-    """The rows that the program of the C ways prints, one JSON object a line."""
+    """The rows printed by the program of the C ways, a JSON object a line."""
     text, why = printed([program, *what])
     rows = []
     for line in text.splitlines():
@@ -228,7 +228,7 @@ def keep(folder: Path, meta: Dict[str, Any]) -> Path:
 
 
 def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Any]]:
-    """What is run, in its order: the text of the progress line, and what gives the rows."""
+    """The jobs, in order: the text of the progress line, and the function that gives the rows."""
     groups = plan.groups(plan.names(options.only), options.quick, options.vllm)
     for turn in range(options.rounds):
         for group in plan.in_order(groups, turn):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the members of a group do in a step: a function of the writer and one of the readers for each scenario.
+"""The work of a group's members in a step: for each scenario a function of the writer and a function of the readers.
 
-Each function returns the times of its messages, in ns of the monotonic clock, which is the same in all processes; 0
-where a message doesn't count. The reader looks at the number of each message, and at the contents of some of them,
-after it has taken the time.
+Each function returns the times of the messages, in ns of the monotonic clock, which is the same in all processes; 0
+where a message doesn't count. The reader looks at the number of each message, and at the contents of some messages,
+after the time is taken.
 """
 
 import struct
@@ -17,10 +17,10 @@ clock = time.perf_counter_ns
 Times = Dict[str, Any]
 
 LEAST = 5  # messages, whatever the time
-SLOW = 0.010  # seconds that a slow reader takes for a message
+SLOW = 0.010  # seconds; a slow reader takes so long for a message
 PERIODS = {"slow": 0.002, "every5": 0.005, "every25": 0.025}  # seconds between two messages
-HELD = 0.010  # seconds until a reader concludes that a write waits for its read
-AGAIN = 0.25  # seconds until a message of a way that may lose messages is written once more
+HELD = 0.010  # seconds; then a reader concludes: the write waits for the read
+AGAIN = 0.25  # seconds until a message of a lossy way is written once more
 WALK = 32 << 20  # bytes between two messages, in the scenario "cold"
 REST = 0.002  # seconds, likewise
 
@@ -30,7 +30,7 @@ class Wrong(Exception):
 
 
 class Run(NamedTuple):
-    """One step, as a member has it."""
+    """One step, as seen by a member."""
 
     way: Any
     board: Board
@@ -38,25 +38,25 @@ class Run(NamedTuple):
     values: List[Any]  # the variants
     write: Callable[[Any], None]
     read: Callable[[], Any]
-    finish: Callable[[], None]  # after each message that was read, once no view of it is left
+    finish: Callable[[], None]  # after each read message, when no view of the message is left
     scenario: str
     messages: int
-    seconds: float  # after which no more messages are begun
+    seconds: float  # afterwards no more messages are begun
     idle: float  # seconds of the scenario "idle"
     base: int  # added to the numbers
     rank: int
-    fresh: bool  # each message is an object of its own, as the way reads it later than in write()
+    fresh: bool  # each message is a new object, as the way reads the object later than in write()
 
 
 def value_of(run: Run, n: int) -> Any:
-    """The value of message n, with its number."""
+    """The value of message n, with the number."""
     value = run.values[n % len(run.values)]
     run.payload.stamp(value, run.base + n)
     return bytes(memoryview(value)) if run.fresh else value
 
 
 def numbers(run: Run) -> Iterator[int]:
-    """The numbers of the messages that the writer sends. The readers are told which is the last before it is sent."""
+    """The numbers of the writer's messages. The board tells readers the last number before the last message is sent."""
     end = clock() + int(run.seconds * 1e9)
     for n in range(run.messages):
         if n == run.messages - 1 or (n >= LEAST - 1 and clock() > end):
@@ -67,7 +67,7 @@ def numbers(run: Run) -> Iterator[int]:
 
 
 def check(run: Run, n: int, value: Any, contents: bool) -> int:
-    """How many messages were lost before this one; -1 if the message is an old one. `n` is the expected number."""
+    """How many messages were lost before the value; -1 if the message is old. `n` is the expected number."""
     number = run.payload.number(value) - run.base
     lost = number - n
     if lost and run.way.lossless:
@@ -91,7 +91,7 @@ def often(n: int) -> bool:
 
 
 def settle(run: Run, n: int, value: Any, spin: bool = True) -> bool:
-    """Wait until all readers have read message n. Where the way may lose it: write it again, and return False."""
+    """Wait until all readers have read message n. If a lossy way has lost the message: write again, return False."""
     if run.way.lossless:
         return run.board.wait_readers(n + 1, spin=spin)
     first = True
@@ -144,7 +144,7 @@ def read_in_turn(run: Run) -> Times:
 
 
 def wait_written(board: Board, count: int) -> bool:
-    """Wait until the write is done; False: it seems to wait for the read."""
+    """Wait until the write is done; False: the write seems to wait for the read."""
     board.wait_word(STARTED, count)
     return board.wait_word(WRITTEN, count, HELD)
 
@@ -181,7 +181,7 @@ def write_stream(run: Run) -> Times:
 
 def read_all(run: Run) -> Times:
     """Of "stream", and of the scenarios with a pace. Contents: of the last message, after the time is taken; with a
-    pace, of those that often() says."""
+    pace, of messages by often()."""
     ends, lost, n = [], 0, 0
     words, read, paced = run.board.words, run.read, run.scenario != "stream"
     slow = run.scenario == "slow" and run.rank == run.board.processes - 1
@@ -226,7 +226,7 @@ def write_paced(run: Run) -> Times:
 
 
 def write_seldom(run: Run) -> Times:
-    """Nothing for a long time, then one message. The CPU time is that of the silence."""
+    """Nothing for a long time, then one message. The CPU time counts the silence only."""
     starts, spent, cpu = [], [], 0.0
     for n in numbers(run._replace(seconds=float(1 << 30))):
         value = value_of(run, n)
@@ -287,7 +287,7 @@ SCENARIOS: Dict[str, Tuple[Callable[[Run], Times], Callable[[Run], Times]]] = {
 
 
 def calls(way: Any, reading: str, size: int) -> Tuple[Callable[[Any], None], Callable[[], Any]]:
-    """What writes and what reads a message."""
+    """The functions to write and to read a message."""
     if reading == "bytes":
         return way.write, way.read
     if reading == "objects":

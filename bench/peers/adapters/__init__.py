@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry: the name of each way, and where its class is. A module is imported when its way is used, so that a
-peer that is missing is a reason in a row and no end of the run."""
+"""The registry: the name of each way, and the place of the class. A module is imported when a way is used: a
+missing peer is a reason in a row and no end of the run."""
 
 import importlib
 import importlib.util
@@ -46,7 +46,7 @@ WAYS: Dict[str, str] = {
 
 
 def find(name: str, where: str = "") -> Type[Way]:
-    """The class of a way; LeftOut if the adapter itself can't be imported. `where` stands in for the registry, for
+    """The class of a way; LeftOut if the adapter can't be imported. `where` stands in for the registry, for
     tests: "module:Class"."""
     module, _, attribute = (where or WAYS[name]).partition(":")
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an adapter is: one way from rank 0, which writes, to the other ranks of a group, which read.
+"""The base of the adapters: a way from rank 0, which writes, to the rest of a group, which reads.
 
-A way is used so, by each member of its group: made with its Member, initialize(), then write() or read() many times,
-then cleanup(). What is measured is the calls write() and read() and their like, and nothing beside them.
+Each member of the group makes the way with a Member, calls initialize(), then write() or read() many times, then
+cleanup(). Only the calls write(), read() and so on are measured.
 """
 
 import importlib
@@ -19,7 +19,7 @@ class LeftOut(Exception):
 class Member(NamedTuple):
     """One process of a group."""
 
-    rank: int  # rank 0 writes, the others read
+    rank: int  # rank 0 writes, the rest reads
     processes: int
     largest: int  # bytes of the largest message of the group
     folder: Path  # private to the group
@@ -31,13 +31,13 @@ class Member(NamedTuple):
         return self.processes - 1
 
     def publish(self, name: str, text: str) -> None:
-        """Tell the other members a text, such as an address or a handle, under a name."""
+        """Hand a text, for example an address or a handle, to the rest of the group under a name."""
         part = self.folder / f".{name}.{self.rank}"
         part.write_text(text)
         part.rename(self.folder / f"{name}.told")
 
     def wait_for(self, name: str, seconds: float = 60.0) -> str:
-        """The text that a member has published under the name."""
+        """The text published under the name."""
         end = time.monotonic() + seconds
         path = self.folder / f"{name}.told"
         while not path.exists():
@@ -54,20 +54,20 @@ class Member(NamedTuple):
 
 
 class Way:
-    """The base of all ways. A subclass sets what differs, and has write(), read() and whatever else it can do."""
+    """The base of all ways. A subclass sets its differences, and has write(), read() and more as the peer allows."""
 
     name = ""  # of the way, as in the registry
     family = ""  # of the peer
-    requires: Tuple[str, ...] = ()  # modules; where one is missing, the way is left out, with this reason
+    requires: Tuple[str, ...] = ()  # modules; where a module is missing, the way is left out, and the reason says so
     serialiser = "pickle5"  # of write_object(): "pickle5", "ringcast", "own" or "none"
     readings: Tuple[str, ...] = ("bytes", "objects")  # and "typed", "in-place"
-    lossless = True  # every reader gets every message, however slow it is
+    lossless = True  # every reader gets every message, also a slow reader
     collective = False  # write() waits until the readers have called read()
-    copying = True  # read() returns a copy; False: it returns the memory that write() has filled
-    keeps = False  # the way reads a written buffer later than in write(): in a stream each message has its own
-    again = False  # read_again() reads a message that was written once, any number of times
-    most: Optional[int] = None  # bytes of the largest message that the way takes; None: any
-    processes: Optional[Tuple[int, ...]] = None  # the groups that the way takes; None: any
+    copying = True  # read() returns a copy; False: read() returns the memory filled by write()
+    keeps = False  # the way reads a written buffer later than in write(): a stream has a buffer for each message
+    again = False  # read_again() reads a message any number of times, after a single write
+    most: Optional[int] = None  # bytes of the largest message; None: any
+    processes: Optional[Tuple[int, ...]] = None  # sizes of groups; None: any
     scenarios: Optional[Tuple[str, ...]] = None  # None: any
     payloads: Optional[Tuple[str, ...]] = None  # starts of names of payloads; None: any
     seconds = 60.0  # until initialize() must have ended
@@ -85,13 +85,13 @@ class Way:
 
     @classmethod
     def launcher(cls, processes: int) -> List[str]:
-        """What stands in front of the command of all members, such as mpiexec and its options; [] where each member
-        is started alone. A member that a launcher starts takes its rank from OMPI_COMM_WORLD_RANK or PMI_RANK."""
+        """The words in front of the command of all members: mpiexec and options, for example; [] where each member
+        is started alone. Under a launcher a member takes the rank from OMPI_COMM_WORLD_RANK or PMI_RANK."""
         return []
 
     @classmethod
     def check(cls) -> None:
-        """Raise LeftOut if the way can't be used here; called in a process that does nothing else."""
+        """Raise LeftOut if the way can't be used here; called in a process with no further work."""
 
     def initialize(self) -> None:
         """Connect all members; afterwards no message may be lost for want of a reader."""
@@ -99,7 +99,7 @@ class Way:
     def cleanup(self) -> None:
         """Leave; called by all members once the last message is read."""
 
-    # ---- Bytes: made beforehand, so that a write is the transport alone ----------------------------------------------
+    # ---- Bytes: made beforehand, a write is the transport alone ----------------------------------------------
 
     def write(self, data: Any) -> None:
         """Send bytes to all readers. The caller may change the data afterwards, unless `keeps`."""
@@ -132,20 +132,20 @@ class Way:
         raise NotImplementedError
 
     def commit(self) -> None:
-        """Send what was reserved. The caller has dropped its views of it."""
+        """Send the reserved memory. The caller has dropped all views of the memory."""
         raise NotImplementedError
 
     def read_in_place(self) -> Any:
-        """The next message in the transport's memory, a buffer that is valid until release()."""
+        """The next message in the transport's memory, a buffer, valid until release()."""
         raise NotImplementedError
 
     def release(self) -> None:
-        """The caller has dropped its views of the message."""
+        """The caller has dropped all views of the message."""
 
     # ---- Only where `again` ------------------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Called once by a reader, after the write and before the first read_again() of it."""
+        """Called once by a reader, after the write and before the first read_again()."""
 
     def read_again(self) -> Any:
         """The object of the newest message of write_object() or write_typed(), read and decoded anew each time."""
@@ -153,9 +153,9 @@ class Way:
 
 
 def needs(module: str) -> Any:
-    """The module; LeftOut if it can't be imported."""
+    """The module; LeftOut if the import fails."""
     try:
         return importlib.import_module(module)
-    except Exception as error:  # some modules fail with errors of their own when a library is missing
+    except Exception as error:  # some modules raise further errors when a library is missing
         reason = " ".join(str(error).split())
         raise LeftOut(f"needs {module}, which can't be imported: {reason}") from None

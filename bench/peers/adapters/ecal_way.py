@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""eCAL: publish/subscribe over its shared memory.
+"""eCAL: publish/subscribe over shared memory.
 
 As on eCAL's pages (eclipse-ecal.github.io/ecal, "Shared Memory Layer" and the Python samples). By default eCAL's
-publisher overwrites what a reader has not fetched. With its acknowledgement a write waits until each reader's callback
-has the message, so that none is lost. The callback hands the message over to the reader's thread by a queue.
+publisher overwrites messages unread by a slow reader. With the acknowledgement a write waits until each reader's
+callback has the message: no message is lost. The callback hands the message over to the reader's thread by a queue.
 """
 
 import queue
@@ -12,7 +12,7 @@ from typing import Any
 
 from adapters.base import Way
 
-ACKNOWLEDGED = 5000  # milliseconds that a write waits for readers, at most
+ACKNOWLEDGED = 5000  # milliseconds; a write waits so long for readers, at most
 
 
 class Ecal(Way):
@@ -43,7 +43,7 @@ class Ecal(Way):
         self.messages.put(data.buffer)
 
     def handshake(self) -> None:
-        """Until both ends know of each other, which takes eCAL's registration a second or two."""
+        """Until both ends know each other, which takes eCAL's registration a second or two."""
         end = time.monotonic() + 30
         count = self.subscriber.get_publisher_count if self.me.rank else self.publisher.get_subscriber_count
         while count() < (1 if self.me.rank else self.me.readers):

@@ -2,8 +2,8 @@
 """faster-fifo: a queue in shared memory for each reader. The pickle is made once, and put into each queue.
 
 As on the page of the package (pypi.org/project/faster-fifo); `dumps` and `loads` are the constructor's own arguments.
-The package means its queues to be inherited by child processes. The members of a group are no children of each other,
-so that a queue reaches its reader as a pickle in which file descriptors stand as paths in /proc.
+By design child processes inherit the package's queues. The members of a group are not children of a member:
+a queue reaches the reader as a pickle in which file descriptors stand as paths in /proc.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 from adapters.base import Way
 
-WAIT = 3600.0  # seconds; without a timeout of its own, a put or get gives up after 10 s
+WAIT = 3600.0  # seconds; without a given timeout, a put or get gives up after 10 s
 
 
 class Opened:
@@ -27,7 +27,7 @@ class Opened:
 
 
 class Handover:
-    """Stands in for the child process that multiprocessing would be starting while a queue is pickled."""
+    """Stands in for the child process of multiprocessing while a queue is pickled."""
 
     DupFd = Opened
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A launcher for ways whose handles only a fork hands on: makes them, then forks the members of the group.
+"""A launcher for ways with handles that only a fork hands on: makes the handles, then forks the members of the group.
 
     forked.py MODULE PROCESSES PYTHON MEMBER.PY FOLDER
 
-The adapter's function before_fork(processes) makes the handles, and leaves them in its module.
+The adapter's function before_fork(processes) makes the handles, and leaves the handles in the module.
 """
 
 import importlib

@@ -2,8 +2,8 @@
 """torch.distributed over gloo: bytes in two broadcasts, objects, a pickle padded to an estimate, and vLLM's way with
 dicts of tensors.
 
-As in PyTorch's documentation (docs.pytorch.org, "Distributed communication package"). What ringcast's own benchmark has
-already, ringcast.bench.ways, is used from there.
+As in PyTorch's documentation (docs.pytorch.org, "Distributed communication package"). The parts in
+ringcast's own benchmark, ringcast.bench.ways, are used from there.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from adapters.base import Way
 
 
 class Gloo(Way):
-    """What the ways of gloo share: the group, by a file in the group's folder."""
+    """The common part of the ways of gloo: the group, by a file in the group's folder."""
 
     family = "gloo"
     requires = ("torch.distributed", "numpy")
@@ -76,7 +76,7 @@ class Broadcast(Gloo):
 
 
 def tensor_of(data: Any) -> Any:
-    """Over the same memory. broadcast() at its source only reads the tensor."""
+    """Over the same memory. broadcast() at the source only reads the tensor."""
     import numpy
     import torch
 
@@ -109,7 +109,7 @@ class Object(Gloo):
 
 
 class TensorDict(Object):
-    """All but the tensors in broadcast_object_list, then a broadcast for each tensor, as vLLM does it. NumPy arrays at
+    """All but the tensors in broadcast_object_list, then a broadcast for each tensor, as in vLLM. NumPy arrays at
     the top of a dict are made tensors, and arrays again, without a copy."""
 
     name = "gloo-tensor-dict"
@@ -148,12 +148,12 @@ LEAST = 1024  # bytes of the first estimate
 
 
 def estimate(size: int) -> int:
-    """Of the next message, from the size of this one: an eighth more, in steps of 256 bytes."""
+    """Of the next message, from the size of the present message: an eighth more, in steps of 256 bytes."""
     return max(LEAST, -(-(size + size // 8) // 256) * 256)
 
 
 class Padded(Gloo):
-    """One broadcast of as many bytes as a message is expected to need, its size in front. Only what does not fit goes
+    """One broadcast of the expected size of a message, the real size in front. Only the rest, if any, goes
     in a second broadcast. All ranks estimate the same, from the message before."""
 
     name = "gloo-padded"
@@ -195,7 +195,7 @@ class Padded(Gloo):
         return memoryview(self.buffer.numpy())[HEAD : HEAD + size]
 
     def fit(self, size: int) -> None:
-        """Room for a message of the size, and for the expected one; what is there is kept."""
+        """Room for a message of the size, and for the expected size; the contents are kept."""
         need = HEAD + max(size, self.expected)
         if need > self.buffer.numel():
             old, self.buffer = self.buffer, self.grown(need)

@@ -2,10 +2,10 @@
 """With a GPU: torch.distributed over NCCL, torch's CUDA IPC, and plain copies.
 
 As in PyTorch's documentation (docs.pytorch.org, "Distributed communication package" and "Multiprocessing best
-practices"). A message starts in the writer's memory and ends in the readers', as with all other ways, so that the
-copies to the GPU and from there are in the figures. What is on the GPU anyway is measured by this file as a program:
+practices"). A message starts in the writer's memory and ends in the readers', as in all ways, and the
+copies to the GPU and from there are in the figures. For data on the GPU anyway the file measures as a program:
 
-    gpu.py [--json] [--quick]    copies of 1 MiB to 2 GiB to the GPU, from it and within it, one process
+    gpu.py [--json] [--quick]    copies of 1 MiB to 2 GiB to the GPU, from the GPU and within the GPU, a single process
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder, where vllm.py and others are
+    sys.path[0] = str(Path(__file__).resolve().parents[1])  # not the folder of vllm.py
 
 from adapters.base import LeftOut, Way  # noqa: E402
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def missing() -> str:
-    """Why there is no GPU that torch can use; "" if there is one."""
+    """Why torch can use no GPU; "" if torch can."""
     try:
         import torch
     except ImportError as error:
@@ -150,7 +150,7 @@ class NcclTensor(Nccl):
 
 
 class Shared(Gpu):
-    """All processes use the first GPU, and tell each other by a socket what is where."""
+    """All processes use the first GPU, and share addresses by a socket."""
 
     family = "cuda"
 
@@ -170,7 +170,7 @@ class Shared(Gpu):
                 self.wires.append(listener.accept())
 
     def tell(self, tensor: Any) -> None:
-        """The handle of a tensor's memory, once for each reader: torch counts the readers by it."""
+        """The handle of a tensor's memory, once for each reader: torch counts the readers by the handles."""
         from torch.multiprocessing.reductions import reduce_tensor
 
         for wire in self.wires:
@@ -187,7 +187,7 @@ class Shared(Gpu):
 
 
 class CudaIpc(Shared):
-    """A tensor for each message, whose handle goes to the readers, as torch.multiprocessing's queues send one. torch
+    """A tensor for each message. The handle goes to the readers, as torch.multiprocessing's queues send tensors. torch
     keeps the memory until all readers have dropped the tensor."""
 
     name = "cuda-ipc"
@@ -203,7 +203,7 @@ class CudaIpc(Shared):
 
 
 class CudaCopy(Shared):
-    """A copy into memory of the GPU that the readers have mapped beforehand, and a copy out by each reader."""
+    """A copy into memory of the GPU, mapped by the readers beforehand, and a copy out by each reader."""
 
     name = "cuda-copy"
     payloads = ("bytes-1Mi", "bytes-4Mi", "bytes-16Mi", "bytes-64Mi")
@@ -227,7 +227,7 @@ class CudaCopy(Shared):
 
         if self.count >= SLOTS:
             for wire in self.wires:
-                wire.recv_bytes()  # the reader has copied the message that was in this slot
+                wire.recv_bytes()  # the reader has copied the slot's earlier message
         self.slots[self.count % SLOTS][: len(data)].copy_(tensor_of(data))
         torch.cuda.synchronize()
         for wire in self.wires:
@@ -247,7 +247,7 @@ class CudaCopy(Shared):
 
 
 def copies(quick: bool) -> Iterator[Dict[str, Any]]:
-    """A row for each direction and size; one that says why where there is no GPU."""
+    """A row for each direction and size; without a GPU a row with the reason."""
     row = {
         "family": "cuda",
         "language": "python",

@@ -2,9 +2,9 @@
 """iceoryx2: slices of bytes by publish/subscribe, polled, or waited for by an event.
 
 As in iceoryx2's own examples for Python (github.com/eclipse-iceoryx/iceoryx2, examples/python:
-publish_subscribe_dynamic_data and event) and its benchmark of publish/subscribe, whose receiver polls. The overflow is
-off and the publisher waits for room, so that no message is lost. A reader reads in the shared memory; a write is one
-copy into a loan, or none in place.
+publish_subscribe_dynamic_data and event) and the benchmark of publish/subscribe: the receiver polls. The overflow is
+off and the publisher waits for room: no message is lost. A reader reads in the shared memory; a write is a copy
+into a loan, or no copy, in place.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from typing import Any
 
 from adapters.base import Way
 
-WAITING = 16  # messages that a reader's queue holds
+WAITING = 16  # messages in a reader's queue
 
 
 class Iceoryx2(Way):
@@ -94,7 +94,7 @@ class Iceoryx2(Way):
 
 
 class Iceoryx2Event(Iceoryx2):
-    """The readers sleep until the writer notifies them."""
+    """The readers sleep until the writer notifies the readers."""
 
     name = "iceoryx2-event"
     note = "the writer notifies each message, readers sleep"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMDB: a log of messages in one environment in a folder of tmpfs, written without a sync.
+"""LMDB: a log of messages in an environment in a folder of tmpfs, written without a sync.
 
-As in the documentation of lmdb for Python (lmdb.readthedocs.io): writemap, sync off, one environment for each process,
+As in the documentation of lmdb for Python (lmdb.readthedocs.io): writemap, sync off, an environment for each process,
 reads from the map without a copy. LMDB is a store and wakes no reader: readers poll for the number of the next message.
-LMDB knows nothing of readers that lag either: each reader writes how far it has come, once in half a log, and the
-writer overwrites a message when all readers have done with it. So no message is lost.
+LMDB does not know slow readers either: each reader writes the number of the messages read, once in half a log, and the
+writer overwrites a message after all readers. So no message is lost.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import Any
 from adapters.base import Member, Way
 
 LARGE = 1 << 20  # bytes; a log of larger messages is short
-POLL = 0.001  # seconds that a reader polls without a sleep
+POLL = 0.001  # seconds of polls without a sleep
 PAUSE = 0.00005  # seconds between polls afterwards
 
 
@@ -43,15 +43,15 @@ class Lmdb(Way):
 
         self.slots = 4 if self.me.largest > LARGE else 16
         place = self.me.wait_for("place") if self.me.rank else tempfile.mkdtemp(prefix="peers-", dir=tmpfs(self.me))
-        # A reader's snapshot keeps the pages of messages that have been overwritten since.
+        # A reader's snapshot keeps the pages of messages overwritten since.
         room = (2 * self.slots + 4) * (self.me.largest + (1 << 16)) + (64 << 20)
         self.environment = lmdb.open(place, map_size=room, writemap=True, sync=False, metasync=False)
         if self.me.rank == 0:
             self.place = place
             self.me.publish("place", place)
         self.next = 1  # the number of the next message
-        self.least = 0  # the newest message that all readers have done with
-        self.snapshot: Any = None  # a reader's transaction, which holds the message that was read
+        self.least = 0  # the newest message read by all
+        self.snapshot: Any = None  # a reader's transaction, which holds the latest message
         self.me.barrier("open")
 
     def slot(self, count: int) -> bytes:

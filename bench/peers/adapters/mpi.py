@@ -2,7 +2,7 @@
 """mpi4py on the Open MPI of pip's index: bcast, bcast with pickle 5 out of band, Bcast of buffers, and send to each.
 
 As in mpi4py's tutorial (mpi4py.readthedocs.io, "Tutorial": lower-case methods for objects, upper-case methods for
-buffers) and its page of mpi4py.util.pkl5. Ranks are not bound to CPUs, as members of other ways aren't.
+buffers) and the page of mpi4py.util.pkl5. Ranks are not bound to CPUs, as in all ways of Python.
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Any, List
 
 from adapters.base import LeftOut, Way
 
-# Ranks may be more than CPUs. No network is asked for: all ranks are on this machine, in one job.
+# Ranks may be more than CPUs. No network is asked for: all ranks are on the machine, in a single job.
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -23,12 +23,12 @@ ENVIRONMENT = {
 
 
 def mpiexec() -> Path:
-    """Of the environment that this Python runs in, never another MPI's."""
+    """Of the environment of the running Python, never a further MPI's."""
     return Path(sys.prefix) / "bin" / "mpiexec"
 
 
 class Mpi(Way):
-    """What the ways of MPI share."""
+    """The common part of the ways of MPI."""
 
     family = "mpi4py"
     requires = ("mpi4py",)
@@ -58,7 +58,7 @@ class Mpi(Way):
         self.comm.Barrier()
 
     def made(self, world: Any) -> Any:
-        """The communicator that the way uses."""
+        """The way's communicator."""
         return world
 
     def cleanup(self) -> None:
@@ -95,7 +95,7 @@ class Pkl5(Bcast):
 
 
 class UpperBcast(Mpi):
-    """comm.Bcast of buffers: the size in a broadcast of its own, as readers must know it beforehand."""
+    """comm.Bcast of buffers: the size in an earlier broadcast, as readers must know the size beforehand."""
 
     name = "mpi4py-Bcast"
 
@@ -120,8 +120,8 @@ class UpperBcast(Mpi):
 
 
 class Send(Mpi):
-    """comm.send to each reader in turn: pickled anew for each. Large messages wait for the reader, so that the way
-    counts as a collective one."""
+    """comm.send to each reader in turn: pickled anew for each. Large messages wait for the reader, so the way
+    counts as collective."""
 
     name = "mpi4py-send"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """pynng: a Push0 socket for each reader, over ipc://.
 
-As in pynng's documentation (pynng.readthedocs.io, "Pynng's core functionality"). A publisher (Pub0) of NNG drops what a
-slow subscriber has no room for; Push0 waits, so that no message is lost.
+As in pynng's documentation (pynng.readthedocs.io, "Pynng's core functionality"). A publisher (Pub0) of NNG drops
+messages for which a slow subscriber has no room; Push0 waits: no message is lost.
 """
 
 from typing import Any

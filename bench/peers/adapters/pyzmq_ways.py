@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pyzmq over ipc. One PUSH socket for each reader, as PUSH deals its messages out among those connected to it; and
+"""pyzmq over ipc. One PUSH socket for each reader, as PUSH deals messages out among the connected readers; and
 PUB/SUB, which begins when all have subscribed (XPUB tells). No high-water mark, so PUB loses nothing.
 
-Large messages without a copy by pyzmq, as its page "Serializing messages" has it: copy=False from 64 KiB on, the
+Large messages without a copy by pyzmq, as the page "Serializing messages" advises: copy=False from 64 KiB on, the
 library's own threshold.
 """
 

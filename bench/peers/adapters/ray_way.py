@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray: the shared-memory channel of its compiled graphs.
+"""Ray: the shared-memory channel of compiled graphs.
 
-As in Ray's documentation (docs.ray.io, "Ray Compiled Graph") and in ray/experimental/channel. Ray makes such channels
-between a driver and actors. The members of a group are processes of ours: rank 0 starts a Ray of this machine alone and
-is its driver; each reader is another driver of the same Ray, which registers as a reader of the channel. An actor
-stands in for each reader where Ray asks whose the readers are; no actor takes part in a message.
+As in Ray's documentation (docs.ray.io, "Ray Compiled Graph") and in ray/experimental/channel. Ray makes channels
+between a driver and actors. The members of a group are processes of ours: rank 0 starts a Ray of the machine alone and
+is the driver; each reader is a further driver of the same Ray, and registers as a reader of the channel. An actor
+stands in for each reader where Ray asks for the readers' owners; no actor takes part in a message.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 from adapters.base import Way
 
-BUFFERS = 4  # messages that the channel holds
+BUFFERS = 4  # messages in the channel
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",

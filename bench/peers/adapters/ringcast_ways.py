@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast, as in docs/python.md: bytes by send_bytes() and a Frame read in place, objects as typed frames; beside
-them pickles by the same ring, so that the transport and the codec can be told apart."""
+the typed frames pickles by the same ring, to tell the transport and the codec apart."""
 
 import pickle
 from typing import Any
@@ -80,7 +80,7 @@ class Ringcast(Way):
 
 
 class Copy(Ringcast):
-    """The same ring, but the reader gets bytes of its own, as of a socket."""
+    """The same ring, but the reader gets a copy as bytes, as of a socket."""
 
     name = "ringcast-copy"
     readings = ("bytes",)

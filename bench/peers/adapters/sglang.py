@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's MessageQueue, as its groups of ranks make it, and its broadcast_pyobj over gloo, by which its schedulers
-tell each other the requests.
+"""SGLang's MessageQueue, as SGLang's groups of ranks make the queue, and broadcast_pyobj over gloo, by which the
+schedulers share the requests.
 
 As in SGLang's own srt/distributed/parallel_state.py and srt/managers (github.com/sgl-project/sglang), from an unpacked
-wheel or source. The queue is an old one of vLLM's: a reader spins until the message is there.
+wheel or source. The queue is an old version of vLLM's: a reader spins until the message is there.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ QUEUE = "sglang.srt.distributed.device_communicators.shm_broadcast"
 class Queue(EngineQueue):
     name = "sglang-queue"
     family = "sglang"
-    chunks = (1 << 22, 6)  # as SGLang's groups have it; a larger message goes through a socket
+    chunks = (1 << 22, 6)  # as in SGLang's groups; a larger message goes through a socket
     note = "a reader spins without an end; messages of 4 MiB or more go through a socket"
 
     @classmethod
@@ -37,7 +37,7 @@ class Queue(EngineQueue):
 
 
 class Pyobj(Gloo):
-    """A broadcast for the size of the pickle of a list, and one for the pickle."""
+    """A broadcast for the size of the pickle of a list, and a broadcast for the pickle."""
 
     name = "sglang-pyobj"
     family = "sglang"

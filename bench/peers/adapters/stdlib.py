@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python brings: multiprocessing's Pipe and Queue, one for each reader, and shared_memory."""
+"""The ways of the standard library: multiprocessing's Pipe and Queue, for each reader, and shared_memory."""
 
 import contextlib
 import os
@@ -11,9 +11,9 @@ from typing import Any, List
 from adapters import forked
 from adapters.base import Way
 
-QUEUES: List[Any] = []  # one for each reader, made before the fork
+QUEUES: List[Any] = []  # a queue for each reader, made before the fork
 LINE = 64  # bytes of a cache line
-SPINS = 2000  # looks at a word before a reader or a writer begins to sleep between them
+SPINS = 2000  # looks at a word before a reader or a writer begins to sleep between looks
 NAP = 50e-6  # seconds
 
 
@@ -26,7 +26,7 @@ class Stdlib(Way):
 
 
 class Pipe(Stdlib):
-    """multiprocessing.Pipe(duplex=False) for each reader. Its objects are pickled by Connection.send()."""
+    """multiprocessing.Pipe(duplex=False) for each reader. Connection.send() pickles the objects."""
 
     name = "mp-pipe"
 
@@ -55,12 +55,12 @@ class Pipe(Stdlib):
         return self.end.recv_bytes()
 
     def read_object(self) -> Any:
-        return self.end.recv()  # what write_object() of Way has pickled once for all readers
+        return self.end.recv()  # write_object() of Way has pickled the object once for all readers
 
 
 class Queue(Stdlib):
-    """multiprocessing.Queue for each reader. An object is pickled once, before it is put, as the queue's thread would
-    pickle it once for each reader, and later, when the writer may have changed it."""
+    """multiprocessing.Queue for each reader. An object is pickled once, before the put, as the queue's thread would
+    pickle the object once for each reader, and later, when the writer may have changed the object."""
 
     name = "mp-queue"
     keeps = True

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's MessageQueue, as vLLM's executor makes it for its workers: a ring of 10 blocks of 16 MiB in shared memory, and
-a ZeroMQ socket for larger messages. A reader spins for 1 s, then sleeps until a message on a second socket wakes it.
+"""vLLM's MessageQueue, as vLLM's executor makes the queue for workers: a ring of 10 blocks of 16 MiB in shared memory,
+and a ZeroMQ socket for larger messages. A reader spins for 1 s, then sleeps; a message on a second socket wakes the
+reader.
 
 As in vLLM's own v1/executor/multiproc_executor.py (github.com/vllm-project/vllm), from an unpacked wheel or source.
 """
@@ -18,8 +19,8 @@ from adapters.base import LeftOut, Way, needs
 
 from ringcast.bench.ways import EXECUTOR, VLLM_QUEUE
 
-SPIN = 0.002  # seconds that the readers spin in "vllm-queue-2ms"; vLLM's own is 1
-ROOM = 1024  # bytes of a block that its heads and the pickle around the buffers may take
+SPIN = 0.002  # seconds of a reader's spin in "vllm-queue-2ms"; vLLM's own is 1
+ROOM = 1024  # bytes of a block, for heads and the pickle around the buffers
 
 
 def module_of(folder: Optional[str], name: str) -> Any:
@@ -31,7 +32,7 @@ def module_of(folder: Optional[str], name: str) -> Any:
 
 
 def version_of(*names: str) -> str:
-    """Of the first of the distributions that is there."""
+    """Of the first distribution found."""
     for name in names:
         try:
             return importlib.metadata.version(name)
@@ -74,8 +75,8 @@ class Queue(Way):
         self.me.barrier("ready")
 
     def touch(self, memory: Any, size: int, count: int) -> None:
-        """Have the pages that the largest message needs, in each of the blocks, as after the first messages of a queue
-        that lives long."""
+        """Have the pages of the largest message, in each of the blocks, as after the first messages of a long-lived
+        queue."""
         import numpy
 
         bytes_of = numpy.frombuffer(memory.buf, numpy.uint8)
@@ -87,8 +88,8 @@ class Queue(Way):
                 pages[:] = 0
 
     def write(self, data: Any) -> None:
-        """The queue keeps buffers of 1 MiB or more out of its pickle. A buffer too large for a block is sent from the
-        caller's memory after enqueue() has returned, so that such data go into the pickle."""
+        """The queue keeps buffers of 1 MiB or more out of the pickle. A buffer too large for a block is sent from the
+        caller's memory after enqueue() has returned: larger data go into the pickle."""
         in_ring = len(data) + ROOM < self.chunks[0]
         self.queue.enqueue(pickle.PickleBuffer(data) if in_ring else data)
 
@@ -104,11 +105,11 @@ class Queue(Way):
     def cleanup(self) -> None:
         self.me.barrier("left")
         self.queue = None
-        gc.collect()  # the queue ends its shared memory when it is collected
+        gc.collect()  # the queue ends the shared memory when collected
 
 
 class Queue2ms(Queue):
-    """The readers spin for 2 ms: a common patch, as idle workers keep their CPUs busy otherwise."""
+    """The readers spin for 2 ms: a common patch, as idle workers keep CPUs busy otherwise."""
 
     name = "vllm-queue-2ms"
     note = "a reader spins for 2 ms, not 1 s"
@@ -123,8 +124,8 @@ class Queue2ms(Queue):
 
 
 class QueueArena(Queue):
-    """With enable_shm_tensor_arena: a tensor of 8 MiB or more is copied once, into one of 8 slots of 256 MiB, and read
-    there in place. So what is sent are tensors: bytes as one, a dict's arrays as one each, without a copy."""
+    """With enable_shm_tensor_arena: a tensor of 8 MiB or more is copied once, into a slot (8 of 256 MiB), and read
+    there in place. So the way sends tensors: for bytes a tensor, for a dict's arrays a tensor each, without a copy."""
 
     name = "vllm-queue-arena"
     payloads = ("features", "bytes-16Mi", "bytes-64Mi")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""zenoh: publish/subscribe between peers, messages in its shared memory.
+"""zenoh: publish/subscribe between peers, messages in shared memory.
 
 As in the examples of zenoh-python (github.com/eclipse-zenoh/zenoh-python, examples/z_pub_shm.py, z_sub_shm.py and
-z_ping_shm.py). Reliable, a publisher that waits when readers lag, messages sent at once (express). The network carries
-a message's place, over a Unix socket; the message is copied into shared memory, and out of it by bytes(): zenoh for
-Python gives no view of it.
+z_ping_shm.py). Reliable, the publisher waits when readers lag, messages sent at once (express). The network carries
+a message's place, over a Unix socket; the message is copied into shared memory, and out by bytes(): zenoh for
+Python gives no view of the memory.
 """
 
 import json

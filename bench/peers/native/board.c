@@ -81,7 +81,7 @@ void board_barrier(struct board *board, bool oversubscribed) {
   while (atomic_load_explicit(&board->phase, memory_order_acquire) == phase) peers_relax(oversubscribed);
 }
 
-/* The least of the blocks: others may take the CPU in between. */
+/* The least of the blocks: other programs may take the CPU in between. */
 void board_measure_line(struct board *board, uint32_t rank, int which) {
   enum { BLOCKS = 20, ROUNDS = 50 };
   uint64_t turn = (uint64_t)which * BLOCKS * ROUNDS * 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The board: shared memory of the program and the members of one run. It holds the step to run, a barrier, a seat for
- * each member, and the times. It is a memfd, so that a member that mpiexec started can map it by /proc.
+ * The board: shared memory of the program and the members of a run. The board holds the step to run, a barrier, a seat
+ * for each member, and the times. The board is a memfd: a member started by mpiexec can map a memfd by /proc.
  */
 #ifndef PEERS_BOARD_H
 #define PEERS_BOARD_H
@@ -18,7 +18,7 @@ enum { PEERS_LINE = 64, PEERS_SEATS = 16, PEERS_BLOB = 4096, PEERS_NAME = 48, PE
 
 struct peers_step {
   char way[PEERS_NAME], scenario[PEERS_NAME];
-  uint64_t bytes, messages, warm_up; /* messages: the measured ones, which follow the warm-up */
+  uint64_t bytes, messages, warm_up; /* messages: measured, after the warm-up */
   uint32_t processes;
 };
 
@@ -28,7 +28,7 @@ struct peers_blob {
 };
 
 struct peers_seat {
-  _Alignas(PEERS_LINE) _Atomic uint64_t read; /* messages that this member has read */
+  _Alignas(PEERS_LINE) _Atomic uint64_t read; /* messages read by the member */
   _Alignas(PEERS_LINE) _Atomic int32_t pid;
   _Atomic uint32_t failed; /* the reason is whole */
   char reason[PEERS_TEXT];
@@ -41,9 +41,9 @@ struct peers_seat {
 
 struct board {
   struct peers_step step;
-  uint64_t room;             /* bytes of the whole board */
-  uint64_t entries;          /* of a column: one for each message, or one where messages go back to back */
-  uint64_t sum;              /* of a message with the number 0 */
+  uint64_t room;    /* bytes of the whole board */
+  uint64_t entries; /* of a column: an entry for each message, or a single entry where messages go back to back */
+  uint64_t sum;     /* of a message with the number 0 */
   uint64_t measured, rounds; /* messages after the warm-up, one way and there and back: the clock may end a run early */
   uint32_t run, cpus;
   int32_t pid; /* of the program */
@@ -71,8 +71,8 @@ struct board *board_map(const char *path);
 void board_unmake(struct board *board, int fd);
 bool board_tsc_is_invariant(void);
 
-/* Measures board->line_ticks[which], by ranks 0 and 1. On a virtual machine the host moves the CPUs, and one line can
- * cost 50 ns in one second and 250 ns in the next: figures are comparable where this one is alike. */
+/* Measures board->line_ticks[which], by ranks 0 and 1. On a virtual machine the host moves the CPUs, and a line can
+ * cost 25 ns in one second and 180 ns in the next: figures are comparable where the lines are alike. */
 void board_measure_line(struct board *board, uint32_t rank, int which);
 
 /* Waits until all members are here. */

@@ -19,7 +19,7 @@ void member_fill(uint8_t *data, size_t bytes) {
   for (size_t i = sizeof(uint64_t); i < bytes; i++) data[i] = (uint8_t)(i * 131 + 7 + (i >> 12));
 }
 
-/* Member r runs on the CPU r % CPUs of those that the program may use. */
+/* Member r runs on the CPU r % CPUs, of the CPUs allowed to the program. */
 static void pin(const struct end *end) {
   cpu_set_t allowed, chosen;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) peers_die(end, "can't tell the CPUs: %s", strerror(errno));
@@ -31,7 +31,7 @@ static void pin(const struct end *end) {
     peers_die(end, "can't run on CPU %d: %s", cpu, strerror(errno));
 }
 
-/* Of the process; of a member that is a thread, of the thread. */
+/* Of the process, or of the thread if the members are threads. */
 static double cpu_seconds(const struct member *member) {
   struct rusage used;
   getrusage(member->there.way->flags & WAY_IN_PROCESS ? RUSAGE_THREAD : RUSAGE_SELF, &used);
@@ -51,7 +51,7 @@ static double highest_rss_mb(void) {
   return (double)kib / 1024;
 }
 
-/* A member that writes has the contents in memory of its own; the sum tells readers what to expect. */
+/* A writing member has the contents in private memory; readers compare with the sum. */
 static void make_source(struct member *member) {
   const struct end *end = &member->there;
   if (end->rank != end->writer && !member->board->both && !scenario_compares(&member->board->step)) return;

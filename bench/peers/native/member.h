@@ -9,12 +9,12 @@ struct member {
   struct board *board;
   struct peers_seat *seat;
   struct end there, back; /* back: the stream from rank 1 to rank 0, if board->both */
-  uint8_t *source;        /* what this member writes; NULL if it doesn't */
+  uint8_t *source;        /* the contents to write; NULL: the member only reads */
   uint64_t sum;           /* of a message with the number 0 */
   double cpu_before;      /* when the warm-up ended */
 };
 
-/* Runs the board's step as member `rank`, and returns at its end. `there` and `back` are as prepared. */
+/* Runs the board's step as member `rank`, and returns at the end. `there` and `back` are as prepared. */
 void member_run(struct board *board, const struct end *there, const struct end *back, uint32_t rank);
 
 /* The ends of a run, before prepare. */
@@ -23,7 +23,7 @@ void member_ends(struct board *board, const struct way *way, struct end *there, 
 /* Fills `bytes` with the contents of a message; the first word, the number, is 0. */
 void member_fill(uint8_t *data, size_t bytes);
 
-/* The warm-up is over: what the CPU has done so far does not count. */
+/* The warm-up is over: the CPU time so far does not count. */
 void member_start_measuring(struct member *member);
 
 #endif

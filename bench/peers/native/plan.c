@@ -14,7 +14,7 @@ static const int64_t SECOND = 1000000000;
 
 /* ---- How many messages ------------------------------------------------------------------------------------------ */
 
-/* So that a run of a fast way takes a fraction of a second. */
+/* A run of a fast way takes a fraction of a second. */
 static uint64_t many(const struct peers_step *step, bool streams) {
   if (step->bytes <= 64) return streams ? 2000000 : 20000;
   if (step->bytes <= 4 * KI) return streams ? 1000000 : 20000;
@@ -132,8 +132,8 @@ static struct peers_step step_of(const struct entry *entry, const struct way *wa
   return step;
 }
 
-/* A way that can't run has one row in all, not one for each step; a peer that can't run a step has a row
- * that says why. */
+/* A way that can't run has a single row, not a row for each step; a peer that can't run a step has a row with the
+ * reason. */
 static bool belongs(const struct entry *entry, const struct way *way, const char *only) {
   struct peers_step step = step_of(entry, way, true);
   if (only && strcmp(only, way->name) != 0) return false;
@@ -158,7 +158,7 @@ static uint32_t count_steps(bool quick, const char *only) {
 }
 
 /* Small messages come first, and need near CPUs most: a quarter of the time is for any step, and the rest comes step by
- * step, so that the last steps have a part as well. */
+ * step: the last steps have a part as well. */
 static struct run_limits limits_of(bool quick, uint32_t done, uint32_t all) {
   int64_t extra = (quick ? 15 : 120) * SECOND;
   return (struct run_limits){.attempts = 6, .extra_ns = extra / 4 + extra * 3 / 4 * done / all};
@@ -177,7 +177,7 @@ int plan_run(bool quick, const char *only) {
   return 0;
 }
 
-/* Each round begins with another way, so that no way always follows the same one. */
+/* Each round begins with a new way: no way follows the same way in all rounds. */
 int plan_headline(uint32_t rounds, const char *only) {
   const struct entry small = {"one-way", 64, 2, true, in_headline};
   for (uint32_t round = 1; round <= rounds; round++) {

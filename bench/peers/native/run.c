@@ -55,7 +55,7 @@ bool run_accepts(const struct peers_step *step) {
          step->processes >= 2 && step->processes <= PEERS_SEATS;
 }
 
-/* The program of a way that has its own, beside this one. */
+/* The separate program of a way, in the folder of peers_native. */
 static const char *program_of(const struct way *way, char *path) {
   ssize_t bytes = readlink("/proc/self/exe", path, PATH - 1);
   if (bytes < 0) return NULL;
@@ -91,7 +91,7 @@ static void *be_thread(void *argument) {
   return NULL;
 }
 
-/* The members of a way of threads, in this one process. */
+/* The members of a way of threads, in the present process. */
 static void be_threads(struct run *run) {
   struct thread threads[PEERS_SEATS];
   pthread_t handles[PEERS_SEATS];
@@ -103,7 +103,7 @@ static void be_threads(struct run *run) {
   for (uint32_t rank = 0; rank < run->board->step.processes; rank++) pthread_join(handles[rank], NULL);
 }
 
-/* Replaces this process by the launcher, which starts the members: launcher -n P program board. */
+/* Replaces the process by the launcher, which starts the members: launcher -n P program board. */
 static void be_launcher(struct run *run, int fd) {
   char path[PATH], processes[16], board[64];
   const char *words[32];
@@ -195,8 +195,8 @@ static void await_members(struct run *run, int64_t limit_ns) {
   }
 }
 
-/* A launcher gets a second to end its members. Members of a launcher are no children of this process: they die with
- * the launcher, and by the pid on the board. */
+/* A launcher gets a second to end the members. Members of a launcher are no children of peers_native, and die with the
+ * launcher, and by the pid on the board. */
 static void stop_members(struct run *run) {
   const struct timespec second = {.tv_sec = 1};
   sigset_t children;
@@ -222,7 +222,7 @@ static int64_t limit_of(const struct peers_step *step) {
   return (int64_t)LIMIT_S * 1000 * MS + 2 * scenario_period_ns(step) * (int64_t)(step->messages + step->warm_up);
 }
 
-/* In a process of its own, with which the memory and descriptors go that prepare makes. */
+/* In a separate process, with which the memory and descriptors made by prepare go. */
 static void measure(struct run *run, int fd) {
   const struct way_calls *calls = run->way->launcher ? NULL : run->way->calls;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -257,9 +257,9 @@ static void attempt(struct run *run, const struct peers_step *step) {
 
 /* ---- Near and far ----------------------------------------------------------------------------------------------- */
 
-/* On a virtual machine the host moves the CPUs: for some seconds they are near each other, for others far, and a line
- * then costs many times as much. A run in which the line was far, before or after, is repeated: the plans' figures are
- * those of near CPUs where the machine has such moments. */
+/* On a virtual machine the host moves the CPUs: near each other for some seconds, then far, and a line of far CPUs
+ * costs many times as much. A run in which the line was far, before or after, is repeated: the plans' figures are of
+ * near CPUs, if the machine has near moments. */
 static const double NEAR = 1.6; /* times the least line that this program has seen */
 static const int64_t LEARN_NS = 1000000000, PAUSE_NS = 500000000, LONG_PERIOD_NS = 1000000000;
 static double least_ns = INFINITY; /* the least line */
@@ -308,7 +308,7 @@ static bool may_repeat(const struct peers_step *step, const struct run_limits *l
          scenario_period_ns(step) < LONG_PERIOD_NS;
 }
 
-/* Attempts until the line was near in one. If the limits end this, the last attempt stays. Returns how many. */
+/* Attempts until the line was near in one. If the limits are reached, the last attempt stays. Returns how many. */
 static uint32_t attempt_near(struct run *run, const struct peers_step *step, const struct run_limits *limits) {
   uint32_t attempts = 1;
   if (may_repeat(step, limits)) learn_least_line();

@@ -8,7 +8,7 @@
 /* For the repeats of runs in which a cache line was far, see run.c. */
 struct run_limits {
   uint32_t attempts; /* of a step */
-  int64_t extra_ns;  /* that repeats and pauses may take, of all steps up to this one together */
+  int64_t extra_ns;  /* of repeats and pauses, of all steps so far together */
 };
 
 void run_start(void); /* once: measures the clock */
@@ -16,6 +16,6 @@ bool run_accepts(const struct peers_step *step);
 /* False: the step ran, and failed. */
 bool run_step(const struct peers_step *step, const struct run_limits *limits, uint32_t round);
 void run_list(const struct way *way);
-const char *run_missing(const struct way *way); /* why the way can't run on this machine, or NULL */
+const char *run_missing(const struct way *way); /* why the way can't run here, or NULL */
 
 #endif

@@ -10,8 +10,8 @@
 
 enum { WORD = sizeof(uint64_t), BATCH = 256, SMALL = 64, LEAST = 10, LOOK = 64 };
 
-/* A message's number has this bit if the message is the last. A run that takes LONG ends early, as a loaded machine may
- * take a thousand times as long as an idle one. */
+/* The number of the last message has the bit LAST. A run longer than LONG_NS ends early, as a loaded machine may take a
+ * thousand times as long as an idle machine. */
 #define LAST ((uint64_t)1 << 63)
 static const int64_t LONG_NS = 2000000000;
 
@@ -121,7 +121,7 @@ static void sleep_until(int64_t due) {
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) continue;
 }
 
-/* LAST if message `number` is to be the last of a run that began at `start`, else 0. */
+/* LAST if message `number` is to be the last of the run begun at `start`, else 0. */
 static uint64_t last_of(const struct member *member, uint64_t number, int64_t start) {
   const struct peers_step *step = &member->board->step;
   if (number + 1 == step->warm_up + step->messages) return LAST;
@@ -129,15 +129,15 @@ static uint64_t last_of(const struct member *member, uint64_t number, int64_t st
   return clock_ns() - start > LONG_NS ? LAST : 0;
 }
 
-/* The column's entry of message `number`, or a place that nobody reads, for the warm-up. */
+/* The column's entry of message `number`, or, for the warm-up, a place without a reader. */
 static int64_t *entry(const struct member *member, uint32_t column, uint64_t number) {
   static int64_t ignored;
   uint64_t warm_up = member->board->step.warm_up;
   return number < warm_up ? &ignored : board_column(member->board, column) + (number - warm_up);
 }
 
-/* Until the next message is due and all readers have read the one before. By the clock, the writer sleeps first: what
- * it would spend on looking at the board is not the way's. */
+/* Until the next message is due and all readers have read the message before. By the clock, the writer sleeps
+ * first: looks at the board would cost time for which the way is not responsible. */
 static void await_turn(struct member *member, uint64_t number, int64_t due) {
   if (scenario_period_ns(&member->board->step) > 0) sleep_until(due);
   await_readers(member, number);
@@ -264,7 +264,7 @@ static void count_gap(struct member *member, uint64_t got, uint64_t *next) {
   *next = got + 1;
 }
 
-/* Reads every byte. A lossy way may overwrite a message while it is read: then only the count goes on. */
+/* Reads every byte. A lossy way may overwrite a message during the read: then only the count goes on. */
 static void take(struct taking *taking, const uint8_t *data) {
   struct member *member = taking->member;
   uint64_t word = word_at(data), number = word & ~LAST;
@@ -277,7 +277,7 @@ static void take(struct taking *taking, const uint8_t *data) {
   taking->done = whole && word & LAST;
 }
 
-/* The reader says on the board when it has read the warm-up. */
+/* The reader says on the board: the warm-up is read. */
 static void say_read(struct member *member, uint64_t before, uint64_t next) {
   uint64_t warm_up = member->board->step.warm_up;
   if (before >= warm_up || next < warm_up) return;
@@ -349,7 +349,7 @@ static void read_batches(struct member *member) {
 
 /* ---- Every byte compared ---------------------------------------------------------------------------------------- */
 
-/* Every second message by reserve and commit, where the way has these and the message is not too large. */
+/* Every second message by reserve and commit, where the way has both calls and the message is not too large. */
 static void write_checked(struct member *member) {
   const struct peers_step *step = &member->board->step;
   struct end *end = &member->there;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A way to hand messages from one process to the others: what peers_native compares. The facts of all ways are in
- * ways.c; the calls of a way are in its own file, w_*.
+ * A way to hand messages from one process to more: the subject of peers_native. The facts of all ways are in
+ * ways.c; the calls of a way are in a file w_*.
  *
- * An end is one process's part in one stream of messages. Every call that fails ends the process by peers_die, and the
- * text becomes the status of the row.
+ * An end is one process's part in a stream of messages. A failed call ends the process by peers_die, and the text
+ * becomes the status of the row.
  */
 #ifndef PEERS_WAY_H
 #define PEERS_WAY_H
@@ -23,9 +23,9 @@ enum {
   WAY_COLLECTIVE = 2,  /* a write waits for the readers */
   WAY_COPYING = 4,     /* read copies into the reader's own memory */
   WAY_IN_PROCESS = 8,  /* the members are threads of one process */
-  WAY_FLOOR = 16,      /* not a peer: what the machine can do at best */
+  WAY_FLOOR = 16,      /* not a peer: the best of the machine */
   WAY_ONE_READER = 32, /* two members, no more */
-  WAY_SLEEPS = 64,     /* a reader that waits gives its CPU back */
+  WAY_SLEEPS = 64,     /* a waiting reader gives the CPU back */
   WAY_NO_QUEUE = 128,  /* one message at a time */
 };
 
@@ -36,7 +36,7 @@ struct end {
   struct board *board;
   uint32_t rank, processes;
   uint32_t writer;   /* the rank that writes */
-  uint32_t instance; /* 0; 1: the stream in the other direction, of a round trip */
+  uint32_t instance; /* 0; 1: the stream of a round trip's way back */
   size_t bytes;      /* of the largest message */
   bool oversubscribed;
   void *shared; /* from prepare */
@@ -45,7 +45,7 @@ struct end {
 
 typedef void peers_taker(void *context, const void *data, size_t bytes);
 
-/* NULL: the way has no such call, or needs none. */
+/* NULL: the way has no call of the kind. */
 struct way_calls {
   void (*version)(char *text, size_t size);
   void (*prepare)(struct end *end); /* before the fork: makes end->shared */
@@ -53,14 +53,14 @@ struct way_calls {
   void (*write)(struct end *end, const void *data, size_t bytes);
   const void *(*read)(struct end *end, size_t *bytes); /* waits for a message; valid until release */
   void (*release)(struct end *end);
-  void *(*reserve)(struct end *end, size_t bytes); /* memory that readers will read in place */
+  void *(*reserve)(struct end *end, size_t bytes); /* memory, later read in place by readers */
   void (*commit)(struct end *end, size_t bytes);
   void (*write_ends)(struct end *end, uint64_t number, size_t bytes); /* in place of these two, where the way calls the
                                                                          writer back: the first and the last word */
   void (*write_many)(struct end *end, const void *data, size_t bytes, size_t count); /* `count` messages, end to end */
   size_t (*read_many)(struct end *end, const void **data, size_t capacity);          /* at least one */
   void (*release_many)(struct end *end);
-  void (*poll)(struct end *end, peers_taker *taker, void *context); /* gives the taker any messages that are there */
+  void (*poll)(struct end *end, peers_taker *taker, void *context); /* gives the taker any messages present */
   void (*close)(struct end *end);
 };
 
@@ -68,11 +68,11 @@ struct way {
   const char *name, *family;
   unsigned flags;
   const struct way_calls *calls; /* NULL: not built */
-  const char *needs;             /* what the build did not find */
-  const char *program;           /* a program of its own, ... */
-  const char *const *launcher;   /* ... which this command line starts in every process */
+  const char *needs;             /* missing in the build */
+  const char *program;           /* a separate program, ... */
+  const char *const *launcher;   /* ... started by the command line in every process */
   size_t largest;                /* bytes of the largest message; 0: no bound */
-  size_t largest_in_place;       /* ... that is not copied; 0: no bound */
+  size_t largest_in_place;       /* ... without a copy; 0: no bound */
   uint32_t slow;                 /* so many times fewer messages, as each takes long; 0 is 1 */
   const char *note;
 };
@@ -84,23 +84,23 @@ const struct way *peers_find_way(const char *name);
 /* Writes the text on the board and ends the process. */
 void peers_die(const struct end *end, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
-/* Hands a few bytes (an address) to the other members of this stream. */
+/* Hands a few bytes (an address) to all members of the stream. */
 void peers_publish(const struct end *end, const void *data, size_t bytes);
 size_t peers_await(const struct end *end, uint32_t rank, void *data, size_t room);
 
-/* A name for this stream, unique on this machine while the program runs: "peers-<pid>-<run>-<instance>". */
+/* A name for the stream, unique on the machine while the program runs: "peers-<pid>-<run>-<instance>". */
 const char *peers_stream_name(const struct end *end, char *text, size_t size);
 
-/* Shared memory, in huge pages where the machine has them, made before the fork. Each member touches it once, or its
- * first messages would fault. */
+/* Shared memory, in huge pages where the machine has huge pages, made before the fork. Each member touches the memory
+ * once, or the first messages would fault. */
 void *peers_shared_memory(const struct end *end, size_t bytes);
 void peers_touch(void *memory, size_t bytes);
-void *peers_memory(const struct end *end, size_t bytes); /* private, aligned to a line, its pages in place */
+void *peers_memory(const struct end *end, size_t bytes); /* private, aligned to a line, all pages in place */
 
 /* The order of a reader among the readers, from 0. */
 static inline uint32_t peers_reader(const struct end *end) { return end->rank - (end->rank > end->writer); }
 
-/* Between two looks at a word that another member will change. */
+/* Between two looks at a word of a different member. */
 static inline void peers_relax(bool oversubscribed) {
   if (oversubscribed) {
     sched_yield();
