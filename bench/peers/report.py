@@ -14,48 +14,56 @@ import re
 import sys
 
 import report_claims
+from report_duel import cpu_duel, duel, floor_note, headline_duel, missing, to_line, told_cheap
 from report_pictures import draw, pause_payload
 from report_rows import (
+    FIGURES,
     RECORDS,
     ROOT,
     SCHEDULER,
-    absent,
-    duel,
+    crossing,
     in_process,
     label,
-    near,
+    lossy,
     ours,
+    payload_name,
     ranked,
     ratio,
     reading,
     select,
 )
 from report_rows import load as load_rows
-from report_rows import shown, size_of, size_order, table, three, value_of, wins
+from report_rows import shown, size_of, size_order, table, three, value_of
+from report_wins import absent, wins
 
 NOT = "Not measured yet."
 
 # ---- Goals -----------------------------------------------------------------------------------------------------------
 
-Goal = collections.namedtuple("Goal", "name text good")  # good: None: can't be told
+Goal = collections.namedtuple("Goal", "name text good why")  # good: None: can't be told, for the reason `why`
 
 
-def goal(name, found, most=None, least=None, why="no row of ringcast, or of a rival"):
+def goal(name, found, most=None, least=None, why="", floor=""):
     if found is None:
-        return Goal(name, f"{name}: not measured: {why}", None)
+        return Goal(name, f"{name}: not measured: {why}", None, why)
+    if found.ratio is None:
+        return Goal(name, f"{name}: {found.note}", None, found.note)
     good = found.ratio <= most if least is None else found.ratio >= least
     mine, theirs = shown(found.mine, found.figure), shown(found.theirs, found.figure)
     wanted = f"at most {most:.2f}" if least is None else f"at least {least:.2f}"
-    answer = "yes" if good else "NO"
-    words = f"{mine}, best `{found.peer['peer']}` {theirs}: {ratio(found.ratio)}, {wanted}: {answer}"
-    return Goal(name, f"{name}: {words}", good)
+    notes = [note for note in (found.note, "" if good else floor) if note]
+    words = f"`{label(found.ours)}` {mine}, best `{found.peer['peer']}` {theirs}: {ratio(found.ratio)}, {wanted}: "
+    words += ("yes" if good else "NO") + (f" ({'; '.join(notes)})" if notes else "")
+    return Goal(name, f"{name}: {words}", good, "")
 
 
-def crossing(row):
-    return row.get("lossless", True) and not in_process(row)
+def judged(rows, name, figure, rival=crossing, most=None, least=None, **cell):
+    found = duel(rows, figure, rival, **cell)
+    floor = floor_note(rows, found, **cell) if found and cell.get("language") == "c" else ""
+    return goal(name, found, most, least, "" if found else missing(rows, rival, **cell), floor)
 
 
-FIRST = {"language": "c", "payload": "bytes-64", "processes": 2, "scenario": "headline"}
+FIRST = {"language": "c", "payload": "bytes-64", "processes": 2}
 
 
 def way_of(language, payload, **other):
@@ -64,12 +72,14 @@ def way_of(language, payload, **other):
 
 def goals(rows):
     """The goals, each with both figures."""
-    yield goal("64 B one way, C, best lossless peer", duel(rows, "p50_us", crossing, **FIRST), 1.05)
-    inside = duel(rows, "p50_us", lambda row: row.get("lossless", True), **FIRST)
-    if inside and in_process(inside.peer):
+    name = "64 B one way, C, best lossless peer"
+    first = headline_duel(rows, **FIRST)
+    yield goal(name, first, 1.05, why=missing(rows, scenario="headline", **FIRST))
+    inside = headline_duel(rows, lambda row: in_process(row) and not lossy(row), **FIRST)
+    if inside and inside.ratio is not None:
         words = f"with queues between threads of one process: `{inside.peer['peer']}` "
         words += f"{shown(inside.theirs, 'p50_us')}: {ratio(inside.ratio)} (not counted: no process border is crossed)"
-        yield Goal("in one process", words, None)
+        yield Goal("in one process", words, None, "")
     for language, name in (("c", "C"), ("python", "Python")):
         cell = way_of(language, "bytes-64Ki", reading="bytes")
         for copying, most in ((False, 1.0), (True, 0.5)):
@@ -78,22 +88,29 @@ def goals(rows):
                 return crossing(row) and bool(row.get("copying", True)) is copying
 
             kind = "copying" if copying else "zero-copy"
-            yield goal(f"64 KiB one way, {name}, best {kind} peer", duel(rows, "p50_us", rival, **cell), most)
+            yield judged(rows, f"64 KiB one way, {name}, best {kind} peer", "p50_us", rival, most, **cell)
         cell = {**way_of(language, "bytes-4Mi", reading="in-place"), "scenario": "in-place"}
-        yield goal(f"4 MiB in place, {name}", duel(rows, "p50_us", lambda row: not in_process(row), **cell), 1.1)
-    for payload in RECORDS:
-        cell = {**way_of("python", payload, reading="objects"), "scenario": "call"}
-        for figure, most in (("read_us", 0.6 if payload == "records-10000" else 0.8), ("write_us", 0.5)):
-            found = duel(rows, figure, lambda row: row.get("serialiser") == "pickle5", **cell)
-            word = "read" if figure == "read_us" else "written"
-            yield goal(f"{payload} {word}, best peer with pickle", found, most)
-    for payload in ["metadata", *SCHEDULER]:
-        yield goal(f"{payload} one way", duel(rows, "p50_us", **way_of("python", payload, reading="objects")), 1.0)
+        yield judged(rows, f"4 MiB in place, {name}", "p50_us", most=1.1, **cell)
+    yield from object_goals(rows)
     yield from cpu_goals(rows)
     for payload in ("bytes-16", "bytes-64"):
         cell = {"scenario": "batch", "payload": payload}
-        found = duel(rows, "messages_per_s", in_process, **cell)
-        yield goal(f"{size_of(payload[6:])} in batches, best queue within a process", found, least=0.7)
+        name = f"{size_of(payload[6:])} in batches, messages/s, best queue within a process"
+        yield judged(rows, name, "messages_per_s", in_process, least=0.7, **cell)
+
+
+def object_goals(rows):
+    def pickled(row):
+        return crossing(row) and row.get("serialiser") == "pickle5"
+
+    for payload in RECORDS:
+        cell = {**way_of("python", payload, reading="objects"), "scenario": "call"}
+        for figure, most in (("read_us", 0.6 if payload == "records-10000" else 0.8), ("write_us", 0.5)):
+            word = "read" if figure == "read_us" else "written"
+            yield judged(rows, f"{payload} {word}, best peer with pickle", figure, pickled, most, **cell)
+    for payload in ["metadata", *SCHEDULER]:
+        cell = way_of("python", payload, reading="objects")
+        yield judged(rows, f"{payload} one way", "p50_us", most=1.0, **cell)
 
 
 def cpu_goals(rows):
@@ -104,32 +121,48 @@ def cpu_goals(rows):
     }
     for scenario, language, payload, kind in sorted(cells, key=str):
         cell = {**way_of(language, payload, reading=kind), "scenario": scenario}
-        found = duel(rows, "cpu", near(rows, **cell), **cell)
+        found, why, cheap = cpu_duel(rows, **cell)
         name = f"CPU {'idle' if scenario == 'idle' else 'every 25 ms'}, {language}, {payload}"
-        yield goal(name, found, 1.0, why="no peer's p50 is within twice ringcast's")
+        told = goal(name, found, 1.0, why=why)
+        yield told._replace(text=told.text + told_cheap(cheap), why=told.why and told.why + told_cheap(cheap))
     for scenario in sorted({"idle", "every25"} - {cell[0] for cell in cells}):
-        yield Goal(scenario, f"CPU {scenario}: not measured: no row of ringcast", None)
+        name = f"CPU {scenario.replace('every25', 'every 25 ms')}"
+        yield Goal(name, f"{name}: not measured: ringcast has no such row", None, "ringcast has no such row")
+
+
+def goal_lines(rows):
+    """The goals with a figure, then the others by reason."""
+    lines, unknown = [], collections.defaultdict(list)
+    for found in goals(rows):
+        if found.why:
+            unknown[found.why].append(found.name)
+        else:
+            lines.append(found.text)
+    return lines + [f"no verdict, as {why}: {'; '.join(names)}" for why, names in unknown.items()]
 
 
 # ---- The short table -------------------------------------------------------------------------------------------------
 
 
-def short(rows):
-    """[(what, duel, note)]; the README has the first five."""
+def pauses_cell(rows):
     pause = pause_payload(rows) or "metadata"
-    idle = {**way_of("python", pause, reading=["objects", "bytes"]), "scenario": "every25"}
+    return {**way_of("python", pause, reading=["objects", "bytes"]), "scenario": "every25"}
+
+
+def short(rows):
+    """[(what, duel)]; the README has the first five."""
     call = {**way_of("python", "records-10000", reading="objects"), "scenario": "call"}
     in_place = {**way_of("c", "bytes-4Mi", reading="in-place"), "scenario": "in-place"}
 
-    def p50(rival=crossing, **cell):
-        return duel(rows, "p50_us", rival, **cell)
+    def p50(**cell):
+        return duel(rows, "p50_us", **cell)
 
     return [
-        ("64 B one way, C", p50(**FIRST)),
+        ("64 B one way, C", headline_duel(rows, **FIRST)),
         ("64 KiB one way, C", p50(**way_of("c", "bytes-64Ki", reading="bytes"))),
         ("metadata dict one way, Python", p50(**way_of("python", "metadata", reading="objects"))),
         ("scheduler output of 64 requests one way, Python", p50(**way_of("python", "scheduler-64", reading="objects"))),
-        ("CPU with a message every 25 ms, Python", duel(rows, "cpu", near(rows, **idle), **idle)),
+        ("CPU with a message every 25 ms, Python", cpu_duel(rows, **pauses_cell(rows))[0]),
         ("64 KiB one way, Python", p50(**way_of("python", "bytes-64Ki", reading="bytes"))),
         ("4 MiB written and read in place, C", p50(**in_place)),
         ("10,000 records read, Python", duel(rows, "read_us", **call)),
@@ -137,7 +170,7 @@ def short(rows):
         ("10 MB of features one way, Python", p50(**way_of("python", "features", reading="objects"))),
         (
             "16 B in batches, beside threads of one process",
-            duel(rows, "messages_per_s", scenario="batch", payload="bytes-16"),
+            duel(rows, "messages_per_s", in_process, scenario="batch", payload="bytes-16"),
         ),
     ]
 
@@ -145,22 +178,20 @@ def short(rows):
 def short_table(rows, count=None):
     lines = []
     for what, found in short(rows)[:count]:
-        if found is None:
-            lines.append([what, "not measured", "", "", ""])
+        if found is None or found.ratio is None:
+            lines.append([what, *[found.note if found else "not measured", "", ""]])
             continue
-        figures = [shown(value, found.figure) for value in (found.mine, found.theirs)]
-        if label(found.ours) not in ("ringcast", "c-ringcast"):
-            figures[0] += f" (`{found.ours['peer']}`)"
-        lines.append([what, *figures, f"`{found.peer['peer']}`", ratio(found.ratio)])
-    return table(["", "ringcast", "best peer", "which", "ratio"], lines)
+        ways = zip((found.mine, found.theirs), (label(found.ours), label(found.peer)))
+        figures = [f"{shown(value, found.figure)} (`{name}`)" for value, name in ways]
+        less = found.theirs / found.mine if FIGURES[found.figure][1] else found.ratio
+        lines.append([what, *figures, ratio(less)])
+    text = table(["", "ringcast", "best peer", "ratio"], lines)
+    cheap = told_cheap(cpu_duel(rows, **pauses_cell(rows))[2], most=2)
+    words = "Ratio: below 1, ringcast is better. For CPU the peers are those whose p50 is at most twice ringcast's"
+    return f"{text}\n\n{words}{cheap}."
 
 
 # ---- Details ---------------------------------------------------------------------------------------------------------
-
-
-def payload_name(row):
-    name = str(row.get("payload"))
-    return size_of(row["bytes"]) if name.startswith("bytes-") and row.get("bytes") else name
 
 
 def group_name(row):
@@ -171,22 +202,45 @@ def group_name(row):
 def way_name(row):
     name = f"`{row['peer']}`" + label(row)[len(row["peer"]) :]
     name = f"**{name}**" if ours(row) else f"*{name}*" if row.get("floor") else name
-    return name + ("" if row.get("lossless", True) else " (lossy)") + (" (collective)" if row.get("collective") else "")
+    return (
+        name
+        + (" (lossy)" if lossy(row) and not row.get("floor") else "")
+        + (" (collective)" if row.get("collective") else "")
+    )
 
 
 def matrix(rows, figure, column=payload_name, **wanted):
-    """Ways by payloads, or by `column` of a row; ringcast in bold."""
+    """Ways by payloads, or by `column` of a row; ringcast in bold. Figures of a far line are marked where near ones
+    stand beside."""
     found = [row for row in select(rows, floors=True, **wanted) if value_of(row, figure) is not None]
     if not found:
         return NOT
     found.sort(key=lambda row: (row.get("processes") or 0, size_order(row)))
     columns, lines = list(dict.fromkeys(map(column, found))), collections.defaultdict(dict)
+    states, marks = {row.get("state") for row in found} - {None}, {}
     for row in found:
         lines[way_name(row)][column(row)] = value_of(row, figure)
-    return table(
-        ["way", *columns],
-        [[name, *(shown(lines[name].get(key), figure) for key in columns)] for name in ranked(lines)],
-    )
+        marks[way_name(row), column(row)] = mark(row) if len(states) > 1 else ""
+    cells = [
+        [name, *(shown(lines[name].get(key), figure) + marks.get((name, key), "") for key in columns)]
+        for name in ranked(lines, FIGURES[figure][1])
+    ]
+    only = f"\n\nThe line was {states.pop()} in all rows in C." if len(states) == 1 else ""
+    return table(["way", *columns], cells) + only
+
+
+def mark(row):
+    return f" ({row['state']})" if row.get("state") in ("far", "changed") else ""
+
+
+def headline_table(rows):
+    found = sorted(select(rows, floors=True, scenario="headline"), key=lambda row: row["p50_us"])
+    lines = []
+    for row in found:
+        share = to_line(rows, row)
+        rounds = f"{row['rounds']}{' ' + row['state'] if row['state'] else ''}"
+        lines.append([way_name(row), shown(row["p50_us"], "p50_us"), three(share) if share else "", rounds])
+    return table(["way", "one way", "to the bare line", "rounds"], lines) if lines else NOT
 
 
 def listing(rows, figures, **wanted):
@@ -226,14 +280,12 @@ def win_table(rows):
         low, high = min(win.ratio for win in found), max(win.ratio for win in found)
         ratios = ratio(low) if len(found) == 1 else f"{ratio(low)} to {ratio(high)}"
         lines.append([f"`{peer}`", language, scenario, figure.removesuffix("_us"), cells, ratios, cause])
-    head = ["way", "language", "scenario", "figure", "messages/processes", "of ringcast's", "why"]
+    head = ["way", "language", "scenario", "figure", "messages/processes", "to ringcast's", "why"]
     return table(head, lines) if lines else "No way beats ringcast in any cell of this run." if rows else NOT
 
 
 def absent_table(rows):
-    whole, parts = absent(rows)
-    lines = [[names, "all", reason] for names, reason in whole]
-    lines += [[names, scenario, reason] for scenario, reason, names in parts]
+    lines = absent(rows)
     return table(["way", "scenario", "reason"], lines) if lines else "Everything was measured." if rows else NOT
 
 
@@ -275,8 +327,8 @@ def blocks_of(results):
         "versions": versions(rows),
         "short": short_table(rows) if rows else NOT,
         "pictures": "\n\n".join(pictures) if rows else NOT,
-        "goals": "\n".join(f"- {goal.text}" for goal in goals(rows)) if rows else NOT,
-        "headline": matrix(rows, "p50_us", scenario="headline"),
+        "goals": "\n".join(f"- {line}" for line in goal_lines(rows)) if rows else NOT,
+        "headline": headline_table(rows),
         "bytes-c": matrix(rows, "p50_us", language="c", **plain),
         "bytes-python": matrix(rows, "p50_us", language="python", **plain),
         "in-place": matrix(rows, "p50_us", scenario="in-place", **two),
@@ -335,8 +387,13 @@ def write_pages(results, root):
 
 
 def text(rows):
-    said = [goal.text for goal in goals(rows)]
-    return "\n".join([*said, "", short_table(rows), "", win_table(rows), "", absent_table(rows)])
+    parts = {
+        "Goals": "\n".join(goal_lines(rows)),
+        "Beside the best peers": short_table(rows),
+        "Where a peer wins": win_table(rows),
+        "What could not be had": absent_table(rows),
+    }
+    return "\n\n".join(f"{head}\n{'-' * len(head)}\n{part}" for head, part in parts.items())
 
 
 def main():

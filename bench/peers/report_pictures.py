@@ -3,7 +3,22 @@
 
 import collections
 
-from report_rows import OBJECTS, SCHEDULER, best, cpu_percent, label, ns, ours, ranked, ratio, select, size_of, spent_us
+from report_rows import (
+    OBJECTS,
+    SCHEDULER,
+    best,
+    cpu_percent,
+    label,
+    lossy,
+    ns,
+    one_state,
+    ours,
+    ranked,
+    ratio,
+    select,
+    size_of,
+    spent_us,
+)
 
 RED, GREY, INK = "#b22222", "#7f8c8d", "#2c3e50"
 COLORS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#7a7a00", "#4b5d78", "#c49c94"]
@@ -30,8 +45,8 @@ def p50(row):
 def bytes_lines(rows, language):
     """{name: (points, kind)} of a way of each family; points: [(bytes, us)]; kind: ours, peer, floor or in-place."""
     plain = select(rows, floors=True, language=language, scenario="one-way", processes=2, reading=["bytes", None])
-    plain = [row for row in plain if str(row.get("payload")).startswith("bytes-")]
-    in_place = select(rows, language=language, scenario="in-place", processes=2)
+    plain = one_state([row for row in plain if str(row.get("payload")).startswith("bytes-")])
+    in_place = one_state(select(rows, language=language, scenario="in-place", processes=2))
     lines, families = {}, collections.defaultdict(list)
     for row in plain:
         families[row["peer"] if row.get("floor") else row["family"]].append(row)
@@ -40,8 +55,8 @@ def bytes_lines(rows, language):
         if ways:
             name = ranked(ways)[0]
             kind = "floor" if found[0].get("floor") else "ours" if ours(found[0]) else "peer"
-            lossy = "" if found[0].get("lossless", True) else " (lossy)"
-            lines[name + lossy] = sorted(ways[name].items()), kind
+            more = " (lossy)" if lossy(found[0]) and kind != "floor" else ""
+            lines[name + more] = sorted(ways[name].items()), kind
     for is_ours in (True, False):
         ways = by_way([row for row in in_place if ours(row) is is_ours], lambda row: row["bytes"], p50)
         if ways:

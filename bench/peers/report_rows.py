@@ -3,6 +3,10 @@
 
 A cell is a language, a payload, a scenario, a number of processes and a reading. Ways in the same cell are compared;
 the ways of the family "ringcast" are "ours", the rest but the floors are peers.
+
+A row in C says what half a round trip of a bare cache line took just before and after (`line_ns`, `line_after_ns`). On
+a virtual machine the line has two costs, near and far, as the host moves the CPUs. A row's state is "near" if both are
+below twice the least line of the whole result, "far" if neither is, else "changed". Rows of one state are compared.
 """
 
 import collections
@@ -42,6 +46,10 @@ def as_us(value):
     return ns(1000 * value)
 
 
+def bytes_rate(rate):
+    return f"{rate / 1e9:.2f} GB/s" if rate >= 1e9 else f"{three(rate / 1e6)} MB/s"
+
+
 # Name of a figure: the function of a row, whether more is better, the form.
 FIGURES = {
     "p50_us": (plain("p50_us"), False, as_us),
@@ -49,11 +57,15 @@ FIGURES = {
     "write_us": (plain("write_us"), False, as_us),
     "read_us": (plain("read_us"), False, as_us),
     "spent_us": (spent_us, False, as_us),
-    "cpu": (cpu_percent, False, "{:.2f} %".format),
+    "cpu": (cpu_percent, False, lambda share: f"{three(share)} %"),
     "rss_mb": (plain("rss_mb"), False, "{:.0f} MB".format),
     "gil_share": (plain("gil_share"), False, lambda share: f"{100 * share:.0f} %"),
     "messages_per_s": (plain("messages_per_s"), True, lambda rate: f"{rate_of(rate)}/s"),
-    "bytes_per_s": (plain("bytes_per_s"), True, lambda rate: f"{rate / 1e9:.2f} GB/s"),
+    "bytes_per_s": (
+        plain("bytes_per_s"),
+        True,
+        lambda rate: f"{rate / 1e9:.2f} GB/s" if rate >= 1e9 else f"{rate / 1e6:.0f} MB/s",
+    ),
 }
 
 # The figures by which a way can win a cell; in the scenarios left out, by p50.
@@ -65,8 +77,13 @@ DECIDES = {
     "batch": ["messages_per_s"],
     "slow": ["p50_us", "write_us"],
     **dict.fromkeys(["idle", "every5", "every25"], ["p50_us", "cpu"]),
-    "gil": ["gil_share"],
+    "gil": [],
 }
+
+STATES = ("far", "changed", "near")  # by the number of lines that are near
+COMPARED = ("near", "far", None)  # None: the line was not measured. The first state that both sides have counts
+FLOOR = "c-in-place"  # the same bytes in a shared buffer, without a queue
+LINE = "c-cache-line"
 
 
 def value_of(row, figure):
@@ -75,6 +92,11 @@ def value_of(row, figure):
 
 def shown(value, figure):
     return "" if value is None else FIGURES[figure][2](value)
+
+
+def payload_name(row):
+    name = str(row.get("payload"))
+    return size_of(row["bytes"]) if name.startswith("bytes-") and row.get("bytes") else name
 
 
 def size_order(row):
@@ -96,23 +118,57 @@ def label(row):
     return f"{row['peer']}, pickled" if pickled else row["peer"]
 
 
+def lossy(row):
+    return row.get("lossless") is False
+
+
+def crossing(row):
+    """A rival of a broadcast: delivers every message, from one process to another."""
+    return not lossy(row) and not in_process(row)
+
+
+def last_attempts(rows):
+    """Copies of the rows; of a run in C that was repeated until the line was near, the last one."""
+    kept = {}
+    for number, row in enumerate(rows):
+        names = ("peer", "scenario", "payload", "processes", "reading", "round")
+        kept[tuple(row.get(name) for name in names) if row.get("language") == "c" else number] = dict(row)
+    return list(kept.values())
+
+
+def set_states(rows):
+    least = min((row["line_ns"] for row in rows if row.get("line_ns")), default=0)
+    for row in rows:
+        lines = row.get("line_ns"), row.get("line_after_ns")
+        row["state"] = STATES[sum(line < 2 * least for line in lines)] if all(lines) else None
+
+
+def headline_row(found):
+    """A row of a way: the median of the near rounds, or of the far ones if there are none."""
+    trips = collections.defaultdict(dict)
+    for number, row in enumerate(found):
+        trips[row["state"]][row.get("round") or number] = row["half_round_trip_ns"]
+    state = next((state for state in (*COMPARED, "changed") if state in trips))
+    times = list(trips[state].values())
+    middle = {"p50_us": statistics.median(times) / 1000, "spread": max(times) / min(times), "rounds": len(times)}
+    return {**found[0], "scenario": "headline", **middle, "state": state, "trips": dict(trips)}
+
+
 def load(results):
-    """The rows, and a row of each way for the headline: half of a round trip of 64 B, the median of the rounds. The
-    rows of the alternating rounds have a field `round`, and are in no cell beside."""
-    rows = [dict(row) for row in results["rows"] if row.get("round") is None]
+    """The rows with their states, and a row of each way for the headline: half of a round trip of 64 B. The rows of the
+    alternating rounds have a field `round`, and are in no cell beside."""
+    every = last_attempts(results["rows"])
+    set_states(every)
+    rows = [row for row in every if row.get("round") is None]
     for row in rows:
         if row.get("reading") == "in-place":
             row["scenario"] = "in-place"
-    trips = [row for row in results["rows"] if row.get("half_round_trip_ns") is not None and row["status"] == "ok"]
+    trips = [row for row in every if row.get("half_round_trip_ns") is not None and row["status"] == "ok"]
     alternating = [row for row in trips if row.get("round") is not None]
     ways = collections.defaultdict(list)
     for row in alternating or trips:
         ways[row["peer"], row["bytes"], row["processes"]].append(row)
-    for found in ways.values():
-        times = [row["half_round_trip_ns"] for row in found]
-        middle = {"p50_us": statistics.median(times) / 1000, "spread": max(times) / min(times), "rounds": len(times)}
-        rows.append({**found[0], "scenario": "headline", **middle})
-    return rows
+    return rows + [headline_row(found) for found in ways.values()]
 
 
 def reading(row):
@@ -121,7 +177,8 @@ def reading(row):
 
 
 def cell(row):
-    return (row["language"], row.get("payload"), row["scenario"], row.get("processes"), reading(row))
+    names = (row["language"], row.get("payload"), row["scenario"], row.get("processes"), reading(row))
+    return (*names, row.get("state"))
 
 
 def select(rows, floors=False, **wanted):
@@ -144,105 +201,29 @@ def best(rows, figure):
     return min(found, key=lambda row: (-1 if more else 1) * value_of(row, figure), default=None)
 
 
-Duel = collections.namedtuple("Duel", "ours peer figure mine theirs ratio")
-
-
-def duel(rows, figure, rival=lambda row: True, **wanted):
-    """The best of our ways against the best rival in a cell, if there are both. Ratio: ours to the rival's."""
-    found = select(rows, **wanted)
-    one = best([row for row in found if ours(row)], figure)
-    other = best([row for row in found if not ours(row) and rival(row)], figure)
-    if one is None or other is None:
-        return None
-    mine, theirs = value_of(one, figure), value_of(other, figure)
-    return Duel(one, other, figure, mine, theirs, mine / theirs if theirs else math.inf)
-
-
-def near(rows, **wanted):
-    """A rival for CPU: a way with a p50 of at most twice that of our way with the least CPU."""
-    one = best([row for row in select(rows, **wanted) if ours(row)], "cpu")
-    most = 2 * (one["p50_us"] or 0) if one else 0
-    return lambda row: row.get("p50_us") is not None and row["p50_us"] <= most
+def one_state(rows):
+    """The rows of the state that most rows with a state have; rows without a state stay."""
+    counts = collections.Counter(row["state"] for row in rows if row.get("state"))
+    most = counts.most_common(1)[0][0] if counts else None
+    return [row for row in rows if row.get("state") in (None, most)]
 
 
 def geometric(values):
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
-def ranked(lines):
-    """Names in the order of the mean ratios to the least figures, so that a name with few figures is not favoured."""
+def ranked(lines, more=False):
+    """Names from the best to the worst: by the mean ratios to the best figures, so that a name with few figures is not
+    favoured. more: more is better."""
     columns = collections.defaultdict(list)
     for cells in lines.values():
         for key, value in cells.items():
             columns[key].append(value)
-    least = {key: min(value for value in values if value > 0) for key, values in columns.items() if max(values) > 0}
+    pick = max if more else min
+    top = {key: pick(value for value in values if value > 0) for key, values in columns.items() if max(values) > 0}
 
     def mean(name):
-        ratios = [value / least[key] for key, value in lines[name].items() if value > 0 and key in least]
-        return geometric(ratios) if ratios else math.inf
+        ratios = [value / top[key] for key, value in lines[name].items() if value > 0 and key in top]
+        return geometric([1 / share for share in ratios] if more else ratios) if ratios else math.inf
 
     return sorted(lines, key=lambda name: (mean(name), name))
-
-
-# ---- Absent ways, and ways that beat ringcast ------------------------------------------------------------------------
-
-
-def absent(rows):
-    """[(ways, reason)] of the ways without a good row; and [(scenario, reason, ways)] of single cells."""
-    has = {row["peer"] for row in rows if row.get("status") == "ok"}
-    whole, parts = collections.defaultdict(list), collections.defaultdict(list)
-    for row in rows:
-        if row.get("status") == "ok":
-            continue
-        if row["peer"] not in has:
-            whole[row["status"] or "no reason given"].append(row["peer"])
-        else:
-            more = f", {row['processes']} processes" if (row.get("processes") or 2) > 2 else ""
-            parts[f"{row.get('scenario')}{more}", row["status"] or "no reason given"].append(row["peer"])
-
-    def names(found):
-        return ", ".join(sorted(set(found)))
-
-    return (
-        sorted((names(found), reason) for reason, found in whole.items()),
-        sorted((scenario, reason, names(found)) for (scenario, reason), found in parts.items()),
-    )
-
-
-def cause(row, figure):
-    """Why a way wins, if known."""
-    peer, family, scenario = row["peer"], row["family"], row["scenario"]
-    paused = scenario in ("every5", "every25", "idle")
-    known = [
-        (in_process(row), "threads of one process, and messages of one size"),
-        (not row.get("lossless", True), "the writer overwrites, and waits for no reader: messages may be lost"),
-        (scenario == "in-place", "a place for each message, taken and given back by its index"),
-        (family == "lmdb" and scenario in ("call", "shared"), "a read is a look into a mapped file, without a queue"),
-        (family == "pyzmq" and figure in ("write_us", "messages_per_s"), "a thread of ZeroMQ does the rest meanwhile"),
-        (paused and figure == "cpu" and peer.startswith(("mp-p", "mp-q", "faster")), "the reader sleeps at once"),
-        (paused and figure == "p50_us" and (cpu_percent(row) or 0) > 50, "a process spins between the messages"),
-        (peer in ("codec-msgspec", "codec-msgpack"), "MessagePack has fewer types, and no object twice"),
-    ]
-    return next((text for fits, text in known if fits), "not known")
-
-
-Win = collections.namedtuple("Win", "row figure ratio cause")
-
-
-def wins(rows):
-    """Each way with a better figure than the best of ours in the same cell. Ratio: below 1, the way's time to ours, or
-    ours to the way's where more is better."""
-    cells = collections.defaultdict(list)
-    for row in select(rows):
-        cells[cell(row)].append(row)
-    for found in cells.values():
-        for figure in DECIDES.get(found[0]["scenario"], ["p50_us"]):
-            mine = best([row for row in found if ours(row)], figure)
-            for row in found:
-                value = value_of(row, figure)
-                if mine is None or value is None or ours(row):
-                    continue
-                pair = value, value_of(mine, figure)
-                less, more = reversed(pair) if FIGURES[figure][1] else pair
-                if less < more:
-                    yield Win(row, figure, less / more, cause(row, figure))

@@ -18,6 +18,7 @@ sys.path.append(str(FOLDER))
 import report_claims  # noqa: E402
 import report_pictures  # noqa: E402
 import report_rows  # noqa: E402
+import report_wins  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("peers_report", FOLDER / "report.py")
 report = importlib.util.module_from_spec(spec)
@@ -55,11 +56,15 @@ def pair(mine, theirs, payload, figure="p50_us", peer="zmq-push", **other):
     return [row(name, payload, **{**other, figure: mine, **kind}), row(peer, payload, **{**other, figure: theirs})]
 
 
-def headline(peer, times, **other):
-    return [
-        row(peer, "bytes-64", language="c", scenario="headline", round=number, half_round_trip_ns=time, **other)
-        for number, time in enumerate(times, 1)
-    ]
+def headline(peer, times, lines=None, **other):
+    """A row for each round; `lines`: the states of the rounds' lines, N, F or C (changed)."""
+    cell = {"language": "c", "scenario": "headline", **other}
+    found = [row(peer, "bytes-64", **cell, round=at, half_round_trip_ns=time) for at, time in enumerate(times, 1)]
+    return [{**made, **LINES[state]} for made, state in zip(found, lines)] if lines else found
+
+
+NEAR, FAR = {"line_ns": 25, "line_after_ns": 30}, {"line_ns": 170, "line_after_ns": 180}
+LINES = {"N": NEAR, "F": FAR, "C": {"line_ns": 25, "line_after_ns": 180}}
 
 
 def loaded(rows):
@@ -133,6 +138,24 @@ def test_cpu_is_compared_with_ways_within_twice_the_time(p50, good):
     assert verdict(rows, "CPU every 25 ms, python").good is good
 
 
+def test_the_ways_with_less_cpu_and_a_longer_time_are_in_the_verdict_on_cpu():
+    cell = {"scenario": "every25", "seconds": 10.0, "cpu_reader_s": 0.0, **OBJECTS}
+    rows = [
+        row("ringcast", "metadata", **{**cell, "reading": "typed", "p50_us": 60, "cpu_writer_s": 0.2}),
+        row("ringcast-view", "metadata", **{**cell, "reading": "typed", "p50_us": 90, "cpu_writer_s": 0.1}),
+        row("ringcast", "metadata", **cell, p50_us=90, cpu_writer_s=0.1),  # pickled: not what a user gets
+        row("pipe", "metadata", **cell, p50_us=130, cpu_writer_s=0.05),
+        row("late", "metadata", **cell, p50_us=200, cpu_writer_s=0.3),
+        row("spinning", "metadata", **cell, p50_us=20, cpu_writer_s=10),
+    ]
+    text = verdict(rows, "CPU every 25 ms, python").text
+    assert "`ringcast` 2.00 %, best `spinning` 100 %: 0.02, at most 1.00: yes" in text
+    assert text.endswith("; less CPU but a longer p50: `pipe` 0.500 % and 130 us")
+    assert "less CPU but a longer p50: `pipe`" in report.short_table(loaded(rows))
+    alone = verdict(rows[:-1], "CPU every 25 ms, python")
+    assert alone.good is None and "`pipe` 0.500 % and 130 us" in "\n".join(report.goal_lines(loaded(rows[:-1])))
+
+
 @pytest.mark.parametrize("mine, good", [(71, True), (69, False)])
 def test_of_batches_more_is_better(mine, good):
     cell = {**IN_C, "scenario": "batch"}
@@ -141,8 +164,92 @@ def test_of_batches_more_is_better(mine, good):
         row("c-queue", "bytes-16", **cell, messages_per_s=100, note="threads of one process"),
     ]
     assert verdict(rows, "16 B in batches").good is good
-    wins = list(report_rows.wins(loaded(rows)))
+    assert f"| {100 / mine:.2f} |" in report.short_table(loaded(rows))  # below 1: ringcast is better
+    wins = list(report_wins.wins(loaded(rows)))
     assert [(win.row["peer"], win.ratio) for win in wins] == [("c-queue", mine / 100)]
+
+
+# ---- Near and far ----------------------------------------------------------------------------------------------------
+
+KIB64 = "64 KiB one way, C, best copying"
+
+
+def test_rows_of_one_state_are_compared_and_near_ones_first():
+    rows = [row("c-ringcast", "bytes-64Ki", **COPYING, **FAR, p50_us=10)]
+    rows += [row("c-ringcast-default", "bytes-64Ki", **COPYING, **NEAR, p50_us=4)]
+    rows += [
+        row("c-a", "bytes-64Ki", **COPYING, **NEAR, p50_us=9),
+        row("c-b", "bytes-64Ki", **COPYING, **FAR, p50_us=5),
+    ]
+    text = verdict(rows, KIB64).text
+    assert "`c-ringcast-default` 4.00 us, best `c-a` 9.00 us: 0.44" in text and "no near row of `c-b`" in text
+    assert [(win.row["peer"], win.ratio) for win in report_wins.wins(loaded(rows))] == [("c-b", 0.5)]
+    cells = report.matrix(loaded(rows), "p50_us", language="c")
+    assert "| 5.00 us (far) |" in cells and "| 9.00 us |" in cells
+
+
+@pytest.mark.parametrize("ours, theirs", ["NF", "NC", "CC"])
+def test_without_a_common_state_there_is_no_verdict(ours, theirs):
+    rows = pair(4, 9, "bytes-64Ki", **COPYING)
+    rows = [{**rows[0], **LINES[ours]}, {**rows[1], **LINES[theirs]}]
+    found = verdict(rows, KIB64)
+    assert found.good is None and found.text.endswith("not comparable: near and far")
+    assert "| 64 KiB one way, C | not comparable: near and far |" in report.short_table(loaded(rows))
+    assert not list(report_wins.wins(loaded([{**rows[0], "p50_us": 20}, rows[1]])))
+
+
+def test_ways_are_listed_from_the_best_on():
+    rows = [row(name, "bytes-64", scenario="stream", messages_per_s=rate) for name, rate in (("a", 5), ("b", 9))]
+    rows += [row(name, "bytes-64", p50_us=time) for name, time in (("a", 5), ("b", 9))]
+    # "b" is the best wherever it has a figure, although "a" has one more.
+    rows += [row("a", "bytes-16", scenario="stream", messages_per_s=1000)]
+    rows += [row("c", name, scenario="stream", messages_per_s=0.1) for name in ("bytes-16", "bytes-64")]
+    assert report.matrix(loaded(rows), "messages_per_s", scenario="stream").splitlines()[2].startswith("| `b` |")
+    assert report.matrix(loaded(rows), "p50_us", scenario="one-way").splitlines()[2].startswith("| `a` |")
+
+
+def test_a_verdict_of_far_rows_says_so():
+    rows = [{**made, **FAR} for made in pair(4, 9, "bytes-64Ki", **COPYING)] + headline("c-line", [50], "N", floor=True)
+    assert verdict(rows, KIB64).text.endswith("yes (both far)")
+    assert "The line was far in all rows in C." in report.matrix(loaded(rows), "p50_us", scenario="one-way")
+
+
+def test_the_last_attempt_counts():
+    rows = pair(1, 5, "bytes-64Ki", **COPYING)
+    rows = [{**rows[0], **NEAR, "attempt": 1}, {**rows[0], **NEAR, "p50_us": 2, "attempt": 2}, {**rows[1], **NEAR}]
+    assert "`c-ringcast` 2.00 us, best `zmq-push` 5.00 us: 0.40" in verdict(rows, KIB64).text
+
+
+def test_the_headline_is_of_rounds_that_are_near_for_both_ways():
+    rows = headline("c-ringcast", [300, 60, 62, 64, 90], "FNNNN") + headline("c-other", [200, 61, 59, 60, 9], "FNNNF")
+    rows += headline("c-ringcast-default", [100] * 5, "FNNNN") + headline("c-cache-line", [50] * 5, "FNNNN", floor=True)
+    text = verdict(rows, "64 B one way").text
+    assert "`c-ringcast` 62.0 ns, best `c-other` 60.0 ns: 1.03, at most 1.05: yes" in text
+    assert text.endswith("(3 near rounds of 5; 1.24 and 1.20 of the bare line)")
+    assert "| **`c-ringcast`** | 63.0 ns | 1.26 | 4 near |" in report.headline_table(loaded(rows))
+
+
+def test_the_headline_is_of_far_rounds_if_none_is_near():
+    rows = headline("c-ringcast", [300, 310], "FF") + headline("c-other", [200, 60], "FN")
+    assert "300 ns, best `c-other` 200 ns: 1.50" in verdict(rows, "64 B one way").text
+    rows = headline("c-ringcast", [300, 310], "FF") + headline("c-other", [60, 60], "NN")
+    assert verdict(rows, "64 B one way").text.endswith("not comparable: near and far")
+
+
+@pytest.mark.parametrize("mine, told", [(8, "NO (floor `c-in-place` 7.00 us)"), (4, "yes")])
+def test_the_floor_is_told_where_a_goal_is_missed(mine, told):
+    rows = pair(mine, 9, "bytes-64Ki", **COPYING)
+    rows += [row("c-in-place", "bytes-64Ki", **COPYING, floor=True, p50_us=7)]
+    assert verdict(rows, KIB64).text.endswith(told)
+
+
+def test_a_lossy_way_is_no_rival_and_a_row_that_does_not_say_is_one():
+    rows = pair(4, 9, "bytes-64Ki", **COPYING) + [
+        row("c-slot", "bytes-64Ki", **{**COPYING, "lossless": False}, p50_us=1)
+    ]
+    assert "best `zmq-push`" in verdict(rows, KIB64).text
+    rows = pair(4, 9, "bytes-64Ki", **{**COPYING, "lossless": None})
+    assert "best `zmq-push`" in verdict(rows, KIB64).text
 
 
 # ---- Wins, and what is missing ---------------------------------------------------------------------------------------
@@ -157,6 +264,32 @@ def test_a_winning_peer_is_listed_with_the_cause_or_that_it_is_not_known():
     assert "overwrites" in text and "slower" not in text and "floor" not in text
 
 
+def test_only_a_lossy_way_is_said_to_overwrite_and_the_gil_is_no_contest():
+    cell = {"scenario": "codec", "processes": 1, "lossless": None, **OBJECTS}
+    rows = [row("codec-ringcast", "metadata", **cell, write_us=2), row("codec-msgspec", "metadata", **cell, write_us=1)]
+    rows += pair(0.9, 0.5, "metadata", "gil_share", scenario="gil", lossless=None, **OBJECTS)
+    (win,) = report_wins.wins(loaded(rows))
+    assert win.row["peer"] == "codec-msgspec" and "tuples" in win.cause
+    assert "zmq-push" in report.matrix(loaded(rows), "gil_share", scenario="gil")
+
+
+@pytest.mark.parametrize("time, told", [(5, "assembles parts"), (12, "not known")])
+def test_a_large_message_is_told_with_the_floor(time, told):
+    rows = pair(18, time, "bytes-4Mi", peer="c-aeron-ipc", **IN_C)
+    rows += [row("c-in-place", "bytes-4Mi", **IN_C, floor=True, p50_us=10)]
+    (win,) = report_wins.wins(loaded(rows))
+    assert told in win.cause and win.cause.endswith("ringcast's time is 1.80 of the floor `c-in-place`")
+
+
+def test_a_spinning_peer_is_told_only_beside_a_ringcast_that_sleeps():
+    cell = {"scenario": "every25", "seconds": 10.0, "cpu_reader_s": 0.0, **OBJECTS}
+    rows = pair(60, 20, "metadata", **cell)
+    (win,) = report_wins.wins(loaded([{**rows[0], "cpu_writer_s": 0.1}, {**rows[1], "cpu_writer_s": 10}]))
+    assert "spins" in win.cause
+    (win,) = report_wins.wins(loaded([{**made, "cpu_writer_s": 10} for made in rows]))
+    assert win.cause == "not known"
+
+
 def test_a_peer_of_another_cell_wins_nothing():
     rows = [row("ringcast", "bytes-64", p50_us=10), row("fast", "bytes-64", p50_us=1, processes=4)]
     assert "No way beats ringcast" in report.win_table(loaded(rows))
@@ -169,6 +302,22 @@ def test_what_is_missing_is_listed_with_its_reason():
     text = report.absent_table(loaded(rows))
     assert "| nccl-object | all | there is no GPU here |" in text
     assert "| zmq-push | shared | a message is read once |" in text
+
+
+def test_many_ways_with_one_reason_are_told_by_the_others():
+    names = [f"way-{number}" for number in range(9)]
+    rows = [row(name, "metadata", p50_us=1) for name in [*names, "lmdb"]] + [row("lmdb", "metadata", scenario="shared")]
+    rows += [row(name, "metadata", scenario="shared", status="a message is read once") for name in names]
+    assert "| 9 ways, all but lmdb | shared | a message is read once |" in report.absent_table(loaded(rows))
+
+
+def test_the_reasons_of_a_codec_are_one_line():
+    cell = {"scenario": "codec", "processes": 1, "lossless": None}
+    rows = [row("codec-a", "records-10", **cell, write_us=1)]
+    rows += [
+        row("codec-a", name, **cell, status=f"can't write it: TypeError: {name}") for name in ("metadata", "scheduler")
+    ]
+    assert "| codec-a | codec: metadata, scheduler | can't write it |" in report.absent_table(loaded(rows))
 
 
 # ---- Claims ----------------------------------------------------------------------------------------------------------
@@ -242,7 +391,9 @@ def test_blocks_are_filled_and_nothing_else_changes(tmp_path):
     for name, text in pages.items():
         assert without_blocks(text) == without_blocks((ROOT / name).read_text(encoding="utf-8"))
     assert "2 CPUs of A CPU" in block(pages["docs/peers.md"], "machine")
-    assert "| 64 B one way, C | 50.0 ns | 60.0 ns | `c-other` | 0.83 |" in block(pages["docs/peers.md"], "short")
+    assert "| 64 B one way, C | 50.0 ns (`c-ringcast`) | 60.0 ns (`c-other`) | 0.83 |" in block(
+        pages["docs/peers.md"], "short"
+    )
     assert "yes" in block(pages["docs/peers.md"], "goals")
     again = filled(tmp_path, some_rows(), META)
     assert again == pages
@@ -252,7 +403,7 @@ def test_the_readme_has_the_first_picture_and_five_rows(tmp_path):
     text = block(filled(tmp_path, some_rows(), META)["README.md"], "peers")
     assert "(docs/peers-bytes.svg)" in text
     assert len([line for line in text.splitlines() if line.startswith("|")]) == 2 + 5
-    assert "| metadata dict one way, Python | 3.00 us | 9.00 us | `zmq-push` | 0.33 |" in text
+    assert "| metadata dict one way, Python | 3.00 us (`ringcast`) | 9.00 us (`zmq-push`) | 0.33 |" in text
 
 
 def test_without_rows_the_pages_say_so(tmp_path):
@@ -281,12 +432,20 @@ def test_a_block_without_a_place_is_an_error():
 def test_the_picture_of_bytes_has_the_best_way_of_each_family():
     rows = pair(2, 30, "bytes-64", family="pyzmq") + pair(9, 50, "bytes-4Mi", family="pyzmq")
     rows += [row("zmq-pub", name, family="pyzmq", p50_us=90) for name in ("bytes-64", "bytes-4Mi")]
-    rows += [row("memcpy", "bytes-64", p50_us=1, floor=True), row("slot", "bytes-64", p50_us=5, lossless=False)]
+    rows += [
+        row("memcpy", "bytes-64", p50_us=1, floor=True, lossless=False),
+        row("slot", "bytes-64", p50_us=5, lossless=False),
+    ]
     rows += [row("ringcast", "bytes-64", reading="in-place", p50_us=1)]
     lines = report_pictures.bytes_lines(loaded(rows), "python")
     assert lines["ringcast"] == ([(64, 2), (4 << 20, 9)], "ours")
     assert lines["zmq-push"] == ([(64, 30), (4 << 20, 50)], "peer") and "zmq-pub" not in lines
     assert lines["memcpy"][1] == "floor" and lines["ringcast, in place"][1] == "in-place" and "slot (lossy)" in lines
+
+
+def test_the_picture_has_rows_of_the_state_that_most_rows_have():
+    rows = pair(2, 3, "bytes-64", **IN_C, **NEAR) + [row("c-far", "bytes-64", **IN_C, **FAR, p50_us=9)]
+    assert sorted(report_pictures.bytes_lines(loaded(rows), "c")) == ["c-ringcast", "zmq-push"]
 
 
 def test_the_picture_of_objects_is_relative_to_the_best_pickle():
