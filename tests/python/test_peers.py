@@ -96,8 +96,9 @@ class Missing(Pipe):
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The modules of the harness, which its own programs import by these names."""
-    folder = tmp_path_factory.mktemp("fakes")
+    """The modules of the harness, which its own programs import by these names. Other tests have modules of such names
+    (tests/engines/run.py), which are put back."""
+    folder, others = tmp_path_factory.mktemp("fakes"), exchange_modules({})
     (folder / "fakes.py").write_text(FAKES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder))
@@ -107,8 +108,14 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.setitem(sys.modules, "adapters.fakes", importlib.import_module("fakes"))
         patch.setattr(found.plan, "WARM", 1 << 10)
         yield found
-    for name in [name for name in sys.modules if name.partition(".")[0] in (*MODULES, "fakes")]:
-        del sys.modules[name]
+    exchange_modules(others)
+
+
+def exchange_modules(others: Dict[str, Any]) -> Dict[str, Any]:
+    """Takes the modules with the harness's names out, and puts others in."""
+    taken = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in (*MODULES, "fakes")}
+    sys.modules.update(others)
+    return taken
 
 
 def step(peers: Any, payload: str, scenario: str, reading: str = "bytes", messages: int = 30) -> Any:
