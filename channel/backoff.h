@@ -12,9 +12,9 @@
  * and stops after a stretch without a frame: the frames were a burst, or the ring is full.
  *
  * In a dialogue of tiny frames the first look comes just before the frame, too: it takes the line away while the writer
- * is about to fill it, or between two stores of the frame. So a reader that comes too early pauses for a moment before
- * the first look of its next reads. Two threads of one core have no lines to take away, and the pauses only make a
- * reader late. The number of looks shows the difference.
+ * is about to fill it, or between two stores of the frame. A moment's pause before the first look avoids that on some
+ * CPUs, and only makes a reader late on others, or between two threads of one core, which have no lines to take away.
+ * So a reader tries both, times some windows of reads each way, and goes on as the faster one until the next trial.
  */
 #ifndef RC_CHANNEL_BACKOFF_H
 #define RC_CHANNEL_BACKOFF_H
@@ -27,38 +27,40 @@
 #define RC_BACKOFF_WORTH        8u     /* a frame for so many pauses makes them worthwhile */
 #define RC_BACKOFF_MIN_INTERVAL 128u   /* waits between two trials, ... */
 #define RC_BACKOFF_MAX_INTERVAL 65536u /* ... and at most */
-#define RC_BACKOFF_EARLY        16u    /* reads with a pause before the first look; the next read shows the need */
-#define RC_BACKOFF_NEED         16u    /* the most that `need` counts; from half of that on the reader pauses */
+#define RC_BACKOFF_DIALOGUE     16u    /* reads after a wait that belong to a dialogue */
+#define RC_BACKOFF_WINDOW       64u    /* reads of a dialogue from one look at the clock to the next */
+#define RC_BACKOFF_TRIAL        8u     /* windows of a trial, without the pauses and with them in turns, ... */
+#define RC_BACKOFF_WINDOWS      256u   /* ... and from trial to trial */
+#define RC_BACKOFF_GAIN         32     /* the pauses stay if they gain one part in so many */
 
 struct rc_backoff {
   uint32_t pauses;         /* pauses after a poll that finds no frame; 0: polls again at once */
   uint32_t until_trial;    /* waits until the next trial, ... */
   uint32_t trial_interval; /* ... and between two trials */
-  uint32_t early;          /* reads still to come with a pause before the first look */
-  uint32_t need;           /* of such pauses: a wait of several looks counts up, a wait of one look counts down */
+  uint32_t dialogue;       /* reads still to come that belong to a dialogue */
+  uint32_t reads;          /* of the window */
+  uint32_t window;         /* since the trial began; 0: the trial begins with the next window */
+  bool early;              /* in a dialogue a pause comes before the first look */
+  int64_t since;           /* when the window began, ns */
+  int64_t least[2];        /* the shortest window of the trial without the pauses, and with them, ns */
 };
 
-/* Called before the first look of a read. True: the reader has paused. Two pauses are 25 ns on AMD Zen 4; one gained
- * nothing, three made a dialogue of near cores slower. */
-static inline bool rc_backoff_before_look(struct rc_backoff *backoff) {
-  if (backoff->early == 0) return false;
-  backoff->early--;
+/* At the end of a window. */
+void rc_backoff_compare(struct rc_backoff *backoff);
+
+/* Called before the first look of a read. Two pauses are 25 ns on AMD Zen 4; there one gained nothing, and three made a
+ * dialogue of near cores slower. On Zen 5 a dialogue is faster without. */
+static inline void rc_backoff_before_look(struct rc_backoff *backoff) {
+  if (backoff->dialogue == 0) return;
+  backoff->dialogue--;
+  if (rc_unlikely(++backoff->reads >= RC_BACKOFF_WINDOW)) rc_backoff_compare(backoff);
+  if (!backoff->early) return;
   rc_relax();
   rc_relax();
-  return true;
 }
 
-/* A wait took `looks` looks after the first one. `paused`: what rc_backoff_before_look has said. Between two threads of
- * a core a wait without the pauses ends at the first of these looks, between two cores at a later one. */
-static inline void rc_backoff_waited(struct rc_backoff *backoff, bool paused, uint32_t looks) {
-  if (paused) {
-    if (looks > 1) backoff->early = RC_BACKOFF_EARLY;
-    return;
-  }
-  if (looks > 1) backoff->need += backoff->need < RC_BACKOFF_NEED;
-  else backoff->need -= backoff->need > 0;
-  if (backoff->need >= RC_BACKOFF_NEED / 2) backoff->early = RC_BACKOFF_EARLY;
-}
+/* Called after a wait. */
+static inline void rc_backoff_waited(struct rc_backoff *backoff) { backoff->dialogue = RC_BACKOFF_DIALOGUE; }
 
 /* Called when a wait begins. True: pause in this wait. */
 static inline bool rc_backoff_is_active(struct rc_backoff *backoff) {

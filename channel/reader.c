@@ -339,8 +339,9 @@ static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
 
 /* Polls for the first microsecond or two of a wait. */
 static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
-  bool paused = rc_backoff_before_look(&reader->backoff), found = false;
+  bool found = false;
   uint32_t looks = 0;
+  rc_backoff_before_look(&reader->backoff);
   if (rc_ring_is_available(&reader->ring) || rc_packed_is_left(&reader->ring.packed)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
   if (has_time(reader, timeout_ns) && rc_unlikely(rc_backoff_is_active(&reader->backoff)))
@@ -349,7 +350,7 @@ static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
     rc_relax();
     found = rc_ring_is_available(&reader->ring);
   }
-  rc_backoff_waited(&reader->backoff, paused, looks);
+  rc_backoff_waited(&reader->backoff);
   return found;
 }
 

@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # with 30 other ways, each with an adapter, and the pages made of it.
 PARTS = {
     "headers": ("include", 1730),
-    "core": ("ring shm channel", 9560),
+    "core": ("ring shm channel", 9580),
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 13720),
     "package": ("python/ringcast", 11890),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How long a reader stays away from the ring, what it learns from that, and when it does not stay away at all. */
+#include "shm/os.h"
 #include "tests/support/handles.h"
 #include "tests/support/ring.h"
 
@@ -207,8 +208,8 @@ LOOP_TEST(only_who_waits_and_spins_stays_away, 0, sizeof reads / sizeof *reads) 
   receiver->backoff = (struct rc_backoff){.pauses = 128, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   ck_assert_int_eq(ringcast_reader_next(receiver, reads[_i].timeout_ns, &frame), reads[_i].result);
   expect_backoff(reads[_i].stays_away ? 0 : 128, 7, RC_BACKOFF_MIN_INTERVAL);
-  /* A wait that spins, for however short, shows the need of a pause before the first look. */
-  ck_assert_uint_eq(receiver->backoff.need, reads[_i].result == -ETIMEDOUT && reads[_i].spin_ns > 0);
+  bool waited = reads[_i].result == -ETIMEDOUT && reads[_i].spin_ns > 0; /* for however short a time */
+  ck_assert_uint_eq(receiver->backoff.dialogue, waited ? RC_BACKOFF_DIALOGUE : 0);
   close_channel();
 }
 
@@ -226,62 +227,60 @@ TEST(who_waits_tries_at_once_and_then_seldom) {
   close_channel();
 }
 
-/* The reads with a pause before the first look, up to the first one without. */
-static uint32_t reads_with_a_pause(struct rc_backoff *backoff) {
-  uint32_t paused = 0;
-  while (paused <= RC_BACKOFF_EARLY && rc_backoff_before_look(backoff)) paused++;
-  return paused;
+/* ---- Before the first look --------------------------------------------------------------------------------------- */
+
+static int64_t now;
+
+static int64_t look_at_clock(void) { return now; }
+
+/* A window of a dialogue in which the reads take so long, without the pauses or with them. */
+static void pass_window(struct rc_backoff *backoff, int64_t without, int64_t with) {
+  now += backoff->early ? with : without;
+  for (uint32_t i = 0; i < RC_BACKOFF_WINDOW; i++) {
+    rc_backoff_waited(backoff);
+    rc_backoff_before_look(backoff);
+  }
 }
 
-TEST(waits_of_several_looks_bring_pauses_and_waits_of_one_look_take_them_away) {
+static const struct {
+  int64_t without, with;
+  bool pauses;
+} dialogues[] = {{6400, 5000, true}, {6400, 6199, true}, {6400, 6200, false}, {6400, 6400, false}, {6400, 8000, false}};
+
+/* However long the reader was away before the trial, and although one window of each kind was interrupted. */
+LOOP_TEST(a_trial_decides_for_the_faster_way, 0, sizeof dialogues / sizeof *dialogues) {
+  int64_t without = dialogues[_i].without, with = dialogues[_i].with;
   struct rc_backoff backoff = {0};
-  for (uint32_t i = 0; i < RC_BACKOFF_NEED / 2; i++) {
-    ck_assert_uint_eq(reads_with_a_pause(&backoff), 0);
-    rc_backoff_waited(&backoff, false, 2);
+  rc_os.now_ns = look_at_clock;
+  pass_window(&backoff, 1, 1);
+  for (uint32_t i = 0; i < RC_BACKOFF_TRIAL; i++) {
+    ck_assert_int_eq(backoff.early, i % 2 != 0);
+    if (i < 2) pass_window(&backoff, 1000000, 1000000);
+    else pass_window(&backoff, without, with);
   }
-  for (uint32_t i = 0; i < RC_BACKOFF_NEED; i++) {
-    ck_assert_uint_eq(reads_with_a_pause(&backoff), RC_BACKOFF_EARLY);
-    rc_backoff_waited(&backoff, false, 2);
+  for (uint32_t i = RC_BACKOFF_TRIAL + 1; i < RC_BACKOFF_WINDOWS; i++) {
+    ck_assert_int_eq(backoff.early, dialogues[_i].pauses);
+    pass_window(&backoff, with, without); /* the contrary, which counts in the next trial only */
   }
-  for (uint32_t i = 0; i < RC_BACKOFF_NEED / 2; i++) {
-    ck_assert_uint_eq(reads_with_a_pause(&backoff), RC_BACKOFF_EARLY);
-    rc_backoff_waited(&backoff, false, 1);
-  }
-  for (int i = 0; i < 10; i++) {
-    ck_assert_uint_eq(reads_with_a_pause(&backoff), RC_BACKOFF_EARLY * (i == 0));
-    rc_backoff_waited(&backoff, false, 1);
-  }
-  ck_assert_uint_eq(backoff.need, 0);
+  for (uint32_t i = 0; i <= RC_BACKOFF_TRIAL; i++) pass_window(&backoff, with, without);
+  ck_assert_int_eq(backoff.early, without < with - with / RC_BACKOFF_GAIN);
 }
 
-/* A wait with pauses that still came too early prolongs them. A short one shows nothing: the pauses made it short. */
-TEST(a_wait_with_pauses_prolongs_them_or_changes_nothing) {
-  struct rc_backoff backoff = {.early = 5, .need = 3};
-  ck_assert(rc_backoff_before_look(&backoff));
-  rc_backoff_waited(&backoff, true, 1);
-  ck_assert_uint_eq(backoff.early, 4);
-  rc_backoff_waited(&backoff, true, 2);
-  ck_assert_uint_eq(backoff.early, RC_BACKOFF_EARLY);
-  ck_assert_uint_eq(backoff.need, 3);
-}
-
-/* A read that finds its frame, or that does not wait, shows no need of pauses. */
-TEST(a_reader_that_waits_too_often_looks_later) {
+/* A read that finds its frame, or that does not wait, begins no dialogue, and reads in a row end a dialogue. */
+TEST(only_waits_make_a_dialogue) {
   struct ringcast_frame frame;
   open_channel(RC_DEFAULT_SPIN_NS);
-  for (uint32_t i = 0; i < RC_BACKOFF_NEED / 2; i++) {
-    ck_assert_uint_eq(receiver->backoff.early, 0);
-    ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
-    ck_assert_uint_eq(receiver->backoff.need, i);
-    ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-  }
-  for (uint32_t left = RC_BACKOFF_EARLY;; left--) {
-    ck_assert_uint_eq(receiver->backoff.early, left);
+  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
+  ck_assert_uint_eq(receiver->backoff.dialogue, 0);
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  for (uint32_t left = RC_BACKOFF_DIALOGUE;; left--) {
+    ck_assert_uint_eq(receiver->backoff.dialogue, left);
     if (left == 0) break;
     ck_assert_int_eq(ringcast_writer_send(sender, "x", 1, 0, 0), 0);
     ck_assert_int_eq(ringcast_reader_next(receiver, RINGCAST_FOREVER, &frame), 0);
     ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
   }
+  ck_assert_uint_eq(receiver->backoff.reads, RC_BACKOFF_DIALOGUE);
   close_channel();
 }
 
