@@ -157,6 +157,12 @@ native_build() {
   return 1
 }
 
+# Every byte of a few messages, by each way of C; the run checks all numbers and some contents.
+native_check() {
+  [ "${QUICK:-0}" = 1 ] || "$out/native/peers_native" --selfcheck >"$out/selfcheck.log" 2>&1 ||
+    say "a way of C fails its check, see build/peers/selfcheck.log"
+}
+
 version_of() { dpkg-query -W -f='${Version}' "$1" 2>/dev/null || true; }
 
 # ---- The run ----
@@ -165,7 +171,7 @@ mkdir -p "$out" "$downloads"
 prepare
 ringcast_wheel
 options=()
-native_build && options+=(--native "$out/native/peers_native")
+native_build && options+=(--native "$out/native/peers_native") && native_check
 [ "${QUICK:-0}" != 1 ] || options+=(--quick)
 for engine in vllm sglang; do
   [ ! -d "$out/engines/$engine" ] || options+=("--$engine" "$out/engines/$engine")
