@@ -26,17 +26,21 @@ void rc_backoff_pause(struct rc_backoff *backoff, const struct rc_ring_reader *r
   rc_backoff_learn(backoff, pauses, more != 0 ? frames : least(frames, pauses / RC_BACKOFF_WORTH));
 }
 
+/* Between two trials nothing looks at the clock. */
 void rc_backoff_compare(struct rc_backoff *backoff) {
   int64_t now = rc_now_ns(), took = now - backoff->since, *least = backoff->least;
   backoff->since = now;
-  backoff->reads = 0;
-  if (backoff->window == 0) {
+  backoff->reads = RC_BACKOFF_WINDOW - 1;
+  if (backoff->window == 0 || took > RC_BACKOFF_LONG) {
     least[false] = least[true] = INT64_MAX;
     backoff->early = false;
-  } else if (backoff->window <= RC_BACKOFF_TRIAL) {
-    if (took < least[backoff->early]) least[backoff->early] = took;
-    bool pays = least[true] < least[false] - least[false] / RC_BACKOFF_GAIN;
-    backoff->early = backoff->window < RC_BACKOFF_TRIAL ? !backoff->early : pays;
+    backoff->window = 1;
+    return;
   }
-  backoff->window = (backoff->window + 1) % RC_BACKOFF_WINDOWS;
+  if (took < least[backoff->early]) least[backoff->early] = took;
+  backoff->early = !backoff->early;
+  if (backoff->window++ < RC_BACKOFF_TRIAL) return;
+  backoff->early = least[true] < least[false] - least[false] / RC_BACKOFF_GAIN;
+  backoff->window = 0;
+  backoff->reads = RC_BACKOFF_READS + (uint32_t)now % RC_BACKOFF_WINDOW;
 }

@@ -14,7 +14,8 @@
  * In a dialogue of tiny frames the first look comes just before the frame, too: it takes the line away while the writer
  * is about to fill it, or between two stores of the frame. A moment's pause before the first look avoids that on some
  * CPUs, and only makes a reader late on others, or between two threads of one core, which have no lines to take away.
- * So a reader tries both, times some windows of reads each way, and goes on as the faster one until the next trial.
+ * So a reader times windows of reads both ways, and goes on as the faster one until the next trial. A window with a
+ * sleep begins the trial anew; and no two readers have their trials at the same reads for long.
  */
 #ifndef RC_CHANNEL_BACKOFF_H
 #define RC_CHANNEL_BACKOFF_H
@@ -30,16 +31,17 @@
 #define RC_BACKOFF_DIALOGUE     16u    /* reads after a wait that belong to a dialogue */
 #define RC_BACKOFF_WINDOW       64u    /* reads of a dialogue from one look at the clock to the next */
 #define RC_BACKOFF_TRIAL        8u     /* windows of a trial, without the pauses and with them in turns, ... */
-#define RC_BACKOFF_WINDOWS      256u   /* ... and from trial to trial */
-#define RC_BACKOFF_GAIN         32     /* the pauses stay if they gain one part in so many */
+#define RC_BACKOFF_READS        16384u /* of a dialogue, from trial to trial */
+#define RC_BACKOFF_LONG         ((int64_t)100 * 1000) /* a window in which the reader has slept, ns */
+#define RC_BACKOFF_GAIN         32                    /* the pauses stay if they gain one part in so many */
 
 struct rc_backoff {
   uint32_t pauses;         /* pauses after a poll that finds no frame; 0: polls again at once */
   uint32_t until_trial;    /* waits until the next trial, ... */
   uint32_t trial_interval; /* ... and between two trials */
   uint32_t dialogue;       /* reads still to come that belong to a dialogue */
-  uint32_t reads;          /* of the window */
-  uint32_t window;         /* since the trial began; 0: the trial begins with the next window */
+  uint32_t reads;          /* of a dialogue, still to come before the next look at the clock */
+  uint32_t window;         /* of the trial; 0: no trial */
   bool early;              /* in a dialogue a pause comes before the first look */
   int64_t since;           /* when the window began, ns */
   int64_t least[2];        /* the shortest window of the trial without the pauses, and with them, ns */
@@ -48,12 +50,11 @@ struct rc_backoff {
 /* At the end of a window. */
 void rc_backoff_compare(struct rc_backoff *backoff);
 
-/* Called before the first look of a read. Two pauses are 25 ns on AMD Zen 4; there one gained nothing, and three made a
- * dialogue of near cores slower. On Zen 5 a dialogue is faster without. */
+/* Called before the first look of a read. Two pauses are 25 ns on AMD Zen 4; there one gained nothing. */
 static inline void rc_backoff_before_look(struct rc_backoff *backoff) {
   if (backoff->dialogue == 0) return;
   backoff->dialogue--;
-  if (rc_unlikely(++backoff->reads >= RC_BACKOFF_WINDOW)) rc_backoff_compare(backoff);
+  if (rc_unlikely(backoff->reads-- == 0)) rc_backoff_compare(backoff);
   if (!backoff->early) return;
   rc_relax();
   rc_relax();

@@ -233,12 +233,24 @@ static int64_t now;
 
 static int64_t look_at_clock(void) { return now; }
 
-/* A window of a dialogue in which the reads take so long, without the pauses or with them. */
-static void pass_window(struct rc_backoff *backoff, int64_t without, int64_t with) {
+/* The reads of a dialogue up to the next look at the clock. They take so long, without the pauses or with them. */
+static uint32_t pass(struct rc_backoff *backoff, int64_t without, int64_t with) {
+  int64_t began = backoff->since;
+  uint32_t count = 0;
   now += backoff->early ? with : without;
-  for (uint32_t i = 0; i < RC_BACKOFF_WINDOW; i++) {
+  do {
     rc_backoff_waited(backoff);
     rc_backoff_before_look(backoff);
+    count++;
+  } while (backoff->since == began);
+  return count;
+}
+
+static void pass_trial(struct rc_backoff *backoff, int64_t without, int64_t with) {
+  for (uint32_t i = 0; i < RC_BACKOFF_TRIAL; i++) {
+    ck_assert_int_eq(backoff->early, i % 2 != 0);
+    int64_t more = i < RC_BACKOFF_TRIAL - 2 ? 0 : 50000; /* the last window of each kind is interrupted */
+    ck_assert_uint_eq(pass(backoff, without + more, with + more), RC_BACKOFF_WINDOW);
   }
 }
 
@@ -247,23 +259,28 @@ static const struct {
   bool pauses;
 } dialogues[] = {{6400, 5000, true}, {6400, 6199, true}, {6400, 6200, false}, {6400, 6400, false}, {6400, 8000, false}};
 
-/* However long the reader was away before the trial, and although one window of each kind was interrupted. */
 LOOP_TEST(a_trial_decides_for_the_faster_way, 0, sizeof dialogues / sizeof *dialogues) {
   int64_t without = dialogues[_i].without, with = dialogues[_i].with;
   struct rc_backoff backoff = {0};
   rc_os.now_ns = look_at_clock;
-  pass_window(&backoff, 1, 1);
-  for (uint32_t i = 0; i < RC_BACKOFF_TRIAL; i++) {
-    ck_assert_int_eq(backoff.early, i % 2 != 0);
-    if (i < 2) pass_window(&backoff, 1000000, 1000000);
-    else pass_window(&backoff, without, with);
-  }
-  for (uint32_t i = RC_BACKOFF_TRIAL + 1; i < RC_BACKOFF_WINDOWS; i++) {
-    ck_assert_int_eq(backoff.early, dialogues[_i].pauses);
-    pass_window(&backoff, with, without); /* the contrary, which counts in the next trial only */
-  }
-  for (uint32_t i = 0; i <= RC_BACKOFF_TRIAL; i++) pass_window(&backoff, with, without);
+  ck_assert_uint_eq(pass(&backoff, 1, 1), 1); /* the first read begins the trial; what was before does not count */
+  pass_trial(&backoff, without, with);
+  ck_assert_int_eq(backoff.early, dialogues[_i].pauses);
+  uint32_t held = pass(&backoff, with, without); /* the contrary, until the next trial */
+  ck_assert_uint_gt(held, RC_BACKOFF_READS);
+  ck_assert_uint_le(held, RC_BACKOFF_READS + RC_BACKOFF_WINDOW);
+  pass_trial(&backoff, with, without);
   ck_assert_int_eq(backoff.early, without < with - with / RC_BACKOFF_GAIN);
+}
+
+TEST(a_sleep_begins_the_trial_anew) {
+  struct rc_backoff backoff = {0};
+  rc_os.now_ns = look_at_clock;
+  pass(&backoff, 1, 1);
+  for (uint32_t i = 0; i < 5; i++) pass(&backoff, 6400, 1);
+  pass(&backoff, RC_BACKOFF_LONG + 1, RC_BACKOFF_LONG + 1);
+  pass_trial(&backoff, 6400, 6400);
+  ck_assert(!backoff.early);
 }
 
 /* A read that finds its frame, or that does not wait, begins no dialogue, and reads in a row end a dialogue. */
@@ -280,7 +297,7 @@ TEST(only_waits_make_a_dialogue) {
     ck_assert_int_eq(ringcast_reader_next(receiver, RINGCAST_FOREVER, &frame), 0);
     ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
   }
-  ck_assert_uint_eq(receiver->backoff.reads, RC_BACKOFF_DIALOGUE);
+  ck_assert_uint_eq(receiver->backoff.reads, RC_BACKOFF_WINDOW - RC_BACKOFF_DIALOGUE);
   close_channel();
 }
 
