@@ -38,7 +38,7 @@ struct board *board_make(const struct peers_step *step, int *fd) {
   board->room = bytes;
   board->entries = entries;
   board->run = runs++;
-  board->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+  board->cpus = board_cpus();
   board->pid = getpid();
   board->tsc = board_tsc_is_invariant();
   return board;
@@ -69,6 +69,23 @@ bool board_tsc_is_invariant(void) {
 #else
   return false;
 #endif
+}
+
+uint32_t board_cpus(void) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return (uint32_t)CPU_COUNT(&allowed);
+  fprintf(stderr, "peers_native: can't tell the CPUs: %s\n", strerror(errno));
+  exit(1);
+}
+
+double board_seconds(const struct board *board) {
+  int64_t begin = INT64_MAX, finish = 0;
+  for (uint32_t rank = 0; rank < board->step.processes; rank++) {
+    const struct peers_seat *seat = &board->seats[rank];
+    if (seat->begin < begin) begin = seat->begin;
+    if (seat->finish > finish) finish = seat->finish;
+  }
+  return (double)(finish - begin) * 1e-9;
 }
 
 void board_barrier(struct board *board, bool oversubscribed) {

@@ -32,8 +32,9 @@ struct peers_seat {
   _Alignas(PEERS_LINE) _Atomic int32_t pid;
   _Atomic uint32_t failed; /* the reason is whole */
   char reason[PEERS_TEXT];
-  uint64_t lost, torn; /* messages of a lossy way */
-  double cpu_s;        /* since the warm-up */
+  uint64_t lost, torn;   /* messages of a lossy way */
+  double cpu_s;          /* from `begin` to `finish` */
+  int64_t begin, finish; /* clock_ns: the end of the warm-up, and of the scenario */
   double rss_mb;
   int64_t end; /* when the last message was read */
   struct peers_blob blobs[2];
@@ -70,6 +71,10 @@ struct board *board_make(const struct peers_step *step, int *fd);
 struct board *board_map(const char *path);
 void board_unmake(struct board *board, int fd);
 bool board_tsc_is_invariant(void);
+uint32_t board_cpus(void); /* allowed to the calling process */
+
+/* From the first end of a member's warm-up to the last member's end. */
+double board_seconds(const struct board *board);
 
 /* Measures board->line_ticks[which], by ranks 0 and 1. On a virtual machine the host moves the CPUs, and a line can
  * cost 25 ns in one second and 180 ns in the next: figures are comparable where the lines are alike. */

@@ -31,15 +31,25 @@ static void pin(const struct end *end) {
     peers_die(end, "can't run on CPU %d: %s", cpu, strerror(errno));
 }
 
-/* Of the process, or of the thread if the members are threads. */
+/* Of the process, or of the thread if the members are threads; with the way's helper processes. */
 static double cpu_seconds(const struct member *member) {
+  const struct end *end = &member->there;
   struct rusage used;
-  getrusage(member->there.way->flags & WAY_IN_PROCESS ? RUSAGE_THREAD : RUSAGE_SELF, &used);
-  return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+  getrusage(end->way->flags & WAY_IN_PROCESS ? RUSAGE_THREAD : RUSAGE_SELF, &used);
+  double helpers = end->way->calls->helpers_cpu_s ? end->way->calls->helpers_cpu_s(end) : 0;
+  return helpers + (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
          (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
 }
 
-void member_start_measuring(struct member *member) { member->cpu_before = cpu_seconds(member); }
+void member_start_measuring(struct member *member) {
+  member->seat->begin = clock_ns();
+  member->cpu_before = cpu_seconds(member);
+}
+
+static void stop_measuring(struct member *member) {
+  member->seat->cpu_s = cpu_seconds(member) - member->cpu_before;
+  member->seat->finish = clock_ns();
+}
 
 static double highest_rss_mb(void) {
   char line[128];
@@ -96,7 +106,7 @@ void member_run(struct board *board, const struct end *there, const struct end *
   if (!there->oversubscribed) board_measure_line(board, rank, 0);
   member_start_measuring(&member);
   scenario_run(&member);
-  member.seat->cpu_s = cpu_seconds(&member) - member.cpu_before;
+  stop_measuring(&member);
   member.seat->rss_mb = highest_rss_mb();
   board_barrier(board, true);
   if (!there->oversubscribed) board_measure_line(board, rank, 1);

@@ -23,7 +23,7 @@ void member_ends(struct board *board, const struct way *way, struct end *there, 
 /* Fills `bytes` with the contents of a message; the first word, the number, is 0. */
 void member_fill(uint8_t *data, size_t bytes);
 
-/* The warm-up is over: the CPU time so far does not count. */
+/* The warm-up is over: the time and the CPU time so far do not count. */
 void member_start_measuring(struct member *member);
 
 #endif

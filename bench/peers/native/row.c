@@ -41,8 +41,8 @@ static void put_payload(uint64_t bytes) {
 /* ---- Figures ---------------------------------------------------------------------------------------------------- */
 
 struct figures {
-  double p50_us, p99_us, mean_us, write_us, half_round_trip_ns, half_round_trip_p99_ns, line_ns, line_after_ns;
-  double messages_per_s, bytes_per_s, cpu_writer_s, cpu_reader_s, rss_mb;
+  double p50_us, p99_us, mean_us, write_us, half_round_trip_ns, line_ns, line_after_ns;
+  double messages_per_s, bytes_per_s, cpu_writer_s, cpu_reader_s, rss_mb, seconds;
   uint64_t messages, lost, torn;
 };
 
@@ -56,21 +56,31 @@ static double quantile(const int64_t *sorted, size_t count, double share, double
   return count == 0 ? NAN : (double)sorted[(size_t)(share * (double)(count - 1) + 0.5)] * ns_per_tick;
 }
 
+/* When the last reader has read message n. */
+static int64_t last_read(struct board *board, uint64_t n) {
+  int64_t last = INT64_MIN;
+  for (uint32_t rank = 1; rank < board->step.processes; rank++) {
+    int64_t read = board_column(board, COLUMN_READ + rank)[n];
+    if (read > last) last = read;
+  }
+  return last;
+}
+
+/* From the start of a write until the last reader has the message. */
 static void find_one_way(struct figures *figures, struct board *board, double ns_per_tick) {
-  uint64_t messages = board->measured, count = 0;
+  uint64_t messages = board->measured;
   const int64_t *started = board_column(board, COLUMN_STARTED), *written = board_column(board, COLUMN_WRITTEN);
-  int64_t *times = malloc(messages * board->step.processes * sizeof *times);
+  int64_t *times = malloc(messages * sizeof *times);
   double sum = 0;
   if (!times) return;
-  for (uint32_t rank = 1; rank < board->step.processes; rank++)
-    for (uint64_t n = 0; n < messages; n++) {
-      times[count++] = board_column(board, COLUMN_READ + rank)[n] - started[n];
-      sum += (double)times[count - 1];
-    }
-  qsort(times, count, sizeof *times, compare);
-  figures->p50_us = quantile(times, count, 0.5, ns_per_tick) / 1e3;
-  figures->p99_us = quantile(times, count, 0.99, ns_per_tick) / 1e3;
-  figures->mean_us = sum / (double)count * ns_per_tick / 1e3;
+  for (uint64_t n = 0; n < messages; n++) {
+    times[n] = last_read(board, n) - started[n];
+    sum += (double)times[n];
+  }
+  qsort(times, messages, sizeof *times, compare);
+  figures->p50_us = quantile(times, messages, 0.5, ns_per_tick) / 1e3;
+  figures->p99_us = quantile(times, messages, 0.99, ns_per_tick) / 1e3;
+  figures->mean_us = sum / (double)messages * ns_per_tick / 1e3;
   for (uint64_t n = 0; n < messages; n++) times[n] = written[n] - started[n];
   qsort(times, messages, sizeof *times, compare);
   figures->write_us = quantile(times, messages, 0.5, ns_per_tick) / 1e3;
@@ -81,13 +91,12 @@ static void find_one_way(struct figures *figures, struct board *board, double ns
 static void find_round_trip(struct figures *figures, struct board *board, double ns_per_tick) {
   enum { BLOCK = 100 };
   uint64_t messages = board->rounds, blocks = messages / BLOCK;
-  int64_t *rounds = board_column(board, COLUMN_ROUND), *sums = calloc(blocks + 1, sizeof *sums);
+  const int64_t *rounds = board_column(board, COLUMN_ROUND);
+  int64_t *sums = calloc(blocks + 1, sizeof *sums);
   for (uint64_t n = 0; sums && n < blocks * BLOCK; n++) sums[n / BLOCK] += rounds[n];
   if (sums) qsort(sums, blocks, sizeof *sums, compare);
   if (sums) figures->half_round_trip_ns = quantile(sums, blocks, 0.5, ns_per_tick) / BLOCK / 2;
   free(sums);
-  qsort(rounds, messages, sizeof *rounds, compare);
-  figures->half_round_trip_p99_ns = quantile(rounds, messages, 0.99, ns_per_tick) / 2;
 }
 
 static void find_rate(struct figures *figures, struct board *board, double ns_per_tick) {
@@ -103,6 +112,7 @@ static void find_rate(struct figures *figures, struct board *board, double ns_pe
 }
 
 static void find_members(struct figures *figures, const struct board *board) {
+  figures->seconds = board_seconds(board);
   figures->cpu_writer_s = board->seats[0].cpu_s;
   figures->cpu_reader_s = figures->rss_mb = 0;
   for (uint32_t rank = 0; rank < board->step.processes; rank++) {
@@ -156,9 +166,7 @@ static void put_figures(const struct figures *figures) {
   put_number("p99_us", figures->p99_us);
   put_number("mean_us", figures->mean_us);
   put_number("write_us", figures->write_us);
-  put_number("read_us", NAN);
   put_number("half_round_trip_ns", figures->half_round_trip_ns);
-  put_number("half_round_trip_p99_ns", figures->half_round_trip_p99_ns);
   put_number("line_ns", figures->line_ns);
   put_number("line_after_ns", figures->line_after_ns);
   put_number("messages_per_s", figures->messages_per_s);
@@ -166,7 +174,6 @@ static void put_figures(const struct figures *figures) {
   put_number("cpu_writer_s", figures->cpu_writer_s);
   put_number("cpu_reader_s", figures->cpu_reader_s);
   put_number("rss_mb", figures->rss_mb);
-  put_number("gil_share", NAN);
   put_count("messages", figures->messages);
 }
 
@@ -191,7 +198,7 @@ void row_print(const struct way *way, const struct peers_step *step, struct boar
   put_text("version", board ? board->version : "");
   put_text("status", outcome->status);
   put_figures(&figures);
-  put_number("seconds", board ? outcome->seconds : NAN);
+  put_number("seconds", figures.seconds);
   put_count("attempts", outcome->attempts);
   put_boolean("oversubscribed", board && step->processes > board->cpus);
   put_note(way, step, &figures);

@@ -9,7 +9,6 @@
 struct peers_outcome {
   const char *status;
   double ns_per_tick;
-  double seconds;    /* of the attempt that is printed */
   uint32_t attempts; /* see run.c */
   uint32_t round;
 };

@@ -304,8 +304,7 @@ static void learn_least_line(void) {
 }
 
 static bool may_repeat(const struct peers_step *step, const struct run_limits *limits) {
-  return limits->attempts > 1 && step->processes <= (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) &&
-         scenario_period_ns(step) < LONG_PERIOD_NS;
+  return limits->attempts > 1 && step->processes <= board_cpus() && scenario_period_ns(step) < LONG_PERIOD_NS;
 }
 
 /* Attempts until the line was near in one. If the limits are reached, the last attempt stays. Returns how many. */
@@ -341,7 +340,6 @@ bool run_step(const struct peers_step *step, const struct run_limits *limits, ui
     return true;
   }
   outcome.attempts = attempt_near(&run, step, limits);
-  outcome.seconds = (double)run.ns * 1e-9;
   outcome.ns_per_tick = ns_per_tick;
   outcome.status = *run.failure ? run.failure : "ok";
   row_print(way, step, run.board, &outcome);

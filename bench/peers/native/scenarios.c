@@ -139,9 +139,12 @@ static int64_t *entry(const struct member *member, uint32_t column, uint64_t num
 /* Until the next message is due and all readers have read the message before. By the clock, the writer sleeps
  * first: looks at the board would cost time for which the way is not responsible. */
 static void await_turn(struct member *member, uint64_t number, int64_t due) {
+  if (number == member->board->step.warm_up) {
+    await_readers(member, number);
+    member_start_measuring(member);
+  }
   if (scenario_period_ns(&member->board->step) > 0) sleep_until(due);
   await_readers(member, number);
-  if (number == member->board->step.warm_up) member_start_measuring(member);
 }
 
 static void write_one(struct member *member, uint64_t n, uint64_t last) {

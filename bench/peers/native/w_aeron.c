@@ -14,9 +14,10 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "way.h"
+#include "board.h"
 
 enum { NAME = 128, STREAM = 1001, MTU = 65504, CLAIM = MTU - 32, MI = 1 << 20, LARGEST_TERM = 128 * MI, POLL = 16 };
 
@@ -62,9 +63,8 @@ static pid_t start_driver(struct end *end) {
   pid_t pid = fork();
   if (pid < 0) peers_die(end, "can't start a process: %s", strerror(errno));
   if (pid > 0) return pid;
-  cpu_set_t all;
-  memset(&all, 0xff, sizeof all);
-  sched_setaffinity(0, sizeof all, &all); /* the writer is pinned, the driver need not be */
+  cpu_set_t all; /* the writer is pinned, the driver need not be */
+  if (sched_getaffinity(end->board->pid, sizeof all, &all) == 0) sched_setaffinity(0, sizeof all, &all);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   setenv("AERON_DIR", folder, 1);
   setenv("AERON_DIR_DELETE_ON_START", "1", 1);
@@ -226,6 +226,14 @@ static void poll_messages(struct end *end, peers_taker *taker, void *context) {
   if (fragments == 0) peers_relax(end->oversubscribed);
 }
 
+static double driver_cpu_s(const struct end *end) {
+  const struct state *state = end->state;
+  struct timespec used;
+  clockid_t clock;
+  if (!state->driver || clock_getcpuclockid(state->driver, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
+  return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+}
+
 static void close_end(struct end *end) {
   struct state *state = end->state;
   aeron_close(state->client);
@@ -247,4 +255,5 @@ const struct way_calls aeron_calls = {.version = version,
                                       .poll = poll_messages,
                                       .reserve = reserve,
                                       .commit = commit,
+                                      .helpers_cpu_s = driver_cpu_s,
                                       .close = close_end};

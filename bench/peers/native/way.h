@@ -25,8 +25,7 @@ enum {
   WAY_IN_PROCESS = 8,  /* the members are threads of one process */
   WAY_FLOOR = 16,      /* not a peer: the best of the machine */
   WAY_ONE_READER = 32, /* two members, no more */
-  WAY_SLEEPS = 64,     /* a waiting reader gives the CPU back */
-  WAY_NO_QUEUE = 128,  /* one message at a time */
+  WAY_NO_QUEUE = 64,   /* one message at a time */
 };
 
 struct board;
@@ -61,6 +60,7 @@ struct way_calls {
   size_t (*read_many)(struct end *end, const void **data, size_t capacity);          /* at least one */
   void (*release_many)(struct end *end);
   void (*poll)(struct end *end, peers_taker *taker, void *context); /* gives the taker any messages present */
+  double (*helpers_cpu_s)(const struct end *end); /* so far, of the processes that this end has started */
   void (*close)(struct end *end);
 };
 

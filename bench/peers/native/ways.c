@@ -15,7 +15,6 @@ CALLS(zmq_calls);
 CALLS(nng_calls);
 CALLS(mpi_calls);
 CALLS(ucx_calls);
-CALLS(iceoryx2_calls);
 CALLS(aeron_calls);
 CALLS(mengrao_calls);
 CALLS(atomic_queue_calls);
@@ -48,13 +47,13 @@ const struct way peers_ways[] = {
          "1 MiB on"},
     {.name = "c-ringcast-default",
      .family = "ringcast",
-     .flags = L | WAY_SLEEPS,
+     .flags = L,
      .calls = &ringcast_default_calls,
      .needs = "libringcast.a (RINGCAST_BUILD=folder)",
      .note = "default options"},
     {.name = "c-unix-socket",
      .family = "unix-socket",
-     .flags = L | WAY_COPYING | WAY_SLEEPS,
+     .flags = L | WAY_COPYING,
      .calls = &unix_calls,
      .slow = 4,
      .note = "a stream socket for each reader; blocking calls"},
@@ -66,20 +65,20 @@ const struct way peers_ways[] = {
      .note = "a stream socket for each reader; the reader polls without sleeping"},
     {.name = "c-pipe",
      .family = "pipe",
-     .flags = L | WAY_COPYING | WAY_SLEEPS,
+     .flags = L | WAY_COPYING,
      .calls = &pipe_calls,
      .slow = 4,
      .note = "a pipe of 1 MiB for each reader; blocking calls"},
     {.name = "c-zmq-push",
      .family = "zmq",
-     .flags = L | WAY_COPYING | WAY_SLEEPS,
+     .flags = L | WAY_COPYING,
      .calls = &zmq_calls,
      .needs = "libzmq (Debian: libzmq3-dev)",
      .slow = 8,
      .note = "a PUSH socket for each reader, over ipc"},
     {.name = "c-nng-push",
      .family = "nng",
-     .flags = L | WAY_COPYING | WAY_SLEEPS,
+     .flags = L | WAY_COPYING,
      .calls = &nng_calls,
      .needs = "libnng (Debian: libnng-dev)",
      .slow = 16,
@@ -109,7 +108,6 @@ const struct way peers_ways[] = {
     {.name = "c-iceoryx2",
      .family = "iceoryx2",
      .flags = L,
-     .calls = &iceoryx2_calls,
      .needs = "a C adapter: neither Debian nor the Python wheel of iceoryx2 has the C library"},
     {.name = "c-aeron-ipc",
      .family = "aeron",
