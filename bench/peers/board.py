@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 LINE = 8  # words in a cache line
-ARRIVED, DONE, SPARE = range(3)  # words of a member: barriers reached, messages read in the present step
+ARRIVED, DONE = range(2)  # words of a member: barriers reached, messages read in the present step
 STARTED, WRITTEN, LAST = range(3)  # words of the writer, in the first line: messages, and how many there will be
 NAP = 50e-6  # seconds
 

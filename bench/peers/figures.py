@@ -49,8 +49,7 @@ def one_way(starts: List[int], ends: List[List[int]]) -> List[int]:
 
 def counted(spent: List[int], others: Sequence[List[int]] = ()) -> List[int]:
     """The times of the calls that count: not the first calls, and no call that waited for a call of the other side."""
-    kept = [time for time, *rest in zip(spent, *others) if time and all(rest)] if others else [t for t in spent if t]
-    return kept[warm(len(spent)) :] if len(kept) == len(spent) else kept
+    return [time for time, *rest in list(zip(spent, *others))[warm(len(spent)) :] if time and all(rest)]
 
 
 def lines_of(members: List[Dict[str, Any]], processes: int) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
@@ -166,10 +165,10 @@ def merged(rows: List[Row]) -> Row:
 
 
 def spread(rows: List[Row]) -> Optional[float]:
-    """Of the rounds: the largest of the row's main figure, over the smallest."""
+    """Of the rounds: the largest of the row's main figure, over the smallest; None: there is one round."""
     for name in ("p50_us", "messages_per_s", "read_us", "write_us"):
         values = [row[name] for row in rows if row.get(name)]
-        if values:
+        if len(values) > 1:
             return round(max(values) / min(values), 3)
     return None
 

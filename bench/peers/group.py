@@ -7,6 +7,7 @@ The result of a step that fails, hangs or crashes is the reason; the group is st
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,8 @@ MEMBER = Path(__file__).resolve().with_name("member.py")
 # The members make the same sets, in the same order, as the pickles are compared.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 POLL = 0.01  # seconds
+STEP = re.compile(rb'{"step": (\d+)')  # the beginning of a step's line
+HEAD = 24  # bytes of a line that tell which line it is
 CLEANUP = 10.0  # seconds for the members to leave
 FAILURES = 3  # afterwards the rest of the steps is given up
 SETUP = 10.0  # seconds for a member to make the values of a step, while the rest of the group does so too
@@ -52,6 +55,8 @@ class Group:
         (self.folder / "group.json").write_text(json.dumps({**spec, "first": first}))
         (self.folder / "board").write_bytes(bytes(Board.bytes(self.processes)))
         self.started: List[subprocess.Popen[bytes]] = []
+        self.seen = [0] * self.processes  # bytes of whole lines, of each member
+        self.heads: List[List[bytes]] = [[] for _ in self.seen]  # the beginnings of the whole lines
 
     def start(self) -> None:
         command = [sys.executable, str(MEMBER), str(self.folder)]
@@ -72,13 +77,24 @@ class Group:
                 )
 
     def told(self) -> List[List[Dict[str, Any]]]:
-        """The whole lines of each member."""
+        """The whole lines of each member. Parsing takes a while: only for a group that has ended."""
         lines = []
         for rank in range(self.processes):
             path = self.folder / f"member-{rank}.jsonl"
             text = path.read_text() if path.exists() else ""
             lines.append([json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()])
         return lines
+
+    def look(self) -> None:
+        """Add to the heads. The members are measuring: only new bytes are read, and no line is parsed."""
+        for rank, size in enumerate(self.sizes()):
+            if size > self.seen[rank]:
+                with open(self.folder / f"member-{rank}.jsonl", "rb") as file:
+                    file.seek(self.seen[rank])
+                    text = file.read()
+                whole = text[: text.rfind(b"\n") + 1]
+                self.seen[rank] += len(whole)
+                self.heads[rank] += [line[:HEAD] for line in whole.splitlines()]
 
     def sizes(self) -> List[int]:
         paths = [self.folder / f"member-{rank}.jsonl" for rank in range(self.processes)]
@@ -122,13 +138,14 @@ def watch(group: Group, limits: List[float], seconds: float) -> str:
         dead = group.died()
         now = group.sizes()
         if now != sizes or dead:
-            sizes, told = now, group.told()
-            errors = [line["error"] for lines in told for line in lines if "error" in line]
-            if errors:
-                return str(errors[0])
-            if all(lines and "end" in lines[-1] for lines in told):
+            sizes = now
+            group.look()
+            if any(head.startswith(b'{"error"') for heads in group.heads for head in heads):
+                errors = [line for lines in group.told() for line in lines if "error" in line]
+                return str(min(errors, key=lambda line: line["at"])["error"])
+            if all(heads and heads[-1].startswith(b'{"end"') for heads in group.heads):
                 return ""
-            step, since = at_work(told, group.first), time.monotonic()
+            step, since = at_work(group.heads, group.first), time.monotonic()
         if dead:
             return dead
         limit = seconds if step is None else limits[min(step, len(limits) - 1)]
@@ -137,12 +154,12 @@ def watch(group: Group, limits: List[float], seconds: float) -> str:
             return f"{what} after {limit:.0f} s"
 
 
-def at_work(told: List[List[Dict[str, Any]]], first: int) -> Optional[int]:
+def at_work(heads: List[List[bytes]], first: int) -> Optional[int]:
     """The step of the slowest member; None: not all are connected."""
-    if not all(told):
+    if not all(heads):
         return None
-    last = min(lines[-1].get("step", -1) for lines in told)
-    return max(first, last + 1) if last >= 0 else 0
+    steps = [[int(found[1]) for found in map(STEP.match, of) if found] for of in heads]
+    return max(first, min(done[-1] for done in steps) + 1) if all(steps) else 0
 
 
 def leave(group: Group) -> None:

@@ -130,7 +130,7 @@ def main(folder: Path, rank: int) -> None:
             tell(end=True)
             way.cleanup()
         except BaseException as error:
-            tell(error=reason(error), left_out=isinstance(error, LeftOut))
+            tell(error=reason(error), at=time.monotonic_ns(), left_out=isinstance(error, LeftOut))
             raise
 
 

@@ -17,6 +17,9 @@ LARGER = (4, 8)
 QUICK_ENGINE = [
     "ringcast", "zmq-push", "mp-pipe", "mp-shared-memory", "vllm-queue", "sglang-queue", "gloo-object", "mpi4py-bcast"
 ]  # fmt: skip
+# Sends to each reader instead of a broadcast, beside mpi4py-bcast in the larger groups.
+COMPARED = ["mpi4py-send"]
+CALLED = ["records-1000-columns", "records-1000-array", "records-10000-array"]  # the tables of "call"
 ONCE = "a message is read once"
 WARM = 64 << 20  # bytes sent through a group before the first step, which then finds all memory present
 ROOM = 4096  # bytes of a message beside the contents
@@ -77,7 +80,7 @@ def wishes(quick: bool, way: str) -> List[Wish]:
             Wish("shared", ["records-1000"]),
         ]
     objects = [*RECORDS, *TABLES, "metadata", *SCHEDULER, *OBJECTS, "features"]
-    called = [name for name in objects if name not in TABLES or name.startswith("records-1000-")]
+    called = [name for name in objects if name not in TABLES or name in CALLED]
     return [
         Wish("one-way", [*BYTES, *objects]),
         Wish("one-way", ["records-1000", "records-10000", "metadata", "scheduler-256"], ["bytes"]),
@@ -143,8 +146,6 @@ def steps_of(way: Type[Way], wish: Wish, amount: Amount, vllm: Optional[str]) ->
             size = payloads.bytes_of(payload, vllm)
         except Exception as error:  # a payload of vLLM's classes or NumPy's
             size, status = 0, f"the payload can't be made: {error}"
-        if way.most is not None and size > way.most:
-            status = f"takes at most {way.most} bytes"
         if wish.scenario == "shared" and not way.again:
             status = ONCE
         for reading in readings(way, wish, payload):
@@ -172,7 +173,8 @@ def groups(names: List[str], quick: bool, vllm: Optional[str] = None) -> List[Gr
         made += [group(name, 4, wishes_larger(True), amount, vllm) for name in best[:3]]
     else:
         for processes in LARGER:
-            made += [group(name, processes, wishes_larger(False), amount, vllm) for name in best]
+            wished = wishes_larger(False)
+            made += [group(name, processes, wished, amount, vllm) for name in names if name in BEST + COMPARED]
         made += [group(name, 5, SLOW, amount, vllm) for name in best]
         made += [group(name, 2, IDLE, amount, vllm) for name in best]
     return [one for one in made if one is not None]

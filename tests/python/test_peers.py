@@ -175,6 +175,36 @@ def test_every_message_of_a_way_arrives(peers: Any, monkeypatch: pytest.MonkeyPa
         assert row["messages"] > 0 and row["rss_mb"] > 1
 
 
+@pytest.mark.parametrize("way", ["ringcast", "mp-shared-memory", "lmdb", "iceoryx2"])
+def test_messages_that_are_read_again_do_not_hold_the_writer(
+    peers: Any, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    found = peers.adapters.find(way)
+    for module in found.requires:
+        pytest.importorskip(module)
+    assert found.again
+    wished = [(payload, "shared") for payload in ("records-10", "records-100", "features", "metadata", "records-10")]
+    steps = [step(peers, payload, scenario, "objects") for payload, scenario in (*wished, ("metadata", "stream"))]
+    assert [row["status"] for row in rows(peers, monkeypatch, way, steps)] == ["ok"] * len(steps)
+
+
+def test_a_group_at_work_is_watched_by_the_heads_of_its_lines(peers: Any) -> None:
+    group = peers.group.Group({"processes": 2}, 0)
+    try:
+        for rank, text in enumerate(('{"version": "1"}\n{"step": 12, "took": 1}\n{"st', '{"version": "1"}\n')):
+            (group.folder / f"member-{rank}.jsonl").write_text(text)
+        group.look()
+        assert [len(heads) for heads in group.heads] == [2, 1] and peers.group.at_work(group.heads, 0) == 0
+        for rank, text in enumerate(('ep": 13, "took": 1}\n', '{"step": 12, "took": 1}\n{"end": true}\n')):
+            with open(group.folder / f"member-{rank}.jsonl", "a") as file:
+                file.write(text)
+        group.look()
+        assert [len(heads) for heads in group.heads] == [3, 3] and peers.group.at_work(group.heads, 0) == 13
+        assert [line.get("step") for line in group.told()[0]] == [None, 12, 13]
+    finally:
+        group.end()
+
+
 def test_a_way_that_loses_a_message_is_found_out(peers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     [row] = rows(peers, monkeypatch, "Lossy", [step(peers, "bytes-64", "stream")])
     assert "was to come, and message" in row["status"] and row["messages_per_s"] is None
@@ -309,6 +339,13 @@ def test_rounds_are_merged_by_their_medians(peers: Any) -> None:
     assert other["status"] == "it broke" and other["p50_us"] is None
 
 
+def test_one_round_has_no_spread_and_held_calls_leave_the_warm_up_out(peers: Any) -> None:
+    [one] = peers.figures.merge([row(peers, p50_us=4.0, messages=10)])
+    assert one["spread"] is None
+    assert peers.figures.counted([9] * 4 + [2] * 36, [[1] * 39 + [0]]) == [2] * 35
+    assert peers.figures.counted([9] * 4 + [2] * 36) == [2] * 36
+
+
 def test_compare_names_what_changed(peers: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = [
         row(peers, p50_us=10.0, spread=1.05),
@@ -345,6 +382,15 @@ def test_the_plan_has_every_way_of_the_registry(peers: Any) -> None:
         assert {group.way for group in made} == set(peers.adapters.WAYS)
         first, second = (peers.plan.in_order(made, turn) for turn in (0, 1))
         assert len(first) == len(made) and [group.way for group in second] != [group.way for group in first]
+
+
+def test_the_plan_has_the_cells_on_which_the_claims_are_judged(peers: Any) -> None:
+    made = peers.plan.groups(peers.plan.names([]), False)
+    steps = {(group.way, group.processes, step.scenario, step.payload) for group in made for step in group.steps}
+    assert ("ringcast", 2, "call", "records-10000-array") in steps
+    for processes in (4, 8):
+        of = [{key[2:] for key in steps if key[:2] == (way, processes)} for way in ("mpi4py-bcast", "mpi4py-send")]
+        assert of[0] and of[0] == of[1]
 
 
 def test_an_engines_classes_are_imported_only_where_a_step_needs_them(peers: Any) -> None:

@@ -66,7 +66,6 @@ class Way:
     copying = True  # read() returns a copy; False: read() returns the memory filled by write()
     keeps = False  # the way reads a written buffer later than in write(): a stream has a buffer for each message
     again = False  # read_again() reads a message any number of times, after a single write
-    most: Optional[int] = None  # bytes of the largest message; None: any
     processes: Optional[Tuple[int, ...]] = None  # sizes of groups; None: any
     scenarios: Optional[Tuple[str, ...]] = None  # None: any
     payloads: Optional[Tuple[str, ...]] = None  # starts of names of payloads; None: any

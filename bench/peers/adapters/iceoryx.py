@@ -9,6 +9,7 @@ into a loan, or no copy, in place.
 
 import ctypes
 import os
+import pickle
 from typing import Any
 
 from adapters.base import Way
@@ -24,6 +25,7 @@ class Iceoryx2(Way):
     requires = ("iceoryx2",)
     readings = ("bytes", "objects", "in-place")
     copying = False
+    again = True
     note = "readers poll, as in its own benchmark"
     sample: Any = None
 
@@ -78,6 +80,12 @@ class Iceoryx2(Way):
 
     def release(self) -> None:
         self.sample = None
+
+    def take(self) -> None:
+        self.read()
+
+    def read_again(self) -> Any:
+        return pickle.loads(self.sample.payload().as_memory_view())
 
     def next_sample(self) -> Any:
         receive, polls = self.subscriber.receive, 0

@@ -9,13 +9,10 @@ writer overwrites a message after all readers. So no message is lost.
 
 import os
 import pickle
-import shutil
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from adapters.base import Member, Way
+from adapters.base import Way
 
 LARGE = 1 << 20  # bytes; a log of larger messages is short
 POLL = 0.001  # seconds of polls without a sleep
@@ -42,13 +39,15 @@ class Lmdb(Way):
         import lmdb
 
         self.slots = 4 if self.me.largest > LARGE else 16
-        place = self.me.wait_for("place") if self.me.rank else tempfile.mkdtemp(prefix="peers-", dir=tmpfs(self.me))
+        place = self.me.folder / "lmdb"  # goes with the folder
+        if self.me.rank:
+            self.me.wait_for("place")
+        else:
+            place.mkdir()
+            self.me.publish("place", "")
         # A reader's snapshot keeps the pages of messages overwritten since.
         room = (2 * self.slots + 4) * (self.me.largest + (1 << 16)) + (64 << 20)
-        self.environment = lmdb.open(place, map_size=room, writemap=True, sync=False, metasync=False)
-        if self.me.rank == 0:
-            self.place = place
-            self.me.publish("place", place)
+        self.environment = lmdb.open(str(place), map_size=room, writemap=True, sync=False, metasync=False)
         self.next = 1  # the number of the next message
         self.least = 0  # the newest message read by all
         self.snapshot: Any = None  # a reader's transaction, which holds the latest message
@@ -96,6 +95,10 @@ class Lmdb(Way):
             with self.environment.begin(write=True) as transaction:
                 transaction.put(b"done-%d" % self.me.rank, as_bytes(done))
 
+    def take(self) -> None:
+        self.read()
+        self.leave()
+
     def read_again(self) -> Any:
         with self.environment.begin(buffers=True) as transaction:
             newest = number(transaction.get(b"newest"))
@@ -104,10 +107,4 @@ class Lmdb(Way):
     def cleanup(self) -> None:
         if self.snapshot is not None:
             self.snapshot.abort()
-        self.me.barrier("left")
-        if self.me.rank == 0:
-            shutil.rmtree(self.place, ignore_errors=True)
-
-
-def tmpfs(me: Member) -> str:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else str(me.folder)
+        self.environment.close()
