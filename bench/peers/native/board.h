@@ -49,7 +49,8 @@ struct board {
   uint32_t run, cpus;
   int32_t pid; /* of the program */
   bool tsc;
-  bool both; /* there is a stream in each direction */
+  bool both;             /* there is a stream in each direction */
+  _Atomic uint64_t sent; /* messages back to back, with the warm-up; 0: not yet the last */
   char version[PEERS_TEXT], failure[PEERS_TEXT];
   double line_ticks[2]; /* half the round trip of a bare line between ranks 0 and 1, before and after the scenario */
   _Alignas(2 * PEERS_LINE) _Atomic uint64_t line;

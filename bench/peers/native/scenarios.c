@@ -242,6 +242,12 @@ static uint64_t last_of_stream(const struct member *member, uint64_t number, int
   return looks ? last_of(member, number, start) : 0;
 }
 
+/* The writer has written the last message. */
+static void say_sent(struct member *member, uint64_t messages) {
+  member->board->measured = messages - member->board->step.warm_up;
+  atomic_store_explicit(&member->board->sent, messages, memory_order_release);
+}
+
 static void write_stream(struct member *member) {
   int64_t start = clock_ns();
   uint64_t last = 0, n = 0;
@@ -250,7 +256,12 @@ static void write_stream(struct member *member) {
     begin_stream(member, n);
     send_copied(member, &member->there, n | last);
   }
-  member->board->measured = n - member->board->step.warm_up;
+  say_sent(member, n);
+}
+
+static bool was_all_sent(const struct member *member, uint64_t messages) {
+  uint64_t sent = atomic_load_explicit(&member->board->sent, memory_order_acquire);
+  return sent > 0 && messages >= sent;
 }
 
 struct taking {
@@ -259,25 +270,29 @@ struct taking {
   bool done;     /* the last message was taken */
 };
 
+/* In a lossy way, a message older than the one before counts as lost: the writer had overtaken the reader. */
 static void count_gap(struct member *member, uint64_t got, uint64_t *next) {
+  bool lossless = member->there.way->flags & WAY_LOSSLESS;
+  if (got < *next && !lossless) return;
   if (got < *next) peers_die(&member->there, "message %" PRIu64 " came after message %" PRIu64, got, *next - 1);
-  if (got != *next && member->there.way->flags & WAY_LOSSLESS)
+  if (got != *next && lossless)
     peers_die(&member->there, "%" PRIu64 " messages were lost before message %" PRIu64, got - *next, got);
   if (*next >= member->board->step.warm_up) member->seat->lost += got - *next;
   *next = got + 1;
 }
 
-/* Reads every byte. A lossy way may overwrite a message during the read: then only the count goes on. */
+/* Reads every byte. A lossy way may overwrite a message during the read: then the number is no more to be trusted than
+ * the contents, the message counts as the expected one, and the board tells whether it was the last. */
 static void take(struct taking *taking, const uint8_t *data) {
   struct member *member = taking->member;
   uint64_t word = word_at(data), number = word & ~LAST;
   bool whole = sum_bytes(data, member->there.bytes) == member->sum + word;
   if (!whole && member->there.way->flags & WAY_LOSSLESS)
     peers_die(&member->there, "message %" PRIu64 " has other contents than were written", number);
-  member->seat->torn += !whole;
-  if (!whole && number < taking->next) number = taking->next;
+  if (!whole && taking->next >= member->board->step.warm_up) member->seat->torn++;
+  if (!whole) number = taking->next;
   count_gap(member, number, &taking->next);
-  taking->done = whole && word & LAST;
+  taking->done = whole ? word & LAST : was_all_sent(member, taking->next);
 }
 
 /* The reader says on the board: the warm-up is read. */
@@ -330,7 +345,7 @@ static void write_batches(struct member *member) {
     put_word(member->source + (BATCH - 1) * end->bytes, (n + BATCH - 1) | last);
     end->way->calls->write_many(end, member->source, end->bytes, BATCH);
   }
-  member->board->measured = n - member->board->step.warm_up;
+  say_sent(member, n);
 }
 
 static void read_batches(struct member *member) {

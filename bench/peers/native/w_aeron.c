@@ -184,6 +184,10 @@ static void send(struct end *end, const void *data, size_t bytes) {
     relax_of(end, result);
 }
 
+static void send_many(struct end *end, const void *data, size_t bytes, size_t count) {
+  for (size_t i = 0; i < count; i++) send(end, (const char *)data + i * bytes, bytes);
+}
+
 /* Finds the message and leaves the position where it is: the driver clears what lies behind the position. */
 static aeron_controlled_fragment_handler_action_t keep(void *context, const uint8_t *data, size_t bytes,
                                                        aeron_header_t *header) {
@@ -255,5 +259,6 @@ const struct way_calls aeron_calls = {.version = version,
                                       .poll = poll_messages,
                                       .reserve = reserve,
                                       .commit = commit,
+                                      .write_many = send_many,
                                       .helpers_cpu_s = driver_cpu_s,
                                       .close = close_end};

@@ -23,9 +23,9 @@ constexpr uint32_t slots_of(size_t bytes) {
 struct Sized { // the calls for one size
   void (*prepare)(struct end *end);
   void (*open)(struct end *end);
-  void (*write)(struct end *end, const void *data);
+  void (*write)(struct end *end, const void *data, size_t count);
   void (*write_ends)(struct end *end, uint64_t number);
-  const void *(*read)(struct end *end);
+  size_t (*read)(struct end *end, const void **data, size_t capacity);
   void (*close)(struct end *end);
 };
 
@@ -41,8 +41,11 @@ template <size_t Bytes> struct Calls {
 
   static void close(struct end *end) { delete static_cast<typename Queue::Reader *>(end->state); }
 
-  static void write(struct end *end, const void *data) {
-    queue(end).write([data](Message<Bytes> &message) { std::memcpy(message.bytes, data, Bytes); });
+  static void write(struct end *end, const void *data, size_t count) {
+    const auto *bytes = static_cast<const uint8_t *>(data);
+    Queue &to = queue(end);
+    for (size_t i = 0; i < count; i++, bytes += Bytes)
+      to.write([bytes](Message<Bytes> &message) { std::memcpy(message.bytes, bytes, Bytes); });
   }
 
   static void write_ends(struct end *end, uint64_t number) {
@@ -52,11 +55,14 @@ template <size_t Bytes> struct Calls {
     });
   }
 
-  static const void *read(struct end *end) {
+  static size_t read(struct end *end, const void **data, size_t capacity) {
     auto &reader = *static_cast<typename Queue::Reader *>(end->state);
     const Message<Bytes> *message;
+    size_t count = 0;
     while (!(message = reader.read())) peers_relax(end->oversubscribed);
-    return message->bytes;
+    do data[count++] = message->bytes;
+    while (count < capacity && (message = reader.read()));
+    return count;
   }
 
   static constexpr Sized sized = {prepare, open, write, write_ends, read, close};
@@ -78,21 +84,30 @@ const Sized &sized(struct end *end) {
 
 void prepare(struct end *end) { sized(end).prepare(end); }
 void open(struct end *end) { sized(end).open(end); }
-void write(struct end *end, const void *data, size_t) { sized(end).write(end, data); }
+void write(struct end *end, const void *data, size_t) { sized(end).write(end, data, 1); }
+void write_many(struct end *end, const void *data, size_t, size_t count) { sized(end).write(end, data, count); }
+size_t read_many(struct end *end, const void **data, size_t capacity) { return sized(end).read(end, data, capacity); }
 void write_ends(struct end *end, uint64_t number, size_t) { sized(end).write_ends(end, number); }
 void close(struct end *end) { sized(end).close(end); }
 
 const void *read(struct end *end, size_t *bytes) {
+  const void *data;
+  sized(end).read(end, &data, 1);
   *bytes = end->bytes;
-  return sized(end).read(end);
+  return data;
 }
+
+void version(char *text, size_t size) { std::strncpy(text, PEERS_SPMC_QUEUE_VERSION, size - 1); }
 
 struct way_calls calls() {
   struct way_calls calls = {};
+  calls.version = version;
   calls.prepare = prepare;
   calls.open = open;
   calls.write = write;
   calls.read = read;
+  calls.write_many = write_many;
+  calls.read_many = read_many;
   calls.write_ends = write_ends;
   calls.close = close;
   return calls;
