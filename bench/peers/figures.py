@@ -102,7 +102,8 @@ def notes_of(step: Dict[str, Any], writer: Dict[str, Any], readers: List[Dict[st
     notes = []
     lost = [reader.get("lost", 0) for reader in readers]
     if any(lost):
-        notes.append(f"last value only, or lossy: {max(lost)} of {step['messages']} messages were lost")
+        count = readers[0].get("count", step["messages"])
+        notes.append(f"last value only, or lossy: {max(lost)} of {count} messages were lost")
     if any(2 * reader.get("held", 0) > len(reader["ends"]) for reader in readers if "held" in reader):
         notes.append("a write of this size waits for the read: such calls don't count")
     if step["scenario"] == "slow":
@@ -128,7 +129,8 @@ def of_step(step: Dict[str, Any], members: List[Dict[str, Any]], processes: int)
     elif scenario == "shared":
         row["messages"] = min(len(reader["spent"]) for reader in readers)
     else:
-        row.update(of_times(writer, readers[:-1] if scenario == "slow" else readers))
+        times = of_times(writer, readers[:-1] if scenario == "slow" else readers)
+        row.update({"messages": times["messages"]} if scenario == "call" else times)  # a reader waits before a call
     row["note"] = "; ".join(notes_of(step, writer, readers))
     return row
 

@@ -23,7 +23,8 @@ import payloads  # noqa: E402
 from adapters import way_class  # noqa: E402
 from adapters.base import LeftOut, Member, Way  # noqa: E402
 from board import Board  # noqa: E402
-from scenarios import SCENARIOS, Run, calls  # noqa: E402
+from figures import warm  # noqa: E402
+from scenarios import PERIODS, SCENARIOS, Run, calls, spares  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
 RANKS = ("PEERS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -63,6 +64,13 @@ def is_bytes(step: Dict[str, Any]) -> bool:
     return bool(step["payload"].startswith("bytes-"))
 
 
+def kept(way: Way, step: Dict[str, Any], values: List[Any]) -> bool:
+    """Whether the way reads a message while the writer goes on to the next."""
+    if way.keeps is None or step["scenario"] not in ("stream", *PERIODS) or step["reading"] == "in-place":
+        return False
+    return bool((len(values[0]) if step["reading"] == "bytes" else step["bytes"]) >= way.keeps)
+
+
 class Steps:
     """The steps of the group, for the member."""
 
@@ -82,13 +90,13 @@ class Steps:
     def run(self, index: int, step: Dict[str, Any]) -> Dict[str, Any]:
         payload, values = self.values(step)
         write, read = calls(self.way, step["reading"], step["bytes"])
-        in_turn = step["scenario"] in ("one-way", "call", "cold", "idle", "shared")
-        rank = self.way.me.rank
+        rank, keeps = self.way.me.rank, kept(self.way, step, values)
         run = Run(
             self.way, self.board, payload, values, write, read,
             self.way.release if step["reading"] == "in-place" else lambda: None,
             step["scenario"], step["messages"], step["seconds"], step["idle"], (index + 1) << BASE, rank,
-            self.way.keeps and step["reading"] == "bytes" and not in_turn,
+            warm(step["messages"]) if step["scenario"] == "stream" else 0, keeps,
+            spares(values, step) if keeps and rank == 0 else [],
         )  # fmt: skip
         gc.collect()
         gc.freeze()
@@ -98,7 +106,7 @@ class Steps:
         cpu, start = time.process_time(), time.perf_counter_ns()
         times = SCENARIOS[step["scenario"]][rank > 0](run)
         if "cpu_end" in times:
-            times["cpu"] = times.pop("cpu_end") - cpu
+            times["cpu"] = times.pop("cpu_end") - times.pop("cpu_start", cpu)
         self.board.barrier()
         gc.unfreeze()
         return {"step": index, "took": time.perf_counter_ns() - start, "rss": peak_mb(), **times}

@@ -6,6 +6,7 @@ where a message doesn't count. The reader looks at the number of each message, a
 after the time is taken.
 """
 
+import pickle
 import struct
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
@@ -19,8 +20,11 @@ Times = Dict[str, Any]
 LEAST = 5  # messages, whatever the time
 SLOW = 0.010  # seconds; a slow reader takes so long for a message
 PERIODS = {"slow": 0.002, "every5": 0.005, "every25": 0.025}  # seconds between two messages
+THERE = 0.003  # seconds from the end of a write, in which a peer's threads have delivered the message
 HELD = 0.010  # seconds; then a reader concludes: the write waits for the read
 AGAIN = 0.25  # seconds until a message of a lossy way is written once more
+SPARES = (8, 1000)  # the fewest and the most values that a stream has in turn, for a way that reads them later
+ROTATED = 4 << 20  # bytes of these values together, if this is more than the fewest
 WALK = 32 << 20  # bytes between two messages, in the scenario "cold"
 REST = 0.002  # seconds, likewise
 
@@ -45,21 +49,40 @@ class Run(NamedTuple):
     idle: float  # seconds of the scenario "idle"
     base: int  # added to the numbers
     rank: int
-    fresh: bool  # each message is a new object, as the way reads the object later than in write()
+    warm: int  # the first messages of a stream, which don't count
+    keeps: bool  # the way reads a message later than in write()
+    spares: List[Any]  # then the writer sends these values in turn
 
 
 def value_of(run: Run, n: int) -> Any:
-    """The value of message n, with the number."""
-    value = run.values[n % len(run.values)]
+    """The value of message n, with the number. A spare is used again when all readers have read its last message."""
+    values = run.spares or run.values
+    if run.spares and n >= len(values):
+        run.board.wait_readers(n - len(values) + 1, spin=False)
+    value = values[n % len(values)]
     run.payload.stamp(value, run.base + n)
-    return bytes(memoryview(value)) if run.fresh else value
+    return value
+
+
+def spares(values: List[Any], step: Dict[str, Any]) -> List[Any]:
+    """Copies of the variants, made before the time is taken: as many as messages may be on the way."""
+    count: int = step["messages"]
+    if step["scenario"] == "stream":
+        count = min(count, max(SPARES[0], min(SPARES[1], ROTATED // max(1, step["bytes"]))))
+    made = []
+    for n in range(-(-count // len(values)) * len(values)):
+        value = values[n % len(values)]
+        made.append(bytes(memoryview(value)) if isinstance(value, bytes) else pickle.loads(pickle.dumps(value, 5)))
+    return made
 
 
 def numbers(run: Run) -> Iterator[int]:
     """The numbers of the writer's messages. The board tells readers the last number before the last message is sent."""
-    end = clock() + int(run.seconds * 1e9)
+    end, least = 0, run.warm + LEAST - 1
     for n in range(run.messages):
-        if n == run.messages - 1 or (n >= LEAST - 1 and clock() > end):
+        if n == run.warm:
+            end = clock() + int(run.seconds * 1e9)
+        if n == run.messages - 1 or (n >= least and clock() > end):
             run.board.words[LAST] = n + 1
         yield n
         if run.board.words[LAST]:
@@ -125,6 +148,8 @@ def read_in_turn(run: Run) -> Times:
     after_write = run.scenario == "call" and not run.way.collective
     while True:
         waited = after_write and not wait_written(run.board, n + 1)
+        if after_write and not waited:
+            time.sleep(THERE)
         start = clock()
         value = read()
         end = clock()
@@ -170,19 +195,22 @@ def walker(run: Run) -> Callable[[float], None]:
 
 def write_stream(run: Run) -> Times:
     write, n, value = run.write, 0, None
-    start = clock()
+    start, cpu_start = clock(), time.process_time()
     for n in numbers(run):
+        if 0 < n == run.warm:
+            settle(run, n - 1, value, spin=False)
+            start, cpu_start = clock(), time.process_time()
         value = value_of(run, n)
         write(value)
     cpu = time.process_time()
     settle(run, n, value, spin=False)
-    return {"start": start, "cpu_end": cpu}
+    return {"start": start, "cpu_start": cpu_start, "cpu_end": cpu}
 
 
 def read_all(run: Run) -> Times:
     """Of "stream", and of the scenarios with a pace. Contents: of the last message, after the time is taken; with a
     pace, of messages by often()."""
-    ends, lost, n = [], 0, 0
+    ends, lost, n, cpu_start = [], 0, 0, time.process_time()
     words, read, paced = run.board.words, run.read, run.scenario != "stream"
     slow = run.scenario == "slow" and run.rank == run.board.processes - 1
     while True:
@@ -194,6 +222,10 @@ def read_all(run: Run) -> Times:
         if missed < 0:
             continue
         lost, n = lost + missed, n + missed + 1
+        if n == run.warm:
+            lost, cpu_start = 0, time.process_time()
+        if run.keeps or n <= run.warm:
+            run.board.done(n)
         if paced:
             ends += [0] * missed + [end]
         if slow:
@@ -201,7 +233,8 @@ def read_all(run: Run) -> Times:
         if words[LAST] == n:
             cpu = time.process_time()
             run.board.done(n)
-            return {"ends": ends, "end": end, "cpu_end": cpu, "lost": lost, "count": n}
+            cpus = {"cpu_start": cpu_start, "cpu_end": cpu}
+            return {"ends": ends, "end": end, "lost": lost, "count": n - run.warm, **cpus}
 
 
 def write_paced(run: Run) -> Times:

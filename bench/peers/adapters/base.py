@@ -64,7 +64,7 @@ class Way:
     lossless = True  # every reader gets every message, also a slow reader
     collective = False  # write() waits until the readers have called read()
     copying = True  # read() returns a copy; False: read() returns the memory filled by write()
-    keeps = False  # the way reads a written buffer later than in write(): a stream has a buffer for each message
+    keeps: Optional[int] = None  # bytes; a written message of this size or larger is read later than in write()
     again = False  # read_again() reads a message any number of times, after a single write
     processes: Optional[Tuple[int, ...]] = None  # sizes of groups; None: any
     scenarios: Optional[Tuple[str, ...]] = None  # None: any
@@ -101,7 +101,7 @@ class Way:
     # ---- Bytes: made beforehand, a write is the transport alone ----------------------------------------------
 
     def write(self, data: Any) -> None:
-        """Send bytes to all readers. The caller may change the data afterwards, unless `keeps`."""
+        """Send bytes to all readers. The caller may change the data afterwards, unless the way `keeps` them."""
         raise NotImplementedError
 
     def read(self) -> Any:

@@ -2,11 +2,12 @@
 """pyzmq over ipc. One PUSH socket for each reader, as PUSH deals messages out among the connected readers; and
 PUB/SUB, which begins when all have subscribed (XPUB tells). No high-water mark, so PUB loses nothing.
 
-Large messages without a copy by pyzmq, as the page "Serializing messages" advises: copy=False from 64 KiB on, the
-library's own threshold.
+As the page "Serializing messages with PyZMQ" advises, large messages are not copied (copy=False), nor large buffers of
+objects: these leave the pickle (protocol 5) and are further parts of the message. Large: 64 KiB, pyzmq's own threshold.
 """
 
-from typing import Any
+import pickle
+from typing import Any, List
 
 from adapters.base import Way
 
@@ -16,7 +17,7 @@ LARGE = 64 << 10
 class Zmq(Way):
     family = "pyzmq"
     requires = ("zmq",)
-    keeps = True
+    keeps = LARGE
     large = False  # the last message was; sizes seldom change
 
     @classmethod
@@ -42,6 +43,32 @@ class Zmq(Way):
         self.large = len(view) >= LARGE
         return view
 
+    def write(self, data: Any) -> None:
+        copy = len(data) < LARGE
+        for end in self.ends:
+            end.send(data, copy=copy)
+
+    def write_object(self, value: Any) -> None:
+        parts: List[Any] = []
+
+        def in_pickle(buffer: pickle.PickleBuffer) -> bool:
+            if buffer.raw().nbytes < LARGE:
+                return True
+            parts.append(buffer.raw())
+            return False
+
+        data = pickle.dumps(value, 5, buffer_callback=in_pickle)
+        if not parts:
+            return self.write(data)
+        for end in self.ends:
+            end.send_multipart([data, *parts], copy=False)
+
+    def read_object(self) -> Any:
+        data = self.read()
+        if not self.end.rcvmore:
+            return pickle.loads(data)
+        return pickle.loads(data, buffers=[part.buffer for part in self.end.recv_multipart(copy=False)])
+
     def address(self, rank: int) -> str:
         return f"ipc://{self.me.folder}/zmq-{rank}"
 
@@ -65,11 +92,6 @@ class Push(Zmq):
                 end.bind(self.address(rank))
         self.me.barrier("zmq")
 
-    def write(self, data: Any) -> None:
-        copy = len(data) < LARGE
-        for end in self.ends:
-            end.send(data, copy=copy)
-
 
 class Pub(Zmq):
     name = "zmq-pub"
@@ -88,6 +110,4 @@ class Pub(Zmq):
         self.end.bind(self.address(0))
         for _ in range(self.me.readers):
             assert self.end.recv() == b"\x01"
-
-    def write(self, data: Any) -> None:
-        self.end.send(data, copy=len(data) < LARGE)
+        self.ends = [self.end]

@@ -59,11 +59,12 @@ class Pipe(Stdlib):
 
 
 class Queue(Stdlib):
-    """multiprocessing.Queue for each reader. An object is pickled once, before the put, as the queue's thread would
-    pickle the object once for each reader, and later, when the writer may have changed the object."""
+    """multiprocessing.Queue for each reader. An object for one reader is put as is, and pickled by the queue's thread.
+    For more readers an object is pickled once, before the put, as each queue would pickle the object anew."""
 
     name = "mp-queue"
-    keeps = True
+    keeps = 0
+    note = "a thread of the queue pickles and sends: write_us is the put alone"
 
     @classmethod
     def launcher(cls, processes: int) -> List[str]:
@@ -79,6 +80,12 @@ class Queue(Stdlib):
 
     def read(self) -> Any:
         return self.end.get()
+
+    def write_object(self, value: Any) -> None:
+        self.write(value if self.me.readers == 1 else pickle.dumps(value, 5))
+
+    def read_object(self) -> Any:
+        return self.end.get() if self.me.readers == 1 else pickle.loads(self.end.get())
 
 
 def before_fork(processes: int) -> None:

@@ -130,7 +130,7 @@ class QueueArena(Queue):
     name = "vllm-queue-arena"
     payloads = ("features", "bytes-16Mi", "bytes-64Mi")
     copying = False
-    keeps = True  # where all slots are taken, the tensor is sent from the caller's memory, later
+    keeps = 0  # where all slots are taken, the tensor is sent from the caller's memory, later
     options = {"enable_shm_tensor_arena": True}
     note = "tensors of 8 MiB or more are read in place; a reader spins for 1 s"
 
