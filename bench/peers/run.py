@@ -3,7 +3,7 @@
 
     run.py                          the whole matrix
     run.py --quick                  a small part of the matrix, for a look
-    run.py --only zmq-push          only the named way; may be given more than once
+    run.py --only zmq-push c-pipe   only the named ways
 
 A way that can't be had here, fails or hangs has a row with the reason as the status. The results are written anew after
 each group: a stopped run keeps the results so far.
@@ -233,8 +233,9 @@ def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Any]]:
     for turn in range(options.rounds):
         for group in plan.in_order(groups, turn):
             yield f"{group.way}, {group.processes} processes", lambda group=group: rows_of(group, options)
-        if options.native and turn == 0 and native_wanted(options):
-            yield "native ways", lambda: native_rows(options.native, planned(options), options.only)
+        if options.native and turn == 0:
+            for what, way in planned(options):
+                yield what, lambda way=way: native_rows(options.native, way, options.only)
     if options.native and native_wanted(options):
         yield "64 B, native", lambda: native_rows(options.native, ["--headline"], options.only)
     for script in BESIDE:
@@ -242,12 +243,16 @@ def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Any]]:
             yield script, lambda script=script: beside_rows(script, options)
 
 
-def planned(options: argparse.Namespace) -> List[str]:
-    return ["--plan", "quick" if options.quick else "full"]
+def planned(options: argparse.Namespace) -> List[Tuple[str, List[str]]]:
+    """The plan of the C ways: a job for all of them, or one for each way named."""
+    plan_of = ["--plan", "quick" if options.quick else "full"]
+    if options.only:
+        return [(name, [*plan_of, "--way", name]) for name in native_wanted(options)]
+    return [("native ways", plan_of)]
 
 
-def native_wanted(options: argparse.Namespace) -> bool:
-    return not options.only or any(name not in WAYS for name in options.only)
+def native_wanted(options: argparse.Namespace) -> List[str]:
+    return [name for name in options.only if name not in WAYS] if options.only else [ALL]
 
 
 def run(options: argparse.Namespace) -> Path:
@@ -270,7 +275,7 @@ def options_of(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a small part, in minutes")
     parser.add_argument("--rounds", type=int, help="of everything (default: 2; with --quick 1)")
-    parser.add_argument("--only", action="append", default=[], metavar="WAY", help="this way; again for another one")
+    parser.add_argument("--only", action="extend", nargs="+", default=[], metavar="WAY", help="only these ways")
     parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue and the classes of its messages")
     parser.add_argument("--sglang", metavar="FOLDER", help="SGLang's source, for its queue")
     parser.add_argument("--native", metavar="PROGRAM", help="the program of the C ways")
