@@ -9,7 +9,7 @@
 #include "run.h"
 #include "scenarios.h"
 
-enum { KI = 1 << 10, MI = 1 << 20, CALL = 256 /* messages of a batch */ };
+enum { MOST_WAYS = 64, KI = 1 << 10, MI = 1 << 20, CALL = 256 /* messages of a batch */ };
 static const int64_t SECOND = 1000000000;
 
 /* ---- How many messages ------------------------------------------------------------------------------------------ */
@@ -157,33 +157,64 @@ static uint32_t count_steps(bool quick, const char *only) {
   return count;
 }
 
-/* Small messages come first, and need near CPUs most: a quarter of the time is for any step, and the rest comes step by
- * step: the last steps have a part as well. */
-static struct run_limits limits_of(bool quick, uint32_t done, uint32_t all) {
-  int64_t extra = (quick ? 15 : 120) * SECOND;
-  return (struct run_limits){.attempts = 6, .extra_ns = extra / 4 + extra * 3 / 4 * done / all};
+/* ---- The order, and the time for repeats ------------------------------------------------------------------------- */
+
+static uint64_t seed;
+static int64_t spent_ns[MOST_WAYS]; /* by each way, on repeats */
+
+void plan_seed(uint64_t value) { seed = value; }
+
+/* Steps of an odd constant, mixed by multiplications and shifts. */
+static uint64_t next_random(void) {
+  uint64_t value = seed += 0x9e3779b97f4a7c15;
+  value = (value ^ value >> 32) * 0xd6e8feb86659fd93;
+  value = (value ^ value >> 32) * 0xd6e8feb86659fd93;
+  return value ^ value >> 32;
+}
+
+/* In a fixed order, a way would always follow the same way, with the caches and CPUs as that way left them. */
+static void shuffle(size_t order[MOST_WAYS]) {
+  for (size_t i = 0; i < peers_way_count; i++) {
+    size_t at = next_random() % (i + 1);
+    order[i] = order[at];
+    order[at] = i;
+  }
+}
+
+/* Every way has an equal share of the time for repeats. Small messages come first, and need near CPUs most: a quarter
+ * is for any step, and the rest comes step by step: the last steps have a part as well. */
+static struct run_limits limits_of(size_t way, int64_t extra, uint32_t done, uint32_t all) {
+  extra /= (int64_t)peers_way_count;
+  return (struct run_limits){
+      .attempts = 6, .extra_ns = extra / 4 + extra * 3 / 4 * done / all, .spent_ns = &spent_ns[way]};
 }
 
 int plan_run(bool quick, const char *only) {
   uint32_t done = 0, all = count_steps(quick, only);
-  for (uint32_t e = 0; e < ENTRIES; e++)
-    for (size_t w = 0; w < peers_way_count && (entries[e].quick || !quick); w++) {
-      if (!belongs(&entries[e], &peers_ways[w], only)) continue;
-      struct peers_step step = step_of(&entries[e], &peers_ways[w], quick);
-      struct run_limits limits = limits_of(quick, done, all);
+  size_t order[MOST_WAYS];
+  for (uint32_t e = 0; e < ENTRIES; e++) {
+    shuffle(order);
+    for (size_t i = 0; i < peers_way_count && (entries[e].quick || !quick); i++) {
+      const struct way *way = &peers_ways[order[i]];
+      if (!belongs(&entries[e], way, only)) continue;
+      struct peers_step step = step_of(&entries[e], way, quick);
+      struct run_limits limits = limits_of(order[i], (quick ? 10 : 120) * SECOND, done, all);
       run_step(&step, &limits, 0);
       progress(++done, all, &step);
     }
+  }
   return 0;
 }
 
-/* Each round begins with a new way: no way follows the same way in all rounds. */
+/* Each round has a new order. */
 int plan_headline(uint32_t rounds, const char *only) {
   const struct entry small = {"one-way", 64, 2, true, in_headline};
+  size_t order[MOST_WAYS];
   for (uint32_t round = 1; round <= rounds; round++) {
-    const struct run_limits limits = {.attempts = 3, .extra_ns = 3 * SECOND * round};
+    shuffle(order);
     for (size_t i = 0; i < peers_way_count; i++) {
-      const struct way *way = &peers_ways[(i + round - 1) % peers_way_count];
+      const struct way *way = &peers_ways[order[i]];
+      const struct run_limits limits = {.attempts = 3, .extra_ns = SECOND / 4 * round, .spent_ns = &spent_ns[order[i]]};
       if ((only && strcmp(only, way->name) != 0) || !in_headline(way) || run_missing(way)) continue;
       struct peers_step step = step_of(&small, way, false);
       run_step(&step, &limits, round);
@@ -199,7 +230,8 @@ static bool check_way(const struct way *way) {
                                         {"check", 64, 4, true, NULL},
                                         {"check", 64 * KI, 4, true, NULL},
                                         {"check", 4 * MI, 2, true, NULL}};
-  const struct run_limits once = {.attempts = 1};
+  int64_t spent = 0;
+  const struct run_limits once = {.attempts = 1, .spent_ns = &spent};
   bool good = true;
   for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
     struct peers_step step = step_of(&checks[i], way, true);

@@ -5,6 +5,9 @@
 
 #include "board.h"
 
+/* Of the random order of the ways in each step and round. */
+void plan_seed(uint64_t seed);
+
 /* `only`: the name of the one way to run, or NULL. They return an exit status. */
 int plan_run(bool quick, const char *only);
 int plan_headline(uint32_t rounds, const char *only);

@@ -263,7 +263,6 @@ static void attempt(struct run *run, const struct peers_step *step) {
 static const double NEAR = 1.6; /* times the least line that this program has seen */
 static const int64_t LEARN_NS = 1000000000, PAUSE_NS = 500000000, LONG_PERIOD_NS = 1000000000;
 static double least_ns = INFINITY; /* the least line */
-static int64_t extra_ns;           /* that repeats and pauses have taken so far */
 
 static double larger_line(const struct board *board) {
   double before = board->line_ticks[0], after = board->line_ticks[1];
@@ -316,14 +315,14 @@ static uint32_t attempt_near(struct run *run, const struct peers_step *step, con
   learn_line(run);
   for (uint32_t n = 1; n < limits->attempts && !*run->failure && !is_near(run->board); n++) {
     int64_t start = clock_ns();
-    if (extra_ns + PAUSE_NS + run->ns > limits->extra_ns) break;
+    if (*limits->spent_ns >= limits->extra_ns) break;
     if (await_near()) {
       board_unmake(run->board, run->fd);
       attempt(run, step);
       learn_line(run);
       attempts++;
     }
-    extra_ns += clock_ns() - start;
+    *limits->spent_ns += clock_ns() - start;
   }
   return attempts;
 }

@@ -8,7 +8,8 @@
 /* For the repeats of runs in which a cache line was far, see run.c. */
 struct run_limits {
   uint32_t attempts; /* of a step */
-  int64_t extra_ns;  /* of repeats and pauses, of all steps so far together */
+  int64_t extra_ns;  /* of repeats and pauses, of the way's steps so far; the last repeat may exceed the limit */
+  int64_t *spent_ns; /* of extra_ns */
 };
 
 void run_start(void); /* once: measures the clock */
