@@ -3,6 +3,7 @@
 figures: <!-- measured: claim NAME -->. CLAIMS has, by NAME, a function of the rows that gives (holds, figures).
 """
 
+import collections
 import re
 
 from report_rows import best, in_process, lossy, one_state, ours, select, shown, three, value_of
@@ -100,7 +101,7 @@ def delivery(rows):
 
 
 def upper_bcast(rows):
-    cell = {"scenario": "one-way", "reading": ["objects", "bytes"]}
+    cell = {"scenario": "one-way", "reading": "objects"}
     found = figures_of(rows, ["mpi4py-bcast"], "p50_us", payload="records-10000", **cell)
     found.update(figures_of(rows, ["mpi4py-Bcast"], "p50_us", payload="records-10000-array", **cell))
     gain = 1 - found["mpi4py-Bcast"] / found["mpi4py-bcast"]
@@ -239,12 +240,34 @@ def block(rows, name):
     return f"**{WORDS[holds]}.** {text[:1].upper()}{text[1:]}."
 
 
+def lines_of(rows):
+    """The verdicts for the terminal: a line for each claim that the rows test, then the names of the others."""
+    found = {name: judged(rows, name) for name in CLAIMS}
+    lines = [f"{name}: {WORDS[holds].lower()}: {text}" for name, (holds, text) in found.items() if holds is not None]
+    rest = [name for name, (holds, _) in found.items() if holds is None]
+    return lines + [f"not tested: {', '.join(rest)}"] * bool(rest)
+
+
+VERDICTS = "Holds", "Holds in part", "Does not hold", "Not tested"
+SHORT = 100  # letters of the figures in the summary
+
+
+def clipped(text):
+    """The figures of a claim's block, up to the comma before the limit."""
+    text = text.strip().removesuffix(".").partition("\n")[0]
+    return text if len(text) <= SHORT else text[:SHORT].rpartition(", ")[0] + ", ..." * (", " in text[:SHORT])
+
+
 def summary(page):
-    """A line for each claim of the page, with the verdict in the claim's section."""
-    lines = []
+    """(a line for each claim of the page: claim, verdict and the figures if they are measured; the counts)"""
+    lines, counts = [], collections.Counter()
     for section in re.split(r"^### ", page, flags=re.M)[1:]:
         title = section.partition("\n")[0]
-        verdict = re.search(r"\*\*(Holds|Holds in part|Does not hold|Not tested)\.\*\*", section)
+        verdict = re.search(rf"\*\*({'|'.join(VERDICTS)})\.\*\*", section)
+        measured = re.search(r"<!-- measured: claim [\w-]+ -->\n\*\*[\w ]+\.\*\* (.*)", section)
         anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-        lines.append([f"[{title}](#{anchor})", verdict[1].lower() if verdict else "not measured yet"])
-    return lines
+        figure = clipped(measured[1]) if measured and verdict[1] != "Not tested" else ""
+        lines.append([f"[{title}](#{anchor})", verdict[1].lower() if verdict else "not measured yet", figure])
+        counts[verdict[1] if verdict else "Not measured yet"] += 1
+    told = [f"{word.lower()}: {counts[word]}" for word in (*VERDICTS, "Not measured yet") if counts[word]]
+    return lines, f"Of {len(lines)} claims: {', '.join(told)}."

@@ -109,8 +109,8 @@ def users_way(row):
 
 
 def cpu_duel(rows, **wanted):
-    """Rivals are the ways with a p50 of at most twice that of the user's way. (duel or None, reason, words for each way
-    with less CPU and a longer p50)"""
+    """Rivals are the ways with a p50 of at most twice that of the user's way. (duel or None, reason, words for each
+    peer with less CPU and a longer p50)"""
     found = [row for row in select(rows, **wanted) if cpu_percent(row) is not None and row.get("p50_us") is not None]
     one = best([row for row in found if users_way(row)], "cpu")
     if one is None:
@@ -120,8 +120,9 @@ def cpu_duel(rows, **wanted):
     def rival(row):
         return crossing(row) and row.get("p50_us") is not None and row["p50_us"] <= most
 
-    found = [row for row in found if crossing(row) and row["p50_us"] > most and row.get("state") == one.get("state")]
-    cheap = sorted((row for row in found if cpu_percent(row) < cpu_percent(one)), key=cpu_percent)
+    found = [row for row in found if not ours(row) and crossing(row) and row.get("state") == one.get("state")]
+    cheap = [row for row in found if row["p50_us"] > most and cpu_percent(row) < cpu_percent(one)]
+    cheap.sort(key=cpu_percent)
     words = [f"`{label(row)}` {shown(cpu_percent(row), 'cpu')} and {shown(row['p50_us'], 'p50_us')}" for row in cheap]
     result = duel(rows, "cpu", rival, users_way, **wanted)
     return result, f"no peer's p50 is within twice ringcast's, {shown(one['p50_us'], 'p50_us')}", words
@@ -131,7 +132,7 @@ def told_cheap(words, most=None):
     if not words:
         return ""
     more = [f"and {len(words) - most} more ways"] if most and len(words) > most else []
-    return "; less CPU but a longer p50: " + ", ".join(words[:most] + more)
+    return "less CPU but a longer median: " + ", ".join(words[:most] + more)
 
 
 def floor_note(rows, found, **wanted):
