@@ -110,10 +110,14 @@ static void check_ends(const struct end *end, const uint8_t *data, uint64_t numb
 
 /* ---- One message in flight -------------------------------------------------------------------------------------- */
 
-static void await_readers(const struct member *member, uint64_t messages) {
+static bool all_have_read(const struct member *member, uint64_t messages) {
   for (uint32_t rank = 1; rank < member->there.processes; rank++)
-    while (atomic_load_explicit(&member->board->seats[rank].read, memory_order_acquire) < messages)
-      peers_relax(member->there.oversubscribed);
+    if (atomic_load_explicit(&member->board->seats[rank].read, memory_order_acquire) < messages) return false;
+  return true;
+}
+
+static void await_readers(const struct member *member, uint64_t messages) {
+  while (!all_have_read(member, messages)) peers_relax(member->there.oversubscribed);
 }
 
 static void sleep_until(int64_t due) {
@@ -136,15 +140,28 @@ static int64_t *entry(const struct member *member, uint32_t column, uint64_t num
   return number < warm_up ? &ignored : board_column(member->board, column) + (number - warm_up);
 }
 
-/* Until the next message is due and all readers have read the message before. By the clock, the writer sleeps
- * first: looks at the board would cost time for which the way is not responsible. */
-static void await_turn(struct member *member, uint64_t number, int64_t due) {
+/* Until the next message is due and all readers have read the message before. The writer sleeps first: looks at the
+ * board would cost time for which the way is not responsible. A message that is late is put off by a period: the writer
+ * has slept for a period before every message, also after a member was held up. */
+static void await_due(const struct member *member, uint64_t number, int64_t *due) {
+  int64_t period = scenario_period_ns(&member->board->step);
+  for (bool ready = false; !ready;) {
+    int64_t now = clock_ns();
+    if (*due < now) *due = now + period;
+    sleep_until(*due);
+    ready = all_have_read(member, number);
+    if (!ready) await_readers(member, number);
+  }
+  *due += period;
+}
+
+static void await_turn(struct member *member, uint64_t number, int64_t *due) {
   if (number == member->board->step.warm_up) {
     await_readers(member, number);
     member_start_measuring(member);
   }
-  if (scenario_period_ns(&member->board->step) > 0) sleep_until(due);
-  await_readers(member, number);
+  if (scenario_period_ns(&member->board->step) > 0) await_due(member, number, due);
+  else await_readers(member, number);
 }
 
 static void write_one(struct member *member, uint64_t n, uint64_t last) {
@@ -159,11 +176,11 @@ static void write_one(struct member *member, uint64_t n, uint64_t last) {
 
 static void write_one_by_one(struct member *member) {
   const struct peers_step *step = &member->board->step;
-  int64_t start = clock_ns(), period = scenario_period_ns(step);
+  int64_t start = clock_ns(), due = start + scenario_period_ns(step);
   uint64_t last = 0, n = 0;
   for (; !last; n++) {
     last = last_of(member, n, start);
-    await_turn(member, n, start + (int64_t)(n + 1) * period);
+    await_turn(member, n, &due);
     write_one(member, n, last);
   }
   member->board->measured = n - step->warm_up;

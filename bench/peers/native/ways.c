@@ -116,7 +116,9 @@ const struct way peers_ways[] = {
      .needs = "Aeron's C client and media driver (a folder of CMAKE_PREFIX_PATH)",
      .largest = 16 * MI,
      .largest_in_place = 65472,
-     .note = "an exclusive publication: tryClaim up to the MTU of 64 KiB, offer and a fragment assembler above"},
+     .note =
+         "an exclusive publication: tryClaim up to the MTU of 64 KiB, offer and a fragment assembler above; the media "
+         "driver's CPU time counts for the writer"},
     {.name = "c-spmc-queue",
      .family = "spmc-queue",
      .flags = 0,
