@@ -177,7 +177,7 @@ for engine in vllm sglang; do
   [ ! -d "$out/engines/$engine" ] || options+=("--$engine" "$out/engines/$engine")
 done
 status=0
-"$python" bench/peers/run.py "${options[@]}" --out "$out" "$@" || status=$?
+"$python" bench/peers/run.py "${options[@]}" "$@" || status=$?
 page=()
 [ "${QUICK:-0}" = 1 ] || page=(--page)
 [ $# -gt 0 ] || [ "$status" != 0 ] || "$python" bench/peers/report.py "${page[@]}"

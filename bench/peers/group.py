@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+import leftovers
 from adapters import find
 from board import Board
 
@@ -43,6 +44,7 @@ class Outcome(NamedTuple):
     version: str
     left_out: str  # why the way can't be used here at all; "": the way can
     results: List[Result]  # one for each step
+    left: Tuple[int, int] = (0, 0)  # files and bytes left behind, where the group has ended by itself
 
 
 class Group:
@@ -55,6 +57,7 @@ class Group:
         (self.folder / "group.json").write_text(json.dumps({**spec, "first": first}))
         (self.folder / "board").write_bytes(bytes(Board.bytes(self.processes)))
         self.started: List[subprocess.Popen[bytes]] = []
+        self.before, self.left = leftovers.there(), (0, 0)
         self.seen = [0] * self.processes  # bytes of whole lines, of each member
         self.heads: List[List[bytes]] = [[] for _ in self.seen]  # the beginnings of the whole lines
 
@@ -101,7 +104,7 @@ class Group:
         return [path.stat().st_size if path.exists() else 0 for path in paths]
 
     def end(self) -> None:
-        """End the rest of the processes, by the sessions, which the group has started."""
+        """End the rest of the processes, by the sessions, which the group has started; remove what they left."""
         for how, seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
             for process in self.started:
                 with contextlib.suppress(ProcessLookupError):
@@ -111,6 +114,7 @@ class Group:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.05, end - time.monotonic()))
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.left = leftovers.remove(self.before)
 
     def died(self) -> str:
         """Why a process has ended too soon; "" if all go on."""
@@ -175,8 +179,8 @@ def limit_of(step: Dict[str, Any], processes: int) -> float:
     return float(step["seconds"] + 4 * step["idle"] + SETUP + (ENGINE * processes if of_engine else 0))
 
 
-def once(spec: Dict[str, Any], first: int) -> Tuple[str, bool, List[List[Dict[str, Any]]]]:
-    """One start of the group: the reason of the end, whether the way can't be used here, and the members' lines."""
+def once(spec: Dict[str, Any], first: int) -> Tuple[str, List[List[Dict[str, Any]]], Tuple[int, int]]:
+    """One start of the group: the reason of the end, the members' lines, and what was left."""
     group = Group(spec, first)
     try:
         group.start()
@@ -189,16 +193,17 @@ def once(spec: Dict[str, Any], first: int) -> Tuple[str, bool, List[List[Dict[st
         why, told = f"the group can't be started: {error}", [[]]
     finally:
         group.end()
-    return why, any(line.get("left_out") for lines in told for line in lines), told
+    return why, told, group.left if not why else (0, 0)
 
 
 def run_group(spec: Dict[str, Any]) -> Outcome:
     """`spec`: way, where, processes, largest, steps, vllm, sglang, spin, limit; see plan.py."""
     count = len(spec["steps"])
     results: List[Result] = []
-    version, why = "", ""
+    version, why, left = "", "", (0, 0)
     for attempt in range(FAILURES):
-        why, left_out, told = once(spec, len(results))
+        why, told, left = once(spec, len(results))
+        left_out = any(line.get("left_out") for lines in told for line in lines)
         versions = [line["version"] for lines in told for line in lines if "version" in line]
         if left_out or (not version and len(versions) < spec["processes"]):
             return Outcome("", why or "a process ended before it was connected", [])
@@ -211,4 +216,4 @@ def run_group(spec: Dict[str, Any]) -> Outcome:
         if len(results) == count:
             break
     given_up = Result(f"given up after {FAILURES} failures, the last one: {why}", [])
-    return Outcome(version, "", results + [given_up] * (count - len(results)))
+    return Outcome(version, "", results + [given_up] * (count - len(results)), left)

@@ -141,7 +141,13 @@ def rows_of(group: plan.Group, options: argparse.Namespace) -> List[Row]:
                 row.update(figures.of_step(step._asdict(), result.members, group.processes))
             row["note"] = note_of(group.way, step.scenario, row["note"])
         rows.append(row)
+    if outcome.left[0]:
+        rows[0]["note"] = "; ".join(filter(None, (rows[0]["note"], left_behind(*outcome.left))))
     return rows
+
+
+def left_behind(files: int, size: int) -> str:
+    return f"left {files} file{'s' if files > 1 else ''}, {size / (1 << 20):.3g} MiB behind in /dev/shm"
 
 
 # ---- Further rows ----------------------------------------------------------------------------------------------------
@@ -168,16 +174,25 @@ def failed(peer: str, language: str, why: str) -> Row:
 def native_rows(program: str, what: List[str], only: List[str]) -> List[Row]:
     """The rows printed by the program of the C ways, a JSON object a line."""
     text, why = printed([program, *what])
-    rows = []
+    rows, unread = [], []
     for line in text.splitlines():
         try:
             rows.append({**figures.blank(language="c", rounds=1), **json.loads(line)})
-        except ValueError:
-            continue
+        except (TypeError, ValueError):
+            unread.append(line)
     if "--headline" in what:
         rows = [{**row, "scenario": "headline"} for row in rows]
     rows = [row for row in rows if not only or row["peer"] in only]
-    return rows + ([failed("native " + what[0], "c", why)] if why else [])
+    note = f"{len(unread)} of the printed lines can't be read, the first: {unread[0][:80]}" if unread else ""
+    return rows + (
+        [{**failed("native " + what[0], "c", why or "lines are missing"), "note": note}] if why or note else []
+    )
+
+
+def no_native(program: Optional[str]) -> List[Row]:
+    """The row in place of the C ways' rows."""
+    what = f"there is no {program}" if program else "no program was given by --native"
+    return [failed("native ways", "c", f"{what}: was it built? build/peers/native.log has the compiler's words")]
 
 
 def beside_rows(script: str, options: argparse.Namespace) -> List[Row]:
@@ -230,13 +245,16 @@ def keep(folder: Path, meta: Dict[str, Any]) -> Path:
 def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Any]]:
     """The jobs, in order: the text of the progress line, and the function that gives the rows."""
     groups = plan.groups(plan.names(options.only), options.quick, options.vllm)
+    native = bool(options.native) and Path(options.native).exists()
+    if native_wanted(options) and not native:
+        yield "native ways", lambda: no_native(options.native)
     for turn in range(options.rounds):
         for group in plan.in_order(groups, turn):
             yield f"{group.way}, {group.processes} processes", lambda group=group: rows_of(group, options)
-        if options.native and turn == 0:
+        if native:
             for what, way in planned(options):
                 yield what, lambda way=way: native_rows(options.native, way, options.only)
-    if options.native and native_wanted(options):
+    if native and native_wanted(options):
         yield "64 B, native", lambda: native_rows(options.native, ["--headline"], options.only)
     for script in BESIDE:
         if not options.only and (HERE / script).exists():
@@ -279,8 +297,11 @@ def options_of(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue and the classes of its messages")
     parser.add_argument("--sglang", metavar="FOLDER", help="SGLang's source, for its queue")
     parser.add_argument("--native", metavar="PROGRAM", help="the program of the C ways")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "peers", metavar="FOLDER")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="(default: build/peers; with --only build/peers/only)"
+    )
     options = parser.parse_args(arguments)
+    options.out = options.out or ROOT / "build" / "peers" / ("only" if options.only else "")
     options.rounds = options.rounds or (1 if options.quick else 2)
     for name in ("vllm", "sglang", "native"):
         value = getattr(options, name)

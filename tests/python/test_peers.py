@@ -5,6 +5,7 @@ are those of the times. No speed is asserted."""
 import csv
 import importlib
 import json
+import mmap
 import pathlib
 import subprocess
 import sys
@@ -13,7 +14,19 @@ from typing import Any, Dict, List
 import pytest
 
 PEERS = pathlib.Path(__file__).parents[2] / "bench" / "peers"
-MODULES = ("adapters", "board", "compare", "figures", "group", "member", "payloads", "plan", "run", "scenarios")
+MODULES = (
+    "adapters",
+    "board",
+    "compare",
+    "figures",
+    "group",
+    "leftovers",
+    "member",
+    "payloads",
+    "plan",
+    "run",
+    "scenarios",
+)
 
 FAKES = '''
 import os
@@ -87,6 +100,12 @@ class Alone(Pipe):
     def initialize(self):
         if self.me.rank == 0:
             time.sleep(3600)
+
+
+class Leaving(Pipe):
+    def cleanup(self):
+        if self.me.rank == 0:
+            open(f"/dev/shm/ecal_{self.me.folder.name}", "w").write("left")
 
 
 class Missing(Pipe):
@@ -289,6 +308,43 @@ def test_run_writes_the_results(peers: Any, tmp_path: pathlib.Path) -> None:
     with open(tmp_path / "results.csv") as file:
         table = list(csv.DictReader(file))
     assert len(table) == len(result["rows"]) and set(peers.figures.COLUMNS) <= set(table[0])
+
+
+def test_a_run_of_single_ways_does_not_overwrite_the_results(peers: Any) -> None:
+    peers_folder = peers.run.ROOT / "build" / "peers"
+    assert peers.run.options_of([]).out == peers_folder
+    assert peers.run.options_of(["--only", "mp-pipe"]).out == peers_folder / "only"
+    assert peers.run.options_of(["--only", "mp-pipe", "--out", "here"]).out == pathlib.Path("here")
+
+
+def test_the_plan_of_the_c_ways_is_run_in_every_round_or_a_row_says_why_not(peers: Any, tmp_path: pathlib.Path) -> None:
+    native = tmp_path / "native"
+    options = peers.run.options_of(["--native", str(native), "--rounds", "3"])
+    [missing] = [work() for what, work in peers.run.jobs(options) if what == "native ways"]
+    assert missing[0]["status"].startswith(f"there is no {native}") and missing[0]["language"] == "c"
+    native.write_text('#!/bin/sh\necho \'{"peer": "c-pipe", "status": "ok"}\'; echo Segmentation; echo 5\n')
+    native.chmod(0o755)
+    found = [work() for what, work in peers.run.jobs(options) if what == "native ways"]
+    assert [[row["peer"] for row in of] for of in found] == [["c-pipe", "native --plan"]] * 3
+    row, why = peers.figures.merge([row for of in found for row in of])
+    assert row["rounds"] == 3
+    assert why["note"] == "2 of the printed lines can't be read, the first: Segmentation" and why["status"] != "ok"
+
+
+def test_what_a_group_leaves_is_removed_and_counted(
+    peers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    [row] = rows(peers, monkeypatch, "Leaving", [step(peers, "bytes-64", "one-way")])
+    assert row["status"] == "ok" and "left 1 file, " in row["note"]
+    monkeypatch.setattr(peers.leftovers, "PLACES", {str(tmp_path): ("*.zenoh",)})
+    for name in ("old.zenoh", "new.zenoh", "open.zenoh", "mapped.zenoh", "other"):
+        (tmp_path / name).write_bytes(bytes(4096))
+    before = {tmp_path / "old.zenoh"}
+    with open(tmp_path / "mapped.zenoh", "r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+    with open(tmp_path / "open.zenoh"), mapped:
+        assert peers.leftovers.remove(before) == (1, 4096)
+    assert {path.name for path in tmp_path.iterdir()} == {"old.zenoh", "open.zenoh", "mapped.zenoh", "other"}
 
 
 # ---- Payloads --------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ class Ecal(Way):
             settings.layer.udp.enable = False
             settings.layer.tcp.enable = False
             settings.layer.shm.acknowledge_timeout_ms = ACKNOWLEDGED
+            settings.layer.shm.zero_copy_mode = True
             settings.layer.shm.memfile_min_size_bytes = self.me.largest
             self.publisher = ecal.Publisher(topic, ecal.DataTypeInformation(), settings)
         self.handshake()

@@ -8,6 +8,7 @@ into a loan, or no copy, in place.
 """
 
 import ctypes
+import gc
 import os
 import pickle
 from typing import Any
@@ -28,6 +29,7 @@ class Iceoryx2(Way):
     again = True
     note = "readers poll, as in its own benchmark"
     sample: Any = None
+    loan: Any = None
 
     def initialize(self) -> None:
         import iceoryx2 as iox2
@@ -99,6 +101,9 @@ class Iceoryx2(Way):
         self.sample = None
         self.me.barrier("left")
         (self.subscriber if self.me.rank else self.publisher).delete()
+        self.me.barrier("ports")
+        self.subscriber = self.publisher = self.node = None  # the node's files go with the object
+        gc.collect()
 
 
 class Iceoryx2Event(Iceoryx2):

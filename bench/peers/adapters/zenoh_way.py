@@ -15,6 +15,7 @@ from adapters.base import Way
 
 KEY = "ringcast/peers"
 WAITING = 16  # messages in a reader's channel
+SOON = 0.2  # seconds in which zenoh's threads remove the files
 MEMORY = 256 << 20  # bytes of the writer's shared memory, at least
 
 
@@ -84,5 +85,16 @@ class ZenohShm(Way):
         return self.subscriber.recv().payload.to_bytes()
 
     def cleanup(self) -> None:
+        """The shared memory's files go with the objects, once no reader has them, by zenoh's threads."""
         self.me.barrier("left")
-        self.session.close()
+        if self.me.rank:
+            self.subscriber.undeclare()
+            self.session.close()
+            del self.subscriber, self.session
+            time.sleep(SOON)
+        self.me.barrier("closed")
+        if not self.me.rank:
+            self.publisher.undeclare()
+            self.session.close()
+            del self.publisher, self.session, self.wait, self.memory
+            time.sleep(SOON)
