@@ -28,7 +28,7 @@ static uint64_t count_of(const struct way *way, const struct peers_step *step, b
   uint64_t slow = way->slow && step->bytes <= 64 * KI ? way->slow : 1;
   if (scenario_is(step, "idle")) return 2;
   if (scenario_is(step, "every5")) return quick ? 100 : 200;
-  if (scenario_is(step, "every25")) return quick ? 40 : 80;
+  if (scenario_is(step, "every25")) return quick ? 32 : 80;
   if (scenario_is(step, "check")) return 20;
   if (scenario_is(step, "batch")) return (quick ? 4 : 16) * MI;
   if (scenario_is(step, "in-place")) return quick || step->bytes > 4 * MI ? 2000 : 20000;
@@ -198,7 +198,7 @@ int plan_run(bool quick, const char *only) {
       const struct way *way = &peers_ways[order[i]];
       if (!belongs(&entries[e], way, only)) continue;
       struct peers_step step = step_of(&entries[e], way, quick);
-      struct run_limits limits = limits_of(order[i], (quick ? 10 : 120) * SECOND, done, all);
+      struct run_limits limits = limits_of(order[i], (quick ? 8 : 90) * SECOND, done, all);
       run_step(&step, &limits, 0);
       progress(++done, all, &step);
     }
