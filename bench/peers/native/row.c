@@ -101,10 +101,11 @@ static void find_round_trip(struct figures *figures, struct board *board, double
 
 static void find_rate(struct figures *figures, struct board *board, double ns_per_tick) {
   int64_t end = 0;
-  uint64_t lost = 0; /* by the reader that lost most */
+  uint64_t lost = 0; /* or overwritten, by the reader with the most of them */
   for (uint32_t rank = 1; rank < board->step.processes; rank++) {
-    if (board->seats[rank].end > end) end = board->seats[rank].end;
-    if (board->seats[rank].lost > lost) lost = board->seats[rank].lost;
+    const struct peers_seat *seat = &board->seats[rank];
+    if (seat->end > end) end = seat->end;
+    if (seat->lost + seat->torn > lost) lost = seat->lost + seat->torn;
   }
   double seconds = (double)(end - *board_column(board, COLUMN_STARTED)) * ns_per_tick * 1e-9;
   figures->messages_per_s = (double)(board->measured - lost) / seconds;

@@ -26,7 +26,6 @@ static double ns_per_tick = 1;
 struct run {
   struct board *board;
   int fd; /* of the board */
-  int64_t ns;
   const struct way *way;
   struct end there, back;
   pid_t pids[PEERS_SEATS];
@@ -250,9 +249,7 @@ static void attempt(struct run *run, const struct peers_step *step) {
   run->board = board_make(step, &run->fd);
   run->failure = run->board->failure;
   member_ends(run->board, run->way, &run->there, &run->back);
-  int64_t start = clock_ns();
   measure_apart(run, run->fd);
-  run->ns = clock_ns() - start;
 }
 
 /* ---- Near and far ----------------------------------------------------------------------------------------------- */

@@ -309,7 +309,7 @@ static void take(struct taking *taking, const uint8_t *data) {
   if (!whole && taking->next >= member->board->step.warm_up) member->seat->torn++;
   if (!whole) number = taking->next;
   count_gap(member, number, &taking->next);
-  taking->done = whole ? word & LAST : was_all_sent(member, taking->next);
+  if (whole ? (word & LAST) != 0 : was_all_sent(member, taking->next)) taking->done = true;
 }
 
 /* The reader says on the board: the warm-up is read. */
