@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -314,6 +315,7 @@ def options_of(arguments: Optional[List[str]] = None) -> argparse.Namespace:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the group and removes its folder, as Ctrl-C does
     try:
         print(run(options_of()))
     except KeyboardInterrupt:

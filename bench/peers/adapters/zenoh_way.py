@@ -96,5 +96,8 @@ class ZenohShm(Way):
         if not self.me.rank:
             self.publisher.undeclare()
             self.session.close()
-            del self.publisher, self.session, self.wait, self.memory
+            del self.publisher, self.session
+            time.sleep(SOON)
+            self.memory.garbage_collect()
+            del self.wait, self.memory
             time.sleep(SOON)
