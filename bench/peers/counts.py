@@ -109,7 +109,7 @@ def blank(way: str, payload: str) -> Row:
 def counted(way: str, payload: str, library: str, options: argparse.Namespace) -> Row:
     """The figures of a row, or the status."""
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(prefix="ringcast-peers-", dir=shared, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="peers-", dir=shared, ignore_cleanup_errors=True) as folder:
         command = [sys.executable, __file__, "--way", way, "--payload", payload, "--folder", folder]
         command += ["--vllm", options.vllm] if options.vllm else []
         try:

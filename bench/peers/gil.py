@@ -206,7 +206,7 @@ def alone(options: argparse.Namespace, calls: Dict[str, int]) -> Dict[str, Row]:
 
 def run(way: str, options: argparse.Namespace) -> Dict[str, Any]:
     """The writer's results; {"why": ...} if the way can't be used."""
-    folder = Path(tempfile.mkdtemp(prefix="ringcast-peers-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    folder = Path(tempfile.mkdtemp(prefix="peers-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     (folder / "board").write_bytes(bytes(Board.bytes(2)))
     command = [sys.executable, __file__, "--way", way, "--folder", str(folder)]
     command += ["--vllm", options.vllm] if options.vllm else []

@@ -53,7 +53,7 @@ class Group:
     def __init__(self, spec: Dict[str, Any], first: int) -> None:
         self.spec, self.first, self.processes = spec, first, spec["processes"]
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.folder = Path(tempfile.mkdtemp(prefix="ringcast-peers-", dir=shared))
+        self.folder = Path(tempfile.mkdtemp(prefix="peers-", dir=shared))
         (self.folder / "group.json").write_text(json.dumps({**spec, "first": first}))
         (self.folder / "board").write_bytes(bytes(Board.bytes(self.processes)))
         self.started: List[subprocess.Popen[bytes]] = []
