@@ -189,6 +189,8 @@ def test_every_message_of_a_way_arrives(peers: Any, monkeypatch: pytest.MonkeyPa
     assert len(found) >= 8 or way.startswith("ringcast-")
     for row in found:
         assert set(peers.figures.COLUMNS) == set(row)
+        if "such calls don't count" in row["note"]:  # on a loaded machine that may be all calls
+            continue
         timed = row["read_us" if row["scenario"] in ("shared", "call") else "p50_us"]
         assert (row["messages_per_s"] if row["scenario"] == "stream" else timed) > 0
         assert row["messages"] > 0 and row["rss_mb"] > 1
