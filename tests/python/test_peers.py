@@ -13,6 +13,9 @@ from typing import Any, Dict, List
 
 import pytest
 
+# AddressSanitizer: a step has some seconds, which are too few for it on a loaded machine; what the harness calls of
+# ringcast has other tests.
+pytestmark = [pytest.mark.alike, pytest.mark.unwatched]
 PEERS = pathlib.Path(__file__).parents[2] / "bench" / "peers"
 MODULES = (
     "adapters",
