@@ -4,7 +4,7 @@
 compare.py OLD NEW          rows with main figures that differ by more than the rounds of either run, and by 10 %
 compare.py --all OLD NEW    all rows in both
 
-Rows in C are compared in one state of the cache line, near or far, as report_rows.py tells it.
+Rows in C are compared in the same state of the cache line, near or far: see report_rows.py.
 """
 
 import argparse
@@ -55,8 +55,8 @@ def moved(old: Row, new: Row) -> str:
 
 
 def compare(old: List[Row], new: List[Row], one_machine: bool = True) -> Tuple[List[Change], List[str], List[str]]:
-    """The changes of figures, the largest first; and in words, the rows in only one result, and those of two states of
-    the line. On one machine the least line of both results is the measure."""
+    """The changes of figures, the largest first; and in words, the rows in a single result, and the rows with two
+    states of the line. On the same machine the least line of both results is the measure."""
     for rows in [old + new] if one_machine else [old, new]:
         set_states(rows)
     before, after = by_key(old), by_key(new)

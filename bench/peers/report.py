@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of run.py's rows: which goals are reached, where a peer wins, and the pages.
 
-report.py [--results FILE]   prints the goals, the short table, the cells won by peers, and the claims that are tested
+report.py [--results FILE]   prints the goals, the short table, the cells won by peers, and the tested claims
 report.py --page             also fills the measured blocks of docs/peers.md, docs/claims.md and README.md, and draws
                              the pictures
 """
@@ -32,7 +32,7 @@ from report_tables import (
 
 NOT = "Not measured yet."
 NONE = "This run has no such row. [What could not be had](#what-could-not-be-had)."
-# The messages of the tables; all others are in results.csv.
+# The messages of the tables; the rest is in results.csv.
 SIZES = ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-16Mi", "bytes-64Mi"]
 SIZES_C = ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-4Mi", "bytes-64Mi"]
 STREAMED = ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-16Mi", "metadata"]

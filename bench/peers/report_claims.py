@@ -241,7 +241,7 @@ def block(rows, name):
 
 
 def lines_of(rows):
-    """The verdicts for the terminal: a line for each claim that the rows test, then the names of the others."""
+    """The verdicts for the terminal: a line for each tested claim, then the names of the rest."""
     found = {name: judged(rows, name) for name in CLAIMS}
     lines = [f"{name}: {WORDS[holds].lower()}: {text}" for name, (holds, text) in found.items() if holds is not None]
     rest = [name for name, (holds, _) in found.items() if holds is None]
@@ -259,7 +259,7 @@ def clipped(text):
 
 
 def summary(page):
-    """(a line for each claim of the page: claim, verdict and the figures if they are measured; the counts)"""
+    """(a line for each claim of the page: claim, verdict and the measured figures; the counts)"""
     lines, counts = [], collections.Counter()
     for section in re.split(r"^### ", page, flags=re.M)[1:]:
         title = section.partition("\n")[0]

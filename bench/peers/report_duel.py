@@ -7,7 +7,7 @@ import statistics
 
 from report_rows import COMPARED, FLOOR, LINE, best, cpu_percent, crossing, label, ours, ratio, select, shown, value_of
 
-# ratio: ours to the rival's; None: no state is common to both. note: what a reader of the verdict has to know beside.
+# ratio: ours to the rival's; None: no state is common to both. note: facts for the reader of the verdict.
 Duel = collections.namedtuple("Duel", "ours peer figure mine theirs ratio note")
 APART = "not comparable: near and far"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The goals of the run for report.py: for each both figures, the ratio, the aim, and whether the run reaches it."""
+"""The goals of the run for report.py: both figures, the ratio, the aim, and whether the run reaches the aim."""
 
 import collections
 
@@ -114,7 +114,7 @@ def figures(found):
 
 
 def goal_table(rows):
-    """The goals with a figure, those not met first; then what a reader has to know beside, and the others by reason."""
+    """The goals with a figure, unmet goals first; then notes, and the goals without a verdict, by reason."""
     lines, notes, unknown = [], [], collections.defaultdict(list)
     for told in sorted(goals(rows), key=lambda told: told.good is not False):
         if told.why:

@@ -64,7 +64,7 @@ def short(rows):
 
 
 def short_table(rows, names, count=None):
-    """`names`: where the ways are explained. The README leaves out what was not measured."""
+    """`names`: where the ways are explained. The README leaves out cells without a figure."""
     lines = []
     for what, found in short(rows)[:count]:
         if found is not None and found.ratio is not None:
@@ -106,7 +106,7 @@ REST = "Further messages are in `build/peers/results.csv`."
 
 def matrix(rows, figure, column=payload_name, payloads=None, **wanted):
     """Ways by payloads, or by `column` of a row; ringcast in bold. Of the `payloads` alone, if given. Figures of a far
-    line are marked where near ones stand beside."""
+    line are marked beside figures of a near line."""
     every = [row for row in select(rows, floors=True, **wanted) if value_of(row, figure) is not None]
     found = [row for row in every if payloads is None or row["payload"] in payloads]
     if not found:

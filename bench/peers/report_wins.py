@@ -110,8 +110,8 @@ def cause(row, figure, mine):
 
 
 def below_line(rows, row):
-    """Whether a way with pauses is faster than the bare cache line in the same cell: then the pause was not the same,
-    as for a way with threads of its own that keep the writer's CPU awake."""
+    """Whether a way with pauses is faster than the bare cache line in the same cell: then the pauses differed, as
+    further threads of the way keep the writer's CPU awake."""
     if row["scenario"] not in PAUSED or row["language"] != "c" or row.get("floor"):
         return False
     lines = [one for one in select(rows, floors=True, peer=LINE) if cell(one) == cell(row)]

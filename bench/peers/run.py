@@ -263,7 +263,7 @@ def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Any]]:
 
 
 def planned(options: argparse.Namespace) -> List[Tuple[str, List[str]]]:
-    """The plan of the C ways: a job for all of them, or one for each way named."""
+    """The plan of the C ways: a job for all ways, or a job for each named way."""
     plan_of = ["--plan", "quick" if options.quick else "full"]
     if options.only:
         return [(name, [*plan_of, "--way", name]) for name in native_wanted(options)]
