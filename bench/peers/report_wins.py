@@ -97,6 +97,14 @@ def cause(row, figure, mine):
         (family == "lmdb" and scenario in ("call", "shared"), "a read is a look into a mapped file, without a queue"),
         (family == "pyzmq" and figure in ("write_us", "messages_per_s"), "a thread of ZeroMQ does the rest meanwhile"),
         (large and large_causes(row), large_causes(row)),
+        (
+            family == "ecal" and figure == "read_us",
+            "a thread of eCAL has taken the message before the call",
+        ),
+        (
+            family == "mpi4py" and row.get("oversubscribed"),
+            "MPI's processes poll and yield all the time; ringcast's readers sleep, and have to be woken",
+        ),
         (small_log, "a poll takes up to 16 messages and stores the reader's position once"),
         (sleeps and figure == "cpu", "the reader sleeps at once"),
         (paused and figure == "p50_us" and spins, "a process spins between the messages"),
