@@ -21,7 +21,7 @@ sys.path.append(str(ROOT / "bench"))
 from tables import ns, rate_of, ratio, size_of, table, three  # noqa: E402, F401
 
 OURS = "ringcast"
-HANDS_OVER = ("mp-queue",)  # ways whose call of the writer leaves pickling and writing to a thread
+HANDS_OVER = ("mp-queue",)  # the call of the writer leaves pickling to a thread
 OBJECTS = ["records-10", "records-100", "records-1000", "records-10000", "metadata"]
 SCHEDULER = ["scheduler-1", "scheduler-64", "scheduler-256"]
 RECORDS = OBJECTS[:4]
@@ -88,8 +88,6 @@ LINE = "c-cache-line"
 
 
 def value_of(row, figure):
-    if figure == "write_us" and row["peer"] in HANDS_OVER:
-        return None
     return FIGURES[figure][0](row)
 
 
@@ -166,6 +164,8 @@ def load(results):
     for row in rows:
         if row.get("reading") == "in-place":
             row["scenario"] = "in-place"
+        if row["peer"] in HANDS_OVER:
+            row["write_us"] = None
     trips = [row for row in every if row.get("half_round_trip_ns") is not None and row["status"] == "ok"]
     alternating = [row for row in trips if row.get("round") is not None]
     ways = collections.defaultdict(list)

@@ -98,7 +98,7 @@ def cause(row, figure, mine):
         (family == "pyzmq" and figure in ("write_us", "messages_per_s"), "a thread of ZeroMQ does the rest meanwhile"),
         (large and large_causes(row), large_causes(row)),
         (
-            family == "ecal" and figure == "read_us",
+            peer == "ecal" and figure == "read_us",
             "a thread of eCAL has taken the message before the call",
         ),
         (

@@ -287,3 +287,10 @@ def test_the_reasons_of_a_codec_are_one_line():
         row("codec-a", name, **cell, status=f"can't write it: TypeError: {name}") for name in ("metadata", "scheduler")
     ]
     assert "| codec-a | codec: metadata, scheduler | can't write it |" in report_tables.absent_table(loaded(rows))
+
+
+def test_a_call_that_leaves_the_work_to_a_thread_is_no_rival():
+    calls = {"ringcast": 5.0, "mp-queue": 1.0, "mp-pipe": 20.0}
+    rows = [row(name, "records-100", write_us=took, read_us=9.0, **CALL) for name, took in calls.items()]
+    found = verdict(rows, "records-100 written")
+    assert found.found.peer["peer"] == "mp-pipe" and found.good
