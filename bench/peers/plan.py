@@ -54,7 +54,7 @@ class Amount(NamedTuple):
     idle: float
 
 
-FULL = Amount(1000, 20000, 192 << 20, 10, 0.25, 10.0)
+FULL = Amount(1000, 20000, 192 << 20, 10, 0.4, 10.0)
 QUICK = Amount(300, 4000, 128 << 20, 8, 0.2, 0.0)
 
 

@@ -50,8 +50,8 @@ def facts(meta):
     load = "not noted" if meta.get("load_before") is None else three(meta["load_before"])
     told = (
         "{date:.10}, commit {commit:.12}; {cpus} CPUs of {cpu}; Linux {kernel}; Python {python}; "
-        "{rounds} rounds in {minutes:.0f} minutes; load before: {load}."
-    ).format(minutes=(meta.get("seconds") or 0) / 60, load=load, **known)
+        "{rounds} round{s} in {minutes:.0f} minutes; load before: {load}."
+    ).format(minutes=(meta.get("seconds") or 0) / 60, load=load, s="s" * (known["rounds"] != 1), **known)
     return told + (" A quick run: few messages." if meta.get("quick") else "")
 
 

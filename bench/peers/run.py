@@ -293,7 +293,7 @@ def run(options: argparse.Namespace) -> Path:
 def options_of(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a small part, in minutes")
-    parser.add_argument("--rounds", type=int, help="of everything (default: 2; with --quick 1)")
+    parser.add_argument("--rounds", type=int, default=1, help="of everything: medians of N runs (1)")
     parser.add_argument("--only", action="extend", nargs="+", default=[], metavar="WAY", help="only these ways")
     parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue and the classes of its messages")
     parser.add_argument("--sglang", metavar="FOLDER", help="SGLang's source, for its queue")
@@ -303,7 +303,6 @@ def options_of(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     options.out = options.out or ROOT / "build" / "peers" / ("only" if options.only else "")
-    options.rounds = options.rounds or (1 if options.quick else 2)
     for name in ("vllm", "sglang", "native"):
         value = getattr(options, name)
         if value:
