@@ -9,9 +9,7 @@ median of the turns, and each turn the mean of as many calls as the turn's share
 within the time. Turns and calls are as in ringcast.bench. msgspec reads a dataclass by the annotations.
 """
 
-import argparse
 import importlib
-import json
 import statistics
 import sys
 from functools import partial
@@ -20,13 +18,13 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import beside  # noqa: E402
 import payloads  # noqa: E402
 from adapters.base import LeftOut, needs  # noqa: E402
 
 from ringcast.bench import codec  # noqa: E402
+from beside import Row  # noqa: E402
 from ringcast.bench.harness import in_turns  # noqa: E402
-
-Row = Dict[str, Any]
 
 PAYLOADS = [*payloads.RECORDS, *payloads.TABLES, "metadata", *payloads.SCHEDULER, *payloads.OBJECTS, "features"]
 QUICK = ["records-10", "records-1000", "records-1000-columns", "records-1000-array", "metadata", "scheduler-64"]
@@ -129,19 +127,9 @@ def rows_of(payload: str, seconds: float, vllm: str) -> List[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="a list of rows")
-    parser.add_argument("--quick", action="store_true", help="a few payloads, for seconds")
-    parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for the classes of its messages")
-    options = parser.parse_args()
-    rows = []
-    for payload in QUICK if options.quick else PAYLOADS:
-        found = rows_of(payload, SECONDS_QUICK if options.quick else SECONDS, options.vllm)
-        rows += found
-        if not options.json:
-            print(*map(line, found), sep="\n", flush=True)
-    if options.json:
-        print(json.dumps(rows))
+    options = beside.options_of(__doc__, "a few payloads, for seconds")
+    names, seconds = (QUICK, SECONDS_QUICK) if options.quick else (PAYLOADS, SECONDS)
+    beside.tell((rows_of(name, seconds, options.vllm) for name in names), line, options.json)
 
 
 def line(row: Row) -> str:

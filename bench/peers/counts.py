@@ -11,27 +11,25 @@ compiler; where the machine lacks either, each row says so.
 """
 
 import argparse
-import contextlib
-import json
 import os
 import pickle
 import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Iterator, List, Tuple
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
+import beside  # noqa: E402
 import overheads  # noqa: E402
 import payloads  # noqa: E402
 from adapters import find, way_class  # noqa: E402
 from adapters.base import Member, Way  # noqa: E402
+from beside import Row  # noqa: E402
 from member import reason  # noqa: E402
-
-Row = Dict[str, Any]
 
 WAYS = [
     "ringcast", "zmq-push", "gloo-object", "gloo-padded", "vllm-queue", "mp-pipe", "mp-shared-memory", "lmdb", "pynng",
@@ -126,18 +124,15 @@ def counted(way: str, payload: str, library: str, options: argparse.Namespace) -
     return row
 
 
-def rows_of(options: argparse.Namespace) -> List[Row]:
+def rows_of(options: argparse.Namespace) -> Iterator[List[Row]]:
     ways = [options.way] if options.way else WAYS
-    rows, why = [], missing()
+    why = missing()
     with tempfile.TemporaryDirectory() as folder:
         library = "" if why else overheads.library_in(folder)
         for payload in QUICK if options.quick else PAYLOADS:
             for way in ways:
                 found = {"status": why} if why else counted(way, payload, library, options)
-                rows.append({**blank(way, payload), **found})
-                if not options.json:
-                    print(line(rows[-1]), flush=True)
-    return rows
+                yield [{**blank(way, payload), **found}]
 
 
 def line(row: Row) -> str:
@@ -151,21 +146,10 @@ def line(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="a list of rows")
-    parser.add_argument("--quick", action="store_true", help="one payload")
-    parser.add_argument("--way", choices=WAYS, help="only this way")
-    parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue")
-    parser.add_argument("--payload", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = beside.options_of(__doc__, "one payload", WAYS)
     if options.rank is not None:
         return rank_main(options)
-    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
-        rows = rows_of(options)
-    if options.json:
-        print(json.dumps(rows))
+    beside.tell(rows_of(options), line, options.json)
 
 
 if __name__ == "__main__":

@@ -41,13 +41,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import beside  # noqa: E402
 import payloads  # noqa: E402
 from adapters import find, way_class  # noqa: E402
 from adapters.base import Member, Way  # noqa: E402
+from beside import Row  # noqa: E402
 from board import WRITTEN, Board  # noqa: E402
 from member import reason  # noqa: E402
-
-Row = Dict[str, Any]
 
 ALONE = {  # not through any way
     "pickle5": lambda value: pickle.loads(pickle.dumps(value, 5)),
@@ -261,24 +261,10 @@ def rank_main(options: argparse.Namespace, calls: Dict[str, int]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="a list of rows")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the calls, and two payloads")
-    parser.add_argument("--way", choices=WAYS, help="only this way")
-    parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue and the classes of its messages")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = beside.options_of(__doc__, "a tenth of the calls, and two payloads", WAYS)
     if options.rank is not None:
         return rank_main(options, calls_by_payload(options.quick))
-    rows = []
-    for way in [options.way] if options.way else WAYS:
-        found = rows_of(way, options)
-        rows += found
-        if not options.json:
-            print(*map(line, found), sep="\n", flush=True)
-    if options.json:
-        print(json.dumps(rows))
+    beside.tell((rows_of(way, options) for way in ([options.way] if options.way else WAYS)), line, options.json)
 
 
 def line(row: Row) -> str:

@@ -47,10 +47,6 @@ def as_us(value):
     return ns(1000 * value)
 
 
-def bytes_rate(rate):
-    return f"{rate / 1e9:.2f} GB/s" if rate >= 1e9 else f"{three(rate / 1e6)} MB/s"
-
-
 # Name of a figure: the function of a row, whether more is better, the form.
 FIGURES = {
     "p50_us": (plain("p50_us"), False, as_us),
@@ -128,15 +124,6 @@ def crossing(row):
     return not lossy(row) and not in_process(row)
 
 
-def last_attempts(rows):
-    """Copies of the rows; of a run in C that was repeated until the line was near, the last one."""
-    kept = {}
-    for number, row in enumerate(rows):
-        names = ("peer", "scenario", "payload", "processes", "reading", "round")
-        kept[tuple(row.get(name) for name in names) if row.get("language") == "c" else number] = dict(row)
-    return list(kept.values())
-
-
 def set_states(rows):
     least = min((row["line_ns"] for row in rows if row.get("line_ns")), default=0)
     for row in rows:
@@ -158,7 +145,7 @@ def headline_row(found):
 def load(results):
     """The rows with their states, and a row of each way for the headline: half of a round trip of 64 B. The rows of the
     alternating rounds have a field `round`, and are in no cell beside."""
-    every = last_attempts(results["rows"])
+    every = [dict(row) for row in results["rows"]]
     set_states(every)
     rows = [row for row in every if row.get("round") is None]
     for row in rows:

@@ -198,10 +198,8 @@ def no_native(program: Optional[str]) -> List[Row]:
 
 def beside_rows(script: str, options: argparse.Namespace) -> List[Row]:
     command = [sys.executable, str(HERE / script), "--json"]
-    if options.vllm and "--vllm" in (HERE / script).read_text():
-        command += ["--vllm", options.vllm]
-    if options.quick and "--quick" in (HERE / script).read_text():
-        command += ["--quick"]
+    command += ["--vllm", options.vllm] if options.vllm else []
+    command += ["--quick"] if options.quick else []
     text, why = printed(command)
     try:
         rows = [{**figures.blank(language="python", rounds=1), **row} for row in json.loads(text)]

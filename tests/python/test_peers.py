@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.alike, pytest.mark.unwatched]
 PEERS = pathlib.Path(__file__).parents[2] / "bench" / "peers"
 MODULES = (
     "adapters",
+    "beside",
     "board",
     "compare",
     "figures",

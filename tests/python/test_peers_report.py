@@ -177,12 +177,6 @@ def test_a_verdict_of_far_rows_says_so():
     assert "The line was far in all rows in C." in report_tables.matrix(loaded(rows), "p50_us", scenario="one-way")
 
 
-def test_the_last_attempt_counts():
-    rows = pair(1, 5, "bytes-64Ki", **COPYING)
-    rows = [{**rows[0], **NEAR, "attempt": 1}, {**rows[0], **NEAR, "p50_us": 2, "attempt": 2}, {**rows[1], **NEAR}]
-    assert "| 2.00 us (`c-ringcast`) | 5.00 us (`zmq-push`) | 0.40 |" in said(rows, KIB64)
-
-
 def test_the_headline_is_of_rounds_that_are_near_for_both_ways():
     rows = headline("c-ringcast", [300, 60, 62, 64, 90], "FNNNN") + headline("c-other", [200, 61, 59, 60, 9], "FNNNF")
     rows += headline("c-ringcast-default", [100] * 5, "FNNNN") + headline("c-cache-line", [50] * 5, "FNNNN", floor=True)

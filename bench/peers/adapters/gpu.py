@@ -8,9 +8,7 @@ copies to the GPU and from there are in the figures. For data on the GPU anyway 
     gpu.py [--json] [--quick]    copies of 1 MiB to 2 GiB to the GPU, from the GPU and within the GPU, a single process
 """
 
-import argparse
 import contextlib
-import json
 import pickle
 import statistics
 import sys
@@ -21,7 +19,9 @@ from typing import Any, Dict, Iterator, List, Tuple
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])  # not the folder of vllm.py
 
+import beside  # noqa: E402
 from adapters.base import LeftOut, Way  # noqa: E402
+from beside import Row  # noqa: E402
 
 SLOTS = 2  # of "cuda-copy": messages under way
 MIB = 1 << 20
@@ -288,18 +288,14 @@ def measured(size: int, rounds: int) -> Dict[str, float]:
     return {name: statistics.median(of[1:]) for name, of in times.items()}
 
 
+def line(row: Row) -> str:
+    figures = f"{row['p50_us']:12.1f} us {row['bytes_per_s'] / 1e9:8.1f} GB/s" if row["status"] == "ok" else ""
+    return f"{row['peer']:20} {row['payload']:12} {figures or row['status']}"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="a list of rows")
-    parser.add_argument("--quick", action="store_true", help="up to 64 MiB")
-    options = parser.parse_args()
-    rows = list(copies(options.quick))
-    if options.json:
-        print(json.dumps(rows))
-        return
-    for row in rows:
-        figures = f"{row['p50_us']:12.1f} us {row['bytes_per_s'] / 1e9:8.1f} GB/s" if row["status"] == "ok" else ""
-        print(f"{row['peer']:20} {row['payload']:12} {figures or row['status']}")
+    options = beside.options_of(__doc__, "up to 64 MiB")
+    beside.tell(([row] for row in copies(options.quick)), line, options.json)
 
 
 if __name__ == "__main__":
