@@ -98,7 +98,8 @@ static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {
                           .capacity = segment->capacity,
                           .spill = segment->spill.base,
                           .spill_bytes = segment->spill.bytes,
-                          .slots = segment->slots};
+                          .slots = segment->slots + RC_OBSERVERS,
+                          .observers = RC_OBSERVERS};
 }
 
 /* The largest payload of the ring and its spill memory. */
@@ -197,17 +198,22 @@ static inline bool rc_owner_is_dead(uint64_t owner) {
   return !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
 }
 
-/* The writer has been waiting since `since` until no cursor is below `wanted`. */
+/* The writer has been waiting since `since` until no cursor is below `below`, and all readers have taken the frames
+ * below `due`. */
 struct rc_blocked {
   int64_t since;
-  uint64_t wanted;
-  const struct rc_ring_writer *bounded; /* the writer waits for a frame to be taken; NULL: for room */
+  uint64_t below, due;
+  uint64_t tail; /* the ring's: a reader can't have taken more */
 };
 
 /* Whether the reader in a slot is in the way. */
-static inline bool rc_slot_blocks(const struct rc_slot *slot, const struct rc_blocked *blocked) {
-  if (rc_load_acquire(&slot->cursor) < blocked->wanted) return true; /* <- A1 */
-  return blocked->bounded && rc_ring_taken(blocked->bounded, slot) < blocked->bounded->due;
+static inline bool rc_slot_blocks(const struct rc_ring *ring, uint32_t index, const struct rc_blocked *blocked) {
+  const struct rc_slot *slot = &ring->control->slots[index];
+  uint64_t cursor = rc_load_acquire(&slot->cursor); /* <- A1 */
+  if (cursor < blocked->below) return true;
+  uint64_t taken = rc_load_relaxed(&slot->taken); /* relaxed: only counted */
+  bool has_taken = taken >= blocked->due && taken <= blocked->tail;
+  return !rc_ring_is_observer(ring, index) && cursor < blocked->due && !has_taken;
 }
 
 /* Copies slot `index`; false: the slot is free. `blocked` NULL: the writer does not wait, or that is unknown. */
@@ -233,6 +239,11 @@ bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringca
 
 /* Starts the clock, unless it runs: a reserve waits until no cursor is below `wanted`. */
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted);
+/* Stops the clock: the reserve has succeeded, or was given up. */
+void rc_liveness_end(ringcast_writer *writer);
+
+/* Evicts the observers in the way. True: there was one, try again. */
+bool rc_liveness_evict_observers(ringcast_writer *writer, uint64_t wanted);
 
 /* Frees the slots of readers that died while joining, and evicts a reader that is stuck in joining. A reader that died
  * after its eviction blocks no frame; the next reader that finds no free slot frees that slot. */

@@ -24,9 +24,10 @@
 
 /* The longest sleep of a blocked writer, and how often the writer checks all other readers in /proc, 10 us each: a
  * pidfd for each would cost the writer up to 1,024 descriptors. The sum limits how late the writer notices a death. */
-#define SLICE_NS   ((int64_t)50 * 1000 * 1000)
-#define OTHERS_NS  (SLICE_NS / 2)
-#define JOINING_NS SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped */
+#define SLICE_NS    ((int64_t)50 * 1000 * 1000)
+#define OTHERS_NS   (SLICE_NS / 2)
+#define OBSERVER_NS SLICE_NS /* how long an observer may be in the way */
+#define JOINING_NS  SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped */
 
 static _Atomic uint64_t *owner_of(const ringcast_writer *writer, uint32_t slot) {
   return &writer->ring.view.control->slots[slot].owner;
@@ -47,8 +48,9 @@ static bool is_waiting(const ringcast_writer *writer) {
 /* Since when the writer waits, and for what; NULL: the writer does not wait. */
 static const struct rc_blocked *blocked_by(const ringcast_writer *writer, struct rc_blocked *out) {
   *out = (struct rc_blocked){.since = writer->liveness.since,
-                             .wanted = writer->liveness.wanted,
-                             .bounded = writer->ring.credit == 0 ? &writer->ring : NULL};
+                             .below = writer->liveness.wanted,
+                             .due = writer->ring.credit == 0 ? writer->ring.due : 0,
+                             .tail = writer->ring.tail};
   return is_waiting(writer) ? out : NULL;
 }
 
@@ -71,7 +73,7 @@ int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) 
   struct ringcast_peer peer;
   uint64_t worst = 0;
   bool found = false;
-  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
+  for (uint32_t i = 0; i < rc_ring_readers(&writer->ring.view); i++) {
     enum rc_slot_state state = rc_owner_state(load_owner(writer, i));
     if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
     /* A joining reader blocks every grant, so it comes first. */
@@ -107,7 +109,7 @@ static void remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner
   if (!(dead ? rc_slot_reap(ring, slot, owner) : rc_slot_evict(ring, slot, owner))) return;
   if (dead) RC_POINT(REAPED);
   else RC_POINT(V1_DONE);
-  if (known) {
+  if (known && !rc_ring_is_observer(ring, slot)) {
     peer.state = dead ? RINGCAST_PEER_DEAD : RINGCAST_PEER_EVICTED;
     queue_departure(&writer->liveness, &peer);
   }
@@ -159,16 +161,35 @@ void rc_liveness_reap_joining(ringcast_writer *writer) {
 
 /* ---- Blockers --------------------------------------------------------------------------------------------------- */
 
+/* For observers. Relaxed: statistics. */
+static void publish_blocked(ringcast_writer *writer) {
+  struct rc_control *control = writer->ring.view.control;
+  struct rc_blocked blocked;
+  blocked_by(writer, &blocked);
+  rc_store_relaxed(&control->blocked_below, blocked.below);
+  rc_store_relaxed(&control->blocked_due, blocked.due);
+  rc_store_relaxed(&control->blocked_since, blocked.since);
+}
+
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
   if (is_waiting(writer)) {
-    if (wanted < liveness->wanted) liveness->wanted = wanted;
+    if (wanted < liveness->wanted) {
+      liveness->wanted = wanted;
+      publish_blocked(writer);
+    }
     return;
   }
   liveness->since = rc_now_ns();
   liveness->tail = writer->ring.tail;
   liveness->open = rc_writer_is_open(writer);
   liveness->wanted = wanted;
+  publish_blocked(writer);
+}
+
+void rc_liveness_end(ringcast_writer *writer) {
+  writer->liveness.since = 0;
+  rc_store_relaxed(&writer->ring.view.control->blocked_since, 0); /* relaxed: a statistic */
 }
 
 struct rc_watch *rc_liveness_blocker(ringcast_writer *writer) {
@@ -182,10 +203,25 @@ struct rc_watch *rc_liveness_blocker(ringcast_writer *writer) {
   return &writer->blocker;
 }
 
+/* How long a reader may be in the way; 0: without limit. */
+static int64_t limit_of(const ringcast_writer *writer, uint32_t slot) {
+  int64_t slow_ns = writer->liveness.slow_ns;
+  if (!rc_ring_is_observer(&writer->ring.view, slot)) return slow_ns;
+  return slow_ns != 0 && slow_ns < OBSERVER_NS ? slow_ns : OBSERVER_NS;
+}
+
+static bool is_observed(const ringcast_writer *writer) {
+  const struct rc_ring *ring = &writer->ring.view;
+  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++)
+    if (rc_owner_state(load_owner(writer, i)) == RC_SLOT_ACTIVE) return true;
+  return false;
+}
+
 int64_t rc_liveness_slice(const ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
-  if (liveness->slow_ns == 0) return SLICE_NS;
-  int64_t left = liveness->slow_ns - (rc_now_ns() - liveness->since);
+  int64_t limit = is_observed(writer) ? limit_of(writer, writer->ring.view.slots - 1) : liveness->slow_ns;
+  if (limit == 0) return SLICE_NS;
+  int64_t left = limit - (rc_now_ns() - liveness->since);
   if (left < RC_CHECK_NS) left = RC_CHECK_NS;
   return left < SLICE_NS ? left : SLICE_NS;
 }
@@ -195,7 +231,8 @@ int64_t rc_liveness_slice(const ringcast_writer *writer) {
  * difference. */
 static int judge(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
   const struct rc_liveness *liveness = &writer->liveness;
-  if ((dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT) {
+  if (rc_ring_is_observer(&writer->ring.view, slot) ||
+      (dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT) {
     remove_reader(writer, slot, owner, dead);
     return 0;
   }
@@ -204,27 +241,45 @@ static int judge(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool de
   return dead ? -EOWNERDEAD : -ETIMEDOUT;
 }
 
-/* Checks the readers that have blocked since the clock started. Past slow_ns: removes them, or fails, by the policy. */
+/* Checks the readers that have blocked since the clock started. Past the limit: removes them, or fails, by the
+ * policy. */
 static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
-  struct rc_slot *slots = writer->ring.view.control->slots;
   int64_t now = rc_now_ns();
-  bool late = liveness->slow_ns != 0 && now - liveness->since >= liveness->slow_ns, any = false;
+  bool any_early = false;
   struct rc_blocked blocked;
   blocked_by(writer, &blocked);
   int result = -EAGAIN;
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_slot_blocks(&slots[i], &blocked)) continue;
-    any = true;
+    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_slot_blocks(&writer->ring.view, i, &blocked)) continue;
+    int64_t limit = limit_of(writer, i);
+    bool late = limit != 0 && now - liveness->since >= limit;
+    any_early |= !late;
     int verdict = late ? judge(writer, i, owner, rc_owner_is_dead(owner)) : -EAGAIN;
     if (verdict == 0) result = 0;
     else if (verdict != -EAGAIN) return verdict;
   }
-  if (any && !late) return -EAGAIN;
+  if (any_early) return result;
   liveness->since = now;
   liveness->wanted = wanted;
+  publish_blocked(writer);
   return result;
+}
+
+/* Also one that is joining: a grant fails until it has joined. */
+bool rc_liveness_evict_observers(ringcast_writer *writer, uint64_t wanted) {
+  const struct rc_ring *ring = &writer->ring.view;
+  bool any = false;
+  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++) {
+    uint64_t owner = load_owner(writer, i);
+    enum rc_slot_state state = rc_owner_state(owner);
+    if (state != RC_SLOT_JOINING && state != RC_SLOT_ACTIVE) continue;
+    if (state == RC_SLOT_ACTIVE && rc_load_acquire(&ring->control->slots[i].cursor) >= wanted) continue; /* <- A1 */
+    remove_reader(writer, i, owner, rc_owner_is_dead(owner));
+    any = true;
+  }
+  return any;
 }
 
 /* Checks all readers but the blocker for death. */
@@ -263,7 +318,7 @@ bool rc_liveness_evict_invalid(ringcast_writer *writer) {
   uint64_t owner = load_owner(writer, slot);
   uint64_t cursor = rc_load_acquire(&writer->ring.view.control->slots[slot].cursor); /* <- A1 */
   if (rc_owner_state(owner) != RC_SLOT_ACTIVE || rc_ring_is_cursor(&writer->ring, cursor)) return true;
-  if (writer->liveness.on_death == RINGCAST_FAIL) return false;
+  if (writer->liveness.on_death == RINGCAST_FAIL && !rc_ring_is_observer(&writer->ring.view, slot)) return false;
   remove_reader(writer, slot, owner, rc_owner_is_dead(owner));
   return true;
 }
@@ -271,7 +326,7 @@ bool rc_liveness_evict_invalid(ringcast_writer *writer) {
 /* ---- Reporting departed readers --------------------------------------------------------------------------------- */
 
 void rc_liveness_watch_all(ringcast_writer *writer) {
-  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
+  for (uint32_t i = 0; i < rc_ring_readers(&writer->ring.view); i++) {
     uint64_t owner = load_owner(writer, i);
     struct rc_watch watch;
     rc_watch_init(&watch, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
@@ -281,7 +336,7 @@ void rc_liveness_watch_all(ringcast_writer *writer) {
 
 static int begin_watching(ringcast_writer *writer) {
   if (!writer->liveness.poller) {
-    int result = rc_poller_open(NULL, writer->ring.view.slots, &writer->liveness.poller);
+    int result = rc_poller_open(NULL, rc_ring_readers(&writer->ring.view), &writer->liveness.poller);
     if (result != 0) return rc_fail(result, "can't make a descriptor that watches the readers: %s", strerror(-result));
     rc_poller_raise(writer->liveness.poller, writer->liveness.count != 0);
   }

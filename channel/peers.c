@@ -40,17 +40,19 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
       .position = cursor,
       .lag = tail - cursor <= ring->capacity ? tail - cursor : 0,
       .stalls = rc_load_relaxed(&slot->stalls),
+      .observer = rc_ring_is_observer(ring, index),
       .stats = rc_stats_of(&slot->counts, &slot->waits),
   };
   copy_name(slot->name, out->name);
-  if (blocked && !evicted && !joining && rc_slot_blocks(slot, blocked))
-    out->blocked_ns = (uint64_t)(rc_now_ns() - blocked->since);
+  if (evicted || joining) return true;
+  out->lag_frames = rc_ring_count(ring, &cursor, UINT32_MAX);
+  if (blocked && rc_slot_blocks(ring, index, blocked)) out->blocked_ns = (uint64_t)(rc_now_ns() - blocked->since);
   return true;
 }
 
 uint32_t rc_peer_count(const struct rc_ring *ring) {
   uint32_t count = 0;
-  for (uint32_t i = 0; i < ring->slots; i++) {
+  for (uint32_t i = 0; i < rc_ring_readers(ring); i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
     count += rc_owner_state(owner) == RC_SLOT_ACTIVE && !rc_owner_is_dead(owner);
   }

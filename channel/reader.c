@@ -20,8 +20,9 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   struct ringcast_reader_options options;
   int result = rc_sized_read("ringcast_reader_options", given, &options, sizeof options);
   if (result != 0) return result;
-  if ((options.flags & ~RINGCAST_READER_RETAIN) != 0)
-    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_RETAIN is known", options.flags);
+  if ((options.flags & ~(RINGCAST_READER_RETAIN | RINGCAST_READER_OBSERVER)) != 0)
+    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_RETAIN and _OBSERVER are known",
+                   options.flags);
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
                    RC_MAX_LEASES);
@@ -34,12 +35,15 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   return result != 0 ? result : rc_features_check();
 }
 
-/* Frees the slots of evicted readers that have died since. True if there was one. */
-static bool reap_evicted(const struct rc_ring *ring) {
+/* Frees the slots of readers that have died after their eviction, and of dead observers, which the writer may never
+ * look for. True if there was one. */
+static bool reap_gone(const struct rc_ring *ring) {
   bool reaped = false;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with V1 */
-    if (rc_owner_state(owner) == RC_SLOT_EVICTED && rc_owner_is_dead(owner)) reaped |= rc_slot_reap(ring, i, owner);
+    enum rc_slot_state state = rc_owner_state(owner);
+    bool may_reap = state == RC_SLOT_EVICTED || (state != RC_SLOT_FREE && rc_ring_is_observer(ring, i));
+    if (may_reap && rc_owner_is_dead(owner)) reaped |= rc_slot_reap(ring, i, owner);
   }
   return reaped;
 }
@@ -59,7 +63,7 @@ static void clear_counts(struct rc_slot *slot) {
 
 /* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
  * move its limit. */
-static int join(ringcast_reader *reader, const char *name, struct rc_start start) {
+static int join(ringcast_reader *reader, const char *name, bool observes, struct rc_start start) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
   char padded[RC_NAME_MAX] = "";
@@ -72,8 +76,8 @@ static int join(ringcast_reader *reader, const char *name, struct rc_start start
   uint32_t most = MOST_CLAIMS;
   do {
     RC_POINT(JOIN);
-    result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot, &owner);
-    if (result == -EUSERS && reap_evicted(&ring)) continue;
+    result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, observes, &slot, &owner);
+    if (result == -EUSERS && reap_gone(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
     clear_counts(&ring.control->slots[slot]);
@@ -91,12 +95,15 @@ static int join(ringcast_reader *reader, const char *name, struct rc_start start
         "bytes) since, or its spill memory was taken back; start at the next frame, or send it more often",
         start.tag, (unsigned long long)ring.capacity / 2);
   }
+  if (result != 0 && observes)
+    return rc_fail(result,
+                   "both slots for observers of the ring are taken: end a 'ringcast record', or close an observer");
   if (result != 0)
     return rc_fail(result,
                    "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
                    "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
                    "RINGCAST_EVICT frees the slots of dead readers at its next wait or check",
-                   ring.slots, ring.slots - rc_peer_count(&ring));
+                   rc_ring_readers(&ring), rc_ring_readers(&ring) - rc_peer_count(&ring));
   rc_ring_participants(&ring);
   RC_POINT(JOINED);
   rc_wake(&ring.control->not_full);
@@ -106,14 +113,18 @@ static int join(ringcast_reader *reader, const char *name, struct rc_start start
 
 static int set_up(ringcast_reader *reader, const struct ringcast_reader_options *options) {
   struct rc_control *control = rc_segment_control(&reader->segment);
-  int result = rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus, options->spin_ns, options->wait);
+  const bool observes = options->flags & RINGCAST_READER_OBSERVER;
+  int result =
+      observes ? rc_waiter_init_observer(&reader->waiter, &control->not_empty, &control->cpus)
+               : rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus, options->spin_ns, options->wait);
   if (result != 0) return result;
   reader->waiter.warm = options->warm;
   reader->waiter.warm_context = options->warm_context;
   reader->forks = rc_fork_count();
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
-  rc_cpus_enter(&control->cpus);
-  result = join(reader, options->name, (struct rc_start){options->start == RINGCAST_START_LATEST, options->tag});
+  if (!observes) rc_cpus_enter(&control->cpus);
+  result =
+      join(reader, options->name, observes, (struct rc_start){options->start == RINGCAST_START_LATEST, options->tag});
   if (result != 0) return result;
   if (options->leases != 0) reader->ring.leases = options->leases;
   return 0;

@@ -30,7 +30,7 @@ static int poll_readers(void *context) {
   struct writer_wait *wait = context;
   const struct rc_ring *ring = &wait->writer->ring.view;
   uint32_t active = 0;
-  for (uint32_t i = 0; i < ring->slots; i++)
+  for (uint32_t i = 0; i < rc_ring_readers(ring); i++)
     active += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE; /* pairs with J4 */
   wait->found = active < wait->readers ? active : rc_peer_count(ring);
   return wait->found >= wait->readers ? 0 : -EAGAIN;
@@ -266,11 +266,13 @@ rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int6
   struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
   result = poll_room(&wait);
   if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
+  if (result == -ETIMEDOUT && rc_liveness_evict_observers(writer, wanted_now(&wait)) && poll_room(&wait) == 0)
+    result = 0; /* an observer must not make a reserve fail */
   /* The wait is over. After -EAGAIN the caller asks again, so readers with retained frames go on making room.
    * Relaxed: as in publish_wanted. */
   if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.view.control->wanted, 0);
   if (result != 0) return fail_to_reserve(writer, result, bytes);
-  writer->liveness.since = 0;
+  rc_liveness_end(writer);
   *out = (struct ringcast_span){.data = data, .bytes = bytes};
   return 0;
 }

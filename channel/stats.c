@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Info and stats: the properties of a ring, and the counts of each participant. */
+#include <string.h>
+
 #include "channel/channel.h"
 #include "shm/error.h"
 #include "shm/sized.h"
@@ -62,7 +64,7 @@ int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct 
                   struct ringcast_info *out) {
   int result = rc_sized_check("ringcast_info", out->size);
   if (result != 0) return result;
-  const struct ringcast_info info = {
+  struct ringcast_info info = {
       .capacity = segment->capacity,
       .max_frame = rc_max_frame(segment),
       .ring_frame = rc_ring_max_frame(segment->capacity),
@@ -79,6 +81,7 @@ int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct 
       .spill_bytes = segment->spill.bytes,
       .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a statistic */
   };
+  memcpy(info.name, segment->name, sizeof info.name);
   rc_sized_write(out, out->size, &info, sizeof info);
   return 0;
 }

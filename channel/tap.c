@@ -49,7 +49,7 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   }
   rc_watch_init(&tap->writer, tap->segment.writer.pid, tap->segment.writer.start, UINT64_MAX);
   struct rc_control *control = rc_segment_control(&tap->segment);
-  result = rc_waiter_init(&tap->waiter, &control->not_empty, &control->cpus, 0, RINGCAST_WAIT_BALANCED);
+  result = rc_waiter_init_observer(&tap->waiter, &control->not_empty, &control->cpus);
   if (result != 0) {
     ringcast_tap_close(tap);
     return result;
@@ -58,7 +58,6 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   rc_tap_init(&tap->ring, &ring);
   tap->ring.fetch = fetch_spilled;
   tap->ring.context = tap;
-  tap->waiter.uncounted = 1;
   tap->forks = rc_fork_count();
   *out = tap;
   return 0;
@@ -167,5 +166,12 @@ int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out) {
 
 int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity) {
   int result = rc_check_fork(tap->forks);
-  return result != 0 ? result : rc_peers_read(&tap->ring.view, tail_of(tap), NULL, peers, capacity);
+  if (result != 0) return result;
+  const struct rc_control *control = tap->ring.view.control;
+  /* Relaxed: statistics, which may be of two waits. */
+  const struct rc_blocked blocked = {.since = rc_load_relaxed(&control->blocked_since),
+                                     .below = rc_load_relaxed(&control->blocked_below),
+                                     .due = rc_load_relaxed(&control->blocked_due),
+                                     .tail = tail_of(tap)};
+  return rc_peers_read(&tap->ring.view, tail_of(tap), blocked.since != 0 ? &blocked : NULL, peers, capacity);
 }

@@ -10,6 +10,7 @@
 #include "shm/copy.h"
 #include "shm/environment.h"
 #include "shm/error.h"
+#include "shm/find.h"
 #include "shm/sized.h"
 #include "shm/topology.h"
 
@@ -86,6 +87,7 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
                    (unsigned long long)options.spill_bytes, (unsigned long long)RC_MAX_BYTES);
   result = rc_check_spin(options.spin_ns);
   if (result == 0) result = check_policies(&options);
+  if (result == 0 && options.name) result = rc_name_check(options.name);
   if (result == 0) result = rc_features_check();
   if (result == 0) result = memory_from_environment(&options.memory);
   if (result == 0) result = spill_from_environment(&options.spill_bytes);
@@ -120,7 +122,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   struct rc_handle handle;
   const struct rc_memory_wish wish = {.memory = options.memory, .numa = options.numa, .node = options.numa_node};
   const struct rc_spill_wish spill = spill_wish(options.spill_bytes);
-  result = rc_segment_create(options.capacity, options.readers, &wish, &spill, &writer->segment, &handle);
+  result = rc_segment_create(options.capacity, options.readers, options.name, &wish, &spill, &writer->segment, &handle);
   if (result != 0) {
     free(writer);
     return result;
@@ -251,7 +253,7 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
-  writer->liveness.since = 0;
+  rc_liveness_end(writer);
   writer->estimated.open = false;
   if (writer->is_large) rc_writer_abort_large(writer);
   else rc_ring_abort(&writer->ring);

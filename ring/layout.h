@@ -18,6 +18,7 @@
  *   lease     the caller's right to read a frame, from next to release
  *   pin       a reason besides the lease to hold a frame; the cursor stops at the oldest frame with a lease or a pin
  *   slot      one reader's entry in CONTROL
+ *   observer  a reader that the writer evicts when in the way for 50 ms; observers have slots of their own
  *   spill     of a frame: the payload lies in SPILL, and a descriptor in DATA gives the offset and the length
  *   packed    of a frame: the payload is many small messages (ring/packed.h)
  *
@@ -42,6 +43,8 @@
 #define RC_MAX_BYTES    ((uint64_t)1 << 40)
 #define RC_MAX_POSITION ((uint64_t)1 << 62) /* never reached: a tail above is invalid; sums do not overflow */
 #define RC_NAME_MAX     32u
+#define RC_RING_NAME    48u /* bytes of a ring's name, with the final zero */
+#define RC_OBSERVERS    2u  /* slots for observers, behind the readers' */
 
 /* At the start of each frame, in DATA. The writer stores the fields, commit last. */
 struct rc_frame_header {
@@ -80,16 +83,20 @@ struct rc_identity {
   uint64_t token[2];      /* random; the handle holds the same number */
   uint64_t capacity;      /* bytes of DATA */
   uint64_t page_size;
-  uint32_t slots;
+  uint32_t slots;           /* for readers */
   uint32_t memory;          /* enum ringcast_memory */
   int32_t spill_fd;         /* SPILL's descriptor in the writer's process */
   uint32_t numa, numa_node; /* enum ringcast_numa; these and the errors are for information only */
   int32_t numa_error, spill_error;
-  uint32_t reserved_word;
+  int32_t data_fd;                   /* DATA's descriptor in the writer's process */
   uint64_t data_inode;               /* of DATA's file: a later file with the same descriptor number has another */
   uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: the ring has no SPILL */
   uint64_t pid_namespace;            /* inode of the writer's namespace; 0: not known */
-  uint64_t reserved[2];
+  uint64_t writer_start;             /* the writer's process: a forked child has the same descriptors */
+  int32_t writer_pid;
+  int32_t reserved_word;
+  char name[RC_RING_NAME]; /* of the ring, or "" */
+  uint64_t reserved[10];
 };
 
 /* A word to sleep on and the number of sleepers; see ring/eventcount.h. */
@@ -176,6 +183,10 @@ struct rc_control {
   _Alignas(RC_LINE) struct rc_eventcount not_full;  /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted; /* the writer: a grant succeeds once no cursor is below this. 0: the writer does not wait.
                             * RC_WANTED_NONE: the writer waits, and no cursor matters */
+  /* The writer, for observers: since when no reserve has found room (CLOCK_MONOTONIC; 0: the last one did), and what
+   * blocks: cursors below blocked_below, readers that have not taken the frames below blocked_due. */
+  _Atomic int64_t blocked_since;
+  _Atomic uint64_t blocked_below, blocked_due;
   _Alignas(RC_LINE) struct rc_cpus cpus;                   /* all, rarely */
   _Alignas(RC_LINE) struct rc_histogram waits;             /* the writer */
   _Alignas(RC_LINE) struct rc_device_place device;         /* the writer, rarely */
@@ -190,31 +201,32 @@ struct rc_control {
 _Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
 _Static_assert(offsetof(struct rc_frame_header, kind) == 12 && offsetof(struct rc_frame_header, flags) == 14, "meta");
 _Static_assert(sizeof(struct rc_spilled) == 16, "a spilled frame's descriptor");
-_Static_assert(sizeof(struct rc_identity) == 128, "identity: two lines");
+_Static_assert(sizeof(struct rc_identity) == 256, "identity: four lines");
 _Static_assert(sizeof(struct rc_slot) == 256, "slot: two pairs of lines");
 _Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 64, "counts");
 _Static_assert(offsetof(struct rc_slot, owner) == 64, "the cursor has a line of its own");
-_Static_assert(offsetof(struct rc_control, tail) == 128, "tail");
-_Static_assert(offsetof(struct rc_control, newest) == 184, "newest: on the line of tail");
-_Static_assert(offsetof(struct rc_control, closed) == 192, "closed");
-_Static_assert(offsetof(struct rc_control, not_empty) == 256, "not_empty");
-_Static_assert(offsetof(struct rc_control, not_full) == 320, "not_full");
+_Static_assert(offsetof(struct rc_control, tail) == 256, "tail");
+_Static_assert(offsetof(struct rc_control, newest) == 312, "newest: on the line of tail");
+_Static_assert(offsetof(struct rc_control, closed) == 320, "closed");
+_Static_assert(offsetof(struct rc_control, not_empty) == 384, "not_empty");
+_Static_assert(offsetof(struct rc_control, not_full) == 448, "not_full");
 _Static_assert(sizeof(struct rc_cpus) == 128, "cpus: two lines");
-_Static_assert(offsetof(struct rc_control, cpus) == 384, "cpus");
-_Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
-_Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
-_Static_assert(offsetof(struct rc_control, estimates) == 608 && sizeof(struct rc_estimate_counts) == 24, "estimates");
-_Static_assert(offsetof(struct rc_control, tags) == 640 && sizeof(struct rc_newest) == 16, "tags");
-_Static_assert(offsetof(struct rc_control, slots) == 1664, "slots: at a pair of lines");
+_Static_assert(offsetof(struct rc_control, cpus) == 512, "cpus");
+_Static_assert(offsetof(struct rc_control, waits) == 640, "waits");
+_Static_assert(offsetof(struct rc_control, device) == 704 && sizeof(struct rc_device_place) == 32, "device");
+_Static_assert(offsetof(struct rc_control, estimates) == 736 && sizeof(struct rc_estimate_counts) == 24, "estimates");
+_Static_assert(offsetof(struct rc_control, tags) == 768 && sizeof(struct rc_newest) == 16, "tags");
+_Static_assert(offsetof(struct rc_control, slots) == 1792, "slots: at a pair of lines");
 
 /* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
  * meaning, raise RC_LAYOUT_REVISION. */
-#define RC_LAYOUT_REVISION 21u
+#define RC_LAYOUT_REVISION 22u
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \
               offsetof(struct rc_control, not_full) * 0x11u ^ offsetof(struct rc_slot, name) * 0x100001u))
 
+/* `slots`: of readers and observers. */
 static inline uint64_t rc_control_bytes(uint32_t slots) {
   return sizeof(struct rc_control) + (uint64_t)slots * sizeof(struct rc_slot);
 }

@@ -114,7 +114,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
         lowest = cursor;
         writer->blocker = i;
       }
-      uint64_t taken = rc_ring_taken(writer, slot);
+      uint64_t taken = rc_ring_is_observer(ring, i) ? writer->tail : rc_ring_taken(writer, slot);
       if (taken < writer->taken) {
         writer->taken = taken;
         writer->slowest = i;

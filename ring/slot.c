@@ -31,8 +31,10 @@
 
 #include "ring/fastpath.h"
 
-int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot, uint64_t *owner) {
-  for (uint32_t i = 0; i < ring->slots; i++) {
+int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, bool observes, uint32_t *slot,
+                  uint64_t *owner) {
+  const uint32_t readers = rc_ring_readers(ring), end = observes ? ring->slots : readers;
+  for (uint32_t i = observes ? readers : 0; i < end; i++) {
     _Atomic uint64_t *word = &ring->control->slots[i].owner;
     uint64_t found = rc_load_relaxed(word); /* relaxed: only a hint, the exchange decides */
     while (rc_owner_state(found) == RC_SLOT_FREE) {
@@ -123,7 +125,7 @@ static bool is_reader(uint64_t owner) {
 
 uint32_t rc_ring_participants(const struct rc_ring *ring) {
   uint32_t participants = 1;
-  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for waiters, counted anew now and then */
+  for (uint32_t i = 0; i < rc_ring_readers(ring); i++) /* relaxed: advice for waiters, counted anew now and then */
     participants += is_reader(rc_load_relaxed(&ring->control->slots[i].owner));
   if (rc_load_relaxed(&ring->control->cpus.participants) != participants)
     rc_store_relaxed(&ring->control->cpus.participants, participants);

@@ -20,6 +20,7 @@
 
 #include "ring/point.h"
 #include "shm/error.h"
+#include "shm/find.h"
 #include "shm/os.h"
 
 void rc_segment_destroy(struct rc_segment *segment) {
@@ -52,6 +53,10 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->pid_namespace = rc_os.pid_namespace();
   id->slots = segment->slots;
   id->memory = segment->data.memory;
+  id->data_fd = segment->data.fd;
+  id->writer_pid = segment->writer.pid;
+  id->writer_start = segment->writer.start;
+  memcpy(id->name, segment->name, sizeof id->name);
   id->spill_fd = segment->spill.fd;
   id->spill_bytes = segment->spill.bytes;
   id->spill_error = segment->spill_error;
@@ -78,14 +83,15 @@ static int create_spill(const struct rc_spill_wish *wish, struct rc_segment *seg
   return 0;
 }
 
-int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_wish *wish,
+int rc_segment_create(uint64_t capacity, uint32_t slots, const char *name, const struct rc_memory_wish *wish,
                       const struct rc_spill_wish *spill, struct rc_segment *out, struct rc_handle *handle) {
   struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}, .slots = slots};
+  if (name) memcpy(segment.name, name, strlen(name));
   int result = rc_memory_create_data(capacity, wish, &segment.data);
   if (result != 0) return result;
   segment.capacity = segment.data.bytes;
   RC_POINT(DATA_MADE);
-  result = rc_memory_create_small("control", rc_control_bytes(slots), &segment.control);
+  result = rc_memory_create_small("control", rc_control_bytes(slots + RC_OBSERVERS), &segment.control);
   RC_POINT(CONTROL_MADE);
   if (result == 0) result = create_spill(spill, &segment);
   RC_POINT(SPILL_MADE);
@@ -169,12 +175,13 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   bool fits = capacity >= RC_MIN_BYTES && capacity <= RC_MAX_BYTES && (capacity & (capacity - 1)) == 0 &&
               (page == rc_small_page() || page == RC_HUGE_PAGE) && capacity % page == 0 && slots >= 1 &&
               slots <= RC_MAX_SLOTS && id->memory >= RINGCAST_MEMORY_HUGETLB && id->memory <= RINGCAST_MEMORY_PAGES &&
-              rc_control_bytes(slots) <= segment->control.bytes && id->spill_bytes <= RC_MAX_BYTES &&
+              rc_control_bytes(slots + RC_OBSERVERS) <= segment->control.bytes && id->spill_bytes <= RC_MAX_BYTES &&
               id->spill_bytes % RC_HUGE_PAGE == 0;
   if (!fits) return rc_fail(-EPROTO, "the ring's control page is damaged: its sizes can't be right");
   segment->writer = handle->writer;
   segment->capacity = capacity;
   segment->slots = slots;
+  rc_name_copy(id->name, segment->name);
   segment->spill_error = id->spill_error;
   return 0;
 }

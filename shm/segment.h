@@ -14,7 +14,8 @@ struct rc_segment {
   int spill_error;        /* why there is no spill memory although the options allow it, or 0 */
   struct rc_process writer;
   uint64_t capacity;
-  uint32_t slots;
+  uint32_t slots; /* for readers */
+  char name[RC_RING_NAME];
 };
 
 static inline struct rc_control *rc_segment_control(const struct rc_segment *segment) {
@@ -27,8 +28,8 @@ struct rc_spill_wish {
   bool must;      /* true: without spill memory, rc_segment_create fails */
 };
 
-/* Makes the segments and fills in the identity. Sets the error text. */
-int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_wish *wish,
+/* Makes the segments and fills in the identity. `name` is valid (shm/find.h) or NULL. Sets the error text. */
+int rc_segment_create(uint64_t capacity, uint32_t slots, const char *name, const struct rc_memory_wish *wish,
                       const struct rc_spill_wish *spill, struct rc_segment *out, struct rc_handle *handle);
 
 /* Opens and maps the segments, and checks the segments against the handle and this build. Readers and observers differ

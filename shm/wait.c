@@ -91,11 +91,17 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct
   return 0;
 }
 
+int rc_waiter_init_observer(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus) {
+  int result = rc_waiter_init(waiter, event, cpus, -1, RINGCAST_WAIT_POWER);
+  waiter->observes = true;
+  return result;
+}
+
 static void check_oversubscribed(struct rc_waiter *waiter) {
   uint32_t participants = rc_load_relaxed(&waiter->cpus->participants); /* relaxed: advice */
   if (participants == waiter->participants) return;
   waiter->participants = participants;
-  waiter->oversubscribed = participants + waiter->uncounted > rc_cpus_count(waiter->cpus);
+  waiter->oversubscribed = participants > rc_cpus_count(waiter->cpus);
 }
 
 static bool should_spin(struct rc_waiter *waiter) {
@@ -215,9 +221,27 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t w
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
+/* An announced sleep makes the next signaller call the kernel, which an observer must not. */
+static int nap_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
+  int result = -EAGAIN;
+  for (int64_t nap = RC_NAP_NS; result == -EAGAIN && *now < deadline; nap = least(2 * nap, RC_MOST_NAP_NS)) {
+    uint32_t word = rc_load_acquire(&waiter->event->word); /* pairs with the nudge of rc_waiter_cancel */
+    result = look(waiter, wait);
+    if (result != -EAGAIN) break;
+    waiter->sleeps++;
+    int slept = rc_os.futex_wait(&waiter->event->word, word, least(nap, deadline - *now));
+    *now = rc_now_ns();
+    result = look(waiter, wait);
+    if (result == -EAGAIN) result = check_now_and_then(waiter, wait, *now);
+    if (result == -EAGAIN && slept == -EINTR) result = -EINTR;
+  }
+  return result;
+}
+
 /* The announcement stands from slice to slice, until a signal takes it back. */
 static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
   if (*now >= deadline) return -EAGAIN;
+  if (waiter->observes) return nap_until(waiter, wait, now, deadline);
   uint32_t word = rc_eventcount_prepare(waiter->event);
   bool settled = !wait->unfenced;
   int result = look(waiter, wait);

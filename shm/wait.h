@@ -33,7 +33,7 @@ struct rc_waiter {
   bool may_yield;            /* when oversubscribed */
   bool oversubscribed;       /* fewer CPUs than participants, at the last check */
   uint32_t participants;     /* at the last check; a dead reader counts until the writer removes it */
-  uint32_t uncounted;        /* 1: this waiter takes a CPU and is not counted in `participants` */
+  bool observes;             /* sleeps unannounced: no signaller wakes this waiter, so none pays for it */
   uint32_t credit;           /* up by one per wait that a spin ended or would have ended, else down by one */
   int64_t wake_cost;         /* the estimated time of a wake-up */
   struct rc_holdoff holdoff; /* of yields and windows, after one that lost the CPU */
@@ -65,6 +65,10 @@ struct rc_wait {
   bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
 };
 
+/* The sleeps of a waiter that observes: the first, and the longest, after which it looks again. */
+#define RC_NAP_NS      ((int64_t)125 * 1000)
+#define RC_MOST_NAP_NS ((int64_t)2 * 1000 * 1000)
+
 #define RC_LOOKS 64 /* looks between two clock reads: one to three microseconds */
 
 /* The pause between two looks. */
@@ -88,6 +92,9 @@ static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
  * `mode`, RINGCAST_SPIN_US or RINGCAST_WAIT has an invalid value. */
 int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus, int64_t spin_ns,
                    uint32_t mode);
+
+/* As rc_waiter_init, for an observer: never spins, and sleeps unannounced. */
+int rc_waiter_init_observer(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus);
 
 /* Waits at most timeout_ns (0: tries once; negative: for ever). -EAGAIN (timeout 0), -ETIMEDOUT, -EINTR, -ECANCELED, or
  * the result of poll or check; -EDEADLK: a thread waits here already. */

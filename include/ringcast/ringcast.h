@@ -102,6 +102,9 @@ typedef struct ringcast_reader ringcast_reader;
  * Any other negative number is -EINVAL: a deadline in the past must not become a wait without limit. */
 #define RINGCAST_FOREVER ((int64_t)-1)
 
+#define RINGCAST_NAME_BYTES   48 /* of a ring's name, with the final zero */
+#define RINGCAST_HANDLE_BYTES 96 /* of a handle, with the final zero */
+
 /* Which memory holds a ring's data. AUTO takes the first kind, in this order, that the machine can provide now. */
 enum ringcast_memory {
   RINGCAST_MEMORY_AUTO = 0,
@@ -168,13 +171,21 @@ struct ringcast_writer_options {
   uint32_t wait;    /* enum ringcast_wait_mode */
   uint32_t ahead;   /* the most frames that a reader may have left to take: then reserve waits as for room. A frame is
                      * taken when it is released, or when the reader calls ringcast_reader_next again. 0: no bound but
-                     * the ring's bytes. Taps do not count */
+                     * the ring's bytes. Taps and observers do not count */
+  const char *name; /* for tools (ringcast/inspect.h): 1 to 47 letters, digits and any of ._:+-; NULL: no name */
 };
 
 #define RINGCAST_NO_SPILL UINT64_MAX
 
-/* Flags of a reader. RETAIN: ringcast_reader_retain works on frames in spill memory, if the machine supports it. */
-#define RINGCAST_READER_RETAIN 1u
+/* Flags of a reader. RETAIN: ringcast_reader_retain works on frames in spill memory, if the machine supports it.
+ * OBSERVER: the reader can neither end nor slow what it observes. The reader takes one of two slots for observers
+ * (-EUSERS: both are taken), and ringcast_writer_wait_readers, _check and options.ahead do not count the reader. An
+ * observer gets every frame as any reader does; but once the observer has been in the writer's way for 50 ms, or a
+ * reserve would fail because of the observer, or the observer is dead, the writer goes on without it, whatever the
+ * policies say. The observer's next call then gives -ESTALE: close it, attach anew, and count the frames between as
+ * lost. Writers do not wake observers: an observer that waits looks every 2 ms at the latest. */
+#define RINGCAST_READER_RETAIN   1u
+#define RINGCAST_READER_OBSERVER 2u
 
 /* Where a reader starts. LATEST: at the newest frame, so a reader that comes late, or comes back, has the last value at
  * once; then every later frame follows. With options.tag, at the newest frame that has the tag in its typed header
@@ -193,7 +204,7 @@ enum ringcast_start {
 
 struct ringcast_reader_options {
   uint32_t size;
-  uint32_t flags;   /* RINGCAST_READER_RETAIN */
+  uint32_t flags;   /* RINGCAST_READER_RETAIN, RINGCAST_READER_OBSERVER */
   int64_t spin_ns;  /* as above */
   const char *name; /* shown in peers and error texts ("rank 3"); the first 31 bytes count; NULL = none */
   uint32_t leases;  /* the most frames held at a time; default 1, at most 64 */
@@ -256,7 +267,10 @@ struct ringcast_peer {
   uint64_t stalls;   /* how often the writer waited for the reader */
   struct ringcast_stats stats;
   char name[32];       /* options.name at attach, or empty */
-  uint64_t blocked_ns; /* how long the writer has been waiting for this reader; 0: the writer is not, or a tap asks */
+  uint64_t blocked_ns; /* how long the writer has been waiting for this reader; 0: the writer is not */
+  uint32_t observer;   /* 1: an observer (RINGCAST_READER_OBSERVER) */
+  uint32_t reserved;
+  uint64_t lag_frames; /* frames committed and not yet released; a batch (ringcast/batch.h) counts as one */
 };
 
 struct ringcast_info {
@@ -276,6 +290,7 @@ struct ringcast_info {
   uint64_t ring_frame;  /* payload bytes of the largest frame that fits in the ring */
   uint64_t spill_bytes; /* the limit of spill memory; 0: there is none */
   uint64_t spill_used;  /* bytes of spill memory that the ring uses now */
+  char name[RINGCAST_NAME_BYTES]; /* options.name, or empty */
 };
 
 /* ---- Writer: lifecycle ------------------------------------------------------------------------------------------ */

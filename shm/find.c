@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "shm/find.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shm/error.h"
+#include "shm/os.h"
+
+/* ---- Names ------------------------------------------------------------------------------------------------------ */
+
+/* '@' separates a name from a pid, and '/' would make a name unusable as a file's. */
+static bool is_name(const char *name, size_t most) {
+  size_t length = strnlen(name, most);
+  if (length == most) return false;
+  for (size_t i = 0; i < length; i++)
+    if (!isalnum((unsigned char)name[i]) && !strchr("._:+-", name[i])) return false;
+  return true;
+}
+
+int rc_name_check(const char *name) {
+  if (*name != '\0' && is_name(name, RC_RING_NAME)) return 0;
+  return rc_fail(-EINVAL, "'%.64s' can't be a ring's name: it must have 1 to %u letters, digits and any of ._:+-", name,
+                 RC_RING_NAME - 1);
+}
+
+void rc_name_copy(const char from[RC_RING_NAME], char to[RC_RING_NAME]) {
+  char copy[RC_RING_NAME];
+  memcpy(copy, from, sizeof copy); /* checked and used: later changes of the shared bytes don't matter */
+  rc_fence_light();
+  memset(to, 0, RC_RING_NAME);
+  strcpy(to, is_name(copy, sizeof copy) ? copy : "?");
+}
+
+/* ---- Searching -------------------------------------------------------------------------------------------------- */
+
+struct search {
+  int32_t pid;
+  int (*found)(void *context, const struct rc_found *ring);
+  void *context;
+};
+
+/* The number that a directory entry's name is, or -1. */
+static int32_t number_of(const struct dirent *entry) {
+  char *end;
+  long number = strtol(entry->d_name, &end, 10);
+  return *end == '\0' && isdigit((unsigned char)*entry->d_name) && number <= INT32_MAX ? (int32_t)number : -1;
+}
+
+/* Copies the identity of a control segment. False: the file is none, or its ring can't be attached to from here. */
+static bool read_identity(int fd, struct rc_identity *id) {
+  struct stat file;
+  if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_uid != geteuid()) return false;
+  if (pread(fd, id, sizeof *id, 0) != sizeof *id || id->magic != RC_MAGIC) return false;
+  if (id->layout != RC_LAYOUT) return true;
+  uint64_t here = rc_os.pid_namespace();
+  return id->ready == RC_READY && (id->pid_namespace == 0 || here == 0 || id->pid_namespace == here);
+}
+
+/* Reports the ring whose control segment is descriptor `number` of the process, if its process made the ring. */
+static int look_at(const struct search *search, int directory, int32_t number, const char *entry) {
+  static const char control[] = "/memfd:ringcast.control";
+  char target[sizeof control];
+  ssize_t length = readlinkat(directory, entry, target, sizeof target);
+  if (length < (ssize_t)sizeof control - 1 || memcmp(target, control, sizeof control - 1) != 0) return 0;
+  int fd = openat(directory, entry, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return errno == EMFILE || errno == ENFILE ? rc_fail(-errno, "can't open a ring: %s", strerror(errno)) : 0;
+  struct rc_identity id;
+  bool is_ring = read_identity(fd, &id);
+  close(fd);
+  if (!is_ring) return 0;
+  struct rc_found ring = {.pid = search->pid, .compatible = id.layout == RC_LAYOUT};
+  if (ring.compatible) {
+    if (id.writer_pid != search->pid) return 0; /* inherited by fork */
+    rc_name_copy(id.name, ring.name);
+    ring.handle = (struct rc_handle){.writer = {.pid = id.writer_pid, .start = id.writer_start},
+                                     .control_fd = number,
+                                     .data_fd = id.data_fd,
+                                     .token = {id.token[0], id.token[1]}};
+  }
+  return search->found(search->context, &ring);
+}
+
+/* A process that ends meanwhile, or belongs to another user, has no rings. */
+static int look_into(const struct search *search) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/%d/fd", search->pid);
+  DIR *files = opendir(path);
+  if (!files)
+    return errno == EMFILE || errno == ENFILE ? rc_fail(-errno, "can't read %s: %s", path, strerror(errno)) : 0;
+  int result = 0;
+  for (struct dirent *entry; result == 0 && (entry = readdir(files));) {
+    int32_t number = number_of(entry);
+    if (number >= 0) result = look_at(search, dirfd(files), number, entry->d_name);
+  }
+  closedir(files);
+  return result;
+}
+
+int rc_find_rings(int (*found)(void *context, const struct rc_found *ring), void *context) {
+  DIR *processes = opendir("/proc");
+  if (!processes)
+    return rc_fail(errno == EMFILE || errno == ENFILE ? -errno : -EIO, "can't read /proc: %s", strerror(errno));
+  struct search search = {.found = found, .context = context};
+  int result = 0;
+  for (struct dirent *entry; result == 0 && (entry = readdir(processes));)
+    if ((search.pid = number_of(entry)) > 0) result = look_into(&search);
+  closedir(processes);
+  return result;
+}
