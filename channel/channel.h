@@ -220,8 +220,8 @@ static inline bool rc_slot_blocks(const struct rc_ring *ring, uint32_t index, co
 bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *out);
 
-/* Fills up to `capacity` peers and returns the number of readers. */
-int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blocked *blocked,
+/* Fills up to `capacity` peers from the first `slots` slots, and returns their number. */
+int rc_peers_read(const struct rc_ring *ring, uint32_t slots, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *peers, uint32_t capacity);
 
 /* Info and stats for the public functions of writer, reader and tap. Both respect the `size` of the caller's struct

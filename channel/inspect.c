@@ -99,18 +99,27 @@ static bool matches(const struct wish *wish, const struct ringcast_ring *ring) {
   return (*wish->name == '\0' || strcmp(wish->name, ring->name) == 0) && (wish->pid == 0 || wish->pid == ring->pid);
 }
 
+/* Whether NAME@PID stands for several rings. */
+static bool is_twin(const struct rings *rings, const struct ringcast_ring *ring) {
+  for (uint32_t i = 0; i < rings->count; i++) {
+    const struct ringcast_ring *other = &rings->all[i];
+    if (other != ring && other->pid == ring->pid && strcmp(other->name, ring->name) == 0) return true;
+  }
+  return false;
+}
+
 /* Lists the rings, as far as the text has room. */
 static int fail_several(const char *text, const struct wish *wish, const struct rings *rings, uint32_t count) {
   char list[256] = "";
   size_t used = 0;
-  bool same_pid = wish->pid != 0;
-  for (uint32_t i = 0; i < rings->count && used < sizeof list - 1; i++) {
+  for (uint32_t i = 0; i < rings->count && used < sizeof list; i++) {
     const struct ringcast_ring *ring = &rings->all[i];
     if (!matches(wish, ring)) continue;
     const char *comma = used > 0 ? ", " : "";
-    int more = same_pid ? snprintf(list + used, sizeof list - used, "%s%s", comma, ring->handle)
-                        : snprintf(list + used, sizeof list - used, "%s%s@%" PRId32, comma, ring->name, ring->pid);
-    used += (size_t)more;
+    bool by_handle = is_twin(rings, ring);
+    used +=
+        (size_t)(by_handle ? snprintf(list + used, sizeof list - used, "%s%s", comma, ring->handle)
+                           : snprintf(list + used, sizeof list - used, "%s%s@%" PRId32, comma, ring->name, ring->pid));
   }
   return rc_fail(-ENOTUNIQ, "'%.80s' stands for %u rings: take one of %s%s", text, count, list,
                  used >= sizeof list ? "..." : "");

@@ -63,7 +63,8 @@ int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, 
   int result = rc_check_fork(writer->forks);
   struct rc_blocked blocked;
   if (result != 0) return result;
-  return rc_peers_read(&writer->ring.view, writer->ring.tail, blocked_by(writer, &blocked), peers, capacity);
+  const struct rc_ring *ring = &writer->ring.view;
+  return rc_peers_read(ring, rc_ring_readers(ring), writer->ring.tail, blocked_by(writer, &blocked), peers, capacity);
 }
 
 int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) {

@@ -73,14 +73,14 @@ void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes)
 }
 
 /* The `size` of the array's first struct applies to all. */
-int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blocked *blocked,
+int rc_peers_read(const struct rc_ring *ring, uint32_t slots, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *peers, uint32_t capacity) {
   if (!peers && capacity != 0) return rc_fail(-EINVAL, "peers is NULL, but its capacity is not 0");
   const uint32_t size = capacity == 0 ? 0 : peers->size;
   int result = capacity == 0 ? 0 : rc_sized_check("ringcast_peer", size);
   if (result != 0) return result;
   int count = 0;
-  for (uint32_t i = 0; i < ring->slots; i++) {
+  for (uint32_t i = 0; i < slots; i++) {
     struct ringcast_peer peer;
     if (!rc_peer_read(ring, i, tail, blocked, &peer)) continue;
     if ((uint32_t)count < capacity) rc_sized_write((uint8_t *)peers + (size_t)count * size, size, &peer, sizeof peer);

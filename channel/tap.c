@@ -173,5 +173,6 @@ int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uin
                                      .below = rc_load_relaxed(&control->blocked_below),
                                      .due = rc_load_relaxed(&control->blocked_due),
                                      .tail = tail_of(tap)};
-  return rc_peers_read(&tap->ring.view, tail_of(tap), blocked.since != 0 ? &blocked : NULL, peers, capacity);
+  const struct rc_ring *ring = &tap->ring.view;
+  return rc_peers_read(ring, ring->slots, blocked.tail, blocked.since != 0 ? &blocked : NULL, peers, capacity);
 }

@@ -500,7 +500,8 @@ RINGCAST_API int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct
  * number of gaps. -ECHILD. */
 RINGCAST_API int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps);
 
-/* As ringcast_writer_info, _stats and _peers show the ring to the writer itself. */
+/* As ringcast_writer_info, _stats and _peers show the ring to the writer itself; the peers are the readers and then the
+ * observers. */
 RINGCAST_API int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out);
 RINGCAST_API int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out);
 RINGCAST_API int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity);

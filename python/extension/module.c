@@ -9,6 +9,7 @@
 #include "python/extension/handles/frame.h"
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/packed.h"
+#include "python/extension/handles/status.h"
 #include "python/extension/handles/tap.h"
 #include "python/extension/tensors/view_arrays.h"
 
@@ -42,6 +43,7 @@ static int add_statuses(struct rc_py_state *state) {
     PyObject **out;
   } statuses[] = {
       {"ReaderStatus", &state->reader_status},
+      {"Ring", &state->ring},
       {"Stats", &state->stats},
       {"Info", &state->info},
       {"TapFrame", &state->tapped},
@@ -146,6 +148,8 @@ static PyMethodDef module_functions[] = {
     {"add_size", rc_py_add_size, METH_VARARGS, RC_DOC_add_size},
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_pack},
     {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_unpack},
+    {"rings", rc_py_rings, METH_NOARGS, RC_DOC_rings},
+    {"find", rc_py_find, METH_O, RC_DOC_find},
     {"gpu_status", rc_py_gpu_status, METH_NOARGS, RC_DOC_gpu_status},
     {"recycling", rc_py_recycling, METH_NOARGS, RC_DOC_recycling},
     {"set_recycling", rc_py_set_recycling, METH_O, RC_DOC_set_recycling},

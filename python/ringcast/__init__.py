@@ -28,13 +28,15 @@ from ringcast._ringcast import (
     View,
     Writer,
     __version__,
+    find,
     gpu_status,
     pack,
     recycling,
+    rings,
     set_recycling,
     unpack,
 )
-from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
+from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Ring, Stats, TapFrame, TapLost
 from ringcast.exceptions import (
     AccessDenied,
     Cancelled,
@@ -74,6 +76,7 @@ __all__ = [
     "ReaderDied",
     "ReaderStatus",
     "Recycling",
+    "Ring",
     "RingNotFound",
     "SendError",
     "Span",
@@ -87,9 +90,11 @@ __all__ = [
     "__version__",
     "allow",
     "empty",
+    "find",
     "gpu_status",
     "pack",
     "recycling",
+    "rings",
     "set_recycling",
     "unpack",
 ]

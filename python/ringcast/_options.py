@@ -120,6 +120,16 @@ def _map(location: Any) -> Tuple[int, int]:
     return _MAP_CUDA, int(match[1] or -1)
 
 
+def _name(value: Any) -> None:
+    if not isinstance(value, (str, type(None))):
+        raise TypeError(f"name must be a str or None, not {type(value).__name__}")
+
+
+def _flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
+
+
 def _handle(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -143,7 +153,9 @@ def writer(
     gpu_pool_bytes: Optional[int] = None,
     wait: str = "balanced",
     ahead: Optional[int] = None,
+    name: Optional[str] = None,
 ) -> Tuple[Any, ...]:
+    _name(name)
     evicts, slow_ns = _index("on_slow", on_slow, _POLICIES), _slow(slow)
     if evicts and not slow_ns:
         raise ValueError("on_slow='evict' needs slow, the seconds that a reader may be in the way")
@@ -161,6 +173,7 @@ def writer(
         _bytes("gpu_pool_bytes", gpu_pool_bytes),
         0 if ahead is None else integer("ahead", ahead, 1, _MOST_AHEAD),
         allow_pickle,
+        name,
     )
 
 
@@ -177,11 +190,11 @@ def reader(
     classes: Any = None,
     start: str = "next",
     tag: Optional[int] = None,
+    observer: bool = False,
 ) -> Tuple[Any, ...]:
-    if not isinstance(name, (str, type(None))):
-        raise TypeError(f"name must be a str or None, not {type(name).__name__}")
-    if not isinstance(retain, bool):
-        raise TypeError(f"retain must be True or False, not {type(retain).__name__}")
+    _name(name)
+    _flag("retain", retain)
+    _flag("observer", observer)
     starts = _index("start", start, _STARTS)
     if tag is not None and not starts:
         raise ValueError("tag needs start='latest': a Reader starts at the newest frame that has the tag")
@@ -198,6 +211,7 @@ def reader(
         0 if tag is None else integer("tag", tag, 1, _MOST_TAG),
         allow_pickle,
         classes,
+        observer,
     )
 
 

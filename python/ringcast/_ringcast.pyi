@@ -24,7 +24,7 @@ from typing import (
 from typing_extensions import Buffer, Self
 
 from ringcast._compose import ComposedFrame
-from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
+from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Ring, Stats, TapFrame, TapLost
 
 _Classes = Optional[Iterable[Union[type, ModuleType, str]]]
 
@@ -59,6 +59,19 @@ def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None, classes: _Clas
     `classes` is given. Tensors of a CUDA device arrive on the CPU; in a Frame, where the Reader wants them.
     ProtocolError: no frame. BufferError: not contiguous. Evicted: the Reader of the Frame, memoryview or array; other
     objects over a Frame tell of none. PickleRefused, ImportError, SendError, and errors of unpickling, as in recv().
+    """
+
+def rings() -> List[Ring]:
+    """Return the rings of this user whose writers live, sorted by name and pid: a Ring(name, pid, handle) each.
+
+    Error: /proc can't be read.
+    """
+
+def find(ring: str, /) -> str:
+    """Return the handle of one ring: `ring` is the name of Writer(name=...), NAME@PID, @PID (a process with one ring)
+    or a handle.
+
+    RingNotFound: there is none. ValueError: `ring` is none of these, or stands for several rings, which are listed.
     """
 
 def gpu_status() -> GpuStatus:
@@ -332,6 +345,7 @@ class Writer:
     RINGCAST_GPU_POOL_BYTES, else 32 MiB that grow to 256 MiB as needed. 0: no pool; such tensors use the ring.
     wait: how much to spin when a regular message is due: "balanced" (RINGCAST_WAIT, else 5 %), "latency" or "power".
     ahead: the most frames that a Reader may have left to take; then send() waits as for room. None: no such bound.
+    name: by which rings(), find() and the command line know the ring: 1 to 47 letters, digits and any of ._:+-
 
     One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError: an
     argument is out of range. Error: the kernel's errno, if there is no memory.
@@ -353,6 +367,7 @@ class Writer:
         gpu_pool_bytes: Optional[int] = None,
         wait: str = "balanced",
         ahead: Optional[int] = None,
+        name: Optional[str] = None,
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
@@ -360,7 +375,11 @@ class Writer:
 
     @property
     def handle(self) -> str:
-        """The ring's name, a short printable str: give the handle to the readers by any means."""
+        """The ring's address, a short printable str: give the handle to the readers by any means."""
+
+    @property
+    def name(self) -> str:
+        """The ring's name, as given, or empty."""
 
     @property
     def capacity(self) -> int:
@@ -630,6 +649,8 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     start: "next": the first frame is the next one to be sent. "latest": the newest frame, or if there is none yet, the
     next. tag: with "latest", the newest frame of send(..., tag=tag), 1 to 2**32 - 1. See docs/python.md, "The last
     value".
+    observer: the Reader can neither end nor slow what it observes. The Writer does not count the Reader, and goes on
+    without it (Evicted) when it is dead or has been in the way for 50 ms. A ring has slots for two observers.
 
     Iterating, also by `async for`, receives until the writer is gone.
 
@@ -653,6 +674,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         classes: _Classes = None,
         start: str = "next",
         tag: Optional[int] = None,
+        observer: bool = False,
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
@@ -861,7 +883,7 @@ class Tap(Iterator[Any]):
         """Return the counts of the writer so far, as Writer.stats()."""
 
     def peers(self) -> List[ReaderStatus]:
-        """Return the readers of the ring, as Writer.peers()."""
+        """Return the readers of the ring, as Writer.peers(), and then its observers."""
 
     def close(self) -> None:
         """Leave the ring. Closing twice is fine."""

@@ -32,7 +32,9 @@ class ReaderStatus(NamedTuple):
     lag: int  #: bytes sent and not yet received
     stalls: int  #: times that the writer waited for the reader
     stats: Stats
-    held: float  #: seconds that the writer has been waiting for the reader; 0: not waiting, or a Tap looks
+    held: float  #: seconds that the writer has been waiting for the reader; 0: not waiting
+    lag_frames: int  #: frames sent and not yet received; a batch of send_many() counts as one
+    observer: bool  #: Reader(..., observer=True); Tap.peers() alone shows observers
 
 
 class Info(NamedTuple):
@@ -53,6 +55,15 @@ class Info(NamedTuple):
     ring_frame: int  #: bytes of the largest frame that stays in the ring
     spill_bytes: int  #: the limit of spill memory; 0: none
     spill_used: int  #: spill memory taken from the machine now
+    name: str  #: of the ring, as given to Writer(name=...), or empty
+
+
+class Ring(NamedTuple):
+    """A ring of this user, as rings() found it."""
+
+    name: str  #: as given to Writer(name=...), or empty
+    pid: int  #: of the writer
+    handle: str  #: for Reader() and Tap(); empty: an incompatible release of ringcast made the ring
 
 
 class TapLost(NamedTuple):

@@ -25,13 +25,13 @@ static PyObject *make_stats(struct rc_py_state *state, const struct ringcast_sta
 static PyObject *make_info(struct rc_py_state *state, const struct ringcast_info *info) {
   const char *memory = ringcast_memory_name(info->memory); /* NULL for a number of a later release */
   static const char *const numa[] = {"local", "none", "interleaved", "node"};
-  return PyObject_CallFunction(state->info, "KKKIsKiLsIiiKKK", (unsigned long long)info->capacity,
+  return PyObject_CallFunction(state->info, "KKKIsKiLsIiiKKKs", (unsigned long long)info->capacity,
                                (unsigned long long)info->max_frame, (unsigned long long)info->tail,
                                (unsigned)info->readers, memory ? memory : "unknown",
                                (unsigned long long)info->page_size, (int)info->writer_pid, (long long)info->spin_ns,
                                info->numa < 4 ? numa[info->numa] : "unknown", (unsigned)info->numa_node,
                                (int)info->numa_error, (int)info->spill_error, (unsigned long long)info->ring_frame,
-                               (unsigned long long)info->spill_bytes, (unsigned long long)info->spill_used);
+                               (unsigned long long)info->spill_bytes, (unsigned long long)info->spill_used, info->name);
 }
 
 PyObject *rc_py_status(struct rc_py_state *state, const struct rc_py_status *status, int rc) {
@@ -52,9 +52,10 @@ PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer
     Py_XDECREF(name);
     return NULL;
   }
-  return PyObject_CallFunction(state->reader_status, "IisNKKKNd", (unsigned)peer->slot, (int)peer->pid, text, name,
+  return PyObject_CallFunction(state->reader_status, "IisNKKKNdKO", (unsigned)peer->slot, (int)peer->pid, text, name,
                                (unsigned long long)peer->position, (unsigned long long)peer->lag,
-                               (unsigned long long)peer->stalls, stats, (double)peer->blocked_ns / 1e9);
+                               (unsigned long long)peer->stalls, stats, (double)peer->blocked_ns / 1e9,
+                               (unsigned long long)peer->lag_frames, peer->observer ? Py_True : Py_False);
 }
 
 struct ringcast_peer *rc_py_peers_new(uint32_t count) {

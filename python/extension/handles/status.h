@@ -22,4 +22,8 @@ struct ringcast_peer *rc_py_peers_new(uint32_t count);
 /* A list of the peers. Frees `peers`, which may be NULL; `count` of the library, if negative, is raised. */
 PyObject *rc_py_peers(struct rc_py_state *state, struct ringcast_peer *peers, int count);
 
+/* The functions rings() and find(). */
+PyObject *rc_py_rings(PyObject *module, PyObject *unused);
+PyObject *rc_py_find(PyObject *module, PyObject *text);
+
 #endif

@@ -33,21 +33,24 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   PyObject *pickle, *checked = rc_py_checked("writer", args, keywords);
   bool allow_pickle;
   bool is_right = checked &&
-                  PyArg_ParseTuple(checked, "KIILIIKIILIKIO", &capacity, &options.readers, &options.memory, &spin_ns,
+                  PyArg_ParseTuple(checked, "KIILIIKIILIKIOz", &capacity, &options.readers, &options.memory, &spin_ns,
                                    &options.numa, &options.numa_node, &spill_bytes, &options.on_death, &options.on_slow,
-                                   &slow_ns, &options.wait, &gpu_pool_bytes, &options.ahead, &pickle) &&
+                                   &slow_ns, &options.wait, &gpu_pool_bytes, &options.ahead, &pickle, &options.name) &&
                   rc_py_allow_pickle(PyType_GetModuleState(type), pickle, &allow_pickle);
-  Py_XDECREF(checked);
-  if (!is_right) return NULL;
+  if (!is_right) {
+    Py_XDECREF(checked);
+    return NULL;
+  }
   options.capacity = capacity;
   options.spill_bytes = spill_bytes;
   options.spin_ns = spin_ns;
   options.slow_ns = slow_ns;
   struct rc_py_writer *self = rc_py_handle_new(type, allow_pickle);
+  int rc = self ? open_ring(self, &options) : 0;
+  Py_DECREF(checked); /* holds the name */
   if (!self) return NULL;
   self->gpu_pool_bytes = gpu_pool_bytes;
   self->fail_ns = options.on_slow == RINGCAST_FAIL ? options.slow_ns : 0;
-  int rc = open_ring(self, &options);
   if (rc == 0) return (PyObject *)self;
   rc_py_raise(rc_py_state_of(self), rc);
   Py_DECREF(self);
@@ -250,6 +253,7 @@ static PyMethodDef writer_methods[] = {
 
 static PyMemberDef writer_members[] = {
     {"handle", T_OBJECT_EX, offsetof(struct rc_py_writer, base.text), READONLY, RC_DOC_Writer_handle},
+    {"name", T_STRING_INPLACE, offsetof(struct rc_py_writer, info.name), READONLY, RC_DOC_Writer_name},
     {"closed", T_BOOL, offsetof(struct rc_py_writer, base.closed), READONLY, RC_DOC_Writer_closed},
     {"_memory", T_UINT, offsetof(struct rc_py_writer, info.memory), READONLY, NULL},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY, RC_DOC_Writer_capacity},

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rings by name, and observers."""
+
+import os
+
+import pytest
+import ringcast
+
+
+@pytest.fixture
+def name():
+    return f"test.rings-{os.getpid()}"
+
+
+def of_name(name):
+    return [ring for ring in ringcast.rings() if ring.name == name]
+
+
+def test_a_ring_is_found_by_its_name(name):
+    with pytest.raises(ringcast.RingNotFound, match="ringcast list"):
+        ringcast.find(name)
+    with ringcast.Writer(4096, name=name) as writer:
+        assert of_name(name) == [ringcast.Ring(name, os.getpid(), writer.handle)]
+        for text in (name, f"{name}@{os.getpid()}", writer.handle):
+            assert ringcast.find(text) == writer.handle
+        assert writer.name == writer.info().name == name
+        with ringcast.Reader(ringcast.find(name)) as reader, ringcast.Tap(writer.handle) as tap:
+            assert reader.info().name == tap.info().name == name
+    assert of_name(name) == []
+
+
+def test_a_name_of_several_rings_is_refused_and_they_are_listed(name):
+    with ringcast.Writer(4096, name=name) as first, ringcast.Writer(4096, name=name) as second:
+        with pytest.raises(ValueError, match="stands for 2 rings") as error:
+            ringcast.find(name)
+        assert first.handle in str(error.value) and second.handle in str(error.value)
+        assert len(of_name(name)) == 2
+
+
+def test_a_ring_without_a_name_has_an_empty_one():
+    with ringcast.Writer(4096) as writer:
+        assert writer.name == ""
+        assert writer.handle in [ring.handle for ring in of_name("")]
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "a@1", "x" * 48, "ä", "a/b"])
+def test_names_that_will_not_do_are_refused(bad):
+    with pytest.raises(ValueError, match="can't be a ring's name"):
+        ringcast.Writer(4096, name=bad)
+
+
+def test_types_are_checked():
+    with pytest.raises(TypeError, match="name must be a str or None, not int"):
+        ringcast.Writer(4096, name=1)
+    with pytest.raises(TypeError, match="ring must be a str, not int"):
+        ringcast.find(1)
+    with pytest.raises(ValueError):
+        ringcast.Writer(4096, name="a\0b")
+    with ringcast.Writer(4096) as writer, pytest.raises(TypeError, match="observer must be True or False"):
+        ringcast.Reader(writer.handle, observer=1)
+
+
+def test_an_observer_is_not_counted_and_is_let_go_of():
+    with ringcast.Writer(8192, 1) as writer, ringcast.Reader(writer.handle, name="rank 1") as reader:
+        with (
+            ringcast.Reader(writer.handle, name="recorder", observer=True) as observer,
+            ringcast.Tap(writer.handle) as tap,
+        ):
+            writer.send({"step": 1})
+            assert observer.recv(timeout=10) == reader.recv(timeout=10) == {"step": 1}
+            assert [peer.name for peer in writer.peers()] == ["rank 1"]
+            assert [(peer.name, peer.observer) for peer in tap.peers()] == [("rank 1", False), ("recorder", True)]
+            for _ in range(20):  # more than the ring holds
+                writer.send_bytes(bytes(1000), timeout=60)
+                reader.recv(timeout=60)
+            with pytest.raises(ringcast.Evicted):
+                observer.recv(timeout=10)
+            assert writer.check() is None
+
+
+def test_lags_are_in_frames_too():
+    with (
+        ringcast.Writer(8192, 2) as writer,
+        ringcast.Reader(writer.handle) as slow,
+        ringcast.Reader(writer.handle) as quick,
+    ):
+        for _ in range(3):
+            writer.send_bytes(b"frame")
+            quick.recv(timeout=10)
+        assert [peer.lag_frames for peer in writer.peers()] == [3, 0]
+        slow.recv(timeout=10)
+        assert [peer.lag_frames for peer in writer.peers()] == [2, 0]

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Observers: readers that see every frame and can neither end nor slow the writer. */
+#include <errno.h>
+
+#include "shm/os.h"
+#include "tests/support/liveness.h"
+
+#define observer_of(writer) reader_of(writer, .flags = RINGCAST_READER_OBSERVER, .name = "recorder")
+
+static struct ringcast_peer peer_at(ringcast_writer *writer, uint32_t index) {
+  struct ringcast_peer peers[8] = {{.size = sizeof *peers}};
+  ringcast_tap *tap;
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  int count = ringcast_tap_peers(tap, peers, 8);
+  ck_assert_int_gt(count, (int)index);
+  ringcast_tap_close(tap);
+  return peers[index];
+}
+
+TEST(an_observer_gets_every_frame_and_is_shown_as_one) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER observer = observer_of(writer);
+  for (int i = 0; i < 100; i++) {
+    struct ringcast_frame frame;
+    ck_assert_int_eq(ringcast_writer_send(writer, &i, sizeof i, 0, 0), 0);
+    ck_assert_uint_eq(peer_at(writer, 0).lag_frames, 1);
+    ck_assert_int_eq(ringcast_reader_next(observer, 0, &frame), 0);
+    ck_assert_mem_eq(frame.data, &i, sizeof i);
+    ck_assert_int_eq(ringcast_reader_release(observer, &frame), 0);
+  }
+  struct ringcast_peer peer = peer_at(writer, 0);
+  ck_assert_uint_eq(peer.observer, 1);
+  ck_assert_uint_eq(peer.lag_frames, 0);
+  ck_assert_str_eq(peer.name, "recorder");
+}
+
+TEST(observers_have_slots_of_their_own) {
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1);
+  SCOPED_READER first = observer_of(writer);
+  SCOPED_READER second = observer_of(writer);
+  SCOPED_READER reader = attach(writer);
+  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_OBSERVER};
+  ringcast_reader *none = NULL;
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &none), -EUSERS);
+  ck_says("both slots for observers");
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &none), -EUSERS);
+  ck_says("all 1 reader slots");
+  ck_assert_ptr_null(none);
+}
+
+TEST(the_writer_does_not_count_observers) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER observer = observer_of(writer);
+  ck_assert_int_eq(ringcast_writer_peers(writer, NULL, 0), 0);
+  struct ringcast_peer peer = {.size = sizeof peer};
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
+  SCOPED_READER reader = attach(writer);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), 1);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 5, 0), -EINVAL); /* 4 slots for readers */
+  ck_all_well(writer);
+}
+
+TEST(ahead_does_not_count_observers) {
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 2, .ahead = 2);
+  SCOPED_READER observer = observer_of(writer);
+  SCOPED_READER reader = attach(writer);
+  for (int i = 0; i < 8; i++) {
+    ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+    take_one(reader);
+  }
+  ck_assert_uint_eq(peer_at(writer, 1).lag_frames, 8);
+}
+
+/* Whatever the policy, and also where a reader would end the wait by an error. */
+LOOP_TEST(an_observer_in_the_way_is_let_go_of, 0, 4) {
+  SCOPED_WRITER writer = make(_i & 1, _i & 2 ? RINGCAST_EVICT : RINGCAST_FAIL, _i & 2 ? SECOND : 0);
+  SCOPED_READER observer = observer_of(writer);
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_next(observer, 0, &frame), 0);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  ck_assert_int_eq(ringcast_reader_release(observer, &frame), -ESTALE);
+  ck_all_well(writer); /* check does not report the observer */
+}
+
+TEST(a_timeout_because_of_an_observer_is_none) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER observer = observer_of(writer);
+  ck_assert_int_eq(fill(writer, 1), 0); /* a nanosecond */
+  ck_assert_int_eq(ringcast_reader_check(observer), -ESTALE);
+}
+
+TEST(a_reader_in_the_way_beside_an_observer_is_the_one_that_is_named) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER observer = observer_of(writer);
+  SCOPED_READER reader = reader_of(writer, .name = "rank 2");
+  ck_assert_int_eq(fill(writer, 1), -ETIMEDOUT);
+  ck_says("rank 2");
+  struct ringcast_peer peer = {.size = sizeof peer};
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
+  ck_assert_str_eq(peer.name, "rank 2");
+}
+
+/* A try with timeout 0 does not wait, so the observer's time runs from one try to the next. */
+TEST(tries_wait_for_an_observer_no_longer_than_its_time) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER observer = observer_of(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(ringcast_reader_check(observer), 0);
+  writer->liveness.since -= SECOND; /* instead of waiting */
+  writer->waiter.checked = 0;
+  ck_assert_int_eq(fill(writer, 0), 0);
+  ck_assert_int_eq(ringcast_reader_check(observer), -ESTALE);
+}
+
+static void observe_nothing(void *context) {
+  struct party *party = context;
+  reader_at(party->handle, .flags = RINGCAST_READER_OBSERVER);
+  gate_open(&party->there);
+  for (;;) pause();
+}
+
+static pid_t start_observer(ringcast_writer *writer) {
+  struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
+  pid_t pid = start_child(observe_nothing, &party);
+  gate_wait(&party.there);
+  gate_free(&party.there);
+  return pid;
+}
+
+TEST(the_death_of_an_observer_is_no_error) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  kill_child(start_observer(writer));
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  ck_all_well(writer);
+}
+
+TEST(a_stopped_observer_does_not_stop_the_writer) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  pid_t pid = start_observer(writer);
+  ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  ck_assert_uint_eq(peer_at(writer, 0).state, RINGCAST_PEER_EVICTED);
+  kill_child(pid);
+}
+
+TEST(a_dead_observers_slot_is_the_next_ones_without_help_by_the_writer) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  for (int i = 0; i < 4; i++) kill_child(start_observer(writer));
+  SCOPED_READER observer = observer_of(writer);
+}
+
+/* The writer makes a system call when a participant says that it sleeps. */
+static void wait_as_observer(void *context) {
+  struct party *party = context;
+  ringcast_reader *reader = reader_at(party->handle, .flags = RINGCAST_READER_OBSERVER);
+  gate_open(&party->there);
+  struct ringcast_frame frame;
+  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
+  ringcast_reader_close(reader);
+}
+
+TEST(no_commit_pays_for_a_sleeping_observer) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
+  pid_t pid = start_child(wait_as_observer, &party);
+  gate_wait(&party.there);
+  gate_free(&party.there);
+  while (state_of(pid) != 'S') sched_yield();
+  ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  ck_assert_uint_eq(stats_of_writer(writer).wakes, 0);
+  child_must_succeed(pid);
+}
+
+TEST(a_tap_sees_since_when_a_reader_blocks) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER slow = attach(writer);
+  SCOPED_READER quick = attach(writer);
+  struct ringcast_peer peers[4] = {{.size = sizeof *peers}};
+  ringcast_tap *tap;
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  int sent = 0;
+  while (ringcast_writer_send(writer, "frame", 5, 0, 1) == 0) {
+    take_one(quick);
+    sent++;
+  }
+  ck_assert_int_eq(ringcast_tap_peers(tap, peers, 4), 2);
+  ck_assert_uint_gt(peers[0].blocked_ns, 0);
+  ck_assert_uint_eq(peers[0].lag_frames, (uint64_t)sent);
+  ck_assert_uint_eq(peers[1].blocked_ns, 0);
+  ck_assert_uint_eq(peers[1].lag_frames, 0);
+  take_one(slow);
+  ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  ck_assert_int_eq(ringcast_tap_peers(tap, peers, 4), 2);
+  ck_assert_uint_eq(peers[0].blocked_ns, 0);
+  ringcast_tap_close(tap);
+}
+
+TEST(a_tap_sees_a_reader_that_takes_too_few_frames) {
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 2, .ahead = 1);
+  SCOPED_READER slow = attach(writer);
+  struct ringcast_peer peers[4] = {{.size = sizeof *peers}};
+  ringcast_tap *tap;
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  ck_assert_int_eq(fill(writer, 1), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_tap_peers(tap, peers, 4), 1);
+  ck_assert_uint_gt(peers[0].blocked_ns, 0);
+  ringcast_tap_close(tap);
+}
+
+RUN_TESTS("observers", remember, nothing_is_left)
