@@ -4,6 +4,7 @@
 #define RC_CHANNEL_CHANNEL_H
 
 #include "channel/backoff.h"
+#include "channel/probe.h"
 #include "ring/estimate.h"
 #include "ring/fastpath.h"
 #include "ring/spill.h"
@@ -168,6 +169,7 @@ static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) { rc
 static inline bool rc_writer_published(ringcast_writer *writer, uint64_t frames, uint64_t payload, uint64_t bytes) {
   struct rc_control *control = writer->ring.view.control;
   rc_count_frames(&control->counts, frames, payload);
+  RC_PROBE3(commit, writer->handle, writer->ring.tail, payload);
   bool asleep = rc_eventcount_is_asleep(&control->not_empty);
   rc_ring_zero_ahead(&writer->ring, bytes);
   return asleep;

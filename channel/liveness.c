@@ -110,6 +110,7 @@ static void remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner
   if (!(dead ? rc_slot_reap(ring, slot, owner) : rc_slot_evict(ring, slot, owner))) return;
   if (dead) RC_POINT(REAPED);
   else RC_POINT(V1_DONE);
+  RC_PROBE3(evict, writer->handle, rc_owner_pid(owner), dead);
   if (known && !rc_ring_is_observer(ring, slot)) {
     peer.state = dead ? RINGCAST_PEER_DEAD : RINGCAST_PEER_EVICTED;
     queue_departure(&writer->liveness, &peer);

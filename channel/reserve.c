@@ -255,6 +255,9 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
                               .context = wait,
                               .unfenced = true};
   int result = wait_for_room_event(wait, timeout_ns, &how);
+  if (timeout_ns != 0)
+    RC_PROBE3(stall, writer->handle, rc_owner_pid(rc_load_relaxed(&blocker->owner)),
+              writer->waiter.waited_ns); /* relaxed: shown */
   return result == -EAGAIN && writer->poller ? arm(wait) : result;
 }
 

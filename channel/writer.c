@@ -210,7 +210,9 @@ int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_
 
 rc_slow int rc_writer_wake(ringcast_writer *writer) {
   struct rc_control *control = writer->ring.view.control;
-  if (rc_wake(&control->not_empty)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
+  if (!rc_wake(&control->not_empty)) return 0;
+  rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
+  RC_PROBE1(wake, writer->handle);
   return 0;
 }
 
@@ -232,10 +234,11 @@ static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t 
   if (rc_unlikely(writer->forks != rc_fork_count())) return rc_check_fork(writer->forks);
   uint64_t position = writer->ring.tail;
   const void *data = writer->is_large ? rc_writer_spilled(writer) : rc_frame_at(&writer->ring.view, position) + 1;
-  size_t in_ring = writer->is_large ? sizeof(struct rc_spilled) : bytes;
-  int result =
-      writer->is_large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
+  const bool large = writer->is_large;
+  size_t in_ring = large ? sizeof(struct rc_spilled) : bytes;
+  int result = large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
   if (result != 0) return fail_to_commit(writer, bytes);
+  if (large) RC_PROBE3(spill, writer->handle, writer->ring.tail, bytes);
   bool asleep = rc_writer_published(writer, 1, bytes, in_ring);
   if (kind == RINGCAST_KIND_TENSORS) note_tag(writer, position, data, bytes);
   if (writer->estimated.open) rc_writer_learn(writer, bytes);

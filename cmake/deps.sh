@@ -16,7 +16,7 @@ need="build-essential cmake ninja-build pkg-config check python3-dev python3-ven
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
 # memcheck, 64-bit Arm, machines (network namespaces), lint.
 want="liburing-dev libnuma-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
-want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 clang-format shellcheck"
+want+=" systemtap-sdt-dev bpftrace gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 clang-format shellcheck"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package
