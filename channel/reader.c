@@ -130,10 +130,11 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   return 0;
 }
 
-/* None if the writer evicts slow readers: it does not wait for retained frames. Relaxed: stored before the handle. */
-static void open_retainer(ringcast_reader *reader) {
+/* None if the writer evicts slow readers, or this observer: the writer does not wait for retained frames. Relaxed:
+ * stored before the handle. */
+static void open_retainer(ringcast_reader *reader, bool observes) {
   struct rc_memory *spill = &reader->segment.spill;
-  if (rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
+  if (!observes && rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
     reader->retainer = rc_retainer_open(spill->fd, spill->bytes);
   if (spill->fd >= 0) close(spill->fd);
   spill->fd = -1;
@@ -162,7 +163,7 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
     free(reader);
     return result;
   }
-  if (retains) open_retainer(reader);
+  if (retains) open_retainer(reader, options.flags & RINGCAST_READER_OBSERVER);
   result = rc_backing_view_init(&reader->view, &reader->segment.spill);
   if (result == 0) result = set_up(reader, &options);
   if (result != 0) free_memory(reader);

@@ -183,7 +183,8 @@ struct ringcast_writer_options {
  * observer gets every frame as any reader does; but once the observer has been in the writer's way for 50 ms, or a
  * reserve would fail because of the observer, or the observer is dead, the writer goes on without it, whatever the
  * policies say. The observer's next call then gives -ESTALE: close it, attach anew, and count the frames between as
- * lost. Writers do not wake observers: an observer that waits looks every 2 ms at the latest. */
+ * lost. Writers do not wake observers: an observer that waits looks every 2 ms at the latest. An observer retains
+ * nothing. */
 #define RINGCAST_READER_RETAIN   1u
 #define RINGCAST_READER_OBSERVER 2u
 
