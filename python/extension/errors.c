@@ -63,7 +63,9 @@ static PyObject *last_error(void) {
 PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
   if (rc == RC_PY_RAISED) return NULL;
   PyObject *text = last_error();
-  PyObject *type = rc == -EINVAL || rc == -ENOTUNIQ ? PyExc_ValueError : rc == -EAGAIN || rc == -ETIMEDOUT ? PyExc_TimeoutError : NULL;
+  PyObject *type = rc == -EINVAL || rc == -ENOTUNIQ    ? PyExc_ValueError
+                   : rc == -EAGAIN || rc == -ETIMEDOUT ? PyExc_TimeoutError
+                                                       : NULL;
   if (!type) return raise_errno(state, -rc, text);
   if (text) PyErr_SetObject(type, text);
   Py_XDECREF(text);

@@ -80,18 +80,32 @@ TEST(a_pid_tells_rings_of_one_name_apart) {
   ck_assert_str_eq(handle, ringcast_writer_handle(writer));
 }
 
-/* The child of a fork has the descriptors, too; the ring is its parent's. */
+/* The child of a fork has the descriptors, too; the ring is its parent's and ends with the parent. */
 TEST(a_forked_child_is_no_writer) {
-  struct ringcast_ring ring;
-  SCOPED_WRITER writer = named(name);
-  pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (;;) pause();
+  struct gate made = gate_make();
+  int child[2];
+  ck_assert_int_eq(pipe(child), 0);
+  pid_t parent = fork();
+  if (parent == 0) {
+    named(name);
+    pid_t pid = fork();
+    if (pid == 0) {
+      gate_open(&made);
+      for (;;) pause();
+    }
+    _exit(write(child[1], &pid, sizeof pid) != sizeof pid);
   }
-  ck_assert_int_eq(count_named(name, &ring), 1);
-  ck_assert_int_eq(ring.pid, getpid());
-  kill_child(pid);
+  pid_t pid;
+  gate_wait(&made);
+  child_must_succeed(parent);
+  ck_assert_int_eq((int)read(child[0], &pid, sizeof pid), (int)sizeof pid);
+  struct ringcast_ring ring;
+  int count = count_named(name, &ring);
+  ck_assert_int_eq(kill(pid, SIGKILL), 0);
+  ck_assert_int_eq(count, 0);
+  gate_free(&made);
+  close(child[0]);
+  close(child[1]);
 }
 
 TEST(two_rings_of_one_process_are_told_apart_by_their_handles) {
@@ -106,8 +120,8 @@ TEST(two_rings_of_one_process_are_told_apart_by_their_handles) {
   ck_assert_str_eq(handle, ringcast_writer_handle(second));
 }
 
-static const char *const no_names[] = {"", "with space", "a/b", "a@1", "tab\t", "\xc3\xa4",
-                                       "012345678901234567890123456789012345678901234567"};
+static const char *const no_names[] = {
+    "", "with space", "a/b", "a@1", "tab\t", "\xc3\xa4", "012345678901234567890123456789012345678901234567"};
 
 LOOP_TEST(names_that_will_not_do_are_refused, 0, sizeof no_names / sizeof *no_names) {
   struct ringcast_writer_options options = {.size = sizeof options, .name = no_names[_i]};
