@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_PHASES = 8, MOST_CAPACITY = 1 << 20, DELIVER_AT = 4 };
+enum { MOST_NAMES = 1024, MOST_PHASES = 8, MOST_CAPACITY = 1 << 20, DELIVER_AT = 4 };
 #define OLD_NS INT64_C(1000000000)
 
 struct phase {
@@ -37,6 +37,7 @@ bool rc_py_spans_on;
 static struct {
   PyObject *functions, *type; /* a tuple of the subscribers, and ringcast._spans.Span */
   PyObject *kinds[RC_PY_SPAN_KINDS];
+  PyObject *names; /* {ring: (name, Reader's name)} */
   struct record *records;
   uint32_t count, capacity;
   uint64_t dropped;
@@ -56,6 +57,19 @@ uint64_t rc_py_spans_ring(PyObject *handle) {
   if (!text || bytes < 32) return 0;
   memcpy(digits, text + bytes - 32, 16);
   return strtoull(digits, NULL, 16);
+}
+
+void rc_py_spans_name(uint64_t ring, const char *name, const char *reader) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (!spans.names) spans.names = PyDict_New();
+  PyObject *key = PyLong_FromUnsignedLongLong(ring);
+  PyObject *both = Py_BuildValue("(NN)", PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "replace"),
+                                 PyUnicode_DecodeUTF8(reader, (Py_ssize_t)strlen(reader), "replace"));
+  if (spans.names && key && both && PyDict_GET_SIZE(spans.names) < MOST_NAMES) PyDict_SetItem(spans.names, key, both);
+  Py_XDECREF(key);
+  Py_XDECREF(both);
+  PyErr_Restore(type, value, traceback); /* without memory the ring has no name */
 }
 
 static void add(const struct rc_py_call *call, const struct phase *phase, int64_t position, uint64_t bytes) {
@@ -264,16 +278,17 @@ static PyObject *flush(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
   Py_RETURN_NONE;
 }
 
+static PyObject *names(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+  return spans.names ? PyDict_Copy(spans.names) : PyDict_New();
+}
+
 static PyObject *dropped(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
   return PyLong_FromUnsignedLongLong(spans.dropped);
 }
 
 PyMethodDef rc_py_spans_functions[] = {
-    {"_spans_start", start, METH_VARARGS, NULL},
-    {"_spans_stop", stop, METH_NOARGS, NULL},
-    {"_spans_functions", set_functions, METH_O, NULL},
-    {"_spans_take", take_all, METH_NOARGS, NULL},
-    {"_spans_flush", flush, METH_NOARGS, NULL},
-    {"_spans_dropped", dropped, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
+    {"_spans_start", start, METH_VARARGS, NULL},       {"_spans_stop", stop, METH_NOARGS, NULL},
+    {"_spans_functions", set_functions, METH_O, NULL}, {"_spans_take", take_all, METH_NOARGS, NULL},
+    {"_spans_flush", flush, METH_NOARGS, NULL},        {"_spans_dropped", dropped, METH_NOARGS, NULL},
+    {"_spans_names", names, METH_NOARGS, NULL},        {NULL, NULL, 0, NULL},
 };

@@ -60,6 +60,8 @@ static inline void rc_py_spans_end(struct rc_py_call **call, enum rc_py_span_kin
 
 /* The ring's number, the same in all processes: the first 64 bits of the token in the handle's text. */
 uint64_t rc_py_spans_ring(PyObject *handle);
+/* Notes the names of a ring and of its Reader in this process, which may be empty. */
+void rc_py_spans_name(uint64_t ring, const char *name, const char *reader);
 
 extern PyMethodDef rc_py_spans_functions[];
 

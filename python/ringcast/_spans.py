@@ -19,9 +19,9 @@ CAPACITY = 1 << 14
 
 class Span(NamedTuple):
     #: "send" or "recv": a whole call; or a phase within it: of a send "encode" (measuring and writing the value),
-    #: "wait_room", "copy" (bytes copied into the frame) and "publish" (the commit); of a recv "wait_frame" and "decode".
-    #: Phases come before their call. The phases of Writer.reserve() and of the opening of a composed frame have no
-    #: call around them: the "send" is the commit.
+    #: "wait_room", "copy" (bytes copied into the frame) and "publish" (the commit); of a recv "wait_frame" and
+    #: "decode". Phases come before their call. The phases of Writer.reserve(), and of opening a composed frame, have
+    #: no call around them: the "send" is the commit.
     kind: str
     start_ns: int  #: of CLOCK_MONOTONIC, which is the same in all processes of a machine
     end_ns: int

@@ -47,7 +47,10 @@ bool rc_py_handle_check(struct rc_py_handle *self) {
 }
 
 void rc_py_handle_record(struct rc_py_handle *self) {
-  if (self->ring == 0) self->ring = rc_py_spans_ring(self->text);
+  if (self->ring == 0) {
+    self->ring = rc_py_spans_ring(self->text);
+    rc_py_spans_name(self->ring, self->ring_name ? self->ring_name : "", self->name);
+  }
   rc_py_spans_begin(&self->call, self->ring);
 }
 

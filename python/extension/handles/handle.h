@@ -15,6 +15,8 @@ struct rc_py_handle {
   unsigned spent;          /* frames in a row for tasks, without a wait; large frames count for more */
   struct rc_py_call *call; /* the call at work, if its spans are recorded; else NULL */
   uint64_t ring;           /* rc_py_spans_ring; 0: not known yet */
+  const char *ring_name;   /* for spans, as ... */
+  char name[32];           /* ... the name of a Reader; or empty */
 };
 
 /* A new instance of `type`, all zero but for the fields here. NULL: raised. */

@@ -49,6 +49,7 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
     return NULL;
   }
   self->base.text = rc_py_ref(handle);
+  if (options->name) snprintf(self->base.name, sizeof self->base.name, "%s", options->name);
   self->classes = allowed;
   self->retains = retains;
   self->starts_latest = options->start == RINGCAST_START_LATEST;

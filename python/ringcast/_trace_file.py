@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of a trace, which several processes write: a JSON object with a list of events, an event a line.
+
+A flush writes its lines over the closing brackets, and the brackets anew, under flock. So the file is whole after each
+flush. A process that is killed inside a flush leaves a torn end, which the next flush cuts off.
+
+A process keeps a shared lock on a byte far behind the end as long as it traces. The first process of a run finds no
+such lock, and replaces the file of an earlier run; all others append. (Locks of open file descriptions: the kernel ends
+them with the process, and flock does not meet them.)
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from typing import Iterator
+
+HEAD = b'{"traceEvents":[\n'
+MARK = HEAD + b'{"cat":"ringcast",'  # how each trace of ringcast begins
+TAIL = b"]}\n"
+_LIVE = 1 << 62  # the byte of the shared lock
+_LOOK = 1 << 20  # more than a line
+
+
+class TooLarge(Exception):
+    """The events do not fit the limit of the file's bytes."""
+
+
+class TraceFile:
+    def __init__(self, path: str, limit: int, first: bytes) -> None:
+        """first: an event, the first line of a new file. OSError: the file can't be written. ValueError: it is no
+        trace."""
+        self.path, self.limit = path, limit
+        self.fd = -1
+        self._open(first)
+
+    def _open(self, first: bytes) -> None:
+        self.close()
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            with self._locked():
+                if self._live(fcntl.F_WRLCK):
+                    self._begin(first)
+                self._live(fcntl.F_RDLCK)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, first: bytes) -> None:
+        found = os.pread(self.fd, len(MARK), 0)
+        if found and found != MARK:
+            raise ValueError(f"{self.path} is there, and no trace of ringcast: give another name, or delete the file")
+        os.ftruncate(self.fd, 0)
+        self._write(HEAD + first + TAIL, 0)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def _live(self, kind: int) -> bool:
+        """Whether the lock of this kind was to be had."""
+        lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, _LIVE, 1, 0)
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, lock)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            return False
+        return True
+
+    def append(self, first: bytes, lines: bytes) -> None:
+        """Add lines, each of them b",{...}\\n". first: for a new file, if this one was deleted. TooLarge: nothing was
+        added. OSError."""
+        if self._is_gone():
+            self._open(first)
+        with self._locked():
+            end = self._end()
+            if end + len(lines) + len(TAIL) > self.limit:
+                raise TooLarge(f"{self.path} has reached its limit of {self.limit} bytes (RINGCAST_TRACE_BYTES)")
+            self._write(lines + TAIL, end)
+
+    def _is_gone(self) -> bool:
+        """Whether the name is another file's by now, or no file's."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return True
+        mine = os.fstat(self.fd)
+        return (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino)
+
+    def _end(self) -> int:
+        """Where the last whole line ends."""
+        size = os.fstat(self.fd).st_size
+        if os.pread(self.fd, len(TAIL), max(0, size - len(TAIL))) == TAIL:
+            return size - len(TAIL)
+        start = max(0, size - _LOOK)
+        seen = os.pread(self.fd, _LOOK, start)
+        at = seen.rfind(b"\n") + 1
+        while at > 0:
+            before = seen.rfind(b"\n", 0, at - 1) + 1
+            line = seen[before:at]
+            if line == HEAD or (line.startswith((b",{", b"{")) and line.endswith(b"}\n")):
+                break
+            at = before
+        if at == 0:
+            raise ValueError(f"{self.path} is no trace of ringcast any more: another program has written to the file")
+        os.ftruncate(self.fd, start + at)
+        return start + at
+
+    def _write(self, data: bytes, at: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self.fd, rest, at)
+            rest, at = rest[written:], at + written
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1

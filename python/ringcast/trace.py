@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: what each send and each recv did, in all processes of a run, as a file for ui.perfetto.dev.
+
+    RINGCAST_TRACE=trace.json python program.py     # this process, and those that inherit the variable
+    ringcast.trace.start("trace.json")              # or by hand, in each process
+
+docs/trace.md says what the file shows.
+"""
+
+import json
+import multiprocessing.process
+import os
+import sys
+import threading
+import warnings
+from typing import Any, Dict, List, Optional, Set
+
+from ringcast import _ringcast, _spans
+from ringcast._options import integer
+from ringcast._trace_file import TooLarge, TraceFile
+from ringcast._trace_telemetry import exporter
+
+__all__ = ["flush", "start", "stop"]
+
+_LIMIT = 1 << 30
+_LEAST = 1 << 12  # bytes: the first event must fit
+
+_trace: Optional["_Trace"] = None
+
+
+def start(file: Any) -> None:
+    """Trace this process from now on, into `file`, until stop() or the end of the process.
+
+    Several processes may name the same file, and their events are merged. A file of an earlier run, into which no
+    process traces any more, is replaced. The file takes at most RINGCAST_TRACE_BYTES bytes (default: 1 GiB); then the
+    trace ends, with a warning.
+
+    OSError: the file can't be written. ValueError: this process traces already; the file is there, and no trace; or
+    RINGCAST_TRACE_BYTES is out of range.
+    """
+    global _trace
+    if _trace is not None:
+        raise ValueError(f"this process traces into {_trace.path} already: call ringcast.trace.stop() first")
+    trace = _Trace(os.path.abspath(os.fsdecode(file)), _limit())
+    _spans.subscribe(trace.take)
+    _trace = trace
+
+
+def stop() -> None:
+    """End the trace of this process: its events are then in the file. Without a trace nothing happens."""
+    global _trace
+    trace, _trace = _trace, None
+    if trace is not None:
+        trace.end()
+
+
+def flush() -> None:
+    """Write the events so far. Without a trace nothing happens."""
+    _spans.flush()
+
+
+def start_as_asked() -> None:
+    """Of `import ringcast`, where RINGCAST_TRACE is set. The program goes on without a trace that can't be taken."""
+    try:
+        start(os.environ["RINGCAST_TRACE"])
+        os.environ["RINGCAST_TRACE"] = os.path.abspath(os.environ["RINGCAST_TRACE"])  # for children in other folders
+    except (OSError, ValueError, TypeError) as error:
+        warnings.warn(f"no trace is taken, as RINGCAST_TRACE asks: {error}", RuntimeWarning, stacklevel=3)
+
+
+def _limit() -> int:
+    text = os.environ.get("RINGCAST_TRACE_BYTES")
+    if not text:
+        return _LIMIT
+    if not text.isdecimal():
+        raise ValueError(f"RINGCAST_TRACE_BYTES is {text!r:.40}: it must be a number of bytes")
+    return integer("RINGCAST_TRACE_BYTES", int(text), _LEAST, sys.maxsize)
+
+
+# ---- Names ---------------------------------------------------------------------------------------------------------
+
+
+def _rank() -> Optional[int]:
+    """Of the process in its group, if known."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() else None
+
+
+def _process_name(rank: Optional[int]) -> str:
+    """The rank, or what the process's Reader or Writer is called; and what multiprocessing calls the process."""
+    names = [f"rank {rank}"] if rank is not None else []
+    if not names:
+        names += [own or ring for ring, own in _ringcast._spans_names().values() if own or ring][:1]
+    process = multiprocessing.process.current_process().name
+    if process != "MainProcess":
+        names.append(process)
+    return ", ".join(names) or os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+
+
+# ---- Events --------------------------------------------------------------------------------------------------------
+
+
+class _Trace:
+    def __init__(self, path: str, limit: int) -> None:
+        self.path, self.limit = path, limit
+        self.export = exporter()
+        self._begin_process()
+        self.file = TraceFile(path, limit, self._about_process())
+
+    def _begin_process(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.told_name: Any = None
+        self.told_threads: Set[int] = set()
+
+    def take(self, spans: List[_spans.Span]) -> None:
+        """The subscriber. Threads may call at the same time, and a forked child with what its parent has open."""
+        forked = self.pid != os.getpid()
+        if forked:
+            self._begin_process()
+        with self.lock:
+            if self.file is None:
+                return
+            try:
+                if forked:
+                    self.file.close()
+                    self.file = TraceFile(self.path, self.limit, self._about_process())
+                rings = {ring: name for ring, (name, _) in _ringcast._spans_names().items() if name}
+                first = self._about_process()
+                self.file.append(first, b"".join(self._lines(spans, first, rings)))
+            except (OSError, ValueError, TooLarge) as error:
+                self._give_up(error)
+                return
+        if self.export is not None:
+            self._export(spans, rings)
+
+    def _export(self, spans: List[_spans.Span], rings: Dict[int, str]) -> None:
+        try:
+            self.export(spans, rings)
+        except Exception as error:  # another package's: the trace goes on
+            self.export = None
+            warnings.warn(f"no more spans go to OpenTelemetry: {error!r}", RuntimeWarning, stacklevel=2)
+
+    def _give_up(self, error: Exception) -> None:
+        global _trace
+        self.file.close()
+        self.file = None
+        if _trace is self:
+            _trace = None
+        _spans.unsubscribe(self.take)
+        warnings.warn(f"the trace of process {self.pid} ends here: {error}", RuntimeWarning, stacklevel=2)
+
+    def end(self) -> None:
+        _spans.unsubscribe(self.take)
+        with self.lock:
+            if self.file is not None:
+                self.file.close()
+            self.file = None
+
+    def _about_process(self) -> bytes:
+        """The event with the name of the process."""
+        return self._about("process_name", self.pid, _process_name(_rank()))
+
+    def _about(self, what: str, tid: int, name: Any) -> bytes:
+        key = "sort_index" if what.endswith("sort_index") else "name"
+        event = {"cat": "ringcast", "ph": "M", "name": what, "pid": self.pid, "tid": tid, "args": {key: name}}
+        return json.dumps(event, separators=(",", ":")).encode() + b"\n"
+
+    def _lines(self, spans: List[_spans.Span], first: bytes, rings: Dict[int, str]) -> Any:
+        if first != self.told_name:  # a rank may be known only now
+            self.told_name = first
+            rank = _rank()
+            yield b"," + first
+            if rank is not None:
+                yield b"," + self._about("process_sort_index", self.pid, rank)
+        threads = {span.thread for span in spans} - self.told_threads
+        if threads:
+            self.told_threads |= threads
+            for thread in threading.enumerate():
+                if thread.native_id in threads:
+                    yield b"," + self._about("thread_name", thread.native_id, thread.name)
+        yield "".join(self._slices(spans, rings)).encode()
+
+    def _slices(self, spans: List[_spans.Span], rings: Dict[int, str]) -> Any:
+        """In reverse: a call comes before its phases, so that it is the outer one even if both begin at once."""
+        names = {ring: json.dumps(name) for ring, name in rings.items()}
+        pid = self.pid
+        for kind, start, end, thread, ring, position, size in reversed(spans):
+            place = f'"pid":{pid},"tid":{thread},"ts":{start // 1000}.{start % 1000:03}'
+            if end > start:
+                took = end - start
+                name = names.get(ring) or f'"{ring:016x}"'
+                yield (
+                    f',{{"cat":"ringcast","ph":"X","name":"{kind}",{place},"dur":{took // 1000}.{took % 1000:03},'
+                    f'"args":{{"ring":{name},"position":{position},"bytes":{size}}}}}\n'
+                )
+            if position >= 0 and kind in _FLOWS:
+                yield f',{{"cat":"ringcast","name":"{ring:016x}","id":"{position:#x}",{_FLOWS[kind]},{place}}}\n'
+
+
+# Perfetto joins the two ends by category, name and id, and several ends to one start; it draws the arrow from the slice
+# that begins first. A recv may begin before its frame is sent: so the arrow ends at "decode".
+_FLOWS = {"publish": '"ph":"s"', "decode": '"ph":"f","bp":"e"'}
