@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import struct
+import time
 from typing import Iterator
 
 HEAD = b'{"traceEvents":[\n'
@@ -21,10 +22,16 @@ MARK = HEAD + b'{"cat":"ringcast",'  # how each trace of ringcast begins
 TAIL = b"]}\n"
 _LIVE = 1 << 62  # the byte of the shared lock
 _LOOK = 1 << 20  # more than a line
+_PATIENCE = 10  # seconds, to begin
+_WAIT = 0.05  # seconds, to append: the caller is between two messages
 
 
 class TooLarge(Exception):
     """The events do not fit the limit of the file's bytes."""
+
+
+class Busy(OSError):
+    """Another process holds the file, for longer than a flush takes. Nothing was written."""
 
 
 class TraceFile:
@@ -39,7 +46,7 @@ class TraceFile:
         self.close()
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            with self._locked():
+            with self._locked(_PATIENCE):
                 if self._live(fcntl.F_WRLCK):
                     self._begin(first)
                 self._live(fcntl.F_RDLCK)
@@ -55,8 +62,16 @@ class TraceFile:
         self._write(HEAD + first + TAIL, 0)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        fcntl.flock(self.fd, fcntl.LOCK_EX)
+    def _locked(self, patience: float) -> Iterator[None]:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise Busy(f"{self.path} is locked: a process was stopped while it wrote there") from None
+                time.sleep(0.0005)
         try:
             yield
         finally:
@@ -75,10 +90,10 @@ class TraceFile:
 
     def append(self, first: bytes, lines: bytes) -> None:
         """Add lines, each of them b",{...}\\n". first: for a new file, if this one was deleted. TooLarge: nothing was
-        added. OSError."""
+        added. Busy. OSError."""
         if self._is_gone():
             self._open(first)
-        with self._locked():
+        with self._locked(_WAIT):
             end = self._end()
             if end + len(lines) + len(TAIL) > self.limit:
                 raise TooLarge(f"{self.path} has reached its limit of {self.limit} bytes (RINGCAST_TRACE_BYTES)")

@@ -17,13 +17,14 @@ from typing import Any, Dict, List, Optional, Set
 
 from ringcast import _ringcast, _spans
 from ringcast._options import integer
-from ringcast._trace_file import TooLarge, TraceFile
-from ringcast._trace_telemetry import exporter
+from ringcast._trace_file import Busy, TooLarge, TraceFile
+from ringcast._trace_telemetry import Export, exporter
 
 __all__ = ["flush", "start", "stop"]
 
 _LIMIT = 1 << 30
 _LEAST = 1 << 12  # bytes: the first event must fit
+_MOST_KEPT = 1 << 24  # bytes of events, while another process holds the file
 
 _trace: Optional["_Trace"] = None
 
@@ -106,13 +107,14 @@ def _process_name(rank: Optional[int]) -> str:
 class _Trace:
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, limit
-        self.export = exporter()
+        self.export: Optional[Export] = exporter()
         self._begin_process()
-        self.file = TraceFile(path, limit, self._about_process())
+        self.file: Optional[TraceFile] = TraceFile(path, limit, self._about_process())
 
     def _begin_process(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
+        self.kept = b""
         self.told_name: Any = None
         self.told_threads: Set[int] = set()
 
@@ -130,23 +132,29 @@ class _Trace:
                     self.file = TraceFile(self.path, self.limit, self._about_process())
                 rings = {ring: name for ring, (name, _) in _ringcast._spans_names().items() if name}
                 first = self._about_process()
-                self.file.append(first, b"".join(self._lines(spans, first, rings)))
+                self.kept += b"".join(self._lines(spans, first, rings))
+                self.file.append(first, self.kept)
+                self.kept = b""
+            except Busy:
+                if len(self.kept) > _MOST_KEPT:
+                    self.kept = b""
             except (OSError, ValueError, TooLarge) as error:
                 self._give_up(error)
                 return
         if self.export is not None:
-            self._export(spans, rings)
+            self._export(self.export, spans, rings)
 
-    def _export(self, spans: List[_spans.Span], rings: Dict[int, str]) -> None:
+    def _export(self, export: Export, spans: List[_spans.Span], rings: Dict[int, str]) -> None:
         try:
-            self.export(spans, rings)
+            export(spans, rings)
         except Exception as error:  # another package's: the trace goes on
             self.export = None
             warnings.warn(f"no more spans go to OpenTelemetry: {error!r}", RuntimeWarning, stacklevel=2)
 
     def _give_up(self, error: Exception) -> None:
         global _trace
-        self.file.close()
+        if self.file is not None:
+            self.file.close()
         self.file = None
         if _trace is self:
             _trace = None

@@ -22,6 +22,7 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
   Py_END_ALLOW_THREADS
   if (rc == 0) rc = ringcast_reader_info(self->reader, &self->info);
   self->holder.ring_frame = self->info.ring_frame;
+  self->base.ring_name = self->info.name;
   return rc;
 }
 

@@ -22,6 +22,7 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
   Py_END_ALLOW_THREADS
   if (rc == 0) rc = ringcast_writer_info(self->writer, &self->info);
   if (rc < 0) return rc;
+  self->base.ring_name = self->info.name;
   self->base.text = PyUnicode_FromString(ringcast_writer_handle(self->writer));
   return self->base.text ? 0 : RC_PY_RAISED;
 }
