@@ -7,6 +7,8 @@
 docs/trace.md says what the file shows.
 """
 
+import atexit
+import contextlib
 import json
 import multiprocessing.process
 import os
@@ -53,6 +55,9 @@ def stop() -> None:
     trace, _trace = _trace, None
     if trace is not None:
         trace.end()
+
+
+atexit.register(stop)
 
 
 def flush() -> None:
@@ -120,9 +125,7 @@ class _Trace:
 
     def take(self, spans: List[_spans.Span]) -> None:
         """The subscriber. Threads may call at the same time, and a forked child with what its parent has open."""
-        forked = self.pid != os.getpid()
-        if forked:
-            self._begin_process()
+        forked = self._is_forked()
         with self.lock:
             if self.file is None:
                 return
@@ -161,10 +164,21 @@ class _Trace:
         _spans.unsubscribe(self.take)
         warnings.warn(f"the trace of process {self.pid} ends here: {error}", RuntimeWarning, stacklevel=2)
 
+    def _is_forked(self) -> bool:
+        """Whether this is a child's first call. The lock and what waits for the file are then the parent's."""
+        if self.pid == os.getpid():
+            return False
+        self._begin_process()
+        return True
+
     def end(self) -> None:
         _spans.unsubscribe(self.take)
+        self._is_forked()
         with self.lock:
             if self.file is not None:
+                with contextlib.suppress(OSError, ValueError, TooLarge):
+                    if self.kept:
+                        self.file.append(self._about_process(), self.kept)
                 self.file.close()
             self.file = None
 
