@@ -2,9 +2,9 @@
 """Spans: when each call of a Writer or Reader of this process began and ended, and its phases. ringcast.trace and
 ringcast.profile subscribe.
 
-While no function is subscribed, nothing is recorded. The extension keeps the spans in a buffer, and gives them to the
-functions at the end of a call, or before a Reader's wait, once CAPACITY / 4 spans are there or the oldest is a second
-old. A forked child begins with an empty buffer, and with the same subscribers.
+While no function is subscribed, nothing is recorded. The extension keeps the spans in a buffer. The functions get the
+spans at the end of a call, or before a Reader's wait, once CAPACITY / 4 spans are there or the oldest is a second old.
+ A forked child begins with an empty buffer, and with the same subscribers.
 """
 
 import atexit
@@ -28,8 +28,8 @@ class Span(NamedTuple):
     thread: int  #: the native id
     ring: int  #: the same number in all processes
     #: Of the frame, the same for the writer and all readers; -1: no frame was sent or received. A call for several
-    #: frames has the first one's, and each phase its own. Of a batch's messages, each but the first is a "publish" that
-    #: takes no time.
+    #: frames has the position of the first frame, a phase that of its frame. Each message of a batch after the first
+    #: is a "publish" of no length.
     position: int
     bytes: int  #: of the frame; of a whole call, of all frames
 
@@ -43,9 +43,9 @@ _is_prepared = _is_on = False
 def subscribe(function: Subscriber) -> None:
     """Call `function` with lists of spans from now on, until unsubscribe(function).
 
-    The call is made by the thread whose call of ringcast ends or waits, or which calls flush(): several threads at a
-    time may call. The list is shared with other subscribers. An exception goes to sys.unraisablehook. Spans of what
-    `function` itself sends or receives come with a later list.
+    A thread calls `function` when a call of ringcast ends or waits there, and in flush(); so several threads may call
+    at the same time. All subscribers get the same list. An exception goes to sys.unraisablehook. What `function` sends
+    or receives comes with a later list.
     """
     global _subscribers
     if function in _subscribers:
@@ -57,7 +57,7 @@ def subscribe(function: Subscriber) -> None:
 
 
 def unsubscribe(function: Subscriber) -> None:
-    """Give `function` the spans so far, and call it no more; another thread may just be in a last call."""
+    """Give `function` the spans so far, and then no more. Another thread may be in a last call of `function`."""
     global _subscribers
     if function not in _subscribers:
         raise ValueError(f"{function!r} is not subscribed")
@@ -73,7 +73,7 @@ def flush() -> None:
 
 
 def dropped() -> int:
-    """How many spans found the buffer full, since the first subscriber came."""
+    """The number of spans lost because the buffer was full, since the first subscriber came."""
     return _ringcast._spans_dropped()
 
 
@@ -94,14 +94,14 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Nothing is recorded any more while Python takes itself apart."""
+    """Record nothing while the interpreter shuts down."""
     flush()
     if _subscribers:
         _ringcast._spans_stop()
 
 
 def _flush_at_the_end_of_a_process(_: object = None) -> None:
-    """multiprocessing ends its processes without atexit."""
+    """Processes of multiprocessing end without atexit."""
     from multiprocessing.util import Finalize
 
     Finalize(None, flush, exitpriority=0)

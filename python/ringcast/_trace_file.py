@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a trace, which several processes write: a JSON object with a list of events, an event a line.
+"""The file of a trace, written by several processes: a JSON object with a list of events, an event a line.
 
-A flush writes its lines over the closing brackets, and the brackets anew, under flock. So the file is whole after each
-flush. A process that is killed inside a flush leaves a torn end, which the next flush cuts off.
+A flush writes new lines over the closing brackets, and the brackets anew, under flock. So the file is whole after each
+flush. A process killed inside a flush leaves a torn end; the next flush of any process cuts the torn end off.
 
-A process keeps a shared lock on a byte far behind the end as long as it traces. The first process of a run finds no
-such lock, and replaces the file of an earlier run; all others append. (Locks of open file descriptions: the kernel ends
-them with the process, and flock does not meet them.)
+A process keeps a shared lock on a byte far behind the end until the trace ends. The first process of a run finds no
+lock there, and replaces the file of an earlier run; all others append. The lock belongs to the open file description:
+the kernel ends the lock with the process, and flock is independent of it.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ class TooLarge(Exception):
 
 
 class Busy(OSError):
-    """Another process holds the file, for longer than a flush takes. Nothing was written."""
+    """Another process has held the file for longer than a flush takes. Nothing was written."""
 
 
 class TraceFile:
     def __init__(self, path: str, limit: int, first: bytes) -> None:
-        """first: an event, the first line of a new file. OSError: the file can't be written. ValueError: it is no
-        trace."""
+        """first: an event, the first line of a new file. OSError: the file can't be written. ValueError: the file is
+        no trace."""
         self.path, self.limit = path, limit
         self.fd = -1
         self._open(first)
@@ -78,7 +78,7 @@ class TraceFile:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def _live(self, kind: int) -> bool:
-        """Whether the lock of this kind was to be had."""
+        """Take the lock; False: another process has one in the way."""
         lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, _LIVE, 1, 0)
         try:
             fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, lock)
@@ -89,7 +89,7 @@ class TraceFile:
         return True
 
     def append(self, first: bytes, lines: bytes) -> None:
-        """Add lines, each of them b",{...}\\n". first: for a new file, if this one was deleted. TooLarge: nothing was
+        """Add lines of the form b",{...}\\n". first: for a new file, if the file was deleted. TooLarge: nothing was
         added. Busy. OSError."""
         if self._is_gone():
             self._open(first)
@@ -100,7 +100,7 @@ class TraceFile:
             self._write(lines + TAIL, end)
 
     def _is_gone(self) -> bool:
-        """Whether the name is another file's by now, or no file's."""
+        """Whether the file was deleted or replaced."""
         try:
             found = os.stat(self.path)
         except FileNotFoundError:

@@ -12,7 +12,7 @@ Export = Callable[[List[Span], Dict[int, str]], None]
 
 
 def exporter() -> Optional[Export]:
-    """What takes spans, and the names of rings. None: there is no package opentelemetry."""
+    """A function of spans and the names of rings. None: the package opentelemetry is missing."""
     try:
         from opentelemetry import trace
         from opentelemetry.context import Context
@@ -25,7 +25,7 @@ def exporter() -> Optional[Export]:
         wall = time.time_ns() - time.monotonic_ns()
         for span, made_in in nested(spans):
             parent = made_in and made_in[0]
-            # An empty context: the spans are no part of what the program is doing when they are handed over.
+            # An empty context: the program's span at the time of a flush is no parent.
             context = Context() if parent is None else trace.set_span_in_context(parent, Context())
             made = tracer.start_span(
                 f"ringcast {span.kind}",

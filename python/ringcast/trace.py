@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: what each send and each recv did, in all processes of a run, as a file for ui.perfetto.dev.
+"""Traces: the phases of each send and each recv, in all processes of a run, as a file for ui.perfetto.dev.
 
-    RINGCAST_TRACE=trace.json python program.py     # this process, and those that inherit the variable
+    RINGCAST_TRACE=trace.json python program.py     # each process with the variable
     ringcast.trace.start("trace.json")              # or by hand, in each process
 
-docs/trace.md says what the file shows.
+docs/trace.md explains the file.
 """
 
 import atexit
@@ -34,8 +34,8 @@ _trace: Optional["_Trace"] = None
 def start(file: Any) -> None:
     """Trace this process from now on, into `file`, until stop() or the end of the process.
 
-    Several processes may name the same file, and their events are merged. A file of an earlier run, into which no
-    process traces any more, is replaced. The file takes at most RINGCAST_TRACE_BYTES bytes (default: 1 GiB); then the
+    Processes with the same file share the file. The file of an earlier run is replaced, once no process traces into it
+    any more. The file takes at most RINGCAST_TRACE_BYTES bytes (default: 1 GiB); then the
     trace ends, with a warning.
 
     OSError: the file can't be written. ValueError: this process traces already; the file is there, and no trace; or
@@ -50,7 +50,7 @@ def start(file: Any) -> None:
 
 
 def stop() -> None:
-    """End the trace of this process: its events are then in the file. Without a trace nothing happens."""
+    """Write the events so far, and end the trace of this process. Without a trace nothing happens."""
     global _trace
     trace, _trace = _trace, None
     if trace is not None:
@@ -66,7 +66,7 @@ def flush() -> None:
 
 
 def start_as_asked() -> None:
-    """Of `import ringcast`, where RINGCAST_TRACE is set. The program goes on without a trace that can't be taken."""
+    """Called by `import ringcast` if RINGCAST_TRACE is set. If the file can't be written, the program goes on."""
     try:
         start(os.environ["RINGCAST_TRACE"])
         os.environ["RINGCAST_TRACE"] = os.path.abspath(os.environ["RINGCAST_TRACE"])  # for children in other folders
@@ -87,7 +87,7 @@ def _limit() -> int:
 
 
 def _rank() -> Optional[int]:
-    """Of the process in its group, if known."""
+    """The process's rank in torch.distributed, if known."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
@@ -96,7 +96,7 @@ def _rank() -> Optional[int]:
 
 
 def _process_name(rank: Optional[int]) -> str:
-    """The rank, or what the process's Reader or Writer is called; and what multiprocessing calls the process."""
+    """The rank, or the name of a Reader or ring; and the name that multiprocessing gave."""
     names = [f"rank {rank}"] if rank is not None else []
     if not names:
         names += [own or ring for ring, own in _ringcast._spans_names().values() if own or ring][:1]
@@ -124,7 +124,7 @@ class _Trace:
         self.told_threads: Set[int] = set()
 
     def take(self, spans: List[_spans.Span]) -> None:
-        """The subscriber. Threads may call at the same time, and a forked child with what its parent has open."""
+        """The subscriber: called by several threads at the same time, and in a forked child with the parent's file."""
         forked = self._is_forked()
         with self.lock:
             if self.file is None:
@@ -165,7 +165,7 @@ class _Trace:
         warnings.warn(f"the trace of process {self.pid} ends here: {error}", RuntimeWarning, stacklevel=2)
 
     def _is_forked(self) -> bool:
-        """Whether this is a child's first call. The lock and what waits for the file are then the parent's."""
+        """Whether a child makes the first call since the fork. The lock and the kept events are the parent's."""
         if self.pid == os.getpid():
             return False
         self._begin_process()
@@ -207,7 +207,7 @@ class _Trace:
         yield "".join(self._slices(spans, rings)).encode()
 
     def _slices(self, spans: List[_spans.Span], rings: Dict[int, str]) -> Any:
-        """In reverse: a call comes before its phases, so that it is the outer one even if both begin at once."""
+        """In reverse, so that a call comes before its phases: the first of two slices with one start is the outer."""
         names = {ring: json.dumps(name) for ring, name in rings.items()}
         pid = self.pid
         for kind, start, end, thread, ring, position, size in reversed(spans):
@@ -223,6 +223,6 @@ class _Trace:
                 yield f',{{"cat":"ringcast","name":"{ring:016x}","id":"{position:#x}",{_FLOWS[kind]},{place}}}\n'
 
 
-# Perfetto joins the two ends by category, name and id, and several ends to one start; it draws the arrow from the slice
-# that begins first. A recv may begin before its frame is sent: so the arrow ends at "decode".
+# Perfetto joins one start and any number of ends by category, name and id. An arrow begins at the slice with the
+# earlier start. A recv may begin before the send, so the arrow ends at "decode".
 _FLOWS = {"publish": '"ph":"s"', "decode": '"ph":"f","bp":"e"'}

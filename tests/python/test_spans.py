@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans: each way of sending and receiving records its call and phases; nothing is recorded while nobody asks."""
+"""Spans: each way of sending and receiving records its call and phases; without a subscriber nothing is recorded."""
 
 import asyncio
 import contextlib

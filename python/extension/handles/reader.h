@@ -42,7 +42,7 @@ static inline void rc_py_reader_leave(struct rc_py_reader *self) {
   if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
   rc_py_handle_leave(&self->base);
 }
-/* The same for a call whose spans are recorded, as a recv. `is_nothing`: no frame has come in a try. */
+/* The same, with the spans of a recv. `is_nothing`: no frame has come in a try. */
 static inline bool rc_py_reader_begin(struct rc_py_reader *self) {
   bool is_in = rc_py_reader_enter(self);
   if (is_in) rc_py_handle_begin(&self->base);

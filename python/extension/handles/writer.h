@@ -49,7 +49,7 @@ static inline void rc_py_writer_leave(struct rc_py_writer *self) {
   if (self->lease.doomed) rc_py_writer_end_doomed(self); /* the last array may have gone during the call */
 }
 
-/* The same for a call whose spans are recorded: as a whole send, or RC_PY_SPAN_NONE. */
+/* The same, with spans: of a whole send, or RC_PY_SPAN_NONE. */
 static inline bool rc_py_writer_begin(struct rc_py_writer *self) {
   bool is_in = rc_py_writer_enter(self);
   if (is_in) rc_py_handle_begin(&self->base);
