@@ -142,6 +142,19 @@ def test_a_frame_in_spill_memory(hash):
     assert copy.end_ns - copy.start_ns > spans.of("publish")[0].end_ns - spans.of("publish")[0].start_ns
 
 
+@pytest.mark.parametrize("options", [{}, {"gpu_pool_bytes": 0}], ids=["pool", "inline"])
+def test_tensors_of_a_device(gpu, options):
+    with ringcast.Writer(1 << 20, **options) as writer, ringcast.Reader(writer.handle) as reader:
+        for _ in range(3):  # the pool is open from the second frame on
+            with recorded() as spans:
+                writer.send(gpu.make({"x": ("cuda", np.arange(1000.0))}), WATCHDOG)
+                reader.recv(WATCHDOG)
+            check(spans)
+            assert spans.kinds() == SENT + RECEIVED
+            assert len({(span.position, span.bytes) for span in spans}) == 1
+        assert (writer.gpu.pool_frames > 0) == (not options)
+
+
 def test_an_error_is_sent_and_received():
     def receive(reader):
         with pytest.raises(ringcast.SendError):
