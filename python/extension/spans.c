@@ -145,8 +145,8 @@ static PyObject *span_of(const struct record *record) {
   return span;
 }
 
-/* The spans in the buffer as a list; the buffer is then empty. NULL: raised. The list is made from a copy: the collector
- * may run, and with the collector any code, also code that records spans. */
+/* The spans in the buffer as a list; the buffer is then empty. NULL: raised. The list is made from a copy: the
+ * collector may run, and with the collector any code, also code that records spans. */
 static PyObject *take(void) {
   uint32_t count = spans.count;
   struct record *records = PyMem_RawMalloc(count * sizeof *records + 1);
