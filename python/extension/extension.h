@@ -3,6 +3,7 @@
  * Shared by all files of the extension, which uses only the library's public headers.
  *
  *   state.h, errors.h, call.h   the module's state; errno -> exception; arguments, seconds, waiting
+ *   spans.h                     when calls began and ended, for traces and profiles
  *   tensors/                    memory of tensors: torch, NumPy, DLPack, a CUDA device
  *   codec/                      objects and frames
  *   handles/                    Writer, Reader and the other types that Python's users hold

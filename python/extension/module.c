@@ -11,6 +11,7 @@
 #include "python/extension/handles/packed.h"
 #include "python/extension/handles/status.h"
 #include "python/extension/handles/tap.h"
+#include "python/extension/spans.h"
 #include "python/extension/tensors/view_arrays.h"
 
 #include "python/docstrings.h"
@@ -107,6 +108,7 @@ static int module_exec(PyObject *module) {
   if (!(state->no_arguments = PyTuple_New(0))) return -1;
   if (add_statuses(state) < 0 || !rc_py_recycle_init()) return -1;
   if (rc_py_loop_init(state, module) < 0 || add_methods(module) < 0) return -1;
+  if (PyModule_AddFunctions(module, rc_py_spans_functions) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
   return PyModule_AddStringConstant(module, "__version__", ringcast_version());

@@ -14,6 +14,8 @@ Reader(handle, allow_pickle=False) refuses pickles, and all classes but those th
 Extension and package rely on the GIL: a free-threaded Python turns the GIL on at import.
 """
 
+import os as _os
+
 from ringcast._allowed import allow
 from ringcast._compose import ComposedFrame, empty
 from ringcast._ringcast import (
@@ -98,3 +100,8 @@ __all__ = [
     "set_recycling",
     "unpack",
 ]
+
+if _os.environ.get("RINGCAST_TRACE"):
+    from ringcast import trace as _trace
+
+    _trace.start_as_asked()

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import (
     Any,
     AsyncIterator,
+    Callable,
     Coroutine,
     Dict,
     Final,
@@ -98,6 +99,15 @@ def set_recycling(limit: int, /) -> None:
 
     ValueError: out of range. TypeError: not an int.
     """
+
+# For ringcast._spans.
+def _spans_start(functions: Tuple[Callable[[List[Any]], None], ...], capacity: int, /) -> None: ...
+def _spans_functions(functions: Tuple[Callable[[List[Any]], None], ...], /) -> None: ...
+def _spans_take() -> List[Any]: ...
+def _spans_flush() -> None: ...
+def _spans_dropped() -> int: ...
+def _spans_names() -> Dict[int, Tuple[str, str]]: ...
+def _spans_stop() -> None: ...
 
 @final
 class PackedFrame:

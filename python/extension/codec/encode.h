@@ -6,6 +6,7 @@
 
 #include "python/extension/tensors.h"
 
+struct rc_py_call;
 struct rc_py_place;
 
 /* An entry of the frame to be. */
@@ -34,6 +35,7 @@ enum rc_py_sends_from { RC_PY_FROM_EACH = -2, RC_PY_FROM_FIRST = -1 };
 
 struct rc_py_encoding {
   struct rc_py_state *state;
+  struct rc_py_call *call; /* if its spans are recorded; else NULL */
   struct rc_py_part *parts;
   size_t count, room;
   struct ringcast_frame_plan plan;

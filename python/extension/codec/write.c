@@ -9,6 +9,7 @@
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/device.h"
 #include "python/extension/codec/hash.h"
+#include "python/extension/spans.h"
 
 static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part, bool in_pool) {
   uint64_t bytes;
@@ -97,6 +98,7 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled, const
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
   if (rc < 0) return rc;
+  rc_py_spans_phase(encoding->call, RC_PY_SPAN_COPY);
   if (encoding->hash) {
     rc = copy_and_hash(encoding, &builder);
     return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
@@ -112,6 +114,7 @@ int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_wr
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
   if (rc == 0 && lease) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
+  rc_py_spans_phase(encoding->call, RC_PY_SPAN_COPY);
   if (rc == 0 && !lease) rc = rc_py_device_fetch(encoding, gpu);
   if (rc < 0) return rc;
   rc = encoding->hash ? copy_and_hash(encoding, &builder) : copy_all(encoding, false);

@@ -37,10 +37,11 @@ static int fill(struct rc_py_writer *self, struct rc_py_encoding *encoding, cons
 static PyObject *compose(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_ENCODE);
   rc_py_watch_after(&self->base, rc);
   if (rc < 0) return rc_py_raise_of_frame(state, rc, &self->info, call.bytes);
   rc = fill(self, encoding, &call.span, tag);
+  if (rc == 0) rc_py_spans_frame(self->base.call, rc_py_writer_position(self), call.bytes);
   PyObject *places = rc == 0 ? places_of(encoding, call.span.data) : rc_py_raise(state, rc);
   if (!places) {
     ringcast_writer_abort(self->writer);
@@ -66,12 +67,14 @@ PyObject *rc_py_writer_compose(PyObject *object, PyObject *const *args, Py_ssize
   uint64_t tag;
   if (count != 3) return PyErr_Format(PyExc_TypeError, "_compose() takes a value, a timeout and a tag");
   if (!rc_py_timeout(args[1], &timeout_ns) || !rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
-  if (!knows_empty(state) || !rc_py_writer_enter(self)) return NULL;
+  if (!knows_empty(state) || !rc_py_writer_begin(self)) return NULL;
   PyObject *composed = NULL;
+  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
   if (rc_py_encoding_measure(&encoding, state, args[0], self->base.allow_pickle, RC_PY_FROM_EACH, true)) {
+    encoding.call = self->base.call;
     composed = compose(self, &encoding, timeout_ns, (uint32_t)tag);
     rc_py_encoding_clear(&encoding);
   }
-  rc_py_writer_leave(self);
+  rc_py_writer_end(self, RC_PY_SPAN_NONE, !composed && timeout_ns == 0);
   return composed;
 }

@@ -51,18 +51,21 @@ static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, str
 
 static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encoding, struct ringcast_gpu_extent *lease,
                   size_t bytes) {
-  if (!lease) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
+  if (!lease) return rc_py_writer_publish(self, bytes, RINGCAST_KIND_TENSORS);
   struct rc_py_puts puts = {.puts = PyMem_New(struct ringcast_gpu_put, (size_t)encoding->on_device)};
   if (!puts.puts) {
     PyErr_NoMemory();
     return RC_PY_RAISED;
   }
   int rc = rc_py_device_puts(encoding, &puts);
+  uint64_t position = encoding->call ? rc_py_writer_position(self) : 0;
+  rc_py_spans_phase(encoding->call, RC_PY_SPAN_PUBLISH);
   if (rc == 0) {
     Py_BEGIN_ALLOW_THREADS /* the driver may wait, where the stream is far behind */
     rc = ringcast_gpu_commit(self->gpu, lease, puts.puts, puts.count, encoding->device_stream, bytes);
     Py_END_ALLOW_THREADS
   }
+  if (rc == 0) rc_py_spans_frame(encoding->call, position, bytes);
   PyMem_Free(puts.puts);
   Py_XDECREF(puts.packed); /* torch uses the memory again in the order of the stream */
   if (rc < 0 || !encoding->is_loose) return rc;
@@ -87,7 +90,7 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
                    struct ringcast_gpu_extent *lease) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   size_t bytes;
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_ENCODE);
   if (rc == 0) {
     rc = rc_py_encoding_write_device(encoding, self->gpu, &call.span, tag, lease, &bytes);
     if (rc == 0) rc = commit(self, encoding, lease, bytes);

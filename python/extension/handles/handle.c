@@ -46,6 +46,14 @@ bool rc_py_handle_check(struct rc_py_handle *self) {
   return false;
 }
 
+void rc_py_handle_record(struct rc_py_handle *self) {
+  if (self->ring == 0) {
+    self->ring = rc_py_spans_ring(self->text);
+    rc_py_spans_name(self->ring, self->ring_name ? self->ring_name : "", self->name);
+  }
+  rc_py_spans_begin(&self->call, self->ring);
+}
+
 /* ---- asyncio ---------------------------------------------------------------------------------------------------- */
 
 /* No frame can hold these two objects. */

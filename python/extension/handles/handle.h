@@ -3,6 +3,7 @@
 #ifndef RC_EXTENSION_HANDLE_H
 #define RC_EXTENSION_HANDLE_H
 
+#include "python/extension/spans.h"
 #include "python/extension/state.h"
 
 struct rc_py_handle {
@@ -10,8 +11,12 @@ struct rc_py_handle {
   pid_t pid;                    /* of the creating process */
   bool busy;                    /* a call is at work */
   bool closed, allow_pickle;
-  PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: never in a loop */
-  unsigned spent;  /* frames in a row for tasks, without a wait; large frames count for more */
+  PyObject *watch;         /* the descriptor in an event loop (ringcast._asyncio); NULL or None: never in a loop */
+  unsigned spent;          /* frames in a row for tasks, without a wait; large frames count for more */
+  struct rc_py_call *call; /* the call at work, if its spans are recorded; else NULL */
+  uint64_t ring;           /* rc_py_spans_ring; 0: not known yet */
+  const char *ring_name;   /* for spans, as ... */
+  char name[32];           /* ... the name of a Reader; or empty */
 };
 
 /* A new instance of `type`, all zero but for the fields here. NULL: raised. */
@@ -25,6 +30,12 @@ void rc_py_handle_free(PyObject *self);
  * forked during the call is let through: the library refuses the child. */
 bool rc_py_handle_enter(struct rc_py_handle *self);
 static inline void rc_py_handle_leave(struct rc_py_handle *self) { self->busy = false; }
+/* Call after rc_py_handle_enter: begins the spans of the call, if spans are on. rc_py_spans_end must follow, after
+ * rc_py_handle_leave. */
+void rc_py_handle_record(struct rc_py_handle *self);
+static inline void rc_py_handle_begin(struct rc_py_handle *self) {
+  if (__builtin_expect(rc_py_spans_on, 0)) rc_py_handle_record(self);
+}
 /* For a call that needs no turn: raises ValueError if the handle is closed, ForkedError in a forked child. */
 bool rc_py_handle_check(struct rc_py_handle *self);
 

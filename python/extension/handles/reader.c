@@ -22,6 +22,7 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
   Py_END_ALLOW_THREADS
   if (rc == 0) rc = ringcast_reader_info(self->reader, &self->info);
   self->holder.ring_frame = self->info.ring_frame;
+  self->base.ring_name = self->info.name;
   return rc;
 }
 
@@ -49,6 +50,7 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
     return NULL;
   }
   self->base.text = rc_py_ref(handle);
+  if (options->name) snprintf(self->base.name, sizeof self->base.name, "%s", options->name);
   self->classes = allowed;
   self->retains = retains;
   self->starts_latest = options->start == RINGCAST_START_LATEST;
@@ -151,37 +153,48 @@ static PyObject *reader_more(PyObject *object, PyObject *const *args, Py_ssize_t
   return rc_py_receive_more((struct rc_py_reader *)object, args[0], (Py_ssize_t)most);
 }
 
-/* The next frame, as a Frame. */
-static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
-  if (!rc_py_reader_enter(self)) return NULL;
+/* The next frame, as a Frame. `is_view`: the caller decodes it. */
+static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns, bool is_view) {
+  if (!rc_py_reader_begin(self)) return NULL;
   struct ringcast_frame lent;
   int rc = rc_py_receive_frame(self, timeout_ns, &lent);
+  if (rc >= 0) rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
   PyObject *frame = rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_frame_new(self, &lent);
   rc_py_watch_after(&self->base, rc);
   if (rc >= 0 && !frame) rc_py_reader_give_back(self, &lent);
-  rc_py_reader_leave(self);
+  if (rc >= 0 && !is_view) rc_py_spans_frame(self->base.call, lent.position, lent.bytes);
+  rc_py_reader_end(self, rc == -EAGAIN);
   return frame;
 }
 
 static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
-  return lend((struct rc_py_reader *)object, timeout_ns);
+  return lend((struct rc_py_reader *)object, timeout_ns, false);
+}
+
+static PyObject *next_view(struct rc_py_reader *self, int64_t timeout_ns) {
+  for (;;) {
+    PyObject *frame = lend(self, timeout_ns, true);
+    if (!frame) return NULL;
+    PyObject *view = rc_py_view_new(self, frame);
+    const struct ringcast_frame *lent = rc_py_frame_of(frame);
+    rc_py_spans_frame(self->base.call, lent->position, lent->bytes);
+    bool skips = !view && rc_py_gpu_skips(self);
+    if (!view) rc_py_frame_give_up(frame);
+    Py_DECREF(frame);
+    if (!skips || PyErr_Occurred()) return view;
+  }
 }
 
 static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("view", args, count, keywords, &timeout_ns)) return NULL;
-  for (;;) {
-    PyObject *frame = lend(self, timeout_ns);
-    if (!frame) return NULL;
-    PyObject *view = rc_py_view_new(self, frame);
-    bool skips = !view && rc_py_gpu_skips(self);
-    if (!view) rc_py_frame_give_up(frame);
-    Py_DECREF(frame);
-    if (!skips || PyErr_Occurred()) return view;
-  }
+  rc_py_handle_begin(&self->base); /* to lend and to decode are two calls of the library's, and one for the spans */
+  PyObject *view = next_view(self, timeout_ns);
+  rc_py_spans_end(&self->base.call, RC_PY_SPAN_RECV, !view && timeout_ns == 0);
+  return view;
 }
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */

@@ -42,6 +42,16 @@ static inline void rc_py_reader_leave(struct rc_py_reader *self) {
   if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
   rc_py_handle_leave(&self->base);
 }
+/* The same, with the spans of a recv. `is_nothing`: no frame has come in a try. */
+static inline bool rc_py_reader_begin(struct rc_py_reader *self) {
+  bool is_in = rc_py_reader_enter(self);
+  if (is_in) rc_py_handle_begin(&self->base);
+  return is_in;
+}
+static inline void rc_py_reader_end(struct rc_py_reader *self, bool is_nothing) {
+  rc_py_reader_leave(self);
+  rc_py_spans_end(&self->base.call, RC_PY_SPAN_RECV, is_nothing);
+}
 /* Raises the exception for `rc` if negative, and leaves. False: raised. */
 bool rc_py_reader_finish(struct rc_py_reader *self, int rc);
 /* Leaves the frame to the call at work on the Reader. False: no call is. */

@@ -36,7 +36,10 @@ static int try_next(void *context, int64_t timeout_ns, bool has_gil) {
 }
 
 /* The writer may be waiting for exactly the dropped frames. */
-static void give_back_dropped(void *context) { rc_py_reader_give_back_dropped(((struct arrival *)context)->owner); }
+static void before_slice(void *context) {
+  rc_py_reader_give_back_dropped(((struct arrival *)context)->owner);
+  rc_py_spans_deliver_old(); /* now costs no time of the receiver's */
+}
 
 /* Gets the next frame, or the stash. */
 static int arrive(struct rc_py_reader *self, struct arrival *call) {
@@ -45,10 +48,11 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
     call->frame = self->stash;
     return 0;
   }
+  rc_py_spans_phase(self->base.call, RC_PY_SPAN_WAIT_FRAME);
   call->gpu = self->gpu && self->gpu->reader ? self->gpu : NULL;
   int rc = rc_py_gpu_check(self);
   if (rc == 0) {
-    rc = rc_py_wait_until(try_next, give_back_dropped, call, call->timeout_ns, &call->deadline);
+    rc = rc_py_wait_until(try_next, before_slice, call, call->timeout_ns, &call->deadline);
     self->has_ended = rc == -EPIPE;
   }
   if (rc == -EBUSY && call->gpu)
@@ -103,7 +107,7 @@ static bool keep_next(struct rc_py_reader *self, const struct ringcast_frame *fr
 }
 
 /* Reads the frame that has arrived. RC_PY_SKIPPED: not for the Reader. */
-static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
+static int read_arrived(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
   uint64_t ran_code = rc_py_state_of(self)->ran_code;
   rc_py_gpu_skips_none(self);
   call->retained = call->device_failed = false;
@@ -118,6 +122,13 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t 
   return skips ? RC_PY_SKIPPED : 0;
 }
 
+static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
+  rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
+  int rc = read_arrived(self, call, tag, object);
+  rc_py_spans_frame(self->base.call, call->frame.position, call->frame.bytes);
+  return rc;
+}
+
 int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out) {
   struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
   int rc = arrive(self, &call);
@@ -126,7 +137,7 @@ int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ri
 }
 
 PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking) {
-  if (!rc_py_reader_enter(self)) return NULL;
+  if (!rc_py_reader_begin(self)) return NULL;
   struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
   PyObject *object = NULL;
   int rc;
@@ -143,7 +154,7 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
     rc_py_raise(rc_py_state_of(self), rc);
     rc_py_watch_after(&self->base, rc);
   }
-  rc_py_reader_leave(self);
+  rc_py_reader_end(self, rc == -EAGAIN);
   return object;
 }
 
@@ -175,6 +186,7 @@ static int arrive_alone(struct rc_py_reader *self, struct arrival *call) {
  * frame that does not fit has arrived, as call->frame; -errno, or RC_PY_RAISED. */
 static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject *received, Py_ssize_t most) {
   struct ringcast_frame frames[GROUP];
+  rc_py_spans_phase(self->base.call, RC_PY_SPAN_WAIT_FRAME);
   Py_ssize_t before = PyList_GET_SIZE(received), left = most - before;
   int count = ringcast_reader_next_many(self->reader, 0, frames, left < GROUP ? (uint32_t)left : GROUP), taken = 0;
   if (count < 0) return count;
@@ -182,9 +194,11 @@ static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject 
   if (count == 1 && is_large(self, frames)) return 1; /* with a lease of its own, as from arrive() */
   bool ok = true;
   for (; ok && taken < count && fits_group(self, &frames[taken]); taken += ok) {
+    rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
     PyObject *object = object_of(self, call, &frames[taken]);
     ok = object && PyList_Append(received, object) == 0;
     Py_XDECREF(object);
+    if (ok) rc_py_spans_frame(self->base.call, frames[taken].position, frames[taken].bytes);
   }
   int rc = ringcast_reader_release_many(self->reader, frames, (uint32_t)taken);
   if (rc < 0) { /* evicted: the decoded values may be damaged */
@@ -201,7 +215,7 @@ static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject 
 }
 
 PyObject *rc_py_receive_more(struct rc_py_reader *self, PyObject *received, Py_ssize_t most) {
-  if (!rc_py_reader_enter(self)) return NULL;
+  if (!rc_py_reader_begin(self)) return NULL;
   struct arrival call = {.owner = self, .is_more = true};
   uint32_t tag;
   int rc = 0;
@@ -217,6 +231,6 @@ PyObject *rc_py_receive_more(struct rc_py_reader *self, PyObject *received, Py_s
   /* The next call meets the same error, and raises; but not Ctrl-C again. */
   if (rc == RC_PY_RAISED && self->has_stash && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
   rc_py_watch_after(&self->base, rc);
-  rc_py_reader_leave(self);
+  rc_py_reader_end(self, true);
   return PyErr_Occurred() ? NULL : rc_py_ref(Py_None);
 }

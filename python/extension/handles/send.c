@@ -22,11 +22,11 @@ static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
 /* Puts a measured encoding into the ring. After an error, nothing is left open. */
 static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_ENCODE);
   if (rc < 0) return rc;
   size_t bytes;
   rc = rc_py_encoding_write(encoding, call.span.bytes > self->info.ring_frame, &call.span, tag, &bytes);
-  if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
+  if (rc == 0) return rc_py_writer_publish(self, bytes, RINGCAST_KIND_TENSORS);
   ringcast_writer_abort(self->writer);
   if (rc == RC_PY_RAISED) return rc;
   rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
@@ -43,14 +43,14 @@ static void fill(const struct rc_py_writer *self, const struct ringcast_span *sp
 /* The tag belongs to the sending. */
 static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed, int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = packed->bytes};
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_COPY);
   if (rc < 0) return rc;
   struct ringcast_frame_header header;
   memcpy(&header, packed->data, sizeof header);
   header.tag = tag;
   memcpy(call.span.data, &header, sizeof header);
   fill(self, &call.span, packed->data, sizeof header);
-  return ringcast_writer_commit(self->writer, packed->bytes, RINGCAST_KIND_TENSORS);
+  return rc_py_writer_publish(self, packed->bytes, RINGCAST_KIND_TENSORS);
 }
 
 PyObject *rc_py_writer_send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns,
@@ -71,8 +71,10 @@ PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, i
   }
   int32_t device = self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
   bool allow_pickle = self->base.allow_pickle;
+  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
   if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) return NULL;
   encoding.hash = hash;
+  encoding.call = self->base.call;
   PyObject *result = rc_py_writer_send_encoding(self, &encoding, timeout_ns, tag);
   rc_py_encoding_clear(&encoding);
   return result;
@@ -89,9 +91,9 @@ PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t 
   if (!rc_py_hash_argument(rc_py_state_of(self), values[3], &hash)) return NULL;
   if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
-  if (!rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_writer_begin(self)) return NULL;
   PyObject *result = rc_py_writer_send_value(self, values[0], timeout_ns, (uint32_t)tag, hash);
-  rc_py_writer_leave(self);
+  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && timeout_ns == 0);
   return result;
 }
 
@@ -104,11 +106,11 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
   uint32_t hash;
   if (count != 3) return PyErr_Format(PyExc_TypeError, "_offer() takes a value, a tag and a hash");
   if (!rc_py_hash_argument(state, args[2], &hash)) return NULL;
-  if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_begin(self)) return NULL;
   self->offering = true;
   PyObject *result = rc_py_writer_send_value(self, args[0], 0, (uint32_t)tag, hash);
   self->offering = false;
-  rc_py_writer_leave(self);
+  rc_py_writer_end(self, RC_PY_SPAN_SEND, result != Py_None);
   return result;
 }
 
@@ -120,11 +122,9 @@ static int copy_view(struct rc_py_writer *self, const struct ringcast_span *span
 
 static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t timeout_ns) {
   struct rc_py_reservation call = {.writer = self, .bytes = (size_t)view->len};
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_COPY);
   if (rc < 0) return rc;
-  if (copy_view(self, &call.span, view) == 0) {
-    return ringcast_writer_commit(self->writer, call.bytes, RINGCAST_KIND_BYTES);
-  }
+  if (copy_view(self, &call.span, view) == 0) { return rc_py_writer_publish(self, call.bytes, RINGCAST_KIND_BYTES); }
   ringcast_writer_abort(self->writer);
   return RC_PY_RAISED;
 }
@@ -136,21 +136,21 @@ static __attribute__((noinline)) PyObject *send_any(struct rc_py_writer *self, P
   int64_t timeout_ns;
   Py_buffer view;
   if (!rc_py_arguments("send_bytes", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_timeout(values[1], &timeout_ns) || !rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_timeout(values[1], &timeout_ns) || !rc_py_writer_begin(self)) return NULL;
   PyObject *result = NULL;
   if (PyObject_GetBuffer(values[0], &view, PyBUF_FULL_RO) == 0) {
     int rc = send_view(self, &view, timeout_ns);
     result = sent(self, rc, (uint64_t)view.len);
     PyBuffer_Release(&view);
   }
-  rc_py_writer_leave(self);
+  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && timeout_ns == 0);
   return result;
 }
 
 /* The usual call: a short bytes object, and room in the ring. Its code lies in a few cache lines, which matters to a
  * caller that sends once in milliseconds. False: nothing was sent, and the long way finds out why. */
 static inline bool send_at_once(struct rc_py_writer *self, PyObject *data) {
-  if (self->base.busy || self->base.closed || !PyBytes_CheckExact(data)) return false;
+  if (self->base.busy || self->base.closed || rc_py_spans_on || !PyBytes_CheckExact(data)) return false;
   size_t bytes = (size_t)PyBytes_GET_SIZE(data);
   if (bytes > RC_PY_COPY_WITH_GIL) return false;
   return ringcast_writer_send(self->writer, PyBytes_AS_STRING(data), bytes, RINGCAST_KIND_BYTES, 0) == 0;
@@ -170,14 +170,16 @@ PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ss
   uint64_t tag;
   if (count != 3) return PyErr_Format(PyExc_TypeError, "_send_error() takes bytes, a timeout and a tag");
   if (!rc_py_timeout(args[1], &timeout_ns) || !rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
-  if (!rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_writer_begin(self)) return NULL;
   PyObject *result = NULL;
+  encoding.call = self->base.call;
+  rc_py_spans_phase(encoding.call, RC_PY_SPAN_ENCODE);
   rc_py_parts_begin(&encoding);
   if (rc_py_part_add_buffer(&encoding, args[0], RINGCAST_ITEM_ERROR) && rc_py_encoding_plan(&encoding)) {
     int rc = send_encoding(self, &encoding, timeout_ns, (uint32_t)tag);
     result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   }
   rc_py_encoding_clear(&encoding);
-  rc_py_writer_leave(self);
+  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && timeout_ns == 0);
   return result;
 }

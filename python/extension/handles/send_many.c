@@ -12,7 +12,7 @@
 
 #include "ringcast/batch.h"
 
-enum { MESSAGES = 256, ROOM = 1 << 16, SMALL = 1024, LINE = 64, PHASE = 16 };
+enum { MESSAGES = 256, ROOM = 1 << 16, SMALL = 1024, LINE = 64, PAIR = 2 * LINE, PHASE = 16, MOST_PART = 8 << 10 };
 
 struct batch {
   struct rc_py_writer *writer;
@@ -27,6 +27,7 @@ struct batch {
 /* After a part of the batch, the caller computes the rest of the timeout. */
 static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct batch *batch = context;
+  rc_py_spans_phase(batch->writer->base.call, timeout_ns ? RC_PY_SPAN_WAIT_ROOM : RC_PY_SPAN_PUBLISH);
   while (batch->done < batch->count) {
     int sent = ringcast_writer_send_many(batch->writer->writer, batch->messages + batch->done,
                                          batch->count - batch->done, timeout_ns);
@@ -37,13 +38,51 @@ static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
   return 0;
 }
 
+/* Places the messages that were sent, as readers see them, from the position `at` on: in the layout of
+ * ringcast/batch.h, or each in a frame of its own. Returns the position after. */
+static uint64_t place(const struct batch *batch, uint64_t at, bool are_packed, uint64_t *positions) {
+  const uint64_t eighth = batch->writer->info.capacity / 8, most = eighth < MOST_PART ? eighth : MOST_PART;
+  for (uint32_t i = 0, first = 0; i < batch->done; first = i) {
+    uint64_t bytes = 0;
+    for (; are_packed && i < batch->count; i++) {
+      const struct ringcast_message *message = &batch->messages[i];
+      uint64_t end = bytes + 8 + ((message->bytes + 7) & ~(uint64_t)7);
+      if (message->bytes > most / 8 || message->kind != RINGCAST_KIND_BYTES || end > most) break;
+      positions[i] = at + PHASE + bytes;
+      bytes = end;
+    }
+    if (i - first < 2) {
+      positions[first] = at;
+      bytes = batch->messages[first].bytes;
+      i = first + 1;
+    }
+    at += (PHASE + bytes + PAIR - 1) & ~(uint64_t)(PAIR - 1);
+  }
+  return at;
+}
+
+/* Records the messages, which were sent from the position `from` on, at the time `at`. */
+static __attribute__((noinline)) void record(struct batch *batch, uint64_t from, int64_t at) {
+  struct rc_py_call *call = batch->writer->base.call;
+  uint64_t positions[MESSAGES], bytes = 0, tail = rc_py_writer_position(batch->writer);
+  bool is_known = place(batch, from, true, positions) == tail || place(batch, from, false, positions) == tail;
+  for (uint32_t i = 0; i < batch->done; i++) bytes += batch->messages[i].bytes;
+  if (batch->done > 0) rc_py_spans_frame(call, is_known ? positions[0] : from, bytes);
+  for (uint32_t i = 1; is_known && i < batch->done; i++)
+    rc_py_spans_message(call, at, positions[i], batch->messages[i].bytes);
+}
+
 /* False: raised. */
 static bool flush(struct batch *batch) {
   struct rc_py_writer *self = batch->writer;
+  struct rc_py_call *call = self->base.call;
   if (batch->count == 0) return true;
+  uint64_t from = call ? rc_py_writer_position(self) : 0;
+  int64_t at = call ? rc_py_spans_begin_phase(call, RC_PY_SPAN_PUBLISH) : 0;
   int rc = rc_py_wait_until(try_send, NULL, batch, batch->timeout_ns, &batch->deadline);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, batch->messages[batch->done].bytes);
   rc_py_watch_after(&self->base, rc);
+  if (call) record(batch, from, at);
   batch->sent += batch->done;
   batch->count = batch->done = 0;
   batch->used = 0;
@@ -89,6 +128,7 @@ static bool add_encoded(struct batch *batch, PyObject *object, uint32_t tag) {
   size_t bytes = ringcast_plan_bytes(&encoding.plan);
   bool ok;
   if (bytes > SMALL || encoding.on_device) {
+    encoding.call = self->base.call;
     ok = flush(batch) && sent_alone(batch, rc_py_writer_send_encoding(self, &encoding, time_left(batch), tag));
   } else {
     struct ringcast_span span = {.data = room_for(batch, bytes), .bytes = bytes};
@@ -103,6 +143,7 @@ static bool add_encoded(struct batch *batch, PyObject *object, uint32_t tag) {
 static bool add_value(struct batch *batch, PyObject *object, uint32_t tag) {
   struct rc_py_writer *self = batch->writer;
   bool is_plain = PyBytes_CheckExact(object) && tag == 0;
+  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
   if (is_plain && PyBytes_GET_SIZE(object) <= SMALL)
     return add(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object), RINGCAST_KIND_BYTES);
   if (Py_TYPE(object) != rc_py_state_of(self)->packed_type) return add_encoded(batch, object, tag);
@@ -164,9 +205,9 @@ PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssi
   if (!all) note_sent(0);
   if (!all) return NULL;
   bool ok = false;
-  if (rc_py_writer_enter(self)) {
+  if (rc_py_writer_begin(self)) {
     ok = send_all(self, all, timeout_ns, (uint32_t)tag);
-    rc_py_writer_leave(self);
+    rc_py_writer_end(self, RC_PY_SPAN_SEND, !ok && timeout_ns == 0);
   } else {
     note_sent(0);
   }

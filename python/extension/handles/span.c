@@ -26,10 +26,33 @@ int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   return held ? RC_PY_TOO_SLOW : rc;
 }
 
-int rc_py_try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
+static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct rc_py_reservation *call = context;
   return rc_py_told_apart(call->writer,
                           ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
+}
+
+int rc_py_reserve(struct rc_py_reservation *call, int64_t timeout_ns, enum rc_py_span_kind then) {
+  struct rc_py_call *recorded = call->writer->base.call;
+  rc_py_spans_phase(recorded, RC_PY_SPAN_WAIT_ROOM);
+  int rc = rc_py_wait(try_reserve, call, timeout_ns);
+  if (rc == 0) rc_py_spans_phase(recorded, then);
+  return rc;
+}
+
+uint64_t rc_py_writer_position(const struct rc_py_writer *self) {
+  struct ringcast_info info = {.size = offsetof(struct ringcast_info, memory)};
+  return ringcast_writer_info(self->writer, &info) == 0 ? info.tail : 0;
+}
+
+int rc_py_writer_publish(struct rc_py_writer *self, size_t bytes, uint16_t kind) {
+  struct rc_py_call *call = self->base.call;
+  if (!call) return ringcast_writer_commit(self->writer, bytes, kind);
+  uint64_t position = rc_py_writer_position(self);
+  rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
+  int rc = ringcast_writer_commit(self->writer, bytes, kind);
+  if (rc == 0) rc_py_spans_frame(call, position, bytes);
+  return rc;
 }
 
 /* The result of commit or abort. A forked child gets ECHILD, whether or not a reservation is open. */
@@ -66,14 +89,14 @@ PyObject *rc_py_writer_commit(PyObject *object, PyObject *const *args, Py_ssize_
   if (!rc_py_arguments("commit", names, 1, 0, args, count, keywords, values)) return NULL;
   if (values[0] && values[0] != Py_None && !rc_py_integer("n", values[0], 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
   if (values[1] && !rc_py_integer("kind", values[1], 0, UINT16_MAX, &kind)) return NULL;
-  if (!rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_writer_begin(self)) return NULL;
   PyObject *result = NULL;
   if (self->lease.open && self->lease.estimated && (!values[0] || values[0] == Py_None)) {
     PyErr_SetString(PyExc_ValueError, "the size of this reservation is an estimate: tell how many bytes are the "
                                       "frame's, by commit(n)");
   } else if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind))
-    result = ended(self, ringcast_writer_commit(self->writer, bytes, (uint16_t)kind));
-  rc_py_writer_leave(self);
+    result = ended(self, rc_py_writer_publish(self, bytes, (uint16_t)kind));
+  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result);
   return result;
 }
 

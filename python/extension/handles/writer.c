@@ -22,6 +22,7 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
   Py_END_ALLOW_THREADS
   if (rc == 0) rc = ringcast_writer_info(self->writer, &self->info);
   if (rc < 0) return rc;
+  self->base.ring_name = self->info.name;
   self->base.text = PyUnicode_FromString(ringcast_writer_handle(self->writer));
   return self->base.text ? 0 : RC_PY_RAISED;
 }
@@ -89,14 +90,16 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   uint64_t bytes;
   if (!rc_py_arguments("reserve", names, 2, 0, args, count, keywords, values)) return NULL;
   if (!size_argument(values[0], values[2], &bytes) || !rc_py_timeout(values[1], &timeout_ns)) return NULL;
-  if (!rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_writer_begin(self)) return NULL;
   struct rc_py_reservation call = {.writer = self, .bytes = bytes};
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_WAIT_ROOM);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
+  else rc_py_spans_frame(self->base.call, rc_py_writer_position(self), call.span.bytes);
   rc_py_watch_after(&self->base, rc);
   rc_py_writer_leave(self);
   PyObject *span = rc < 0 ? NULL : rc_py_span_new(self, &call.span);
   if (span) self->lease.estimated = bytes > PY_SSIZE_T_MAX;
+  rc_py_spans_end(&self->base.call, RC_PY_SPAN_NONE, rc == -EAGAIN);
   return span;
 }
 

@@ -49,6 +49,17 @@ static inline void rc_py_writer_leave(struct rc_py_writer *self) {
   if (self->lease.doomed) rc_py_writer_end_doomed(self); /* the last array may have gone during the call */
 }
 
+/* The same, with spans: of a whole send, or RC_PY_SPAN_NONE. */
+static inline bool rc_py_writer_begin(struct rc_py_writer *self) {
+  bool is_in = rc_py_writer_enter(self);
+  if (is_in) rc_py_handle_begin(&self->base);
+  return is_in;
+}
+static inline void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_span_kind kind, bool is_nothing) {
+  rc_py_writer_leave(self);
+  rc_py_spans_end(&self->base.call, kind, is_nothing);
+}
+
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */
 
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
@@ -77,7 +88,12 @@ struct rc_py_reservation {
   size_t bytes;
   struct ringcast_span span;
 };
-int rc_py_try_reserve(void *reservation, int64_t timeout_ns, bool has_gil); /* an rc_py_attempt */
+/* Waits for room, with the phase wait_room, and begins the phase `then`. As rc_py_wait. */
+int rc_py_reserve(struct rc_py_reservation *call, int64_t timeout_ns, enum rc_py_span_kind then);
+/* Where the next frame starts, as readers will see it. */
+uint64_t rc_py_writer_position(const struct rc_py_writer *self);
+/* ringcast_writer_commit as the phase publish, of the frame at the present position. */
+int rc_py_writer_publish(struct rc_py_writer *self, size_t bytes, uint16_t kind);
 /* Splits the library's -ETIMEDOUT: RC_PY_TOO_SLOW, or -ETIMEDOUT if the attempt's own time is up. */
 int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 /* True if the open reservation, if any, may end now. */

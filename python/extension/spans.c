@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The buffer of spans, and its subscribers: see spans.h. */
+#include "python/extension/call.h"
+#include "python/extension/errors.h"
+#include "python/extension/spans.h"
+
+#include <stdlib.h>
+
+enum { MOST_NAMES = 1024, MOST_PHASES = 8, MOST_CAPACITY = 1 << 20, DELIVER_AT = 4 };
+#define OLD_NS INT64_C(1000000000)
+
+struct phase {
+  int64_t start, end;
+  enum rc_py_span_kind kind;
+};
+
+struct rc_py_call {
+  struct rc_py_call *next; /* a spare one */
+  uint64_t ring, position, bytes;
+  int64_t start;
+  uint32_t depth, count;
+  int32_t thread;
+  bool is_open;   /* the last phase goes on */
+  bool has_frame; /* position and bytes are known */
+  struct phase phases[MOST_PHASES];
+};
+
+struct record {
+  int64_t start, end, position;
+  uint64_t ring, bytes;
+  int32_t thread;
+  enum rc_py_span_kind kind;
+};
+
+bool rc_py_spans_on;
+
+static struct {
+  PyObject *functions, *type; /* a tuple of the subscribers, and ringcast._spans.Span */
+  PyObject *kinds[RC_PY_SPAN_KINDS];
+  PyObject *names; /* {ring: (name, Reader's name)} */
+  struct record *records;
+  uint32_t count, capacity;
+  uint64_t dropped;
+  unsigned deliveries; /* under way, in all threads */
+  struct rc_py_call *spare;
+} spans;
+
+static _Thread_local bool is_delivering; /* in this thread: the subscriber's own calls deliver nothing */
+
+/* ---- Recording --------------------------------------------------------------------------------------------------- */
+
+uint64_t rc_py_spans_ring(PyObject *handle) {
+  Py_ssize_t bytes;
+  const char *text = PyUnicode_AsUTF8AndSize(handle, &bytes);
+  char digits[17] = {0};
+  if (!text) PyErr_Clear();
+  if (!text || bytes < 32) return 0;
+  memcpy(digits, text + bytes - 32, 16);
+  return strtoull(digits, NULL, 16);
+}
+
+void rc_py_spans_name(uint64_t ring, const char *name, const char *reader) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (!spans.names) spans.names = PyDict_New();
+  PyObject *key = PyLong_FromUnsignedLongLong(ring);
+  PyObject *both = Py_BuildValue("(NN)", PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "replace"),
+                                 PyUnicode_DecodeUTF8(reader, (Py_ssize_t)strlen(reader), "replace"));
+  if (spans.names && key && both && PyDict_GET_SIZE(spans.names) < MOST_NAMES) PyDict_SetItem(spans.names, key, both);
+  Py_XDECREF(key);
+  Py_XDECREF(both);
+  PyErr_Restore(type, value, traceback); /* without memory the ring has no name */
+}
+
+static void add(const struct rc_py_call *call, const struct phase *phase, int64_t position, uint64_t bytes) {
+  if (spans.count == spans.capacity) {
+    spans.dropped++;
+    return;
+  }
+  spans.records[spans.count++] = (struct record){.start = phase->start,
+                                                 .end = phase->end,
+                                                 .position = position,
+                                                 .ring = call->ring,
+                                                 .bytes = bytes,
+                                                 .thread = call->thread,
+                                                 .kind = phase->kind};
+}
+
+void rc_py_spans_begin(struct rc_py_call **out, uint64_t ring) {
+  struct rc_py_call *call = *out ? *out : spans.spare;
+  if (*out) {
+    call->depth++;
+    return;
+  }
+  if (call) spans.spare = call->next;
+  else if (!(call = PyMem_RawMalloc(sizeof *call))) return; /* the call is not recorded */
+  call->ring = ring;
+  call->position = call->bytes = 0;
+  call->depth = 1;
+  call->count = 0;
+  call->is_open = call->has_frame = false;
+  call->thread = (int32_t)PyThread_get_thread_native_id();
+  call->start = rc_py_now_ns();
+  *out = call;
+}
+
+static void end_phase(struct rc_py_call *call, int64_t now) {
+  if (call->is_open) call->phases[call->count - 1].end = now;
+  call->is_open = false;
+}
+
+int64_t rc_py_spans_begin_phase(struct rc_py_call *call, enum rc_py_span_kind kind) {
+  int64_t now = rc_py_now_ns();
+  bool goes_on = call->is_open && call->phases[call->count - 1].kind == kind;
+  if (goes_on || call->count == MOST_PHASES) return now;
+  end_phase(call, now);
+  call->phases[call->count++] = (struct phase){.start = now, .kind = kind};
+  call->is_open = true;
+  return now;
+}
+
+void rc_py_spans_end_frame(struct rc_py_call *call, uint64_t position, uint64_t bytes) {
+  end_phase(call, rc_py_now_ns());
+  for (uint32_t i = 0; i < call->count; i++) add(call, &call->phases[i], (int64_t)position, bytes);
+  call->count = 0;
+  if (!call->has_frame) call->position = position;
+  call->has_frame = true;
+  call->bytes += bytes;
+}
+
+void rc_py_spans_message(struct rc_py_call *call, int64_t at, uint64_t position, uint64_t bytes) {
+  add(call, &(struct phase){.start = at, .end = at, .kind = RC_PY_SPAN_PUBLISH}, (int64_t)position, bytes);
+}
+
+/* ---- Delivering -------------------------------------------------------------------------------------------------- */
+
+static PyObject *span_of(const struct record *record) {
+  PyObject *values = Py_BuildValue("(OLLiKLK)", spans.kinds[record->kind], (long long)record->start,
+                                   (long long)record->end, (int)record->thread, (unsigned long long)record->ring,
+                                   (long long)record->position, (unsigned long long)record->bytes);
+  PyObject *args = values ? PyTuple_Pack(1, values) : NULL;
+  PyObject *span = args ? PyTuple_Type.tp_new((PyTypeObject *)spans.type, args, NULL) : NULL;
+  Py_XDECREF(args);
+  Py_XDECREF(values);
+  return span;
+}
+
+/* The spans in the buffer as a list; the buffer is then empty. NULL: raised. The list is made from a copy: the
+ * collector may run, and with the collector any code, also code that records spans. */
+static PyObject *take(void) {
+  uint32_t count = spans.count;
+  struct record *records = PyMem_RawMalloc(count * sizeof *records + 1);
+  if (!records) return PyErr_NoMemory();
+  if (count > 0) memcpy(records, spans.records, count * sizeof *records);
+  spans.count = 0;
+  PyObject *list = PyList_New(count);
+  for (uint32_t i = 0; list && i < count; i++) {
+    PyObject *span = span_of(&records[i]);
+    if (span) PyList_SET_ITEM(list, i, span);
+    else Py_CLEAR(list);
+  }
+  if (!list) spans.dropped += count;
+  PyMem_RawFree(records);
+  return list;
+}
+
+/* A subscriber failed. Ctrl-C is the program's: it comes again. */
+static void report(PyObject *function) {
+  if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+    PyErr_Clear();
+    PyErr_SetInterrupt();
+  } else {
+    PyErr_WriteUnraisable(function);
+  }
+}
+
+/* Preserves the current exception. */
+static void deliver(void) {
+  PyObject *type, *value, *traceback;
+  if (is_delivering || spans.count == 0 || !spans.functions) return;
+  is_delivering = true;
+  spans.deliveries++;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject *functions = rc_py_ref(spans.functions), *list = take();
+  if (!list) report(functions);
+  for (Py_ssize_t i = 0; list && i < PyTuple_GET_SIZE(functions); i++) {
+    PyObject *none = PyObject_CallOneArg(PyTuple_GET_ITEM(functions, i), list);
+    if (!none) report(PyTuple_GET_ITEM(functions, i));
+    Py_XDECREF(none);
+  }
+  Py_XDECREF(list);
+  Py_DECREF(functions);
+  PyErr_Restore(type, value, traceback);
+  if (spans.deliveries > 0) spans.deliveries--;
+  is_delivering = false;
+}
+
+static void deliver_due(int64_t now) {
+  if (spans.deliveries > 0 || spans.count == 0) return;
+  if (spans.count >= spans.capacity / DELIVER_AT || now - spans.records[0].end >= OLD_NS) deliver();
+}
+
+void rc_py_spans_deliver_old(void) {
+  if (rc_py_spans_on) deliver_due(rc_py_now_ns());
+}
+
+void rc_py_spans_end_call(struct rc_py_call **out, enum rc_py_span_kind kind, bool is_nothing) {
+  struct rc_py_call *call = *out;
+  if (--call->depth > 0) return;
+  int64_t now = rc_py_now_ns();
+  bool is_left_out = !rc_py_spans_on || (is_nothing && !call->has_frame);
+  end_phase(call, now);
+  if (!is_left_out && !is_nothing) { /* phases of no frame */
+    for (uint32_t i = 0; i < call->count; i++) add(call, &call->phases[i], -1, 0);
+  }
+  if (!is_left_out && kind != RC_PY_SPAN_NONE) {
+    const struct phase whole = {.start = call->start, .end = now, .kind = kind};
+    add(call, &whole, call->has_frame ? (int64_t)call->position : -1, call->bytes);
+  }
+  *out = NULL;
+  call->next = spans.spare;
+  spans.spare = call;
+  if (rc_py_spans_on) deliver_due(now);
+}
+
+/* ---- For ringcast/_spans.py -------------------------------------------------------------------------------------- */
+
+static bool make_names(void) {
+  static const char *const names[RC_PY_SPAN_KINDS] = {"send",    "encode", "wait_room",  "copy",
+                                                      "publish", "recv",   "wait_frame", "decode"};
+  for (int i = 0; i < RC_PY_SPAN_KINDS; i++) {
+    if (!spans.kinds[i] && !(spans.kinds[i] = PyUnicode_InternFromString(names[i]))) return false;
+  }
+  return spans.type || (spans.type = rc_py_import("ringcast._spans", "Span"));
+}
+
+/* _spans_start(functions, capacity): turns spans on, with an empty buffer. Also for a forked child. */
+static PyObject *start(PyObject *Py_UNUSED(module), PyObject *args) {
+  PyObject *functions;
+  unsigned capacity;
+  if (!PyArg_ParseTuple(args, "O!I:_spans_start", &PyTuple_Type, &functions, &capacity) || !make_names()) return NULL;
+  if (capacity < DELIVER_AT || capacity > MOST_CAPACITY)
+    return PyErr_Format(PyExc_ValueError, "capacity must be from %d to %d, not %u", DELIVER_AT, MOST_CAPACITY,
+                        capacity);
+  struct record *records = PyMem_RawMalloc(capacity * sizeof *records);
+  if (!records) return PyErr_NoMemory();
+  PyMem_RawFree(spans.records);
+  spans.records = records;
+  spans.count = 0;
+  spans.dropped = 0;
+  spans.capacity = capacity;
+  spans.deliveries = is_delivering;
+  Py_XSETREF(spans.functions, rc_py_ref(functions));
+  rc_py_spans_on = true;
+  Py_RETURN_NONE;
+}
+
+/* _spans_stop(): turns spans off, and drops those in the buffer. */
+static PyObject *stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+  rc_py_spans_on = false;
+  PyMem_RawFree(spans.records);
+  spans.records = NULL;
+  spans.count = spans.capacity = 0;
+  Py_CLEAR(spans.functions);
+  Py_RETURN_NONE;
+}
+
+static PyObject *set_functions(PyObject *Py_UNUSED(module), PyObject *functions) {
+  if (!PyTuple_Check(functions)) return PyErr_Format(PyExc_TypeError, "_spans_functions() takes a tuple");
+  Py_XSETREF(spans.functions, rc_py_ref(functions));
+  Py_RETURN_NONE;
+}
+
+static PyObject *take_all(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) { return take(); }
+
+static PyObject *flush(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+  deliver();
+  Py_RETURN_NONE;
+}
+
+static PyObject *names(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+  return spans.names ? PyDict_Copy(spans.names) : PyDict_New();
+}
+
+static PyObject *dropped(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+  return PyLong_FromUnsignedLongLong(spans.dropped);
+}
+
+PyMethodDef rc_py_spans_functions[] = {
+    {"_spans_start", start, METH_VARARGS, NULL},       {"_spans_stop", stop, METH_NOARGS, NULL},
+    {"_spans_functions", set_functions, METH_O, NULL}, {"_spans_take", take_all, METH_NOARGS, NULL},
+    {"_spans_flush", flush, METH_NOARGS, NULL},        {"_spans_dropped", dropped, METH_NOARGS, NULL},
+    {"_spans_names", names, METH_NOARGS, NULL},        {NULL, NULL, 0, NULL},
+};

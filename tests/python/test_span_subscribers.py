@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscribers of spans: when they get them, and that none harms a call, another subscriber, or a forked child."""
+
+import contextlib
+import os
+import sys
+import threading
+
+import pytest
+from peers import WATCHDOG, in_a_fork
+from recording import RECEIVED, SENT
+
+import ringcast
+from ringcast import _spans
+
+pytestmark = pytest.mark.alike
+
+
+def test_several_subscribers_get_all_and_one_that_fails_harms_none(ring, monkeypatch):
+    writer, reader = ring
+    told, one, other = [], [], []
+
+    def fails(spans):
+        raise RuntimeError("of a subscriber")
+
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    _spans.subscribe(one.extend)
+    _spans.subscribe(fails)
+    _spans.subscribe(other.extend)
+    with pytest.raises(ValueError, match="already"):
+        _spans.subscribe(fails)
+    writer.send(1)
+    assert reader.recv() == 1
+    _spans.flush()
+    assert one == other and len(one) == 9
+    assert [str(each.exc_value) for each in told] == ["of a subscriber"] and told[0].object is fails
+    told.clear()
+    _spans.unsubscribe(fails)
+    _spans.unsubscribe(one.extend)
+    writer.send(2)
+    _spans.unsubscribe(other.extend)
+    assert len(one) == 9 and len(other) == 15
+    with pytest.raises(ValueError, match="not subscribed"):
+        _spans.unsubscribe(other.extend)
+
+
+def test_a_full_buffer_is_delivered_in_a_call_which_keeps_its_own_exception(ring):
+    writer, reader = ring
+    lists = []
+    _spans.subscribe(lists.append)
+    try:
+        while not lists:
+            with pytest.raises(TimeoutError):
+                reader.recv(1e-9)
+        assert len(lists[0]) >= _spans.CAPACITY // 4
+    finally:
+        _spans.unsubscribe(lists.append)
+    assert len(lists[0]) < _spans.CAPACITY and _spans.dropped() == 0
+
+
+def test_a_span_of_a_second_ago_is_delivered_before_a_wait(ring):
+    writer, reader = ring
+    lists = []
+    _spans.subscribe(lists.append)
+    try:
+        writer.send(1)
+        reader.recv()
+        with pytest.raises(TimeoutError):
+            reader.recv(1.5)
+        # The call that waits is not over.
+        assert [span.kind for spans in lists for span in spans] == SENT + RECEIVED
+    finally:
+        _spans.unsubscribe(lists.append)
+
+
+def test_a_subscriber_that_sends_does_not_call_itself(ring):
+    writer, reader = ring
+    calls, kinds = [], []
+
+    def echo(spans):
+        calls.append(len(calls))
+        assert len(calls) < 50
+        kinds.extend(span.kind for span in spans)
+        writer.send("from the subscriber")
+        reader.recv()
+        _spans.flush()
+
+    _spans.subscribe(echo)
+    writer.send(1)
+    reader.recv()
+    _spans.flush()
+    assert calls == [0] and kinds == SENT + RECEIVED
+    _spans.flush()
+    assert calls == [0, 1] and kinds == 2 * (SENT + RECEIVED)
+    _spans.unsubscribe(echo)
+    assert calls == [0, 1, 2]
+
+
+def test_the_buffer_is_bounded(ring):
+    """A subscriber that takes long does not let the others' spans grow without end."""
+    writer, reader = ring
+    begun, go, got = threading.Event(), threading.Event(), []
+
+    def slow(spans):
+        got.append(len(spans))
+        begun.set()
+        go.wait(WATCHDOG)
+
+    def fill(count):
+        with ringcast.Writer(1 << 20) as mine, ringcast.Reader(mine.handle) as its:
+            for _ in range(count):
+                mine.send_bytes(b"x")
+                its.recv(0)
+
+    _spans.subscribe(slow)
+    try:
+        thread = threading.Thread(target=fill, args=(_spans.CAPACITY // 4 // 7 + 1,))
+        thread.start()
+        assert begun.wait(WATCHDOG)
+        fill(_spans.CAPACITY // 4)  # 7 spans each: more than there is room for
+        assert _spans.dropped() > 0
+    finally:
+        go.set()
+        thread.join()
+        _spans.unsubscribe(slow)
+    assert max(got) <= _spans.CAPACITY
+
+
+def test_ctrl_c_in_a_subscriber_is_not_lost(ring):
+    writer, _ = ring
+
+    def interrupted(spans):
+        raise KeyboardInterrupt
+
+    _spans.subscribe(interrupted)
+    try:
+        writer.send(1)
+        with pytest.raises(KeyboardInterrupt):
+            _spans.flush()
+            for _ in range(1000):
+                pass
+    finally:
+        with contextlib.suppress(KeyboardInterrupt):
+            _spans.unsubscribe(interrupted)
+            for _ in range(1000):
+                pass
+
+
+def test_a_forked_child_begins_with_no_spans_and_records_its_own(ring):
+    writer, _ = ring
+    got = []
+    _spans.subscribe(got.extend)
+    try:
+        writer.send(1)
+
+        def child():
+            before = len(got)
+            with ringcast.Writer(1 << 16) as mine, ringcast.Reader(mine.handle) as its:
+                mine.send(2)
+                its.recv()
+            _spans.flush()
+            return before, [tuple(span) for span in got], os.getpid()
+
+        before, spans, pid = in_a_fork(child)
+        assert before == 0 and [span[0] for span in spans] == SENT + RECEIVED
+        assert {span[3] for span in spans} == {pid}
+    finally:
+        _spans.unsubscribe(got.extend)
+    assert [span.kind for span in got] == SENT

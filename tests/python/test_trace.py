@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: one valid file of all processes, whatever happens to them, with an arrow from each commit to each receipt."""
+
+import collections
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import pytest
+from peers import WATCHDOG, in_a_fork
+
+import ringcast
+from ringcast import _ringcast, _spans, trace
+
+pytestmark = pytest.mark.alike
+
+
+@pytest.fixture
+def file(tmp_path):
+    yield tmp_path / "trace.json"
+    trace.stop()
+
+
+class Events(list):
+    """Of a file, which must be whole."""
+
+    def __init__(self, file):
+        whole = json.loads(pathlib.Path(file).read_text())
+        assert list(whole) == ["traceEvents"]
+        super().__init__(whole["traceEvents"])
+
+    def slices(self, name=None):
+        return [event for event in self if event["ph"] == "X" and name in (None, event["name"])]
+
+    def names(self, what="process_name"):
+        return {event["pid"]: event["args"]["name"] for event in self if event["name"] == what}
+
+    def flows(self):
+        """How many ends each start has; each must lie in a slice of its kind."""
+        ends = collections.Counter()
+        starts = set()
+        for event in self:
+            if event["ph"] in "sf":
+                name = "publish" if event["ph"] == "s" else "decode"
+                assert event["ph"] == "s" or event["bp"] == "e"
+                around = [
+                    one
+                    for one in self.slices()
+                    if (one["pid"], one["tid"]) == (event["pid"], event["tid"])
+                    and one["ts"] <= event["ts"] <= one["ts"] + one["dur"]
+                ]
+                assert {one["name"] for one in around} >= {"send" if name == "publish" else "recv"}
+                key = event["name"], event["id"]
+                if event["ph"] == "s":
+                    assert key not in starts
+                    starts.add(key)
+                else:
+                    ends[key] += 1
+        assert set(ends) <= starts
+        return {key: ends[key] for key in starts}
+
+
+def run(file, program, **environment):
+    """A Python process with RINGCAST_TRACE."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "RINGCAST_TRACE": str(file), **environment},
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+TO_ITSELF = """
+    import ringcast
+    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, name="of the test") as reader:
+        for step in range(3):
+            writer.send({"step": step})
+            reader.recv()
+"""
+
+
+# ---- A process -------------------------------------------------------------------------------------------------------
+
+
+def test_the_variable_traces_a_process_to_its_end(file):
+    result = run(file, TO_ITSELF)
+    assert result.stderr == ""
+    events = Events(file)
+    names = collections.Counter(event["name"] for event in events.slices())
+    assert names == {"send": 3, "encode": 6, "wait_room": 3, "copy": 3, "publish": 3, "recv": 3, "wait_frame": 3} | {
+        "decode": 3
+    }
+    assert list(events.flows().values()) == [1, 1, 1]
+    assert list(events.names().values())[-1] == "of the test"
+    assert list(events.names("thread_name").values()) == ["MainThread"]
+    first = events.slices("send")[-1]
+    assert set(first["args"]) == {"ring", "position", "bytes"} and first["args"]["position"] == 0
+
+
+def test_a_call_stands_before_its_phases_and_they_lie_in_it(file):
+    run(file, TO_ITSELF)
+    whole = None
+    for event in Events(file).slices():
+        if event["name"] in ("send", "recv"):
+            whole = event
+        assert whole["ts"] <= event["ts"]
+        assert event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 0.0005  # the text has whole nanoseconds
+        assert event["args"]["position"] == whole["args"]["position"]
+
+
+def test_by_hand(file, ring):
+    writer, reader = ring
+    trace.start(file)
+    with pytest.raises(ValueError, match="already: call ringcast.trace.stop"):
+        trace.start(file)
+    writer.send(1)
+    trace.flush()
+    assert len(Events(file).slices()) == 6
+    reader.recv()
+    trace.stop()
+    assert len(Events(file).slices()) == 9
+    writer.send(2)
+    trace.stop()
+    trace.flush()
+    assert len(Events(file).slices()) == 9 and _ringcast._spans_take() == []
+
+
+def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setattr(_ringcast, "_spans_names", lambda: {ring: ('a "ring"', "")})
+    with ringcast.Writer(1 << 16) as writer:
+        ring = int(writer.handle[-32:-16], 16)
+        trace.start(file)
+        writer.send(1)
+        trace.stop()
+    events = Events(file)
+    assert events.names() == {os.getpid(): "rank 3"}
+    assert [event["args"] for event in events if event["name"] == "process_sort_index"] == [{"sort_index": 3}]
+    assert {event["args"]["ring"] for event in events.slices()} == {'a "ring"'}
+
+
+def test_a_ring_has_its_name_in_each_process(file, peer):
+    trace.start(file)
+    with ringcast.Writer(1 << 16, name="test.trace.0") as writer:
+        peer.start(receive, file, writer.handle, 1)
+        assert peer.message() == "attached"
+        writer.send(1)
+        peer.finish()
+    trace.stop()
+    events = Events(file)
+    assert {event["args"]["ring"] for event in events.slices()} == {"test.trace.0"}
+    assert events.names()[os.getpid()] == "test.trace.0"
+
+
+def test_a_ring_without_a_name_is_its_number(file, ring):
+    writer, _ = ring
+    trace.start(file)
+    writer.send(1)
+    trace.stop()
+    assert {event["args"]["ring"] for event in Events(file).slices()} == {writer.handle[-32:-16]}
+
+
+# ---- Processes -------------------------------------------------------------------------------------------------------
+
+
+def receive(state, file, handle, count):
+    if file:
+        trace.start(file)
+    with ringcast.Reader(handle, name=f"reader of {count}") as reader:
+        state["pipe"].send("attached")
+        for _ in range(count):
+            reader.recv(WATCHDOG)
+    trace.stop()
+
+
+def test_a_flow_goes_from_each_commit_to_each_receipt(file, crew):
+    trace.start(file)
+    with ringcast.Writer(1 << 20) as writer:
+        for peer in crew:
+            peer.start(receive, file, writer.handle, 30)
+        for peer in crew:
+            assert peer.message() == "attached"
+        for step in range(10):
+            writer.send({"step": step})
+            writer.send_bytes(b"x")
+        writer.send_many([b"a" * size for size in range(10)])
+        for peer in crew:
+            peer.finish()
+    trace.stop()
+    events = Events(file)
+    assert list(events.flows().values()) == [len(crew)] * 30
+    assert len(events.slices("recv")) == 30 * len(crew)
+    assert {events.names()[peer.pid].split(",")[0] for peer in crew} == {"reader of 30"}
+    starts = {event["id"]: event["ts"] for event in events if event["ph"] == "s"}
+    assert all(event["ts"] >= starts[event["id"]] for event in events if event["ph"] == "f")
+
+
+def trace_and_flush(state, file):
+    trace.start(file)
+    with ringcast.Writer(1 << 20) as writer:
+        for _ in range(100):
+            writer.send({"a": 1})
+        trace.flush()
+        writer.send("lost")
+        state["pipe"].send("flushed")
+        state["pipe"].recv()
+
+
+def test_a_killed_process_leaves_a_whole_file_with_what_it_flushed(file, ring, peer):
+    writer, _ = ring
+    trace.start(file)
+    writer.send(1)
+    peer.start(trace_and_flush, file)
+    assert peer.message() == "flushed"
+    os.kill(peer.pid, signal.SIGKILL)
+    peer.process.join(WATCHDOG)
+    sends = collections.Counter(event["pid"] for event in Events(file).slices("send"))
+    assert sends == {peer.pid: 100}
+    trace.stop()
+    sends = collections.Counter(event["pid"] for event in Events(file).slices("send"))
+    assert sends == {peer.pid: 100, os.getpid(): 1}
+
+
+@pytest.mark.parametrize(
+    "torn", [b",", b",{", b',{"cat":"ring', b',{"ph":"x"}\n,{"cat":"ringcast","ph', b',{"ph":"x"}\n]']
+)
+def test_the_torn_end_of_a_process_that_died_in_a_flush_is_cut_off(file, ring, torn):
+    writer, _ = ring
+    trace.start(file)
+    writer.send(1)
+    trace.flush()
+    before = Events(file)
+    with open(file, "r+b") as it:
+        it.seek(-len(b"]}\n"), os.SEEK_END)
+        it.write(torn)
+    with pytest.raises(ValueError):
+        Events(file)
+    writer.send(2)
+    trace.stop()
+    after = Events(file)
+    assert after[: len(before)] == before and len(after.slices("send")) == 2
+
+
+def test_children_of_multiprocessing_write_theirs(file):
+    program = """
+        import multiprocessing, sys, ringcast
+        sys.path.insert(0, PATH)
+        import traced_child
+        with ringcast.Writer(1 << 16) as writer:
+            for method in ("fork", "spawn", "forkserver"):
+                context = multiprocessing.get_context(method)
+                child = context.Process(target=traced_child.receive, args=(writer.handle,), name=method)
+                child.start()
+                writer.wait_readers(1, 60)
+                writer.send([method])
+                child.join()
+                assert child.exitcode == 0
+        """.replace("PATH", repr(os.path.dirname(__file__)))
+    result = run(file, program)
+    assert result.stderr == ""
+    events = Events(file)
+    assert set(events.flows().values()) == {1}
+    assert len({event["pid"] for event in events.slices("recv")}) == 3
+    assert len({event["pid"] for event in events.slices("send")}) == 1
+    names = events.names()
+    assert {names[event["pid"]] for event in events.slices("recv")} == {f"child, {m}" for m in ("fork", "spawn")} | {
+        "child, forkserver"
+    }
+
+
+def test_a_forked_child_and_its_parent_write_at_the_same_time(file, ring):
+    writer, _ = ring
+    trace.start(file)
+    writer.send("of the parent")
+
+    def child():
+        with ringcast.Writer(1 << 20) as mine:
+            for _ in range(50):
+                mine.send(1)
+                trace.flush()
+        return os.getpid()
+
+    pid = in_a_fork(child)
+    trace.stop()
+    assert collections.Counter(event["pid"] for event in Events(file).slices("send")) == {pid: 50, os.getpid(): 1}
+
+
+def test_the_file_of_an_earlier_run_is_replaced_and_that_of_this_run_is_not(file, ring, peer):
+    writer, _ = ring
+    run(file, TO_ITSELF)
+    run(file, TO_ITSELF)
+    assert len(Events(file).slices("send")) == 3
+    trace.start(file)
+    writer.send(1)
+    trace.flush()
+    run(file, TO_ITSELF)
+    peer.start(trace_and_flush, file)
+    assert peer.message() == "flushed"
+    trace.stop()  # the peer goes on
+    run(file, TO_ITSELF)
+    assert len(Events(file).slices("send")) == 107
+    peer.pipe.send(None)
+    peer.finish()
+    peer.call(stop)
+    run(file, TO_ITSELF)
+    assert len(Events(file).slices("send")) == 3
+
+
+def stop(state):
+    trace.stop()
+
+
+def test_a_file_deleted_in_between_is_made_anew(file, ring):
+    writer, _ = ring
+    trace.start(file)
+    writer.send(1)
+    trace.flush()
+    file.unlink()
+    writer.send(2)
+    trace.stop()
+    assert len(Events(file).slices("send")) == 1
+
+
+# ---- What goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("nowhere/trace.json", "No such file or directory"),
+        (".", "Is a directory"),
+        ("other.txt", "no trace of ringcast"),
+    ],
+)
+def test_a_file_that_can_not_be_written_is_one_warning_and_the_program_goes_on(tmp_path, name, text):
+    (tmp_path / "other.txt").write_text("precious")
+    result = run(tmp_path / name, TO_ITSELF + "    print('done')\n")
+    assert result.stdout == "done\n"
+    assert result.stderr.count("RuntimeWarning") == 1 and text in result.stderr, result.stderr
+    assert (tmp_path / "other.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("limit", ["many", "-1", "10"])
+def test_a_limit_that_makes_no_sense(file, monkeypatch, limit):
+    monkeypatch.setenv("RINGCAST_TRACE_BYTES", limit)
+    with pytest.raises(ValueError, match="RINGCAST_TRACE_BYTES"):
+        trace.start(file)
+    assert not file.exists()
+
+
+def test_the_file_is_bounded(file, ring, monkeypatch):
+    writer, reader = ring
+    monkeypatch.setenv("RINGCAST_TRACE_BYTES", "20000")
+    trace.start(file)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(100):
+            writer.send(1)
+            reader.recv()
+            trace.flush()
+    assert [str(each.message).count("limit of 20000 bytes") for each in told] == [1]
+    assert 15000 < file.stat().st_size <= 20000 and Events(file).slices("send")
+    assert _spans._subscribers == ()
+
+
+def test_a_file_that_another_program_breaks_ends_the_trace(file, ring):
+    writer, _ = ring
+    trace.start(file)
+    file.write_text("broken")
+    writer.send(1)
+    with pytest.warns(RuntimeWarning, match="another program has written"):
+        trace.flush()
+    assert _spans._subscribers == () and file.read_text() == "broken"
+
+
+def hold(state, file):
+    import fcntl
+
+    state["held"] = open(file)
+    fcntl.flock(state["held"], fcntl.LOCK_EX)
+
+
+def let_go(state):
+    state.pop("held").close()
+
+
+def test_a_process_that_was_stopped_in_a_flush_stops_no_other(file, ring, peer):
+    writer, _ = ring
+    trace.start(file)
+    writer.send(1)
+    peer.call(hold, str(file))
+    trace.flush()
+    writer.send(2)
+    trace.flush()
+    assert Events(file).slices() == []
+    peer.call(let_go)
+    trace.stop()
+    writer.send(3)
+    assert len(Events(file).slices("send")) == 2
+
+
+# ---- OpenTelemetry ---------------------------------------------------------------------------------------------------
+
+STUB = """
+    import enum, json, os
+
+    class SpanKind(enum.Enum):
+        INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER = range(5)
+
+    class Span:
+        def __init__(self, **facts):
+            self.facts = facts
+
+        def end(self, end_time):
+            with open(os.environ["STUB"], "a") as file:
+                file.write(json.dumps({**self.facts, "end": end_time}) + "\\n")
+
+    class Tracer:
+        def start_span(self, name, context, kind, start_time, attributes):
+            if os.environ["STUB"].endswith("broken"):
+                raise TypeError("not so")
+            parent = context.get("span")
+            return Span(name=name, kind=kind.name, start=start_time, parent=parent and parent.facts["name"],
+                        attributes=attributes)
+
+    def get_tracer(name, version):
+        assert name == "ringcast" and version
+        return Tracer()
+
+    def set_span_in_context(span, context):
+        return {**context, "span": span}
+"""
+
+
+@pytest.fixture
+def telemetry(tmp_path):
+    package = tmp_path / "packages" / "opentelemetry"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "trace.py").write_text(textwrap.dedent(STUB))
+    (package / "context.py").write_text("Context = dict\n")
+    return os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
+
+
+def test_spans_go_to_opentelemetry_too(file, tmp_path, telemetry):
+    run(file, TO_ITSELF + "    import time; print(time.time_ns())", PYTHONPATH=telemetry, STUB=str(tmp_path / "told"))
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert len(told) == 27 == len(Events(file).slices())
+    kinds = {one["name"]: (one["kind"], one["parent"]) for one in told}
+    assert kinds.pop("ringcast send") == ("PRODUCER", None) and kinds.pop("ringcast recv") == ("CONSUMER", None)
+    receiving = "ringcast wait_frame", "ringcast decode"
+    assert {kinds.pop(name) for name in receiving} == {("INTERNAL", "ringcast recv")}
+    assert set(kinds.values()) == {("INTERNAL", "ringcast send")} and len(kinds) == 4
+    # Of the wall clock, not of the time since the boot.
+    changed = file.stat().st_mtime_ns
+    assert all(0 <= one["start"] <= one["end"] and abs(one["end"] - changed) < 60e9 for one in told)
+    assert len({one["attributes"]["ringcast.position"] for one in told}) == 3
+
+
+def test_a_failing_opentelemetry_ends_only_its_part(file, tmp_path, telemetry):
+    result = run(file, TO_ITSELF, PYTHONPATH=telemetry, STUB=str(tmp_path / "broken"))
+    assert result.stderr.count("no more spans go to OpenTelemetry: TypeError('not so')") == 1
+    assert len(Events(file).slices("send")) == 3
+
+
+def test_without_opentelemetry_there_is_only_the_file(file, tmp_path):
+    missing = tmp_path / "opentelemetry.py"
+    missing.write_text("raise ImportError('forced')\n")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    assert run(file, TO_ITSELF, PYTHONPATH=paths).stderr == ""
+    assert len(Events(file).slices("send")) == 3
