@@ -19,12 +19,11 @@ static const char usage[] = "usage: ringcast hz RING [--window N] [--count N] [-
 
 static const char help[] =
     "\n"
-    "The rate of a ring's frames, and the gaps between them, as a tap sees the frames arrive: a line each second, and "
-    "a\n"
-    "summary at the end (Ctrl-C, --count, or the writer's end). RING is a name, NAME@PID where several rings have the\n"
-    "name, @PID for the only ring of a process, or a handle. The tap holds nothing back; what the writer overwrote "
-    "before\n"
-    "the tap could copy it is counted as lost.\n"
+    "The rate of a ring's frames, and the gaps between them, as a tap sees the frames arrive: a line each second,\n"
+    "and a summary at the end (Ctrl-C, --count, or the writer's end). RING is a name, NAME@PID where several rings\n"
+    "have the name, @PID for the only ring of a process, or a handle. The tap copies each frame and holds nothing\n"
+    "back; frames that the writer overwrote before the copy are counted as lost. Gaps are true to 0.1 ms, and those\n"
+    "of more than 0.1 s to 2 ms.\n"
     "\n"
     "OPTIONS\n"
     "  --window N       each line is of the last N frames (default 1000, at most 1000000)\n"

@@ -13,7 +13,7 @@ static const char usage[] = "usage: ringcast list [--names] [--format text|json]
 
 static const char help[] =
     "\n"
-    "The rings of this user, in this PID namespace, with live writers. Looking changes nothing and holds nothing "
+    "The rings of this user, in this PID namespace, with live writers. Looking changes nothing and holds nothing\n"
     "back.\n"
     "\n"
     "OPTIONS\n"

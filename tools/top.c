@@ -21,7 +21,8 @@ static const char help[] =
     "terminal in place (Ctrl-C or 'q' ends it), else block by block. Rings that come and go are followed.\n"
     "\n"
     "COLUMNS\n"
-    "  RING              a RING argument for the other commands: NAME@PID, @PID, or the handle\n"
+    "  RING              a RING argument for the other commands: NAME@PID, or @PID for a ring without a name; where a\n"
+    "                    process has several rings of one name, 'ringcast list' tells them apart\n"
     "  FRAMES/S, MB/S    sent since the last look; '-' for a ring that is new\n"
     "  READERS           attached; observers, such as a recorder, are counted apart: '2+1'\n"
     "  BEHIND            of the reader that is furthest behind: frames (a batch counts as one), and bytes\n"
@@ -73,7 +74,9 @@ static void add_row(struct text_table *table, const struct view *view) {
   const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
   char which[STAT_WHICH];
   uint32_t readers, observers;
-  text_table_add(table, "%s", view->label);
+  bool is_handle = !strchr(view->label, '@'); /* too long for a table */
+  if (is_handle) text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid);
+  else text_table_add(table, "%s", view->label);
   text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.frames, view->before.stats.frames)).text);
   text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.bytes, view->before.stats.bytes) / 1e6).text);
   view_count(&view->now, &readers, &observers);
