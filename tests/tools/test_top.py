@@ -34,16 +34,18 @@ class Top(Case):
             self.assertEqual(text.count("RING"), 1)
             self.assertRegex(text, rf"(?m)^{NAME}@{ring.writer.pid} +[1-9][\d.]* +[\d.]+ +2 +\d+ +[\d.]+ \w+ +-$")
 
-    def test_a_ring_that_is_held_back_stands_first_with_its_reader(self):
-        with Ring(NAME) as held, Ring(f"{NAME}.busy") as busy:
+    def test_a_ring_that_is_held_back_stands_first_and_a_busy_one_next(self):
+        quiet_name, busy_name, held_name = (f"{NAME}.{name}" for name in ("a-quiet", "b-busy", "c-held"))
+        with Ring(held_name) as held, Ring(busy_name) as busy, Actor() as quiet:
+            quiet.ring(quiet_name)
             busy.second.ask("follow", busy.slow)
             busy.writer.ask("stream", 0, 100, 100)
             held.second.stop()
             held.fill()
-            await_until(lambda: self.json("stat", NAME)["held_back_by"], "no reader holds the ring back")
-            label, other = f"{NAME}@{held.writer.pid}", f"{NAME}.busy@{busy.writer.pid}"
-            labels = self.labels()
-            self.assertLess(labels.index(label), labels.index(other))
+            await_until(lambda: self.json("stat", held_name)["held_back_by"], "no reader holds the ring back")
+            label = f"{held_name}@{held.writer.pid}"
+            own = [label, f"{busy_name}@{busy.writer.pid}", f"{quiet_name}@{quiet.pid}"]
+            self.assertEqual([name for name in self.labels() if name in own], own)
             text = self.succeed("top", "--once", "--interval", "0.05")
             self.assertRegex(
                 text,
@@ -51,6 +53,14 @@ class Top(Case):
                 rf"\(pid {held.second.pid}, stopped\)$",
             )
             self.assertRegex(text.splitlines()[0], r"[1-9]\d* held back$")
+
+    def test_rings_of_one_name_in_one_process_have_short_rows(self):
+        with Actor() as writer:
+            for name in (NAME, NAME, None, None):
+                writer.ring(name)
+            text = self.succeed("top", "--once", "--interval", "0.01")
+            for label in (f"{NAME}@{writer.pid}", f"@{writer.pid}"):
+                self.assertEqual(len([line for line in text.splitlines() if line.startswith(f"{label} ")]), 2)
 
     def test_observers_are_counted_apart(self):
         with Actor() as writer, Actor() as reader:
