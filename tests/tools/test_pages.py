@@ -141,7 +141,7 @@ class Stage:
             first = process.stdout.readline()
             os.killpg(process.pid, signal.SIGINT)
             rest, _ = process.communicate(timeout=60)
-            ends = {0, -signal.SIGINT} if "|" in command else {0}  # a shell with a pipe is interrupted, too
+            ends = {0, -signal.SIGINT, 128 + signal.SIGINT} if "|" in command else {0}  # as the shell and the pipe end
             return first + rest, 0 if first and process.returncode in ends else process.returncode or 1
 
     def close(self):
