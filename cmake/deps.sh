@@ -14,9 +14,10 @@ say() { echo "deps: $*"; }
 
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
-# memcheck, 64-bit Arm, machines (network namespaces), lint.
+# memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes.
 want="liburing-dev libnuma-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
-want+=" systemtap-sdt-dev bpftrace gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 clang-format shellcheck"
+want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 clang-format shellcheck"
+want+=" lowdown systemtap-sdt-dev bpftrace"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package

@@ -1,23 +1,97 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "tools/cli.h"
 
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
 #include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-int cli_misused(const char *text, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
+static void say(const char *format, va_list arguments) {
   fputs("ringcast: ", stderr);
   vfprintf(stderr, format, arguments);
+  fputc('\n', stderr);
+}
+
+int cli_misused(const char *usage, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  say(format, arguments);
   va_end(arguments);
-  fprintf(stderr, "\n%s", text);
+  fputs(usage, stderr);
   return CLI_USAGE;
+}
+
+int cli_fail(int status, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  say(format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+/* ---- Options ---------------------------------------------------------------------------------------------------- */
+
+enum { MOST_OPTIONS = 24, FIRST = 256 };
+
+static int take(const char *usage, const struct cli_option *option, const char *text) {
+  if (!option->parse) *(bool *)option->out = true;
+  else if (!option->parse(text, option->out))
+    return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", text, option->name, option->takes);
+  return CLI_GO_ON;
+}
+
+int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct cli_option *options, size_t count,
+              const char **words, int most) {
+  struct option known[MOST_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
+  if (count > MOST_OPTIONS) abort();
+  for (size_t i = 0; i < count; i++) {
+    int argument = !options[i].parse ? no_argument : options[i].may_be_alone ? optional_argument : required_argument;
+    known[i + 1] = (struct option){options[i].name, argument, NULL, FIRST + (int)i};
+  }
+  int option, result;
+  opterr = 0;
+  while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
+    if (option == 'h') {
+      printf("%s%s", texts->usage, texts->help);
+      return cli_finish(stdout, CLI_OK);
+    }
+    if (option == ':') return cli_misused(texts->usage, "%s needs a value", argv[optind - 1]);
+    if (option < FIRST) return cli_misused(texts->usage, "there is no option '%s'", argv[optind - 1]);
+    if ((result = take(texts->usage, &options[option - FIRST], optarg)) != CLI_GO_ON) return result;
+  }
+  for (int i = 0; i < most; i++) words[i] = optind < argc ? argv[optind++] : NULL;
+  return optind < argc ? cli_misused(texts->usage, "unexpected argument '%s'", argv[optind]) : CLI_GO_ON;
 }
 
 bool cli_format(const char *text, bool *json) {
   *json = strcmp(text, "json") == 0;
   return *json || strcmp(text, "text") == 0;
 }
+
+bool cli_parse_format(const char *text, void *out) { return cli_format(text, out); }
+
+bool cli_parse_seconds(const char *text, void *out) {
+  char *end;
+  double value = strtod(text, &end);
+  if (end == text || *end || !isfinite(value) || value < 0.01 || value > 86400) return false;
+  *(double *)out = value;
+  return true;
+}
+
+bool cli_parse_count(const char *text, void *out) {
+  char *end;
+  unsigned long long value = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
+  if (value < 1 || value > 1000000000 || *end) return false;
+  *(uint64_t *)out = value;
+  return true;
+}
+
+/* ---- Files ------------------------------------------------------------------------------------------------------ */
 
 char *cli_read_line(const char *path, char *out, size_t size) {
   FILE *file = fopen(path, "re");
@@ -48,4 +122,11 @@ int cli_finish(FILE *out, int status) {
   if (fflush(out) == 0 && !ferror(out)) return status;
   perror("ringcast: can't write what was found");
   return CLI_FAILED;
+}
+
+void *cli_resize(void *memory, size_t count, size_t size) {
+  void *more = reallocarray(memory, count ? count : 1, size);
+  if (more) return more;
+  fprintf(stderr, "ringcast: out of memory: can't have %zu times %zu bytes\n", count, size);
+  exit(CLI_FAILED);
 }

@@ -4,21 +4,57 @@
 #define TOOLS_CLI_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 
 /* Exit statuses. */
-enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_NO_RING = 3, CLI_SEVERAL = 4, CLI_GONE = 5 };
 
 /* argv[0] is the subcommand's name. Each returns the exit status. */
+int list_main(int argc, char **argv);
+int stat_main(int argc, char **argv);
+int top_main(int argc, char **argv);
+int hz_main(int argc, char **argv);
 int doctor_main(int argc, char **argv);
 int perf_main(int argc, char **argv);
 
 /* Says on stderr what is wrong with the command line, then `usage`; returns CLI_USAGE. */
 __attribute__((format(printf, 2, 3))) int cli_misused(const char *usage, const char *format, ...);
 
-/* Returns false unless `text` is "text" or "json". */
+/* Says on stderr what failed; returns `status`. */
+__attribute__((format(printf, 2, 3))) int cli_fail(int status, const char *format, ...);
+
+/* ---- Options ---------------------------------------------------------------------------------------------------- */
+
+struct cli_option {
+  const char *name;                           /* without "--" */
+  bool (*parse)(const char *text, void *out); /* NULL: no value; *(bool *)out becomes true */
+  void *out;
+  const char *takes; /* valid values, in words */
+  bool may_be_alone; /* the value may be missing: parse gets NULL */
+};
+
+/* Parses the options and up to `most` words. "--help" and "-h" print `usage` and `help`. Returns CLI_GO_ON, or the exit
+ * status. The words that are missing are NULL. */
+enum { CLI_GO_ON = -1 };
+struct cli_texts {
+  const char *usage, *help;
+};
+int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct cli_option *options, size_t count,
+              const char **words, int most);
+
+/* Parsers: of true and false for `bool`, 0.01 to 86400 for `double`, 1 to 10^9 for `uint64_t`. */
 #define CLI_FORMATS "text or json"
+#define CLI_SECONDS "a number of seconds, 0.01 to 86400"
+#define CLI_COUNTS  "a whole number, 1 to 1000000000"
+bool cli_parse_format(const char *text, void *out); /* bool: json */
+bool cli_parse_seconds(const char *text, void *out);
+bool cli_parse_count(const char *text, void *out);
+
+/* Returns false unless `text` is "text" or "json". */
 bool cli_format(const char *text, bool *json);
+
+/* ---- Files ------------------------------------------------------------------------------------------------------ */
 
 /* The first line of a file without the newline, "" if the file can't be read. Returns `out`. */
 char *cli_read_line(const char *path, char *out, size_t size);
@@ -28,5 +64,8 @@ char *cli_cpu_model(char *out, size_t size);
 
 /* Flushes `out`; a full disk or a closed pipe is a failure, not a success. */
 int cli_finish(FILE *out, int status);
+
+/* realloc that ends the program if there is no memory. */
+void *cli_resize(void *memory, size_t count, size_t size);
 
 #endif

@@ -8,25 +8,48 @@
 static const char usage[] = "usage: ringcast <command> [options]\n"
                             "       ringcast --help | --version\n";
 
-static const char help[] =
+static const struct command {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *does;
+} commands[] = {
+    {"list", list_main, "the rings of this user: name, writer, readers"},
+    {"stat", stat_main, "one ring: its writer, each reader, and the reader that holds the ring back"},
+    {"top", top_main, "all rings, live: rates, lag, and the readers that block their writers"},
+    {"hz", hz_main, "the rate of a ring's frames, and the gaps between them"},
+    {"doctor", doctor_main, "what this machine offers, what ringcast makes of it, and how to mend what is missing"},
+    {"perf", perf_main, "how fast a ring is here, beside the hardware's own limit"},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static const char examples[] =
     "\n"
-    "One process writes a message once, into shared memory; every other process of the machine reads it there.\n"
+    "A RING is a name, NAME@PID where several rings have the name, @PID for the only ring of a process, or a handle.\n"
     "\n"
-    "COMMANDS\n"
-    "  doctor   what this machine offers, what ringcast makes of it, and how to mend what is missing\n"
-    "  perf     how fast a ring is here, beside the hardware's own limit: latency, throughput, wake, scale,\n"
-    "           cadence, gpu\n"
-    "  help     the help of a command\n"
+    "EXIT STATUS\n"
+    "  0 well; 1 failed; 2 wrong command line; 3 no such ring; 4 the name stands for several rings;\n"
+    "  5 the ring's writer is gone, which ended the command early\n"
     "\n"
     "EXAMPLES\n"
+    "  ringcast list\n"
+    "  ringcast stat camera\n"
+    "  ringcast top\n"
     "  ringcast doctor\n"
-    "  ringcast perf latency\n"
     "  ringcast perf throughput --size 4096 --format json\n"
     "  ringcast help perf\n";
 
+static void print_help(void) {
+  printf(
+      "%s\nOne process writes a message once, into shared memory; every other process of the machine reads it there.\n"
+      "\nCOMMANDS\n",
+      usage);
+  for (int i = 0; i < COMMANDS; i++) printf("  %-8s %s\n", commands[i].name, commands[i].does);
+  printf("  %-8s %s\n%s", "help", "the help of a command", examples);
+}
+
 static int run_command(int argc, char **argv) {
-  if (strcmp(argv[0], "doctor") == 0) return doctor_main(argc, argv);
-  if (strcmp(argv[0], "perf") == 0) return perf_main(argc, argv);
+  for (int i = 0; i < COMMANDS; i++)
+    if (strcmp(argv[0], commands[i].name) == 0) return commands[i].run(argc, argv);
   return cli_misused(usage, "there is no command '%s'; 'ringcast --help' lists them", argv[0]);
 }
 
@@ -44,7 +67,7 @@ int main(int argc, char **argv) {
     return run_command(2, arguments);
   }
   if (is_help(command)) {
-    printf("%s%s", usage, help);
+    print_help();
     return cli_finish(stdout, CLI_OK);
   }
   if (strcmp(command, "--version") == 0) {

@@ -6,23 +6,35 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/text.h"
+
 enum { NAME = 26, CELL = 10 }; /* columns of a name; of a figure, at least */
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
+/* Controls of a terminal are escaped; a byte that is not UTF-8 becomes U+FFFD, the replacement character. */
 static void quote(const char *text) {
   putchar('"');
-  for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-    if (*at == '"' || *at == '\\') printf("\\%c", *at);
-    else if (*at < 0x20) printf("\\u%04x", *at);
-    else putchar(*at);
+  while (*text) {
+    uint32_t code;
+    size_t length = text_character(text, &code);
+    if (length == 0) fputs("\\ufffd", stdout);
+    else if (code == '"' || code == '\\') printf("\\%c", (int)code);
+    else if (text_controls(code)) printf("\\u%04x", (unsigned)code);
+    else fwrite(text, 1, length, stdout);
+    text += length ? length : 1;
   }
   putchar('"');
 }
 
+static void break_line(const struct report *report) {
+  if (report->line) putchar(' ');
+  else printf("\n%*s", 2 * report->depth, "");
+}
+
 static void begin(struct report *report, const char *key) {
   if (report->follows) putchar(',');
-  if (report->depth > 0) printf("\n%*s", 2 * report->depth, "");
+  if (report->depth > 0 && (report->follows || !report->line)) break_line(report);
   report->follows = true;
   if (!key) return;
   quote(key);
@@ -85,7 +97,7 @@ void report_close(struct report *report) {
   if (!report->json) end_row(report);
   char bracket = report->around[--report->depth].is_array ? ']' : '}';
   if (!report->json) return;
-  if (report->follows) printf("\n%*s", 2 * report->depth, "");
+  if (report->follows && !report->line) break_line(report);
   putchar(bracket);
   report->follows = true;
   if (report->depth == 0) putchar('\n');
@@ -124,6 +136,8 @@ void report_number(struct report *report, const char *key, double value) {
 void report_boolean(struct report *report, const char *key, bool value) {
   plain(report, key, value ? "true" : "false");
 }
+
+void report_null(struct report *report, const char *key) { plain(report, key, report->json ? "null" : "-"); }
 
 void report_percentiles(struct report *report, const char *key, double p50, double p99) {
   report_open(report, key, '{');

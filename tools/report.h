@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct report {
-  bool json;
+  bool json, line; /* line: JSON on one line, for a stream of objects */
   int depth;
   bool follows; /* JSON: something stands before in the same object or array */
   struct {
@@ -27,6 +27,7 @@ void report_string(struct report *report, const char *key, const char *value);
 void report_integer(struct report *report, const char *key, int64_t value);
 void report_number(struct report *report, const char *key, double value); /* four digits; not a number: null */
 void report_boolean(struct report *report, const char *key, bool value);
+void report_null(struct report *report, const char *key);
 void report_percentiles(struct report *report, const char *key, double p50, double p99);
 
 #endif

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command line share; the program's first two arguments are taken here (test_cli.py)."""
+"""What the tests of the command line share; the program's first three arguments are taken here (test_cli.py)."""
 
 import json
 import math
@@ -8,13 +8,18 @@ import subprocess
 import sys
 import unittest
 
-TOOL, FAKES = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
+TOOL, FAKES, ACTOR = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-def run(*arguments, **environment):
+def run(*arguments, stdout=subprocess.PIPE, **environment):
     return subprocess.run(
-        [TOOL, *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+        [TOOL, *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
     )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, run as people run it: its words and options, and all that the other files here have.
 
-test_cli.py <path of the tool> <folder of the tests' own CUDA drivers> [unittest's arguments]
+test_cli.py <path of the tool> <folder of the tests' own CUDA drivers> <path of ring_actor> [unittest's arguments]
 """
 
 import os

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast hz: not how fast, only that the figures are those of the frames that were sent."""
+
+import json
+import os
+import signal
+import subprocess
+
+from actors import Actor, await_until, state_of
+from case import TOOL, Case, run
+
+NAME = f"hz{os.getpid()}"
+
+
+class Hz(Case):
+    def start(self, *words):
+        return subprocess.Popen([TOOL, "hz", NAME, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def check(self, found):
+        gap = found["gap_ns"]
+        self.positive(found["frames_per_s"])
+        self.positive(found["bytes_per_s"])
+        self.assertLessEqual(gap["min"], gap["mean"] * 1.001)
+        self.assertLessEqual(gap["mean"], gap["max"] * 1.001)
+        self.assertGreaterEqual(gap["stddev"], 0)
+        self.ratio(found["frames_per_s"], 1e9, gap["mean"])
+
+    def test_count_ends_with_a_summary(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            writer.ask("stream", 0, 1000, 1000)
+            (found,) = [
+                line
+                for line in map(json.loads, self.succeed("hz", NAME, "--count", "50", "--format", "json").splitlines())
+                if line["summary"]
+            ]
+            self.assertEqual([found["frames"], found["bytes"]], [50, 50000])
+            self.assertEqual([found["lost_bytes"], found["lost_gaps"]], [0, 0])
+            self.ratio(found["bytes_per_s"], 1000 * 49, found["seconds"])
+            self.check(found)
+            text = self.succeed("hz", NAME, "--count", "50")
+            self.assertRegex(text, rf"(?m)^{NAME}@{writer.pid}: 50 frames, 48.8 KiB in [\d.]+ m?s$")
+            number, time = r"[\d.]+", r"([\d.]+ [num]?s|-)"
+            self.assertRegex(
+                text.splitlines()[-1],
+                rf"^{number} frames/s, {number} MB/s; gap mean {time}, min {time}, max {time}, stddev {time} "
+                r"\(50 frames\)$",
+            )
+
+    def test_lines_are_of_the_window_until_an_interrupt(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            writer.ask("stream", 0, 100, 1000)
+            process = self.start("--window", "10", "--format", "json")
+            line = json.loads(process.stdout.readline())
+            self.assertEqual([line["summary"], line["frames"], line["bytes"]], [False, 10, 1000])
+            self.check(line)
+            process.send_signal(signal.SIGINT)
+            rest, said = process.communicate(timeout=60)
+            self.assertEqual([process.returncode, said], [0, ""])
+            summary = json.loads(rest.splitlines()[-1])
+            self.assertIs(summary["summary"], True)
+            self.assertGreater(summary["frames"], 10)
+
+    def test_a_ring_without_frames(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            process = self.start()
+            self.assertEqual(process.stdout.readline(), "no new frame\n")
+            process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0)
+            self.assertEqual(rest, f"\n{NAME}@{writer.pid}: 0 frames, 0 B in 0 s\nfewer than two frames: no rate\n")
+
+    def test_the_writers_end_is_told(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            writer.ask("stream", 0, 100, 1000)
+            process = self.start("--format", "json")
+            process.stdout.readline()
+            writer.die()
+            rest, said = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 5)
+            self.assertEqual(said, f"ringcast: the writer of {NAME}@{writer.pid} is gone\n")
+            self.assertIs(json.loads(rest.splitlines()[-1])["summary"], True)
+
+    def test_frames_that_it_was_too_slow_for_are_counted_as_lost(self):
+        with Actor() as writer:
+            writer.ring(NAME, 65536)
+            with self.start("--count", "2") as process:
+                self.assertEqual(process.stdout.readline(), "no new frame\n")
+                os.kill(process.pid, signal.SIGSTOP)
+                await_until(lambda: state_of(process.pid) == "T", "the command is not stopped")
+                writer.ask("send", 0, 1000, 1000)
+                os.kill(process.pid, signal.SIGCONT)
+                writer.ask("stream", 0, 1000, 1000)
+                rest, said = process.communicate(timeout=60)
+            self.assertEqual([process.returncode, said], [0, ""])
+            self.assertRegex(rest, r"; lost [\d.]+ [KM]iB, in 1 places, that the writer overwrote first$")
+
+    def test_it_holds_nothing_back(self):
+        with Actor() as writer:
+            writer.ring(NAME, 65536)
+            with self.start() as process:
+                process.stdout.readline()
+                os.kill(process.pid, signal.SIGSTOP)
+                self.assertEqual(writer.ask("send", 0, 1000, 1000), "sent")
+                self.assertEqual(self.json("stat", NAME)["readers"], [])
+                process.kill()
+
+    def test_wrong_words_are_refused(self):
+        self.refused("hz", says="say which ring")
+        self.refused("hz", "a", "b", says="unexpected argument 'b'")
+        for value in ("0", "-1", "x", "1.5", "1000001", ""):
+            self.refused("hz", "a", "--window", value, says=f"'{value}' is not valid for --window: it takes a whole")
+        self.refused("hz", "a", "--count", "0", says="--count: it takes a whole number, 1 to 1000000000")
+        self.assertEqual(run("hz", f"{NAME}.none").returncode, 3)
+        with Actor() as one, Actor() as two:
+            one.ring(NAME)
+            two.ring(NAME)
+            self.assertEqual(run("hz", NAME).returncode, 4)

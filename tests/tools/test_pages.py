@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The man pages and docs/cli.md: every example is run, with rings of the names in the examples, and the options, keys
+and metrics of the pages are those of the commands.
+
+test_pages.py <path of the tool> <folder of the tests' own CUDA drivers> <path of ring_actor> [unittest's arguments]
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from actors import Actor, await_until, spell
+from case import CPUS, FAKES, TOOL, Case, run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MAN = ROOT / "docs" / "man"
+PAGES = [*sorted(MAN.glob("*.md")), ROOT / "docs" / "cli.md"]
+
+SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
+
+# Languages of fenced blocks: examples to run, and text that is no example.
+EXAMPLES, OTHERS = {"sh", "console"}, {"text"}
+
+# The rings of the examples, and the programs and pids that the pages give to their processes: the writer's, then each
+# reader's. The second reader of vllm.tp.0 is stopped while a block is run that says "stopped".
+RINGS = [
+    ("camera", "driver", 4242, {"viewer": 4243, "detector": 4244}),
+    ("vllm.tp.0", "python3", 4711, {"rank 1": 4712, "rank 2": 4713}),
+    ("lidar", "driver", 4801, {}),
+    ("lidar", "driver", 4802, {}),
+]
+STOPPED = "vllm.tp.0", 4713
+
+# Commands that go on until interrupted.
+FOREVER = re.compile(r"^ringcast (top(?!.*--once)|stat .*--watch|hz(?!.*--count))")
+
+
+class Example:
+    """A fenced block: its commands, each with the output that the page shows."""
+
+    def __init__(self, page, line, language, lines):
+        self.where, self.language, self.text = f"{page.name}:{line}", language, "\n".join(lines)
+        self.commands = []  # [command, lines of output]
+        more = False
+        for text in lines:
+            if more:
+                self.commands[-1][0] += "\n" + text
+            elif text.startswith("$ "):
+                self.commands.append([text[2:], []])
+            elif self.commands:
+                self.commands[-1][1].append(text)
+            more = text.endswith("\\") and (more or text.startswith("$ "))
+
+
+def blocks(page):
+    language, start, lines = None, 0, []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.startswith("```"):
+            if language is not None:
+                lines.append(line)
+        elif language is None:
+            language, start, lines = line[3:], number, []
+        else:
+            yield Example(page, start, language, lines)
+            language = None
+
+
+class Stage:
+    """The processes of the examples. Names get a suffix of this process, so that no other ring has them."""
+
+    def __init__(self, folder):
+        self.folder, self.pids, self.actors = folder, {}, {}
+        with contextlib.ExitStack() as stack:
+            for name, program, pid, readers in RINGS:
+                writer = self.add(stack, pid)
+                writer.ask("call", spell(program))
+                handle = writer.ring(self.suffixed(name), 1 << 20)
+                for reader, reader_pid in readers.items():
+                    actor = self.add(stack, reader_pid)
+                    actor.ask("follow", actor.read(handle, reader))
+                if readers:
+                    writer.ask("stream", 0, 16384, 10000)
+            self.stack = stack.pop_all()
+
+    def add(self, stack, pid):
+        self.actors[pid] = stack.enter_context(Actor())
+        self.pids[pid] = self.actors[pid].pid
+        return self.actors[pid]
+
+    @staticmethod
+    def suffixed(name):
+        return f"{name}.{os.getpid()}"
+
+    def translate(self, command):
+        for name in {name for name, *_ in RINGS}:
+            command = re.sub(rf"(?<![\w.:+-]){re.escape(name)}(?![\w.:+-])", self.suffixed(name), command)
+        return re.sub(r"\b\d{4}\b", lambda found: str(self.pids.get(int(found[0]), found[0])), command)
+
+    def held_back(self):
+        name = self.suffixed(STOPPED[0])
+        return json.loads(run("stat", name, "--format", "json").stdout)["held_back_by"]
+
+    @contextlib.contextmanager
+    def as_told(self, example):
+        if "stopped" not in example.text:
+            yield
+            return
+        reader = self.actors[STOPPED[1]]
+        reader.stop()
+        await_until(self.held_back, "the stopped reader does not hold the ring back")
+        yield
+        reader.go_on()
+        await_until(lambda: not self.held_back(), "the reader that goes on holds the ring back")
+
+    def start(self, command):
+        environment = {**os.environ, "PATH": f"{os.path.dirname(TOOL)}:{os.environ['PATH']}"}
+        if "perf gpu" in command:
+            environment["LD_LIBRARY_PATH"] = os.path.join(FAKES, "new")
+        return subprocess.Popen(
+            ["bash", "-c", self.translate(command)],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, command):
+        """The output and the exit status; of a command that goes on, after its first output."""
+        with self.start(command) as process:
+            if not FOREVER.search(command):
+                return process.communicate(timeout=120)[0], process.returncode
+            first = process.stdout.readline()
+            os.killpg(process.pid, signal.SIGINT)
+            rest, _ = process.communicate(timeout=60)
+            ends = {0, -signal.SIGINT, 128 + signal.SIGINT} if "|" in command else {0}  # as the shell and the pipe end
+            return first + rest, 0 if first and process.returncode in ends else process.returncode or 1
+
+    def close(self):
+        self.stack.close()
+
+
+def expected_status(commands, index):
+    """What the page says by "echo $?", else 0."""
+    if index + 1 < len(commands) and commands[index + 1][0] == "echo $?":
+        return {int(commands[index + 1][1][0])}
+    if commands[index][0].startswith("ringcast doctor"):
+        return {0, 1}  # as the machine is
+    return {1} if "perf latency" in commands[index][0] and len(CPUS) < 2 else {0}
+
+
+def shape(line):
+    """A line without its figures, pids and padding."""
+    line = line.replace(f".{os.getpid()}", "")
+    return " ".join(re.sub(r"\d[\d.]*( ([KMGT]?i?B|[num]?s|min|h)\b)?", "#", line).split())
+
+
+def lacks(shown, output):
+    """The lines that the page shows and the command did not print, but for figures. Of a JSON object, the keys."""
+    printed = {shape(line) for line in output.splitlines()}
+    for line in shown:
+        if line.startswith("{"):
+            yield from (key for key in re.findall(r'"\w+":', line) if key not in output)
+        elif not line.startswith("rc1:") and "no reader holds" not in line and shape(line) not in printed:
+            yield line
+
+
+class Examples(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        os.symlink(ROOT / "tools", os.path.join(cls.folder, "tools"))
+        cls.stage = Stage(cls.folder)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stage.close()
+        shutil.rmtree(cls.folder)
+
+    def check(self, example):
+        self.assertTrue(example.commands, "an example has no line with '$ ', and so nothing of it is run")
+        for index, (command, shown) in enumerate(example.commands):
+            if command == "echo $?":
+                continue  # checked with the command before
+            output, status = self.stage.run(command)
+            said = f"{example.where}: {command}\n{output}"
+            self.assertIn(status, expected_status(example.commands, index), said)
+            self.assertEqual([*lacks(shown, output)], [], said)
+
+    def test_every_example_runs_and_prints_what_the_page_shows(self):
+        count = 0
+        for page in PAGES:
+            for example in blocks(page):
+                with self.subTest(where=example.where):
+                    self.assertIn(example.language, EXAMPLES | OTHERS, "a block of this language is not run")
+                    if example.language in OTHERS:
+                        self.assertNotRegex(example.text, r"(?m)^(\$ |ringcast )", "an example that is not run")
+                        continue
+                    with self.stage.as_told(example):
+                        self.check(example)
+                    count += 1
+        self.assertGreater(count, len(PAGES))
+
+
+class Words(Case):
+    def test_each_command_has_a_man_page_with_its_options(self):
+        section = self.succeed("--help").split("COMMANDS\n")[1].split("\n\n")[0]
+        commands = [name for name in re.findall(r"(?m)^  (\w+) ", section) if name != "help"]
+        top = (MAN / "ringcast.1.md").read_text(encoding="utf-8")
+        guide = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+        for command in commands:
+            page = (MAN / f"ringcast-{command}.1.md").read_text(encoding="utf-8")
+            self.assertEqual(re.findall(r"(?m)^# (.*)$", page), SECTIONS, command)
+            self.assertIn(f"ringcast-{command} - ", page)
+            self.assertIn(f"**ringcast-{command}**(1)", top)
+            self.assertIn(f"`{command}`", guide)
+            options = page.split("# OPTIONS\n")[1].split("\n# ")[0]
+            told = set(re.findall(r"(?m)^\*\*(--[\w-]+)\*\*", options))
+            self.assertEqual(told, set(re.findall(r"--[a-z]+(?:-[a-z]+)*", self.succeed(command, "--help"))), command)
+
+    def test_the_guide_has_every_key_of_json(self):
+        with Actor() as writer, Actor() as reader:
+            name = f"pages{os.getpid()}"
+            reader.ask("follow", reader.read(writer.ring(name), "rank 1"))
+            writer.ask("stream", 0, 100, 1000)
+            found = [self.json("list"), self.json("hz", name, "--count", "3"), self.json("doctor")]
+            found.append(self.json("top", "--once", "--interval", "0.05"))
+            keys = {key for value in found for key in keys_of(value)}
+        guide = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+        self.assertLess({"held_back_by", "frames_per_s", "gap_ns", "handle"}, keys)
+        self.assertEqual([key for key in sorted(keys) if f"`{key}`" not in guide], [])
+
+    def test_the_guide_has_every_metric(self):
+        guide = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").split("## Prometheus")[1]
+        told = set(re.findall(r"`(ringcast_\w+)`", guide))
+        self.assertEqual(told, set(re.findall(r"# TYPE (\w+)", self.succeed("stat", "--prometheus"))))
+
+
+def keys_of(value):
+    if isinstance(value, list):
+        for element in value:
+            yield from keys_of(element)
+    elif isinstance(value, dict):
+        for key, element in value.items():
+            yield key
+            if key != "facts":  # of a line of doctor's: its own
+                yield from keys_of(element)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast stat: which reader holds a ring back, whatever state the reader is in and whatever it calls itself."""
+
+import json
+import os
+import signal
+import subprocess
+
+from actors import Actor, await_until, scribble
+from case import TOOL, Case, run
+
+NAME = f"stat{os.getpid()}"
+CAPACITY = 65536
+HOSTILE = b'ra\x1b[31m"\\nk\xff\xc2\x9b\xe2\x80\xae'  # colour, quotes, a byte that is not UTF-8, CSI, right to left
+
+
+def controls(text):
+    """The characters of a text that control a terminal, but for the ends of lines."""
+    return {c for c in text if c != "\n" and (ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0x202A <= ord(c) <= 0x202E)}
+
+
+class Ring:
+    """A ring with two readers: the first follows, the second takes nothing."""
+
+    def __init__(self, name=NAME, first="rank 1", second="rank 2"):
+        self.name = name
+        self.writer, self.first, self.second = Actor(), Actor(), Actor()
+        self.handle = self.writer.ring(name, CAPACITY)
+        self.first.ask("follow", self.first.read(self.handle, first))
+        self.slow = self.second.read(self.handle, second)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for actor in (self.writer, self.first, self.second):
+            actor.__exit__()
+
+    def fill(self):
+        """Sends until there is no room, and further; there is no answer until the second reader goes on."""
+        self.writer.tell("send", 0, 2 * CAPACITY // 1024, 1000)
+
+
+class Stat(Case):
+    def await_held_back(self, name):
+        """What JSON says once a reader holds the ring back."""
+
+        def look():
+            found = self.json("stat", name)
+            return found if found["held_back_by"] else None
+
+        return await_until(look, "no reader holds the ring back")
+
+    def test_a_quiet_ring_is_held_back_by_none(self):
+        with Actor() as writer, Actor() as reader:
+            handle = writer.ring(NAME, CAPACITY)
+            first = self.succeed("stat", NAME).splitlines()[0]
+            self.assertEqual(first, f"{NAME}@{writer.pid}: no reader holds the ring back; there is none")
+            number = reader.read(handle, "rank 7")
+            first = self.succeed("stat", NAME).splitlines()[0]
+            self.assertIn("no reader holds the ring back; all have read everything", first)
+            writer.ask("send", 0, 3, 1000)
+            first = self.succeed("stat", NAME).splitlines()[0]
+            self.assertIn("the slowest is reader 0 'rank 7': 3 frames, 3.00 KiB behind", first)
+            reader.ask("take", number, 2)
+            self.assertIn("'rank 7': 1 frame, 1.00 KiB behind", self.succeed("stat", NAME))
+            found = self.json("stat", NAME)
+            self.assertIsNone(found["held_back_by"])
+            self.assertEqual(found["writer"]["frames"], 3)
+            self.assertEqual(found["writer"]["bytes"], 3000)
+            self.assertIs(found["writer"]["waits_for_room"], False)
+            (peer,) = found["readers"]
+            told = {"slot": 0, "name": "rank 7", "pid": reader.pid, "state": "active", "observer": False}
+            told |= {"lag_frames": 1, "lag_bytes": 1024, "blocked_ns": 0, "frames": 2, "bytes": 2000}
+            self.assertEqual({key: peer[key] for key in told}, told)
+
+    def test_a_stopped_reader_is_named_until_it_goes_on(self):
+        with Ring() as ring:
+            ring.second.stop()
+            ring.fill()
+            found = self.await_held_back(NAME)
+            by = found["held_back_by"]
+            self.assertEqual([by["name"], by["pid"], by["state"]], ["rank 2", ring.second.pid, "stopped"])
+            self.positive(by["blocked_ns"])
+            self.assertIs(found["writer"]["waits_for_room"], True)
+            self.assertEqual(by["lag_bytes"], 1024 * by["lag_frames"])
+            self.positive(by["lag_frames"])
+            self.assertEqual(by, {**found["readers"][1], "blocked_ns": by["blocked_ns"]})
+            text = self.succeed("stat", NAME)
+            first = text.splitlines()[0]
+            said = rf"held back by reader 1 'rank 2' \(pid {ring.second.pid}, stopped by a signal\) for [\d.]+ m?s: "
+            self.assertRegex(first, said + rf"{by['lag_frames']} frames, [\d.]+ KiB behind$")
+            self.assertIn(f"kill -CONT {ring.second.pid}", text)
+            self.assertIn("waits for room", text)
+            ring.second.go_on()
+            ring.second.ask("take", ring.slow, 2 * CAPACITY // 1024)
+            self.assertEqual(ring.writer.process.stdout.readline(), "sent\n")
+            self.assertIsNone(self.json("stat", NAME)["held_back_by"])
+            self.assertIn("no reader holds the ring back", self.succeed("stat", NAME))
+
+    def test_a_running_reader_that_takes_nothing_is_named(self):
+        with Ring(second=None) as ring:
+            ring.fill()
+            self.assertEqual(self.await_held_back(NAME)["held_back_by"]["state"], "active")
+            first = self.succeed("stat", NAME).splitlines()[0]
+            self.assertRegex(first, rf"held back by reader 1 \(pid {ring.second.pid}, running\) for ")
+
+    def test_a_dead_reader_is_shown_as_dead(self):
+        with Ring() as ring:
+            ring.writer.ask("send", 0, 3, 1000)
+            ring.second.die()
+            self.assertEqual(self.json("stat", NAME)["readers"][1]["state"], "dead")
+            self.assertRegex(self.succeed("stat", NAME), rf"(?m)^ +1  rank 2 +{ring.second.pid}  dead ")
+
+    def test_an_observer_is_told_from_the_readers_and_let_go_of(self):
+        with Actor() as writer, Actor() as observer:
+            observer.read(writer.ring(NAME, CAPACITY), "recorder", "observer")
+            (peer,) = self.json("stat", NAME)["readers"]
+            self.assertEqual([peer["observer"], peer["state"]], [True, "active"])
+            self.assertRegex(self.succeed("stat", NAME), r"(?m)^ +\d+  recorder +\d+  active observer ")
+            writer.ask("send", 0, 2 * CAPACITY // 1024, 1000)
+            (peer,) = self.json("stat", NAME)["readers"]
+            self.assertEqual(peer["state"], "evicted")
+            self.assertRegex(self.succeed("stat", NAME), r"(?m)^ +\d+  recorder +\d+  evicted observer +-  +-  +- ")
+
+    def test_a_stopped_writer_is_shown_as_stopped(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            self.assertEqual(self.json("stat", NAME)["writer"]["state"], "running")
+            writer.stop()
+            self.assertEqual(self.json("stat", NAME)["writer"]["state"], "stopped")
+            self.assertRegex(self.succeed("stat", NAME), rf"(?m)^writer +pid {writer.pid} \(ring_actor\), stopped$")
+
+    def test_a_name_of_several_rings_lists_them(self):
+        with Actor() as one, Actor() as two:
+            handles = [actor.ring(NAME) for actor in (one, two)]
+            handles.append(two.ring(NAME))
+            done = run("stat", NAME)
+            self.assertEqual(done.returncode, 4)
+            self.assertEqual(done.stdout, "")
+            self.assertIn(f"'{NAME}' stands for several rings; give one of these instead:", done.stderr)
+            for words in (f"{NAME}@{one.pid}", handles[1], handles[2]):
+                self.assertIn(f"  {words}  (ring_actor)\n", done.stderr)
+                self.assertEqual(self.json("stat", words)["name"], NAME)
+            for words in (f"{NAME}@{two.pid}", f"@{two.pid}"):
+                done = run("stat", words)
+                self.assertEqual(done.returncode, 4)
+                self.assertEqual(done.stderr.count("(ring_actor)"), 2)
+                self.assertIn(handles[2], done.stderr)
+
+    def test_a_ring_that_there_is_not(self):
+        with Actor() as writer:
+            gone = writer.ring(NAME)
+        for words in (NAME, f"{NAME}@1", "@1", gone):
+            for options in ([], ["--watch"], ["--prometheus"], ["--format", "json"]):
+                done = run("stat", words, *options)
+                self.assertEqual(done.returncode, 3, done)
+                self.assertEqual(done.stdout, "")
+
+    def test_wrong_words_are_refused(self):
+        self.refused("stat", says="say which ring; 'ringcast list' shows all")
+        self.refused("stat", "a", "b", says="unexpected argument 'b'")
+        self.refused("stat", "a", "--prometheus", "--watch", says="leave out --format and --watch")
+        self.refused("stat", "--prometheus", "--format", "json", says="leave out --format and --watch")
+        for value in ("0", "-1", "x", "nan", ""):
+            self.refused("stat", "a", f"--watch={value}", says=f"'{value}' is not valid for --watch: it takes a number")
+        self.assertEqual(run("stat", "no ring").returncode, 1)
+
+
+class Hostile(Case):
+    """A reader's name is any bytes that its process chooses, before and after it attached."""
+
+    def check(self, name):
+        text = self.succeed("stat", NAME)
+        self.assertEqual(controls(text), set(), ascii(text))
+        raw = subprocess.run([TOOL, "stat", NAME, "--format", "json"], stdout=subprocess.PIPE, timeout=60, check=True)
+        found = json.loads(raw.stdout.decode("utf-8", "strict"))
+        self.assertEqual(controls(raw.stdout.decode()), set())
+        self.assertEqual(found["readers"][0]["name"], name)
+        prometheus = self.succeed("stat", NAME, "--prometheus")
+        self.assertEqual(controls(prometheus), set(), ascii(prometheus))
+        parse_prometheus(self, prometheus)
+        return text
+
+    def test_names_of_control_characters(self):
+        with Actor() as writer, Actor() as reader:
+            handle = writer.ring(NAME)
+            reader.read(handle, "rank 1")
+            self.check("rank 1")
+            scribble(writer, b"rank 1", HOSTILE[:31])
+            found = self.json("stat", NAME)["readers"][0]["name"]
+            self.assertNotIn("\x1b[", found, "the library shows no control characters of another process")
+            self.check(found)
+
+    def test_names_that_the_library_passes_on(self):
+        for given in (
+            'say "no"',
+            "back\\slash",
+            "a\x9bb\u202eb",
+            "\u00e9\u4e2d\U0001f600",
+            b"\xff\xc0\x80\xed\xa0\x80",
+        ):
+            with self.subTest(name=given), Actor() as writer, Actor() as reader:
+                reader.read(writer.ring(NAME), given)
+                raw = given if isinstance(given, bytes) else given.encode()
+                text = self.check(raw.decode("utf-8", "replace") if isinstance(given, str) else "\ufffd" * len(raw))
+                if given == "\u00e9\u4e2d\U0001f600":
+                    self.assertIn(given, text)
+                if isinstance(given, bytes):
+                    self.assertIn("\\xff\\xc0\\x80\\xed\\xa0\\x80", text)
+
+
+def parse_prometheus(case, text):
+    """{(name, labels): value}, once the text is found to be as the format asks."""
+    types, samples, current = {}, {}, None
+    case.assertTrue(text.endswith("\n"))
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            current = line.split(" ")[2]
+            case.assertNotIn(current, types, "a metric's lines stand together")
+            case.assertGreater(len(line.split(" ", 3)[3]), 3)
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            case.assertEqual(name, current)
+            case.assertEqual(kind, "counter" if name.endswith("_total") else "gauge")
+            types[name] = kind
+        else:
+            name, labels, value = parse_sample(case, line)
+            case.assertEqual(name, current)
+            case.assertNotIn((name, labels), samples, "a series has one value")
+            samples[name, labels] = float(value)
+    case.assertTrue(all(name.startswith("ringcast_") for name in types))
+    return samples
+
+
+def parse_sample(case, line):
+    name, rest = line.split("{", 1) if "{" in line else (line.split(" ")[0], None)
+    if rest is None:
+        return name, (), line.split(" ")[1]
+    labels = []
+    while not rest.startswith("} "):
+        key, rest = rest.split('="', 1)
+        value = ""
+        while rest[0] != '"':
+            if rest[0] == "\\":
+                case.assertIn(rest[1], '"\\n')
+                rest = rest[1:]
+            value, rest = value + rest[0], rest[1:]
+        labels.append((key.lstrip(","), value))
+        rest = rest[1:]
+    return name, tuple(labels), rest[2:]
+
+
+class Prometheus(Case):
+    def samples(self, *words):
+        return parse_prometheus(self, self.succeed("stat", *words, "--prometheus"))
+
+    def test_the_metrics_are_those_of_json(self):
+        with Ring() as ring:
+            ring.second.stop()
+            ring.fill()
+            await_until(lambda: self.json("stat", NAME)["held_back_by"], "no reader holds the ring back")
+            samples, found = self.samples(NAME), self.json("stat", NAME)
+            of_ring = (("ring", NAME), ("pid", str(ring.writer.pid)))
+            for name, value in (
+                ("ringcast_frames_total", found["writer"]["frames"]),
+                ("ringcast_bytes_total", found["writer"]["bytes"]),
+                ("ringcast_capacity_bytes", CAPACITY),
+                ("ringcast_readers", 2),
+                ("ringcast_writer_stopped", 0),
+            ):
+                self.assertEqual(samples[name, of_ring], value, name)
+            self.assertEqual(samples["ringcast_up", (*of_ring, ("command", "ring_actor"))], 1)
+            self.assertEqual(samples["ringcast_rings", ()], 1)
+            slow = (*of_ring, ("reader", "rank 2"), ("slot", "1"), ("reader_pid", str(ring.second.pid)))
+            by = found["held_back_by"]
+            self.assertEqual(samples["ringcast_reader_lag_frames", slow], by["lag_frames"])
+            self.assertEqual(samples["ringcast_reader_lag_bytes", slow], by["lag_bytes"])
+            self.assertEqual(samples["ringcast_reader_stalls_total", slow], by["stalls"])
+            self.assertEqual(samples["ringcast_reader_state", (*slow, ("state", "stopped"))], 1)
+            blocked = samples["ringcast_reader_blocked_seconds", slow]
+            self.assertTrue(0 < blocked <= by["blocked_ns"] / 1e9, "it was asked for before")
+
+    def test_all_rings_and_each_series_once(self):
+        with Actor() as one, Actor() as two, Actor() as reader:
+            handles = [one.ring(NAME), one.ring(NAME), one.ring(), one.ring(), two.ring(NAME), two.ring(f"{NAME}.b")]
+            for handle in handles:
+                for _ in range(2):
+                    reader.read(handle, "rank")
+            samples = self.samples()
+            own = {str(one.pid), str(two.pid)}
+            up = [labels for name, labels in samples if name == "ringcast_up" and dict(labels)["pid"] in own]
+            self.assertEqual(len(up), len(handles))
+            lags = [labels for name, labels in samples if name == "ringcast_reader_lag_frames"]
+            self.assertEqual(len([labels for labels in lags if dict(labels)["pid"] in own]), 2 * len(handles))
+
+
+class Watch(Case):
+    def watch(self, *words):
+        return subprocess.Popen(
+            [TOOL, "stat", NAME, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def read_until(self, process, wanted):
+        """The lines up to the first that has `wanted`."""
+        lines = []
+        while not lines or wanted not in lines[-1]:
+            line = process.stdout.readline()
+            self.assertTrue(line, lines)
+            lines.append(line)
+        return "".join(lines)
+
+    def test_blocks_have_rates_and_end_with_the_writer(self):
+        with Ring() as ring:
+            ring.second.ask("follow", ring.slow)
+            ring.writer.ask("stream", 0, 1000, 1000)
+            process = self.watch("--watch=0.05")
+            self.assertNotIn("now ", self.read_until(process, "rank 2"))
+            block = self.read_until(process, "rank 2")
+            self.assertRegex(block, r"(?m)^now +[\d.]+ frames/s, [\d.]+ MB/s$")
+            self.assertIn("FRAMES/S", block)
+            ring.writer.die()
+            _, said = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 5)
+            self.assertEqual(said, f"ringcast: the writer of {NAME}@{ring.writer.pid} is gone\n")
+
+    def test_a_ring_that_is_closed_ends_it_too(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            process = self.watch("--watch=0.05")
+            self.read_until(process, "memory")
+            writer.ask("close", 0)
+            process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 5)
+
+    def test_json_is_an_object_on_each_line(self):
+        with Ring() as ring:
+            ring.second.ask("follow", ring.slow)
+            process = self.watch("--watch=0.05", "--format", "json")
+            found = [json.loads(process.stdout.readline()) for _ in range(3)]
+            self.assertNotIn("frames_per_s", found[0]["writer"])
+            self.assertIn("frames_per_s", found[1]["writer"])
+            self.assertIn("bytes_per_s", found[2]["readers"][1])
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0)
+
+    def test_an_interrupt_is_a_usual_end(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            process = self.watch("--watch=3600")
+            self.read_until(process, "memory")
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+            self.assertEqual([process.returncode, said], [0, ""])
+
+    def test_a_closed_pipe_ends_it(self):
+        for ignored in (False, True):
+            with Actor() as writer, self.subTest(ignored=ignored):
+                writer.ring(NAME)
+                process = subprocess.Popen(
+                    [TOOL, "stat", NAME, "--watch=0.05"],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    restore_signals=not ignored,
+                )
+                process.stdout.readline()
+                process.stdout.close()
+                said = process.stderr.read()
+                self.assertEqual(process.wait(timeout=60), 1 if ignored else -signal.SIGPIPE)
+                self.assertIn(b"can't write" if ignored else b"", said)
+                process.stderr.close()

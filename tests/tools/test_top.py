@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast top: by blocks where stdout is a pipe, and on a terminal, which is left as it was."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+
+from actors import Actor, await_until, state_of
+from case import TOOL, Case
+from test_stat import CAPACITY, Ring
+
+NAME = f"top{os.getpid()}"
+
+
+class Top(Case):
+    def labels(self, *words):
+        """The rings in the order of one block."""
+        (line,) = self.succeed("top", "--once", "--interval", "0.05", "--format", "json", *words).splitlines()
+        return [ring["ring"] for ring in json.loads(line)["rings"]]
+
+    def test_once_is_one_block_with_rates(self):
+        with Ring(NAME) as ring:
+            ring.second.ask("follow", ring.slow)
+            ring.writer.ask("stream", 0, 1000, 1000)
+            text = self.succeed("top", "--once", "--interval", "0.2")
+            self.assertRegex(text, r"\A\d\d:\d\d:\d\d  \d+ rings?, \d+ held back\nRING +FRAMES/S +MB/S +READERS ")
+            self.assertEqual(text.count("RING"), 1)
+            self.assertRegex(text, rf"(?m)^{NAME}@{ring.writer.pid} +[1-9][\d.]* +[\d.]+ +2 +\d+ +[\d.]+ \w+ +-$")
+
+    def test_a_ring_that_is_held_back_stands_first_and_a_busy_one_next(self):
+        quiet_name, busy_name, held_name = (f"{NAME}.{name}" for name in ("a-quiet", "b-busy", "c-held"))
+        with Ring(held_name) as held, Ring(busy_name) as busy, Actor() as quiet:
+            quiet.ring(quiet_name)
+            busy.second.ask("follow", busy.slow)
+            busy.writer.ask("stream", 0, 100, 100)
+            held.second.stop()
+            held.fill()
+            await_until(lambda: self.json("stat", held_name)["held_back_by"], "no reader holds the ring back")
+            label = f"{held_name}@{held.writer.pid}"
+            own = [label, f"{busy_name}@{busy.writer.pid}", f"{quiet_name}@{quiet.pid}"]
+            self.assertEqual([name for name in self.labels() if name in own], own)
+            text = self.succeed("top", "--once", "--interval", "0.05")
+            self.assertRegex(
+                text,
+                rf"(?m)^{label} +0 +0 +2 +\d+ +[\d.]+ KiB +[\d.]+ m?s  reader 1 'rank 2' "
+                rf"\(pid {held.second.pid}, stopped\)$",
+            )
+            self.assertRegex(text.splitlines()[0], r"[1-9]\d* held back$")
+
+    def test_rings_of_one_name_in_one_process_have_short_rows(self):
+        with Actor() as writer:
+            for name in (NAME, NAME, None, None):
+                writer.ring(name)
+            text = self.succeed("top", "--once", "--interval", "0.01")
+            for label in (f"{NAME}@{writer.pid}", f"@{writer.pid}"):
+                self.assertEqual(len([line for line in text.splitlines() if line.startswith(f"{label} ")]), 2)
+
+    def test_observers_are_counted_apart(self):
+        with Actor() as writer, Actor() as reader:
+            handle = writer.ring(NAME, CAPACITY)
+            reader.read(handle, "rank 1")
+            reader.read(handle, "recorder", "observer")
+            text = self.succeed("top", "--once", "--interval", "0.01")
+            self.assertRegex(text, rf"(?m)^{NAME}@{writer.pid} +0 +0 +1\+1 ")
+
+    def test_rings_that_come_and_go_are_followed(self):
+        process = subprocess.Popen(
+            [TOOL, "top", "--interval", "0.05", "--format", "json"], stdout=subprocess.PIPE, text=True
+        )
+
+        def next_labels():
+            return [ring["ring"] for ring in json.loads(process.stdout.readline())["rings"]]
+
+        with Actor() as writer:
+            label = f"{NAME}@{writer.pid}"
+            self.assertNotIn(label, next_labels())
+            writer.ring(NAME)
+            await_until(lambda: label in next_labels(), "the new ring is not shown")
+            writer.die()
+            await_until(lambda: label not in next_labels(), "the ring is still shown")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0)
+
+    def test_blocks_are_plain_in_a_pipe(self):
+        process = subprocess.Popen([TOOL, "top", "--interval", "0.05"], stdout=subprocess.PIPE, text=True)
+        lines = [process.stdout.readline()]
+        while lines.count("\n") < 2:
+            lines.append(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0)
+        self.assertNotIn("\x1b", "".join(lines))
+        for line in (lines[0], lines[lines.index("\n") + 1]):
+            self.assertRegex(line, r"^\d\d:\d\d:\d\d  \d+ rings?, ")
+
+    def test_a_closed_pipe_ends_it(self):
+        process = subprocess.Popen([TOOL, "top", "--interval", "0.05"], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=60), -signal.SIGPIPE)
+
+    def test_wrong_words_are_refused(self):
+        self.refused("top", "camera", says="unexpected argument 'camera'")
+        self.refused("top", "--interval", "0", says="'0' is not valid for --interval: it takes a number of seconds")
+
+
+class Terminal:
+    """A terminal of the test's own, with the command in it."""
+
+    def __init__(self, *words, rows=20, columns=200):
+        self.master, self.slave = pty.openpty()
+        self.resize(rows, columns)
+        self.before = termios.tcgetattr(self.slave)
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [TOOL, *words],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C is sent to its session
+        )
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read(self):
+        while select.select([self.master], [], [], 0)[0]:
+            self.shown += os.read(self.master, 65536).decode()
+        return self.shown
+
+    def await_shown(self, wanted):
+        """Waits until the pattern is found in what was shown, and forgets what stands before its end."""
+        found = await_until(lambda: re.search(wanted, self.read(), re.S), f"{wanted} is not shown")
+        self.shown = self.shown[found.end() :]
+        return found
+
+    def end(self):
+        """The exit status; meanwhile what is printed is read, as a terminal does."""
+        await_until(lambda: self.read() is None or self.process.poll() is not None, "the command does not end")
+        self.read()
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+ENTERED = re.escape("\x1b[?1049h\x1b[?25l\x1b[?7l")
+LEFT = re.escape("\x1b[?7h\x1b[?25h\x1b[?1049l")
+
+
+class Screen(Case):
+    def check_restored(self, terminal):
+        self.assertRegex(terminal.shown, LEFT)
+        self.assertEqual(termios.tcgetattr(terminal.slave), terminal.before)
+
+    def test_the_terminal_is_restored_however_it_ends(self):
+        ways = {
+            "Ctrl-C": lambda terminal: os.write(terminal.master, b"\x03"),
+            "q": lambda terminal: os.write(terminal.master, b"q"),
+            "SIGINT": lambda terminal: terminal.process.send_signal(signal.SIGINT),
+            "SIGTERM": lambda terminal: terminal.process.send_signal(signal.SIGTERM),
+            "SIGHUP": lambda terminal: terminal.process.send_signal(signal.SIGHUP),
+        }
+        for words in (["top"], ["stat", NAME, "--watch"]):
+            for way, end in ways.items():
+                with self.subTest(words=words, way=way), Actor() as writer:
+                    writer.ring(NAME)
+                    with Terminal(*words) as terminal:
+                        terminal.await_shown(ENTERED)
+                        terminal.await_shown(NAME)
+                        self.assertNotEqual(termios.tcgetattr(terminal.slave), terminal.before)
+                        end(terminal)
+                        self.assertEqual(terminal.end(), 0)
+                        self.check_restored(terminal)
+
+    def test_the_terminal_is_restored_when_the_watched_writer_goes(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            with Terminal("stat", NAME, "--watch=0.05") as terminal:
+                terminal.await_shown(ENTERED)
+                terminal.await_shown("memory")
+                writer.die()
+                self.assertEqual(terminal.end(), 5)
+                self.check_restored(terminal)
+                after = re.split(LEFT, terminal.shown)[1]
+                self.assertIn("memory", after, "the last block stays on the terminal")
+                self.assertIn("is gone", after)
+
+    def test_it_is_redrawn_in_place_and_follows_the_window(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            with Terminal("top", "--interval", "3600", rows=3, columns=20) as terminal:
+                terminal.await_shown(ENTERED + re.escape("\x1b[H"))
+                block = terminal.await_shown(r"(.*?)\x1b\[J")[1].replace("\x1b[K", "").split("\r\n")
+                self.assertLessEqual(len(block), 3)
+                self.assertTrue(all(len(line) <= 20 for line in block), block)
+                self.assertTrue(block[1].startswith("RING"))
+                terminal.resize(30, 150)
+                terminal.process.send_signal(signal.SIGWINCH)
+                terminal.await_shown(re.escape("\x1b[H"))
+                block = terminal.await_shown(r"(.*?)\x1b\[J")[1]
+                self.assertIn("BLOCKED", block)
+                self.assertIn(NAME, block)
+
+    def test_while_it_is_suspended_the_terminal_is_as_before(self):
+        with Actor() as writer:
+            writer.ring(NAME)
+            with Terminal("top", "--interval", "3600") as terminal:
+                terminal.await_shown(ENTERED)
+                terminal.await_shown(NAME)
+                terminal.process.send_signal(signal.SIGTSTP)
+                await_until(lambda: state_of(terminal.process.pid) == "T", "it is not suspended")
+                terminal.await_shown(LEFT)
+                self.assertEqual(termios.tcgetattr(terminal.slave), terminal.before)
+                terminal.process.send_signal(signal.SIGCONT)
+                terminal.await_shown(ENTERED)
+                terminal.await_shown(NAME)
+                os.write(terminal.master, b"q")
+                self.assertEqual(terminal.end(), 0)
+                self.check_restored(terminal)
+
+    def test_names_do_not_control_the_terminal(self):
+        with Ring(NAME, second="\u202egnp.exe\x9b2J") as ring, Terminal("top", "--interval", "0.05") as terminal:
+            ring.second.stop()
+            ring.fill()
+            shown = terminal.await_shown(r"reader 1 '(.*?)' \(pid")[1]
+            self.assertNotIn("\u202e", shown)
+            self.assertNotIn("\x9b", shown)
+            self.assertIn("gnp.exe", shown)
+            os.write(terminal.master, b"q")
+            self.assertEqual(terminal.end(), 0)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# Completion of `ringcast` for fish: commands, options, and the names of the rings that there are now.
+
+function __ringcast_rings
+    ringcast list --names 2>/dev/null
+end
+
+complete -c ringcast -f
+complete -c ringcast -n __fish_use_subcommand -l help -d 'help'
+complete -c ringcast -n __fish_use_subcommand -l version -d 'the version'
+complete -c ringcast -n __fish_use_subcommand -a list -d 'the rings of this user'
+complete -c ringcast -n __fish_use_subcommand -a stat -d 'one ring, and the reader that holds the ring back'
+complete -c ringcast -n __fish_use_subcommand -a top -d 'all rings, live'
+complete -c ringcast -n __fish_use_subcommand -a hz -d 'the rate of a ring'
+complete -c ringcast -n __fish_use_subcommand -a doctor -d 'what this machine offers'
+complete -c ringcast -n __fish_use_subcommand -a perf -d 'how fast a ring is here'
+complete -c ringcast -n __fish_use_subcommand -a help -d 'the help of a command'
+
+complete -c ringcast -n '__fish_seen_subcommand_from help' -a 'list stat top hz doctor perf'
+complete -c ringcast -n '__fish_seen_subcommand_from stat hz' -a '(__ringcast_rings)'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -a 'latency throughput wake scale cadence gpu'
+
+complete -c ringcast -n '__fish_seen_subcommand_from list stat top hz doctor perf' -l help -d 'help'
+complete -c ringcast -n '__fish_seen_subcommand_from list stat top hz doctor perf' -l format -x -a 'text json'
+complete -c ringcast -n '__fish_seen_subcommand_from list' -l names -d 'what a RING argument takes'
+complete -c ringcast -n '__fish_seen_subcommand_from stat' -l watch -d 'look again every second, or =SECONDS'
+complete -c ringcast -n '__fish_seen_subcommand_from stat' -l prometheus -d "Prometheus' text format"
+complete -c ringcast -n '__fish_seen_subcommand_from top' -l interval -x -d 'seconds from one look to the next'
+complete -c ringcast -n '__fish_seen_subcommand_from top' -l once -d 'one block'
+complete -c ringcast -n '__fish_seen_subcommand_from hz' -l window -x -d 'each line is of the last N frames'
+complete -c ringcast -n '__fish_seen_subcommand_from hz' -l count -x -d 'end after N frames'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -l size -x -d 'bytes of a frame'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -l sizes -x -d 'bytes of a tensor, for gpu'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -l readers -x -d 'how many readers'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -l seconds -x -d 'how long to measure'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -l gap -x -d 'milliseconds from one send to the next'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -l jitter -x -d 'by which part of itself a gap varies'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -l cold -d 'cold caches, or =BYTES'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -l capacity -x -d 'bytes of the ring'

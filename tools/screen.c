@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tools/screen.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/cli.h"
+
+/* The other screen, hidden cursor, no line wrap; and back. */
+#define ENTER "\033[?1049h\033[?25l\033[?7l"
+#define LEAVE "\033[?7h\033[?25h\033[?1049l"
+
+static struct {
+  bool full, blocks; /* blocks: one was shown */
+  bool keys;         /* stdin is a terminal, and `saved` its settings */
+  struct termios saved;
+  sigset_t usual; /* the signals that are blocked outside of screen_wait */
+  FILE *block;    /* being printed */
+  char *text;
+  size_t size;
+} screen;
+
+static volatile sig_atomic_t stopped, resized, suspended;
+
+static void on_signal(int signal) {
+  if (signal == SIGWINCH) resized = 1;
+  else if (signal == SIGTSTP) suspended = 1;
+  else stopped = 1;
+}
+
+static void catch (int signal) {
+  struct sigaction action = {.sa_handler = on_signal}, old;
+  if (sigaction(signal, NULL, &old) == 0 && old.sa_handler == SIG_IGN && signal == SIGHUP) return; /* nohup */
+  sigaction(signal, &action, NULL);
+}
+
+void screen_catch_stops(void) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) catch (signals[i]);
+}
+
+bool screen_is_stopped(void) { return stopped; }
+
+/* ---- The terminal ----------------------------------------------------------------------------------------------- */
+
+static void send(const char *text) {
+  fputs(text, stdout);
+  fflush(stdout);
+}
+
+/* Keys come one by one and are not shown; Ctrl-C and Ctrl-Z stay signals. */
+static void enter(void) {
+  if (screen.keys) {
+    struct termios raw = screen.saved;
+    raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    raw.c_cc[VMIN] = 0;
+    raw.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
+  }
+  send(ENTER);
+}
+
+static void leave(void) {
+  send(LEAVE);
+  if (screen.keys) tcsetattr(STDIN_FILENO, TCSADRAIN, &screen.saved);
+}
+
+/* A signal that comes outside of screen_wait waits for it: no signal is lost between the look at a flag and the sleep.
+ */
+static void hold_signals(void) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGTSTP};
+  sigset_t held;
+  sigemptyset(&held);
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(&held, signals[i]);
+  sigprocmask(SIG_BLOCK, &held, &screen.usual);
+}
+
+void screen_open(bool full) {
+  screen_catch_stops();
+  screen.full = full && isatty(STDOUT_FILENO);
+  if (screen.full) {
+    catch (SIGWINCH);
+    catch (SIGTSTP);
+  }
+  hold_signals();
+  if (!screen.full) return;
+  screen.keys = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &screen.saved) == 0;
+  atexit(screen_close);
+  enter();
+}
+
+void screen_close(void) {
+  if (screen.full) leave();
+  screen.full = false;
+  sigprocmask(SIG_SETMASK, &screen.usual, NULL);
+}
+
+bool screen_is_full(void) { return screen.full; }
+
+static void suspend(void) {
+  leave();
+  suspended = 0;
+  raise(SIGSTOP);
+  enter();
+  resized = 1;
+}
+
+/* ---- Blocks ----------------------------------------------------------------------------------------------------- */
+
+FILE *screen_begin(void) {
+  free(screen.text);
+  screen.text = NULL;
+  screen.block = open_memstream(&screen.text, &screen.size);
+  if (!screen.block) cli_fail(CLI_FAILED, "out of memory");
+  return screen.block;
+}
+
+/* As much of a line as the window is wide. */
+static size_t cut(const char *line, size_t length, int columns) {
+  size_t end = 0;
+  for (int width = 0; end < length; end++) {
+    if (((unsigned char)line[end] & 0xc0) != 0x80 && width++ == columns) break;
+  }
+  return end;
+}
+
+static void draw(void) {
+  struct winsize window = {0};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_row == 0 || window.ws_col == 0)
+    window = (struct winsize){.ws_row = 24, .ws_col = 80};
+  const char *line = screen.text;
+  fputs("\033[H", stdout);
+  for (int row = 0; row < window.ws_row && line && *line; row++) {
+    size_t length = strcspn(line, "\n");
+    printf("%s%.*s\033[K", row > 0 ? "\n" : "", (int)cut(line, length, window.ws_col), line);
+    line += length + (line[length] == '\n');
+  }
+  fputs("\033[J", stdout);
+}
+
+bool screen_show(void) {
+  if (screen.block) fclose(screen.block);
+  screen.block = NULL;
+  if (screen.full) draw();
+  else printf("%s%s", screen.blocks ? "\n" : "", screen.text ? screen.text : "");
+  screen.blocks = true;
+  return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+void screen_repeat(void) {
+  if (screen.text) fputs(screen.text, stdout);
+}
+
+/* ---- Waiting ---------------------------------------------------------------------------------------------------- */
+
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static bool is_quit(void) {
+  char key;
+  ssize_t got = read(STDIN_FILENO, &key, 1);
+  if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) screen.keys = false; /* the terminal is gone */
+  return got == 1 && (key == 'q' || key == 'Q');
+}
+
+bool screen_wait(double seconds) {
+  double end = now() + seconds, left;
+  while (!stopped && (left = end - now()) > 0) {
+    struct pollfd key = {.fd = STDIN_FILENO, .events = POLLIN};
+    struct timespec time = {.tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9)};
+    int ready = ppoll(&key, screen.full && screen.keys ? 1 : 0, &time, &screen.usual);
+    if (suspended) suspend();
+    if (resized && screen.full) draw();
+    resized = 0;
+    fflush(stdout);
+    if (ready > 0 && is_quit()) return false;
+  }
+  return !stopped;
+}

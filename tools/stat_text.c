@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ringcast stat` for people: first the reader that holds the ring back, then the writer, then each reader. */
+#include <inttypes.h>
+
+#include "tools/stat.h"
+#include "tools/text.h"
+
+char *stat_which(const struct ringcast_peer *peer, char out[STAT_WHICH]) {
+  char name[TEXT_CLEAN * sizeof peer->name];
+  const char *kind = peer->observer ? "observer" : "reader";
+  text_clean(peer->name, name, sizeof name);
+  if (*name) snprintf(out, STAT_WHICH, "%s %" PRIu32 " '%s'", kind, peer->slot, name);
+  else snprintf(out, STAT_WHICH, "%s %" PRIu32, kind, peer->slot);
+  return out;
+}
+
+static const char *state_in_words(uint32_t state) {
+  return state == RINGCAST_PEER_STOPPED  ? "stopped by a signal"
+         : state == RINGCAST_PEER_ACTIVE ? "running"
+                                         : view_state(state);
+}
+
+static void print_behind(FILE *out, const struct ringcast_peer *peer) {
+  fprintf(out, ": %" PRIu64 " frame%s, %s behind\n", peer->lag_frames, peer->lag_frames == 1 ? "" : "s",
+          text_bytes((double)peer->lag).text);
+}
+
+static void print_verdict(FILE *out, const struct view *view) {
+  const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
+  char which[STAT_WHICH];
+  fprintf(out, "%s: ", view->label);
+  if (blocker) {
+    fprintf(out, "held back by %s (pid %" PRId32 ", %s) for %s", stat_which(blocker, which), blocker->pid,
+            state_in_words(blocker->state), text_duration((double)blocker->blocked_ns).text);
+    print_behind(out, blocker);
+    if (blocker->state == RINGCAST_PEER_STOPPED)
+      fprintf(out, "to let the reader go on: kill -CONT %" PRId32 "\n", blocker->pid);
+  } else if (slowest) {
+    fprintf(out, "no reader holds the ring back; the slowest is %s", stat_which(slowest, which));
+    print_behind(out, slowest);
+  } else {
+    uint32_t readers, observers;
+    view_count(&view->now, &readers, &observers);
+    fprintf(out, "no reader holds the ring back; %s\n", readers == 0 ? "there is none" : "all have read everything");
+  }
+}
+
+static void print_writer(FILE *out, const struct view *view) {
+  const struct ringcast_stats *stats = &view->now.stats;
+  const struct ringcast_info *info = &view->now.info;
+  const char *memory = ringcast_memory_name(info->memory);
+  fprintf(out, "\nwriter   pid %" PRId32 " (%s), %s%s\n", view->ring.pid, view->command,
+          view_writer_state(view->writer), view_blocker(&view->now) ? ", waits for room" : "");
+  fprintf(out, "sent     %" PRIu64 " frames, %s; %" PRIu64 " waits for room, %s in all; %" PRIu64 " wakes\n",
+          stats->frames, text_bytes((double)stats->bytes).text, stats->waits,
+          stats->waited_ns ? text_duration((double)stats->waited_ns).text : "0 s", stats->wakes);
+  if (view->before.at_ns != 0)
+    fprintf(out, "now      %s frames/s, %s MB/s\n",
+            text_rate(view_rate(view, stats->frames, view->before.stats.frames)).text,
+            text_rate(view_rate(view, stats->bytes, view->before.stats.bytes) / 1e6).text);
+  fprintf(out, "memory   %s, %s, room for %" PRIu32 " readers; ", text_bytes((double)info->capacity).text,
+          memory ? memory : "unknown", info->readers);
+  fprintf(out, "largest frame %s; ", text_bytes((double)info->max_frame).text);
+  if (info->spill_bytes == 0) fputs("no spill memory\n", out);
+  else
+    fprintf(out, "spill memory %s of %s used\n", text_bytes((double)info->spill_used).text,
+            text_bytes((double)info->spill_bytes).text);
+}
+
+static void add_peer(struct text_table *table, const struct view *view, const struct ringcast_peer *peer) {
+  const struct ringcast_peer *before = view_before(view, peer);
+  text_table_add(table, "%" PRIu32, peer->slot);
+  text_table_add(table, "%s", *peer->name ? peer->name : "-");
+  text_table_add(table, "%" PRId32, peer->pid);
+  text_table_add(table, "%s%s", view_state(peer->state), peer->observer ? " observer" : "");
+  if (peer->state == RINGCAST_PEER_EVICTED) { /* the writer goes on without it: it has no lag */
+    text_table_add(table, "-");
+    text_table_add(table, "-");
+  } else {
+    text_table_add(table, "%" PRIu64, peer->lag_frames);
+    text_table_add(table, "%s", text_bytes((double)peer->lag).text);
+  }
+  text_table_add(table, "%s", text_duration((double)peer->blocked_ns).text);
+  text_table_add(table, "%" PRIu64, peer->stalls);
+  text_table_add(table, "%" PRIu64, peer->stats.frames);
+  text_table_add(table, "%s", text_bytes((double)peer->stats.bytes).text);
+  if (view->before.at_ns == 0) return;
+  text_table_add(table, "%s", before ? text_rate(view_rate(view, peer->stats.frames, before->stats.frames)).text : "-");
+  text_table_add(table, "%s",
+                 before ? text_rate(view_rate(view, peer->stats.bytes, before->stats.bytes) / 1e6).text : "-");
+}
+
+void stat_print_text(FILE *out, const struct view *view) {
+  static const char *const heads[] = {">SLOT",    "NAME",    ">PID",    "STATE",  ">FRAMES BEHIND", ">BEHIND",
+                                      ">BLOCKED", ">STALLS", ">FRAMES", ">BYTES", ">FRAMES/S",      ">MB/S"};
+  struct text_table table;
+  print_verdict(out, view);
+  print_writer(out, view);
+  if (view->now.count == 0) return;
+  fputc('\n', out);
+  text_table_open(&table, heads, view->before.at_ns == 0 ? 10 : 12);
+  for (uint32_t i = 0; i < view->now.count; i++) add_peer(&table, view, &view->now.peers[i]);
+  text_table_print(&table, out);
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tools/text.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli.h"
+
+/* ---- Names ------------------------------------------------------------------------------------------------------ */
+
+size_t text_character(const char *text, uint32_t *code) {
+  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+  const unsigned char *at = (const unsigned char *)text;
+  size_t length = *at < 0x80 ? 1 : *at >= 0xc2 && *at < 0xe0 ? 2 : *at >= 0xe0 && *at < 0xf0 ? 3 : *at < 0xf5 ? 4 : 0;
+  if (*at >= 0x80 && *at < 0xc2) length = 0;
+  if (length == 0) return 0;
+  *code = length == 1 ? *at : *at & (0xffu >> (length + 1));
+  for (size_t i = 1; i < length; i++) {
+    if ((at[i] & 0xc0) != 0x80) return 0;
+    *code = *code << 6 | (at[i] & 0x3f);
+  }
+  return *code < least[length] || *code > 0x10ffff || (*code >= 0xd800 && *code < 0xe000) ? 0 : length;
+}
+
+bool text_controls(uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
+}
+
+char *text_clean(const char *text, char *out, size_t size) {
+  size_t used = 0;
+  while (*text) {
+    uint32_t code;
+    size_t length = text_character(text, &code), taken = length ? length : 1;
+    bool shown = length > 0 && !text_controls(code);
+    if (used + (shown ? taken : 4 * taken) >= size) break;
+    if (shown) memcpy(out + used, text, taken);
+    else
+      for (size_t i = 0; i < taken; i++) sprintf(out + used + 4 * i, "\\x%02x", (unsigned char)text[i]);
+    used += shown ? taken : 4 * taken;
+    text += taken;
+  }
+  out[used] = '\0';
+  return out;
+}
+
+/* How many columns a clean text takes: one for each character. */
+static int width_of(const char *text) {
+  int width = 0;
+  for (; *text; text++) width += ((unsigned char)*text & 0xc0) != 0x80;
+  return width;
+}
+
+/* ---- Numbers ---------------------------------------------------------------------------------------------------- */
+
+static struct text_number scaled(double value, double step, const char *const units[], int count) {
+  struct text_number number;
+  int unit = 0;
+  while (value >= step * 0.9995 && unit < count - 1) {
+    value /= step;
+    unit++;
+  }
+  int digits = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  snprintf(number.text, sizeof number.text, "%.*f %s", digits, value, units[unit]);
+  return number;
+}
+
+struct text_number text_bytes(double bytes) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  return scaled(bytes, 1024, units, 5);
+}
+
+struct text_number text_duration(double ns) {
+  static const char *const units[] = {"ns", "us", "ms", "s"};
+  struct text_number number = {"-"};
+  if (ns < 1) return number;
+  if (ns < 600e9) return scaled(ns, 1000, units, 4);
+  if (ns < 7200e9) snprintf(number.text, sizeof number.text, "%.0f min", ns / 60e9);
+  else snprintf(number.text, sizeof number.text, "%.1f h", ns / 3600e9);
+  return number;
+}
+
+struct text_number text_rate(double per_second) {
+  struct text_number number = {"-"};
+  if (isfinite(per_second))
+    snprintf(number.text, sizeof number.text, "%.*f", per_second >= 99.95 || per_second == 0 ? 0 : 1, per_second);
+  return number;
+}
+
+/* ---- Tables ----------------------------------------------------------------------------------------------------- */
+
+static void add(struct text_table *table, char *cell) {
+  if (table->cells == table->room) {
+    table->room = 2 * table->room + 64;
+    table->cell = cli_resize(table->cell, table->room, sizeof *table->cell);
+  }
+  table->cell[table->cells++] = cell;
+}
+
+void text_table_open(struct text_table *table, const char *const heads[], int columns) {
+  *table = (struct text_table){.columns = columns};
+  for (int i = 0; i < columns; i++) {
+    table->right[i] = heads[i][0] == '>';
+    text_table_add(table, "%s", heads[i] + table->right[i]);
+  }
+}
+
+void text_table_add(struct text_table *table, const char *format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  size_t size = TEXT_CLEAN * strlen(text) + 1;
+  add(table, text_clean(text, cli_resize(NULL, size, 1), size));
+}
+
+void text_table_print(struct text_table *table, FILE *out) {
+  int widths[TEXT_COLUMNS] = {0};
+  for (size_t i = 0; i < table->cells; i++) {
+    int *width = &widths[i % (size_t)table->columns], own = width_of(table->cell[i]);
+    if (own > *width) *width = own;
+  }
+  int owed = 0; /* spaces before the next text: a line does not end with spaces */
+  for (size_t i = 0; i < table->cells; i++) {
+    int column = (int)(i % (size_t)table->columns), space = widths[column] - width_of(table->cell[i]);
+    bool right = table->right[column], last = column == table->columns - 1;
+    owed += right ? space : 0;
+    if (*table->cell[i]) {
+      fprintf(out, "%*s%s", owed, "", table->cell[i]);
+      owed = 0;
+    }
+    owed += 2 + (right ? 0 : space);
+    if (last) {
+      fputc('\n', out);
+      owed = 0;
+    }
+    free(table->cell[i]);
+  }
+  free(table->cell);
+  *table = (struct text_table){0};
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Words for people: names that other processes chose, numbers with units, tables. */
+#ifndef TOOLS_TEXT_H
+#define TOOLS_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are none. */
+size_t text_character(const char *text, uint32_t *code);
+
+/* Whether a character controls the terminal, the direction of writing, or the end of lines. */
+bool text_controls(uint32_t code);
+
+/* Copies `text` for a terminal: a byte that is not valid UTF-8, and each byte of a character that controls, becomes
+ * \xNN. Returns `out`. */
+char *text_clean(const char *text, char *out, size_t size);
+enum { TEXT_CLEAN = 4 }; /* by how many times the copy may be longer */
+
+/* Numbers, with three digits or so. */
+struct text_number {
+  char text[32];
+};
+struct text_number text_bytes(double bytes);     /* "1.21 MiB" */
+struct text_number text_duration(double ns);     /* "3.21 s"; below 1 ns: "-" */
+struct text_number text_rate(double per_second); /* "1234", "9.5"; not a number: "-" */
+
+/* A table: rows of cells below heads. A head that starts with '>' is of a column that is right-aligned. */
+enum { TEXT_COLUMNS = 16 };
+struct text_table {
+  int columns;
+  size_t cells, room;
+  bool right[TEXT_COLUMNS];
+  char **cell;
+};
+void text_table_open(struct text_table *table, const char *const heads[], int columns);
+/* The next cell, row by row; control characters are made visible. */
+__attribute__((format(printf, 2, 3))) void text_table_add(struct text_table *table, const char *format, ...);
+void text_table_print(struct text_table *table, FILE *out); /* and frees the cells */
+
+#endif

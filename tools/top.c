@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ringcast top`: all rings, the worst first. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tools/cli.h"
+#include "tools/screen.h"
+#include "tools/stat.h"
+#include "tools/text.h"
+#include "tools/view.h"
+
+static const char usage[] = "usage: ringcast top [--interval SECONDS] [--once] [--format text|json]\n";
+
+static const char help[] =
+    "\n"
+    "All rings of this user, live: first the rings that a reader holds back, the longest first, then by rate. On a\n"
+    "terminal in place (Ctrl-C or 'q' ends it), else block by block. Rings that come and go are followed.\n"
+    "\n"
+    "COLUMNS\n"
+    "  RING              a RING argument for the other commands: NAME@PID, or @PID for a ring without a name; where a\n"
+    "                    process has several rings of one name, 'ringcast list' tells them apart\n"
+    "  FRAMES/S, MB/S    sent since the last look; '-' for a ring that is new\n"
+    "  READERS           attached; observers, such as a recorder, are counted apart: '2+1'\n"
+    "  BEHIND            of the reader that is furthest behind: frames (a batch counts as one), and bytes\n"
+    "  BLOCKED           for how long the writer has been waiting for the reader that is then named\n"
+    "\n"
+    "OPTIONS\n"
+    "  --interval SECONDS  from one look to the next, 0.01 to 86400 (default 1)\n"
+    "  --once              one block, of the rates of one interval\n"
+    "  --format FORMAT     text or json (default text); json: a line for each look, with all that 'ringcast stat' has\n"
+    "  --help              this text\n"
+    "\n"
+    "EXIT STATUS\n"
+    "  0 well, also after Ctrl-C; 1 failed; 2 wrong command line\n"
+    "\n"
+    "EXAMPLES\n"
+    "  ringcast top\n"
+    "  ringcast top --once\n"
+    "  ringcast top --interval 5 | tee rings.log\n";
+
+struct choice {
+  double interval;
+  bool once, json;
+};
+
+/* ---- The order -------------------------------------------------------------------------------------------------- */
+
+static double frames_per_s(const struct view *view) {
+  double rate = view_rate(view, view->now.stats.frames, view->before.stats.frames);
+  return isfinite(rate) ? rate : -1;
+}
+
+static uint64_t blocked_ns(const struct view *view) {
+  const struct ringcast_peer *blocker = view_blocker(&view->now);
+  return blocker ? blocker->blocked_ns : 0;
+}
+
+static int by_trouble(const void *a, const void *b) {
+  const struct view *first = a, *second = b;
+  uint64_t blocked = blocked_ns(first), other = blocked_ns(second);
+  if (blocked != other) return blocked < other ? 1 : -1;
+  double rate = frames_per_s(first), other_rate = frames_per_s(second);
+  if (rate < other_rate || rate > other_rate) return rate < other_rate ? 1 : -1;
+  return strcmp(first->label, second->label);
+}
+
+/* ---- Text ------------------------------------------------------------------------------------------------------- */
+
+static void add_row(struct text_table *table, const struct view *view) {
+  const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
+  char which[STAT_WHICH];
+  uint32_t readers, observers;
+  bool is_handle = !strchr(view->label, '@'); /* too long for a table */
+  if (is_handle) text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid);
+  else text_table_add(table, "%s", view->label);
+  text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.frames, view->before.stats.frames)).text);
+  text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.bytes, view->before.stats.bytes) / 1e6).text);
+  view_count(&view->now, &readers, &observers);
+  if (observers) text_table_add(table, "%" PRIu32 "+%" PRIu32, readers, observers);
+  else text_table_add(table, "%" PRIu32, readers);
+  text_table_add(table, "%" PRIu64, slowest ? slowest->lag_frames : 0);
+  text_table_add(table, "%s", text_bytes(slowest ? (double)slowest->lag : 0).text);
+  text_table_add(table, "%s", blocker ? text_duration((double)blocker->blocked_ns).text : "-");
+  if (view->error) text_table_add(table, "%s", view->why);
+  else if (!blocker) text_table_add(table, "%s", view_writer_state(view->writer)[0] == 's' ? "(writer stopped)" : "");
+  else
+    text_table_add(table, "%s (pid %" PRId32 ", %s)", stat_which(blocker, which), blocker->pid,
+                   view_state(blocker->state));
+}
+
+static void print_text(FILE *out, const struct view *views, int count) {
+  static const char *const heads[] = {"RING",           ">FRAMES/S", ">MB/S",    ">READERS",
+                                      ">FRAMES BEHIND", ">BEHIND",   ">BLOCKED", "BY"};
+  struct text_table table;
+  int blocked = 0;
+  time_t now = time(NULL);
+  char clock[16] = "";
+  struct tm local;
+  for (int i = 0; i < count; i++) blocked += blocked_ns(&views[i]) > 0;
+  if (localtime_r(&now, &local)) strftime(clock, sizeof clock, "%H:%M:%S", &local);
+  fprintf(out, "%s  %d ring%s, %d held back\n", clock, count, count == 1 ? "" : "s", blocked);
+  if (count == 0) return;
+  text_table_open(&table, heads, 8);
+  for (int i = 0; i < count; i++) add_row(&table, &views[i]);
+  text_table_print(&table, out);
+}
+
+/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+
+/* False: stdout can't be written. */
+static bool show(const struct choice *choice, const struct view *views, int count) {
+  if (choice->json) {
+    struct report report = {.json = true, .line = true};
+    report_open(&report, NULL, '{');
+    report_open(&report, "rings", '[');
+    for (int i = 0; i < count; i++) view_report(&report, NULL, &views[i]);
+    report_close(&report);
+    report_close(&report);
+    return fflush(stdout) == 0 && !ferror(stdout);
+  }
+  FILE *out = screen_begin();
+  if (!out) return false;
+  print_text(out, views, count);
+  return screen_show();
+}
+
+int top_main(int argc, char **argv) {
+  struct choice choice = {.interval = 1};
+  const struct cli_option options[] = {{"interval", cli_parse_seconds, &choice.interval, CLI_SECONDS, false},
+                                       {.name = "once", .out = &choice.once},
+                                       {"format", cli_parse_format, &choice.json, CLI_FORMATS, false}};
+  int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, NULL, 0);
+  if (result != CLI_GO_ON) return result;
+  struct view *views = NULL;
+  int count = view_all(&views, 0);
+  bool first = true, plain = choice.json || choice.once;
+  screen_open(!plain);
+  while (count >= 0) {
+    if (count > 1) qsort(views, (size_t)count, sizeof *views, by_trouble);
+    if ((!first || screen_is_full()) && !show(&choice, views, count)) break;
+    if ((choice.once && !first) || !screen_wait(choice.interval)) break;
+    int found = view_all(&views, count);
+    if (found < 0) view_close_all(views, count);
+    count = found;
+    first = false;
+  }
+  screen_close();
+  if (count < 0) return cli_fail(CLI_FAILED, "%s", ringcast_last_error());
+  view_close_all(views, count);
+  return cli_finish(stdout, CLI_OK);
+}
