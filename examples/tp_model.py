@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transformer split over processes: tensor parallel, pipeline parallel, and each step's metadata from rank 0.
 
-The ranks are processes of this machine with a thread each, and the group is torch.distributed's, with gloo. Each step
-begins as an engine's does: rank 0 sends all ranks the step's token ids, positions, block tables and sampling
-parameters, through ringcast or in the way of vLLM with gloo. The first step of a batch is a prefill, the others decode.
+The ranks are processes of one machine with a thread each, in a gloo group of torch.distributed. As in an engine, a step
+begins with a broadcast: rank 0 sends all ranks the step's token ids, positions, block tables and sampling parameters,
+through ringcast or in the way of vLLM with gloo. The first step of a batch is a prefill, the later steps decode.
 
-A run compares its logits and tokens with those of one process that has the whole model (--check, --no-check), and ends
-with exit status 1 if they differ. With --profile it is a workload for ringcast.profile.
+Rank 0 compares the run's logits and tokens with the results of the whole model in one process (--check, --no-check).
+If the two differ, the exit status is 1. With --profile, the run is a workload for ringcast.profile.
 
   --compare    TP 1, 2, 4 and PP 2 in turns, with both ways of the metadata: times, speed-up, efficiency, rating, the
-               share of communication, memory; and what a broadcast takes of steps of 5, 10 and 25 ms
+               share of communication, memory; and the share of a broadcast in steps of 5, 10 and 25 ms
 """
 
 import argparse
@@ -28,16 +28,16 @@ try:
 except ModuleNotFoundError as error:
     exit_without(error)
 
-SIZES = {  # option: default, least, most, what it is
+SIZES = {  # option: default, least, most, meaning
     "layers": (4, 1, 256, "layers of the model"),
     "hidden": (512, 8, 16384, "numbers for each token between the layers"),
     "heads": (8, 1, 128, "attention heads"),
-    "vocab": (1024, 2, 1 << 20, "tokens that there are"),
-    "batch": (4, 1, 256, "sequences that go through the model together"),
+    "vocab": (1024, 2, 1 << 20, "tokens in the vocabulary"),
+    "batch": (4, 1, 256, "sequences in a batch"),
     "seq": (256, 128, 8192, "tokens of each sequence before the first step"),
     "tokens": (16, 1, 4096, "steps of a batch, of which the first is a prefill"),
-    "steps": (48, 1, 1_000_000, "steps that are measured, each way"),
-    "warmup": (16, 0, 1_000_000, "steps before these"),
+    "steps": (48, 1, 1_000_000, "measured steps, each way"),
+    "warmup": (16, 0, 1_000_000, "steps before the measured steps"),
 }
 
 
@@ -48,13 +48,13 @@ def parser_of_options() -> argparse.ArgumentParser:
     parser.add_argument("--pp", type=int, choices=(1, 2), default=1, help="ranks that share the layers (1)")
     for name, (default, _, _, help) in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{help} ({default})")
-    parser.add_argument("--micro-batches", type=int, help="parts of a batch that follow each other with --pp 2 (2)")
+    parser.add_argument("--micro-batches", type=int, help="parts of a batch, one after the other, with --pp 2 (2)")
     parser.add_argument("--metadata", choices=tuple(WAYS), default="ringcast", help="of each step (ringcast)")
-    parser.add_argument("--seed", type=int, default=1, help="what weights and sequences are made from (1)")
+    parser.add_argument("--seed", type=int, default=1, help="for the weights and sequences (1)")
     parser.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
-        help=f"compare with TP 1 (where that takes at most {CHECKED_WORK:.0e} floating-point operations)",
+        help=f"compare with TP 1 (by default, if {CHECKED_WORK:.0e} floating-point operations are enough)",
     )
     parser.add_argument("--profile", metavar="DIR", help="profile the run with ringcast.profile, into this folder")
     parser.add_argument("--compare", action="store_true", help="all layouts, in turns")
@@ -65,7 +65,7 @@ def parser_of_options() -> argparse.ArgumentParser:
 
 
 def refuse(options: argparse.Namespace) -> Optional[str]:
-    """What is wrong with the options."""
+    """The reason why the options can't be used, or None."""
     for name, (_, least, most, _) in SIZES.items():
         if not least <= getattr(options, name) <= most:
             return f"--{name} takes a whole number from {least} to {most}, not {getattr(options, name)}"
@@ -75,7 +75,7 @@ def refuse(options: argparse.Namespace) -> Optional[str]:
     for name in "heads", "vocab":
         divisor, of = (tp, f"the {tp} ranks") if name == "heads" else (options.heads, f"the {options.heads} heads")
         if getattr(options, name) % divisor:
-            return f"--{name} {getattr(options, name)} must be a multiple of {of} that share them"
+            return f"--{name} {getattr(options, name)} must be a multiple of {of}"
     if options.layers < pp:
         return f"--layers {options.layers} can't be shared by {pp} ranks: give at least {pp}"
     if pp == 1 and options.micro_batches is not None:
@@ -131,7 +131,7 @@ def need_profile(parser: argparse.ArgumentParser) -> None:
     try:
         import ringcast.profile  # noqa: F401
     except ModuleNotFoundError as error:
-        parser.error(f"--profile needs {error.name}, which this ringcast has not: install one that has it")
+        parser.error(f"--profile needs {error.name}, which is not in the installed ringcast: install a newer one")
 
 
 if __name__ == "__main__":

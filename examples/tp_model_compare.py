@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tp_model.py: runs of all layouts in turns, and the tables of what came of them."""
+"""For tp_model.py: runs of all layouts in turns, and the tables of the results."""
 
 import argparse
 import csv
@@ -18,7 +18,10 @@ from tp_model_run import Figures, Turn, cpus, make_inputs, run
 from tp_workers import WAYS
 
 LAYOUTS = ((1, 1), (2, 1), (4, 1), (1, 2))  # (TP, PP)
-RATINGS = {"tp": (0.75, 0.50), "pp": (0.60, 0.40)}  # of the scaling efficiency: above the first excellent, then good
+RATINGS = {
+    "tp": (0.75, 0.50),
+    "pp": (0.60, 0.40),
+}  # of the scaling efficiency: excellent above the first, good from the second on
 STEP_MS = (5, 10, 25)
 SHARE_STEPS, SHARE_BLOCKS, SHARE_WARMUP = 20, 3, 10
 
@@ -58,7 +61,7 @@ def about(options: argparse.Namespace) -> Figures:
 
 
 def of_all(rounds: List[Figures]) -> Figures:
-    """The rounds of a layout as one."""
+    """All rounds of a layout together."""
     whole = dict(rounds[0])
     whole["seconds"] = {
         kind: [each for figures in rounds for each in figures["seconds"][kind]] for kind in whole["seconds"]
@@ -108,7 +111,7 @@ def rate(row: Figures, base: Figures) -> None:
         row["rating"] = "excellent" if found > excellent else "good" if found >= good else "to be improved"
 
 
-# ---- What a broadcast takes of a step --------------------------------------------------------------------------------
+# ---- The share of a broadcast in a step ------------------------------------------------------------------------------
 
 
 def shares(options: argparse.Namespace, ranks: int) -> List[Figures]:
@@ -136,7 +139,7 @@ def shares(options: argparse.Namespace, ranks: int) -> List[Figures]:
 
 
 def run_burning(rank: int, options: argparse.Namespace, ranks: int, store: str) -> Dict[Any, List[Tuple[int, int]]]:
-    """The times of the rank's calls, by the length of a step and the way. In a step each rank computes as long."""
+    """The times of the rank's calls, by step_ms and way. After each broadcast the rank computes for step_ms."""
     torch.set_num_threads(1)
     timeout = datetime.timedelta(seconds=options.deadline)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timeout)
@@ -262,13 +265,13 @@ def show(summary: Figures, format: str) -> None:
     print("\nCommunication, as a share of the time of a step, and memory of a rank:\n")
     print(table(cells_of_communication(summary["rows"])))
     if "metadata_share" in summary:
-        print("\nWhat the broadcast of the metadata takes of a step:\n")
+        print("\nThe broadcast of the metadata, and its share of a step:\n")
         print(table(cells_of_shares(summary["metadata_share"])))
     print("\n" + told(summary))
 
 
 def told(summary: Figures) -> str:
-    """What the tables' figures are of."""
+    """The machine and the model."""
     model = ", ".join(f"{name} {value}" for name, value in summary["model"].items())
     differences = [row["difference"] for row in summary["rows"] if row["difference"] is not None]
     checked = "not compared with TP 1: --check does"

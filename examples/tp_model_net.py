@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tp_model.py: a rank's part of a transformer, and the calls by which the ranks talk to each other.
+"""For tp_model.py: a rank's part of a transformer, and the rank's calls to the other ranks.
 
-The weights are split as Megatron splits them: the projections into a block of layers by columns, so that a rank has
-whole heads, and the projections out of it by rows, so that the ranks' results are summed by an all_reduce. Each weight
-is made head by head from the seed. A rank makes its own heads only, and has the same numbers whatever the split is.
+The weights are split as in Megatron: the projections into attention and MLP by columns, so that a rank has whole heads,
+and the projections back by rows, so that an all_reduce adds up the ranks' results. Each weight is made head by head
+from the seed. A rank makes its own heads only, and a head has the same numbers in every split.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from tp_workers import WAYS
 
 Inputs = Dict[str, Any]
-BLOCK = 16  # tokens of the cache that an entry of a block table stands for
+BLOCK = 16  # tokens of the cache in a block of a block table
 
 
 class Shape(NamedTuple):
@@ -35,7 +35,7 @@ class Shape(NamedTuple):
 
     @property
     def inner(self) -> int:
-        """Columns of the MLP that belong to a head."""
+        """Columns of the MLP for each head."""
         return 3 * self.head
 
     @property
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a rank stands: which share of the heads it has, and which share of the layers."""
+    """A rank's place in the split: its share of the heads and of the layers."""
 
     tp: int
     pp: int
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
     @property
     def sampler(self) -> int:
-        """The rank that has all logits."""
+        """The rank with all logits."""
         return (self.pp - 1) * self.tp
 
     def heads(self, shape: Shape) -> range:
@@ -80,11 +80,11 @@ class Place(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a rank. Calls of the same kind and `among` correspond, in order, on all ranks that take part."""
+    """A call of a rank. The n-th calls with the same kind and `among` are one exchange on all ranks of `among`."""
 
     kind: str  # "all_reduce", "gather", "send", "recv" or "metadata"
-    among: Tuple[int, ...]  # the ranks; the first is the source, if there is one
-    start: int  # nanoseconds of a clock that all processes share
+    among: Tuple[int, ...]  # the ranks, a source first
+    start: int  # nanoseconds; all processes read one clock
     end: int
 
 
@@ -95,7 +95,7 @@ class Links:
         self.place = place
         self.calls: List[Call] = []
         self.peers = tuple(range(place.stage * place.tp, (place.stage + 1) * place.tp))
-        self._group: Any = None  # of the ranks that share the layers
+        self._group: Any = None  # of the ranks with the same layers
         self._sent: List[Tuple[Any, torch.Tensor]] = []
         if place.tp > 1 and place.pp > 1:
             stages = [list(range(stage * place.tp, (stage + 1) * place.tp)) for stage in range(place.pp)]
@@ -108,7 +108,7 @@ class Links:
         self.calls.append(Call(kind, among, start, time.perf_counter_ns()))
 
     def metadata(self, way: str, inputs: Optional[Inputs]) -> Inputs:
-        """What rank 0 gives, on every rank."""
+        """Rank 0's inputs, on every rank."""
         ranks = self.place.tp * self.place.pp
         if ranks == 1:
             assert inputs is not None
@@ -123,7 +123,7 @@ class Links:
         return summand
 
     def gather(self, columns: torch.Tensor) -> Optional[torch.Tensor]:
-        """The columns of all ranks side by side, on the first of them; None on the others."""
+        """The columns of all ranks side by side, on the first rank of the stage; None elsewhere."""
         if self.place.tp == 1:
             return columns
         is_first = self.place.rank == self.peers[0]
@@ -160,7 +160,7 @@ def random(shape: Shape, name: str, *size: int, scale: float) -> torch.Tensor:
 
 
 def by_columns(shape: Shape, name: str, heads: range, each: int) -> torch.Tensor:
-    """A projection whose results are split among the ranks: `each` rows of the weight for a head."""
+    """A projection with results split among the ranks: `each` rows of the weight for a head."""
     weight = torch.empty(len(heads) * each, shape.hidden)
     for part, head in zip(weight.split(each), heads):
         part.copy_(random(shape, f"{name}.{head}", each, shape.hidden, scale=shape.hidden**-0.5))
@@ -168,7 +168,7 @@ def by_columns(shape: Shape, name: str, heads: range, each: int) -> torch.Tensor
 
 
 def by_rows(shape: Shape, name: str, heads: range, each: int) -> torch.Tensor:
-    """A projection whose inputs are split among the ranks: `each` columns of the weight for a head."""
+    """A projection with inputs split among the ranks: `each` columns of the weight for a head."""
     weight = torch.empty(shape.hidden, len(heads) * each)
     scale = (2 * shape.layers * shape.heads * each) ** -0.5
     for part, head in zip(weight.split(each, dim=1), heads):
@@ -180,11 +180,11 @@ def by_rows(shape: Shape, name: str, heads: range, each: int) -> torch.Tensor:
 
 
 class Rows(NamedTuple):
-    """Sequences of the batch that go through the layers together: what the layers need of the step's inputs."""
+    """A part of the batch: the step's inputs as the layers use them."""
 
     turns: Tuple[torch.Tensor, torch.Tensor]  # cosine and sine of each position's angles
     slots: torch.Tensor  # where the new keys and values go
-    cached: slice  # which rows of the cache are these sequences'
+    cached: slice  # the sequences' rows of the cache
     length: int  # tokens of each sequence, the new ones included
 
 
@@ -195,7 +195,7 @@ def turned(x: torch.Tensor, turns: Tuple[torch.Tensor, torch.Tensor]) -> torch.T
 
 
 class Layer:
-    """Attention and MLP, each behind an RMSNorm and added to what came in."""
+    """Attention and MLP, each behind an RMSNorm and added to its input."""
 
     def __init__(self, shape: Shape, place: Place, index: int, slots: int, sequences: int) -> None:
         heads, name = place.heads(shape), f"layers.{index}"
@@ -234,8 +234,8 @@ class Layer:
 class Model:
     """A rank's layers, with the embedding on the first ranks and the projection to logits on the last.
 
-    room: tokens that the cache has for each sequence, a multiple of BLOCK. parts: so many parts of the batch go through
-    the layers one after the other, so that the ranks with the next layers can begin with the first part.
+    room: tokens in the cache for each sequence, a multiple of BLOCK. parts: the batch goes through the layers in so
+    many parts, one after the other, so that the next stage can begin with the first part.
     """
 
     def __init__(self, shape: Shape, links: Links, sequences: int, room: int, parts: int) -> None:
@@ -257,7 +257,7 @@ class Model:
 
     @torch.inference_mode()
     def forward(self, inputs: Inputs, region: Callable[[str], ContextManager[Any]]) -> Optional[torch.Tensor]:
-        """The logits of each sequence's next token, on the rank that samples; None on the others."""
+        """The logits of each sequence's next token, on the sampling rank; None elsewhere."""
         results = []
         each = self.sequences // self.parts
         for first in range(0, self.sequences, each):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tp_model.py: the steps that the ranks of a run make together, and what rank 0 makes of them."""
+"""For tp_model.py: the steps of a run, the check of the results, and the figures."""
 
 import argparse
 import contextlib
@@ -16,16 +16,16 @@ from ranks import run_ranks
 from tp_model_net import BLOCK, Call, Inputs, Links, Model, Place, Shape, padded
 
 Figures = Dict[str, Any]
-CHECKED_WORK = 4e11  # floating-point operations that the check of a run may take unless --check asks for it
-TOLERANCE = 1e-3  # of logits, whose standard deviation is about 1
-KINDS = {"all_reduce": "all_reduce", "gather": "gather", "metadata": "metadata"}  # all others: send_recv
+CHECKED_WORK = 4e11  # floating-point operations of a check without --check
+TOLERANCE = 1e-3  # of logits with a standard deviation of about 1
+KINDS = {"all_reduce": "all_reduce", "gather": "gather", "metadata": "metadata"}  # the rest: send_recv
 
 
-# ---- What the ranks do in which order --------------------------------------------------------------------------------
+# ---- The order of the steps ------------------------------------------------------------------------------------------
 
 
 class Turn(NamedTuple):
-    """A step: the prefill of a batch (`index` 0), or a decode step that gives each sequence its next token."""
+    """A step: the prefill of a batch (`index` 0), or a decode step, with one token for each sequence."""
 
     way: str
     measured: bool
@@ -34,8 +34,8 @@ class Turn(NamedTuple):
 
 
 def schedule(options: argparse.Namespace, ways: List[str]) -> Iterator[Turn]:
-    """The same on all ranks. With several ways of the metadata, the batches take turns, so that a slow moment of the
-    machine slows each way; a batch has the same sequences whichever way is its."""
+    """The same on all ranks. Several ways of the metadata get the same batches in turns, so that a slow moment of the
+    machine slows each way."""
     for measured, steps in (False, options.warmup), (True, options.steps):
         for batch, first in enumerate(range(0, steps, options.tokens)):
             for way in ways if batch % 2 == 0 else reversed(ways):
@@ -44,7 +44,7 @@ def schedule(options: argparse.Namespace, ways: List[str]) -> Iterator[Turn]:
 
 
 def make_inputs(options: argparse.Namespace, step: int, turn: Turn, tokens: Optional[torch.Tensor]) -> Inputs:
-    """What an engine's first rank sends in each step. tokens: the last step's, one for each sequence."""
+    """The inputs of a step, as an engine sends them. tokens: the last step's, one for each sequence."""
     sequences, room = options.batch, padded(options.seq + options.tokens)
     length = options.seq + turn.index
     if tokens is None:
@@ -80,7 +80,7 @@ class Took(NamedTuple):
     turn: Turn
     start: int
     end: int
-    calls: Tuple[int, int]  # which of the rank's calls belong to the step
+    calls: Tuple[int, int]  # the step's calls: index of the first, and after the last
 
 
 class Nothing:
@@ -102,7 +102,7 @@ def profile_of(options: argparse.Namespace) -> Any:
 
 
 class Runner:
-    """A rank that goes through the steps."""
+    """A rank on its way through the steps."""
 
     def __init__(self, options: argparse.Namespace, place: Place, profiler: Any) -> None:
         self.options, self.place, self.profiler = options, place, profiler
@@ -110,7 +110,7 @@ class Runner:
         self.model = model_of(options, self.links)
         self.took: List[Took] = []
         self.tokens: List[torch.Tensor] = []  # of each measured step, on rank 0
-        self.logits: List[torch.Tensor] = []  # of each measured step, on the rank that samples
+        self.logits: List[torch.Tensor] = []  # of each measured step, on the sampling rank
 
     def run(self, ways: List[str]) -> None:
         tokens = None
@@ -123,7 +123,7 @@ class Runner:
             self.profiler.step()
 
     def step(self, step: int, turn: Turn, tokens: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-        """The tokens that the step gives, on rank 0."""
+        """The step's tokens, on rank 0."""
         region, rank = self.profiler.region, self.place.rank
         with region("metadata"):
             inputs = make_inputs(self.options, step, turn, tokens) if rank == 0 else None
@@ -153,16 +153,16 @@ def model_of(options: argparse.Namespace, links: Links) -> Model:
 
 
 def memory() -> Dict[str, int]:
-    """Of this process, in bytes: all, and what it shares with no other process."""
+    """Bytes of this process: all, and its own (anonymous) memory."""
     with open("/proc/self/status") as status:
         lines = dict(line.split(":", 1) for line in status)
     return {name: int(lines[key].split()[0]) << 10 for name, key in (("rss", "VmRSS"), ("own", "RssAnon"))}
 
 
 def run_group(options: argparse.Namespace, ways: List[str]) -> Optional[List[Figures]]:
-    """To be called on each rank of the default group. The figures of each way, on rank 0.
+    """All ranks of the default group call this function. Returns the figures of each way, on rank 0.
 
-    SystemExit: the results are not those of TP 1."""
+    SystemExit: the results are not the results of TP 1."""
     place = Place(options.tp, options.pp, dist.get_rank())
     with profile_of(options) as profiler:
         runner = Runner(options, place, profiler)
@@ -190,14 +190,15 @@ def run_rank(rank: int, options: argparse.Namespace, ways: List[str], store: str
 
 
 def run(options: argparse.Namespace, ways: List[str]) -> List[Figures]:
-    """Starts the ranks. SystemExit: a rank failed or died, or the results are not those of TP 1."""
+    """Starts the ranks. SystemExit: a rank failed or died, or the results are not the results of TP 1."""
     found = run_ranks(run_rank, [(options, ways)] * (options.tp * options.pp), options.deadline)
     return found[0]  # type: ignore[no-any-return]
 
 
 def run_under_torchrun(options: argparse.Namespace) -> Optional[List[Figures]]:
     torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host's name
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=options.deadline))
     try:
         return run_group(options, [options.metadata])
@@ -215,8 +216,8 @@ def work_of_check(options: argparse.Namespace) -> float:
 
 
 def check(options: argparse.Namespace, ways: List[str], tokens: List[Any], logits: List[Any]) -> float:
-    """The greatest difference of the logits from those of one rank that has all heads and layers, and is given the
-    same tokens. SystemExit: it is too great, or other tokens follow from it."""
+    """The greatest difference of the logits from the logits of the whole model after the same tokens. SystemExit: the
+    difference is too great, or leads to other tokens."""
     model = model_of(options, Links(Place(1, 1)))
     turns = [turn for turn in schedule(options, ways) if turn.measured]
     split = f"TP {options.tp}, PP {options.pp}"
@@ -237,7 +238,7 @@ def difference(got: torch.Tensor, wanted: torch.Tensor, tokens: torch.Tensor, wh
             f"not the results of TP 1: {where}: the logits of sequence {sequence} differ by {most:.2g}, and rounding "
             f"explains {TOLERANCE}: a rank has other inputs or weights, or a sum lacks a rank"
         )
-    chosen = wanted.gather(1, tokens[:, None])[:, 0]  # where two logits are as good as equal, either token will do
+    chosen = wanted.gather(1, tokens[:, None])[:, 0]  # of two logits within rounding, either may be chosen
     if not bool((chosen >= wanted.amax(dim=-1) - 2 * TOLERANCE).all()):
         raise SystemExit(f"not the results of TP 1: {where}: other tokens, though the logits are equal")
     return float((got - wanted).abs().max())
@@ -247,7 +248,7 @@ def difference(got: torch.Tensor, wanted: torch.Tensor, tokens: torch.Tensor, wh
 
 
 def figures_of(options: argparse.Namespace, way: str, ranks: List[Dict[str, Any]]) -> Figures:
-    """Of the measured steps of a way. The ranks' own times of calls are shares of the time of the steps."""
+    """Of the measured steps of a way. The shares are means over the ranks of the time in calls."""
     steps = [took for took in ranks[0]["took"] if took.turn.measured and took.turn.way == way]
     seconds = {kind: [] for kind in ("prefill", "decode")}
     for took in steps:
@@ -279,8 +280,9 @@ def figures_of(options: argparse.Namespace, way: str, ranks: List[Dict[str, Any]
 
 
 def waits_of(ranks: List[Dict[str, Any]]) -> Tuple[List[List[int]], Dict[int, float]]:
-    """For each rank and call, the nanoseconds before the last rank that the call needs had come to it; for each of
-    rank 0's broadcasts of metadata, the microseconds until the last rank had it, without waits for a late rank."""
+    """For each rank and call, the nanoseconds of waiting: until the last participant, or the source, begins its call.
+    For each of rank 0's broadcasts of metadata, the microseconds from the source's call to the last rank's return,
+    without the delay of a late rank."""
     meetings: Dict[Any, List[List[Tuple[int, int, Call]]]] = {}
     for rank, result in enumerate(ranks):
         seen: Dict[Any, int] = {}
