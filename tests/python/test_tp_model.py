@@ -6,10 +6,13 @@ import csv
 import importlib
 import io
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import needs
 import pytest
@@ -29,6 +32,7 @@ tp_model, tp_model_compare, tp_model_run, tp_model_net = (
     importlib.import_module(name) for name in ("tp_model", "tp_model_compare", "tp_model_run", "tp_model_net")
 )
 sys.path.remove(str(EXAMPLES))
+ranks_of_examples = sys.modules["ranks"]
 Call, Links = tp_model_net.Call, tp_model_net.Links
 
 TINY = "--layers 2 --hidden 32 --heads 4 --vocab 64 --batch 2 --seq 128 --tokens 4 --steps 6 --warmup 1".split()
@@ -137,10 +141,19 @@ def test_other_tokens_are_found_though_the_logits_are_equal():
 def test_waiting_is_told_from_working():
     pair = (0, 1)
     first = [Call("all_reduce", pair, 0, 90), Call("metadata", pair, 100, 130), Call("send", pair, 200, 210)]
+    first += [Call("metadata", pair, 300, 330), Call("send", pair, 400, 410)]
     second = [Call("all_reduce", pair, 70, 80), Call("metadata", pair, 90, 150), Call("recv", pair, 150, 260)]
+    second += [Call("metadata", pair, 320, 325), Call("recv", pair, 405, 420)]  # later than their sources
     waits, costs = tp_model_run.waits_of([{"calls": first}, {"calls": second}])
-    assert waits == [[70, 0, 0], [0, 10, 50]]
-    assert costs == {1: 0.05}
+    assert waits == [[70, 0, 0, 0, 0], [0, 10, 50, 0, 0]]
+    assert costs == {1: 0.05, 3: 0.03}
+
+
+def test_both_ways_get_the_same_batches_in_turns():
+    turns = list(tp_model_run.schedule(options_of("--tp", "2"), WAYS))
+    warm_up = [(way, False, 0, 0) for way in WAYS]
+    batches = [(WAYS[0], 0, 4), (WAYS[1], 0, 4), (WAYS[1], 1, 2), (WAYS[0], 1, 2)]
+    assert turns == [*warm_up, *((way, True, batch, index) for way, batch, steps in batches for index in range(steps))]
 
 
 @pytest.mark.parametrize(
@@ -302,6 +315,26 @@ def test_a_rank_that_dies_ends_the_run_and_is_named(tmp_path, way):
     done = run_model("--tp", "2", "--metadata", way, program=program)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("rank 1: the process died (SIGKILL)\n"), done.stderr
+
+
+class Killed:
+    exitcode = -9
+
+    def join(self, timeout):
+        pass
+
+
+def test_a_death_is_told_before_the_errors_that_it_causes(monkeypatch):
+    """Even if the other rank's error comes first."""
+    (other, sends), (killed, end) = multiprocessing.Pipe(), multiprocessing.Pipe()
+    sends.send((False, "gloo's error"))
+    end.close()
+    wait = multiprocessing.connection.wait
+    monkeypatch.setattr(multiprocessing.connection, "wait", lambda answers, _: wait(answers, 0)[:1])
+    with pytest.raises(SystemExit, match=r"^rank 1: the process died \(SIGKILL\)\nrank 0: gloo's error$"):
+        ranks_of_examples._collect([other, killed], [None, Killed()], time.monotonic() + WATCHDOG)
+    for connection in other, killed, sends:
+        connection.close()
 
 
 def test_torchrun_starts_the_ranks_too():
