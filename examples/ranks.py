@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NoReturn, Sequence
 
-LAST_WORDS = 2.0  # seconds that the other ranks have to answer or to die after the first has failed
+LAST_WORDS = 2.0  # seconds for the other ranks to answer or to die when a rank has failed
 
 
 def run_ranks(body: Callable[..., Any], arguments: Sequence[Sequence[Any]], deadline: float) -> List[Any]:
@@ -32,7 +32,11 @@ def run_ranks(body: Callable[..., Any], arguments: Sequence[Sequence[Any]], dead
                 processes[-1].start()
                 theirs.close()  # only the rank has this end now, so the rank's death ends the pipe
                 answers.append(ours)
-            return _collect(answers, processes, time.monotonic() + deadline)
+            until = time.monotonic() + deadline
+            results = _collect(answers, processes, until)
+            for process in processes:
+                process.join(max(0, until - time.monotonic()))  # a profile or a trace is written at exit
+            return results
         finally:
             for process in processes:
                 process.kill()

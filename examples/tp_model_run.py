@@ -104,16 +104,16 @@ def profile_of(options: argparse.Namespace) -> Any:
 class Runner:
     """A rank on its way through the steps."""
 
-    def __init__(self, options: argparse.Namespace, place: Place, profiler: Any) -> None:
-        self.options, self.place, self.profiler = options, place, profiler
+    def __init__(self, options: argparse.Namespace, place: Place) -> None:
+        self.options, self.place, self.profiler = options, place, None
         self.links = Links(place)
         self.model = model_of(options, self.links)
         self.took: List[Took] = []
         self.tokens: List[torch.Tensor] = []  # of each measured step, on rank 0
         self.logits: List[torch.Tensor] = []  # of each measured step, on the sampling rank
 
-    def run(self, ways: List[str]) -> None:
-        tokens = None
+    def run(self, ways: List[str], profiler: Any) -> None:
+        self.profiler, tokens = profiler, None
         for step, turn in enumerate(schedule(self.options, ways)):
             calls, start = len(self.links.calls), time.perf_counter_ns()
             tokens = self.step(step, turn, None if turn.index == 0 else tokens)
@@ -121,6 +121,7 @@ class Runner:
             if turn.measured and tokens is not None:
                 self.tokens.append(tokens)
             self.profiler.step()
+        self.memory = {**memory(), "model": self.model.nbytes()}
 
     def step(self, step: int, turn: Turn, tokens: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
         """The step's tokens, on rank 0."""
@@ -164,14 +165,13 @@ def run_group(options: argparse.Namespace, ways: List[str]) -> Optional[List[Fig
 
     SystemExit: the results are not the results of TP 1."""
     place = Place(options.tp, options.pp, dist.get_rank())
+    runner = Runner(options, place)
     with profile_of(options) as profiler:
-        runner = Runner(options, place, profiler)
-        runner.run(ways)
-        mine = {"took": runner.took, "calls": runner.links.calls, "logits": runner.logits}
-        mine["memory"] = {**memory(), "model": runner.model.nbytes()}
-        ranks = [None] * dist.get_world_size() if place.rank == 0 else None
-        dist.gather_object(mine, ranks)
-        dist.barrier()  # no rank leaves while another receives
+        runner.run(ways, profiler)
+    mine = {"took": runner.took, "calls": runner.links.calls, "logits": runner.logits, "memory": runner.memory}
+    ranks = [None] * dist.get_world_size() if place.rank == 0 else None
+    dist.gather_object(mine, ranks)
+    dist.barrier()  # no rank leaves while another receives
     if ranks is None:
         return None
     difference = check(options, ways, runner.tokens, ranks[place.sampler]["logits"]) if options.check else None

@@ -337,6 +337,21 @@ def test_a_death_is_told_before_the_errors_that_it_causes(monkeypatch):
         connection.close()
 
 
+LEAVING = """
+import atexit, pathlib
+def leave(rank, file, store):
+    atexit.register(lambda: pathlib.Path(file).write_text(str(sum(range(3_000_000)))))
+"""
+
+
+def test_the_ranks_have_time_to_write_what_is_written_at_exit(tmp_path, monkeypatch):
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), str(tmp_path), *sys.path])
+    file = tmp_path / "file"
+    ranks_of_examples.run_ranks(importlib.import_module("leaving").leave, [(str(file),)], WATCHDOG)
+    assert file.read_text() == str(sum(range(3_000_000)))
+
+
 def test_torchrun_starts_the_ranks_too():
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     done = run_model("--pp", "2", "--format", "json", launcher=launcher, OMP_NUM_THREADS="1")
