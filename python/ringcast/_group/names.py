@@ -42,7 +42,7 @@ def family(group: Any, engine: str) -> Tuple[str, str]:
     for module, owner in _COORDINATORS.items():
         with contextlib.suppress(Exception):  # an engine of another version
             for unique, reference in list(sys.modules[module]._groups.items()):
-                if any(value is group for value in vars(reference()).values()):
+                if any(value is group for value in getattr(reference(), "__dict__", {}).values()):
                     return owner, re.sub(":0$", "", unique)
     return engine, _name_of(group)
 
