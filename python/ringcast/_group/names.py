@@ -25,7 +25,7 @@ def join(engine: str, group: Any, *rest: Any) -> str:
 
 
 def relay_of(name: str) -> str:
-    """The name of the ring on another machine that has the frames of the ring `name`, which a peer has told."""
+    """The name of a relay's ring, which has the frames of the ring `name`. A peer sends `name`."""
     return _valid(name) + _RELAY
 
 

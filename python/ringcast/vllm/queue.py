@@ -35,8 +35,8 @@ from ringcast.vllm.machines import who_attaches
 # A Writer makes no smaller ring by default.
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
-# One element, from the first queue on that this process makes or attaches to without a group: the rank, if the process
-# attaches, and is thus a worker; None in the executor, which makes the queue of calls.
+# Empty until the process makes a queue, or attaches to a queue, without a group. A worker attaches to the queue of calls
+# first: then the element is the worker's rank. The executor makes the queue of calls first: then the element is None.
 _worker: List[Optional[int]] = []
 os.register_at_fork(after_in_child=_worker.clear)
 
