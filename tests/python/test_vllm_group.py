@@ -323,15 +323,16 @@ def test_rings_are_named_after_vllms_group_and_the_global_rank() -> None:
             pp.broadcast(torch.ones(1), 0)
             ringcast.torch.broadcast_object(1, 1, lone.cpu_group)  # of no coordinator, and by another function
             lone.broadcast_object(1, 0)
-            if rank == 0:
-                tp.send_object(1, 1)
-            else:
-                assert tp.recv_object(0) == 1
+            for group in tp, lone:
+                if rank == 0:
+                    group.send_object(1, 1)
+                else:
+                    assert group.recv_object(0) == 1
             queue = MessageQueue.create_from_process_group(tp.cpu_group, 1 << 16, 2, 1)
             single, _ = MessageQueue.create_from_process_group_single_reader(pp.cpu_group, 1 << 16, 2)
         alone = lone.cpu_group.group_name
         assert names_of_rings() == sorted(
-            [f"vllm.{alone}.0", "vllm.mq.pp:1.0-0", "vllm.pp:1.0", "vllm.tp.0", "vllm.tp.0-2"]
+            [f"vllm.{alone}.0", f"vllm.{alone}.0-2", "vllm.mq.pp:1.0-0", "vllm.pp:1.0", "vllm.tp.0", "vllm.tp.0-2"]
             if rank == 0
             else [f"torch.{alone}.2", "vllm.mq.pp:1.2-0", "vllm.mq.tp.2", "vllm.pp:1.2", "vllm.tp.2"]
         )
