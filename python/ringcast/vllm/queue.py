@@ -35,8 +35,8 @@ from ringcast.vllm.machines import who_attaches
 # A Writer makes no smaller ring by default.
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
-# Empty until the process makes or attaches to a queue without a group. A worker first attaches to the queue of calls: the
-# element is then the worker's rank. The executor first makes the queue of calls: the element is then None.
+# Empty until the process makes or attaches to a queue without a group. A worker first attaches to the queue of calls:
+# the element is then the worker's rank. The executor first makes the queue of calls: the element is then None.
 _worker: List[Optional[int]] = []
 os.register_at_fork(after_in_child=_worker.clear)
 
