@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 from ringcast._group import config as _config
 from ringcast._group import prepare as _prepare
 from ringcast._group import rings as _rings
-from ringcast._group.endpoint import OBJECT, OBJECT_LIST, TENSOR_DICT, Source
+from ringcast._group.endpoint import OBJECT, TENSOR_DICT, Source, broadcast_into
 from ringcast._group.rings import end_of
 
 __all__ = ["broadcast_object", "broadcast_object_list", "broadcast_tensor_dict", "close", "prepare", "rings"]
@@ -81,22 +81,7 @@ def broadcast_object_list(obj_list: List[Any], src: int = 0, group: Any = None) 
     ValueError: the list is not as long as the source's; the list is unchanged, and the next call works. TypeError: not
     a list. Arguments and other errors as broadcast_tensor_dict.
     """
-    ring = end_of(group, src)
-    if ring is None:
-        return obj_list
-    if isinstance(ring, Source):
-        ring.send(obj_list, OBJECT_LIST, list)
-        return obj_list
-    received = ring.receive(OBJECT_LIST)  # before the checks: an error leaves no frame for the next call
-    if not isinstance(obj_list, list):
-        raise TypeError(f"broadcast_object_list needs a list to fill, not {type(obj_list).__name__}")
-    if len(obj_list) != len(received):
-        raise ValueError(
-            f"the source, rank {ring.source}, broadcast a list of {len(received)}, but the list to be filled here has "
-            f"{len(obj_list)}: give one of the same length"
-        )
-    obj_list[:] = received
-    return obj_list
+    return broadcast_into(end_of(group, src), obj_list)
 
 
 def prepare(

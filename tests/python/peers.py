@@ -55,6 +55,11 @@ def in_a_fork(function):
     return answers[0]
 
 
+def names_of_rings():
+    """Of this process's rings, as `ringcast list` shows them."""
+    return [ring.name for ring in ringcast.rings() if ring.pid == os.getpid()]
+
+
 def serve(pipe):
     state = {"pipe": pipe}
     while True:

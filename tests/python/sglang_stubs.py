@@ -12,8 +12,11 @@ def point_to_point_pyobj(data: list, rank: int, group=None, src: int = 0, dst: i
 """
 COORDINATOR = """
 import torch
+import weakref
+_groups = {}
 class GroupCoordinator:
     def __init__(self, group):
+        _groups['tp:0'] = weakref.ref(self)
         self.device_group = self.cpu_group = group
         self.world_size = group.size()
     def broadcast_tensor_dict(self, tensor_dict=None, src: int = 0, group=None, metadata_group=None):

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from _dist import meet, on_ranks, text_of
 from dropins import PAIRS, on_machines, values
+from peers import names_of_rings
 from values import assert_same, scribble
 
 import ringcast
@@ -55,6 +56,7 @@ def gathered(value: Any, group: Any = None) -> List[Any]:
 def test_every_rank_gets_a_copy_of_the_value_of_each() -> None:
     rank = dist.get_rank()
     gathered(None)  # makes the rings
+    assert names_of_rings() == [f"sglang.default.{rank}.gather"]
     with pytest.MonkeyPatch.context() as patch:
         called = called_of_torch(patch)
         for value in [*values(), bytes(3 << 20)]:

@@ -14,6 +14,7 @@ if needs.torch is None:
 import torch
 import torch.distributed as dist
 from _dist import on_ranks, text_of
+from peers import names_of_rings
 from sglang_stubs import RECEIVER, load, write_stubs
 from values import assert_same
 
@@ -236,6 +237,15 @@ def check_point_to_point(rank: int) -> None:
     dist.barrier()  # a rank that leaves resets gloo's connections, with what is still on the way
 
 
+def check_names(rank: int) -> None:
+    """ "default" is what came before there was a coordinator."""
+    sent = (["sglang.default.0", "sglang.tp.0-2"], ["sglang.tp.1"], [])[rank]
+    dist.barrier()
+    found = names_of_rings()
+    assert found == sorted([*sent, f"sglang.tp.{rank}-{(rank + 1) % 3}", f"sglang.tp.{rank}.gather"]), found
+    dist.barrier()
+
+
 def ranks_installed(folder: str) -> None:
     rank = dist.get_rank()
     sys.path.insert(0, folder)
@@ -255,6 +265,7 @@ def ranks_installed(folder: str) -> None:
                 patch.setattr(dist, name, None)  # not called
             assert receiver._finalize_shm_features([5, 2]) == [0, 1]
             check_groups(coordinator, rank)
+        check_names(rank)
         uninstall()
         scheduler = load("srt.managers.scheduler").Scheduler
         assert not hasattr(scheduler._process_and_broadcast_mm_inputs, "__wrapped__")

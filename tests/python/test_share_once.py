@@ -19,6 +19,7 @@ import _dist
 import torch
 import torch.distributed as dist
 from _dist import on_ranks, text_of
+from peers import names_of_rings
 from values import assert_same, scribble
 
 import ringcast
@@ -67,6 +68,7 @@ def ranks_each_in_turn() -> None:
     for seed, one in reversed(list(enumerate(shared))):  # in any order, and again
         check(one.result(), seed)
         assert one.done() and one.result() is one.result()
+    assert names_of_rings() == ([] if size == 1 else [f"sglang.default.{rank}.share_once"])
     for one in shared:
         scribble(one.result()[0])
     check(share_once(lambda: mm_inputs(99), 20_000, how="share").result(_dist.JOB_SECONDS), 99)

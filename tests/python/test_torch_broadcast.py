@@ -14,7 +14,7 @@ import _dist
 import torch
 import torch.distributed as dist
 from _dist import check_usable, on_ranks, text_of
-from peers import in_a_fork
+from peers import in_a_fork, names_of_rings
 from values import assert_same
 
 import ringcast
@@ -73,6 +73,17 @@ def test_without_torch_distributed_the_input_comes_back():
     assert rt.broadcast_tensor_dict() is None
     rt.close()
     assert rt.rings() == {}
+
+
+@on_ranks(4)
+def test_rings_are_named_after_the_group_and_the_global_rank_of_the_source() -> None:
+    rank, group = dist.get_rank(), dist.new_group([0, 2, 3])
+    rt.broadcast_object(7, 1)
+    if rank != 1:
+        rt.broadcast_object_list([7], 1, group)
+    mine = ["torch.default.1"] if rank == 1 else [f"torch.{group.group_name}.2"] if rank == 2 else []
+    assert names_of_rings() == mine
+    dist.barrier()
 
 
 @on_ranks(1)

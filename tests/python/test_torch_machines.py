@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from _dist import check_usable, on_ranks, text_of
 from dropins import PAIRS, on_machines
+from peers import names_of_rings
 from values import assert_same
 
 import ringcast
@@ -45,6 +46,14 @@ def test_a_group_that_is_destroyed_leaves_nothing() -> None:
             if thread.name in ("ringcast-hub", "ringcast-link", "ringcast-relay"):
                 thread.join(_dist.JOB_SECONDS)
                 assert not thread.is_alive(), thread.name
+
+
+@on_ranks(4)
+def test_the_ring_on_another_machine_has_the_name_of_the_sources() -> None:
+    with on_machines(PAIRS):
+        check_usable(1)
+        assert names_of_rings() == {1: ["torch.default.1"], 2: ["torch.default.1.relay"]}.get(dist.get_rank(), [])
+        dist.barrier()
 
 
 def ranks_no_cpu_backend() -> str:

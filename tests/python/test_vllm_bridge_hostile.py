@@ -166,7 +166,15 @@ def false_writer(state, messages, capacity):
     router = context.socket(zmq.ROUTER)
     router.bind("tcp://127.0.0.1:*")
     state["pipe"].send(router.getsockopt_string(zmq.LAST_ENDPOINT) + "#" + "0" * 32)
-    welcome = {"relays": [], "capacity": capacity, "spill": 0, "readers": 1, "pid": 1, "host": "nowhere"}
+    welcome = {
+        "relays": [],
+        "capacity": capacity,
+        "spill": 0,
+        "readers": 1,
+        "name": "a b@1",
+        "pid": 1,
+        "host": "nowhere",
+    }
     identity, _ = router.recv_multipart()
     router.send_multipart([identity, b"W" + json.dumps(welcome).encode()])
     router.recv_multipart()

@@ -4,6 +4,9 @@ tensors that a test has travel as those on a device would: by a second group."""
 
 import contextlib
 import os
+import sys
+import types
+import weakref
 from typing import Any, Iterator, List
 
 import needs
@@ -17,6 +20,7 @@ import torch
 import torch.distributed as dist
 from _dist import on_ranks, text_of
 from dropins import opened, payload
+from peers import names_of_rings
 from sending import end_to
 from values import assert_same
 
@@ -300,3 +304,37 @@ def ranks_sub_group() -> Any:
 
 def test_sub_groups_have_queues_of_their_own(ranks):
     assert ranks.run(4, ranks_sub_group) == [(1, []), (1, [0, 1]), (3, []), (3, [2, 3])]
+
+
+# ---- Names -----------------------------------------------------------------------------------------------------------
+
+
+@on_ranks(3)
+def test_rings_are_named_after_vllms_group_and_the_global_rank() -> None:
+    rank = dist.get_rank()
+    tp, pp, lone = (Group(dist.new_group([0, 2])) if rank != 1 else dist.new_group([0, 2]) for _ in range(3))
+    if rank != 1:
+        made = types.SimpleNamespace(_groups={"tp:0": weakref.ref(tp), "pp:1": weakref.ref(pp)})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "vllm.distributed.parallel_state", made)
+            tp.broadcast_object(1, 1)
+            tp.broadcast_object_list([1], 0)
+            pp.broadcast_tensor_dict({}, 1)
+            pp.broadcast(torch.ones(1), 0)
+            ringcast.torch.broadcast_object(1, 1, lone.cpu_group)  # of no coordinator, and by another function
+            lone.broadcast_object(1, 0)
+            for group in tp, lone:
+                if rank == 0:
+                    group.send_object(1, 1)
+                else:
+                    assert group.recv_object(0) == 1
+            queue = MessageQueue.create_from_process_group(tp.cpu_group, 1 << 16, 2, 1)
+            single, _ = MessageQueue.create_from_process_group_single_reader(pp.cpu_group, 1 << 16, 2)
+        alone = lone.cpu_group.group_name
+        assert names_of_rings() == sorted(
+            [f"vllm.{alone}.0", f"vllm.{alone}.0-2", "vllm.mq.pp:1.0-0", "vllm.pp:1.0", "vllm.tp.0", "vllm.tp.0-2"]
+            if rank == 0
+            else [f"torch.{alone}.2", "vllm.mq.pp:1.2-0", "vllm.mq.tp.2", "vllm.pp:1.2", "vllm.tp.2"]
+        )
+        assert queue and single
+    dist.barrier()

@@ -12,7 +12,7 @@ import types
 import weakref
 
 import pytest
-from peers import WATCHDOG
+from peers import WATCHDOG, in_a_fork, names_of_rings
 from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
@@ -84,6 +84,20 @@ def test_ranks_are_those_that_the_handle_says():
 def test_arguments_that_make_no_queue(args, options, error, text):
     with pytest.raises(error, match=text):
         MessageQueue(*args, **options)
+
+
+def test_a_ring_has_the_name_of_the_queue_that_vllm_makes():
+    """A worker attaches to the queue of calls before making the queue of answers; the executor is the other way."""
+    writer = MessageQueue(4, 4)
+    assert ringcast.Tap(writer.handle.buffer_handle).info().name == "vllm.mq.calls"
+
+    def work():
+        calls = MessageQueue.create_from_handle(writer.handle, 3)
+        answers = MessageQueue(1, 1)
+        return names_of_rings(), calls is answers
+
+    assert in_a_fork(work) == (["vllm.mq.answers.3"], False)
+    assert "vllm.mq.calls" in names_of_rings()
 
 
 def test_a_rank_that_attaches_twice_is_told():

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from peers import WATCHDOG
+from peers import WATCHDOG, names_of_rings
 from queues import meanwhile, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
@@ -36,6 +36,7 @@ def test_a_queue_may_have_readers_on_this_machine_and_on_others(monkeypatch):
         writer.enqueue("early", timeout=0.01)
     far = MessageQueue.create_from_handle(writer.handle, -1)
     assert (far._is_writer, far._is_local_reader, far._is_remote_reader) == (False, False, True)
+    assert {"vllm.mq.calls", "vllm.mq.calls.relay"} <= set(names_of_rings())
     for queue in writer, near, far:
         queue.wait_until_ready()
     writer.enqueue({"x": np.arange(3)})
@@ -132,14 +133,14 @@ def test_a_group_passes_on_a_queue_from_outside():
 
 
 def test_a_rank_that_fails_is_named_on_all(monkeypatch):
-    real = MessageQueue.create_from_handle.__func__
+    real = MessageQueue._attach.__func__
 
     def fails(cls, handle, rank):
         if rank == 1:
             raise PermissionError("not here")
         return real(cls, handle, rank)
 
-    monkeypatch.setattr(MessageQueue, "create_from_handle", classmethod(fails))
+    monkeypatch.setattr(MessageQueue, "_attach", classmethod(fails))
     found = run_group(3, lambda group: MessageQueue.create_from_process_group(group, 1 << 20, 2))
     assert isinstance(found[1], PermissionError)
     for error in (found[0], found[2]):

@@ -15,7 +15,7 @@ import math
 import threading
 import warnings
 import weakref
-from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import ringcast
 from ringcast._group import config
@@ -455,3 +455,22 @@ class Receiver(ReaderEnd):
 
 
 End = Union[Source, Receiver]
+
+
+def broadcast_into(end: Optional[End], objects: List[Any]) -> List[Any]:
+    """ringcast.torch.broadcast_object_list() by the ring of `end`. None: of a group of one rank."""
+    if end is None:
+        return objects
+    if isinstance(end, Source):
+        end.send(objects, OBJECT_LIST, list)
+        return objects
+    received = end.receive(OBJECT_LIST)  # before the checks: an error leaves no frame for the next call
+    if not isinstance(objects, list):
+        raise TypeError(f"broadcast_object_list needs a list to fill, not {type(objects).__name__}")
+    if len(objects) != len(received):
+        raise ValueError(
+            f"the source, rank {end.source}, broadcast a list of {len(received)}, but the list to be filled here has "
+            f"{len(objects)}: give one of the same length"
+        )
+    objects[:] = received
+    return objects

@@ -69,7 +69,7 @@ def tensors(group: Any, tensor: Any) -> Optional[List[Any]]:
 
 def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
     group = dist.group.WORLD if group is None else group
-    ends = _ends_of(group)
+    ends = near_ends(group, STREAM, _CAPACITY)
     if ends is None:
         return None
     wait, missing = _Wait(group), []
@@ -171,10 +171,6 @@ def _send(end: Source, value: Any, operation: int, wait: _Wait) -> None:
                 raise
 
 
-def _ends_of(group: Any) -> Optional[List[End]]:
-    return near_ends(group, STREAM, _CAPACITY)
-
-
 def near_ends(group: Any, stream: str, capacity: int) -> Optional[List[End]]:
     """This rank's ends of the rings, by source; the first call for a stream is a collective. None: not for ranks on
     several machines, one rank, or an elastic group."""
@@ -183,7 +179,7 @@ def near_ends(group: Any, stream: str, capacity: int) -> Optional[List[End]]:
         return None
     found = []
     for src in range(group.size()):
-        end = end_of(group, src, stream=stream, capacity=capacity)
+        end = end_of(group, src, stream=stream, capacity=capacity, engine="sglang")  # nothing else gathers
         assert end is not None
         if not end.is_near:
             _of_torch.add(group)

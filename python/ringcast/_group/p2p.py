@@ -30,7 +30,7 @@ from typing import Any, Deque, List, NoReturn, Optional, Tuple, Union
 import torch
 
 import ringcast
-from ringcast._group import config, devices, rings
+from ringcast._group import config, devices, names, rings
 from ringcast._group.endpoint import (
     CALL_BITS,
     CALL_MASK,
@@ -139,10 +139,10 @@ def _packed(value: Any) -> ringcast.PackedFrame:
 class Sender:
     """The lock is for the thread that empties the outbox: while the thread runs, only the thread uses the Writer."""
 
-    def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
+    def __init__(self, rank: int, peer: int, peer_in_group: int, name: Optional[str] = None) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
-        self.ring = config.make_writer(config.capacity(), 1)
+        self.ring = config.make_writer(config.capacity(), 1, name=name)
         self._gpu_is_off = config.gpu_is_off()
         self._lock = threading.Lock()
         self._call = 0
@@ -429,11 +429,13 @@ class Receiver(ReaderEnd):
 # ---- Finding the ends ------------------------------------------------------------------------------------------------
 
 
-def sender(group: Any, ranks: List[int], me: int, peer: int) -> Sender:
-    """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` has the global numbers."""
+def sender(group: Any, ranks: List[int], me: int, peer: int, engine: str = "torch") -> Sender:
+    """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` has the global numbers. engine: for
+    the name of a new ring."""
     ends = rings.ends(group)
     if ("to", peer) not in ends:
-        made = ends["to", peer] = Sender(ranks[me], ranks[peer], peer)
+        name = names.join(*names.family(group, engine), f"{ranks[me]}-{ranks[peer]}")
+        made = ends["to", peer] = Sender(ranks[me], ranks[peer], peer, name)
         # Closed or not, the end stays until the group goes: answers still arrive in its memory.
         weakref.finalize(group, made.close).atexit = False
     end: Sender = ends["to", peer]

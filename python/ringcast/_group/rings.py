@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group import config, devices, torch_transport
+from ringcast._group import config, devices, names, torch_transport
 from ringcast._group.endpoint import End, Receiver, Source
 from ringcast._group.ranks import Ranks
 
@@ -89,12 +89,17 @@ def _default_group() -> Any:
 
 
 def end_of(
-    group: Any, src: int, metadata_group: Any = None, stream: str = BROADCAST, capacity: Optional[int] = None
+    group: Any,
+    src: int,
+    metadata_group: Any = None,
+    stream: str = BROADCAST,
+    capacity: Optional[int] = None,
+    engine: str = "torch",
 ) -> Optional[End]:
     """This rank's end of the ring of (group, stream, src). None: the group has one rank.
 
     group: a ProcessGroup, or None for the default group. stream: frames of two streams have no common order. capacity:
-    of a new ring; None: as the environment says.
+    of a new ring; None: as the environment says. engine: for the name of a new ring.
     """
     default = dist.group.WORLD if _HAS_GROUPS else None
     if group is None:
@@ -103,7 +108,7 @@ def end_of(
         found = _found.get((id(group), stream, src))
         if found is not None and not found.ring.closed:
             return found
-    return _look(group, src, metadata_group, stream, capacity)
+    return _look(group, src, metadata_group, stream, capacity, engine)
 
 
 def group_of(group: Any, src: int) -> Optional[Tuple[Any, int]]:
@@ -128,7 +133,9 @@ def group_of(group: Any, src: int) -> Optional[Tuple[Any, int]]:
     return group, src
 
 
-def _look(group: Any, src: int, metadata_group: Any, stream: str, capacity: Optional[int]) -> Optional[End]:
+def _look(
+    group: Any, src: int, metadata_group: Any, stream: str, capacity: Optional[int], engine: str
+) -> Optional[End]:
     """end_of() for the first call of (group, stream, src), for a ring that was closed, and for invalid arguments."""
     checked = group_of(group, src)
     if checked is None:
@@ -137,17 +144,20 @@ def _look(group: Any, src: int, metadata_group: Any, stream: str, capacity: Opti
     made = ends(group)
     ring: Optional[End] = made.get((stream, src))
     if ring is None or (ring.ring.closed and ring.lost is None):
-        ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream == BROADCAST)
+        family = names.family(group, engine)
+        ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream, family)
     _found[id(group), stream, src] = ring
     return ring
 
 
-def _make_ring(group: Any, src: int, metadata_group: Any, capacity: Optional[int], bounded: bool) -> End:
+def _make_ring(
+    group: Any, src: int, metadata_group: Any, capacity: Optional[int], stream: str, family: Tuple[str, str]
+) -> End:
     if metadata_group is None:
         metadata_group = group
     elif dist.get_process_group_ranks(metadata_group) != dist.get_process_group_ranks(group):
         raise ValueError("metadata_group must have the same ranks as group, in the same order")
-    making = _Making(Ranks(metadata_group), src, metadata_group, capacity, bounded)
+    making = _Making(Ranks(metadata_group), src, metadata_group, capacity, stream, family)
     try:
         return making.run()
     except BaseException:
@@ -159,9 +169,12 @@ class _Making:
     """All ranks try to attach to the source's ring. Ranks that fail are on other machines; the first such rank makes
     the next ring, until every rank has a ring. Every error reaches all ranks, since all wait in the exchanges."""
 
-    def __init__(self, ranks: Ranks, src: int, group: Any, capacity: Optional[int], bounded: bool) -> None:
+    def __init__(
+        self, ranks: Ranks, src: int, group: Any, capacity: Optional[int], stream: str, family: Tuple[str, str]
+    ) -> None:
         self._exchange = ranks
-        self._capacity, self._bounded = capacity, bounded
+        self._capacity, self._bounded = capacity, stream == BROADCAST
+        self._ring_name = names.join(*family, ranks.globally[src], *([] if self._bounded else [stream]))
         self._ranks = ranks.globally
         self._me = ranks.rank  # a rank in the group, as all numbers here except in `_ranks`
         self._src = src
@@ -204,7 +217,8 @@ class _Making:
             slots = max(_SLOTS, len(self._ranks) - 1)
             capacity = config.capacity() if self._capacity is None else self._capacity
             ahead = config.ahead() if self._bounded else None
-            self._writer = config.make_writer(capacity, slots, on_death=on_death, ahead=ahead)
+            name = names.relay_of(self._ring_name) if self._machines else self._ring_name
+            self._writer = config.make_writer(capacity, slots, on_death=on_death, ahead=ahead, name=name)
             self._most_cuda_bytes = config.most_cuda_bytes(len(self._ranks) - 1)
         return {
             "src": self._src,

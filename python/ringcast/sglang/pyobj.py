@@ -8,10 +8,9 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import torch.distributed as dist
 
 import ringcast
-import ringcast.torch
 from ringcast._group import p2p
 from ringcast._group.apart import broadcast_dict
-from ringcast._group.endpoint import PYOBJ, SEND_OBJECT, Source
+from ringcast._group.endpoint import PYOBJ, SEND_OBJECT, Source, broadcast_into
 from ringcast._group.rings import end_of
 
 
@@ -34,7 +33,7 @@ def broadcast_pyobj(
     TypeError: `data` has no length, on the source. Other errors as in ringcast.torch. Contract: SGLang's
     broadcast_pyobj (August 2026), both of srt and of multimodal_gen.
     """
-    ring = end_of(dist_group, _rank_in(dist_group, src))
+    ring = end_of(dist_group, _rank_in(dist_group, src), engine="sglang")
     if ring is None:  # a group of one
         return data
     if isinstance(ring, Source) != (rank == src):
@@ -81,7 +80,7 @@ def point_to_point_pyobj(
     ranks = dist.get_process_group_ranks(group)
     if rank == dst != src:
         return p2p.receiver(group, ranks, ranks.index(dst), ranks.index(src)).recv(group, SEND_OBJECT)
-    sender = p2p.sender(group, ranks, ranks.index(src), ranks.index(dst))
+    sender = p2p.sender(group, ranks, ranks.index(src), ranks.index(dst), "sglang")
     handle = sender.isend(group, data if len(data) else [], SEND_OBJECT)
     if async_send:
         return [P2PWork(handle)]
@@ -91,7 +90,7 @@ def point_to_point_pyobj(
 
 def broadcast_list(objects: List[Any], src: int, group: Any) -> None:
     """As torch.distributed.broadcast_object_list: fill `objects` from `src`, a GLOBAL rank, in place."""
-    ringcast.torch.broadcast_object_list(objects, _rank_in(group, src), group)
+    broadcast_into(end_of(group, _rank_in(group, src), engine="sglang"), objects)
 
 
 def _rank_in(group: Any, src: int) -> int:
@@ -134,7 +133,7 @@ def broadcast_tensor_dict(
     dicts inside, go by torch.distributed.broadcast over `group`, as in SGLang. Contract: SGLang's
     GroupCoordinator.broadcast_tensor_dict (August 2026).
     """
-    ring = end_of(group, src, metadata_group)
+    ring = end_of(group, src, metadata_group, engine="sglang")
     if ring is None:
         return tensor_dict
     group = dist.group.WORLD if group is None else group

@@ -14,6 +14,8 @@ __all__ = ["Handle", "MessageQueue"]
 class MessageQueue(_MessageQueue):
     """One end of a queue, as a ringcast.vllm.MessageQueue."""
 
+    _engine = "sglang"
+
     def __init__(
         self,
         n_reader: int,

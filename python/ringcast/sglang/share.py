@@ -301,7 +301,7 @@ class _Sharing:
             self._send_due(True)
             while any(self._pending.values()):
                 self._wait(None)
-            made = end_of(self._group(), src, stream=_STREAM)
+            made = end_of(self._group(), src, stream=_STREAM, engine="sglang")
             assert made is not None
             end = self._ends[src] = made
             self._pending[src] = deque()

@@ -29,7 +29,15 @@ import torch.distributed as dist
 import ringcast.torch as _broadcasts
 from ringcast._group import apart as _apart
 from ringcast._group import p2p as _p2p
-from ringcast._group.endpoint import OBJECT, SEND_OBJECT, SEND_TENSOR_DICT, TENSOR, TENSOR_DICT, Source
+from ringcast._group.endpoint import (
+    OBJECT,
+    SEND_OBJECT,
+    SEND_TENSOR_DICT,
+    TENSOR,
+    TENSOR_DICT,
+    Source,
+    broadcast_into,
+)
 from ringcast._group.p2p import Handle
 from ringcast._group.rings import end_of
 
@@ -75,7 +83,7 @@ def _check_src(group: Any, src: int) -> None:
 
 def _sender(group: Any, dst: int) -> _p2p.Sender:
     _check_peer(group, dst, "destination")
-    return _p2p.sender(group.cpu_group, group.ranks, group.rank_in_group, dst)
+    return _p2p.sender(group.cpu_group, group.ranks, group.rank_in_group, dst, "vllm")
 
 
 def _receiver(group: Any, src: int) -> _p2p.Receiver:
@@ -119,7 +127,7 @@ class GroupOperations:
         is_apart = isinstance(input_, torch.Tensor) and _apart.travels_apart(input_) and self.device_group is not None
         if is_apart and (not input_.is_cuda or torch.cuda.is_current_stream_capturing()):
             return _broadcast_apart(self, input_, src)
-        ring = end_of(self.cpu_group, src)
+        ring = end_of(self.cpu_group, src, engine="vllm")
         if ring is None:
             return input_
         if is_apart and not ring.carries_cuda:
@@ -146,13 +154,14 @@ class GroupOperations:
     def broadcast_object(self, obj: Optional[Any] = None, src: int = 0) -> Any:
         """The source's object on every rank; on the source, the very object."""
         _check_src(self, src)
-        ring = end_of(self.cpu_group, src) if self.world_size > 1 else None
+        ring = end_of(self.cpu_group, src, engine="vllm") if self.world_size > 1 else None
         return obj if ring is None else ring.broadcast(obj, OBJECT)
 
     def broadcast_object_list(self, obj_list: List[Any], src: int = 0, group: Any = None) -> List[Any]:
         """Fill `obj_list` with the source's elements, and return the list. `group` is ignored, as in vLLM."""
         _check_src(self, src)
-        return obj_list if self.world_size == 1 else _broadcasts.broadcast_object_list(obj_list, src, self.cpu_group)
+        ring = end_of(self.cpu_group, src, engine="vllm") if self.world_size > 1 else None
+        return broadcast_into(ring, obj_list)
 
     def broadcast_tensor_dict(
         self,
@@ -168,7 +177,7 @@ class GroupOperations:
         if self.world_size == 1 or not dist.is_initialized():
             return tensor_dict
         _check_src(self, src)
-        ring = end_of(self.cpu_group, src)
+        ring = end_of(self.cpu_group, src, engine="vllm")
         if ring is None:
             return tensor_dict
         if isinstance(ring, Source) and not isinstance(tensor_dict, dict):

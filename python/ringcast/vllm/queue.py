@@ -25,7 +25,7 @@ import os
 from typing import Any, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
-from ringcast._group import config
+from ringcast._group import config, names
 from ringcast._group.config import name_of, whole
 from ringcast._group.ranks import Ranks
 from ringcast.vllm import containers
@@ -35,6 +35,10 @@ from ringcast.vllm.machines import who_attaches
 # A Writer makes no smaller ring by default.
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
+# Empty until the process makes or attaches to a queue without a group. A worker first attaches to the queue of calls:
+# the element is then the worker's rank. The executor first makes the queue of calls: the element is then None.
+_worker: List[Optional[int]] = []
+os.register_at_fork(after_in_child=_worker.clear)
 
 
 @dataclasses.dataclass
@@ -68,6 +72,8 @@ class MessageQueue:
     One thread at a time enqueues, or dequeues (RuntimeError); shutdown() comes from any thread.
     """
 
+    _engine = "vllm"  # for the names of rings
+
     def __init__(
         self,
         n_reader: int,
@@ -78,6 +84,22 @@ class MessageQueue:
         connect_ip: Optional[str] = None,
         enable_shm_tensor_arena: bool = False,
     ) -> None:
+        _worker[:] = _worker or [None]
+        which = ("calls",) if _worker[0] is None else ("answers", _worker[0])
+        name = names.join(f"{self._engine}.mq", *which)
+        self._make(name, n_reader, n_local_reader, local_reader_ranks, max_chunk_bytes, max_chunks, connect_ip)
+
+    def _make(
+        self,
+        name: str,
+        n_reader: int,
+        n_local_reader: int,
+        local_reader_ranks: Optional[List[int]],
+        max_chunk_bytes: int,
+        max_chunks: int,
+        connect_ip: Optional[str] = None,
+    ) -> None:
+        """name: of the ring. Other arguments as of the constructor."""
         n_reader, n_local_reader = whole("n_reader", n_reader), whole("n_local_reader", n_local_reader)
         if not 0 <= n_local_reader <= n_reader:
             raise ValueError(f"n_local_reader must be from 0 to n_reader, {n_reader}, not {n_local_reader}")
@@ -94,7 +116,7 @@ class MessageQueue:
         self.n_remote_reader = n_reader - n_local_reader
         self.handle = Handle(ranks)
         budget = max_chunk_bytes * max_chunks if n_reader else 1  # without readers, the least ring
-        end = Sender(_make_ring(budget, n_reader, max_chunks), [name_of(rank) for rank in ranks])
+        end = Sender(_make_ring(name, budget, n_reader, max_chunks), [name_of(rank) for rank in ranks])
         if n_local_reader:
             self.handle.buffer_handle, self.handle.place = end.ring.handle, containers.here()
         if self.n_remote_reader:
@@ -106,6 +128,12 @@ class MessageQueue:
     @classmethod
     def create_from_handle(cls, handle: Handle, rank: int) -> "MessageQueue":
         """The reader `rank`, attached: the reader receives what is sent from now on."""
+        self = cls._attach(handle, rank)
+        _worker[:] = _worker or [rank]
+        return self
+
+    @classmethod
+    def _attach(cls, handle: Handle, rank: int) -> "MessageQueue":
         self = cls.__new__(cls)
         if not hasattr(handle, "local_reader_ranks"):
             raise TypeError(f"handle must be what export_handle() gives, not {type(handle).__name__}")
@@ -215,13 +243,12 @@ class MessageQueue:
             if ranks.rank != writer_rank:
                 return None
             if external_writer_handle is not None:
-                return cls.create_from_handle(external_writer_handle, writer_rank)
-            return cls(ranks.size - 1, len(near), near, max_chunk_bytes, max_chunks)
+                return cls._attach(external_writer_handle, writer_rank)
+            name = cls._name_in(pg, ranks.globally[writer_rank])
+            return cls._named(name, ranks.size - 1, len(near), near, max_chunk_bytes, max_chunks)
 
         made, handles = ranks.all_or_none(make, lambda queue: queue and queue.handle)
-        queue, _ = ranks.all_or_none(
-            lambda: made or cls.create_from_handle(handles[writer_rank], ranks.rank), lambda queue: None
-        )
+        queue, _ = ranks.all_or_none(lambda: made or cls._attach(handles[writer_rank], ranks.rank), lambda queue: None)
         if blocking:
             queue.wait_until_ready()
         return queue
@@ -240,17 +267,32 @@ class MessageQueue:
         reader = ranks.globally.index(reader_rank)
         near = len(who_attaches(ranks, range(ranks.size), [reader])[ranks.rank])
         queue, handles = ranks.all_or_none(
-            lambda: cls(1, near, max_chunk_bytes=max_chunk_bytes, max_chunks=max_chunks), cls.export_handle
+            lambda: cls._named(
+                cls._name_in(pg, f"{ranks.globally[ranks.rank]}-{reader_rank}"),
+                *(1, near, None, max_chunk_bytes, max_chunks),
+            ),
+            cls.export_handle,
         )
         if blocking:
             queue.wait_until_ready()
         return queue, handles if ranks.rank == reader else []
 
+    @classmethod
+    def _named(cls, *args: Any) -> "MessageQueue":
+        self = cls.__new__(cls)
+        self._make(*args)
+        return self
 
-def _make_ring(budget: int, readers: int, ahead: int) -> ringcast.Writer:
+    @classmethod
+    def _name_in(cls, group: Any, ranks: Any) -> str:
+        engine, name = names.family(group, cls._engine)
+        return names.join(f"{engine}.mq", name, ranks)
+
+
+def _make_ring(name: str, budget: int, readers: int, ahead: int) -> ringcast.Writer:
     """The Writer evicts a dead reader: the notice for the other readers then finds room."""
     slots = max(_SLOTS, readers + 1)
-    options = {"on_death": "evict", "ahead": ahead, "spin": config.queue_spin()}
+    options = {"on_death": "evict", "ahead": ahead, "spin": config.queue_spin(), "name": name}
     if budget > _LEAST_DEFAULT:
         writer = config.make_writer(None, slots, **options)
         if writer.capacity <= budget:

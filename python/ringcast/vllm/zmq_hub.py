@@ -261,7 +261,7 @@ class ZmqHub(Hub):
 
     def _offer(self, process: _Process) -> None:
         info = self._reader.info()
-        words = {"capacity": info.capacity, "spill": info.spill_bytes, "readers": self.wanted}
+        words = {"capacity": info.capacity, "spill": info.spill_bytes, "readers": self.wanted, "name": info.name}
         handles = [relay.handle for relay in self._peers]
         self._send(process, b"W", pack_words(relays=handles, pid=os.getpid(), host=socket.gethostname(), **words))
 

@@ -22,9 +22,10 @@ except ImportError as error:
 import ringcast
 from ringcast._group import config
 from ringcast._group.framing import Malformed, pack_words, printable, unpack_words
+from ringcast._group.names import relay_of
 from ringcast._group.relay import Lost, Relay
 
-PROTOCOL = 2
+PROTOCOL = 3
 # How long a process may take to answer.
 ANSWER_SECONDS = 60.0
 # A lost connection stays lost: the hub has forgotten this process by then.
@@ -209,7 +210,8 @@ def _unpack_answer(letter: bytes, body: Any) -> Tuple[bytes, Dict[str, Any]]:
     if letter == b"D":
         return letter, {}
     if letter == b"W":
-        return letter, unpack_words(body, relays=list, capacity=int, spill=int, readers=int, pid=int, host=str)
+        kinds = {"relays": list, "capacity": int, "spill": int, "readers": int, "name": str, "pid": int, "host": str}
+        return letter, unpack_words(body, **kinds)
     if letter in (b"E", b"N"):
         return letter, unpack_words(body, why=str)
     raise Malformed("a message that is no answer")
@@ -225,11 +227,11 @@ def _attach(handles: Any, rank: int) -> Optional[ringcast.Reader]:
 
 def _make_ring(words: Dict[str, Any]) -> ringcast.Writer:
     """As large as the writer's. A dead reader blocks no frame: the relay reports the death to the hub."""
-    readers = max(64, words["readers"])
+    readers, name = max(64, words["readers"]), relay_of(words["name"])
     try:
-        return config.make_writer(words["capacity"], readers, spill_bytes=words["spill"], on_death="evict")
+        return config.make_writer(words["capacity"], readers, spill_bytes=words["spill"], on_death="evict", name=name)
     except ringcast.Error:  # this machine has less memory: the relay reports a frame that does not fit
-        return config.make_writer(words["capacity"], readers, on_death="evict")
+        return config.make_writer(words["capacity"], readers, on_death="evict", name=name)
 
 
 def _relay(connection: Connection, writer: ringcast.Writer, rank: int, welcome: Dict[str, Any]) -> Relay:
