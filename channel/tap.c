@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "ringcast/inspect.h"
 #include "channel/channel.h"
 #include "shm/environment.h"
 #include "shm/error.h"

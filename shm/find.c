@@ -48,14 +48,14 @@ struct search {
   void *context;
 };
 
-/* The number that a directory entry's name is, or -1. */
+/* The name of a directory entry as a number, or -1. */
 static int32_t number_of(const struct dirent *entry) {
   char *end;
   long number = strtol(entry->d_name, &end, 10);
   return *end == '\0' && isdigit((unsigned char)*entry->d_name) && number <= INT32_MAX ? (int32_t)number : -1;
 }
 
-/* Copies the identity of a control segment. False: the file is none, or its ring can't be attached to from here. */
+/* Copies the identity of a control segment. False: the file is none, or this process can't attach to the ring. */
 static bool read_identity(int fd, struct rc_identity *id) {
   struct stat file;
   if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_uid != geteuid()) return false;
@@ -65,7 +65,7 @@ static bool read_identity(int fd, struct rc_identity *id) {
   return id->ready == RC_READY && (id->pid_namespace == 0 || here == 0 || id->pid_namespace == here);
 }
 
-/* Reports the ring whose control segment is descriptor `number` of the process, if its process made the ring. */
+/* Reports a ring if descriptor `number` of the process is the control segment and the process made the ring. */
 static int look_at(const struct search *search, int directory, int32_t number, const char *entry) {
   static const char control[] = "/memfd:ringcast.control";
   char target[sizeof control];
@@ -89,7 +89,7 @@ static int look_at(const struct search *search, int directory, int32_t number, c
   return search->found(search->context, &ring);
 }
 
-/* A process that ends meanwhile, or belongs to another user, has no rings. */
+/* No rings: the process ends meanwhile, or belongs to another user. */
 static int look_into(const struct search *search) {
   char path[32];
   snprintf(path, sizeof path, "/proc/%d/fd", search->pid);

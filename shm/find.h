@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of rings, and the search for rings in /proc: each writer has the control segment's memfd open. */
+/* The names of rings, and the search for rings in /proc, where each writer shows the memfd of its control segment. */
 #ifndef RC_SHM_FIND_H
 #define RC_SHM_FIND_H
 
@@ -11,7 +11,7 @@
 /* 0; -EINVAL, with the error text: `name` is not a name for a ring. */
 int rc_name_check(const char *name);
 
-/* Copies a name that another process wrote; an invalid name becomes "?". */
+/* Copies a name from shared memory; an invalid name becomes "?". */
 void rc_name_copy(const char from[RC_RING_NAME], char to[RC_RING_NAME]);
 
 struct rc_found {

@@ -221,7 +221,7 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t w
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
-/* An announced sleep makes the next signaller call the kernel, which an observer must not. */
+/* The sleep is not announced: the next signaller would call the kernel for the observer. */
 static int nap_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
   int result = -EAGAIN;
   for (int64_t nap = RC_NAP_NS; result == -EAGAIN && *now < deadline; nap = least(2 * nap, RC_MOST_NAP_NS)) {

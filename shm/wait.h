@@ -33,7 +33,7 @@ struct rc_waiter {
   bool may_yield;            /* when oversubscribed */
   bool oversubscribed;       /* fewer CPUs than participants, at the last check */
   uint32_t participants;     /* at the last check; a dead reader counts until the writer removes it */
-  bool observes;             /* sleeps unannounced: no signaller wakes this waiter, so none pays for it */
+  bool observes;             /* sleeps unannounced: signallers don't wake this waiter, and pay nothing */
   uint32_t credit;           /* up by one per wait that a spin ended or would have ended, else down by one */
   int64_t wake_cost;         /* the estimated time of a wake-up */
   struct rc_holdoff holdoff; /* of yields and windows, after one that lost the CPU */
@@ -65,7 +65,7 @@ struct rc_wait {
   bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
 };
 
-/* The sleeps of a waiter that observes: the first, and the longest, after which it looks again. */
+/* The first and the longest sleep of a waiter that observes. */
 #define RC_NAP_NS      ((int64_t)125 * 1000)
 #define RC_MOST_NAP_NS ((int64_t)2 * 1000 * 1000)
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ringcast/inspect.h"
 #include "tools/cli.h"
 #include "tools/report.h"
 #include "tools/screen.h"

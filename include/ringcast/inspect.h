@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding rings by name, for tools and for processes that come late.
- *
- * A ring has the name that its writer gave in options.name; names need not be unique. Only rings of the same user, in
- * the same PID namespace, whose writers live and may be looked into (/proc) are found: the rings that the caller can
- * attach to. Any thread. Each call looks through /proc: about 10 us for each process of the machine.
+ * Looking at rings from outside, for tools and for processes that come late: finding rings by name, and taps.
  */
 #ifndef RINGCAST_INSPECT_H
 #define RINGCAST_INSPECT_H
@@ -14,6 +10,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- Names ------------------------------------------------------------------------------------------------------ */
+
+/* A ring has the name that the writer gave in options.name; names need not be unique. The calls find the rings that the
+ * caller can attach to: of the same user, in the same PID namespace, with a living writer that /proc shows. Any thread.
+ * Each call looks through /proc: about 10 us for each process of the machine. */
 
 /* One ring. Set `size` of the first element (ringcast.h, Sizes). */
 struct ringcast_ring {
@@ -31,6 +33,32 @@ RINGCAST_API int ringcast_rings(struct ringcast_ring *rings, uint32_t capacity);
  * -ENOENT: there is no such ring. -ENOTUNIQ: there are several; the error text lists some. -EINVAL: `ring` is none of
  * these. -EPROTO: the writer uses an incompatible release. Others as ringcast_rings. */
 RINGCAST_API int ringcast_find(const char *ring, char handle[RINGCAST_HANDLE_BYTES]);
+
+/* ---- Tap -------------------------------------------------------------------------------------------------------- */
+
+/* A tap copies frames and takes no slot: the writer never waits for a tap, and never wakes one; a tap that waits looks
+ * every 2 ms at the latest. A tap that is too slow loses frames and counts the loss. A tap is never more than a ring
+ * behind, and loses nothing while less than half a ring behind; except frames in spill memory, which may be lost once
+ * all readers have released them. A reader that is an observer (RINGCAST_READER_OBSERVER) loses less. */
+typedef struct ringcast_tap ringcast_tap;
+
+/* As ringcast_reader_attach, but for -EUSERS: there is always room for a tap. */
+RINGCAST_API int ringcast_tap_attach(const char *handle, ringcast_tap **out);
+RINGCAST_API void ringcast_tap_close(ringcast_tap *tap);
+
+/* Copies the next frame; the copy is valid until the next call on this tap. Blocks up to the timeout if there is none.
+ * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EPROTO, -ENOMEM, -ECHILD. */
+RINGCAST_API int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_frame *out);
+
+/* Bytes of the ring (headers and rounding included) that the writer overwrote before this tap could copy them, and the
+ * number of gaps. -ECHILD. */
+RINGCAST_API int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps);
+
+/* As ringcast_writer_info, _stats and _peers show the ring to the writer itself; the peers are the readers and then the
+ * observers. */
+RINGCAST_API int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out);
+RINGCAST_API int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out);
+RINGCAST_API int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity);
 
 #ifdef __cplusplus
 }

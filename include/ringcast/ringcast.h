@@ -178,13 +178,12 @@ struct ringcast_writer_options {
 #define RINGCAST_NO_SPILL UINT64_MAX
 
 /* Flags of a reader. RETAIN: ringcast_reader_retain works on frames in spill memory, if the machine supports it.
- * OBSERVER: the reader can neither end nor slow what it observes. The reader takes one of two slots for observers
- * (-EUSERS: both are taken), and ringcast_writer_wait_readers, _check and options.ahead do not count the reader. An
- * observer gets every frame as any reader does; but once the observer has been in the writer's way for 50 ms, or a
- * reserve would fail because of the observer, or the observer is dead, the writer goes on without it, whatever the
- * policies say. The observer's next call then gives -ESTALE: close it, attach anew, and count the frames between as
- * lost. Writers do not wake observers: an observer that waits looks every 2 ms at the latest. An observer retains
- * nothing. */
+ * OBSERVER: the reader can neither end nor slow the writer. The reader takes one of two slots for observers (-EUSERS:
+ * both are taken), and ringcast_writer_wait_readers, _check, _peers and options.ahead do not count the reader. An
+ * observer gets every frame as any reader does. If the observer is dead, has been in the writer's way for 50 ms, or
+ * would make a reserve fail with -ETIMEDOUT, the writer goes on without the observer, whatever the policies say. The
+ * observer's next call then gives -ESTALE: close the observer, attach anew, and count the frames between as lost.
+ * Writers do not wake observers: an observer that waits looks every 2 ms at the latest. An observer retains nothing. */
 #define RINGCAST_READER_RETAIN   1u
 #define RINGCAST_READER_OBSERVER 2u
 
@@ -481,31 +480,6 @@ RINGCAST_API int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *ou
 
 RINGCAST_API int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out);
 RINGCAST_API int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out);
-
-/* ---- Tap -------------------------------------------------------------------------------------------------------- */
-
-/* An observer for which the writer never waits. A tap copies frames and takes no slot; a tap that is too slow loses
- * frames and counts the loss. A tap is never more than a ring behind, and loses nothing while less than half a ring
- * behind; except frames in spill memory, which may be lost once all readers have released them. */
-typedef struct ringcast_tap ringcast_tap;
-
-/* As ringcast_reader_attach, but for -EUSERS: there is always room for a tap. */
-RINGCAST_API int ringcast_tap_attach(const char *handle, ringcast_tap **out);
-RINGCAST_API void ringcast_tap_close(ringcast_tap *tap);
-
-/* Copies the next frame; the copy is valid until the next call on this tap. Blocks up to the timeout if there is none.
- * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EPROTO, -ENOMEM, -ECHILD. */
-RINGCAST_API int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_frame *out);
-
-/* Bytes of the ring (headers and rounding included) that the writer overwrote before this tap could copy them, and the
- * number of gaps. -ECHILD. */
-RINGCAST_API int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps);
-
-/* As ringcast_writer_info, _stats and _peers show the ring to the writer itself; the peers are the readers and then the
- * observers. */
-RINGCAST_API int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out);
-RINGCAST_API int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out);
-RINGCAST_API int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity);
 
 /* ---- In words --------------------------------------------------------------------------------------------------- */
 

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ringcast/inspect.h"
 #include "shm/os.h"
 #include "tests/fuzz/fuzz_channel.h"
 

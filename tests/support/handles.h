@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include "channel/channel.h"
+#include "ringcast/inspect.h"
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
 

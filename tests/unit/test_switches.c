@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
+#include "ringcast/inspect.h"
 #include "shm/cpu_wait.h"
 #include "shm/environment.h"
 #include "shm/error.h"

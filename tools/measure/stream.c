@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "tools/measure/stream.h"
 
+#include "ringcast/inspect.h"
 #include "ringcast/batch.h"
 
 #include <stdlib.h>

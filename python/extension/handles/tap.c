@@ -2,6 +2,7 @@
 /* Tap: observes a ring without blocking the writer. */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
+#include "ringcast/inspect.h"
 #include "python/extension/handles/handle.h"
 #include "python/extension/handles/status.h"
 #include "python/extension/handles/tap.h"
