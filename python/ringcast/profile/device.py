@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of operations on a CUDA device: a pair of events on the current stream around each, read when the device has
+passed them. Nothing waits for the device but finish(), once, at the end.
+
+Nothing here has run on a real GPU; the tests have a stand-in for torch.cuda.
+"""
+
+import collections
+import sys
+from typing import Any, Callable, Deque, List, Optional
+
+# Pairs that the device has not passed. A record beyond them keeps the host's time.
+MOST_PENDING = 10_000
+
+
+class Told:
+    """A record that waits for its events."""
+
+    __slots__ = ("record", "nested", "region", "wait_region", "bytes", "step", "thread")
+
+    def __init__(self, record: Any, nested: bool, region: str, wait_region: str, nbytes: int, step: int, thread: int):
+        self.record, self.nested, self.region, self.wait_region = record, nested, region, wait_region
+        self.bytes, self.step, self.thread = nbytes, step, thread
+
+
+class Devices:
+    def __init__(self) -> None:
+        self.cuda: Any = None  # torch.cuda, once it is initialised
+        self._pending: Deque[Told] = collections.deque()
+        self._spare: List[Any] = []
+
+    def look(self) -> None:
+        """Whether the process uses CUDA by now. It is never initialised here."""
+        torch = sys.modules.get("torch")
+        cuda = getattr(torch, "cuda", None)
+        if self.cuda is None and cuda is not None and cuda.is_initialized() and cuda.is_available():
+            self.cuda = cuda
+
+    def event(self) -> Optional[Any]:
+        """A new event on the current stream. None: no device, too many pending, or a graph is being captured."""
+        if self.cuda is None or len(self._pending) >= MOST_PENDING or self.cuda.is_current_stream_capturing():
+            return None
+        try:
+            event = self._spare.pop()
+        except IndexError:
+            event = self.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def add(
+        self, record: Any, nested: bool, region: str, wait_region: str, nbytes: int, step: int, buffer: Any
+    ) -> None:
+        self._pending.append(Told(record, nested, region, wait_region, nbytes, step, buffer.native))
+
+    def settle(self, add: Callable[[Told, int, int], None]) -> None:
+        """add(told, duration, exposed) for what the device has passed, in its order."""
+        while self._pending and self._pending[0].record.events[-1].query():
+            told = self._pending.popleft()
+            events = told.record.events
+            duration = _between(events[0], events[-1])
+            # Of an asynchronous operation the stream was held up while it waited for the end.
+            exposed = _between(events[-2], events[-1])
+            self._spare.extend(events)
+            add(told, duration, exposed)
+
+    def finish(self) -> None:
+        if self._pending:
+            self._pending[-1].record.events[-1].synchronize()
+            for told in self._pending:
+                told.record.events[-1].synchronize()
+
+    def memory(self) -> int:
+        return int(self.cuda.memory_allocated()) if self.cuda is not None else 0
+
+    def peak(self) -> int:
+        return int(self.cuda.max_memory_allocated()) if self.cuda is not None else 0
+
+
+def _between(first: Any, last: Any) -> int:
+    return max(0, int(first.elapsed_time(last) * 1e6))
