@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a program's time goes: communication by operation and size, waiting, regions, memory. docs/profile.md tells all.
+"""Where a program's time goes: communication by operation and size, waiting, regions, memory. See docs/profile.md.
 
     from ringcast.profile import profile
 
@@ -19,9 +19,9 @@ import types
 from typing import Any, Callable, Optional
 
 from ringcast.profile.results import NoProfile
-from ringcast.profile.session import Profile
+from ringcast.profile.session import Profile, current
 
-__all__ = ["NoProfile", "Profile", "profile"]
+__all__ = ["NoProfile", "Profile", "current", "profile"]
 
 
 def profile(
@@ -41,8 +41,8 @@ def profile(
 
     dir: the folder for the results, which is made. None: none are written; stop() returns them.
     warmup: so many steps at the beginning are left out. If step() is never called, the whole is one step.
-    intercept: also the functions of torch.distributed, vLLM and SGLang are timed. False: nothing is replaced; ringcast's
-    own operations, regions and your own operations are there.
+    intercept: also the functions of torch.distributed, vLLM and SGLang are timed. False: nothing is replaced;
+    ringcast's operations, regions and your own operations are there.
     sample: the share of the steps that are recorded; all ranks record the same ones.
     rows: the most lines of detailed_timings.csv; from so many records on every second, fourth, ... one is kept.
     rank, world: of this process and of its group, if torch.distributed and the environment (RANK) do not tell.

@@ -7,26 +7,16 @@ Nothing here has run on a real GPU; the tests have a stand-in for torch.cuda.
 
 import collections
 import sys
-from typing import Any, Callable, Deque, List, Optional
+from typing import Any, Callable, Deque, List, Optional, Tuple
 
 # Pairs that the device has not passed. A record beyond them keeps the host's time.
 MOST_PENDING = 10_000
 
 
-class Told:
-    """A record that waits for its events."""
-
-    __slots__ = ("record", "nested", "region", "wait_region", "bytes", "step", "thread")
-
-    def __init__(self, record: Any, nested: bool, region: str, wait_region: str, nbytes: int, step: int, thread: int):
-        self.record, self.nested, self.region, self.wait_region = record, nested, region, wait_region
-        self.bytes, self.step, self.thread = nbytes, step, thread
-
-
 class Devices:
     def __init__(self) -> None:
         self.cuda: Any = None  # torch.cuda, once it is initialised
-        self._pending: Deque[Told] = collections.deque()
+        self._pending: Deque[Tuple[Any, Tuple[int, int]]] = collections.deque()
         self._spare: List[Any] = []
 
     def look(self) -> None:
@@ -47,27 +37,22 @@ class Devices:
         event.record()
         return event
 
-    def add(
-        self, record: Any, nested: bool, region: str, wait_region: str, nbytes: int, step: int, buffer: Any
-    ) -> None:
-        self._pending.append(Told(record, nested, region, wait_region, nbytes, step, buffer.native))
+    def add(self, entry: Any, where: Tuple[int, int]) -> None:
+        """An entry whose record has events waits for them."""
+        self._pending.append((entry, where))
 
-    def settle(self, add: Callable[[Told, int, int], None]) -> None:
-        """add(told, duration, exposed) for what the device has passed, in its order."""
-        while self._pending and self._pending[0].record.events[-1].query():
-            told = self._pending.popleft()
-            events = told.record.events
-            duration = _between(events[0], events[-1])
-            # Of an asynchronous operation the stream was held up while it waited for the end.
-            exposed = _between(events[-2], events[-1])
+    def settle(self, add: Callable[[Any, Tuple[int, int], int, int], None]) -> None:
+        """add(entry, where, duration, exposed) for what the device has passed, in its order."""
+        while self._pending and self._pending[0][0].record.events[-1].query():
+            entry, where = self._pending.popleft()
+            events = entry.record.events
+            # Of an asynchronous operation the stream was held up while it waited for the end: the last two.
+            add(entry, where, _between(events[0], events[-1]), _between(events[-2], events[-1]))
             self._spare.extend(events)
-            add(told, duration, exposed)
 
     def finish(self) -> None:
-        if self._pending:
-            self._pending[-1].record.events[-1].synchronize()
-            for told in self._pending:
-                told.record.events[-1].synchronize()
+        for entry, _ in self._pending:
+            entry.record.events[-1].synchronize()
 
     def memory(self) -> int:
         return int(self.cuda.memory_allocated()) if self.cuda is not None else 0

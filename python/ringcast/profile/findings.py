@@ -22,6 +22,8 @@ def bottlenecks(found: "Results", report: Report) -> List[Dict[str, Any]]:
     """All parts of the steps' time, the largest first. The parts of several threads may add up to more than 100 %."""
     parts = [*_communication(found.store), *_regions(report["layer_breakdown"])]
     total = found.store.steps.total / 1e9
+    if total <= 0:
+        return []
     computing = sum(part["seconds"] for part in parts if part["kind"] == "computing")
     rest = total - found.store.exposed / 1e9 - computing
     if rest > 0:
@@ -162,7 +164,8 @@ def _jitter(found: "Results", report: Report) -> Optional[_Text]:
     steps = report["steps"]
     if steps["count"] < 20 or steps["p99_time"] < 2 * steps["p50_time"]:
         return None
-    text = f"1 % of the steps take {1e3 * steps['p99_time']:.1f} ms or more, half of them at most {1e3 * steps['p50_time']:.1f}"
+    p50, p99 = 1e3 * steps["p50_time"], 1e3 * steps["p99_time"]
+    text = f"1 % of the steps take {p99:.1f} ms or more, half of them at most {p50:.1f}"
     return _Text(text, "detailed_timings.csv has single operations: see which are long there (other load, GC, a swap)")
 
 

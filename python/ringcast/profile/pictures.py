@@ -91,7 +91,8 @@ def compute_vs_communication(figure: Any, found: "Results") -> None:
     steps = [row[0] for row in rows]
     if len(rows) == 1:
         steps, times = [steps[0], steps[0] + 1], tuple(part * 2 for part in times)
-    left.stackplot(steps, *times, colors=[BLUE, ORANGE], labels=["computing", "communication"], step="mid")
+    parts = left.stackplot(steps, *times, colors=[BLUE, ORANGE], labels=["computing", "communication"], step="mid")
+    parts[1].set(hatch="//", edgecolor="white", linewidth=0)
     left.set(xlabel="step", ylabel="ms", ylim=(0, None), xlim=(steps[0], steps[-1]))
     left.xaxis.get_major_locator().set_params(integer=True)
     left.set_title("Step by step" + (f", rank {rank}" if len(series) > 1 else ""))
@@ -172,14 +173,16 @@ def bandwidths(figure: Any, found: "Results") -> None:
         rates = [analysis.bandwidth(each) for each in of_it.values()]
         axes.plot(places, rates, marker=marker, color=colour, label=shorter(name), markersize=8)
     axes.set_yscale("log")
-    axes.set_xticks(
-        range(len(sizes)), [RANGES[size].replace(" to ", "\nto ").replace("up to", "up\nto") for size in sizes]
-    )
+    axes.set_xticks(range(len(sizes)), [_two_lines(RANGES[size]) for size in sizes])
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.grid(axis="y", alpha=0.3)
     axes.set(xlabel="size of an operation", ylabel="GB/s")
     axes.set_title("Bandwidth by operation and size (bytes by duration)")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+
+
+def _two_lines(name: str) -> str:
+    return name.replace("up to ", "up to\n") if name.startswith("up") else name.replace(" to ", "\nto ")
 
 
 # ---- Regions and memory ----------------------------------------------------------------------------------------------
@@ -191,7 +194,7 @@ def heatmap(figure: Any, found: "Results") -> None:
     if not rows:
         return _empty(axes, 'No region was marked: with p.region("layers.0.attn"): ...')
     figure.set_size_inches(2.6 + 1.25 * len(columns) + 1.4, 1.6 + 0.32 * max(len(rows), 4))
-    image = axes.imshow(cells, aspect="auto", cmap="cividis")
+    image = axes.imshow(cells, aspect="auto", cmap="cividis", vmin=0)
     axes.set_xticks(
         range(len(columns)), [shorter(name, 22) for name in columns], rotation=30, ha="right", rotation_mode="anchor"
     )
@@ -200,7 +203,7 @@ def heatmap(figure: Any, found: "Results") -> None:
     for y, row in enumerate(cells):
         for x, value in enumerate(row):
             if value > 0:
-                colour = "black" if value > most * 0.55 else "white"
+                colour = "black" if value > most * 0.5 else "white"
                 axes.text(x, y, f"{value:.3g}", ha="center", va="center", fontsize=8, color=colour)
     figure.colorbar(image, ax=axes, label="ms a step")
     axes.set_title("Time by region, ms a step")
@@ -248,7 +251,8 @@ def memory(figure: Any, found: "Results") -> None:
         for index, style, what in told:
             values = [row[index] / MIB for row in rows]
             axes.plot(seconds, values, style, color=colour, marker=marker, markevery=every, label=f"{of_rank}, {what}")
-    axes.set(xlabel="seconds since the profile began", ylabel="MiB", ylim=(0, None))
+    axes.set(xlabel="seconds since the profile began", ylabel="MiB")
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
     axes.grid(alpha=0.3)
     axes.set_title("Memory of the processes")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

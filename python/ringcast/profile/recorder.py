@@ -10,7 +10,8 @@ import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ringcast.profile.device import Devices
-from ringcast.profile.store import Operation, Region, Row, Store, key_of
+from ringcast.profile.store import Operation, Row, Store
+from ringcast.profile.totals import range_of
 
 # A thread with so many records does not wait for the end of the step.
 MOST_WAITING = 8192
@@ -53,8 +54,8 @@ class Buffer:
 
 
 class Recorder:
-    def __init__(self, clock: Callable[[], int], rank: Callable[[], int], overflow: Callable[[], None]) -> None:
-        self.clock, self.rank, self.overflow = clock, rank, overflow
+    def __init__(self, clock: Callable[[], int], overflow: Callable[[], None]) -> None:
+        self.clock, self.overflow = clock, overflow
         self.on = False
         self.devices = Devices()
         self.lock = threading.RLock()
@@ -109,51 +110,44 @@ class Recorder:
             for native, buffer in list(self._buffers.items()):
                 if buffer.depth:
                     continue  # an operation is under way, and what lies within it must wait for it
-                if cut:
-                    _cut(buffer, now)
+                around = _cut(buffer, now) if cut else buffer.open
                 items, spans = _take(buffer.items), _take(buffer.spans)
-                if items or spans:
-                    busy += self._sum_up(buffer, items, spans, store, step)
+                if spans:
+                    items = operations_of(spans, buffer, store) + items
+                if items:
+                    self._sum_up(place(items, around), store, (step, native), busy)
                 self._forget(native, buffer)
-            self.devices.settle(lambda *told: self._settled(store, *told))
+            self.devices.settle(lambda *told: _settled(store, *told))
         return union(busy, since, now)
 
     def finish(self, store: Store) -> None:
         """Wait for the device, and sum up what was left open there."""
         self.devices.finish()
-        self.devices.settle(lambda *told: self._settled(store, *told))
+        self.devices.settle(lambda *told: _settled(store, *told))
 
     def _forget(self, native: int, buffer: Buffer) -> None:
         if buffer.is_done():
             del self._buffers[native]
 
-    def _sum_up(self, buffer: Buffer, items: List[Any], spans: List[Any], store: Store, step: int) -> List[Interval]:
-        if spans:
-            items = operations_of(spans, buffer, store) + items
-        entries = place(items, buffer.open)
-        busy: List[Interval] = []
+    def _sum_up(self, entries: List["Entry"], store: Store, where: Tuple[int, int], busy: List[Interval]) -> None:
         for entry in reversed(entries):  # what lies within comes first
-            if entry.parent is not None:
-                entry.parent.bytes += entry.total_bytes()
+            if entry.parent is not None and entry.parent.record.bytes is None:
+                entry.parent.bytes += entry.bytes
         for entry in entries:
             record = entry.record
             if record.events is not None:
-                self.devices.add(
-                    record, entry.nested, entry.region, entry.wait_region, entry.total_bytes(), step, buffer
-                )
-            elif isinstance(record, RegionRecord):
-                _add_region(store, record, record.end - record.start, entry.region)
-                self._keep_row(store, record, record.end - record.start, 0, entry, step, buffer.native)
-            else:
-                self._add_operation(store, entry, step, buffer.native, busy)
-        return busy
-
-    def _add_operation(self, store: Store, entry: "Entry", step: int, thread: int, busy: List[Interval]) -> None:
-        record = entry.record
-        nbytes = entry.total_bytes()
-        call, wait = record.call_end - record.start, record.end - record.wait_start
-        _add_totals(store, record, nbytes, entry.region, entry.nested, record.end - record.start, call + wait)
-        if not entry.nested:
+                self.devices.add(entry, where)
+                continue
+            duration = record.end - record.start
+            if isinstance(record, RegionRecord):
+                _add_region(store, record, duration, entry.region)
+                _offer_row(store, entry, duration, 0, where)
+                continue
+            call, wait = record.call_end - record.start, record.end - record.wait_start
+            _add_totals(store, entry, duration, call + wait)
+            _offer_row(store, entry, duration, call + wait, where)
+            if entry.parent is not None:
+                continue
             if record.communicates:
                 busy.append((record.start, record.call_end))
                 if wait:
@@ -162,45 +156,20 @@ class Recorder:
                 store.region(entry.region).add_part(record.name, call)
             if entry.wait_region:
                 store.region(entry.wait_region).add_part(record.name, wait)
-        self._keep_row(store, record, record.end - record.start, call + wait, entry, step, thread)
-
-    def _settled(self, store: Store, told: Any, duration: int, exposed: int) -> None:
-        """A record whose time the device has measured."""
-        record = told.record
-        if isinstance(record, RegionRecord):
-            _add_region(store, record, duration, told.region)
-        else:
-            _add_totals(store, record, told.bytes, told.region, told.nested, duration, exposed)
-            if not told.nested and record.communicates:
-                store.exposed += exposed
-            if told.region and not told.nested:
-                store.region(told.region).add_part(record.name, exposed)
-        self._keep_row(store, record, duration, exposed, told, told.step, told.thread)
-
-    def _keep_row(
-        self, store: Store, record: Any, duration: int, exposed: int, entry: Any, step: int, thread: int
-    ) -> None:
-        if store.rows.wants():
-            store.rows.add(row_of(record, duration, exposed, entry, (step, self.rank(), thread)))
 
 
-def row_of(record: Any, duration: int, exposed: int, entry: Any, where: Tuple[int, int, int]) -> Row:
-    step, rank, thread = where
-    device = int(record.events is not None)
+def _settled(store: Store, entry: "Entry", where: Tuple[int, int], duration: int, exposed: int) -> None:
+    """A record whose time the device has measured."""
+    record = entry.record
+    _offer_row(store, entry, duration, exposed, where)
     if isinstance(record, RegionRecord):
-        region = f"{entry.region} > {record.name}" if entry.region else record.name
-        row = Row(
-            record.start / 1e9, "region", 0, duration / 1e9, 0, None, 0, region, step, rank, thread, "own", 0, device, 0
-        )
-        return row
-    nbytes = entry.bytes if record.bytes is None else record.bytes
-    waiting = record.waiting
-    moving = duration - (waiting or 0) if record.source == "ringcast" else duration
-    return Row(
-        record.start / 1e9, record.name, nbytes, duration / 1e9, nbytes / moving if moving > 0 else 0.0,
-        None if waiting is None else waiting / 1e9, exposed / 1e9, entry.region, step, rank, thread, record.source,
-        int(entry.nested), device, int(record.failed),
-    )  # fmt: skip
+        _add_region(store, record, duration, entry.region)
+        return
+    _add_totals(store, entry, duration, exposed)
+    if entry.parent is None:
+        store.exposed += exposed if record.communicates else 0
+        if entry.region:
+            store.region(entry.region).add_part(record.name, exposed)
 
 
 def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) -> None:
@@ -214,18 +183,57 @@ def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) 
         store.region(parent).add_part(record.name, duration)
 
 
-def _add_totals(
-    store: Store, record: Operation, nbytes: int, region: str, nested: bool, duration: int, exposed: int
-) -> None:
-    totals = store.totals(key_of(record, nbytes, region, nested))
-    waiting = record.waiting
-    moving = duration - waiting if waiting and record.source == "ringcast" else duration
-    totals.add(duration, nbytes, moving)
+def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> None:
+    record = entry.record
+    how = "nested" if entry.parent is not None else "" if record.communicates else "own"
+    if record.events is not None and not how:
+        how = "device"
+    nbytes, waiting = entry.bytes, record.waiting
+    totals = store.totals((record.name, record.source, range_of(nbytes), entry.region, how))
+    totals.add(duration, nbytes, duration - waiting if waiting and record.source == "ringcast" else duration)
     totals.exposed += exposed
     if waiting is not None:
         totals.waiting += min(waiting, duration)
         totals.told += 1
-    totals.failed += record.failed
+    if record.failed:
+        totals.failed += 1
+
+
+def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where: Tuple[int, int]) -> None:
+    """A tuple of numbers and strings alone, which Python's garbage collector need not look through again and again."""
+    record, (step, thread), device = entry.record, where, int(entry.record.events is not None)
+    if isinstance(record, RegionRecord):
+        name = f"{entry.region} > {record.name}" if entry.region else record.name
+        store.rows.offer((record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, device, 0))
+        return
+    nested, failed = int(entry.parent is not None), int(record.failed)
+    store.rows.offer((
+        record.start, record.name, entry.bytes, duration, record.waiting, exposed, entry.region, step, thread,
+        record.source, nested, device, failed,
+    ))  # fmt: skip
+
+
+def row_of(kept: Tuple[Any, ...], rank: int) -> Row:
+    """A line of the table, of what the store keeps while the profile runs."""
+    start, name, nbytes, duration, waiting, exposed, region, step, thread, source, *flags = kept
+    moving = duration - (waiting or 0) if source == "ringcast" else duration
+    rate = nbytes / moving if moving > 0 else 0.0
+    waited = None if waiting is None else waiting / 1e9
+    return Row(
+        start / 1e9,
+        name,
+        nbytes,
+        duration / 1e9,
+        rate,
+        waited,
+        exposed / 1e9,
+        region,
+        step,
+        rank,
+        thread,
+        source,
+        *flags,
+    )
 
 
 def _take(items: List[Any]) -> List[Any]:
@@ -236,11 +244,16 @@ def _take(items: List[Any]) -> List[Any]:
     return taken
 
 
-def _cut(buffer: Buffer, now: int) -> None:
-    for region in list(buffer.open):
+def _cut(buffer: Buffer, now: int) -> List[OpenRegion]:
+    """End the open regions here, and let them begin anew; those on the device, which can't be cut."""
+    left = []
+    for region in reversed(list(buffer.open)):
         if region.events is None:
             buffer.items.append(RegionRecord(region.start, now, region.name, None, False))
             region.start = now
+        else:
+            left.insert(0, region)
+    return left
 
 
 def union(intervals: List[Interval], since: int, until: int) -> int:
@@ -258,63 +271,58 @@ def union(intervals: List[Interval], since: int, until: int) -> int:
 
 
 class Entry:
+    """A record, and where it lies."""
+
     __slots__ = ("record", "region", "wait_region", "parent", "bytes")
 
-    def __init__(self, record: Any) -> None:
-        self.record = record
-        self.region = self.wait_region = ""
-        self.parent: Optional[Entry] = None
-        self.bytes = 0  # of the operations within
+    def __init__(self, record: Any, region: str, parent: "Optional[Entry]", nbytes: int) -> None:
+        self.record, self.region, self.parent, self.bytes = record, region, parent, nbytes
+        self.wait_region = ""
 
-    @property
-    def nested(self) -> bool:
-        return self.parent is not None
 
-    def total_bytes(self) -> int:
-        own = getattr(self.record, "bytes", 0)
-        return self.bytes if own is None else own
+# What contains others: its end, and a region's name or an operation's entry.
+Around = Tuple[float, str, Optional[Entry]]
 
 
 def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
     """The entries of a thread's records in the order of their starts, each with its region, and its parent if it lies
     within another operation. `items` has an outer record after those within it."""
-    keyed: List[Tuple[int, int, int, Any, Entry]] = []
+    keyed: List[Tuple[int, int, int, Any]] = []
     for index, record in enumerate(items):
-        entry = Entry(record)
-        keyed.append((record.start, -record.end, -index, record, entry))
-        if isinstance(record, Operation) and record.wait_start < record.end:
-            keyed.append((record.wait_start, -record.end, 1, None, entry))
-    keyed.sort(key=lambda each: each[:3])
-    # What contains, outermost first: (end, region's name or None, entry of an operation or None).
-    around: List[Tuple[float, Optional[str], Optional[Entry]]] = [
-        (float("inf"), region.name, None) for region in list(still_open)
-    ]
-    entries = []
-    for start, minus_end, _, record, entry in keyed:
+        keyed.append((record.start, -record.end, -index, record))
+        if type(record) is Operation and record.wait_start < record.end:
+            keyed.append((record.wait_start, -record.end, index + 1, None))
+    keyed.sort()
+    around: List[Around] = [(float("inf"), region.name, None) for region in list(still_open)]
+    entries: List[Entry] = []
+    waits: Dict[int, Entry] = {}
+    for start, minus_end, index, record in keyed:
         while around and around[-1][0] < start:
             around.pop()
-        region, parent = _around(around, -minus_end)
+        region, parent = _around(around, -minus_end) if around else ("", None)
         if record is None:
-            entry.wait_region = region
-            continue
-        entry.region = region
-        entries.append(entry)
-        if isinstance(record, RegionRecord):
+            waits[index - 1].wait_region = region
+        elif type(record) is RegionRecord:
+            entries.append(Entry(record, region, None, 0))
             around.append((record.end, record.name, None))
-            continue
-        entry.parent = parent
-        if record.call_end == record.end:  # one under way does not contain what the thread does meanwhile
-            around.append((record.end, None, entry))
+        else:
+            entry = Entry(record, region, parent, record.bytes or 0)
+            entries.append(entry)
+            if record.call_end == record.end:  # one under way does not contain what the thread does meanwhile
+                around.append((record.end, "", entry))
+            else:
+                waits[-index] = entry
     return entries
 
 
-def _around(around: List[Tuple[float, Optional[str], Optional[Entry]]], end: int) -> Tuple[str, Optional[Entry]]:
+def _around(around: List[Around], end: int) -> Tuple[str, Optional[Entry]]:
+    """The innermost region and operation that contain what ends then."""
     region, parent = "", None
     for until, name, entry in reversed(around):
         if until < end:
             continue
-        if name is not None and not region:
-            region = name
+        if name:
+            region = region or name
         elif entry is not None and parent is None and entry.record.communicates:
             parent = entry
         if region and parent is not None:

@@ -64,12 +64,25 @@ def write(found: Results, folder: Optional[str], apart: Optional[str], draw: boo
         return analysis.comprehensive(found, [])
     world = found.facts["world"]
     if world < 2:
-        return write_folder(found, os.path.join(folder, apart) if apart else folder, draw)
+        return _write_alone(found, folder, apart, draw)
     rank = found.facts["rank"]
     told = write_folder(found, os.path.join(folder, f"rank{rank}"), False)
     if rank == 0 and timeout > 0:
         missing = _await_ranks(folder, world, found.facts["started"], timeout)
         return write_folder(merge_folder(folder, missing), folder, draw)
+    return told
+
+
+def _write_alone(found: Results, folder: str, apart: Optional[str], draw: bool) -> Dict[str, Any]:
+    if apart is not None:
+        is_empty = not (found.store.operations or found.store.regions or found.store.metrics)
+        return {} if is_empty else write_folder(found, os.path.join(folder, apart), False)
+    started = found.facts["started"]
+    if not any(_is_new(os.path.join(path, STATE), started) for path in folders_of_ranks(folder)):
+        return write_folder(found, folder, draw)
+    # The process that started the ranks ends after them.
+    told = write_folder(found, os.path.join(folder, f"process{found.facts['pid']}"), False)
+    write_folder(merge_folder(folder), folder, draw)
     return told
 
 

@@ -3,7 +3,9 @@
 
 import asyncio
 import contextlib
+import copy
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -14,16 +16,16 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
 
 from ringcast.profile import memory, results
 from ringcast.profile.intercept import Interceptor
-from ringcast.profile.recorder import MOST_WAITING, Buffer, OpenRegion, Recorder, RegionRecord
+from ringcast.profile.recorder import MOST_WAITING, Buffer, OpenRegion, Recorder, RegionRecord, row_of
 from ringcast.profile.store import MOST_STEPS, Operation, Store
 from ringcast.profile.totals import Thinned
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into [0, 1), and in step with nothing
-MEMORY_NS = 10_000_000  # the memory is read at most so often
-PEAK_NS = 1_000_000_000
+MEMORY_NS = 100_000_000  # the memory is read at most so often
 
+_numbers = itertools.count()
 _running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
 
 
@@ -33,15 +35,15 @@ class Profile:
     def __init__(
         self, dir: Optional[str], warmup: int, intercept: bool, sample: float, *, rows: int, rank: Optional[int],
         world: Optional[int], pictures: bool, merge_timeout: float, clock: Callable[[], int],
-        apart: Optional[str] = None,
     ) -> None:  # fmt: skip
         _check(dir, warmup, sample, rows)
         self.dir = None if dir is None else os.path.abspath(os.fspath(dir))
         self._warmup, self._sample = warmup, sample
         self._rank, self._world = rank, world
-        self._pictures, self._merge_timeout, self._apart = pictures, merge_timeout, apart
+        self._pictures, self._merge_timeout = pictures, merge_timeout
+        self._apart: Optional[str] = None
         self._clock = clock
-        self._recorder = Recorder(clock, self.rank, self._overflow)
+        self._recorder = Recorder(clock, self._overflow)
         self._interceptor = Interceptor(self._recorder) if intercept else None
         self._store, self._rows = Store(rows), rows
         self._pending: Optional[Store] = None  # of the step that has not ended
@@ -49,7 +51,7 @@ class Profile:
         self._steps = 0  # ended, warm-up and skipped ones included
         self._state = "new"
         self._began = self._since = self._folded = self._exposed = 0
-        self._wall = 0.0
+        self._number, self._wall = 0, 0.0
         self._memory = _Memory()
         self._options = {"warmup": warmup, "intercept": intercept, "sample": sample, "rows": rows}
         self._spans: Any = None
@@ -66,7 +68,7 @@ class Profile:
         from ringcast import _spans
 
         self._spans = _spans
-        self._state, self._wall = "running", time.time()
+        self._state, self._wall, self._number = "running", time.time(), next(_numbers)
         _running.add(self)
         if self._interceptor is not None:
             self._interceptor.put_in()
@@ -98,6 +100,13 @@ class Profile:
         with self._lock:
             self._memory.read_all(self._recorder.devices)
             return results.write(self._results(), self.dir, self._apart, self._pictures, 0)
+
+    def is_running(self) -> bool:
+        return self._state == "running"
+
+    def set_apart(self, name: Optional[str]) -> None:
+        """Of a process without a rank: the folder within `dir`; None: `dir` itself."""
+        self._apart = name
 
     def abandon(self) -> None:
         """In a forked child: the profile is the parent's."""
@@ -156,9 +165,8 @@ class Profile:
         self._store.steps.add(wall)
         self._store.exposed += exposed
         series = self._store.series.setdefault(str(self.rank()), Thinned(MOST_STEPS))
-        if series.wants():
-            at = (now - self._began) / 1e9
-            series.add([self._steps, at, wall, exposed, self._memory.rss, self._memory.device])
+        at = (now - self._began) / 1e9
+        series.offer([self._steps, at, wall, exposed, self._memory.rss, self._memory.device])
 
     def _overflow(self) -> None:
         """Many records, and no step's end: sum them up now, unless another thread is about it."""
@@ -227,7 +235,10 @@ class Profile:
             "seconds": (self._clock() - self._began) / 1e9, "steps_seen": self._steps, "options": self._options,
             "memory": self._memory.figures(),
         }  # fmt: skip
-        return results.Results(facts, self._store)
+        found = copy.copy(self._store)
+        found.rows = Thinned(self._rows, [row_of(kept, rank) for kept in self._store.rows.kept])
+        found.rows.every, found.rows.seen = self._store.rows.every, self._store.rows.seen
+        return results.Results(facts, found)
 
     def _turn(self, on: bool) -> None:
         """Whether the step that begins is recorded."""
@@ -245,7 +256,7 @@ class Profile:
 class _Memory:
     def __init__(self) -> None:
         self.rss = self.device = self.first = self.most = self.device_most = 0
-        self._read_at = self._peak_at = -PEAK_NS
+        self._read_at = -MEMORY_NS
 
     def read(self, now: int, devices: Any) -> None:
         if now - self._read_at < MEMORY_NS:
@@ -403,6 +414,11 @@ def _hook(profile: Profile, module: Any, name: str) -> Iterator[Any]:
 
     yield module.register_forward_pre_hook(before)
     yield module.register_forward_hook(after, always_call=True)
+
+
+def current() -> Optional[Profile]:
+    """The profile that is running; of several the one that was started last. None: there is none."""
+    return max(_running, key=lambda profile: profile._number, default=None)
 
 
 def _after_fork() -> None:

@@ -3,7 +3,7 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ringcast.profile.totals import Metric, Thinned, Totals, range_of
+from ringcast.profile.totals import Metric, Thinned, Totals
 
 # Most of the totals' keys: regions with ever new names must not fill the memory of a run of days.
 MOST_KEYS = 20_000
@@ -120,8 +120,8 @@ class Store:
         self.lost += other.lost
         self.series.update(other.series)
         for row in other.rows.kept:
-            if self.rows.wants():
-                self.rows.add(row)
+            self.rows.offer(row)
+        self.rows.seen += other.rows.seen - len(other.rows.kept)
 
     def state(self) -> Dict[str, Any]:
         """All but the rows, which are in detailed_timings.csv."""
@@ -165,8 +165,3 @@ class Store:
         made.rows = Thinned(kept=rows, **state["rows"])
         made.series = {rank: Thinned(**each) for rank, each in state["series"].items()}
         return made
-
-
-def key_of(operation: Operation, nbytes: int, region: str, nested: bool) -> Key:
-    how = "nested" if nested else "own" if not operation.communicates else "device" if operation.events else ""
-    return operation.name, operation.source, range_of(nbytes), region, how

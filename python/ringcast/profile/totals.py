@@ -21,12 +21,7 @@ def range_of(nbytes: int) -> int:
     return bisect.bisect_left(BOUNDS, nbytes)
 
 
-def bin_of(ns: int) -> int:
-    """The histogram's bin: four to an octave, so a bin's middle is at most an eighth off."""
-    bits = ns.bit_length()
-    return bits * 4 + (ns >> (bits - 3) & 3) if bits > 2 else max(ns, 0)
-
-
+# A bin of a histogram: four to an octave, so a bin's middle is at most an eighth off.
 def middle_of(index: int) -> float:
     bits, quarter = divmod(index, 4)
     return (4.5 + quarter) * 2 ** (bits - 3) if bits > 2 else float(index)
@@ -35,8 +30,9 @@ def middle_of(index: int) -> float:
 class Totals:
     """Of the durations of like records."""
 
-    __slots__ = ("count", "total", "squares", "least", "most", "bytes", "moving", "exposed", "waiting", "told", "failed",
-                 "bins")  # fmt: skip
+    __slots__ = (
+        "count", "total", "squares", "least", "most", "bytes", "moving", "exposed", "waiting", "told", "failed", "bins",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = self.total = self.squares = self.most = 0
@@ -58,7 +54,8 @@ class Totals:
             self.most = ns
         self.bytes += nbytes
         self.moving += moving
-        index = bin_of(ns)
+        bits = ns.bit_length()
+        index = bits * 4 + (ns >> (bits - 3) & 3) if bits > 2 else ns
         self.bins[index] = self.bins.get(index, 0) + 1
 
     def merge(self, other: "Totals") -> None:
@@ -157,15 +154,13 @@ class Thinned:
         self.most, self.every, self.seen = most, every, seen
         self.kept: List[Any] = list(kept)
 
-    def wants(self) -> bool:
-        """Whether the next one will be kept; call it once for each, and add() what it wants."""
-        self.seen += 1
-        return self.most > 0 and (self.seen - 1) % self.every == 0
-
-    def add(self, thing: Any) -> None:
+    def offer(self, thing: Any) -> None:
+        seen, self.seen = self.seen, self.seen + 1
+        if seen % self.every or not self.most:
+            return
         if len(self.kept) >= self.most:
             del self.kept[1::2]
             self.every *= 2
-            if (self.seen - 1) % self.every:
+            if seen % self.every:
                 return
         self.kept.append(thing)
