@@ -36,9 +36,9 @@ def slower(found: List[Change], percent: float) -> List[Change]:
 
 def _of_steps(before: Results, after: Results) -> Iterator[Change]:
     steps = [each.store.steps for each in (before, after)]
-    yield Change("a step", "step", "ms", *(_mean(each, 1e6) for each in steps), [each.count for each in steps])
+    yield _of_totals("a step", "step", "ms", steps)
     shares = [analysis.share(each.store.exposed, each.store.steps.total) for each in (before, after)]
-    yield Change("communication's share", "share", "%", *shares)
+    yield Change("communication's share", "share", "%", shares[0], shares[1])
 
 
 def _operations(before: Results, after: Results) -> Iterator[Change]:
@@ -47,24 +47,26 @@ def _operations(before: Results, after: Results) -> Iterator[Change]:
     )
     for key in sorted({*old, *new}):
         both = [each.get(key, Totals()) for each in (old, new)]
-        counts = [each.count for each in both]
-        yield Change(f"{key[0]}, {RANGES[key[1]]}", "operation", "us", *(_mean(each, 1e3) for each in both), counts)
+        yield _of_totals(f"{key[0]}, {RANGES[key[1]]}", "operation", "us", both)
 
 
 def _regions(before: Results, after: Results) -> Iterator[Change]:
     old, new = (each.store.regions for each in (before, after))
     for name in sorted({*old, *new}, key=analysis.natural):
         both = [each[name].totals if name in each else Totals() for each in (old, new)]
-        yield Change(name, "region", "ms", *(_mean(each, 1e6) for each in both), [each.count for each in both])
+        yield _of_totals(name, "region", "ms", both)
 
 
 def _memory(before: Results, after: Results) -> Iterator[Change]:
     most = [analysis.memory_of(each)["rss_max"] / (1 << 20) for each in (before, after)]
-    yield Change("resident memory, most", "memory", "MiB", *most)
+    yield Change("resident memory, most", "memory", "MiB", most[0], most[1])
 
 
-def _mean(totals: Totals, unit: float) -> Optional[float]:
-    return totals.mean() / unit if totals.count else None
+def _of_totals(what: str, kind: str, unit: str, both: List[Totals]) -> Change:
+    """Of the averages."""
+    nanoseconds = {"us": 1e3, "ms": 1e6}[unit]
+    before, after = (each.mean() / nanoseconds if each.count else None for each in both)
+    return Change(what, kind, unit, before, after, [each.count for each in both])
 
 
 def as_text(found: List[Change], at_least: float) -> str:

@@ -65,9 +65,9 @@ def advice(found: "Results", report: Report) -> List[Dict[str, str]]:
     """Each with what was found and what to do; the parts with the largest shares first."""
     made: List[Dict[str, str]] = []
     for rule in (_waiting, _busy, _small, _objects, _encode, _slower, _ranks, _jitter, _growth):
-        text = rule(found, report)
-        if text is not None:
-            made.append({"finding": text[0], "advice": text[1]})
+        told = rule(found, report)
+        if told is not None:
+            made.append({"finding": told.finding, "advice": told.advice})
     if not made:
         text = f"communication takes {report['communication_analysis']['comm_percentage']:.1f} % of the steps"
         made.append({"finding": text, "advice": "nothing stands out; look at the computing first"})
@@ -80,7 +80,8 @@ class _Text(NamedTuple):
 
 
 def _kinds(report: Report, what: str, kind: str) -> float:
-    return sum(p["share_percent"] for p in report["bottlenecks"] if p["what"].startswith(what) and p["kind"] == kind)
+    parts = report["bottlenecks"]
+    return float(sum(p["share_percent"] for p in parts if p["what"].startswith(what) and p["kind"] == kind))
 
 
 def _waiting(found: "Results", report: Report) -> Optional[_Text]:

@@ -19,22 +19,30 @@ LINES = [(BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (RED, "D"), (PURPLE, "v"), (S
 MOST = 12  # bars
 MOST_ROWS = 32  # of the heat map
 DPI = 110
+OLDEST = (3, 10)
 
 
 def draw(found: "Results", folder: str) -> List[str]:
     """Make the pictures in the folder; notes on what is missing."""
     try:
+        import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         return ["no pictures: matplotlib is missing; after `python -m pip install matplotlib`, "
                 "`python -m ringcast.profile report DIR` makes them"]  # fmt: skip
+    if matplotlib.__version_info__ < OLDEST:
+        return [f"no pictures: matplotlib {matplotlib.__version__} is too old; 3.10 or newer makes them"]
+    notes = []
     for name, (size, function) in PICTURES.items():
         figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-        function(figure, found)
         part = os.path.join(folder, f"{name}.part")
-        figure.savefig(part, format="png")
-        os.replace(part, os.path.join(folder, f"{name}.png"))
-    return []
+        try:
+            function(figure, found)
+            figure.savefig(part, format="png")
+            os.replace(part, os.path.join(folder, f"{name}.png"))
+        except Exception as error:  # the figures must not be lost with a picture of them
+            notes.append(f"no {name}.png: {error!r}")
+    return notes
 
 
 def _empty(axes: Any, text: str) -> None:
@@ -87,10 +95,10 @@ def compute_vs_communication(figure: Any, found: "Results") -> None:
         return _empty(figure.subplots(), "No step was recorded")
     left, right = figure.subplots(1, 2, width_ratios=[3, 1.4 + 0.25 * min(len(found.ranks), 8)])
     rank, rows = next(iter(series.items()))
-    times = [(row[2] - row[3]) / 1e6 for row in rows], [row[3] / 1e6 for row in rows]
+    times = [[(row[2] - row[3]) / 1e6 for row in rows], [row[3] / 1e6 for row in rows]]
     steps = [row[0] for row in rows]
     if len(rows) == 1:
-        steps, times = [steps[0], steps[0] + 1], tuple(part * 2 for part in times)
+        steps, times = [steps[0], steps[0] + 1], [part * 2 for part in times]
     parts = left.stackplot(steps, *times, colors=[BLUE, ORANGE], labels=["computing", "communication"], step="mid")
     parts[1].set(hatch="//", edgecolor="white", linewidth=0)
     left.set(xlabel="step", ylabel="ms", ylim=(0, None), xlim=(steps[0], steps[-1]))

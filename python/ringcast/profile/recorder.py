@@ -24,16 +24,17 @@ class RegionRecord(NamedTuple):
     end: int
     name: str
     events: Any = None
-    counts: bool = True  # False: the part of an earlier step of a region that goes on
+    counts: bool = True  # False: a step's part of a region that goes on
+    before: int = 0  # the parts of earlier steps
 
 
 class OpenRegion:
     """A region that a thread is in."""
 
-    __slots__ = ("name", "start", "events")
+    __slots__ = ("name", "start", "events", "before")
 
     def __init__(self, name: str, start: int, events: Any) -> None:
-        self.name, self.start, self.events = name, start, events
+        self.name, self.start, self.events, self.before = name, start, events, 0
 
 
 class Buffer:
@@ -98,7 +99,7 @@ class Recorder:
             for native, buffer in list(self._buffers.items()):
                 del buffer.items[:], buffer.spans[:]
                 for region in buffer.open:
-                    region.start, region.events = now, None
+                    region.start, region.events, region.before = now, None, 0
                 self._forget(native, buffer)
 
     def collect(self, store: Store, since: int, step: int, cut: bool) -> int:
@@ -175,7 +176,8 @@ def _settled(store: Store, entry: "Entry", where: Tuple[int, int], duration: int
 def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) -> None:
     region = store.region(record.name)
     if record.counts:
-        region.totals.add(duration)
+        region.totals.add(duration + record.before)
+        region.totals.total -= record.before
     else:
         region.totals.total += duration
     if parent:
@@ -246,10 +248,11 @@ def _take(items: List[Any]) -> List[Any]:
 
 def _cut(buffer: Buffer, now: int) -> List[OpenRegion]:
     """End the open regions here, and let them begin anew; those on the device, which can't be cut."""
-    left = []
+    left: List[OpenRegion] = []
     for region in reversed(list(buffer.open)):
         if region.events is None:
             buffer.items.append(RegionRecord(region.start, now, region.name, None, False))
+            region.before += now - region.start
             region.start = now
         else:
             left.insert(0, region)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A profile that is being taken."""
 
-import asyncio
 import contextlib
 import copy
 import functools
+import inspect
 import itertools
 import os
 import sys
@@ -214,11 +214,16 @@ class Profile:
         self, module: Any, names: Callable[[str], bool] = lambda name: name.count(".") >= 1
     ) -> Callable[[], None]:
         """Make a region of each submodule of a torch module whose name `names` accepts; returns what undoes that."""
-        handles = []
+        handles: List[Any] = []
         for name, inner in module.named_modules():
             if name and names(name):
                 handles += _hook(self, inner, name)
-        return lambda: [handle.remove() for handle in handles] and None
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
 
     # ---- Where and what ----------------------------------------------------------------------------------------------
 
@@ -312,7 +317,7 @@ class _Decorator:
         raise NotImplementedError
 
     def __call__(self, function: Function) -> Function:
-        if asyncio.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def awaiting(*args: Any, **kwargs: Any) -> Any:
@@ -359,7 +364,7 @@ class Region(_Decorator):
                 return
             last = recorder.devices.event() if region.events is not None else None
             events = None if last is None else (region.events, last)
-            buffer.items.append(RegionRecord(region.start, recorder.clock(), region.name, events))
+            buffer.items.append(RegionRecord(region.start, recorder.clock(), region.name, events, True, region.before))
         if len(buffer.items) >= MOST_WAITING and not buffer.depth:
             recorder.overflow()
 

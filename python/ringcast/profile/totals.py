@@ -73,7 +73,7 @@ class Totals:
     def deviation(self) -> float:
         if not self.count:
             return 0.0
-        return math.sqrt(self.count * self.squares - self.total * self.total) / self.count
+        return math.sqrt(max(0, self.count * self.squares - self.total * self.total)) / self.count
 
     def quantile(self, share: float) -> float:
         """From the histogram, and never outside of what was seen."""

@@ -24,8 +24,9 @@ class _TimedWork:
     """All that torch's own handle does, by that handle."""
 
     def __init__(self, work: Any, recorder: Any, told: Tuple[int, int, str, str, Optional[int]], first: Any) -> None:
-        type(self).__base__.__init__(self)  # type: ignore[misc, union-attr]
-        self._work, self._recorder, self._told, self._first = work, recorder, told, first
+        type(self).__base__.__init__(self)  # type: ignore[misc]
+        self._work, self._recorder, self._first = work, recorder, first
+        self._told: Optional[Tuple[int, int, str, str, Optional[int]]] = told
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder
