@@ -20,21 +20,22 @@ PICTURES = {
 
 
 class Clock:
-    """Nanoseconds, which pass() moves on and nothing else."""
+    """Nanoseconds, which passes() moves on, and each reading by `tick`."""
 
-    def __init__(self) -> None:
-        self.now = 1_000_000_000
+    def __init__(self, tick: int) -> None:
+        self.now, self._tick = 1_000_000_000, tick
 
     def __call__(self) -> int:
+        self.now += self._tick
         return self.now
 
     def passes(self, milliseconds: float) -> None:
         self.now += round(milliseconds * MS)
 
 
-def profiled(folder: Any = None, **options: Any) -> Any:
+def profiled(folder: Any = None, tick: int = 0, **options: Any) -> Any:
     """A profile with a clock of its own, p.clock, without warm-up and pictures."""
-    clock = Clock()
+    clock = Clock(tick)
     made = profile(folder, **{"warmup": 0, "pictures": False, "clock": clock, **options})
     made.clock = clock
     return made

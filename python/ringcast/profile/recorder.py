@@ -292,9 +292,11 @@ def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
     within another operation. `items` has an outer record after those within it."""
     keyed: List[Tuple[int, int, int, Any]] = []
     for index, record in enumerate(items):
-        keyed.append((record.start, -record.end, -index, record))
         if type(record) is Operation and record.wait_start < record.end:
+            keyed.append((record.start, -record.call_end, -index, record))
             keyed.append((record.wait_start, -record.end, index + 1, None))
+        else:
+            keyed.append((record.start, -record.end, -index, record))
     keyed.sort()
     around: List[Around] = [(float("inf"), region.name, None) for region in list(still_open)]
     entries: List[Entry] = []
@@ -309,6 +311,8 @@ def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
             entries.append(Entry(record, region, None, 0))
             around.append((record.end, record.name, None))
         else:
+            if parent is not None and record.end > parent.record.end:
+                parent = None  # it goes on after the operation that began it
             entry = Entry(record, region, parent, record.bytes or 0)
             entries.append(entry)
             if record.call_end == record.end:  # one under way does not contain what the thread does meanwhile
