@@ -5,6 +5,8 @@ import json
 import pathlib
 from typing import Any, Dict, List
 
+import pytest
+
 from ringcast import _spans
 from ringcast.profile import profile
 
@@ -17,6 +19,10 @@ PICTURES = {
     "layer_performance_heatmap.png", "operation_time_distribution.png", "compute_vs_communication.png",
     "memory_usage_analysis.png", "performance_bottlenecks.png", "bandwidth_analysis.png",
 }  # fmt: skip
+
+
+def close(value: float) -> Any:
+    return pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 class Clock:

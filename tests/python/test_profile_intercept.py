@@ -87,6 +87,17 @@ def test_nothing_is_replaced_unless_asked():
         assert all_names() == before and sys.meta_path == finders
 
 
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_function_that_ends_steps_is_put_back(intercept):
+    before = vars(torch.nn.Module)["apply"]
+    with profiled(intercept=intercept, step_at="torch.nn.modules.module:Module.apply") as p:
+        assert vars(torch.nn.Module)["apply"] is not before
+        module = torch.nn.Linear(1, 1)
+        assert module.apply(lambda each: None) is module
+        assert p.stop()["analysis_report"]["steps"]["count"] == 1
+    assert vars(torch.nn.Module)["apply"] is before
+
+
 def test_profiles_within_profiles_put_back_their_own():
     original = [dist.barrier]
     with profiled():

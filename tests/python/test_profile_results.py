@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 from needs import needs_torch
-from profiles import FILES, PICTURES, lines, named, profiled, read
+from profiles import FILES, PICTURES, close, lines, named, profiled, read
 
 from ringcast.profile import NoProfile, findings, results
 from ringcast.profile.__main__ import main
 
 pytestmark = pytest.mark.alike
-
-
-def close(value: float) -> Any:
-    return pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, **options: Any) -> Any:
@@ -289,7 +285,7 @@ def ratings(**metrics: float) -> Any:
         ("NVLink utilisation", "nvlink_utilisation_percent", 50.1, (50, 30), 29.9),
     ],
 )
-def test_the_thresholds_are_the_seeds(measure, metric, excellent, good, below):
+def test_the_thresholds_rate_each_measure(measure, metric, excellent, good, below):
     wanted = {excellent: "excellent", good[0]: "good", good[1]: "good", below: "to be improved"}
     assert {value: ratings(**{metric: value})[measure]["rating"] for value in wanted} == wanted
 

@@ -35,29 +35,31 @@ def profile(
     world: Optional[int] = None,
     pictures: bool = True,
     merge_timeout: float = 30.0,
+    step_at: Optional[str] = None,
     clock: Callable[[], int] = time.monotonic_ns,
 ) -> Profile:
-    """A profile for `with`, or for its start() and stop(). It writes its results when it ends.
+    """A profile for `with`, or for calls of start() and stop(). The end of the profile writes the results.
 
-    dir: the folder for the results, which is made. None: none are written; stop() returns them.
-    warmup: so many steps at the beginning are left out. If step() is never called, the whole is one step.
-    intercept: also the functions of torch.distributed, vLLM and SGLang are timed. False: nothing is replaced;
-    ringcast's operations, regions and your own operations are there.
-    sample: the share of the steps that are recorded; all ranks record the same ones.
-    rows: the most lines of detailed_timings.csv; from so many records on every second, fourth, ... one is kept.
-    rank, world: of this process and of its group, if torch.distributed and the environment (RANK) do not tell.
+    dir: the folder for the results; the profile makes the folder. None: no files; stop() returns the results.
+    warmup: the number of steps at the beginning that are left out. Without a call of step() the whole is one step.
+    intercept: time the functions of torch.distributed, vLLM and SGLang, too. False: nothing is replaced; ringcast's
+    operations, regions and your own operations are recorded.
+    sample: the share of the steps that are recorded; all ranks record the same steps.
+    rows: the most lines of detailed_timings.csv. With more records, every second, fourth, eighth ... record is kept.
+    rank, world: of the process and the group, where neither torch.distributed nor the environment (RANK) has them.
     pictures: of a group only rank 0 makes them.
-    merge_timeout: so many seconds rank 0 waits at the end for the other ranks' results; 0: none are merged.
-    clock: nanoseconds, as time.monotonic_ns, whose time ringcast's own operations are in.
+    merge_timeout: the seconds that rank 0 waits at the end for the other ranks' results; 0: rank 0 merges nothing.
+    step_at: "module:function" or "module:Class.function": after each call of this function a step ends.
+    clock: returns nanoseconds; ringcast's own operations are in the time of time.monotonic_ns.
     """
     return Profile(
         dir, warmup, intercept, sample, rows=rows, rank=rank, world=world, pictures=pictures,
-        merge_timeout=merge_timeout, clock=clock,
+        merge_timeout=merge_timeout, clock=clock, step_at=step_at,
     )  # fmt: skip
 
 
 class _Callable(types.ModuleType):
-    """So that `ringcast.profile(...)` is ringcast.profile.profile(...)."""
+    """Makes `ringcast.profile(...)` the same as ringcast.profile.profile(...)."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Profile:
         return profile(*args, **kwargs)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the totals of a profile say, under the seed's names. Times are in seconds, sizes in bytes.
+"""The content of the JSON files, from the totals. Times are in seconds, sizes in bytes.
 
-total_comm_time is the sum over operations that lie in no other one. A part of it is hidden behind computing, or
+total_comm_time is the sum over operations that lie in no other operation. A part of it is hidden behind computing, or
 behind the communication of another thread: exposed_comm_time is the time in which at least one thread was in
 communication (or, on a device, the stream was held up), and comm_percentage is its share of total_time.
 """
@@ -29,7 +29,7 @@ def share(part: float, whole: float) -> float:
 
 
 def counted(store: Store) -> Dict[Key, Totals]:
-    """Communication that lies in no other operation."""
+    """The totals of communication, without nested operations."""
     return {key: totals for key, totals in store.operations.items() if key[4] in ("", "device")}
 
 
@@ -79,7 +79,7 @@ def comm_analysis(found: "Results") -> Dict[str, Any]:
         "by_source": {name: figures(each) for name, each in grouped(all_of_them, lambda key: key[1]).items()},
         "bandwidth_analysis": {"by_size_range": _by_range(all_of_them)},
         "latency_analysis": latency(all_of_them),
-        # Within the operations above, and counted there.
+        # Operations within the operations above, and part of their time.
         "nested": {
             name: figures(each)
             for name, each in grouped(_how(store, "nested"), lambda key: f"{key[0]} ({key[1]})").items()
@@ -146,7 +146,7 @@ def latency(totals: Dict[Key, Totals]) -> Dict[str, Any]:
 
 
 def layers(store: Store) -> Dict[str, Any]:
-    """Of each region: its time, what its operations and inner regions take of that, and the rest, which is its own."""
+    """For each region: the time, the parts of operations and inner regions, and the rest as self_time."""
     return {
         name: {
             "total_time": region.totals.total / 1e9,
@@ -164,7 +164,7 @@ def layers(store: Store) -> Dict[str, Any]:
 
 
 def natural(name: str) -> List[Any]:
-    """So that layers.9 comes before layers.10."""
+    """A key for sorting: layers.9 comes before layers.10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in name.replace("[", ".").split(".")]
 
 

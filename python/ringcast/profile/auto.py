@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """RINGCAST_PROFILE=dir: a profile of the whole process, written at its end. Imported only if the variable is set.
+RINGCAST_PROFILE_STEP=module:Class.function: a step ends after each call of this function.
 
 A rank of a group writes into dir/rank<r>. The first process without a rank writes into dir itself, its children into
 dir/process<pid>; a child that recorded nothing writes nothing. A problem is a warning: the program goes on.
@@ -14,7 +15,7 @@ from typing import Optional
 from ringcast.profile import profile
 from ringcast.profile.session import Profile
 
-# Of the first process; its children find it in their environment.
+# The pid of the first process, in the environment of all children.
 FIRST = "RINGCAST_PROFILE_FIRST"
 
 _profile: Optional[Profile] = None
@@ -30,7 +31,7 @@ def start() -> None:
     os.register_at_fork(after_in_child=lambda: _begin(False))
     from multiprocessing import util
 
-    # multiprocessing ends its children without atexit, and forgets in them what was to be done at the end.
+    # multiprocessing ends children without atexit, and drops the parent's finalizers in children.
     util.register_after_fork(sys.modules[__name__], lambda _: util.Finalize(None, stop, exitpriority=10))
 
 
@@ -38,7 +39,7 @@ def _begin(is_first: bool) -> None:
     global _profile
     _profile = None
     try:
-        made = profile(_folder)
+        made = profile(_folder, step_at=os.environ.get("RINGCAST_PROFILE_STEP") or None)
         made.set_apart(None if is_first else f"process{os.getpid()}")
         _profile = made.start()
     except Exception as error:

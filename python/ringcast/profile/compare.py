@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two profiles side by side: what changed by how much, of like with like (an operation of one size range)."""
+"""Two profiles side by side: the change of each average. Operations are compared within a size range."""
 
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
@@ -19,7 +19,7 @@ class Change(NamedTuple):
 
     @property
     def percent(self) -> Optional[float]:
-        """Of what it was before; None: it was not there, or is not any more, or was nothing."""
+        """Relative to `before`. None: there is no value before or after, or the value before is 0."""
         if not self.before or self.after is None:
             return None
         return 100.0 * (self.after - self.before) / self.before
@@ -30,7 +30,7 @@ def changes(before: Results, after: Results) -> List[Change]:
 
 
 def slower(found: List[Change], percent: float) -> List[Change]:
-    """The operations, and the step, whose average grew by more than so many per cent."""
+    """The operations, and the step, with an average that grew by more than `percent`."""
     return [each for each in found if each.kind in ("step", "operation") and (each.percent or 0) > percent]
 
 
@@ -63,14 +63,14 @@ def _memory(before: Results, after: Results) -> Iterator[Change]:
 
 
 def _of_totals(what: str, kind: str, unit: str, both: List[Totals]) -> Change:
-    """Of the averages."""
+    """The change of an average."""
     nanoseconds = {"us": 1e3, "ms": 1e6}[unit]
     before, after = (each.mean() / nanoseconds if each.count else None for each in both)
     return Change(what, kind, unit, before, after, [each.count for each in both])
 
 
 def as_text(found: List[Change], at_least: float) -> str:
-    """A line for each change of at least so many per cent."""
+    """A line for each change of at least `at_least` per cent."""
     shown = [each for each in found if each.percent is None or abs(each.percent) >= at_least]
     shown = [each for each in shown if each.before or each.after]
     width = max((len(each.what) for each in shown), default=4)

@@ -20,7 +20,7 @@ class Devices:
         self._spare: List[Any] = []
 
     def look(self) -> None:
-        """Whether the process uses CUDA by now. It is never initialised here."""
+        """See whether the process uses CUDA by now. A profile never initialises CUDA."""
         torch = sys.modules.get("torch")
         cuda = getattr(torch, "cuda", None)
         if self.cuda is None and cuda is not None and cuda.is_initialized() and cuda.is_available():
@@ -38,15 +38,15 @@ class Devices:
         return event
 
     def add(self, entry: Any, where: Tuple[int, int]) -> None:
-        """An entry whose record has events waits for them."""
+        """Keep an entry until the device has passed the events of the entry's record."""
         self._pending.append((entry, where))
 
     def settle(self, add: Callable[[Any, Tuple[int, int], int, int], None]) -> None:
-        """add(entry, where, duration, exposed) for what the device has passed, in its order."""
+        """Call add(entry, where, duration, exposed) for the entries that the device has passed."""
         while self._pending and self._pending[0][0].record.events[-1].query():
             entry, where = self._pending.popleft()
             events = entry.record.events
-            # Of an asynchronous operation the stream was held up while it waited for the end: the last two.
+            # The last two events enclose the time that the stream was held up: all of it, or that of wait().
             add(entry, where, _between(events[0], events[-1]), _between(events[-2], events[-1]))
             self._spare.extend(events)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a profile's figures mean: where the time goes, what to do about that, and how the seed's measures rate it."""
+"""The meaning of a profile's figures: where the time goes, advice, and a rating."""
 
 import re
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional
@@ -47,7 +47,7 @@ def _communication(store: Store) -> Iterator[Dict[str, Any]]:
 
 
 def _regions(layers: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
-    """Like regions of all layers together."""
+    """The regions of all layers, grouped by their names without numbers."""
     groups: Dict[str, List[Dict[str, Any]]] = {}
     for name, region in layers.items():
         groups.setdefault(re.sub(r"\d+", "*", name), []).append(region)
@@ -62,7 +62,7 @@ def _regions(layers: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
 
 
 def advice(found: "Results", report: Report) -> List[Dict[str, str]]:
-    """Each with what was found and what to do; the parts with the largest shares first."""
+    """For each rule that applies: the finding and the advice."""
     made: List[Dict[str, str]] = []
     for rule in (_waiting, _busy, _small, _objects, _encode, _slower, _ranks, _jitter, _growth):
         told = rule(found, report)
@@ -191,7 +191,7 @@ class Measure(NamedTuple):
     metric: str
 
 
-# The thresholds of seeds/003, which are for two A100 with NVLink.
+# The thresholds suit two A100 with NVLink.
 MEASURES = [
     Measure(
         "TP scaling efficiency", "speed-up over one rank, divided by the ranks", "%", 75, 50, "tp_efficiency_percent"
@@ -242,7 +242,7 @@ def _point_to_point(store: Store) -> Optional[float]:
 
 
 def notes(found: "Results") -> List[str]:
-    """What a reader of the figures must know."""
+    """Facts without which the figures would mislead."""
     made, facts, store = [], found.facts, found.store
     if not store.steps.count:
         made.append(

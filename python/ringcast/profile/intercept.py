@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the functions of torch.distributed, vLLM and SGLang by wrappers in their places, and puts the originals back.
+"""Wrappers in the places of functions of torch.distributed, vLLM and SGLang, which time the originals.
 
-A function is replaced in every loaded module that holds it, under any name; a module that is imported later is noticed
-by name, before anything is imported from the module. torch.compile sees the original (a wrapper calls the original
-while Dynamo traces), so compiled code is the same with and without a profile.
+A function is replaced in every loaded module that holds the function, under any name, and put back there in the end. A
+module that is imported later is noticed by name, before anything is imported from the module. While torch.compile
+traces, a wrapper calls the original, so compiled code is the same with and without a profile.
 """
 
 import functools
 import inspect
 import sys
 import types
+import warnings
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ringcast._install import Replacements
@@ -24,8 +25,8 @@ COORDINATORS = {
     "sglang.srt.distributed.parallel_state": "sglang",
     "sglang.multimodal_gen.runtime.distributed.group_coordinator": "sglang",
 }
-# Of GroupCoordinator. Its isend_* and irecv_* return handles of torch's isend and irecv, which are timed themselves.
-# Compiled models call what ends in _out_place, and not the method itself.
+# Methods of GroupCoordinator. isend_* and irecv_* are left out: the handles are those of torch's isend and irecv, which
+# are timed. Compiled models call the methods that end in _out_place, and not the plain method.
 METHODS = {
     **{name: name for name in (
         "all_reduce", "all_gather", "all_gatherv", "all_gather_into_tensor", "reduce_scatter", "reduce_scatterv",
@@ -36,7 +37,7 @@ METHODS = {
     "_all_reduce_out_place": "all_reduce", "_all_gather_out_place": "all_gather",
     "_reduce_scatter_out_place": "reduce_scatter",
 }  # fmt: skip
-# Functions by module: name -> the operation's.
+# Functions by module: the function's name -> the operation's name.
 CALLS = {
     "tensor_model_parallel_all_reduce": "all_reduce", "tensor_model_parallel_all_gather": "all_gather",
     "tensor_model_parallel_reduce_scatter": "reduce_scatter", "tensor_model_parallel_gather": "gather",
@@ -60,6 +61,7 @@ class Interceptor:
         self._recorder = recorder
         self._replaced = {name: Replacements(name) for name in ("torch", "vllm", "sglang")}
         self._made: List[Tuple[Any, Any]] = []  # a function's original, ours
+        self._steps = Replacements("")
 
     def put_in(self) -> None:
         torch, vllm, sglang = (self._replaced[name] for name in ("torch", "vllm", "sglang"))
@@ -70,7 +72,27 @@ class Interceptor:
             names = [name for name in (*COORDINATORS, *FUNCTIONS) if name.startswith(engine + ".")]
             replaced.when_loaded(names, self._put_engine)
 
+    def step_after(self, place: str, step: Callable[[], None]) -> None:
+        """Have step() called after each call of the function at `place`, module:name or module:Class.name."""
+        module_name, _, path = place.partition(":")
+
+        def put(module: types.ModuleType) -> None:
+            *owners, name = path.split(".")
+            owner: Any = module
+            for part in owners:
+                owner = getattr(owner, part, None)
+            original = vars(owner).get(name) if owner is not None else None
+            if not inspect.isfunction(original) or inspect.iscoroutinefunction(original):
+                text = f"no step will end: {place} is no function; name one of {module_name} that each step calls once"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                return
+            self._set(self._steps, owner, name, original, _stepping(original, step))
+
+        self._steps.at_end(lambda: None)
+        self._steps.when_loaded([module_name], put)
+
     def take_out(self) -> None:
+        self._steps.take_out()
         for replaced in self._replaced.values():
             replaced.take_out()
         _swap([(ours, original) for original, ours in self._made])
@@ -104,7 +126,7 @@ class Interceptor:
                 self._set(self._replaced[source], cls, name, original, ours)
 
     def _set(self, replaced: Replacements, cls: Any, name: str, original: Any, ours: Any) -> None:
-        """As Replacements.set(), but a later replacement of ours stays."""
+        """As Replacements.set(), but a later replacement of `ours` by other code stays."""
 
         def undo() -> None:
             if vars(cls).get(name) is ours:
@@ -150,6 +172,17 @@ class Interceptor:
         return timed
 
 
+def _stepping(original: Callable[..., Any], step: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def stepping(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            step()
+
+    return stepping
+
+
 def _swap(pairs: List[Tuple[Any, Any]]) -> None:
     """Replace the first of each pair by the second in every module outside ringcast, under any name."""
     news = {id(old): new for old, new in pairs}
@@ -167,7 +200,7 @@ def _pair(first: Optional[Any], devices: Any) -> Optional[Tuple[Any, Any]]:
 
 
 def _on_device(args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the first tensor that is found is one of a CUDA device."""
+    """Whether the first tensor among the arguments is on a CUDA device."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, (list, tuple)) and value:
             value = value[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The six pictures of a profile. They need matplotlib; without it a note says so, and nothing else is missing."""
+"""The six pictures of a profile. Pictures need matplotlib; without matplotlib a note says so, and the rest is there."""
 
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
@@ -23,7 +23,7 @@ OLDEST = (3, 10)
 
 
 def draw(found: "Results", folder: str) -> List[str]:
-    """Make the pictures in the folder; notes on what is missing."""
+    """Make the pictures in the folder; return a note for each missing picture."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ def draw(found: "Results", folder: str) -> List[str]:
             function(figure, found)
             figure.savefig(part, format="png")
             os.replace(part, os.path.join(folder, f"{name}.png"))
-        except Exception as error:  # the figures must not be lost with a picture of them
+        except Exception as error:  # the results must not be lost with a picture
             notes.append(f"no {name}.png: {error!r}")
     return notes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes records in each thread, and sums them up when a step ends.
+"""Records of each thread, summed up when a step ends.
 
 The hot path appends to a list of the thread. What costs more comes at the end of a step: which operation lies within
 another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
@@ -38,7 +38,7 @@ class OpenRegion:
 
 
 class Buffer:
-    """What one thread recorded and nothing summed up yet."""
+    """A thread's records since the last summing up."""
 
     def __init__(self, native: int, thread: Optional[threading.Thread]) -> None:
         self.native = native
@@ -49,7 +49,7 @@ class Buffer:
         self.depth = 0  # operations that this thread is in
 
     def is_done(self) -> bool:
-        """Nothing is in it, and nothing will come."""
+        """Whether the buffer is empty and the thread has ended."""
         thread = self.thread() if self.thread is not None else None
         return not (self.items or self.spans or self.open or (thread is not None and thread.is_alive()))
 
@@ -93,7 +93,7 @@ class Recorder:
     # ---- At the end of a step ----------------------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """Forget what was recorded, but for the regions that threads are in: they begin anew."""
+        """Forget the records. The regions that threads are in begin anew."""
         now = self.clock()
         with self.lock:
             for native, buffer in list(self._buffers.items()):
@@ -103,14 +103,14 @@ class Recorder:
                 self._forget(native, buffer)
 
     def collect(self, store: Store, since: int, step: int, cut: bool) -> int:
-        """Sum up what was recorded; the time since then in which a thread was in communication. cut: a step ends here,
-        also for the regions that go on."""
+        """Sum up the records into `store`; return the time from `since` to now in which a thread was in communication.
+        cut: a step ends here, also for the regions that go on."""
         now = self.clock()
         busy: List[Interval] = []
         with self.lock:
             for native, buffer in list(self._buffers.items()):
                 if buffer.depth:
-                    continue  # an operation is under way, and what lies within it must wait for it
+                    continue  # operations within the one that is under way must wait for its end
                 around = _cut(buffer, now) if cut else buffer.open
                 items, spans = _take(buffer.items), _take(buffer.spans)
                 if spans:
@@ -122,7 +122,7 @@ class Recorder:
         return union(busy, since, now)
 
     def finish(self, store: Store) -> None:
-        """Wait for the device, and sum up what was left open there."""
+        """Wait for the device, and sum up the records that were waiting for the device."""
         self.devices.finish()
         self.devices.settle(lambda *told: _settled(store, *told))
 
@@ -131,7 +131,7 @@ class Recorder:
             del self._buffers[native]
 
     def _sum_up(self, entries: List["Entry"], store: Store, where: Tuple[int, int], busy: List[Interval]) -> None:
-        for entry in reversed(entries):  # what lies within comes first
+        for entry in reversed(entries):  # inner operations before outer ones
             if entry.parent is not None and entry.parent.record.bytes is None:
                 entry.parent.bytes += entry.bytes
         for entry in entries:
@@ -160,7 +160,7 @@ class Recorder:
 
 
 def _settled(store: Store, entry: "Entry", where: Tuple[int, int], duration: int, exposed: int) -> None:
-    """A record whose time the device has measured."""
+    """Sum up a record by the device's time."""
     record = entry.record
     _offer_row(store, entry, duration, exposed, where)
     if isinstance(record, RegionRecord):
@@ -202,7 +202,7 @@ def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> No
 
 
 def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where: Tuple[int, int]) -> None:
-    """A tuple of numbers and strings alone, which Python's garbage collector need not look through again and again."""
+    """A tuple of numbers and strings alone: Python's garbage collector stops looking at such tuples."""
     record, (step, thread), device = entry.record, where, int(entry.record.events is not None)
     if isinstance(record, RegionRecord):
         name = f"{entry.region} > {record.name}" if entry.region else record.name
@@ -216,7 +216,7 @@ def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where:
 
 
 def row_of(kept: Tuple[Any, ...], rank: int) -> Row:
-    """A line of the table, of what the store keeps while the profile runs."""
+    """A line of detailed_timings.csv, from a tuple of _offer_row()."""
     start, name, nbytes, duration, waiting, exposed, region, step, thread, source, *flags = kept
     moving = duration - (waiting or 0) if source == "ringcast" else duration
     rate = nbytes / moving if moving > 0 else 0.0
@@ -239,7 +239,7 @@ def row_of(kept: Tuple[Any, ...], rank: int) -> Row:
 
 
 def _take(items: List[Any]) -> List[Any]:
-    """The thread may append meanwhile, so nothing but what was taken goes."""
+    """Take the items out. The thread may append meanwhile, and later items stay."""
     count = len(items)
     taken = items[:count]
     del items[:count]
@@ -247,7 +247,7 @@ def _take(items: List[Any]) -> List[Any]:
 
 
 def _cut(buffer: Buffer, now: int) -> List[OpenRegion]:
-    """End the open regions here, and let them begin anew; those on the device, which can't be cut."""
+    """End each open region here, and begin the region anew. Return the regions with events, which can't be cut."""
     left: List[OpenRegion] = []
     for region in reversed(list(buffer.open)):
         if region.events is None:
@@ -260,7 +260,7 @@ def _cut(buffer: Buffer, now: int) -> List[OpenRegion]:
 
 
 def union(intervals: List[Interval], since: int, until: int) -> int:
-    """The length of what the intervals cover between the two."""
+    """The time between `since` and `until` that the intervals cover."""
     covered, reached = 0, since
     for start, end in sorted(intervals):
         start, end = max(start, reached), min(end, until)
@@ -274,7 +274,7 @@ def union(intervals: List[Interval], since: int, until: int) -> int:
 
 
 class Entry:
-    """A record, and where it lies."""
+    """A record and its place."""
 
     __slots__ = ("record", "region", "wait_region", "parent", "bytes")
 
@@ -312,10 +312,10 @@ def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
             around.append((record.end, record.name, None))
         else:
             if parent is not None and record.end > parent.record.end:
-                parent = None  # it goes on after the operation that began it
+                parent = None  # asynchronous, and longer than the outer operation
             entry = Entry(record, region, parent, record.bytes or 0)
             entries.append(entry)
-            if record.call_end == record.end:  # one under way does not contain what the thread does meanwhile
+            if record.call_end == record.end:  # what a thread does between call and wait() lies in no operation
                 around.append((record.end, "", entry))
             else:
                 waits[-index] = entry
@@ -323,7 +323,7 @@ def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
 
 
 def _around(around: List[Around], end: int) -> Tuple[str, Optional[Entry]]:
-    """The innermost region and operation that contain what ends then."""
+    """The innermost region, and operation, that end no earlier than `end`."""
     region, parent = "", None
     for until, name, entry in reversed(around):
         if until < end:
@@ -344,7 +344,7 @@ MOST_APART = 64  # phases of a call that has not ended
 
 
 def operations_of(spans: List[Any], buffer: Buffer, store: Store) -> List[Operation]:
-    """An operation of each whole call. Parts of a call that has not ended go back into the buffer."""
+    """An operation for each whole call. Phases of a call that has not ended go back into the buffer."""
     spans.sort(key=lambda span: (span.start_ns, -span.end_ns, span.kind not in WHOLE))
     made: List[Operation] = []
     call: Optional[Any] = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""performance_report.md: the bottleneck first, then what to do, how it rates, and the figures."""
+"""performance_report.md: the bottleneck first, then advice, rating and figures."""
 
 from typing import Any, Dict, Iterable, List, Sequence
 
@@ -25,7 +25,7 @@ def text(told: Dict[str, Any]) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> List[str]:
-    """Of Markdown; numbers stand on the right."""
+    """A table in Markdown; columns of numbers are on the right."""
     made = list(rows)
     right = [
         all(isinstance(row[i], (int, float)) or _is_number(str(row[i])) for row in made) for i in range(len(titles))

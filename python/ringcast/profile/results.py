@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder of a profile: written, read again, merged over ranks.
 
-profile.json has the totals that all other files are made of, and detailed_timings.csv single records. Of a group each
-rank writes into a folder of its own, rank<r>, and rank 0 merges them.
+profile.json has the totals, from which the other files are made; detailed_timings.csv has single records. In a group
+each rank writes into a folder rank<r>, and rank 0 merges the folders.
 """
 
 import csv
@@ -21,7 +21,7 @@ STATE, ROWS = "profile.json", "detailed_timings.csv"
 
 
 class Results:
-    """Of one rank, or merged. Facts of each rank are in `ranks`."""
+    """A rank's results, or merged results. `ranks` has facts of each rank."""
 
     def __init__(self, facts: Dict[str, Any], store: Store, ranks: Optional[List[Dict[str, Any]]] = None) -> None:
         self.facts, self.store = facts, store
@@ -46,7 +46,7 @@ def _summary(store: Store) -> Dict[str, Any]:
 
 
 def check_folder(folder: str) -> None:
-    """Now, and not after hours: whether the results can be written."""
+    """Refuse a folder that can't be written, at the start and not after hours."""
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -58,8 +58,10 @@ def check_folder(folder: str) -> None:
 
 
 def write(found: Results, folder: Optional[str], apart: Optional[str], draw: bool, timeout: float) -> Dict[str, Any]:
-    """All files of one process, and of the group if this is rank 0; comprehensive_report.json's content. apart: the
-    name of a folder within, for a process without a rank beside others. timeout: 0 does not merge."""
+    """Write the files of a process, and on rank 0 those of the group; return comprehensive_report.json's content.
+
+    apart: the folder, within `folder`, of a process without a rank. timeout: 0 does not merge.
+    """
     if folder is None:
         return analysis.comprehensive(found, [])
     world = found.facts["world"]
@@ -95,7 +97,7 @@ def write_folder(found: Results, folder: str, draw: bool) -> Dict[str, Any]:
     _write_json(folder, "analysis_report.json", told["analysis_report"])
     _write_json(folder, "comprehensive_report.json", told)
     _write_text(os.path.join(folder, "performance_report.md"), report.text(told))
-    _write_json(folder, STATE, found.state())  # last: who finds it finds the others
+    _write_json(folder, STATE, found.state())  # last: the other files are complete when this one is there
     return told
 
 
@@ -105,7 +107,7 @@ def _write_json(folder: str, name: str, value: Any) -> None:
 
 
 def _write_text(path: str, text: str) -> None:
-    """As a whole or not at all."""
+    """Write the file as a whole or not at all."""
     with open(f"{path}.part", "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(f"{path}.part", path)
@@ -124,7 +126,7 @@ def _write_rows(path: str, rows: Iterable[Row]) -> None:
 
 
 def _await_ranks(folder: str, world: int, started: float, timeout: float) -> List[int]:
-    """The ranks that have written nothing in time, since this one began."""
+    """Wait for the other ranks' results; return the ranks without results since `started`."""
     until = time.monotonic() + timeout
     while True:
         missing = [rank for rank in range(world) if not _is_new(os.path.join(folder, f"rank{rank}", STATE), started)]
@@ -144,7 +146,7 @@ def _is_new(path: str, started: float) -> bool:
 
 
 class NoProfile(ValueError):
-    """The folder has none, or one that can't be read."""
+    """The folder has no profile, or the profile can't be read."""
 
 
 def load(folder: str) -> Results:
@@ -182,7 +184,7 @@ def _read_rows(path: str) -> List[Row]:
 
 
 def folders_of_ranks(folder: str) -> List[str]:
-    """Of ranks in their order, or else of processes without a rank."""
+    """The folders of ranks in order; without any, the folders of processes without a rank."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -199,7 +201,7 @@ def folders_of_ranks(folder: str) -> List[str]:
 
 
 def merge_folder(folder: str, missing: Iterable[int] = ()) -> Results:
-    """Of all ranks whose folders are within, but for the missing ones."""
+    """Merge the folders of all ranks but `missing`."""
     left_out = {f"rank{rank}" for rank in missing}
     folders = [path for path in folders_of_ranks(folder) if pathlib.Path(path).name not in left_out]
     if not folders:

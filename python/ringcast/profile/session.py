@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A profile that is being taken."""
+"""A running profile: its life, its steps, and what a program tells it."""
 
 import contextlib
 import copy
-import functools
-import inspect
 import itertools
 import os
+import re
 import sys
 import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 from ringcast.profile import memory, results
 from ringcast.profile.intercept import Interceptor
-from ringcast.profile.recorder import MOST_WAITING, Buffer, OpenRegion, Recorder, RegionRecord, row_of
-from ringcast.profile.store import MOST_STEPS, Operation, Store
+from ringcast.profile.recorder import Recorder, row_of
+from ringcast.profile.regions import OwnOperation, Region, hooks
+from ringcast.profile.store import MOST_STEPS, Store
 from ringcast.profile.totals import Thinned
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,13 +30,14 @@ _running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
 
 
 class Profile:
-    """What profile() returns; see there. Its methods may be called in any thread, step() in one."""
+    """The profile that profile() returns. Any thread may call the methods, and a single thread step()."""
 
     def __init__(
         self, dir: Optional[str], warmup: int, intercept: bool, sample: float, *, rows: int, rank: Optional[int],
         world: Optional[int], pictures: bool, merge_timeout: float, clock: Callable[[], int],
+        step_at: Optional[str],
     ) -> None:  # fmt: skip
-        _check(dir, warmup, sample, rows)
+        _check(dir, warmup, sample, rows, step_at)
         self.dir = None if dir is None else os.path.abspath(os.fspath(dir))
         self._warmup, self._sample = warmup, sample
         self._rank, self._world = rank, world
@@ -44,7 +45,8 @@ class Profile:
         self._apart: Optional[str] = None
         self._clock = clock
         self._recorder = Recorder(clock, self._overflow)
-        self._interceptor = Interceptor(self._recorder) if intercept else None
+        self._interceptor = Interceptor(self._recorder)
+        self._intercept, self._step_at = intercept, step_at
         self._store, self._rows = Store(rows), rows
         self._pending: Optional[Store] = None  # of the step that has not ended
         self._lock = threading.RLock()
@@ -60,7 +62,7 @@ class Profile:
     # ---- Life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> "Profile":
-        """Begin; `with` calls it. A profile can be started once."""
+        """Begin, as `with` does. A profile can be started once."""
         if self._state != "new":
             raise RuntimeError("this profile has been started before: make a new one, profile(...)")
         if self.dir is not None:
@@ -70,15 +72,17 @@ class Profile:
         self._spans = _spans
         self._state, self._wall, self._number = "running", time.time(), next(_numbers)
         _running.add(self)
-        if self._interceptor is not None:
+        if self._intercept:
             self._interceptor.put_in()
+        if self._step_at is not None:
+            self._interceptor.step_after(self._step_at, self.step)
         self._began = self._since = self._folded = self._clock()
         self._memory.read(self._began, self._recorder.devices)
         self._turn(True)
         return self
 
     def stop(self) -> Dict[str, Any]:
-        """End, put everything back, write the results into `dir`; the content of comprehensive_report.json."""
+        """End: put everything back and write the results. Return the content of comprehensive_report.json."""
         if self._state != "running":
             raise RuntimeError("this profile is not running: it was not started, or has been stopped")
         with self._lock:
@@ -87,14 +91,13 @@ class Profile:
             was_on = self._recorder.on
             self._collect_last(was_on)
             self._turn(False)
-            if self._interceptor is not None:
-                self._interceptor.take_out()
+            self._interceptor.take_out()
             self._recorder.finish(self._store)
             self._memory.read_all(self._recorder.devices)
         return results.write(self._results(), self.dir, self._apart, self._pictures, self._merge_timeout)
 
     def save(self) -> Dict[str, Any]:
-        """Write what is there so far, as stop() does but for the merging, and go on."""
+        """Write the results so far, as stop() does, but merge nothing, and go on."""
         if self._state != "running":
             raise RuntimeError("this profile is not running: it was not started, or has been stopped")
         with self._lock:
@@ -105,11 +108,11 @@ class Profile:
         return self._state == "running"
 
     def set_apart(self, name: Optional[str]) -> None:
-        """Of a process without a rank: the folder within `dir`; None: `dir` itself."""
+        """Set the folder within `dir` of a process without a rank; None: `dir` itself."""
         self._apart = name
 
     def abandon(self) -> None:
-        """In a forked child: the profile is the parent's."""
+        """Stop without results, as in a forked child."""
         self._state = "stopped"
         self._recorder.on = False
 
@@ -146,7 +149,7 @@ class Profile:
             self._exposed = 0
 
     def _pass_over(self) -> None:
-        """A step of the warm-up, or one that is not in the sample."""
+        """Forget a step of the warm-up, or a step outside the sample."""
         self._recorder.drop()
         if self._steps < self._warmup:
             self._store, self._pending = Store(self._rows), None
@@ -169,7 +172,7 @@ class Profile:
         series.offer([self._steps, at, wall, exposed, self._memory.rss, self._memory.device])
 
     def _overflow(self) -> None:
-        """Many records, and no step's end: sum them up now, unless another thread is about it."""
+        """Sum up many records before the step ends, unless another thread does."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -187,7 +190,7 @@ class Profile:
             self._lock.release()
 
     def _collect_last(self, was_on: bool) -> None:
-        """Without a single step() the whole is the step. Else what came after the last step() belongs to none."""
+        """Without a call of step(), the whole is a step. Otherwise records after the last step() are dropped."""
         self._flush()
         now = self._clock()
         if not self._steps and was_on:
@@ -195,16 +198,16 @@ class Profile:
 
     # ---- A user's own ------------------------------------------------------------------------------------------------
 
-    def region(self, name: str) -> "Region":
-        """`with p.region("layers.0.attn"):`, or a decorator: what a thread does within counts to the region."""
+    def region(self, name: str) -> Region:
+        """A named part of the program: `with p.region("layers.0.attn"):`, or a decorator. Regions are per thread."""
         return Region(self, name)
 
-    def operation(self, name: str, bytes: int = 0, communication: bool = True) -> "OwnOperation":
-        """As region(), for an operation of your own. communication=False: it is computing."""
+    def operation(self, name: str, bytes: int = 0, communication: bool = True) -> OwnOperation:
+        """An operation of your own, used as region(). communication=False: the operation computes."""
         return OwnOperation(self, name, bytes, communication)
 
     def metric(self, name: str, value: float) -> None:
-        """A number of your own; the results have its count, sum, mean, deviation, least, most and last value."""
+        """Note a number of your own. The results have count, sum, mean, deviation, least, most and last value."""
         number = float(value)
         with self._lock:
             if self._recorder.on:
@@ -213,11 +216,11 @@ class Profile:
     def watch(
         self, module: Any, names: Callable[[str], bool] = lambda name: name.count(".") >= 1
     ) -> Callable[[], None]:
-        """Make a region of each submodule of a torch module whose name `names` accepts; returns what undoes that."""
+        """Make a region of each submodule of a torch module that `names` accepts by name. The result undoes that."""
         handles: List[Any] = []
         for name, inner in module.named_modules():
             if name and names(name):
-                handles += _hook(self, inner, name)
+                handles += hooks(self, inner, name)
 
         def undo() -> None:
             for handle in handles:
@@ -228,7 +231,7 @@ class Profile:
     # ---- Where and what ----------------------------------------------------------------------------------------------
 
     def rank(self) -> int:
-        """As given, or of torch.distributed, or of the environment's RANK; -1: none."""
+        """The rank as given, or in torch.distributed, or of the environment's RANK; -1: none."""
         if self._rank is None:
             self._rank, self._world = _place_in_group(self._world)
         return -1 if self._rank is None else self._rank
@@ -246,7 +249,7 @@ class Profile:
         return results.Results(facts, found)
 
     def _turn(self, on: bool) -> None:
-        """Whether the step that begins is recorded."""
+        """Turn recording on or off for the step that begins."""
         if on and not self._subscribed:
             self._spans.subscribe(self._recorder.take_spans)
         elif not on and self._subscribed:
@@ -279,7 +282,7 @@ class _Memory:
         self.device, self.device_most = devices.memory(), max(self.device_most, devices.peak())
 
     def figures(self) -> Dict[str, int]:
-        """Bytes. The most is that of the samples; the process's own peak may be of before the profile."""
+        """In bytes. rss_max is the most among the samples; the process's own peak may be older than the profile."""
         peak = memory.of_process().get("peak", 0)
         return {
             "rss_first": self.first, "rss_last": self.rss, "rss_max": self.most, "rss_peak_of_process": peak,
@@ -287,7 +290,7 @@ class _Memory:
         }  # fmt: skip
 
 
-def _check(dir: Any, warmup: int, sample: float, rows: int) -> None:
+def _check(dir: Any, warmup: int, sample: float, rows: int, step_at: Optional[str]) -> None:
     if dir is not None and not os.fspath(dir):
         raise ValueError("dir is empty: name the folder for the results, or give None for none")
     if warmup < 0:
@@ -296,6 +299,8 @@ def _check(dir: Any, warmup: int, sample: float, rows: int) -> None:
         raise ValueError(f"sample is the share of the steps that are recorded, above 0 and up to 1, not {sample}")
     if rows < 0:
         raise ValueError(f"rows is the most lines of detailed_timings.csv, 0 or more, not {rows}")
+    if step_at is not None and not re.fullmatch(r"[\w.]+:[\w.]+", step_at):
+        raise ValueError(f"step_at is module:function or module:Class.function, not {step_at!r}")
 
 
 def _place_in_group(world: Optional[int]) -> Tuple[Optional[int], Optional[int]]:
@@ -307,122 +312,8 @@ def _place_in_group(world: Optional[int]) -> Tuple[Optional[int], Optional[int]]
     return None, world
 
 
-# ---- Regions and operations ------------------------------------------------------------------------------------------
-
-
-class _Decorator:
-    """Something for `with` that may also decorate a function, coroutine functions too. Each use begins anew."""
-
-    def again(self) -> Any:
-        raise NotImplementedError
-
-    def __call__(self, function: Function) -> Function:
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def awaiting(*args: Any, **kwargs: Any) -> Any:
-                with self.again():
-                    return await function(*args, **kwargs)
-
-            return awaiting  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def within(*args: Any, **kwargs: Any) -> Any:
-            with self.again():
-                return function(*args, **kwargs)
-
-        return within  # type: ignore[return-value]
-
-
-class Region(_Decorator):
-    def __init__(self, profile: Profile, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"a region's name is a str that is not empty, not {name!r}")
-        self._profile, self._name = profile, name
-        self._entered: List[Tuple[Buffer, OpenRegion]] = []
-
-    def again(self) -> "Region":
-        return Region(self._profile, self._name)
-
-    def __enter__(self) -> "Region":
-        recorder = self._profile._recorder
-        if recorder.on:
-            buffer = recorder.buffer()
-            region = OpenRegion(self._name, recorder.clock(), recorder.devices.event())
-            buffer.open.append(region)
-            self._entered.append((buffer, region))
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if not self._entered:
-            return  # entered while nothing was recorded
-        buffer, region = self._entered.pop()
-        recorder = self._profile._recorder
-        with recorder.lock:  # a step's end may cut the region
-            buffer.open.remove(region)
-            if not recorder.on:
-                return
-            last = recorder.devices.event() if region.events is not None else None
-            events = None if last is None else (region.events, last)
-            buffer.items.append(RegionRecord(region.start, recorder.clock(), region.name, events, True, region.before))
-        if len(buffer.items) >= MOST_WAITING and not buffer.depth:
-            recorder.overflow()
-
-
-class OwnOperation(_Decorator):
-    def __init__(self, profile: Profile, name: str, nbytes: int, communication: bool) -> None:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"an operation's name is a str that is not empty, not {name!r}")
-        if nbytes < 0:
-            raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
-        self._profile, self._name, self._bytes, self._communication = profile, name, nbytes, communication
-        self._entered: List[Tuple[Optional[Buffer], int, Any]] = []
-
-    def again(self) -> "OwnOperation":
-        return OwnOperation(self._profile, self._name, self._bytes, self._communication)
-
-    def __enter__(self) -> "OwnOperation":
-        recorder = self._profile._recorder
-        buffer = recorder.buffer() if recorder.on else None
-        if buffer is not None:
-            buffer.depth += 1
-            self._entered.append((buffer, recorder.clock(), recorder.devices.event()))
-        else:
-            self._entered.append((None, 0, None))
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        buffer, start, first = self._entered.pop()
-        if buffer is None:
-            return
-        recorder = self._profile._recorder
-        end = recorder.clock()
-        buffer.depth -= 1
-        last = recorder.devices.event() if first is not None else None
-        events = None if last is None else (first, last)
-        name, failed = self._name, kind is not None
-        buffer.items.append(
-            Operation(start, end, end, end, name, "own", self._bytes, None, events, failed, self._communication)
-        )
-
-
-def _hook(profile: Profile, module: Any, name: str) -> Iterator[Any]:
-    entered = threading.local()
-
-    def before(*_: Any) -> None:
-        stack = entered.__dict__.setdefault("stack", [])
-        stack.append(profile.region(name).__enter__())
-
-    def after(*_: Any) -> None:
-        if entered.__dict__.get("stack"):
-            entered.stack.pop().__exit__(None, None, None)
-
-    yield module.register_forward_pre_hook(before)
-    yield module.register_forward_hook(after, always_call=True)
-
-
 def current() -> Optional[Profile]:
-    """The profile that is running; of several the one that was started last. None: there is none."""
+    """The running profile that was started last, or None."""
     return max(_running, key=lambda profile: profile._number, default=None)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes an operation moves: those of its tensor; of a gathering what comes out, of a scattering what goes in.
+"""The bytes that an operation moves: the tensor's; for a gathering the output's, for a scattering the input's.
 
-None: not known by the arguments; the operations within tell.
+None: the arguments do not tell; the operations within do.
 """
 
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
@@ -10,7 +10,7 @@ Measure = Callable[[Tuple[Any, ...], Mapping[str, Any], Any], Optional[int]]
 
 
 def bytes_of(value: Any) -> int:
-    """Of a tensor, and of all tensors in lists, tuples and the values of dicts."""
+    """The bytes of a tensor, or of all tensors in lists, tuples and the values of dicts."""
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return size
@@ -75,7 +75,7 @@ MEASURES: Dict[str, Measure] = {
 
 
 def of_coordinator(operation: str, first: int) -> Measure:
-    """Of a method (first is 1) or function (0) of an engine; `first` is the index of its first argument."""
+    """The measure of an engine's method (first=1) or function (first=0); `first`: the index of the first argument."""
     if operation == "barrier":
         return nothing
     if operation in ("all_gather", "all_gatherv", "all_gather_into_tensor", "recv"):

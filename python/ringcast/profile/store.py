@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a profile keeps: totals by operation, size range and region, bounded series, and their form in profile.json."""
+"""The memory of a profile: totals by operation, size range and region, bounded series, and the form in profile.json."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -15,7 +15,7 @@ Key = Tuple[str, str, int, str, str]
 
 
 class Operation(NamedTuple):
-    """One record of the hot path. An asynchronous one has two parts: start to call_end, and wait_start to end."""
+    """A record. An asynchronous operation holds its thread up from start to call_end, and from wait_start to end."""
 
     start: int
     end: int
@@ -23,7 +23,7 @@ class Operation(NamedTuple):
     wait_start: int
     name: str
     source: str
-    bytes: Optional[int]  # None: as many as the operations within it
+    bytes: Optional[int]  # None: the sum of the operations within
     waiting: Optional[int]  # None: not known
     events: Any = None
     failed: bool = False
@@ -31,7 +31,7 @@ class Operation(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of detailed_timings.csv. The first four names are the seed's."""
+    """A line of detailed_timings.csv, in seconds and bytes."""
 
     timestamp: float
     op_type: str

@@ -28,7 +28,7 @@ def middle_of(index: int) -> float:
 
 
 class Totals:
-    """Of the durations of like records."""
+    """Sums over the durations of like records."""
 
     __slots__ = (
         "count", "total", "squares", "least", "most", "bytes", "moving", "exposed", "waiting", "told", "failed", "bins",
@@ -76,7 +76,7 @@ class Totals:
         return math.sqrt(max(0, self.count * self.squares - self.total * self.total)) / self.count
 
     def quantile(self, share: float) -> float:
-        """From the histogram, and never outside of what was seen."""
+        """By the histogram, between the least and the most."""
         left = share * self.count
         for index in sorted(self.bins):
             left -= self.bins[index]
@@ -106,7 +106,7 @@ def merged(several: Iterable[Totals]) -> Totals:
 
 
 class Metric:
-    """Of a user's own numbers."""
+    """Sums over a program's own numbers."""
 
     __slots__ = ("count", "total", "squares", "least", "most", "last")
 
@@ -147,8 +147,8 @@ class Metric:
 
 
 class Thinned:
-    """The first and then every n-th of a series of any length. When `most` are kept, every other one goes and n
-    doubles, so what is kept is spread evenly over the whole."""
+    """The first and then every n-th element of a series. With `most` elements, every second one goes and n doubles, so
+    the rest is spread evenly over the series."""
 
     def __init__(self, most: int, kept: Iterable[Any] = (), every: int = 1, seen: int = 0) -> None:
         self.most, self.every, self.seen = most, every, seen

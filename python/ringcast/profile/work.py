@@ -21,7 +21,7 @@ def timed_work_class() -> Optional[Any]:
 
 
 class _TimedWork:
-    """All that torch's own handle does, by that handle."""
+    """Passes every call on to torch's own handle."""
 
     def __init__(self, work: Any, recorder: Any, told: Tuple[int, int, str, str, Optional[int]], first: Any) -> None:
         type(self).__base__.__init__(self)  # type: ignore[misc]
