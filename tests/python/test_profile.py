@@ -172,6 +172,7 @@ def test_a_region_that_goes_on_over_steps_is_cut_at_each():
         told = p.stop()
     region = told["analysis_report"]["layer_breakdown"]["whole"]
     assert region["total_time"] == close(0.109) and region["count"] == 1
+    assert region["min_time"] == region["max_time"] == close(0.109) and region["std_time"] == 0
     assert region["operations"] == {"send": close(0.006)} and not region["within_another"]
 
 

@@ -227,7 +227,7 @@ def test_a_handle_that_nobody_waits_for_counts_its_call() -> None:
         del work
         gc.collect()
         found = by_type(p)
-    assert found["all_reduce"]["count"] == 1 and found["all_reduce"]["total_time"] == close(0)
+    assert found["all_reduce"]["count"] == 1 and 0 < found["all_reduce"]["total_time"] < 1e-6
 
 
 @on_ranks(2)

@@ -8,7 +8,7 @@ import pytest
 from profiles import close, lines, profiled, read
 
 import ringcast.profile
-from ringcast.profile import session, store
+from ringcast.profile import recorder, session, store
 from ringcast.profile.totals import Thinned, Totals
 
 pytestmark = pytest.mark.alike
@@ -167,6 +167,17 @@ def test_no_record_of_many_threads_is_lost_while_steps_end():
     assert told["comm_analysis"]["by_operation_type"]["send"]["total_data"] == 24000
     assert told["analysis_report"]["layer_breakdown"]["r"]["count"] == 8000
     assert buffers <= 1, "the buffers of threads that ended are gone"
+
+
+def test_what_a_thread_records_while_its_records_are_taken_stays():
+    class Growing(list):
+        def __getitem__(self, key):
+            taken = super().__getitem__(key)
+            self.append("later")
+            return taken
+
+    items = Growing(["first"])
+    assert (recorder._take(items), list(items)) == (["first"], ["later"])
 
 
 def test_what_lies_in_an_operation_of_another_thread_waits_for_its_end():

@@ -3,6 +3,8 @@
 
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -77,6 +79,14 @@ except ZeroDivisionError:
     _, told = run(program, folder=tmp_path / "out", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
                   RINGCAST_PROFILE_STEP="engine.run")  # fmt: skip
     assert "step_at is module:function" in told
+
+
+def test_the_page_s_example_runs(tmp_path):
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "profile.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
+    run(f"import os\nos.chdir({str(tmp_path)!r})\n{example}")
+    report = read(tmp_path / "results", "analysis_report.json")
+    assert report["steps"]["count"] == report["layer_breakdown"]["layers.0.attn"]["count"] == 7
 
 
 def test_unset_nothing_of_it_is_imported_or_replaced():

@@ -190,7 +190,10 @@ def bandwidths(figure: Any, found: "Results") -> None:
 
 
 def _two_lines(name: str) -> str:
-    return name.replace("up to ", "up to\n") if name.startswith("up") else name.replace(" to ", "\nto ")
+    for words in "up to ", "above ":
+        if name.startswith(words):
+            return name.replace(words, f"{words.rstrip()}\n")
+    return name.replace(" to ", "\nto ")
 
 
 # ---- Regions and memory ----------------------------------------------------------------------------------------------
