@@ -94,9 +94,11 @@ def test_the_devices_time_counts_and_nothing_waits_for_the_device(p, stand_in):
     Cuda.now += 1
     p.clock.passes(10)
     p.step()
+    p._sum_up()
     assert p._store.operations == {} and not any(event.synchronized for event in Event.made)
     Event.reached = Cuda.now
     p.step()
+    p._sum_up()
     assert len(p._store.operations) == 1 and not any(event.synchronized for event in Event.made)
     communication, report = told(p)
     found = communication["by_operation_type"]["all_reduce"]
@@ -110,6 +112,7 @@ def test_what_the_device_has_not_passed_is_waited_for_at_the_end(p, stand_in):
         stand_in.all_reduce(Tensor())
         p.clock.passes(5)
         p.step()
+    p._sum_up()
     assert p._store.operations == {}
     assert told(p)[0]["by_operation_type"]["all_reduce"]["total_time"] == pytest.approx(0.012)
 
@@ -141,6 +144,7 @@ def test_events_are_used_again(p, stand_in):
     for _ in range(50):
         stand_in.all_reduce(Tensor())
         p.step()
+        p._sum_up()
         Event.reached = Cuda.now
     assert len(Event.made) <= 4
 
@@ -151,6 +155,7 @@ def test_a_device_that_does_not_get_on_does_not_fill_the_memory(p, stand_in, mon
         stand_in.all_reduce(Tensor())
         p.clock.passes(1)
         p.step()
+        p._sum_up()
     assert len(Event.made) <= 14
     assert told(p)[0]["by_operation_type"]["all_reduce"]["count"] == 20
 

@@ -224,7 +224,8 @@ def test_series_are_bounded(monkeypatch):
         for _ in range(100):
             p.clock.passes(1)
             p.step()
-        (series,) = p._store.series.values()
+        p.stop()
+    (series,) = p._store.series.values()
     assert [row[0] for row in series.kept] == list(range(0, 100, 16))
 
 

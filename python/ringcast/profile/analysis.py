@@ -115,7 +115,7 @@ def _how(store: Store, how: str) -> Dict[Key, Totals]:
 
 def _with_phases(store: Store, name: str, totals: Totals) -> Dict[str, Any]:
     phases = store.phases.get(name, {})
-    told = {phase: each.total / 1e9 for phase, each in sorted(phases.items())}
+    told = {phase: ns / 1e9 for phase, ns in sorted(phases.items())}
     return {**figures(totals), **({"phases": told} if told else {})}
 
 

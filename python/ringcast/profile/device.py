@@ -50,6 +50,9 @@ class Devices:
             add(entry, where, _between(events[0], events[-1]), _between(events[-2], events[-1]))
             self._spare.extend(events)
 
+    def forget(self) -> None:
+        self._pending.clear()
+
     def finish(self) -> None:
         for entry, _ in self._pending:
             entry.record.events[-1].synchronize()

@@ -128,8 +128,7 @@ def _objects(found: "Results", report: Report) -> Optional[_Text]:
 
 def _encode(found: "Results", report: Report) -> Optional[_Text]:
     phases = found.store.phases.get("ringcast.send", {})
-    total = sum(each.total for each in phases.values())
-    encode = phases["encode"].total if "encode" in phases else 0
+    total, encode = sum(phases.values()), phases.get("encode", 0)
     if not total or analysis.share(encode, found.store.steps.total) < 3 or encode < total / 2:
         return None
     text = f"{analysis.share(encode, total):.0f} % of ringcast's send is encoding"

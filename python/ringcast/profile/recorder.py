@@ -5,6 +5,7 @@ The hot path appends to a list of the thread. What costs more comes at the end o
 another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
 """
 
+import os
 import threading
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -45,13 +46,27 @@ class Buffer:
         self.thread = weakref.ref(thread) if thread is not None else None
         self.items: List[Any] = []  # Operation and RegionRecord, in the order of their ends
         self.spans: List[Any] = []
+        self.begun: List[Any] = []  # spans of a call that had not ended
         self.open: List[OpenRegion] = []
         self.depth = 0  # operations that this thread is in
 
     def is_done(self) -> bool:
         """Whether the buffer is empty and the thread has ended."""
-        thread = self.thread() if self.thread is not None else None
-        return not (self.items or self.spans or self.open or (thread is not None and thread.is_alive()))
+        if self.items or self.spans or self.open:
+            return False
+        if self.thread is None:  # known by its spans alone
+            return not os.path.exists(f"/proc/self/task/{self.native}")
+        thread = self.thread()
+        return thread is None or not thread.is_alive()
+
+
+class Taken(NamedTuple):
+    """Records out of a buffer, and the regions around all of them."""
+
+    buffer: Buffer
+    items: List[Any]
+    spans: List[Any]
+    around: List[OpenRegion]
 
 
 class Recorder:
@@ -81,6 +96,7 @@ class Recorder:
         """For ringcast's spans, of any threads."""
         if not self.on:
             return
+        self.buffer()  # most spans are of this thread
         for span in spans:
             buffer = self._buffers.get(span.thread)
             if buffer is None:
@@ -102,24 +118,28 @@ class Recorder:
                     region.start, region.events, region.before = now, None, 0
                 self._forget(native, buffer)
 
-    def collect(self, store: Store, since: int, step: int, cut: bool) -> int:
-        """Sum up the records into `store`; return the time from `since` to now in which a thread was in communication.
-        cut: a step ends here, also for the regions that go on."""
-        now = self.clock()
-        busy: List[Interval] = []
+    def take(self, now: int, cut: bool) -> List["Taken"]:
+        """Take the records out of the threads' buffers. cut: a step ends now, also for the regions that go on."""
+        taken = []
         with self.lock:
             for native, buffer in list(self._buffers.items()):
                 if buffer.depth:
                     continue  # operations within the one that is under way must wait for its end
-                around = _cut(buffer, now) if cut else buffer.open
-                items, spans = _take(buffer.items), _take(buffer.spans)
-                if spans:
-                    items = operations_of(spans, buffer, store) + items
-                if items:
-                    self._sum_up(place(items, around), store, (step, native), busy)
+                around = _cut(buffer, now) if cut else list(buffer.open)
+                if buffer.items or buffer.spans:
+                    taken.append(Taken(buffer, _take(buffer.items), _take(buffer.spans), around))
                 self._forget(native, buffer)
-            self.devices.settle(lambda *told: _settled(store, *told))
-        return union(busy, since, now)
+        return taken
+
+    def sum_up(self, taken: List["Taken"], store: Store, step: int, since: int, until: int) -> int:
+        """Sum up into `store`; return the time between `since` and `until` in which a thread was in communication."""
+        busy: List[Interval] = []
+        for buffer, items, spans, around in taken:
+            if spans:
+                items = operations_of(spans, buffer, store) + items
+            self._sum_up(place(items, around), store, (step, buffer.native), busy)
+        self.devices.settle(lambda *told: _settled(store, *told))
+        return union(busy, since, until)
 
     def finish(self, store: Store) -> None:
         """Wait for the device, and sum up the records that were waiting for the device."""
@@ -191,7 +211,8 @@ def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> No
     if record.events is not None and not how:
         how = "device"
     nbytes, waiting = entry.bytes, record.waiting
-    totals = store.totals((record.name, record.source, range_of(nbytes), entry.region, how))
+    key = record.name, record.source, range_of(nbytes), entry.region, how
+    totals = store.operations.get(key) or store.totals(key)
     totals.add(duration, nbytes, duration - waiting if waiting and record.source == "ringcast" else duration)
     totals.exposed += exposed
     if waiting is not None:
@@ -298,7 +319,7 @@ def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
         else:
             keyed.append((record.start, -record.end, -index, record))
     keyed.sort()
-    around: List[Around] = [(float("inf"), region.name, None) for region in list(still_open)]
+    around: List[Around] = [(float("inf"), region.name, None) for region in still_open]
     entries: List[Entry] = []
     waits: Dict[int, Entry] = {}
     for start, minus_end, index, record in keyed:
@@ -344,34 +365,35 @@ MOST_APART = 64  # phases of a call that has not ended
 
 
 def operations_of(spans: List[Any], buffer: Buffer, store: Store) -> List[Operation]:
-    """An operation for each whole call. Phases of a call that has not ended go back into the buffer."""
-    spans.sort(key=lambda span: (span.start_ns, -span.end_ns, span.kind not in WHOLE))
+    """An operation for each whole call. The buffer keeps the phases of a call that has not ended."""
     made: List[Operation] = []
-    call: Optional[Any] = None
-    parts: Dict[str, int] = {}
-    apart: List[Any] = []
-    for span in [*spans, None]:
-        if span is None or span.kind in WHOLE:
-            if call is not None:
-                made.append(_operation(call, parts, store))
-            call, parts = span or call, {}
-        elif call is not None and span.start_ns <= call.end_ns:
-            parts[span.kind] = parts.get(span.kind, 0) + span.end_ns - span.start_ns
-        else:
-            apart.append(span)
-    for span in apart:
-        # No call is around the waiting of reserve(), whose commit is a call of its own.
-        if len(apart) < MOST_APART and (call is None or span.start_ns > call.end_ns):
-            buffer.spans.append(span)
-        elif span.kind == "wait_room":
-            start, end = span.start_ns, span.end_ns
-            made.append(Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start))
+    phases: List[Any] = []
+    for span in buffer.begun + spans:
+        waits = WHOLE.get(span.kind)
+        if waits is None:
+            phases.append(span)
+            continue
+        name, start, end, waiting = f"ringcast.{span.kind}", span.start_ns, span.end_ns, 0
+        sums = store.phases.setdefault(name, {})
+        for phase in phases:
+            kind, ns = phase.kind, phase.end_ns - phase.start_ns
+            if phase.start_ns < start:
+                made += _apart(phase)
+                continue
+            sums[kind] = sums.get(kind, 0) + ns
+            if kind == waits:
+                waiting += ns
+        phases.clear()
+        made.append(Operation(start, end, end, end, name, "ringcast", span.bytes, waiting))
+    for phase in phases[:-MOST_APART]:
+        made += _apart(phase)
+    buffer.begun = phases[-MOST_APART:]
     return made
 
 
-def _operation(call: Any, parts: Dict[str, int], store: Store) -> Operation:
-    name = f"ringcast.{call.kind}"
-    for phase, ns in parts.items():
-        store.phase(name, phase).add(ns)
-    end = call.end_ns
-    return Operation(call.start_ns, end, end, end, name, "ringcast", call.bytes, parts.get(WHOLE[call.kind], 0))
+def _apart(phase: Any) -> List[Operation]:
+    """The waiting of reserve(), with no call around; the commit is a call of its own."""
+    if phase.kind != "wait_room":
+        return []
+    start, end = phase.start_ns, phase.end_ns
+    return [Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start)]

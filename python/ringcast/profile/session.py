@@ -11,11 +11,11 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ringcast.profile import memory, results
 from ringcast.profile.intercept import Interceptor
-from ringcast.profile.recorder import Recorder, row_of
+from ringcast.profile.recorder import Recorder, Taken, row_of
 from ringcast.profile.regions import OwnOperation, Region, hooks
 from ringcast.profile.store import MOST_STEPS, Store
 from ringcast.profile.totals import Thinned
@@ -23,10 +23,23 @@ from ringcast.profile.totals import Thinned
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into [0, 1), and in step with nothing
+MOST_ENDED = 256  # records, or steps, that wait to be summed up
 MEMORY_NS = 100_000_000  # the memory is read at most so often
 
 _numbers = itertools.count()
 _running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
+
+
+class _Step(NamedTuple):
+    """A step that has ended, and its records."""
+
+    number: int
+    since: int
+    folded: int  # records before are summed up, and have the exposed time
+    until: int
+    exposed: int
+    taken: List[Taken]
+    memory: Tuple[int, int]
 
 
 class Profile:
@@ -53,6 +66,8 @@ class Profile:
         self._steps = 0  # ended, warm-up and skipped ones included
         self._state = "new"
         self._began = self._since = self._folded = self._exposed = 0
+        self._ended: List[_Step] = []  # and not summed up
+        self._waiting = 0  # records of these
         self._number, self._wall = 0, 0.0
         self._memory = _Memory()
         self._options = {"warmup": warmup, "intercept": intercept, "sample": sample, "rows": rows}
@@ -90,6 +105,7 @@ class Profile:
             _running.discard(self)
             was_on = self._recorder.on
             self._collect_last(was_on)
+            self._sum_up()
             self._turn(False)
             self._interceptor.take_out()
             self._recorder.finish(self._store)
@@ -101,6 +117,7 @@ class Profile:
         if self._state != "running":
             raise RuntimeError("this profile is not running: it was not started, or has been stopped")
         with self._lock:
+            self._sum_up()
             self._memory.read_all(self._recorder.devices)
             return results.write(self._results(), self.dir, self._apart, self._pictures, 0)
 
@@ -152,6 +169,7 @@ class Profile:
         """Forget a step of the warm-up, or a step outside the sample."""
         self._recorder.drop()
         if self._steps < self._warmup:
+            self._recorder.devices.forget()
             self._store, self._pending = Store(self._rows), None
         else:
             self._store.skipped += 1
@@ -160,16 +178,26 @@ class Profile:
         if self._pending is not None:
             self._store.merge(self._pending)
             self._pending = None
-        exposed = self._exposed + self._recorder.collect(self._store, self._folded, self._steps, True)
-        self._note_step(now - self._since, exposed, now)
-
-    def _note_step(self, wall: int, exposed: int, now: int) -> None:
         self._memory.read(now, self._recorder.devices)
-        self._store.steps.add(wall)
-        self._store.exposed += exposed
+        taken = self._recorder.take(now, True)
+        memory = self._memory.rss, self._memory.device
+        self._ended.append(_Step(self._steps, self._since, self._folded, now, self._exposed, taken, memory))
+        self._waiting += sum(len(each.items) + len(each.spans) for each in taken)
+        if self._waiting >= MOST_ENDED or len(self._ended) >= MOST_ENDED:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Sum up the steps that ended. Several steps at once cost less: the code is in the CPU's caches then."""
         series = self._store.series.setdefault(str(self.rank()), Thinned(MOST_STEPS))
-        at = (now - self._began) / 1e9
-        series.offer([self._steps, at, wall, exposed, self._memory.rss, self._memory.device])
+        for step in self._ended:
+            wall, at = step.until - step.since, (step.until - self._began) / 1e9
+            exposed = self._recorder.sum_up(step.taken, self._store, step.number, step.folded, step.until)
+            exposed += step.exposed
+            self._store.steps.add(wall)
+            self._store.exposed += exposed
+            series.offer([step.number, at, wall, exposed, *step.memory])
+        self._ended.clear()
+        self._waiting = 0
 
     def _overflow(self) -> None:
         """Sum up many records before the step ends, unless another thread does."""
@@ -184,7 +212,8 @@ class Profile:
             if self._pending is None:
                 self._pending = Store(self._rows)
             now = self._clock()
-            self._exposed += self._recorder.collect(self._pending, self._folded, self._steps, False)
+            taken = self._recorder.take(now, False)
+            self._exposed += self._recorder.sum_up(taken, self._pending, self._steps, self._folded, now)
             self._folded = now
         finally:
             self._lock.release()

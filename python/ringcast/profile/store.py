@@ -64,7 +64,7 @@ class Region:
 class Store:
     def __init__(self, rows: int = 0) -> None:
         self.operations: Dict[Key, Totals] = {}
-        self.phases: Dict[str, Dict[str, Totals]] = {}
+        self.phases: Dict[str, Dict[str, int]] = {}  # of ringcast's operations: nanoseconds
         self.regions: Dict[str, Region] = {}
         self.metrics: Dict[str, Metric] = {}
         self.steps = Totals()
@@ -92,9 +92,6 @@ class Store:
             found = self.regions.setdefault(name, Region())
         return found
 
-    def phase(self, operation: str, name: str) -> Totals:
-        return self.phases.setdefault(operation, {}).setdefault(name, Totals())
-
     def metric(self, name: str) -> Metric:
         if name not in self.metrics and len(self.metrics) >= MOST_KEYS:
             name = OTHER
@@ -104,8 +101,9 @@ class Store:
         for key, totals in other.operations.items():
             self.totals(key).merge(totals)
         for operation, phases in other.phases.items():
-            for name, totals in phases.items():
-                self.phase(operation, name).merge(totals)
+            mine_of = self.phases.setdefault(operation, {})
+            for name, ns in phases.items():
+                mine_of[name] = mine_of.get(name, 0) + ns
         for name, region in other.regions.items():
             mine = self.region(name)
             mine.totals.merge(region.totals)
@@ -127,10 +125,7 @@ class Store:
         """All but the rows, which are in detailed_timings.csv."""
         return {
             "operations": [[*key, totals.state()] for key, totals in self.operations.items()],
-            "phases": {
-                operation: {name: totals.state() for name, totals in phases.items()}
-                for operation, phases in self.phases.items()
-            },
+            "phases": self.phases,
             "regions": {
                 name: {"totals": region.totals.state(), "parts": region.parts, "inner": region.inner}
                 for name, region in self.regions.items()
@@ -153,7 +148,7 @@ class Store:
         for operation, source, size, region, how, totals in state["operations"]:
             made.operations[operation, source, int(size), region, how] = Totals.of(totals)
         for operation, phases in state["phases"].items():
-            made.phases[operation] = {name: Totals.of(totals) for name, totals in phases.items()}
+            made.phases[operation] = {name: int(ns) for name, ns in phases.items()}
         for name, value in state["regions"].items():
             region_of = made.regions[name] = Region()
             region_of.totals = Totals.of(value["totals"])
