@@ -105,3 +105,6 @@ if _os.environ.get("RINGCAST_TRACE"):
     from ringcast import trace as _trace
 
     _trace.start_as_asked()
+
+if _os.environ.get("RINGCAST_PROFILE"):
+    from ringcast.profile import auto as _auto  # noqa: F401

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meaning of a profile's figures: where the time goes, advice, and a rating."""
+
+import re
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional
+
+from ringcast.profile import analysis
+from ringcast.profile.store import Store
+from ringcast.profile.totals import MIB, RANGES, merged
+
+if TYPE_CHECKING:
+    from ringcast.profile.results import Results
+
+Report = Dict[str, Any]
+OBJECTS = ("broadcast_object_list", "broadcast_object", "broadcast_pyobj", "broadcast_tensor_dict", "all_gather_object")
+
+
+# ---- Where the time goes ---------------------------------------------------------------------------------------------
+
+
+def bottlenecks(found: "Results", report: Report) -> List[Dict[str, Any]]:
+    """All parts of the steps' time, the largest first. The parts of several threads may add up to more than 100 %."""
+    parts = [*_communication(found.store), *_regions(report["layer_breakdown"])]
+    total = found.store.steps.total / 1e9
+    if total <= 0:
+        return []
+    computing = sum(part["seconds"] for part in parts if part["kind"] == "computing")
+    rest = total - found.store.exposed / 1e9 - computing
+    if rest > 0:
+        what = "computing outside of all regions" if computing else "computing (no region was marked)"
+        parts.append({"what": what, "kind": "computing", "seconds": rest, "count": found.store.steps.count})
+    steps = max(found.store.steps.count, 1)
+    for part in parts:
+        part["share_percent"] = analysis.share(part["seconds"], total)
+        part["ms_per_step"] = 1e3 * part["seconds"] / steps
+    return sorted((part for part in parts if part["seconds"] > 0), key=lambda part: -part["seconds"])
+
+
+def _communication(store: Store) -> Iterator[Dict[str, Any]]:
+    for name, totals in analysis.grouped(analysis.counted(store), lambda key: key[0]).items():
+        waiting = min(totals.waiting, totals.exposed)
+        what = f"{name}: waiting" if waiting else name
+        if waiting:
+            yield {"what": what, "kind": "waiting", "seconds": waiting / 1e9, "count": totals.count}
+        seconds = (totals.exposed - waiting) / 1e9
+        yield {"what": name, "kind": "communication", "seconds": seconds, "count": totals.count}
+
+
+def _regions(layers: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
+    """The regions of all layers, grouped by their names without numbers."""
+    groups: Dict[str, List[Dict[str, Any]]] = {}
+    for name, region in layers.items():
+        groups.setdefault(re.sub(r"\d+", "*", name), []).append(region)
+    for name, regions in groups.items():
+        what = f"{name} ({len(regions)} regions)" if len(regions) > 1 else name
+        seconds = sum(region["self_time"] for region in regions)
+        count = sum(region["count"] for region in regions)
+        yield {"what": what, "kind": "computing", "seconds": seconds, "count": count}
+
+
+# ---- Advice ----------------------------------------------------------------------------------------------------------
+
+
+def advice(found: "Results", report: Report) -> List[Dict[str, str]]:
+    """For each rule that applies: the finding and the advice."""
+    made: List[Dict[str, str]] = []
+    for rule in (_waiting, _busy, _small, _objects, _encode, _slower, _ranks, _jitter, _growth):
+        told = rule(found, report)
+        if told is not None:
+            made.append({"finding": told.finding, "advice": told.advice})
+    if not made:
+        text = f"communication takes {report['communication_analysis']['comm_percentage']:.1f} % of the steps"
+        made.append({"finding": text, "advice": "nothing stands out; look at the computing first"})
+    return made
+
+
+class _Text(NamedTuple):
+    finding: str
+    advice: str
+
+
+def _kinds(report: Report, what: str, kind: str) -> float:
+    parts = report["bottlenecks"]
+    return float(sum(p["share_percent"] for p in parts if p["what"].startswith(what) and p["kind"] == kind))
+
+
+def _waiting(found: "Results", report: Report) -> Optional[_Text]:
+    frame, room = (_kinds(report, f"ringcast.{name}", "waiting") for name in ("recv", "send"))
+    if room >= 5:
+        text = f"{room:.1f} % of the steps' time goes by in ringcast's send, waiting for room in the ring"
+        return _Text(text, "a reader is behind: `ringcast stat RING` names it; a larger ring helps against bursts only")
+    if frame >= 10:
+        text = f"{frame:.1f} % of the steps' time goes by in ringcast's recv, waiting for a frame"
+        return _Text(text, "the sender is late, not the ring slow: profile the sender's step, or send before computing")
+    return None
+
+
+def _busy(found: "Results", report: Report) -> Optional[_Text]:
+    part = report["communication_analysis"]["comm_percentage"]
+    if part < 20:
+        return None
+    parts = [p for p in report["bottlenecks"] if p["kind"] != "computing"]
+    most = f", most of that in {parts[0]['what']}" if parts else ""
+    text = f"communication takes {part:.1f} % of the steps{most}"
+    return _Text(text, "start it earlier (async_op=True, wait() where the result is needed), make batches larger, or "
+                 "use fewer ranks for this model")  # fmt: skip
+
+
+def _small(found: "Results", report: Report) -> Optional[_Text]:
+    totals = analysis.grouped(analysis.counted(found.store), lambda key: key[2])
+    small = merged([each for size, each in totals.items() if 0 < size <= RANGES.index("1 KiB to 16 KiB")])
+    steps = max(found.store.steps.count, 1)
+    if small.count < 20 * steps or analysis.share(small.exposed, found.store.steps.total) < 5:
+        return None
+    text = f"{small.count / steps:.0f} operations a step move at most 16 KiB each, {small.mean() / 1e3:.0f} us apiece"
+    return _Text(text, "their latency counts and not their bytes: put several into one (a dict of tensors, send_many)")
+
+
+def _objects(found: "Results", report: Report) -> Optional[_Text]:
+    by_type = analysis.grouped(analysis.counted(found.store), lambda key: key[0])
+    slow = {name: each for name, each in by_type.items() if name in OBJECTS}
+    total = sum(each.exposed for each in slow.values())
+    if analysis.share(total, found.store.steps.total) < 3:
+        return None
+    text = f"objects go by {', '.join(slow)}: {total / 1e6 / max(found.store.steps.count, 1):.2f} ms a step"
+    return _Text(text, "ringcast.torch, RINGCAST_VLLM=1 or RINGCAST_SGLANG=1 send them by shared memory")
+
+
+def _encode(found: "Results", report: Report) -> Optional[_Text]:
+    phases = found.store.phases.get("ringcast.send", {})
+    total, encode = sum(phases.values()), phases.get("encode", 0)
+    if not total or analysis.share(encode, found.store.steps.total) < 3 or encode < total / 2:
+        return None
+    text = f"{analysis.share(encode, total):.0f} % of ringcast's send is encoding"
+    return _Text(text, "objects are the cost: send tensors instead of lists of numbers, plain classes instead of "
+                 "pickled ones; what goes out more than once is packed once (ringcast.pack)")  # fmt: skip
+
+
+def _slower(found: "Results", report: Report) -> Optional[_Text]:
+    ranges = analysis.grouped(analysis.counted(found.store), lambda key: key[2])
+    rates = {size: analysis.bandwidth(each) for size, each in ranges.items() if each.bytes > MIB and size >= 3}
+    if len(rates) < 2:
+        return None
+    largest, best = max(rates), max(rates, key=lambda size: rates[size])
+    if rates[largest] > rates[best] / 2:
+        return None
+    text = f"bandwidth falls from {rates[best]:.2f} GB/s ({RANGES[best]}) to {rates[largest]:.2f} ({RANGES[largest]})"
+    return _Text(text, "large messages leave the caches or are split: send them in pieces, or look at NUMA and pages")
+
+
+def _ranks(found: "Results", report: Report) -> Optional[_Text]:
+    ranks = [rank for rank in found.ranks if rank["steps"]]
+    times = [rank["compute_time"] / rank["steps"] for rank in ranks]
+    if len(ranks) < 2 or max(times) < 1.2 * min(times) or max(times) <= 0:
+        return None
+    slowest = max(ranks, key=lambda rank: rank["compute_time"] / rank["steps"])
+    text = f"rank {slowest['rank']} computes {1e3 * max(times):.2f} ms a step, the quickest rank {1e3 * min(times):.2f}"
+    return _Text(
+        text, f"the others wait for rank {slowest['rank']}: share the work evenly, or look at its CPU and clock"
+    )
+
+
+def _jitter(found: "Results", report: Report) -> Optional[_Text]:
+    steps = report["steps"]
+    if steps["count"] < 20 or steps["p99_time"] < 2 * steps["p50_time"]:
+        return None
+    p50, p99 = 1e3 * steps["p50_time"], 1e3 * steps["p99_time"]
+    text = f"1 % of the steps take {p99:.1f} ms or more, half of them at most {p50:.1f}"
+    return _Text(text, "detailed_timings.csv has single operations: see which are long there (other load, GC, a swap)")
+
+
+def _growth(found: "Results", report: Report) -> Optional[_Text]:
+    grown = max((rank["memory"]["rss_last"] - rank["memory"]["rss_first"] for rank in found.ranks), default=0)
+    first = max((rank["memory"]["rss_first"] for rank in found.ranks), default=0)
+    if grown < 64 * MIB or grown < first / 4:
+        return None
+    text = f"a rank's memory grew by {grown / MIB:,.0f} MiB"
+    return _Text(text, "memory_usage_analysis.png shows whether that goes on; if so, something keeps what it received")
+
+
+# ---- Rating ----------------------------------------------------------------------------------------------------------
+
+
+class Measure(NamedTuple):
+    name: str
+    of: str
+    unit: str
+    excellent: float
+    good: float
+    metric: str
+
+
+# The thresholds suit two A100 with NVLink.
+MEASURES = [
+    Measure(
+        "TP scaling efficiency", "speed-up over one rank, divided by the ranks", "%", 75, 50, "tp_efficiency_percent"
+    ),
+    Measure(
+        "PP scaling efficiency", "speed-up over one stage, divided by the stages", "%", 60, 40, "pp_efficiency_percent"
+    ),
+    Measure("P2P bandwidth", "one device to another, 1 MiB and more", "GB/s", 200, 100, "p2p_bandwidth_gbps"),
+    Measure("NVLink utilisation", "of the links' peak", "%", 50, 30, "nvlink_utilisation_percent"),
+]
+POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+
+
+def rating(found: "Results", report: Report) -> List[Dict[str, Any]]:
+    return [_rated(found, report, measure) for measure in MEASURES]
+
+
+def _rated(found: "Results", report: Report, measure: Measure) -> Dict[str, Any]:
+    metric = report["metrics"].get(measure.metric)
+    value: Optional[float] = None
+    how = f"not measured: tell by p.metric({measure.metric!r}, ...)"
+    if metric is not None:
+        value, how = metric["avg"], f"by p.metric({measure.metric!r}, ...)"
+    elif measure.metric == "tp_efficiency_percent" and report["communication_analysis"]["total_operations"]:
+        value = 100 - report["communication_analysis"]["comm_percentage"]
+        how = "at most: 100 % less the share of communication; a run with one rank gives the true figure"
+    elif measure.metric == "p2p_bandwidth_gbps":
+        value = _point_to_point(found.store)
+        how = "send and recv between devices" if value is not None else "not measured: no tensor went between devices"
+    rated = None
+    if value is not None:
+        rated = "excellent" if value > measure.excellent else "good" if value >= measure.good else "to be improved"
+    return {
+        "measure": measure.name, "of": measure.of, "unit": measure.unit, "value": value, "rating": rated, "how": how,
+        "excellent_above": measure.excellent, "good_from": measure.good,
+    }  # fmt: skip
+
+
+def _point_to_point(store: Store) -> Optional[float]:
+    large = RANGES.index("1 MiB to 16 MiB")
+    found = [
+        t for key, t in store.operations.items() if key[0] in POINT_TO_POINT and key[4] == "device" and key[2] >= large
+    ]
+    return analysis.bandwidth(merged(found)) if found else None
+
+
+# ---- Notes -----------------------------------------------------------------------------------------------------------
+
+
+def notes(found: "Results") -> List[str]:
+    """Facts without which the figures would mislead."""
+    made, facts, store = [], found.facts, found.store
+    if not store.steps.count:
+        made.append(
+            f"nothing was recorded: {facts['steps_seen']} steps, of which {facts['options']['warmup']} are warm-up"
+        )
+    elif not facts["steps_seen"]:
+        made.append("step() was never called: the whole time is one step, warm-up included")
+    if store.skipped:
+        made.append(f"{store.skipped} steps were left out by sample={facts['options']['sample']}")
+    if facts.get("missing_ranks"):
+        missing = ", ".join(str(rank) for rank in facts["missing_ranks"])
+        made.append(f"rank {missing} had written nothing in time; later: python -m ringcast.profile merge DIR")
+    if store.rows.every > 1:
+        made.append(f"detailed_timings.csv has every {store.rows.every}th record, of {store.rows.seen:,}")
+    if store.lost:
+        made.append(f"{store.lost:,} records with ever new names are together under (other)")
+    if len(found.ranks) > 1:
+        made.append(f"times are sums over {len(found.ranks)} ranks; shares are of that sum")
+    return made

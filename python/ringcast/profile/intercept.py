@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrappers in the places of functions of torch.distributed, vLLM and SGLang, which time the originals.
+
+A function is replaced in every loaded module that holds the function, under any name, and put back there in the end. A
+module that is imported later is noticed by name, before anything is imported from the module. While torch.compile
+traces, a wrapper calls the original, so compiled code is the same with and without a profile.
+"""
+
+import functools
+import inspect
+import sys
+import types
+import warnings
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from ringcast._install import Replacements
+from ringcast.profile.recorder import MOST_WAITING, Recorder
+from ringcast.profile.sizes import MEASURES, Measure, of_coordinator
+from ringcast.profile.store import Operation
+from ringcast.profile.work import timed_work_class
+
+TORCH = "torch.distributed.distributed_c10d"
+COORDINATORS = {
+    "vllm.distributed.parallel_state": "vllm",
+    "sglang.srt.distributed.parallel_state": "sglang",
+    "sglang.multimodal_gen.runtime.distributed.group_coordinator": "sglang",
+}
+# Methods of GroupCoordinator. isend_* and irecv_* are left out: the handles are those of torch's isend and irecv, which
+# are timed. Compiled models call the methods that end in _out_place, and not the plain method.
+METHODS = {
+    **{name: name for name in (
+        "all_reduce", "all_gather", "all_gatherv", "all_gather_into_tensor", "reduce_scatter", "reduce_scatterv",
+        "reduce_scatter_tensor", "gather", "broadcast", "broadcast_object", "broadcast_object_list",
+        "broadcast_tensor_dict", "all_gather_object", "send", "recv", "send_object", "recv_object",
+        "send_tensor_dict", "recv_tensor_dict", "barrier", "dispatch", "combine", "fused_allreduce_rmsnorm",
+    )},
+    "_all_reduce_out_place": "all_reduce", "_all_gather_out_place": "all_gather",
+    "_reduce_scatter_out_place": "reduce_scatter",
+}  # fmt: skip
+# Functions by module: the function's name -> the operation's name.
+CALLS = {
+    "tensor_model_parallel_all_reduce": "all_reduce", "tensor_model_parallel_all_gather": "all_gather",
+    "tensor_model_parallel_reduce_scatter": "reduce_scatter", "tensor_model_parallel_gather": "gather",
+    "tensor_model_parallel_fused_allreduce_rmsnorm": "fused_allreduce_rmsnorm",
+    "broadcast_tensor_dict": "broadcast_tensor_dict",
+    "attention_tensor_model_parallel_all_reduce": "all_reduce", "moe_tensor_model_parallel_all_reduce": "all_reduce",
+    "moe_expert_parallel_all_reduce": "all_reduce",
+}  # fmt: skip
+PYOBJ = {"broadcast_pyobj": "broadcast_pyobj", "point_to_point_pyobj": "point_to_point_pyobj"}
+FUNCTIONS: Dict[str, Tuple[str, Mapping[str, str]]] = {
+    "vllm.distributed.communication_op": ("vllm", CALLS),
+    "sglang.srt.distributed.communication_op": ("sglang", CALLS),
+    "sglang.srt.utils.common": ("sglang", PYOBJ),
+    "sglang.multimodal_gen.runtime.utils.distributed": ("sglang", PYOBJ),
+    "sglang.multimodal_gen.runtime.distributed.utils": ("sglang", PYOBJ),
+}
+
+
+class Interceptor:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._replaced = {name: Replacements(name) for name in ("torch", "vllm", "sglang")}
+        self._made: List[Tuple[Any, Any]] = []  # a function's original, ours
+        self._steps = Replacements("")
+
+    def put_in(self) -> None:
+        torch, vllm, sglang = (self._replaced[name] for name in ("torch", "vllm", "sglang"))
+        for replaced in (torch, vllm, sglang):
+            replaced.at_end(lambda: None)  # when_loaded() does nothing in an empty one
+        torch.when_loaded([TORCH], self._put_torch)
+        for engine, replaced in (("vllm", vllm), ("sglang", sglang)):
+            names = [name for name in (*COORDINATORS, *FUNCTIONS) if name.startswith(engine + ".")]
+            replaced.when_loaded(names, self._put_engine)
+
+    def step_after(self, place: str, step: Callable[[], None]) -> None:
+        """Have step() called after each call of the function at `place`, module:name or module:Class.name."""
+        module_name, _, path = place.partition(":")
+
+        def put(module: types.ModuleType) -> None:
+            *owners, name = path.split(".")
+            owner: Any = module
+            for part in owners:
+                owner = getattr(owner, part, None)
+            original = vars(owner).get(name) if owner is not None else None
+            if not inspect.isfunction(original) or inspect.iscoroutinefunction(original):
+                text = f"no step will end: {place} is no function; name one of {module_name} that each step calls once"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                return
+            self._set(self._steps, owner, name, original, _stepping(original, step))
+
+        self._steps.at_end(lambda: None)
+        self._steps.when_loaded([module_name], put)
+
+    def take_out(self) -> None:
+        self._steps.take_out()
+        for replaced in self._replaced.values():
+            replaced.take_out()
+        _swap([(ours, original) for original, ours in self._made])
+        self._made.clear()
+
+    def _put_torch(self, module: types.ModuleType) -> None:
+        self._put_functions(module, "torch", {name: (name, measure) for name, measure in MEASURES.items()})
+
+    def _put_engine(self, module: types.ModuleType) -> None:
+        if module.__name__ in COORDINATORS:
+            self._put_class(getattr(module, "GroupCoordinator", None), COORDINATORS[module.__name__])
+        else:
+            source, names = FUNCTIONS[module.__name__]
+            found = {name: (operation, of_coordinator(operation, 0)) for name, operation in names.items()}
+            self._put_functions(module, source, found)
+
+    def _put_functions(self, module: types.ModuleType, source: str, names: Mapping[str, Tuple[str, Measure]]) -> None:
+        made = []
+        for name, (operation, measure) in names.items():
+            original = getattr(module, name, None)
+            if inspect.isfunction(original) and not inspect.iscoroutinefunction(original):
+                made.append((original, self.wrap(original, operation, source, measure)))
+        _swap(made)
+        self._made += made
+
+    def _put_class(self, cls: Any, source: str) -> None:
+        for name, operation in METHODS.items():
+            original = vars(cls).get(name) if inspect.isclass(cls) else None
+            if inspect.isfunction(original) and not inspect.iscoroutinefunction(original):
+                ours = self.wrap(original, operation, source, of_coordinator(operation, 1))
+                self._set(self._replaced[source], cls, name, original, ours)
+
+    def _set(self, replaced: Replacements, cls: Any, name: str, original: Any, ours: Any) -> None:
+        """As Replacements.set(), but a later replacement of `ours` by other code stays."""
+
+        def undo() -> None:
+            if vars(cls).get(name) is ours:
+                setattr(cls, name, original)
+
+        setattr(cls, name, ours)
+        replaced.at_end(undo)
+
+    def wrap(self, original: Callable[..., Any], name: str, source: str, measure: Measure) -> Callable[..., Any]:
+        recorder = self._recorder
+        clock, devices = recorder.clock, recorder.devices
+        compiling = _is_compiling()
+        is_barrier = name in ("barrier", "monitored_barrier")
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or not recorder.on:
+                return original(*args, **kwargs)
+            buffer = recorder.buffer()
+            first = devices.event() if devices.cuda is not None and _on_device(args, kwargs) else None
+            buffer.depth += 1
+            start = clock()
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                end = clock()
+                buffer.depth -= 1
+                buffer.items.append(Operation(start, end, end, end, name, source, 0, None, None, True))
+                raise
+            end = clock()
+            buffer.depth -= 1
+            nbytes = measure(args, kwargs, result)
+            work = timed_work_class()
+            if work is not None and isinstance(result, work.__base__) and not isinstance(result, work):
+                return work(result, recorder, (start, end, name, source, nbytes), first)
+            events = _pair(first, devices)
+            waiting = end - start if is_barrier and events is None else None
+            buffer.items.append(Operation(start, end, end, end, name, source, nbytes, waiting, events))
+            if len(buffer.items) >= MOST_WAITING and not buffer.depth:
+                recorder.overflow()
+            return result
+
+        return timed
+
+
+def _stepping(original: Callable[..., Any], step: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def stepping(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            step()
+
+    return stepping
+
+
+def _swap(pairs: List[Tuple[Any, Any]]) -> None:
+    """Replace the first of each pair by the second in every module outside ringcast, under any name."""
+    news = {id(old): new for old, new in pairs}
+    for module_name, module in list(sys.modules.items()) if news else ():
+        if isinstance(module, types.ModuleType) and module_name.partition(".")[0] != "ringcast":
+            names = vars(module)
+            for name, value in list(names.items()):
+                if id(value) in news:
+                    names[name] = news[id(value)]
+
+
+def _pair(first: Optional[Any], devices: Any) -> Optional[Tuple[Any, Any]]:
+    last = devices.event() if first is not None else None
+    return None if last is None else (first, last)
+
+
+def _on_device(args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the first tensor among the arguments is on a CUDA device."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (list, tuple)) and value:
+            value = value[0]
+        is_cuda = getattr(value, "is_cuda", None)
+        if is_cuda is not None:
+            return bool(is_cuda)
+    return False
+
+
+def _is_compiling() -> Callable[[], bool]:
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    found: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
+    return found

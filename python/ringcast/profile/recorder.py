@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of each thread, summed up when a step ends.
+
+The hot path appends to a list of the thread. What costs more comes at the end of a step: which operation lies within
+another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
+"""
+
+import os
+import threading
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from ringcast.profile.device import Devices
+from ringcast.profile.store import Operation, Row, Store
+from ringcast.profile.totals import range_of
+
+# A thread with so many records does not wait for the end of the step.
+MOST_WAITING = 8192
+
+Interval = Tuple[int, int]
+
+
+class RegionRecord(NamedTuple):
+    start: int
+    end: int
+    name: str
+    events: Any = None
+    counts: bool = True  # False: a step's part of a region that goes on
+    before: int = 0  # the parts of earlier steps
+
+
+class OpenRegion:
+    """A region that a thread is in."""
+
+    __slots__ = ("name", "start", "events", "before")
+
+    def __init__(self, name: str, start: int, events: Any) -> None:
+        self.name, self.start, self.events, self.before = name, start, events, 0
+
+
+class Buffer:
+    """A thread's records since the last summing up."""
+
+    def __init__(self, native: int, thread: Optional[threading.Thread]) -> None:
+        self.native = native
+        self.thread = weakref.ref(thread) if thread is not None else None
+        self.items: List[Any] = []  # Operation and RegionRecord, in the order of their ends
+        self.spans: List[Any] = []
+        self.begun: List[Any] = []  # spans of a call that had not ended
+        self.open: List[OpenRegion] = []
+        self.depth = 0  # operations that this thread is in
+
+    def is_done(self) -> bool:
+        """Whether the buffer is empty and the thread has ended."""
+        if self.items or self.spans or self.open:
+            return False
+        if self.thread is None:  # known by its spans alone
+            return not os.path.exists(f"/proc/self/task/{self.native}")
+        thread = self.thread()
+        return thread is None or not thread.is_alive()
+
+
+class Taken(NamedTuple):
+    """Records out of a buffer, and the regions around all of them."""
+
+    buffer: Buffer
+    items: List[Any]
+    spans: List[Any]
+    around: List[OpenRegion]
+
+
+class Recorder:
+    def __init__(self, clock: Callable[[], int], overflow: Callable[[], None]) -> None:
+        self.clock, self.overflow = clock, overflow
+        self.on = False
+        self.devices = Devices()
+        self.lock = threading.RLock()
+        self._local = threading.local()
+        self._buffers: Dict[int, Buffer] = {}  # by the thread's native id
+
+    # ---- The hot path ------------------------------------------------------------------------------------------------
+
+    def buffer(self) -> Buffer:
+        try:
+            found: Buffer = self._local.buffer
+        except AttributeError:
+            native, thread = threading.get_native_id(), threading.current_thread()
+            with self.lock:
+                found = self._buffers.get(native) or Buffer(native, thread)
+                found.thread = weakref.ref(thread)
+                self._buffers[native] = found
+            self._local.buffer = found
+        return found
+
+    def take_spans(self, spans: List[Any]) -> None:
+        """For ringcast's spans, of any threads."""
+        if not self.on:
+            return
+        self.buffer()  # most spans are of this thread
+        for span in spans:
+            buffer = self._buffers.get(span.thread)
+            if buffer is None:
+                with self.lock:
+                    buffer = self._buffers.setdefault(span.thread, Buffer(span.thread, None))
+            buffer.spans.append(span)
+            if len(buffer.spans) == MOST_WAITING:
+                self.overflow()
+
+    # ---- At the end of a step ----------------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Forget the records. The regions that threads are in begin anew."""
+        now = self.clock()
+        with self.lock:
+            for native, buffer in list(self._buffers.items()):
+                del buffer.items[:], buffer.spans[:]
+                for region in buffer.open:
+                    region.start, region.events, region.before = now, None, 0
+                self._forget(native, buffer)
+
+    def take(self, now: int, cut: bool) -> List["Taken"]:
+        """Take the records out of the threads' buffers. cut: a step ends now, also for the regions that go on."""
+        taken = []
+        with self.lock:
+            for native, buffer in list(self._buffers.items()):
+                if buffer.depth:
+                    continue  # operations within the one that is under way must wait for its end
+                around = _cut(buffer, now) if cut else list(buffer.open)
+                if buffer.items or buffer.spans:
+                    taken.append(Taken(buffer, _take(buffer.items), _take(buffer.spans), around))
+                self._forget(native, buffer)
+        return taken
+
+    def sum_up(self, taken: List["Taken"], store: Store, step: int, since: int, until: int) -> int:
+        """Sum up into `store`; return the time between `since` and `until` in which a thread was in communication."""
+        busy: List[Interval] = []
+        for buffer, items, spans, around in taken:
+            if spans:
+                items = operations_of(spans, buffer, store) + items
+            self._sum_up(place(items, around), store, (step, buffer.native), busy)
+        self.devices.settle(lambda *told: _settled(store, *told))
+        return union(busy, since, until)
+
+    def finish(self, store: Store) -> None:
+        """Wait for the device, and sum up the records that were waiting for the device."""
+        self.devices.finish()
+        self.devices.settle(lambda *told: _settled(store, *told))
+
+    def _forget(self, native: int, buffer: Buffer) -> None:
+        if buffer.is_done():
+            del self._buffers[native]
+
+    def _sum_up(self, entries: List["Entry"], store: Store, where: Tuple[int, int], busy: List[Interval]) -> None:
+        for entry in reversed(entries):  # inner operations before outer ones
+            if entry.parent is not None and entry.parent.record.bytes is None:
+                entry.parent.bytes += entry.bytes
+        for entry in entries:
+            record = entry.record
+            if record.events is not None:
+                self.devices.add(entry, where)
+                continue
+            duration = record.end - record.start
+            if isinstance(record, RegionRecord):
+                _add_region(store, record, duration, entry.region)
+                _offer_row(store, entry, duration, 0, where)
+                continue
+            call, wait = record.call_end - record.start, record.end - record.wait_start
+            _add_totals(store, entry, duration, call + wait)
+            _offer_row(store, entry, duration, call + wait, where)
+            if entry.parent is not None:
+                continue
+            if record.communicates:
+                busy.append((record.start, record.call_end))
+                if wait:
+                    busy.append((record.wait_start, record.end))
+            if entry.region:
+                store.region(entry.region).add_part(record.name, call)
+            if entry.wait_region:
+                store.region(entry.wait_region).add_part(record.name, wait)
+
+
+def _settled(store: Store, entry: "Entry", where: Tuple[int, int], duration: int, exposed: int) -> None:
+    """Sum up a record by the device's time."""
+    record = entry.record
+    _offer_row(store, entry, duration, exposed, where)
+    if isinstance(record, RegionRecord):
+        _add_region(store, record, duration, entry.region)
+        return
+    _add_totals(store, entry, duration, exposed)
+    if entry.parent is None:
+        store.exposed += exposed if record.communicates else 0
+        if entry.region:
+            store.region(entry.region).add_part(record.name, exposed)
+
+
+def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) -> None:
+    region = store.region(record.name)
+    if record.counts:
+        region.totals.add(duration + record.before)
+        region.totals.total -= record.before
+    else:
+        region.totals.total += duration
+    if parent:
+        region.inner = True
+        store.region(parent).add_part(record.name, duration)
+
+
+def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> None:
+    record = entry.record
+    how = "nested" if entry.parent is not None else "" if record.communicates else "own"
+    if record.events is not None and not how:
+        how = "device"
+    nbytes, waiting = entry.bytes, record.waiting
+    key = record.name, record.source, range_of(nbytes), entry.region, how
+    totals = store.operations.get(key) or store.totals(key)
+    totals.add(duration, nbytes, duration - waiting if waiting and record.source == "ringcast" else duration)
+    totals.exposed += exposed
+    if waiting is not None:
+        totals.waiting += min(waiting, duration)
+        totals.told += 1
+    if record.failed:
+        totals.failed += 1
+
+
+def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where: Tuple[int, int]) -> None:
+    """A tuple of numbers and strings alone: Python's garbage collector stops looking at such tuples."""
+    record, (step, thread), device = entry.record, where, int(entry.record.events is not None)
+    if isinstance(record, RegionRecord):
+        name = f"{entry.region} > {record.name}" if entry.region else record.name
+        store.rows.offer((record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, device, 0))
+        return
+    nested, failed = int(entry.parent is not None), int(record.failed)
+    store.rows.offer((
+        record.start, record.name, entry.bytes, duration, record.waiting, exposed, entry.region, step, thread,
+        record.source, nested, device, failed,
+    ))  # fmt: skip
+
+
+def row_of(kept: Tuple[Any, ...], rank: int) -> Row:
+    """A line of detailed_timings.csv, from a tuple of _offer_row()."""
+    start, name, nbytes, duration, waiting, exposed, region, step, thread, source, *flags = kept
+    moving = duration - (waiting or 0) if source == "ringcast" else duration
+    rate = nbytes / moving if moving > 0 else 0.0
+    waited = None if waiting is None else waiting / 1e9
+    return Row(
+        start / 1e9,
+        name,
+        nbytes,
+        duration / 1e9,
+        rate,
+        waited,
+        exposed / 1e9,
+        region,
+        step,
+        rank,
+        thread,
+        source,
+        *flags,
+    )
+
+
+def _take(items: List[Any]) -> List[Any]:
+    """Take the items out. The thread may append meanwhile, and later items stay."""
+    count = len(items)
+    taken = items[:count]
+    del items[:count]
+    return taken
+
+
+def _cut(buffer: Buffer, now: int) -> List[OpenRegion]:
+    """End each open region here, and begin the region anew. Return the regions with events, which can't be cut."""
+    left: List[OpenRegion] = []
+    for region in reversed(list(buffer.open)):
+        if region.events is None:
+            buffer.items.append(RegionRecord(region.start, now, region.name, None, False))
+            region.before += now - region.start
+            region.start = now
+        else:
+            left.insert(0, region)
+    return left
+
+
+def union(intervals: List[Interval], since: int, until: int) -> int:
+    """The time between `since` and `until` that the intervals cover."""
+    covered, reached = 0, since
+    for start, end in sorted(intervals):
+        start, end = max(start, reached), min(end, until)
+        if end > start:
+            covered += end - start
+            reached = end
+    return covered
+
+
+# ---- Which record lies within which ----------------------------------------------------------------------------------
+
+
+class Entry:
+    """A record and its place."""
+
+    __slots__ = ("record", "region", "wait_region", "parent", "bytes")
+
+    def __init__(self, record: Any, region: str, parent: "Optional[Entry]", nbytes: int) -> None:
+        self.record, self.region, self.parent, self.bytes = record, region, parent, nbytes
+        self.wait_region = ""
+
+
+# What contains others: its end, and a region's name or an operation's entry.
+Around = Tuple[float, str, Optional[Entry]]
+
+
+def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
+    """The entries of a thread's records in the order of their starts, each with its region, and its parent if it lies
+    within another operation. `items` has an outer record after those within it."""
+    keyed: List[Tuple[int, int, int, Any]] = []
+    for index, record in enumerate(items):
+        if type(record) is Operation and record.wait_start < record.end:
+            keyed.append((record.start, -record.call_end, -index, record))
+            keyed.append((record.wait_start, -record.end, index + 1, None))
+        else:
+            keyed.append((record.start, -record.end, -index, record))
+    keyed.sort()
+    around: List[Around] = [(float("inf"), region.name, None) for region in still_open]
+    entries: List[Entry] = []
+    waits: Dict[int, Entry] = {}
+    for start, minus_end, index, record in keyed:
+        while around and around[-1][0] < start:
+            around.pop()
+        region, parent = _around(around, -minus_end) if around else ("", None)
+        if record is None:
+            waits[index - 1].wait_region = region
+        elif type(record) is RegionRecord:
+            entries.append(Entry(record, region, None, 0))
+            around.append((record.end, record.name, None))
+        else:
+            if parent is not None and record.end > parent.record.end:
+                parent = None  # asynchronous, and longer than the outer operation
+            entry = Entry(record, region, parent, record.bytes or 0)
+            entries.append(entry)
+            if record.call_end == record.end:  # what a thread does between call and wait() lies in no operation
+                around.append((record.end, "", entry))
+            else:
+                waits[-index] = entry
+    return entries
+
+
+def _around(around: List[Around], end: int) -> Tuple[str, Optional[Entry]]:
+    """The innermost region, and operation, that end no earlier than `end`."""
+    region, parent = "", None
+    for until, name, entry in reversed(around):
+        if until < end:
+            continue
+        if name:
+            region = region or name
+        elif entry is not None and parent is None and entry.record.communicates:
+            parent = entry
+        if region and parent is not None:
+            break
+    return region, parent
+
+
+# ---- ringcast's spans ------------------------------------------------------------------------------------------------
+
+WHOLE = {"send": "wait_room", "recv": "wait_frame"}  # the call, and its waiting for the other side
+MOST_APART = 64  # phases of a call that has not ended
+
+
+def operations_of(spans: List[Any], buffer: Buffer, store: Store) -> List[Operation]:
+    """An operation for each whole call. The buffer keeps the phases of a call that has not ended."""
+    made: List[Operation] = []
+    phases: List[Any] = []
+    for span in buffer.begun + spans:
+        waits = WHOLE.get(span.kind)
+        if waits is None:
+            phases.append(span)
+            continue
+        name, start, end, waiting = f"ringcast.{span.kind}", span.start_ns, span.end_ns, 0
+        sums = store.phases.setdefault(name, {})
+        for phase in phases:
+            kind, ns = phase.kind, phase.end_ns - phase.start_ns
+            if phase.start_ns < start:
+                made += _apart(phase)
+                continue
+            sums[kind] = sums.get(kind, 0) + ns
+            if kind == waits:
+                waiting += ns
+        phases.clear()
+        made.append(Operation(start, end, end, end, name, "ringcast", span.bytes, waiting))
+    for phase in phases[:-MOST_APART]:
+        made += _apart(phase)
+    buffer.begun = phases[-MOST_APART:]
+    return made
+
+
+def _apart(phase: Any) -> List[Operation]:
+    """The waiting of reserve(), with no call around; the commit is a call of its own."""
+    if phase.kind != "wait_room":
+        return []
+    start, end = phase.start_ns, phase.end_ns
+    return [Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start)]

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a profile: written, read again, merged over ranks.
+
+profile.json has the totals, from which the other files are made; detailed_timings.csv has single records. In a group
+each rank writes into a folder rank<r>, and rank 0 merges the folders.
+"""
+
+import csv
+import json
+import os
+import pathlib
+import time
+from typing import Any, Dict, Iterable, List, Optional
+
+import ringcast
+from ringcast.profile import analysis, pictures, report
+from ringcast.profile.store import Row, Store
+
+FORMAT = 1
+STATE, ROWS = "profile.json", "detailed_timings.csv"
+
+
+class Results:
+    """A rank's results, or merged results. `ranks` has facts of each rank."""
+
+    def __init__(self, facts: Dict[str, Any], store: Store, ranks: Optional[List[Dict[str, Any]]] = None) -> None:
+        self.facts, self.store = facts, store
+        mine = {**facts, **_summary(store)}
+        self.ranks = [mine] if ranks is None else ranks
+
+    def state(self) -> Dict[str, Any]:
+        return {
+            "format": FORMAT, "made_by": f"ringcast.profile {ringcast.__version__}", "facts": self.facts,
+            "ranks": self.ranks, "store": self.store.state(),
+        }  # fmt: skip
+
+
+def _summary(store: Store) -> Dict[str, Any]:
+    return {
+        "steps": store.steps.count, "total_time": store.steps.total / 1e9, "exposed_comm_time": store.exposed / 1e9,
+        "compute_time": (store.steps.total - store.exposed) / 1e9,
+    }  # fmt: skip
+
+
+# ---- Writing ---------------------------------------------------------------------------------------------------------
+
+
+def check_folder(folder: str) -> None:
+    """Refuse a folder that can't be written, at the start and not after hours."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"the folder {folder} for the profile can't be made: {error.strerror}; name another one"
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"no file can be made in {folder}, the folder for the profile; name another one")
+
+
+def write(found: Results, folder: Optional[str], apart: Optional[str], draw: bool, timeout: float) -> Dict[str, Any]:
+    """Write the files of a process, and on rank 0 those of the group; return comprehensive_report.json's content.
+
+    apart: the folder, within `folder`, of a process without a rank. timeout: 0 does not merge.
+    """
+    if folder is None:
+        return analysis.comprehensive(found, [])
+    world = found.facts["world"]
+    if world < 2:
+        return _write_alone(found, folder, apart, draw)
+    rank = found.facts["rank"]
+    told = write_folder(found, os.path.join(folder, f"rank{rank}"), False)
+    if rank == 0 and timeout > 0:
+        missing = _await_ranks(folder, world, found.facts["started"], timeout)
+        return write_folder(merge_folder(folder, missing), folder, draw)
+    return told
+
+
+def _write_alone(found: Results, folder: str, apart: Optional[str], draw: bool) -> Dict[str, Any]:
+    if apart is not None:
+        is_empty = not (found.store.operations or found.store.regions or found.store.metrics)
+        return {} if is_empty else write_folder(found, os.path.join(folder, apart), False)
+    started = found.facts["started"]
+    if not any(_is_new(os.path.join(path, STATE), started) for path in folders_of_ranks(folder)):
+        return write_folder(found, folder, draw)
+    # The process that started the ranks ends after them.
+    told = write_folder(found, os.path.join(folder, f"process{found.facts['pid']}"), False)
+    write_folder(merge_folder(folder), folder, draw)
+    return told
+
+
+def write_folder(found: Results, folder: str, draw: bool) -> Dict[str, Any]:
+    os.makedirs(folder, exist_ok=True)
+    notes = pictures.draw(found, folder) if draw else ["no pictures: python -m ringcast.profile report DIR makes them"]
+    told = analysis.comprehensive(found, notes)
+    _write_rows(os.path.join(folder, ROWS), found.store.rows.kept)
+    _write_json(folder, "comm_analysis.json", told["comm_analysis"])
+    _write_json(folder, "analysis_report.json", told["analysis_report"])
+    _write_json(folder, "comprehensive_report.json", told)
+    _write_text(os.path.join(folder, "performance_report.md"), report.text(told))
+    _write_json(folder, STATE, found.state())  # last: the other files are complete when this one is there
+    return told
+
+
+def _write_json(folder: str, name: str, value: Any) -> None:
+    indent = None if name == STATE else 2
+    _write_text(os.path.join(folder, name), json.dumps(value, indent=indent, allow_nan=False) + "\n")
+
+
+def _write_text(path: str, text: str) -> None:
+    """Write the file as a whole or not at all."""
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{path}.part", path)
+
+
+def _write_rows(path: str, rows: Iterable[Row]) -> None:
+    with open(f"{path}.part", "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(Row._fields)
+        writer.writerows(
+            [f"{row.timestamp:.9f}", *row[1:3], f"{row.duration:.9f}", f"{row.bandwidth_gbps:.6g}",
+             "" if row.waiting is None else f"{row.waiting:.9f}", f"{row.exposed:.9f}", *row[7:]]
+            for row in rows
+        )  # fmt: skip
+    os.replace(f"{path}.part", path)
+
+
+def _await_ranks(folder: str, world: int, started: float, timeout: float) -> List[int]:
+    """Wait for the other ranks' results; return the ranks without results since `started`."""
+    until = time.monotonic() + timeout
+    while True:
+        missing = [rank for rank in range(world) if not _is_new(os.path.join(folder, f"rank{rank}", STATE), started)]
+        if not missing or time.monotonic() > until:
+            return missing
+        time.sleep(0.01)
+
+
+def _is_new(path: str, started: float) -> bool:
+    try:
+        return os.stat(path).st_mtime >= started - 0.02  # a file's time is that of the last tick
+    except OSError:
+        return False
+
+
+# ---- Reading ---------------------------------------------------------------------------------------------------------
+
+
+class NoProfile(ValueError):
+    """The folder has no profile, or the profile can't be read."""
+
+
+def load(folder: str) -> Results:
+    path = os.path.join(folder, STATE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            state = json.load(file)
+        if state["format"] != FORMAT:
+            raise NoProfile(
+                f"{path} has the format {state['format']}; this ringcast reads {FORMAT}: take the other one"
+            )
+        return Results(state["facts"], Store.of(state["store"], _read_rows(os.path.join(folder, ROWS))), state["ranks"])
+    except FileNotFoundError:
+        text = f"there is no {STATE} in {folder}: name a folder that ringcast.profile has written"
+        if folders_of_ranks(folder):
+            text += f", or merge the ranks first: python -m ringcast.profile merge {folder}"
+        raise NoProfile(text) from None
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, NoProfile):
+            raise
+        raise NoProfile(f"{path} can't be read as a profile ({error!r}): take the profile anew") from None
+
+
+def _read_rows(path: str) -> List[Row]:
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            lines = list(csv.reader(file))[1:]
+    except FileNotFoundError:
+        return []
+    return [
+        Row(float(line[0]), line[1], int(line[2]), float(line[3]), float(line[4]), float(line[5]) if line[5] else None,
+            float(line[6]), line[7], int(line[8]), int(line[9]), int(line[10]), line[11], *map(int, line[12:15]))
+        for line in lines
+    ]  # fmt: skip
+
+
+def folders_of_ranks(folder: str) -> List[str]:
+    """The folders of ranks in order; without any, the folders of processes without a rank."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    for start in ("rank", "process"):
+        numbers = sorted(
+            int(name[len(start) :]) for name in names if name.startswith(start) and name[len(start) :].isdigit()
+        )
+        found = [os.path.join(folder, f"{start}{number}") for number in numbers]
+        found = [path for path in found if os.path.exists(os.path.join(path, STATE))]
+        if found:
+            return found
+    return []
+
+
+def merge_folder(folder: str, missing: Iterable[int] = ()) -> Results:
+    """Merge the folders of all ranks but `missing`."""
+    left_out = {f"rank{rank}" for rank in missing}
+    folders = [path for path in folders_of_ranks(folder) if pathlib.Path(path).name not in left_out]
+    if not folders:
+        raise NoProfile(f"there is nothing to merge in {folder}: no rank has written a profile.json there")
+    all_of_them = [load(path) for path in folders]
+    store = Store(max(each.store.rows.most for each in all_of_them))
+    for index, each in enumerate(all_of_them):
+        if each.facts["rank"] < 0:  # processes without ranks, in the order of their pids
+            each.store.series = {str(index): series for series in each.store.series.values()}
+        store.merge(each.store)
+    facts = {**all_of_them[0].facts, "rank": -1, "merged": len(all_of_them), "missing_ranks": sorted(missing)}
+    facts["seconds"] = max(each.facts["seconds"] for each in all_of_them)
+    return Results(facts, store, [rank for each in all_of_them for rank in each.ranks])

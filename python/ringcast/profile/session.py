@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running profile: its life, its steps, and what a program tells it."""
+
+import contextlib
+import copy
+import itertools
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+
+from ringcast.profile import memory, results
+from ringcast.profile.intercept import Interceptor
+from ringcast.profile.recorder import Recorder, Taken, row_of
+from ringcast.profile.regions import OwnOperation, Region, hooks
+from ringcast.profile.store import MOST_STEPS, Store
+from ringcast.profile.totals import Thinned
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+GOLDEN = 0.6180339887498949  # its multiples fall evenly into [0, 1), and in step with nothing
+MOST_ENDED = 256  # records, or steps, that wait to be summed up
+MEMORY_NS = 100_000_000  # the memory is read at most so often
+
+_numbers = itertools.count()
+_running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
+
+
+class _Step(NamedTuple):
+    """A step that has ended, and its records."""
+
+    number: int
+    since: int
+    folded: int  # records before are summed up, and have the exposed time
+    until: int
+    exposed: int
+    taken: List[Taken]
+    memory: Tuple[int, int]
+
+
+class Profile:
+    """The profile that profile() returns. Any thread may call the methods, and a single thread step()."""
+
+    def __init__(
+        self, dir: Optional[str], warmup: int, intercept: bool, sample: float, *, rows: int, rank: Optional[int],
+        world: Optional[int], pictures: bool, merge_timeout: float, clock: Callable[[], int],
+        step_at: Optional[str],
+    ) -> None:  # fmt: skip
+        _check(dir, warmup, sample, rows, step_at)
+        self.dir = None if dir is None else os.path.abspath(os.fspath(dir))
+        self._warmup, self._sample = warmup, sample
+        self._rank, self._world = rank, world
+        self._pictures, self._merge_timeout = pictures, merge_timeout
+        self._apart: Optional[str] = None
+        self._clock = clock
+        self._recorder = Recorder(clock, self._overflow)
+        self._interceptor = Interceptor(self._recorder)
+        self._intercept, self._step_at = intercept, step_at
+        self._store, self._rows = Store(rows), rows
+        self._pending: Optional[Store] = None  # of the step that has not ended
+        self._lock = threading.RLock()
+        self._steps = 0  # ended, warm-up and skipped ones included
+        self._state = "new"
+        self._began = self._since = self._folded = self._exposed = 0
+        self._ended: List[_Step] = []  # and not summed up
+        self._waiting = 0  # records of these
+        self._number, self._wall = 0, 0.0
+        self._memory = _Memory()
+        self._options = {"warmup": warmup, "intercept": intercept, "sample": sample, "rows": rows}
+        self._spans: Any = None
+        self._subscribed = False
+
+    # ---- Life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> "Profile":
+        """Begin, as `with` does. A profile can be started once."""
+        if self._state != "new":
+            raise RuntimeError("this profile has been started before: make a new one, profile(...)")
+        if self.dir is not None:
+            results.check_folder(self.dir)
+        from ringcast import _spans
+
+        self._spans = _spans
+        self._state, self._wall, self._number = "running", time.time(), next(_numbers)
+        _running.add(self)
+        if self._intercept:
+            self._interceptor.put_in()
+        if self._step_at is not None:
+            self._interceptor.step_after(self._step_at, self.step)
+        self._began = self._since = self._folded = self._clock()
+        self._memory.read(self._began, self._recorder.devices)
+        self._turn(True)
+        return self
+
+    def stop(self) -> Dict[str, Any]:
+        """End: put everything back and write the results. Return the content of comprehensive_report.json."""
+        if self._state != "running":
+            raise RuntimeError("this profile is not running: it was not started, or has been stopped")
+        with self._lock:
+            self._state = "stopped"
+            _running.discard(self)
+            was_on = self._recorder.on
+            self._collect_last(was_on)
+            self._sum_up()
+            self._turn(False)
+            self._interceptor.take_out()
+            self._recorder.finish(self._store)
+            self._memory.read_all(self._recorder.devices)
+        return results.write(self._results(), self.dir, self._apart, self._pictures, self._merge_timeout)
+
+    def save(self) -> Dict[str, Any]:
+        """Write the results so far, as stop() does, but merge nothing, and go on."""
+        if self._state != "running":
+            raise RuntimeError("this profile is not running: it was not started, or has been stopped")
+        with self._lock:
+            self._sum_up()
+            self._memory.read_all(self._recorder.devices)
+            return results.write(self._results(), self.dir, self._apart, self._pictures, 0)
+
+    def is_running(self) -> bool:
+        return self._state == "running"
+
+    def set_apart(self, name: Optional[str]) -> None:
+        """Set the folder within `dir` of a process without a rank; None: `dir` itself."""
+        self._apart = name
+
+    def abandon(self) -> None:
+        """Stop without results, as in a forked child."""
+        self._state = "stopped"
+        self._recorder.on = False
+
+    def __enter__(self) -> "Profile":
+        return self.start()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._state != "running":
+            return  # stopped within, or the parent's
+        try:
+            self.stop()
+        except Exception as failed:
+            if kind is None:
+                raise
+            warnings.warn(f"the profile is not written: {failed}", RuntimeWarning, stacklevel=2)
+
+    # ---- Steps -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """A step ends here, and the next one begins."""
+        with self._lock:
+            if self._state != "running":
+                return
+            self._flush()
+            now = self._clock()
+            if self._steps < self._warmup or not self._recorder.on:
+                self._pass_over()
+            else:
+                self._end_step(now)
+            self._steps += 1
+            self._recorder.devices.look()
+            self._turn(self._steps < self._warmup or self._steps * GOLDEN % 1.0 < self._sample)
+            self._since = self._folded = self._clock()
+            self._exposed = 0
+
+    def _pass_over(self) -> None:
+        """Forget a step of the warm-up, or a step outside the sample."""
+        self._recorder.drop()
+        if self._steps < self._warmup:
+            self._recorder.devices.forget()
+            self._store, self._pending = Store(self._rows), None
+        else:
+            self._store.skipped += 1
+
+    def _end_step(self, now: int) -> None:
+        if self._pending is not None:
+            self._store.merge(self._pending)
+            self._pending = None
+        self._memory.read(now, self._recorder.devices)
+        taken = self._recorder.take(now, True)
+        memory = self._memory.rss, self._memory.device
+        self._ended.append(_Step(self._steps, self._since, self._folded, now, self._exposed, taken, memory))
+        self._waiting += sum(len(each.items) + len(each.spans) for each in taken)
+        if self._waiting >= MOST_ENDED or len(self._ended) >= MOST_ENDED:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Sum up the steps that ended. Several steps at once cost less: the code is in the CPU's caches then."""
+        series = self._store.series.setdefault(str(self.rank()), Thinned(MOST_STEPS))
+        for step in self._ended:
+            wall, at = step.until - step.since, (step.until - self._began) / 1e9
+            exposed = self._recorder.sum_up(step.taken, self._store, step.number, step.folded, step.until)
+            exposed += step.exposed
+            self._store.steps.add(wall)
+            self._store.exposed += exposed
+            series.offer([step.number, at, wall, exposed, *step.memory])
+        self._ended.clear()
+        self._waiting = 0
+
+    def _overflow(self) -> None:
+        """Sum up many records before the step ends, unless another thread does."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._state != "running":
+                return
+            if self._steps < self._warmup and self._steps:
+                self._recorder.drop()  # the warm-up is forgotten anyway
+                return
+            if self._pending is None:
+                self._pending = Store(self._rows)
+            now = self._clock()
+            taken = self._recorder.take(now, False)
+            self._exposed += self._recorder.sum_up(taken, self._pending, self._steps, self._folded, now)
+            self._folded = now
+        finally:
+            self._lock.release()
+
+    def _collect_last(self, was_on: bool) -> None:
+        """Without a call of step(), the whole is a step. Otherwise records after the last step() are dropped."""
+        self._flush()
+        now = self._clock()
+        if not self._steps and was_on:
+            self._end_step(now)
+
+    # ---- A user's own ------------------------------------------------------------------------------------------------
+
+    def region(self, name: str) -> Region:
+        """A named part of the program: `with p.region("layers.0.attn"):`, or a decorator. Regions are per thread."""
+        return Region(self, name)
+
+    def operation(self, name: str, bytes: int = 0, communication: bool = True) -> OwnOperation:
+        """An operation of your own, used as region(). communication=False: the operation computes."""
+        return OwnOperation(self, name, bytes, communication)
+
+    def metric(self, name: str, value: float) -> None:
+        """Note a number of your own. The results have count, sum, mean, deviation, least, most and last value."""
+        number = float(value)
+        with self._lock:
+            if self._recorder.on:
+                self._store.metric(name).add(number)
+
+    def watch(
+        self, module: Any, names: Callable[[str], bool] = lambda name: name.count(".") >= 1
+    ) -> Callable[[], None]:
+        """Make a region of each submodule of a torch module that `names` accepts by name. The result undoes that."""
+        handles: List[Any] = []
+        for name, inner in module.named_modules():
+            if name and names(name):
+                handles += hooks(self, inner, name)
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+    # ---- Where and what ----------------------------------------------------------------------------------------------
+
+    def rank(self) -> int:
+        """The rank as given, or in torch.distributed, or of the environment's RANK; -1: none."""
+        if self._rank is None:
+            self._rank, self._world = _place_in_group(self._world)
+        return -1 if self._rank is None else self._rank
+
+    def _results(self) -> results.Results:
+        rank = self.rank()
+        facts = {
+            "rank": rank, "world": self._world or 1, "pid": os.getpid(), "started": self._wall,
+            "seconds": (self._clock() - self._began) / 1e9, "steps_seen": self._steps, "options": self._options,
+            "memory": self._memory.figures(),
+        }  # fmt: skip
+        found = copy.copy(self._store)
+        found.rows = Thinned(self._rows, [row_of(kept, rank) for kept in self._store.rows.kept])
+        found.rows.every, found.rows.seen = self._store.rows.every, self._store.rows.seen
+        return results.Results(facts, found)
+
+    def _turn(self, on: bool) -> None:
+        """Turn recording on or off for the step that begins."""
+        if on and not self._subscribed:
+            self._spans.subscribe(self._recorder.take_spans)
+        elif not on and self._subscribed:
+            self._spans.unsubscribe(self._recorder.take_spans)
+        self._subscribed = self._recorder.on = on
+
+    def _flush(self) -> None:
+        if self._subscribed:
+            self._spans.flush()
+
+
+class _Memory:
+    def __init__(self) -> None:
+        self.rss = self.device = self.first = self.most = self.device_most = 0
+        self._read_at = -MEMORY_NS
+
+    def read(self, now: int, devices: Any) -> None:
+        if now - self._read_at < MEMORY_NS:
+            return
+        self._read_at = now
+        self.rss = memory.of_process().get("rss", 0)
+        self.device = devices.memory()
+        self.first = self.first or self.rss
+        self.most, self.device_most = max(self.most, self.rss), max(self.device_most, self.device)
+
+    def read_all(self, devices: Any) -> None:
+        found = memory.of_process()
+        self.rss = found.get("rss", 0)
+        self.most = max(self.most, self.rss)
+        self.device, self.device_most = devices.memory(), max(self.device_most, devices.peak())
+
+    def figures(self) -> Dict[str, int]:
+        """In bytes. rss_max is the most among the samples; the process's own peak may be older than the profile."""
+        peak = memory.of_process().get("peak", 0)
+        return {
+            "rss_first": self.first, "rss_last": self.rss, "rss_max": self.most, "rss_peak_of_process": peak,
+            "device_last": self.device, "device_max": self.device_most,
+        }  # fmt: skip
+
+
+def _check(dir: Any, warmup: int, sample: float, rows: int, step_at: Optional[str]) -> None:
+    if dir is not None and not os.fspath(dir):
+        raise ValueError("dir is empty: name the folder for the results, or give None for none")
+    if warmup < 0:
+        raise ValueError(f"warmup is a number of steps, 0 or more, not {warmup}")
+    if not 0 < sample <= 1:
+        raise ValueError(f"sample is the share of the steps that are recorded, above 0 and up to 1, not {sample}")
+    if rows < 0:
+        raise ValueError(f"rows is the most lines of detailed_timings.csv, 0 or more, not {rows}")
+    if step_at is not None and not re.fullmatch(r"[\w.]+:[\w.]+", step_at):
+        raise ValueError(f"step_at is module:function or module:Class.function, not {step_at!r}")
+
+
+def _place_in_group(world: Optional[int]) -> Tuple[Optional[int], Optional[int]]:
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    with contextlib.suppress(KeyError, ValueError):
+        return int(os.environ["RANK"]), world or int(os.environ["WORLD_SIZE"])
+    return None, world
+
+
+def current() -> Optional[Profile]:
+    """The running profile that was started last, or None."""
+    return max(_running, key=lambda profile: profile._number, default=None)
+
+
+def _after_fork() -> None:
+    for profile in list(_running):
+        profile.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

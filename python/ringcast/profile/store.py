@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of a profile: totals by operation, size range and region, bounded series, and the form in profile.json."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ringcast.profile.totals import Metric, Thinned, Totals
+
+# Most of the totals' keys: regions with ever new names must not fill the memory of a run of days.
+MOST_KEYS = 20_000
+MOST_STEPS = 10_000
+OTHER = "(other)"
+
+# Operation, its source (ringcast, torch, vllm, sglang, own), size range, region, how: "", "nested", "device" or "own".
+Key = Tuple[str, str, int, str, str]
+
+
+class Operation(NamedTuple):
+    """A record. An asynchronous operation holds its thread up from start to call_end, and from wait_start to end."""
+
+    start: int
+    end: int
+    call_end: int
+    wait_start: int
+    name: str
+    source: str
+    bytes: Optional[int]  # None: the sum of the operations within
+    waiting: Optional[int]  # None: not known
+    events: Any = None
+    failed: bool = False
+    communicates: bool = True
+
+
+class Row(NamedTuple):
+    """A line of detailed_timings.csv, in seconds and bytes."""
+
+    timestamp: float
+    op_type: str
+    tensor_size: int
+    duration: float
+    bandwidth_gbps: float
+    waiting: Optional[float]
+    exposed: float
+    region: str
+    step: int
+    rank: int
+    thread: int
+    source: str
+    nested: int
+    device: int
+    failed: int
+
+
+class Region:
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self.parts: Dict[str, int] = {}  # operations and inner regions: their time within
+        self.inner = False  # seen within another region
+
+    def add_part(self, name: str, ns: int) -> None:
+        if ns:
+            self.parts[name] = self.parts.get(name, 0) + ns
+
+
+class Store:
+    def __init__(self, rows: int = 0) -> None:
+        self.operations: Dict[Key, Totals] = {}
+        self.phases: Dict[str, Dict[str, int]] = {}  # of ringcast's operations: nanoseconds
+        self.regions: Dict[str, Region] = {}
+        self.metrics: Dict[str, Metric] = {}
+        self.steps = Totals()
+        self.exposed = 0  # at least one thread was in communication
+        self.skipped = 0
+        self.rows = Thinned(rows)
+        self.series: Dict[str, Thinned] = {}  # rank: (step, its end, ns, exposed ns, RSS, device memory)
+        self.lost = 0  # records beyond MOST_KEYS, under OTHER
+
+    def totals(self, key: Key) -> Totals:
+        found = self.operations.get(key)
+        if found is None:
+            if len(self.operations) >= MOST_KEYS:
+                self.lost += 1
+                key = (key[0] if len(self.operations) < 2 * MOST_KEYS else OTHER, key[1], key[2], OTHER, key[4])
+            found = self.operations.setdefault(key, Totals())
+        return found
+
+    def region(self, name: str) -> Region:
+        found = self.regions.get(name)
+        if found is None:
+            if len(self.regions) >= MOST_KEYS:
+                self.lost += 1
+                name = OTHER
+            found = self.regions.setdefault(name, Region())
+        return found
+
+    def metric(self, name: str) -> Metric:
+        if name not in self.metrics and len(self.metrics) >= MOST_KEYS:
+            name = OTHER
+        return self.metrics.setdefault(name, Metric())
+
+    def merge(self, other: "Store") -> None:
+        for key, totals in other.operations.items():
+            self.totals(key).merge(totals)
+        for operation, phases in other.phases.items():
+            mine_of = self.phases.setdefault(operation, {})
+            for name, ns in phases.items():
+                mine_of[name] = mine_of.get(name, 0) + ns
+        for name, region in other.regions.items():
+            mine = self.region(name)
+            mine.totals.merge(region.totals)
+            mine.inner |= region.inner
+            for part, ns in region.parts.items():
+                mine.add_part(part, ns)
+        for name, metric in other.metrics.items():
+            self.metric(name).merge(metric)
+        self.steps.merge(other.steps)
+        self.exposed += other.exposed
+        self.skipped += other.skipped
+        self.lost += other.lost
+        self.series.update(other.series)
+        for row in other.rows.kept:
+            self.rows.offer(row)
+        self.rows.seen += other.rows.seen - len(other.rows.kept)
+
+    def state(self) -> Dict[str, Any]:
+        """All but the rows, which are in detailed_timings.csv."""
+        return {
+            "operations": [[*key, totals.state()] for key, totals in self.operations.items()],
+            "phases": self.phases,
+            "regions": {
+                name: {"totals": region.totals.state(), "parts": region.parts, "inner": region.inner}
+                for name, region in self.regions.items()
+            },
+            "metrics": {name: metric.state() for name, metric in self.metrics.items()},
+            "steps": self.steps.state(),
+            "exposed": self.exposed,
+            "skipped": self.skipped,
+            "lost": self.lost,
+            "rows": {"most": self.rows.most, "every": self.rows.every, "seen": self.rows.seen},
+            "series": {
+                rank: {"most": each.most, "every": each.every, "seen": each.seen, "kept": each.kept}
+                for rank, each in self.series.items()
+            },
+        }
+
+    @classmethod
+    def of(cls, state: Dict[str, Any], rows: List[Row]) -> "Store":
+        made = cls()
+        for operation, source, size, region, how, totals in state["operations"]:
+            made.operations[operation, source, int(size), region, how] = Totals.of(totals)
+        for operation, phases in state["phases"].items():
+            made.phases[operation] = {name: int(ns) for name, ns in phases.items()}
+        for name, value in state["regions"].items():
+            region_of = made.regions[name] = Region()
+            region_of.totals = Totals.of(value["totals"])
+            region_of.parts = {part: int(ns) for part, ns in value["parts"].items()}
+            region_of.inner = bool(value["inner"])
+        made.metrics = {name: Metric.of(value) for name, value in state["metrics"].items()}
+        made.steps = Totals.of(state["steps"])
+        made.exposed, made.skipped, made.lost = (int(state[name]) for name in ("exposed", "skipped", "lost"))
+        made.rows = Thinned(kept=rows, **state["rows"])
+        made.series = {rank: Thinned(**each) for rank, each in state["series"].items()}
+        return made

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RINGCAST_PROFILE, which profiles a whole process, and the commands of python -m ringcast.profile."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from needs import needs_torch
+from profiles import FILES, PICTURES, lines, named, read
+
+pytestmark = pytest.mark.alike
+
+
+def run(program: str, *arguments: Any, folder: Any = None, status: int = 0, **more: str) -> Any:
+    """A new process; RINGCAST_PROFILE is the folder. Its output and its errors."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_PROFILE")}
+    environment.update(more)
+    if folder is not None:
+        environment["RINGCAST_PROFILE"] = str(folder)
+    command = [sys.executable, *(["-c", program] if program else []), *map(str, arguments)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    return ended.stdout, ended.stderr
+
+
+RING = """
+import ringcast
+with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle) as reader:
+    for number in range(7):
+        writer.send(number)
+        reader.recv()
+"""
+
+
+def test_a_whole_process_is_profiled_and_written_at_its_end(tmp_path):
+    assert run(RING, folder=tmp_path / "results") == ("", "")
+    assert named(tmp_path / "results") in (FILES, FILES | PICTURES)
+    told = read(tmp_path / "results", "comprehensive_report.json")
+    by_type = told["comm_analysis"]["by_operation_type"]
+    assert {name: each["count"] for name, each in by_type.items()} == {"ringcast.send": 7, "ringcast.recv": 7}
+    assert any("step() was never called" in note for note in told["notes"])
+
+
+def test_steps_and_regions_reach_it(tmp_path):
+    program = """
+import ringcast
+from ringcast.profile import current
+for number in range(5):
+    with current().region("layer"):
+        pass
+    current().step()
+"""
+    run(program, folder=tmp_path)
+    report = read(tmp_path, "analysis_report.json")
+    assert report["steps"]["count"] == report["layer_breakdown"]["layer"]["count"] == 2, "three are warm-up"
+
+
+def test_a_named_function_ends_the_steps(tmp_path):
+    (tmp_path / "engine.py").write_text("class Worker:\n    def run(self, number):\n        return 10 // number\n")
+    program = """
+import ringcast, engine
+worker = engine.Worker()
+assert [worker.run(number) for number in (1, 2, 3, 5)] == [10, 5, 3, 2]
+try:
+    worker.run(0)
+except ZeroDivisionError:
+    pass
+"""
+    for place, steps in ("engine:Worker.run", 2), ("engine:Worker.walk", 1), ("engine:run", 1), ("other:run", 1):
+        _, told = run(program, folder=tmp_path / "out", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+                      RINGCAST_PROFILE_STEP=place)  # fmt: skip
+        assert read(tmp_path / "out", "analysis_report.json")["steps"]["count"] == steps
+        assert ("no step will end" in told) == (place in ("engine:Worker.walk", "engine:run"))
+    _, told = run(program, folder=tmp_path / "out", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+                  RINGCAST_PROFILE_STEP="engine.run")  # fmt: skip
+    assert "step_at is module:function" in told
+
+
+def test_the_page_s_example_runs(tmp_path):
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "profile.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
+    run(f"import os\nos.chdir({str(tmp_path)!r})\n{example}")
+    report = read(tmp_path / "results", "analysis_report.json")
+    assert report["steps"]["count"] == report["layer_breakdown"]["layers.0.attn"]["count"] == 7
+
+
+def test_unset_nothing_of_it_is_imported_or_replaced():
+    program = f"""
+import sys
+{RING}
+assert not [name for name in sys.modules if name.startswith("ringcast.profile")]
+assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")]
+"""
+    for folder in None, "":
+        assert run(program, folder=folder) == ("", "")
+
+
+def test_a_bad_folder_is_a_warning_and_the_program_goes_on(tmp_path):
+    (tmp_path / "file").write_text("")
+    out, told = run(RING + "print('done')", folder=tmp_path / "file")
+    assert out == "done\n" and "RINGCAST_PROFILE" in told and "there is no profile" in told
+
+
+def test_results_that_cannot_be_written_are_a_warning(tmp_path):
+    program = RING + "import os\nos.rmdir(os.environ['RINGCAST_PROFILE'])\nopen(os.environ['RINGCAST_PROFILE'], 'w')"
+    out, told = run(program, folder=tmp_path / "results")
+    assert "the profile is not written" in told
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "os.fork"])
+def test_children_write_beside_and_those_with_nothing_to_tell_write_nothing(tmp_path, method):
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import multiprocessing, os, sys
+import ringcast
+
+def child(handle):
+    if handle is not None:
+        with ringcast.Reader(handle) as reader:
+            assert [reader.recv() for _ in range(3)] == [0, 1, 2]
+
+def forked(handle):
+    number = os.fork()
+    if number == 0:
+        child(handle)
+        sys.exit()
+    return number
+
+if __name__ == "__main__":
+    with ringcast.Writer(1 << 20) as writer:
+        if {method!r} == "os.fork":
+            children = [forked(writer.handle), forked(None)]
+        else:
+            context = multiprocessing.get_context({method!r})
+            children = [context.Process(target=child, args=(told,)) for told in (writer.handle, None)]
+            [child.start() for child in children]
+        writer.wait_readers(1, timeout=60)
+        [writer.send(number) for number in range(3)]
+        if {method!r} == "os.fork":
+            assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+        else:
+            [child.join() for child in children]
+            assert [child.exitcode for child in children] == [0, 0]
+""")
+    folder = tmp_path / "results"
+    run("", program, folder=folder)
+    (child,) = (path for path in folder.iterdir() if path.name.startswith("process") and has(path, "ringcast.recv"))
+    assert {row["op_type"] for row in lines(child)} == {"ringcast.recv"} and len(lines(child)) == 3
+    assert named(child) == FILES and len([path for path in folder.iterdir() if path.is_dir()]) == 2
+    merged = read(folder, "comm_analysis.json")["by_operation_type"]
+    assert {name: each["count"] for name, each in merged.items()} == {"ringcast.send": 3, "ringcast.recv": 3}
+
+
+def has(folder: Any, name: str) -> bool:
+    return name in read(folder, "comm_analysis.json")["by_operation_type"]
+
+
+GROUP = """
+import sys
+import torch.distributed as dist, torch
+import ringcast.torch as rt
+dist.init_process_group("gloo")
+for number in range(3):
+    assert rt.broadcast_object(number if dist.get_rank() == 0 else None) == number
+    dist.all_reduce(torch.ones(2))
+dist.destroy_process_group()
+"""
+
+
+@needs_torch
+def test_the_ranks_of_torchrun_are_merged(tmp_path):
+    (tmp_path / "program.py").write_text(GROUP)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", tmp_path / "program.py"]
+    run("", *torchrun, folder=tmp_path / "results", GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+    assert named(tmp_path / "results") >= FILES | {"rank0", "rank1"}
+    found = read(tmp_path / "results", "comm_analysis.json")
+    counts = {name: each["count"] for name, each in found["by_operation_type"].items()}
+    assert counts["all_reduce"] == 6 and counts["ringcast.send"] == counts["ringcast.recv"] == 3
+    assert found["summary"]["ranks"] == 2
+
+
+# ---- Commands --------------------------------------------------------------------------------------------------------
+
+
+def test_the_help_names_the_commands_and_statuses():
+    out, _ = run("", "-m", "ringcast.profile", "--help")
+    assert all(word in out for word in ("compare", "report", "merge", "overhead", "exit status"))
+    run("", "-m", "ringcast.profile", status=2)
+
+
+def test_a_command_does_not_profile_itself(tmp_path):
+    run(RING, folder=tmp_path)
+    before = (tmp_path / "profile.json").read_text()
+    out, _ = run("", "-m", "ringcast.profile", "report", tmp_path, "--no-pictures", folder=tmp_path)
+    assert out.startswith("# Performance report")
+    assert json.loads((tmp_path / "profile.json").read_text()) == json.loads(before)
+
+
+def test_the_overhead_is_measured(tmp_path):
+    arguments = ["-m", "ringcast.profile", "overhead", "--seconds", "0.1", "--compute-ms", "0.1"]
+    out, _ = run("", *arguments, "--format", "json")
+    found = json.loads(out)
+    assert found["steps"] >= 40 and found["on_ms"] > 0 and found["off_ms"] > 0
+    assert {"overhead_percent", "overhead_us", "operations_a_step"} <= set(found)
+    assert " % " in run("", *arguments)[0] or "%)" in run("", *arguments)[0]

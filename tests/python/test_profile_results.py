@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ringcast.profile writes: merged over ranks, made anew, compared, drawn, rated."""
+
+import json
+import struct
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from needs import needs_torch
+from profiles import FILES, PICTURES, close, lines, named, profiled, read
+
+from ringcast.profile import NoProfile, findings, results
+from ringcast.profile.__main__ import main
+
+pytestmark = pytest.mark.alike
+
+
+def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, **options: Any) -> Any:
+    """A profile of steps with a broadcast of 1 ms and a send."""
+    with profiled(folder, **options) as p:
+        for _ in range(steps):
+            with p.operation("broadcast", bytes=100):
+                p.clock.passes(1)
+            with p.region("layers.0.mlp"):
+                p.clock.passes(compute)
+                with p.operation("send", bytes=2 << 20):
+                    p.clock.passes(send)
+            p.metric("tokens", compute)
+            p.step()
+    return folder
+
+
+# ---- Ranks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_ranks(tmp_path):
+    """Rank 1 computes longer and communicates less."""
+    write(tmp_path, send=1, compute=6, rank=1, world=2)
+    write(tmp_path, send=5, compute=2, rank=0, world=2)
+    return tmp_path
+
+
+def test_rank_0_merges_what_all_ranks_have_written(two_ranks):
+    assert named(two_ranks) == FILES | {"rank0", "rank1"}
+    assert named(two_ranks / "rank0") == named(two_ranks / "rank1") == FILES
+    merged, ranks = read(two_ranks, "comm_analysis.json"), [
+        read(two_ranks / f"rank{rank}", "comm_analysis.json") for rank in range(2)
+    ]  # fmt: skip
+    for name in "total_comm_time", "exposed_comm_time", "total_time", "total_data", "total_operations", "steps":
+        assert merged["summary"][name] == close(sum(each["summary"][name] for each in ranks)), name
+    send = merged["by_operation_type"]["send"]
+    assert (send["count"], send["min_time"], send["max_time"]) == (8, close(0.001), close(0.005))
+    assert send["avg_time"] == close(0.003) and send["std_time"] == close(0.002)
+    assert merged["summary"]["comm_percentage"] == close(50)
+    assert [row["rank"] for row in lines(two_ranks)].count("1") == len(lines(two_ranks)) / 2
+    report = read(two_ranks, "analysis_report.json")
+    assert [(each["rank"], each["steps"]) for each in report["ranks"]] == [(0, 4), (1, 4)]
+    assert set(report["memory"]["by_rank"]) == {"0", "1"} and report["metrics"]["tokens"]["count"] == 8
+    assert any("rank 1 computes 6.00 ms a step" in each["finding"] for each in report["advice"])
+
+
+def test_a_rank_that_writes_nothing_in_time_is_named_and_can_be_merged_later(tmp_path, capsys):
+    write(tmp_path, rank=0, world=2, merge_timeout=0.05)
+    told = read(tmp_path, "comprehensive_report.json")
+    assert told["facts"]["missing_ranks"] == [1] and len(told["analysis_report"]["ranks"]) == 1
+    assert "rank 1 had written nothing in time" in (tmp_path / "performance_report.md").read_text()
+    write(tmp_path, rank=1, world=2)
+    assert main(["merge", str(tmp_path), "--no-pictures"]) == 0
+    assert "2 ranks" in capsys.readouterr().out
+    assert read(tmp_path, "comm_analysis.json")["summary"]["ranks"] == 2
+
+
+def test_the_results_of_an_earlier_run_are_not_merged(tmp_path):
+    import os
+
+    write(tmp_path, rank=1, world=2)
+    os.utime(tmp_path / "rank1" / "profile.json", (1, 1))
+    write(tmp_path, rank=0, world=2, merge_timeout=0.05)
+    assert read(tmp_path, "comprehensive_report.json")["facts"]["missing_ranks"] == [1]
+
+
+def ranks_profile(folder: Any) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    with profiled(folder, tick=1) as p:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(4))
+            p.step()
+    return dist.get_rank()
+
+
+@needs_torch
+def test_the_rank_is_that_of_the_group(ranks, tmp_path):
+    assert ranks.run(2, ranks_profile, tmp_path) == [0, 1]
+    assert named(tmp_path) == FILES | {"rank0", "rank1"}
+    assert read(tmp_path, "comm_analysis.json")["by_operation_type"]["all_reduce"]["count"] == 6
+    assert {row["rank"] for row in lines(tmp_path)} == {"0", "1"}
+
+
+# ---- Read again ------------------------------------------------------------------------------------------------------
+
+
+def test_all_is_made_anew_from_the_one_file(tmp_path, capsys):
+    write(tmp_path)
+    before = {name: (tmp_path / name).read_text() for name in FILES}
+    for name in FILES - {"profile.json", "detailed_timings.csv"}:
+        (tmp_path / name).unlink()
+    assert main(["report", str(tmp_path), "--no-pictures"]) == 0
+    assert capsys.readouterr().out.startswith("# Performance report")
+    assert {name: (tmp_path / name).read_text() for name in FILES} == before
+
+
+BROKEN = ["", "{", "[]", "{}", '{"format": 99}', '{"format": 1, "facts": {}, "ranks": [], "store": {}}']
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_file_is_refused(tmp_path, text, capsys):
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(NoProfile, match="take the"):
+        results.load(str(tmp_path))
+    assert main(["report", str(tmp_path)]) == 2
+    assert "profile.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["report", "X"], ["merge", "X"], ["compare", "X", "X"]])
+def test_a_folder_without_a_profile_is_told(tmp_path, command, capsys):
+    assert main([part.replace("X", str(tmp_path / "none")) for part in command]) == 2
+    told = capsys.readouterr().err
+    assert "none" in told and told.count("\n") == 1
+
+
+def test_ranks_that_are_not_merged_are_told(tmp_path, capsys):
+    write(tmp_path, rank=1, world=2)
+    assert main(["report", str(tmp_path)]) == 2
+    assert f"python -m ringcast.profile merge {tmp_path}" in capsys.readouterr().err
+
+
+# ---- Compare ---------------------------------------------------------------------------------------------------------
+
+
+def compared(arguments: Any, capsys: Any) -> Any:
+    status = main(["compare", *map(str, arguments)])
+    return status, capsys.readouterr().out
+
+
+def test_what_changed_is_told_with_how_much(tmp_path, capsys):
+    one, two = write(tmp_path / "1"), write(tmp_path / "2", send=3)
+    status, text = compared([one, two, "--format", "json"], capsys)
+    changes = {each["what"]: each for each in json.loads(text)["changes"]}
+    assert status == 0
+    send = changes["send, 1 MiB to 16 MiB"]
+    assert (send["before"], send["after"], send["percent"]) == (close(2000), close(3000), close(50))
+    assert changes["broadcast, up to 1 KiB"]["percent"] == close(0)
+    assert changes["a step"]["percent"] == close(20) and changes["layers.0.mlp"]["percent"] == close(25)
+    status, text = compared([one, two], capsys)
+    assert "+50.0 %" in text and "broadcast" not in text and "--all shows them" in text
+    assert "broadcast" in compared([one, two, "--all"], capsys)[1]
+
+
+@pytest.mark.parametrize("over, status", [("10%", 1), ("49.9", 1), ("50.1%", 0), ("1000%", 0)])
+def test_what_got_slower_by_more_than_allowed_fails(tmp_path, capsys, over, status):
+    one, two = write(tmp_path / "1"), write(tmp_path / "2", send=3)
+    found, text = compared([one, two, "--fail-over", over], capsys)
+    assert found == status and ("slower by more than" in text) == bool(status)
+    assert compared([two, one, "--fail-over", over], capsys)[0] == 0
+
+
+def test_what_is_new_or_gone_is_told_and_does_not_fail(tmp_path, capsys):
+    one, two = write(tmp_path / "1"), tmp_path / "2"
+    with profiled(two) as p:
+        with p.operation("gather"):
+            p.clock.passes(1)
+        p.step()
+    status, text = compared([one, two, "--fail-over", "0"], capsys)
+    assert status == 0 and text.count("gone") == 3 and text.count(" new") == 1
+
+
+@pytest.mark.parametrize("over", ["x", "-3", "nan%x"])
+def test_a_threshold_that_is_none_is_refused(tmp_path, capsys, over):
+    with pytest.raises(SystemExit) as raised:
+        main(["compare", "a", "b", f"--fail-over={over}"])
+    assert raised.value.code == 2 and "no number of per cent" in capsys.readouterr().err
+
+
+# ---- Pictures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fonts(tmp_path_factory):
+    """matplotlib keeps the files of its fonts open."""
+    write(tmp_path_factory.mktemp("fonts"), pictures=True)
+
+
+def size_of(path: Any) -> Any:
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and data[-8:-4] == b"IEND"
+    return struct.unpack(">II", data[16:24])
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_the_six_pictures_are_there(tmp_path, empty):
+    pytest.importorskip("matplotlib")
+    if empty:
+        with profiled(tmp_path, pictures=True, warmup=3) as p:
+            p.step()
+    else:
+        write(tmp_path, pictures=True)
+    assert named(tmp_path) == FILES | PICTURES
+    assert all(width > 400 and height > 200 for width, height in (size_of(tmp_path / name) for name in PICTURES))
+    report = (tmp_path / "performance_report.md").read_text()
+    assert all(f"({name})" in report for name in PICTURES) and "no pictures" not in report
+
+
+def test_many_names_and_ranks_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    for rank in reversed(range(3)):
+        with profiled(tmp_path, rank=rank, world=3, pictures=True) as p:
+            for _ in range(3):
+                for index in range(40):
+                    with p.region(f"model.layers.{index}.{'a_very_long_name_of_a_part' * 2}"):
+                        p.clock.passes(index + 1)
+                        with p.operation(f"operation_{index}" * 4, bytes=4**index % (1 << 31)):
+                            p.clock.passes(1)
+                p.step()
+    assert named(tmp_path) == FILES | PICTURES | {"rank0", "rank1", "rank2"}
+    assert all(max(size_of(tmp_path / name)) < 3000 for name in PICTURES)
+
+
+@pytest.mark.parametrize("why", ["missing", "old", "broken"])
+def test_without_pictures_all_else_is_there_and_the_report_says_why(tmp_path, monkeypatch, why):
+    if why == "missing":
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        says = "matplotlib is missing; after `python -m pip install matplotlib`"
+    else:
+        matplotlib = pytest.importorskip("matplotlib")
+        if why == "old":
+            monkeypatch.setattr(matplotlib, "__version_info__", (3, 9, 9))
+            says = "is too old"
+        else:
+            monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: 1 / 0)
+            says = "no bandwidth_analysis.png: ZeroDivisionError"
+    write(tmp_path, pictures=True)
+    assert named(tmp_path) == FILES and says in (tmp_path / "performance_report.md").read_text()
+
+
+def test_the_process_needs_no_numpy_and_no_torch(tmp_path):
+    program = f"""
+import sys
+for name in "numpy", "torch", "matplotlib":
+    sys.modules[name] = None
+from ringcast.profile import profile
+with profile({str(tmp_path)!r}, warmup=0) as p:
+    with p.operation("send"):
+        pass
+    p.step()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert named(tmp_path) == FILES
+
+
+# ---- Rating and advice -----------------------------------------------------------------------------------------------
+
+
+def ratings(**metrics: float) -> Any:
+    with profiled() as p:
+        with p.operation("send"):
+            p.clock.passes(1)
+        p.clock.passes(3)
+        for name, value in metrics.items():
+            p.metric(name, value)
+        p.step()
+        return {each["measure"]: each for each in p.stop()["analysis_report"]["rating"]}
+
+
+@pytest.mark.parametrize(
+    "measure, metric, excellent, good, below",
+    [
+        ("TP scaling efficiency", "tp_efficiency_percent", 75.1, (75, 50), 49.9),
+        ("PP scaling efficiency", "pp_efficiency_percent", 60.1, (60, 40), 39.9),
+        ("P2P bandwidth", "p2p_bandwidth_gbps", 200.1, (200, 100), 99.9),
+        ("NVLink utilisation", "nvlink_utilisation_percent", 50.1, (50, 30), 29.9),
+    ],
+)
+def test_the_thresholds_rate_each_measure(measure, metric, excellent, good, below):
+    wanted = {excellent: "excellent", good[0]: "good", good[1]: "good", below: "to be improved"}
+    assert {value: ratings(**{metric: value})[measure]["rating"] for value in wanted} == wanted
+
+
+def test_what_was_not_measured_is_not_rated():
+    found = ratings()
+    assert [found[name]["rating"] for name in found] == ["good", None, None, None]
+    assert found["TP scaling efficiency"]["value"] == close(75) and "at most" in found["TP scaling efficiency"]["how"]
+    assert "p.metric('pp_efficiency_percent'" in found["PP scaling efficiency"]["how"]
+
+
+def advice(*operations: Any, steps: int = 20, rest: float = 1.0) -> str:
+    with profiled() as p:
+        for _ in range(steps):
+            for name, milliseconds, nbytes in operations:
+                with p.operation(name, bytes=nbytes):
+                    p.clock.passes(milliseconds)
+            p.clock.passes(rest)
+            p.step()
+        return json.dumps(p.stop()["analysis_report"]["advice"])
+
+
+@pytest.mark.parametrize(
+    "operations, says",
+    [
+        ([], "nothing stands out"),
+        ([("all_reduce", 1.0, 1000)], "start it earlier"),
+        ([("all_reduce", 0.01, 1000)] * 30, "their latency counts"),
+        ([("broadcast_object_list", 0.2, 1000)], "RINGCAST_VLLM=1"),
+        ([("send", 0.5, 1 << 20), ("send", 99.0, 10 << 20)], "bandwidth falls"),
+    ],
+)
+def test_advice_follows_what_was_found(operations, says):
+    assert says in advice(*operations)
+    assert operations == [] or says not in advice()
+
+
+def test_each_rule_of_advice_is_one_that_a_test_knows():
+    rules = {name for name in vars(findings) if name.startswith("_") and "report" in getattr(
+        getattr(findings, name), "__annotations__", {})}  # fmt: skip
+    assert {"_waiting", "_busy", "_small", "_objects", "_encode", "_slower", "_ranks", "_jitter", "_growth"} <= rules
