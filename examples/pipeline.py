@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline of a small graph neural network, in four modes: one after another, in threads, in asyncio with an
-executor, and in processes joined by ringcast. What does the GIL cost, and what do processes cost?
+"""A pipeline of a small graph neural network, in four modes: sequential, in threads, in asyncio with an executor, and
+in processes joined by ringcast. The figures say how much the GIL costs, and how much processes cost.
 
 Sixteen subgraphs go through seven stages. The stages are divided into two blocks, in two ways (plan A and plan B), and
-one block of each plan is itself divided between two workers. The stages hold the GIL (pure Python) or release it (large
-NumPy calls). Each run has a process of its own; the modes run in turns. The exit status is 0 only if all pairs of modes
-have equal results. docs/pipeline.md has the figures and explains them.
+in each plan two workers divide one block. The stages hold the GIL (pure Python) or release the GIL (large NumPy calls).
+Each run starts a process; the modes run in turns. The exit status is 0 only if the results of all modes are equal.
+docs/pipeline.md explains the figures.
 
   python examples/pipeline.py                                    all modes, both kinds of stages
   python examples/pipeline.py --gil hold --mode threads,processes
@@ -15,6 +15,7 @@ have equal results. docs/pipeline.md has the figures and explains them.
 """
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -34,7 +35,7 @@ except ModuleNotFoundError as error:
 
 Turns = List[Dict[str, Outcome]]
 
-# The steps of the story: mode, prepare, mapping, and what was published elsewhere about such a step.
+# The steps of the story: mode, prepare, mapping, and the figures published elsewhere for a similar step.
 STORY = (
     ("sequential, loads in a loop", "sequential", "runtime", "loop", "29.6 s"),
     ("threads, load in a loop", "threads", "runtime", "loop", "31.7 s, 0.94 times; 84.8 % waiting for the GIL"),
@@ -46,7 +47,7 @@ STORY = (
 
 
 def host(pipe: Any, mode: str, settings: Settings, bare: int) -> None:
-    """One run, in a process of its own."""
+    """The process of one run."""
     if mode == "parts":
         found: Any = pipeline_measure.measure(settings)
     elif mode == "processes":
@@ -59,7 +60,7 @@ def host(pipe: Any, mode: str, settings: Settings, bare: int) -> None:
 
 
 def run(mode: str, settings: Settings, bare: int) -> Any:
-    with Crew(settings.deadline + GRACE) as crew:  # a run that knows which of its processes is late says so first
+    with Crew(settings.deadline + GRACE) as crew:  # the run names the late process first
         crew.start(mode, host, mode, settings, bare)
         try:
             return crew.all([mode])[mode]
@@ -69,8 +70,8 @@ def run(mode: str, settings: Settings, bare: int) -> Any:
 
 
 def in_turns(cases: List[Tuple[str, str, Settings]], options: argparse.Namespace) -> Turns:
-    """Outcomes by the names of the cases, for each turn. Every second turn goes backwards, so that a machine that grows
-    slower or faster does no mode a favour."""
+    """Outcomes by the names of the cases, for each turn. Every second turn goes backwards, so that a machine with
+    growing or falling load favours no mode."""
     turns: Turns = []
     for turn in range(options.repeat):
         found = {}
@@ -102,6 +103,7 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=1, help="turns; figures are medians (default: 1)")
     parser.add_argument("--deadline", type=float, default=usual.deadline, help="seconds for a run (default: 600)")
     parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
+    parser.add_argument("--page", metavar="FILE", help="also the tables, into their places in docs/pipeline.md")
     parser.add_argument("--csv", metavar="FILE", help="also a row for each mode and block")
     parser.add_argument("--picture", metavar="FILE", help="also the Gantt chart, .png or .svg; needs matplotlib")
     options = parser.parse_args(arguments)
@@ -149,14 +151,23 @@ def experiment(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def show(found: Dict[str, Any], turns: Dict[str, Turns], settings: Settings, options: argparse.Namespace) -> None:
+    sections = report.tables(found)
+    charts = report.gantts(found, turns, settings)
     if options.format == "json":
         print(json.dumps(found, indent=1))
     else:
         print(report.setting_lines(found))
-        for table in report.tables(found):
+        for table in itertools.chain.from_iterable(sections.values()):
             print("\n" + getattr(table, options.format)())
-        fence = "```\n" if options.format == "markdown" else ""
-        print("\n" + fence + report.gantts(found, turns, settings) + ("\n```" if fence else ""))
+        if text := report.answer(found):
+            print("\nWhy not processes?\n" + text)
+        print("\n" + (fenced(charts) if options.format == "markdown" else charts))
+    if options.page:
+        texts = {name: "\n\n".join(table.markdown() for table in each) for name, each in sections.items()}
+        write_page(
+            options.page,
+            {"run": report.setting_lines(found), **texts, "answer": report.answer(found), "gantt": fenced(charts)},
+        )
     if options.csv:
         with open(options.csv, "w", newline="") as file:
             report.write_csv(found, file)
@@ -164,9 +175,22 @@ def show(found: Dict[str, Any], turns: Dict[str, Turns], settings: Settings, opt
         try:
             report.draw(found, turns, settings, options.picture)
         except ModuleNotFoundError as error:
-            raise Failed(
-                f"no picture: {error.name} is not installed: {sys.executable} -m pip install matplotlib"
-            ) from None
+            command = f"{sys.executable} -m pip install matplotlib"
+            raise Failed(f"no picture: {error.name} is not installed: {command}") from None
+
+
+def fenced(text: str) -> str:
+    return f"```\n{text}\n```"
+
+
+def write_page(path: str, sections: Dict[str, str]) -> None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            page = report.fill(file.read(), sections)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
+    except (OSError, ValueError) as error:
+        raise Failed(f"{path} is as before: {error}") from None
 
 
 def verdict(kinds: Dict[str, Any]) -> int:
@@ -209,10 +233,10 @@ def story(options: argparse.Namespace, settings: Settings) -> int:
             for gil, pairs in equal.items()
         },
     }
-    if options.format == "json":
-        print(json.dumps(found, indent=1))
-    else:
-        print(getattr(report.story_table(found, kinds), options.format)())
+    table = report.story_table(found, kinds)
+    print(json.dumps(found, indent=1) if options.format == "json" else getattr(table, options.format)())
+    if options.page:
+        write_page(options.page, {"story": table.markdown()})
     return verdict({gil: {"equal": found["equal"][gil]} for gil in kinds})
 
 

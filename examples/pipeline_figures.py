@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For pipeline.py: the figures of some runs of each mode: speed-up, theory, what each block did, memory, goals."""
+"""For pipeline.py: the figures of some runs of each mode: speed-up, theory, the times of each block, memory, goals."""
 
 import itertools
 import statistics
@@ -39,7 +39,7 @@ def compare(turn: Dict[str, Outcome]) -> List[Dict[str, Any]]:
     return found
 
 
-# ---- What would be possible ------------------------------------------------------------------------------------------
+# ---- Theory ----------------------------------------------------------------------------------------------------------
 
 
 def theory(spans: Sequence[Span], settings: Settings, cores: int) -> Dict[str, float]:
@@ -68,12 +68,12 @@ def theory(spans: Sequence[Span], settings: Settings, cores: int) -> Dict[str, f
     return {"devices": total / max(on_devices, 1e-9), "cores": total / max(on_cores, 1e-9)}
 
 
-# ---- What was --------------------------------------------------------------------------------------------------------
+# ---- Figures ---------------------------------------------------------------------------------------------------------
 
 
 def of_block(spans: Sequence[Span], subgraphs: int) -> Dict[str, float]:
     """Milliseconds, summed over the workers of a block. `execution` is the time from the start of the block's first
-    stage to the end of its last; less CPU time and less waiting for a CPU, it is waiting for the GIL."""
+    stage to the end of the last; less CPU time and less waiting for a CPU, the rest is waiting for the GIL."""
     sums = {
         kind: 1e3 * sum(span.end - span.start for span in spans if span.kind == kind)
         for kind in ("block", "wait", "load", "send", "recv")
@@ -157,7 +157,7 @@ def figures(turns: List[Dict[str, Outcome]], settings: Settings, cores: int) -> 
 
 
 def goals(found: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """What the figures should be, and are."""
+    """Each goal, the figure found, and whether the goal is met."""
 
     def goal(text: str, value: Any, most: bool, limit: float) -> None:
         if value is not None:
@@ -182,7 +182,7 @@ def goals(found: Dict[str, Any]) -> List[Dict[str, Any]]:
 
 
 def representative(turns: List[Dict[str, Outcome]], mode: str) -> Outcome:
-    """The run of a mode whose time is the median, or next to it."""
+    """The run of a mode with the median time, or the next shorter time."""
     outcomes = sorted((turn[mode] for turn in turns), key=lambda outcome: outcome.seconds)
     return outcomes[(len(outcomes) - 1) // 2]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """For pipeline.py: the graph, the two plans, and the seven stages in two kinds, which release or hold the GIL.
 
-A subgraph has own nodes, each the destination of some edges, and ghost nodes: sources of edges that belong to other
-subgraphs. The dataset numbers nodes globally; `load` makes the local numbers. A stage computes for a range of own nodes
-and the edges to these nodes, so the halves of a split block need nothing of each other.
+A subgraph has own nodes, the destinations of the edges, and ghost nodes of other subgraphs, from which edges come. The
+dataset numbers nodes globally; `load` makes the local numbers. A stage computes for a range of own nodes and the edges
+to the range, so the two halves of a split block exchange nothing.
 """
 
 import os
@@ -16,15 +16,15 @@ import numpy as np
 
 Array = Any
 STAGES = ("gather", "message", "aggregate", "combine", "normalise", "transform", "activate")
-# Dense layers of each stage, beside its own operation: so many that the workers of a plan have about equal work, except
-# for the one with 30 % of a block.
+# Dense layers of each stage, beside the stage's own operation. With these numbers the workers of a plan have about
+# equal work, except for the worker with 30 % of a block.
 LAYERS = (3, 3, 1, 2, 7, 4, 4)
-PRIME = 65_537  # values of the stages in pure Python are below; float32 holds them exactly
+PRIME = 65_537  # values in pure Python are below, and float32 holds each exactly
 
 
 class Settings(NamedTuple):
     subgraphs: int = 16
-    edges: int = 56_235  # of a subgraph; so many has Flickr's graph in 16 parts
+    edges: int = 56_235  # of a subgraph: as in a 16th of the Flickr graph
     nodes: int = 5_578
     width: int = 64  # features of a node and of a message
     hidden: int = 256  # features between the stages 4 and 7
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
 class Block(NamedTuple):
     stages: range
     shares: Tuple[float, ...]  # of the nodes, for each worker
-    devices: Tuple[str, ...]  # names of workers, no more: all of them are CPUs here
+    devices: Tuple[str, ...]  # names of workers only: each worker runs on a CPU here
 
 
 class Plan(NamedTuple):
@@ -119,7 +119,7 @@ def make_dataset(settings: Settings, subgraphs: Sequence[int]) -> Dict[str, Any]
 
 
 def map_by_loop(edges: Array, nodes: Array, total: int, limits: Sequence[int]) -> Tuple[Array, Array]:
-    """The edges in local numbers, and where the edges of each worker begin and end: an edge at a time in Python."""
+    """The edges in local numbers, and the limits of each worker's edges: an edge at a time in Python."""
     local_of = {int(node): number for number, node in enumerate(nodes)}
     local = np.zeros_like(edges)
     counts = [0] * (len(limits) - 1)
@@ -135,7 +135,7 @@ def map_by_loop(edges: Array, nodes: Array, total: int, limits: Sequence[int]) -
 
 
 def map_vectorised(edges: Array, nodes: Array, total: int, limits: Sequence[int]) -> Tuple[Array, Array]:
-    """The same by a table of all nodes."""
+    """The result of map_by_loop, by a table of all nodes."""
     table = np.full(total, -1)
     table[nodes] = np.arange(len(nodes))
     local = table[edges]
@@ -146,7 +146,7 @@ MAPPINGS: Dict[str, Callable[..., Tuple[Array, Array]]] = {"loop": map_by_loop, 
 
 
 def load(dataset: Dict[str, Any], settings: Settings, plan: Plan, subgraph: int) -> Dict[str, Array]:
-    """What the first block of a plan needs of a subgraph: features, local edges, the edges of each of its workers."""
+    """The input of a plan's first block: features, local edges, the limits of each worker's edges."""
     part = dataset["parts"][subgraph]
     limits = bounds(plan.blocks[0].shares, settings.nodes)
     local, starts = MAPPINGS[settings.mapping](part["edges"], part["nodes"], len(dataset["features"]), limits)
@@ -164,7 +164,7 @@ def blank(settings: Settings) -> Dict[str, Array]:
 
 
 class Sheet:
-    """Two buffers in turns: a layer reads one and writes the other. The first layer may read memory of others."""
+    """Two buffers in turns: a layer reads the first and writes the second. The first layer may read foreign memory."""
 
     def __init__(self, rows: int, width: int) -> None:
         self.buffers = [np.zeros((rows, width), np.float32) for _ in range(2)]
@@ -183,7 +183,7 @@ class Sheet:
 
 
 class Releasing:
-    """The stages as NumPy calls on large buffers of their own: the GIL is free while such a call computes."""
+    """The stages as NumPy calls on large buffers of the kernel: the GIL is free while a call computes."""
 
     def __init__(self, settings: Settings) -> None:
         random = np.random.default_rng(settings.seed)
@@ -198,15 +198,15 @@ class Releasing:
         self.nodes = Sheet(settings.nodes, hidden)
 
     def begin(self, x: Array, edges: Array, first: int, last: int) -> None:
-        """For the own nodes from `first` to before `last`, to which these edges lead."""
+        """For the own nodes from `first` to before `last`, and the edges to the nodes."""
         self.x, self.edges, self.first, self.rows = x, edges, first, last - first
 
     def resume(self, nodes: Array) -> None:
-        """After a block: what `result` gave there, for the nodes of this worker."""
+        """For the nodes of this worker, from the `result` of the previous block."""
         self.nodes.current, self.rows = nodes, len(nodes)
 
     def result(self) -> Array:
-        """Of the last stage that ran. The next run overwrites it."""
+        """The result of the last stage. The next run overwrites the memory."""
         return self.last
 
     def run(self, stage: int) -> None:
@@ -262,8 +262,8 @@ class Releasing:
 
 
 class Holding:
-    """The same stages on one integer a node or an edge, in pure Python. What a block hands on has the same size: the
-    integer of each node times a row of powers of two."""
+    """The stages in pure Python, on an integer for each node or edge. The result of a block has the size of the
+    counterpart's: the integer of each node times a row of powers of two."""
 
     def __init__(self, settings: Settings) -> None:
         self.rounds = settings.rounds
@@ -298,7 +298,7 @@ class Holding:
 
 
 def mixed(values: List[int], rounds: int) -> List[int]:
-    """Each value after so many steps of a generator of pseudo-random numbers."""
+    """Each value after `rounds` steps of a generator of pseudo-random numbers."""
     found = []
     for value in values:
         for _ in range(rounds):
@@ -318,7 +318,7 @@ def begin(kernel: Any, loaded: Dict[str, Array], worker: Worker, plan: Plan, nod
 
 
 def joined(parts: Sequence[Tuple[int, Array]], first: int, last: int) -> Array:
-    """The rows from `first` to before `last` of the parts of a block: without a copy if one part has them all."""
+    """The rows from `first` to before `last` of the parts of a block: without a copy if one part has all rows."""
     inside = [(start, rows) for start, rows in parts if start < last and start + len(rows) > first]
     found = [rows[max(0, first - start) : last - start] for start, rows in inside]
     return found[0] if len(found) == 1 else np.concatenate(found) if found else parts[0][1][:0]

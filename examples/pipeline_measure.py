@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For pipeline.py: figures of single parts, before the runs. How long a stage takes and how long it holds the GIL, how
-many rounds make the stages in pure Python as long, and the two ways to map the edges. Durations are CPU time, so that a
-busy machine changes them little.
+"""For pipeline.py: figures of single parts, before the runs. The time of a stage, the time for
+which the stage holds the GIL, the rounds of the stages in pure Python, and the two ways to map the edges. Durations are
+CPU time, which depends little on the load of the machine.
 """
 
 import statistics
@@ -14,7 +14,7 @@ from pipeline_graph import KINDS, LAYERS, MAPPINGS, STAGES, Array, Settings, loa
 from pipeline_modes import queued
 
 TIMES = 5
-PROBE = 0.0005  # seconds of a sleep of the thread that looks for the GIL
+PROBE = 0.0005  # seconds of a sleep of the thread that probes the GIL
 LONG_ENOUGH = 0.05
 
 
@@ -51,7 +51,7 @@ def rounds_for(wanted: List[float], settings: Settings, loaded: Dict[str, Array]
 
 
 def lateness(until: Callable[[], bool]) -> Tuple[List[float], float]:
-    """By how many seconds each sleep of a thread that only sleeps is too long, and its wait for a CPU."""
+    """The lateness of each wake-up of a sleeping thread, in seconds, and the thread's wait for a CPU."""
     late, queue = [], queued()
     while not until():
         start = time.perf_counter()
@@ -61,8 +61,8 @@ def lateness(until: Callable[[], bool]) -> Tuple[List[float], float]:
 
 
 def gil_share(kernel: Any, stage: int) -> float:
-    """The share of a stage's time in which another thread, which asks for the GIL every half millisecond, waits for it.
-    What a sleep of an idle process is too long, and waiting for a CPU, are taken off."""
+    """The share of a stage's time in which a second thread waits for the GIL, if the thread asks for it every half
+    millisecond. The usual lateness of a wake-up, and the wait for a CPU, are taken off."""
     idle_until = time.perf_counter() + LONG_ENOUGH / 2
     usual = statistics.median(lateness(lambda: time.perf_counter() > idle_until)[0])
 
@@ -107,7 +107,7 @@ def mapping_times(dataset: Dict[str, Any], settings: Settings) -> Dict[str, Any]
 
 
 def measure(settings: Settings) -> Dict[str, Any]:
-    """All of this, of the first subgraph. `rounds` belongs into the Settings of the runs."""
+    """All figures of the first subgraph. `rounds` belongs into the Settings of the runs."""
     dataset = make_dataset(settings, [0])
     loaded = load(dataset, settings._replace(mapping="vectorised"), make_plans(settings._replace(plans="a"))[0], 0)
     release = KINDS["release"](settings)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For pipeline.py: the modes of one process (sequential, threads, asyncio), and the record of what a worker does.
+"""For pipeline.py: the modes of one process (sequential, threads, asyncio), and the record of a worker's times.
 
-Every run has a process of its own (`host`), so that no mode inherits memory from another mode.
+Every run starts a process (`host`), so that no mode inherits memory of an earlier run.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import numpy as np
 from pipeline_graph import KINDS, Array, Plan, Settings, Worker, begin, blank, joined, load, make_dataset, make_plans
 from pipeline_graph import rows_of, workers_of
 
-# ---- What a worker does, and when ------------------------------------------------------------------------------------
+# ---- The record of a worker ------------------------------------------------------------------------------------------
 
 
 class Span(NamedTuple):
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 
 def queued() -> float:
-    """The seconds that this thread has been ready to run and had no CPU; 0 if the kernel does not count them."""
+    """The seconds for which the calling thread was ready to run and had no CPU; 0 if the kernel does not count."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
@@ -68,7 +68,7 @@ def run_stage(kernel: Any, stage: int, place: str) -> None:
 
 
 def compute(kernel: Any, stages: range, subgraph: int, recorder: Recorder) -> Array:
-    """Runs the stages of a block, and returns the result: memory of the kernel, which its next run overwrites."""
+    """Runs the stages of a block, and returns the result: memory that the next run overwrites."""
     queue, cpu, start = queued(), time.thread_time(), time.perf_counter()
     for stage in stages:
         with recorder.measure("stage", subgraph, stage):
@@ -79,7 +79,7 @@ def compute(kernel: Any, stages: range, subgraph: int, recorder: Recorder) -> Ar
 
 
 class Loader:
-    """Loads each subgraph once: all of them in `preload`, or each when the first worker asks for it."""
+    """Loads each subgraph once: all in `preload`, or each at the first worker's request."""
 
     def __init__(self, dataset: Dict[str, Any], settings: Settings) -> None:
         self.dataset, self.settings = dataset, settings
@@ -107,7 +107,7 @@ class Loader:
 
 
 class Whole:
-    """One thread does all blocks of a subgraph, none of them split, then the next subgraph."""
+    """One thread runs all blocks of a subgraph, unsplit, then the next subgraph."""
 
     def __init__(self, settings: Settings, loader: Loader, subgraphs: Optional[range] = None) -> None:
         self.settings, self.loader = settings, loader
@@ -149,7 +149,7 @@ class Whole:
 
 
 class Team:
-    """The workers of all plans: what each of them hands on, by subgraph, and what each does for a subgraph."""
+    """The workers of all plans, their work for a subgraph, and their results by subgraph."""
 
     def __init__(self, settings: Settings, loader: Loader) -> None:
         self.settings, self.loader, self.plans = settings, loader, make_plans(settings)
@@ -162,7 +162,7 @@ class Team:
         self.outputs: Dict[Tuple[Worker, int], Array] = {}
 
     def warm(self) -> None:
-        """Runs each worker's stages once, and makes room for all that is handed on."""
+        """Runs each worker's stages once, and makes room for all results."""
         for plan in self.plans:
             for worker in workers_of(plan):
                 kernel = self.kernels[worker]
@@ -200,7 +200,7 @@ class Team:
 
 
 def warm_up(kernel: Any, settings: Settings, plan: Plan, worker: Worker) -> None:
-    """Runs the stages of a worker once, on zeros: later runs find their memory there."""
+    """Runs the stages of a worker once, on zeros, so that later runs find the memory touched."""
     first, last = rows_of(worker, plan, settings.nodes)
     if worker.block == 0:
         loaded = blank(settings)
@@ -239,7 +239,7 @@ class Threads(Team):
                 self.events[worker, subgraph].set()
         except BaseException as error:
             self.failures.append(error)
-            for event in self.events.values():  # the other threads see the failure
+            for event in self.events.values():  # all threads see the failure
                 event.set()
 
 
@@ -275,7 +275,7 @@ class Asyncio(Team):
         self.do(plan, worker, subgraph)
 
 
-# ---- A run in a process of its own -----------------------------------------------------------------------------------
+# ---- A run in one process --------------------------------------------------------------------------------------------
 
 
 class Outcome(NamedTuple):

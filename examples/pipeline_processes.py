@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """For pipeline.py: a process for each worker, joined by ringcast; and two bare processes, which share nothing.
 
-A driver starts the workers. It broadcasts what a plan needs of the graph to all workers of the plan's first block: one
-copy in shared memory, which the workers read in place for the whole run. Each worker broadcasts its results on a ring
-of its own to all workers of the next block, which read them in place, or to the driver.
+A driver starts the workers, and broadcasts the loaded subgraphs of a plan to all workers of the plan's first block: one
+copy in shared memory, which the workers read in place during the whole run. Each worker has a ring, and broadcasts its
+results to all workers of the next block, which read the results in place, or to the driver.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ import ringcast
 
 FRAMES = 4  # results that a ring holds, so that a worker can be ahead of the next block
 CONTEXT = multiprocessing.get_context("spawn")
-DONE, FAILED, LOST = "done", "failed", "lost"  # what a process says; lost: the process at a ring's other end has left
+DONE, FAILED, LOST = "done", "failed", "lost"  # messages of a process; lost: the peer at a ring has left
 GONE = (ringcast.WriterGone, ringcast.ReaderDied, ringcast.RingNotFound)
 GRACE = 5.0  # seconds to find the first of several failures
 PR_SET_PDEATHSIG = 1
 
 
-# ---- The driver's side of its processes ------------------------------------------------------------------------------
+# ---- The driver's side -----------------------------------------------------------------------------------------------
 
 
 class Failed(Exception):
-    """The text says which process failed, and how."""
+    """The text names the process and the failure."""
 
 
 class Crew:
@@ -50,7 +50,7 @@ class Crew:
         self.processes[name] = CONTEXT.Process(target=guarded, args=(theirs, body, arguments), name=name)
         self.processes[name].start()
         self.pipes[name] = ours
-        theirs.close()  # only the process has this end now, so its death ends the pipe
+        theirs.close()  # the process has the only copy of this end, so a death ends the pipe
 
     def __enter__(self) -> "Crew":
         return self
@@ -68,7 +68,7 @@ class Crew:
                 self.pipes[name].send(message)
 
     def wait(self, objects: Sequence[Any], missing: Sequence[str]) -> List[Any]:
-        """Those of the objects from which something can be read."""
+        """The objects that are readable."""
         found = multiprocessing.connection.wait(objects, max(0.0, self.until - time.monotonic()))
         if not found:
             raise Failed(f"no answer in time from {', '.join(missing)}")
@@ -87,7 +87,7 @@ class Crew:
         return found
 
     def all(self, names: Sequence[str]) -> Dict[str, Any]:
-        """A message of each."""
+        """A message of each process."""
         found: Dict[str, Any] = {}
         while missing := [name for name in names if name not in found]:
             ready = self.wait([self.pipes[name] for name in missing], missing)
@@ -95,7 +95,7 @@ class Crew:
         return found
 
     def blame(self, text: str) -> NoReturn:
-        """Raises the first failure: a process that lost another process may say so before the cause is known."""
+        """Raises the first failure: a process may report the loss of a peer before the peer's own report comes."""
         pipes = dict(self.pipes)
         while pipes:
             ready = multiprocessing.connection.wait(list(pipes.values()), GRACE)
@@ -118,7 +118,7 @@ class Crew:
 
 
 def guarded(pipe: Any, body: Callable[..., None], arguments: Tuple[Any, ...]) -> None:
-    """The whole life of such a process: an exception becomes its last message."""
+    """The whole life of a process: an exception becomes the last message."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         body(pipe, *arguments)
@@ -141,18 +141,19 @@ def say(pipe: Any, outcome: str, found: Any = None) -> None:
 
 
 class Member:
-    """A worker in a process of its own."""
+    """The process of a worker."""
 
     def __init__(self, pipe: Any, settings: Settings, plan: Plan, worker: Worker) -> None:
         self.pipe, self.settings, self.plan, self.worker = pipe, settings, plan, worker
         self.rows = rows_of(worker, plan, settings.nodes)
         self.recorder = Recorder(str(worker))
         self.kernel = KINDS[settings.gil](settings)
-        self.first_rows: List[int] = []  # of each reader: the first row that its writer sends
+        self.first_rows: List[int] = []  # of each reader: the first row in the frames
 
     def live(self) -> None:
         with contextlib.ExitStack() as stack:
-            writer = stack.enter_context(ringcast.Writer(self.capacity()))
+            name = f"pipeline.{self.worker.block_name}.{self.worker.device}"
+            writer = stack.enter_context(ringcast.Writer(self.capacity(), name=name))
             handles, source = self.told((DONE, writer.handle))
             self.first_rows = [first for first, _ in handles]
             readers = [stack.enter_context(ringcast.Reader(handle, name=str(self.worker))) for _, handle in handles]
@@ -234,7 +235,10 @@ class Driver:
     def prepare(self) -> None:
         for name, (plan, worker) in self.workers.items():
             self.crew.start(name, live, self.settings, plan, worker)
-        sources = {plan.name: self.stack.enter_context(ringcast.Writer(1 << 16)) for plan in self.plans}
+        sources = {
+            plan.name: self.stack.enter_context(ringcast.Writer(1 << 16, name=f"pipeline.{plan.name}"))
+            for plan in self.plans
+        }
         handles = self.crew.all(list(self.workers))
         for name, (plan, worker) in self.workers.items():
             before = [
@@ -252,7 +256,7 @@ class Driver:
         self.sent_bytes += sum(writer.stats().bytes for writer in sources.values())
 
     def inputs_of(self, plan: Plan) -> Any:
-        """What the first block of a plan reads in place: the subgraphs, loaded; or the dataset, to load from."""
+        """The input of a plan's first block, read in place: the loaded subgraphs, or the dataset to load from."""
         dataset = make_dataset(self.settings, plan.subgraphs)
         if self.settings.prepare != "preloaded":
             return dataset
@@ -267,7 +271,7 @@ class Driver:
             self.collect(plan, names)
 
     def collect(self, plan: Plan, names: List[str]) -> None:
-        """Receives all results of a plan, and what its workers have recorded."""
+        """Receives all results of a plan, and the records of the workers."""
         due = {self.readers[name].fileno(): name for name in names if name in self.readers}
         missing, counts = set(names), {name: len(plan.subgraphs) for name in due.values()}
         while missing or any(counts.values()):
@@ -283,7 +287,7 @@ class Driver:
                 self.sent_bytes += sent
 
     def receive(self, name: str, plan: Plan) -> int:
-        """Takes the results of a worker that are there, and returns how many."""
+        """Takes the available results of a worker, and returns the count."""
         first, last = rows_of(self.workers[name][1], plan, self.settings.nodes)
         count = 0
         with contextlib.suppress(TimeoutError):
@@ -311,11 +315,11 @@ def run_processes(settings: Settings) -> Outcome:
         return Outcome(seconds, start - began, start, driver.results, driver.spans, memory, sent)
 
 
-# ---- Bare processes: what the hardware gives -------------------------------------------------------------------------
+# ---- Bare processes --------------------------------------------------------------------------------------------------
 
 
 def bare(pipe: Any, settings: Settings, subgraphs: range) -> None:
-    """All stages of these subgraphs, one after another. Nothing is shared, not even the graph."""
+    """All stages of these subgraphs, in sequence. Nothing is shared, not even the graph."""
     loader = Loader(make_dataset(settings, subgraphs), settings)
     if settings.prepare == "preloaded":
         loader.preload(make_plans(settings))

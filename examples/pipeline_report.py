@@ -15,7 +15,7 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Table:
-    """A heading, rows of strings, and lines below. The first column is text, all others are figures."""
+    """A heading, rows of strings, and lines below. The first column is text, the rest are figures."""
 
     def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:
         self.title, self.columns, self.rows, self.notes = title, columns, rows, notes
@@ -175,16 +175,47 @@ def goals_table(found: Dict[str, Any]) -> Table:
     return Table("Goals", ["goal", "wanted", "found", "met"], rows)
 
 
-def tables(found: Dict[str, Any]) -> Iterator[Table]:
-    yield stages_table(found)
-    yield mapping_table(found)
+def tables(found: Dict[str, Any]) -> Dict[str, List[Table]]:
+    """By the sections of docs/pipeline.md."""
+    kinds = found["gil"].items()
+    return {
+        "parts": [stages_table(found), mapping_table(found)],
+        "modes": [modes_table(gil, each) for gil, each in kinds],
+        "costs": [costs_table(gil, each) for gil, each in kinds]
+        + [memory_table(gil, each) for gil, each in kinds if "processes" in each["modes"]],
+        "blocks": [blocks_table(gil, each) for gil, each in kinds],
+        "goals": [goals_table(found)],
+    }
+
+
+def answer(found: Dict[str, Any]) -> str:
+    """The cost and the gain of processes beside threads, for each kind of stages."""
+    lines = []
     for gil, each in found["gil"].items():
-        yield modes_table(gil, each)
-        yield blocks_table(gil, each)
-        yield costs_table(gil, each)
-        if "processes" in each["modes"]:
-            yield memory_table(gil, each)
-    yield goals_table(found)
+        if not {"threads", "processes"} <= each["modes"].keys():
+            continue
+        threads, processes = (each["modes"][mode] for mode in ("threads", "processes"))
+        rate = processes["sent_bytes"] / max(processes["hand_over_ms"], 1e-9) / 1e6
+        lines.append(
+            f"- {KINDS[gil]}: processes are {threads['seconds'] / processes['seconds']:.2f} times as fast as threads. "
+            f"They take {mb(processes['pss'])} MB beside {mb(threads['pss'])} ({processes['pss'] / threads['pss']:.2f} "
+            f"times), and {processes['prepare_seconds']:.2f} s to start and prepare beside "
+            f"{threads['prepare_seconds']:.2f}. Handing over {mb(processes['sent_bytes'])} MB costs "
+            f"{processes['hand_over_ms']:.0f} ms, {percent(processes['hand_over_share'])} of the busy time "
+            f"({rate:.1f} GB/s); in threads handing over costs {threads['hand_over_ms']:.0f} ms."
+        )
+    return "\n".join(lines)
+
+
+def fill(page: str, sections: Dict[str, str]) -> str:
+    """A page with the text between `<!-- measured: NAME -->` and `<!-- end -->` replaced. ValueError: no such place."""
+    for name, text in sections.items():
+        begin, end = f"<!-- measured: {name} -->\n", "<!-- end -->"
+        before, found, rest = page.partition(begin)
+        if not found or end not in rest:
+            raise ValueError(f"the page has no place between '{begin.strip()}' and '{end}'")
+        page = before + begin + text + "\n" + rest[rest.index(end) :]
+    return page
 
 
 def write_csv(found: Dict[str, Any], file: TextIO) -> None:
@@ -212,7 +243,7 @@ def write_csv(found: Dict[str, Any], file: TextIO) -> None:
 
 
 def gantt(outcome: Outcome, names: Sequence[str]) -> str:
-    """A line for each worker: the subgraph whose stages run (0-9, a-z), + loading, ~ handing over, . waiting."""
+    """A line for each worker: the subgraph in its stages (0-9, a-z), + loading, ~ handing over, . waiting."""
     scale = COLUMNS / max(outcome.seconds, 1e-9)
     lines = []
     for name in names:
@@ -232,7 +263,7 @@ def gantt(outcome: Outcome, names: Sequence[str]) -> str:
 def gantts(found: Dict[str, Any], turns: Dict[str, List[Dict[str, Outcome]]], settings: Settings) -> str:
     parts = []
     for gil in found["gil"]:
-        parts.append(f"{KINDS[gil]}. Digits: the subgraph whose stages run; + loads, ~ hands over, . waits for input.")
+        parts.append(f"{KINDS[gil]}. Digits: the subgraph in its stages; + loads, ~ hands over, . waits for input.")
         for mode in found["gil"][gil]["modes"]:
             if mode != BARE:
                 outcome = representative(turns[gil], mode)
@@ -254,24 +285,25 @@ COLOURS = {
 }
 LEGEND = {"A": "stages, plan A", "B": "stages, plan B", "gil": "waits for the GIL", "cpu": "waits for a CPU"}
 LEGEND.update({"load": "loads", "hand over": "hands over"})
+SHORTEST = 0.0005  # seconds that can be seen
 Bar = Tuple[float, float, str, float]  # start, length, colour, opacity
 
 
 def bars(spans: Sequence[Span]) -> Iterator[Bar]:
-    """Of a worker. A stage is drawn as its CPU time, then its waits: known are their lengths, not their places."""
-    shares = {}  # of what a block waits: for a CPU
-    for span in spans:
-        if span.kind == "block":
-            waits = span.end - span.start - span.cpu
-            shares[span.block, span.subgraph] = min(1.0, span.queue / waits) if waits > 0 else 0.0
+    """The bars of a worker. A block is drawn as CPU time, then the waits: the lengths are measured, the places are
+    not."""
     for span in spans:
         length = span.end - span.start
-        if span.kind == "stage":
+        if length < SHORTEST:
+            continue
+        if span.kind == "block":
             running = min(length, span.cpu)
-            for_cpu = (length - running) * shares[span.block, span.subgraph]
+            for_cpu = min(length - running, span.queue)
             yield span.start, running, COLOURS[span.block[0]], 1.0 if span.subgraph % 2 else 0.6
-            yield span.start + running, for_cpu, COLOURS["cpu"], 1.0
-            yield span.start + running + for_cpu, length - running - for_cpu, COLOURS["gil"], 1.0
+            waits = (running, for_cpu, "cpu"), (running + for_cpu, length - running - for_cpu, "gil")
+            for after, duration, key in waits:
+                if duration > SHORTEST:
+                    yield span.start + after, duration, COLOURS[key], 1.0
         elif span.kind in ("load", "send", "recv"):
             yield span.start, length, COLOURS["load" if span.kind == "load" else "hand over"], 1.0
 
@@ -280,7 +312,7 @@ def draw(found: Dict[str, Any], turns: Dict[str, List[Dict[str, Outcome]]], sett
     """ModuleNotFoundError: matplotlib is not installed."""
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("svg" if path.endswith(".svg") else "agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "ringcast", "font.size": 9})
+    matplotlib.rcParams.update({"svg.hashsalt": "ringcast", "svg.fonttype": "none", "font.size": 9})
     pyplot, patches = (importlib.import_module(f"matplotlib.{name}") for name in ("pyplot", "patches"))
     kinds = list(found["gil"])
     modes = [mode for mode in found["gil"][kinds[0]]["modes"] if mode != BARE]

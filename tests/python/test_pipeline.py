@@ -131,8 +131,9 @@ def test_text_has_tables_and_a_gantt_chart_and_a_picture_needs_matplotlib(tmp_pa
     assert done.returncode == (0 if there else 1), done.stderr
     assert path.exists() is there
     lines = done.stdout.splitlines()
-    charts = [line for line in lines if line.startswith(("  A1 CPU   ", "  A1 GPU   ", "  A2 NPU   "))]
-    assert len(charts) == 3 and all("0" in line and "1" in line for line in charts)
+    wanted = ["A1 CPU", "A1 GPU", "A2 NPU", "B1 CPU", "B2 GPU", "B2 NPU"]  # a line of each, below that of its mode
+    start = next(number for number, line in enumerate(lines) if line.startswith("threads, "))
+    assert [line[2:8] for line in lines[start + 1 : start + 7]] == wanted
     assert not any("bare processes" in line for line in lines)
 
 
@@ -183,6 +184,25 @@ def test_bad_options_are_named(bad, parts, capsys):
     with pytest.raises(SystemExit) as ended:
         pipeline.parse(bad)
     assert ended.value.code == 2 and bad[0] in capsys.readouterr().err
+
+
+def test_a_page_is_filled_in_its_places_or_left_as_it_was(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- measured: story -->\nold\n<!-- end -->\nafter\n")
+    arguments = ["--gil", "release", "--bare", "0", "--page", page]
+    done = run_changed(tmp_path, "", "--mode", "sequential", *arguments)
+    assert (
+        done.returncode == 1 and "is as before: the page has no place between '<!-- measured: run -->'" in done.stderr
+    )
+    assert "\nold\n" in page.read_text()
+
+
+def test_each_section_of_a_run_has_its_place_on_the_page(parts, whole):
+    page = (EXAMPLES.parent / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    names = [*parts["report"].tables(whole[0]), "run", "answer", "gantt", "story"]
+    filled = parts["report"].fill(page, {name: f"section {name}" for name in names})
+    assert all(f"<!-- measured: {name} -->\nsection {name}\n<!-- end -->" in filled for name in names)
+    assert filled.count("<!-- measured:") == page.count("<!-- measured:") == len(names)
 
 
 # ---- What goes wrong -------------------------------------------------------------------------------------------------
@@ -296,9 +316,9 @@ def test_joined_copies_only_what_lies_in_several_parts(parts):
     assert joined(pieces, 10, 10).shape == (0, 1)
 
 
-def spans_of(parts, worker, *whats):
+def spans_of(parts, worker, *fields):
     span = parts["modes"].Span
-    return [span(worker, worker.split()[0], *what) for what in whats]
+    return [span(worker, worker.split()[0], *what) for what in fields]
 
 
 def test_what_a_block_waits_for_is_divided_into_cpu_and_gil(parts):
