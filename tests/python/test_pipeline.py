@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -229,15 +230,15 @@ def run_broken(folder, mode, process, stage, action, *arguments):
 @pytest.mark.parametrize(
     ("mode", "process", "stage", "worker"),
     [
-        ("threads", "threads", 6, "A2 NPU"),
-        ("asyncio", "asyncio", 6, "A2 NPU"),
+        ("threads", "threads", 3, "A1 [CG]PU"),  # others wait for its result
+        ("asyncio", "asyncio", 3, "A1 [CG]PU"),
         ("processes", "A1 GPU", 3, "A1 GPU"),  # others lose its ring, and may say so first
     ],
 )
 def test_a_broken_stage_fails_the_run_and_is_named(tmp_path, mode, process, stage, worker):
     done = run_broken(tmp_path, mode, process, stage, "raise LookupError('no such node')")
     assert done.returncode == 1 and done.stdout == ""
-    assert f"{mode}: {worker}, subgraph 0, stage {stage}: LookupError: no such node" in done.stderr
+    assert re.search(f"{mode}: {worker}, subgraph 0, stage {stage}: LookupError: no such node", done.stderr)
 
 
 def test_a_result_that_differs_fails_the_run_and_names_the_pair(tmp_path):
