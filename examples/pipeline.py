@@ -203,6 +203,7 @@ def verdict(kinds: Dict[str, Any]) -> int:
 
 def story(options: argparse.Namespace, settings: Settings) -> int:
     kinds = ["hold", "release"] if options.gil == "both" else [options.gil]
+    cores = len(os.sched_getaffinity(0))
     steps = [step for step in STORY if options.bare or step[1] != figures.BARE]
     settings = settings._replace(rounds=run("parts", settings, 0)["rounds"])
     cases = [
@@ -211,14 +212,16 @@ def story(options: argparse.Namespace, settings: Settings) -> int:
         for name, mode, prepare, mapping, _ in steps
     ]
     turns = in_turns(cases, options)
-    runs = {name: figures.median([figures.of_run(turn[name], settings) for turn in turns]) for name, _, _ in cases}
+    runs = {
+        name: figures.median([figures.of_run(turn[name], settings, cores) for turn in turns]) for name, _, _ in cases
+    }
     equal = {
         gil: [pair for turn in turns for pair in figures.compare({k: v for k, v in turn.items() if k.startswith(gil)})]
         for gil in kinds
     }
     found = {
         "settings": settings._asdict(),
-        "machine": f"{len(os.sched_getaffinity(0))} cores of {cpu_model()}",
+        "machine": f"{cores} cores of {cpu_model()}",
         "repeat": options.repeat,
         "steps": [
             {

@@ -45,7 +45,7 @@ def compare(turn: Dict[str, Outcome]) -> List[Dict[str, Any]]:
 def theory(spans: Sequence[Span], settings: Settings, cores: int) -> Dict[str, float]:
     """Seconds by the CPU times of the sequential run: with a device for each worker, and with so many cores at most.
     Handing on costs nothing here, and the GIL is left out."""
-    total = on_devices = on_cores = 0.0
+    work = start = end = 0.0
     for plan in make_plans(settings):
         own = [span for span in spans if span.block.startswith(plan.name)]
         count = max(1, len(plan.subgraphs))
@@ -56,16 +56,14 @@ def theory(spans: Sequence[Span], settings: Settings, cores: int) -> Dict[str, f
         loading = sum(span.cpu for span in own if span.kind == "load") / count
         blocks = [sum(seconds[stage] for stage in block.stages) * max(block.shares) for block in plan.blocks]
         blocks[0] += loading
-        finished = [0.0] * len(blocks)
+        finished = [start] * len(blocks)
         for _ in plan.subgraphs:
             before = 0.0
             for number, duration in enumerate(blocks):
                 before = finished[number] = max(before, finished[number]) + duration
-        work = (loading + sum(seconds.values())) * len(plan.subgraphs)
-        total += work
-        on_devices += finished[-1]
-        on_cores += max(finished[-1], work / cores)
-    return {"devices": total / max(on_devices, 1e-9), "cores": total / max(on_cores, 1e-9)}
+        work += (loading + sum(seconds.values())) * len(plan.subgraphs)
+        start, end = finished[0], max(end, finished[-1])  # the next plan begins when the first block has ended
+    return {"devices": work / max(end, 1e-9), "cores": work / max(end, work / cores, 1e-9)}
 
 
 # ---- Figures ---------------------------------------------------------------------------------------------------------
@@ -92,7 +90,7 @@ def of_block(spans: Sequence[Span], subgraphs: int) -> Dict[str, float]:
     }
 
 
-def of_run(outcome: Outcome, settings: Settings) -> Dict[str, Any]:
+def of_run(outcome: Outcome, settings: Settings, cores: int) -> Dict[str, Any]:
     plans = make_plans(settings)
     blocks = {
         f"{plan.name}{number + 1}": of_block(
@@ -114,6 +112,7 @@ def of_run(outcome: Outcome, settings: Settings) -> Dict[str, Any]:
         "blocks": blocks,
         "gil_wait_share": sums["gil_wait_ms"] / busy if busy else 0.0,
         "cpu_wait_share": sums["cpu_wait_ms"] / busy if busy else 0.0,
+        "stolen_share": outcome.stolen / max(outcome.seconds, 1e-9) / cores,
         "hand_over_ms": sums["hand_over_ms"],
         "hand_over_share": sums["hand_over_ms"] / busy if busy else 0.0,
         "sent_bytes": outcome.sent_bytes,
@@ -135,7 +134,7 @@ def figures(turns: List[Dict[str, Outcome]], settings: Settings, cores: int) -> 
     """Of all runs with one kind of stages: medians over the turns."""
     modes: Dict[str, Any] = {}
     for mode in turns[0]:
-        modes[mode] = median([of_run(turn[mode], settings) for turn in turns])
+        modes[mode] = median([of_run(turn[mode], settings, cores) for turn in turns])
         modes[mode]["all_seconds"] = [turn[mode].seconds for turn in turns]
     possible = median([theory(turn["sequential"].spans, settings, cores) for turn in turns])
     for mode, found in modes.items():

@@ -149,7 +149,8 @@ class Whole:
 
 
 class Team:
-    """The workers of all plans, their work for a subgraph, and their results by subgraph."""
+    """The workers of all plans, their work for a subgraph, and their results by subgraph. A plan begins when the first
+    block of the plan before has ended."""
 
     def __init__(self, settings: Settings, loader: Loader) -> None:
         self.settings, self.loader, self.plans = settings, loader, make_plans(settings)
@@ -218,14 +219,19 @@ class Threads(Team):
     def run(self) -> None:
         self.events = {key: threading.Event() for key in self.outputs}
         self.failures: List[BaseException] = []
+        started: List[threading.Thread] = []
         for plan in self.plans:
-            threads = [threading.Thread(target=self.work, args=(plan, worker)) for worker in workers_of(plan)]
-            for thread in threads:
+            threads = {worker: threading.Thread(target=self.work, args=(plan, worker)) for worker in workers_of(plan)}
+            for thread in threads.values():
                 thread.start()
-            for thread in threads:
-                thread.join()
-            if self.failures:
-                raise self.failures[0]
+            started += threads.values()
+            for worker, thread in threads.items():
+                if worker.block == 0:
+                    thread.join()
+        for thread in started:
+            thread.join()
+        if self.failures:
+            raise self.failures[0]
 
     def work(self, plan: Plan, worker: Worker) -> None:
         try:
@@ -251,15 +257,17 @@ class Asyncio(Team):
 
     async def run_tasks(self) -> None:
         self.events = {key: asyncio.Event() for key in self.outputs}
-        for plan in self.plans:
-            workers = workers_of(plan)
-            with ThreadPoolExecutor(len(workers)) as self.pool:
-                tasks = [asyncio.create_task(self.work(plan, worker)) for worker in workers]
-                try:
-                    await asyncio.gather(*tasks)
-                finally:
-                    for task in tasks:
-                        task.cancel()
+        tasks: List[Any] = []
+        with ThreadPoolExecutor(len(self.workers)) as self.pool:
+            try:
+                for plan in self.plans:
+                    own = {worker: asyncio.create_task(self.work(plan, worker)) for worker in workers_of(plan)}
+                    tasks += own.values()
+                    await asyncio.gather(*(task for worker, task in own.items() if worker.block == 0))
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
 
     async def work(self, plan: Plan, worker: Worker) -> None:
         loop = asyncio.get_running_loop()
@@ -286,6 +294,13 @@ class Outcome(NamedTuple):
     spans: List[Span]
     memory: List[Dict[str, Any]]  # of each process: name, pid, rss, pss; bytes
     sent_bytes: int  # through rings
+    stolen: float  # CPU seconds that the host of a virtual machine took from all CPUs during the run
+
+
+def stolen() -> float:
+    """CPU seconds that the host of a virtual machine has taken so far; 0 if the kernel does not count."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0
 
 
 def memory_of(name: str, pid: int) -> Dict[str, Any]:
@@ -305,8 +320,8 @@ def run_here(make: Callable[..., Any], settings: Settings) -> Outcome:
         loader.preload(plans)
     team = make(settings, loader)
     team.warm()
-    start = time.perf_counter()
+    taken, start = stolen(), time.perf_counter()
     team.run()
-    seconds = time.perf_counter() - start
+    seconds, taken = time.perf_counter() - start, stolen() - taken
     memory = [memory_of("all", os.getpid())]
-    return Outcome(seconds, start - began, start, team.results, team.spans(), memory, 0)
+    return Outcome(seconds, start - began, start, team.results, team.spans(), memory, 0, taken)

@@ -13,12 +13,12 @@ import multiprocessing.connection
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Sequence, Set, Tuple
 
 import numpy as np
 from pipeline_graph import KINDS, Array, Plan, Settings, Worker, begin, joined, load, make_dataset, make_plans, rows_of
 from pipeline_graph import workers_of
-from pipeline_modes import Loader, Outcome, Recorder, Span, StageFailed, Whole, compute, memory_of, warm_up
+from pipeline_modes import Loader, Outcome, Recorder, Span, StageFailed, Whole, compute, memory_of, stolen, warm_up
 
 import ringcast
 
@@ -265,30 +265,36 @@ class Driver:
         return loader.loaded
 
     def run(self) -> None:
-        for plan in self.plans:
-            names = [str(worker) for worker in workers_of(plan)]
-            self.crew.tell(names)
-            self.collect(plan, names)
-
-    def collect(self, plan: Plan, names: List[str]) -> None:
-        """Receives all results of a plan, and the records of the workers."""
-        due = {self.readers[name].fileno(): name for name in names if name in self.readers}
-        missing, counts = set(names), {name: len(plan.subgraphs) for name in due.values()}
-        while missing or any(counts.values()):
-            waiting = [number for number, name in due.items() if counts[name]]
-            for found in self.crew.wait([*waiting, *(self.crew.pipes[name] for name in missing)], sorted(missing)):
+        """Starts each plan when the first block of the plan before has ended, and receives all results, and the records
+        of the workers."""
+        plans = list(self.plans)
+        first: Set[str] = set()  # workers of the first block that are at work
+        missing: Set[str] = set()  # workers at work
+        counts: Dict[str, int] = {}  # results to come
+        while plans or missing or any(counts.values()):
+            if plans and not first:
+                plan = plans.pop(0)
+                names = {str(worker): worker for worker in workers_of(plan)}
+                self.crew.tell(list(names))
+                missing.update(names)
+                first = {name for name, worker in names.items() if worker.block == 0}
+                counts.update({name: len(plan.subgraphs) for name in names if name in self.readers})
+            due = {self.readers[name].fileno(): name for name, count in counts.items() if count}
+            for found in self.crew.wait([*due, *(self.crew.pipes[name] for name in missing)], sorted(missing)):
                 if found in due:
-                    counts[due[found]] -= self.receive(due[found], plan)
+                    counts[due[found]] -= self.receive(due[found])
                     continue
                 name = next(name for name in missing if self.crew.pipes[name] is found)
                 spans, sent = self.crew.hear(name)
                 missing.remove(name)
+                first.discard(name)
                 self.spans += spans
                 self.sent_bytes += sent
 
-    def receive(self, name: str, plan: Plan) -> int:
+    def receive(self, name: str) -> int:
         """Takes the available results of a worker, and returns the count."""
-        first, last = rows_of(self.workers[name][1], plan, self.settings.nodes)
+        plan, worker = self.workers[name]
+        first, last = rows_of(worker, plan, self.settings.nodes)
         count = 0
         with contextlib.suppress(TimeoutError):
             while True:
@@ -304,15 +310,15 @@ def run_processes(settings: Settings) -> Outcome:
         driver = Driver(settings, crew, stack)
         try:
             driver.prepare()
-            start, prepared_bytes = time.perf_counter(), driver.sent_bytes
+            prepared_bytes, taken, start = driver.sent_bytes, stolen(), time.perf_counter()
             driver.run()
         except GONE as error:
             crew.blame(str(error))
-        seconds = time.perf_counter() - start
+        seconds, taken = time.perf_counter() - start, stolen() - taken
         memory = [memory_of("driver", os.getpid())]
         memory += [memory_of(name, process.pid) for name, process in crew.processes.items()]
         sent = driver.sent_bytes - prepared_bytes
-        return Outcome(seconds, start - began, start, driver.results, driver.spans, memory, sent)
+        return Outcome(seconds, start - began, start, driver.results, driver.spans, memory, sent, taken)
 
 
 # ---- Bare processes --------------------------------------------------------------------------------------------------
@@ -341,11 +347,12 @@ def run_bare(settings: Settings, count: int) -> Outcome:
         for number, name in enumerate(names):
             crew.start(name, bare, settings, range(all_of_them[0] + number, all_of_them[-1] + 1, count))
         crew.all(names)
-        start = time.perf_counter()
+        taken, start = stolen(), time.perf_counter()
         crew.tell(names)
-        seconds = max(crew.all(names).values()) - start
+        seconds, taken = max(crew.all(names).values()) - start, stolen() - taken
         memory = [memory_of(name, crew.processes[name].pid) for name in names]
         crew.tell(names)
         parts = crew.all(names).values()
     results = {subgraph: rows for found, _ in parts for subgraph, rows in found.items()}
-    return Outcome(seconds, start - began, start, results, [span for _, spans in parts for span in spans], memory, 0)
+    spans = [span for _, spans in parts for span in spans]
+    return Outcome(seconds, start - began, start, results, spans, memory, 0, taken)

@@ -104,11 +104,12 @@ def modes_table(gil: str, each: Dict[str, Any]) -> Table:
                 percent(figures["of_bare"]) if possible and figures["of_bare"] else "",
                 percent(figures["gil_wait_share"]),
                 percent(figures["cpu_wait_share"]),
+                percent(figures["stolen_share"]),
                 f"{figures['prepare_seconds']:.2f}",
             ]
         )
     columns = ["mode", "seconds", "speed-up", "theory", "theory, these cores", "efficiency", "of bare"]
-    columns += ["waiting for GIL", "waiting for CPU", "prepare s"]
+    columns += ["waiting for GIL", "waiting for CPU", "taken by host", "prepare s"]
     equal = each["equal"]
     note = f"Of {equal['pairs']} pairs of results {len(equal['unequal'])} differ; at most by {equal['difference']:.1e}."
     return Table(KINDS[gil], columns, rows, note)

@@ -339,6 +339,18 @@ def test_theory_is_the_pipeline_with_a_device_for_each_worker(parts):
     assert parts["figures"].theory(spans, settings, cores=1)["cores"] == pytest.approx(1)
 
 
+def test_in_theory_a_plan_begins_when_the_first_block_of_the_plan_before_has_ended(parts):
+    settings = parts["graph"].Settings(subgraphs=4)
+    spans = [
+        span
+        for block in ("A1", "B1")
+        for stage in range(1, 8)
+        for span in spans_of(parts, block, *[("stage", 0, stage, 0.0, 1.0, 1.0, 0.0)] * 2)
+    ]
+    found = parts["figures"].theory(spans, settings, cores=4)
+    assert found["devices"] == pytest.approx(28 / 15.1)  # plan A: 5 and 7; plan B begins at 5: 13 and 15.1
+
+
 def test_a_gantt_chart_shows_who_works_waits_and_hands_over_when(parts):
     spans = spans_of(
         parts,
@@ -347,7 +359,7 @@ def test_a_gantt_chart_shows_who_works_waits_and_hands_over_when(parts):
         ("block", 3, 0, 10.25, 10.75, 0.5, 0.0),
         ("send", 3, 0, 10.75, 11.0, 0.1, 0.0),
     )
-    outcome = parts["modes"].Outcome(1.0, 0.0, 10.0, {}, spans, [], 0)
+    outcome = parts["modes"].Outcome(1.0, 0.0, 10.0, {}, spans, [], 0, 0.0)
     columns = parts["report"].COLUMNS
     (line,) = parts["report"].gantt(outcome, ["A1 CPU"]).splitlines()
     assert line.split()[-1] == "." * (columns // 4) + "3" * (columns // 2) + "~" * (columns // 4)
@@ -356,7 +368,7 @@ def test_a_gantt_chart_shows_who_works_waits_and_hands_over_when(parts):
 @pytest.mark.parametrize("wrong", [1.0 + 2e-4, math.nan])
 def test_a_difference_above_the_limit_is_found(parts, wrong):
     outcome = parts["modes"].Outcome
-    one, other = (outcome(1.0, 0.0, 0.0, {0: np.ones((2, 2))}, [], [], 0) for _ in range(2))
+    one, other = (outcome(1.0, 0.0, 0.0, {0: np.ones((2, 2))}, [], [], 0, 0.0) for _ in range(2))
     (pair,) = parts["figures"].compare({"threads": one, "asyncio": other})
     assert pair == {"pair": ["threads", "asyncio"], "difference": 0.0, "equal": True}
     other.results[0][1, 1] = wrong
