@@ -20,13 +20,16 @@
 struct rc_liveness {
   uint32_t on_death, on_slow; /* enum ringcast_policy */
   int64_t slow_ns;
-  int64_t since;            /* when the first reserve found no room, until a reserve succeeds; 0: no reserve waits */
-  uint64_t wanted;          /* the position that no cursor may be below, at `since` */
-  uint64_t tail;            /* the ring's, at `since`; a successful reserve changes the tail or `open` */
-  bool open;                /* whether a reservation was open, at `since` */
-  int64_t checked;          /* when all other readers were last checked */
-  uint64_t joining;         /* the owner word of the first joining reader */
-  int64_t joining_since;    /* when the word in `joining` was first seen */
+  int64_t since;         /* when the first reserve found no room, until a reserve succeeds; 0: no reserve waits */
+  uint64_t wanted;       /* the position that no cursor may be below, at `since` */
+  uint64_t tail;         /* the ring's, at `since`; a successful reserve changes the tail or `open` */
+  bool open;             /* whether a reservation was open, at `since` */
+  int64_t checked;       /* when all other readers were last checked */
+  uint64_t joining;      /* the owner word of the first joining reader */
+  int64_t joining_since; /* when the word in `joining` was first seen */
+  bool by_observer;      /* at `since` an observer was in the way, and no reader further behind */
+  int64_t patience;      /* how long observers may still be in the way, at patience_at; see patience_of */
+  int64_t patience_at;
   struct rc_poller *poller; /* watches all readers; NULL until ringcast_writer_check or _fd */
   uint32_t first, count;    /* the queue of departed readers that ringcast_writer_check has yet to report */
   struct ringcast_peer queue[RC_MAX_DEPARTED];
@@ -241,11 +244,15 @@ bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringca
 
 /* Starts the clock, unless it runs: a reserve waits until no cursor is below `wanted`. */
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted);
-/* Stops the clock: the reserve has succeeded, or was given up. */
+/* Stops the clock: the reserve has succeeded, or was aborted. */
 void rc_liveness_end(ringcast_writer *writer);
 
-/* Evicts the observers in the way. True: there was one, try again. */
+/* Evict observers. True: there was one, try again. Those in the way of the position `wanted`; and those that make the
+ * writer take new spill memory, as they hold more than `most` bytes, and 64 MiB, that the readers have released. */
 bool rc_liveness_evict_observers(ringcast_writer *writer, uint64_t wanted);
+bool rc_liveness_evict_hoarders(ringcast_writer *writer, uint64_t most);
+/* Whether observers have used up the time for which they may be in the way. */
+bool rc_liveness_is_impatient(ringcast_writer *writer);
 
 /* Frees the slots of readers that died while joining, and evicts a reader that is stuck in joining. A reader that died
  * after its eviction blocks no frame; the next reader that finds no free slot frees that slot. */
@@ -262,7 +269,7 @@ int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted);
 bool rc_liveness_evict_invalid(ringcast_writer *writer);
 
 /* The longest time, in nanoseconds, until the next rc_liveness_check_blockers. */
-int64_t rc_liveness_slice(const ringcast_writer *writer);
+int64_t rc_liveness_slice(ringcast_writer *writer);
 
 /* Frees the slots of dead readers, if the policy says so. */
 void rc_liveness_reap_dead(ringcast_writer *writer);

@@ -19,16 +19,6 @@ struct rings {
   uint32_t count, room;
 };
 
-/* Descriptors that the writer has duplicated name the same ring: the first one counts. */
-static bool is_known(const struct rings *rings, const struct ringcast_ring *ring) {
-  const char *token = strrchr(ring->handle, ':');
-  for (uint32_t i = 0; token && i < rings->count; i++) {
-    const char *other = strrchr(rings->all[i].handle, ':');
-    if (other && strcmp(token, other) == 0) return true;
-  }
-  return false;
-}
-
 static int collect(void *context, const struct rc_found *found) {
   struct rings *rings = context;
   if (rings->count == rings->room) {
@@ -38,11 +28,10 @@ static int collect(void *context, const struct rc_found *found) {
     rings->all = all;
     rings->room = room;
   }
-  struct ringcast_ring *ring = &rings->all[rings->count];
+  struct ringcast_ring *ring = &rings->all[rings->count++];
   *ring = (struct ringcast_ring){.size = sizeof *ring, .pid = found->pid};
   memcpy(ring->name, found->name, sizeof ring->name);
   if (found->compatible) rc_handle_format(&found->handle, ring->handle);
-  if (!is_known(rings, ring)) rings->count++;
   return 0;
 }
 
@@ -82,13 +71,18 @@ struct wish {
   int32_t pid;             /* 0: any */
 };
 
+/* 0: the text is no pid. */
+static int32_t pid_of(const char *text) {
+  size_t digits = strspn(text, "0123456789");
+  return digits > 0 && digits < 10 && text[digits] == '\0' ? (int32_t)strtol(text, NULL, 10) : 0;
+}
+
 static int parse(const char *text, struct wish *out) {
   *out = (struct wish){0};
   const char *at = strrchr(text, '@');
   size_t length = at ? (size_t)(at - text) : strlen(text);
-  char *end = NULL;
-  if (at) out->pid = (int32_t)strtol(at + 1, &end, 10);
-  if (length < sizeof out->name && (!at || (*end == '\0' && end != at + 1 && out->pid > 0)) && (at || length > 0)) {
+  if (at) out->pid = pid_of(at + 1);
+  if (length < sizeof out->name && (at ? out->pid > 0 : length > 0)) {
     memcpy(out->name, text, length);
     if (length == 0 || rc_name_check(out->name) == 0) return 0;
   }

@@ -163,34 +163,54 @@ void rc_liveness_reap_joining(ringcast_writer *writer) {
 
 /* ---- Blockers --------------------------------------------------------------------------------------------------- */
 
-/* For observers. Relaxed: statistics. */
-static void publish_blocked(ringcast_writer *writer) {
+/* What is left of the time that observers may be in the way: OBSERVER_NS at first, and a twentieth of the time that
+ * passes. All observers share the time, also those that attach anew: so together they cost the writer at most 5 %. */
+static int64_t patience_of(struct rc_liveness *liveness, int64_t now) {
+  int64_t more = (now - liveness->patience_at) / 20;
+  liveness->patience = more < OBSERVER_NS - liveness->patience ? liveness->patience + more : OBSERVER_NS;
+  liveness->patience_at = now;
+  return liveness->patience;
+}
+
+/* The clock stops, or starts anew. */
+static void charge(struct rc_liveness *liveness, int64_t now) {
+  if (!liveness->by_observer) return;
+  int64_t left = patience_of(liveness, now) - (now - liveness->since);
+  liveness->patience = left > 0 ? left : 0;
+  liveness->by_observer = false;
+}
+
+/* For taps. Relaxed: statistics. */
+static void publish_blocked(ringcast_writer *writer, int64_t now) {
   struct rc_control *control = writer->ring.view.control;
   struct rc_blocked blocked;
   blocked_by(writer, &blocked);
   rc_store_relaxed(&control->blocked_below, blocked.below);
   rc_store_relaxed(&control->blocked_due, blocked.due);
+  rc_store_relaxed(&control->blocked_tail, blocked.tail);
+  rc_store_relaxed(&control->blocked_until, now);
   rc_store_relaxed(&control->blocked_since, blocked.since);
 }
 
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
   if (is_waiting(writer)) {
-    if (wanted < liveness->wanted) {
-      liveness->wanted = wanted;
-      publish_blocked(writer);
-    }
+    if (wanted < liveness->wanted) liveness->wanted = wanted;
+    publish_blocked(writer, rc_now_ns());
     return;
   }
   liveness->since = rc_now_ns();
   liveness->tail = writer->ring.tail;
   liveness->open = rc_writer_is_open(writer);
   liveness->wanted = wanted;
-  publish_blocked(writer);
+  liveness->by_observer = rc_ring_is_observer(&writer->ring.view, writer->ring.blocker);
+  publish_blocked(writer, liveness->since);
 }
 
 void rc_liveness_end(ringcast_writer *writer) {
-  writer->liveness.since = 0;
+  struct rc_liveness *liveness = &writer->liveness;
+  if (liveness->since != 0) charge(liveness, rc_now_ns());
+  liveness->since = 0;
   rc_store_relaxed(&writer->ring.view.control->blocked_since, 0); /* relaxed: a statistic */
 }
 
@@ -205,25 +225,29 @@ struct rc_watch *rc_liveness_blocker(ringcast_writer *writer) {
   return &writer->blocker;
 }
 
-/* How long a reader may be in the way; 0: without limit. */
-static int64_t limit_of(const ringcast_writer *writer, uint32_t slot) {
-  int64_t slow_ns = writer->liveness.slow_ns;
+/* How long a reader may be in the way, from `since` on. */
+static int64_t limit_of(ringcast_writer *writer, uint32_t slot, int64_t now) {
+  struct rc_liveness *liveness = &writer->liveness;
+  int64_t slow_ns = liveness->slow_ns != 0 ? liveness->slow_ns : INT64_MAX;
   if (!rc_ring_is_observer(&writer->ring.view, slot)) return slow_ns;
-  return slow_ns != 0 && slow_ns < OBSERVER_NS ? slow_ns : OBSERVER_NS;
+  int64_t patience = patience_of(liveness, now);
+  return slow_ns < patience ? slow_ns : patience;
 }
 
-static bool is_observed(const ringcast_writer *writer) {
+static bool is_in_the_way(const ringcast_writer *writer, uint32_t slot, uint64_t wanted) {
   const struct rc_ring *ring = &writer->ring.view;
-  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++)
-    if (rc_owner_state(load_owner(writer, i)) == RC_SLOT_ACTIVE) return true;
-  return false;
+  return rc_owner_state(load_owner(writer, slot)) == RC_SLOT_ACTIVE &&
+         rc_load_acquire(&ring->control->slots[slot].cursor) < wanted; /* <- A1 */
 }
 
-int64_t rc_liveness_slice(const ringcast_writer *writer) {
+int64_t rc_liveness_slice(ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
-  int64_t limit = is_observed(writer) ? limit_of(writer, writer->ring.view.slots - 1) : liveness->slow_ns;
-  if (limit == 0) return SLICE_NS;
-  int64_t left = limit - (rc_now_ns() - liveness->since);
+  const struct rc_ring *ring = &writer->ring.view;
+  int64_t now = rc_now_ns(), limit = limit_of(writer, 0, now);
+  rc_store_relaxed(&ring->control->blocked_until, now); /* relaxed: a statistic */
+  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++)
+    if (is_in_the_way(writer, i, liveness->wanted)) limit = limit_of(writer, i, now);
+  int64_t left = limit - (now - liveness->since);
   if (left < RC_CHECK_NS) left = RC_CHECK_NS;
   return left < SLICE_NS ? left : SLICE_NS;
 }
@@ -255,29 +279,63 @@ static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     if (rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_slot_blocks(&writer->ring.view, i, &blocked)) continue;
-    int64_t limit = limit_of(writer, i);
-    bool late = limit != 0 && now - liveness->since >= limit;
+    bool late = now - liveness->since >= limit_of(writer, i, now);
     any_early |= !late;
     int verdict = late ? judge(writer, i, owner, rc_owner_is_dead(owner)) : -EAGAIN;
     if (verdict == 0) result = 0;
     else if (verdict != -EAGAIN) return verdict;
   }
   if (any_early) return result;
+  charge(liveness, now);
   liveness->since = now;
   liveness->wanted = wanted;
-  publish_blocked(writer);
+  publish_blocked(writer, now);
   return result;
 }
 
-/* Also one that is joining: a grant fails until it has joined. */
 bool rc_liveness_evict_observers(ringcast_writer *writer, uint64_t wanted) {
   const struct rc_ring *ring = &writer->ring.view;
   bool any = false;
   for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    enum rc_slot_state state = rc_owner_state(owner);
-    if (state != RC_SLOT_JOINING && state != RC_SLOT_ACTIVE) continue;
-    if (state == RC_SLOT_ACTIVE && rc_load_acquire(&ring->control->slots[i].cursor) >= wanted) continue; /* <- A1 */
+    if (!is_in_the_way(writer, i, wanted)) continue;
+    remove_reader(writer, i, owner, rc_owner_is_dead(owner));
+    any = true;
+  }
+  return any;
+}
+
+bool rc_liveness_is_impatient(ringcast_writer *writer) {
+  return patience_of(&writer->liveness, rc_now_ns()) < OBSERVER_NS / 50;
+}
+
+/* Spill memory that observers may hold back without being in the way. */
+#define OBSERVED_BYTES ((uint64_t)64 << 20)
+
+/* The bytes of spill memory that an observer alone holds: no reader's cursor is below `lowest`. */
+static uint64_t bytes_held(const ringcast_writer *writer, uint32_t slot, uint64_t lowest) {
+  const struct rc_spill *spill = &writer->spill;
+  uint64_t cursor = rc_load_acquire(&writer->ring.view.control->slots[slot].cursor), bytes = 0; /* <- A1 */
+  for (uint32_t i = 0; i < spill->count; i++) {
+    const struct rc_spill_region *region = &spill->regions[(spill->first + i) % RC_SPILL_REGIONS];
+    if (region->end > cursor && region->end <= lowest) bytes += region->bytes;
+  }
+  return bytes;
+}
+
+bool rc_liveness_evict_hoarders(ringcast_writer *writer, uint64_t most) {
+  const struct rc_ring *ring = &writer->ring.view;
+  uint64_t lowest = writer->ring.tail;
+  bool any = false;
+  if (most < OBSERVED_BYTES) most = OBSERVED_BYTES;
+  for (uint32_t i = 0; i < rc_ring_readers(ring); i++) {
+    if (rc_owner_state(load_owner(writer, i)) != RC_SLOT_ACTIVE) continue;
+    uint64_t cursor = rc_load_acquire(&ring->control->slots[i].cursor); /* <- A1 */
+    if (cursor < lowest) lowest = cursor;
+  }
+  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++) {
+    uint64_t owner = load_owner(writer, i);
+    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || bytes_held(writer, i, lowest) <= most) continue;
     remove_reader(writer, i, owner, rc_owner_is_dead(owner));
     any = true;
   }

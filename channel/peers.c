@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shm/error.h"
@@ -45,7 +46,6 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
   };
   copy_name(slot->name, out->name);
   if (evicted || joining) return true;
-  out->lag_frames = rc_ring_count(ring, &cursor, UINT32_MAX);
   if (blocked && rc_slot_blocks(ring, index, blocked)) out->blocked_ns = (uint64_t)(rc_now_ns() - blocked->since);
   return true;
 }
@@ -72,6 +72,42 @@ void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes)
            (unsigned long long)peer->position, (unsigned long long)peer->lag, blocked);
 }
 
+/* One of the peers: where its frames begin that are not yet released. */
+struct lag {
+  uint64_t position;
+  uint32_t index;
+};
+
+static int by_position(const void *a, const void *b) {
+  const struct lag *first = a, *second = b;
+  return (first->position < second->position) - (first->position > second->position); /* the newest first */
+}
+
+/* Counts the frames from *position to `end`, and moves *position. */
+static uint64_t count_frames(const struct rc_ring *ring, uint64_t *position, uint64_t end) {
+  uint64_t frames = 0;
+  while (*position < end && rc_ring_count(ring, position, 1) == 1) frames++;
+  return frames;
+}
+
+/* Counts the frames that each peer has yet to release, in one walk over the frames. A peer that has moved on meanwhile
+ * has released what the writer may overwrite: the walk ends at a frame that is not whole. */
+static void count_lags(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t count) {
+  struct lag lags[RC_MAX_SLOTS + RC_OBSERVERS];
+  uint32_t known = 0;
+  for (uint32_t i = 0; i < count; i++)
+    if (peers[i].lag != 0 && peers[i].state != RINGCAST_PEER_EVICTED && peers[i].position % RC_FRAME_ALIGN == 0)
+      lags[known++] = (struct lag){.position = peers[i].position, .index = i};
+  qsort(lags, known, sizeof *lags, by_position);
+  uint64_t end = tail, frames = 0;
+  for (uint32_t i = 0; i < known; i++) {
+    uint64_t position = lags[i].position;
+    frames += count_frames(ring, &position, end);
+    end = lags[i].position;
+    peers[lags[i].index].lag_frames = frames;
+  }
+}
+
 /* The `size` of the array's first struct applies to all. */
 int rc_peers_read(const struct rc_ring *ring, uint32_t slots, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *peers, uint32_t capacity) {
@@ -79,12 +115,13 @@ int rc_peers_read(const struct rc_ring *ring, uint32_t slots, uint64_t tail, con
   const uint32_t size = capacity == 0 ? 0 : peers->size;
   int result = capacity == 0 ? 0 : rc_sized_check("ringcast_peer", size);
   if (result != 0) return result;
-  int count = 0;
-  for (uint32_t i = 0; i < slots; i++) {
-    struct ringcast_peer peer;
-    if (!rc_peer_read(ring, i, tail, blocked, &peer)) continue;
-    if ((uint32_t)count < capacity) rc_sized_write((uint8_t *)peers + (size_t)count * size, size, &peer, sizeof peer);
-    count++;
-  }
-  return count;
+  struct ringcast_peer *found = calloc(slots, sizeof *found);
+  if (!found) return rc_fail(-ENOMEM, "out of memory");
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < slots; i++) count += rc_peer_read(ring, i, tail, blocked, &found[count]);
+  if (capacity != 0) count_lags(ring, tail, found, count);
+  for (uint32_t i = 0; i < count && i < capacity; i++)
+    rc_sized_write((uint8_t *)peers + (size_t)i * size, size, &found[i], sizeof *found);
+  free(found);
+  return (int)count;
 }

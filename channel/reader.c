@@ -49,7 +49,8 @@ static bool reap_gone(const struct rc_ring *ring) {
 }
 
 /* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each slot. */
-#define MOST_CLAIMS 8u
+#define MOST_CLAIMS          8u
+#define MOST_OBSERVER_CLAIMS 256u /* a busy writer takes back the claim that stands at each grant */
 
 /* The numbers of the slot's last owner. Relaxed: statistics, no other data depends on them. */
 static void clear_counts(struct rc_slot *slot) {
@@ -73,7 +74,7 @@ static int join(ringcast_reader *reader, const char *name, bool observes, struct
   int result = rc_process_self(&self);
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
-  uint32_t most = MOST_CLAIMS;
+  uint32_t most = observes ? MOST_OBSERVER_CLAIMS : MOST_CLAIMS;
   do {
     RC_POINT(JOIN);
     result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, observes, &slot, &owner);
@@ -281,6 +282,8 @@ static int arm(struct reader_wait *wait) {
 int ringcast_reader_fd(ringcast_reader *reader) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
+  if (reader->waiter.observes)
+    return rc_fail_as(-EINVAL, "an observer has no descriptor to poll: each commit would pay for waking the observer");
   if (reader->poller) return rc_poller_fd(reader->poller);
   result = rc_poller_open(reader->waiter.event, 1, &reader->poller);
   if (result != 0) return rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));

@@ -27,23 +27,38 @@ static uint8_t *payload_at(const ringcast_writer *writer, uint64_t offset) {
 
 const void *rc_writer_spilled(const ringcast_writer *writer) { return payload_at(writer, writer->spill.open.offset); }
 
+static int find(ringcast_writer *writer, uint64_t bytes, bool grow, uint64_t *offset) {
+  int looked = rc_spill_reclaim(&writer->spill, &writer->ring);
+  int result = rc_spill_find(&writer->spill, bytes, grow, offset);
+  writer->spill_lacks = result == -EAGAIN;
+  return result == -EAGAIN && looked != 0 ? looked : result;
+}
+
+/* Finds a region, and provides its memory. Takes no new memory because of an observer that is far behind, and does not
+ * fail because of an observer. */
+static int provide(ringcast_writer *writer, uint64_t bytes, bool grow, uint64_t *offset) {
+  const uint64_t room = rc_spill_room(bytes);
+  int result = find(writer, bytes, grow, offset);
+  if (result == 0 && !rc_backing_has(&writer->backing, *offset, room) && rc_liveness_evict_hoarders(writer, room))
+    result = find(writer, bytes, grow, offset);
+  if (result != 0) return result;
+  result = rc_backing_provide(&writer->backing, *offset, room);
+  if (result != 0 && rc_liveness_evict_observers(writer, writer->ring.tail) && find(writer, bytes, grow, offset) == 0)
+    result = rc_backing_provide(&writer->backing, *offset, room);
+  rc_store_relaxed(&writer->ring.view.control->spill_used, writer->backing.in_place); /* relaxed: a statistic */
+  return result;
+}
+
 /* Finds a region, provides its memory, and moves the open reservation there: `filled` bytes at `from`. */
 static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled,
                          void **out) {
   uint64_t offset;
-  struct rc_spill *spill = &writer->spill;
-  int looked = rc_spill_reclaim(spill, &writer->ring);
-  int result = rc_spill_find(spill, bytes, grow, &offset);
-  writer->spill_lacks = result == -EAGAIN;
-  if (result == -EAGAIN && looked != 0) return looked;
-  if (result != 0) return result;
-  result = rc_backing_provide(&writer->backing, offset, rc_spill_room(bytes));
-  rc_store_relaxed(&writer->ring.view.control->spill_used, writer->backing.in_place); /* relaxed: a statistic */
+  int result = provide(writer, bytes, grow, &offset);
   if (result != 0) return result;
   *out = payload_at(writer, offset);
   if (filled != 0 && *out != from) memmove(*out, from, filled);
   RC_POINT(MOVED);
-  rc_spill_open(spill, offset, bytes);
+  rc_spill_open(&writer->spill, offset, bytes);
   trim(writer);
   return 0;
 }

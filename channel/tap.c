@@ -74,6 +74,9 @@ void ringcast_tap_close(ringcast_tap *tap) {
 
 /* ---- Copying ---------------------------------------------------------------------------------------------------- */
 
+/* A writer that waits says so every 50 ms, or at its next try. */
+#define STILL_NS ((int64_t)1000 * 1000 * 1000)
+
 struct tap_wait {
   ringcast_tap *tap;
   struct ringcast_frame *out;
@@ -173,7 +176,10 @@ int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uin
   const struct rc_blocked blocked = {.since = rc_load_relaxed(&control->blocked_since),
                                      .below = rc_load_relaxed(&control->blocked_below),
                                      .due = rc_load_relaxed(&control->blocked_due),
-                                     .tail = tail_of(tap)};
+                                     .tail = rc_load_relaxed(&control->blocked_tail)};
+  const uint64_t tail = tail_of(tap);
+  const int64_t until = rc_load_relaxed(&control->blocked_until);
+  const bool waits = blocked.since != 0 && blocked.tail == tail && rc_now_ns() - until < STILL_NS;
   const struct rc_ring *ring = &tap->ring.view;
-  return rc_peers_read(ring, ring->slots, blocked.tail, blocked.since != 0 ? &blocked : NULL, peers, capacity);
+  return rc_peers_read(ring, ring->slots, tail, waits ? &blocked : NULL, peers, capacity);
 }

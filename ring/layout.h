@@ -94,7 +94,7 @@ struct rc_identity {
   uint64_t pid_namespace;            /* inode of the writer's namespace; 0: not known */
   uint64_t writer_start;             /* the writer's process: a forked child has the same descriptors */
   int32_t writer_pid;
-  int32_t reserved_word;
+  int32_t control_fd;      /* CONTROL's descriptor there: duplicates are not counted as rings */
   char name[RC_RING_NAME]; /* of the ring, or "" */
   uint64_t reserved[10];
 };
@@ -183,10 +183,11 @@ struct rc_control {
   _Alignas(RC_LINE) struct rc_eventcount not_full;  /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted; /* the writer: a grant succeeds once no cursor is below this. 0: the writer does not wait.
                             * RC_WANTED_NONE: the writer waits, and no cursor matters */
-  /* The writer, for observers: since when no reserve has found room (CLOCK_MONOTONIC; 0: the last one did), and what
-   * blocks: cursors below blocked_below, readers that have not taken the frames below blocked_due. */
-  _Atomic int64_t blocked_since;
-  _Atomic uint64_t blocked_below, blocked_due;
+  /* The writer, for taps: from when (CLOCK_MONOTONIC; 0: no reserve waits) and until when at least a reserve at the
+   * tail blocked_tail waits, and what blocks: cursors below blocked_below, readers that have not taken the frames below
+   * blocked_due. */
+  _Atomic int64_t blocked_since, blocked_until;
+  _Atomic uint64_t blocked_below, blocked_due, blocked_tail;
   _Alignas(RC_LINE) struct rc_cpus cpus;                   /* all, rarely */
   _Alignas(RC_LINE) struct rc_histogram waits;             /* the writer */
   _Alignas(RC_LINE) struct rc_device_place device;         /* the writer, rarely */

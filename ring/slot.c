@@ -8,7 +8,9 @@
  *     ACTIVE  -> EVICTED   V1  the writer goes on without a living reader
  *     JOINING -> EVICTED   V1  the same: the reader was stopped in the middle of joining
  *     EVICTED -> FREE      the evicted reader, when finding out or leaving; after its death, a reader without a slot
- *     others  -> FREE      the writer, for a dead process
+ *     others  -> FREE      the writer, for a dead process; a reader without a slot, for a dead observer
+ *
+ * A grant evicts an observer that is JOINING, and does not wait for it: the observer claims a slot again.
  *
  * Evicting. A living process may store to the slot at any moment. So an evicted reader keeps the slot, which no process
  * reads any more, until the reader gives the slot up or is dead: a late store of the cursor hits nothing. The evicted

@@ -79,7 +79,7 @@ static int look_at(const struct search *search, int directory, int32_t number, c
   if (!is_ring) return 0;
   struct rc_found ring = {.pid = search->pid, .compatible = id.layout == RC_LAYOUT};
   if (ring.compatible) {
-    if (id.writer_pid != search->pid) return 0; /* inherited by fork */
+    if (id.writer_pid != search->pid || id.control_fd != number) return 0; /* inherited by fork, or a duplicate */
     rc_name_copy(id.name, ring.name);
     ring.handle = (struct rc_handle){.writer = {.pid = id.writer_pid, .start = id.writer_start},
                                      .control_fd = number,

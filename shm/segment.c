@@ -53,6 +53,7 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->pid_namespace = rc_os.pid_namespace();
   id->slots = segment->slots;
   id->memory = segment->data.memory;
+  id->control_fd = segment->control.fd;
   id->data_fd = segment->data.fd;
   id->writer_pid = segment->writer.pid;
   id->writer_start = segment->writer.start;

@@ -142,6 +142,7 @@ void rc_waiter_cancel(struct rc_waiter *waiter) {
   rc_store_release(&waiter->cancelled, 1); /* pairs with the load of rc_waiter_is_cancelled */
   rc_eventcount_nudge(waiter->event);      /* further sleepers of the event wake, look, and sleep on */
   rc_os.futex_wake(&waiter->event->word, INT_MAX);
+  if (waiter->observes) rc_os.futex_wake(&waiter->cancelled, INT_MAX);
 }
 
 static int look(struct rc_waiter *waiter, const struct rc_wait *wait) {
@@ -221,15 +222,12 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t w
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
-/* The sleep is not announced: the next signaller would call the kernel for the observer. */
+/* The sleep is not announced, and not on the event's word: a signaller would call the kernel for the observer. */
 static int nap_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
   int result = -EAGAIN;
   for (int64_t nap = RC_NAP_NS; result == -EAGAIN && *now < deadline; nap = least(2 * nap, RC_MOST_NAP_NS)) {
-    uint32_t word = rc_load_acquire(&waiter->event->word); /* pairs with the nudge of rc_waiter_cancel */
-    result = look(waiter, wait);
-    if (result != -EAGAIN) break;
     waiter->sleeps++;
-    int slept = rc_os.futex_wait(&waiter->event->word, word, least(nap, deadline - *now));
+    int slept = rc_os.futex_wait(&waiter->cancelled, 0, least(nap, deadline - *now));
     *now = rc_now_ns();
     result = look(waiter, wait);
     if (result == -EAGAIN) result = check_now_and_then(waiter, wait, *now);

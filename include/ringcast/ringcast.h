@@ -180,10 +180,13 @@ struct ringcast_writer_options {
 /* Flags of a reader. RETAIN: ringcast_reader_retain works on frames in spill memory, if the machine supports it.
  * OBSERVER: the reader can neither end nor slow the writer. The reader takes one of two slots for observers (-EUSERS:
  * both are taken), and ringcast_writer_wait_readers, _check, _peers and options.ahead do not count the reader. An
- * observer gets every frame as any reader does. If the observer is dead, has been in the writer's way for 50 ms, or
- * would make a reserve fail with -ETIMEDOUT, the writer goes on without the observer, whatever the policies say. The
- * observer's next call then gives -ESTALE: close the observer, attach anew, and count the frames between as lost.
- * Writers do not wake observers: an observer that waits looks every 2 ms at the latest. An observer retains nothing. */
+ * observer gets every frame as any reader does. The writer goes on without an observer, whatever the policies say, if
+ * the observer is dead; if observers have been in the writer's way for 50 ms (a reserve with timeout 0 gives -EAGAIN
+ * meanwhile), of which 1 ms is forgiven in each 20 ms; if a reserve would otherwise end with -ETIMEDOUT or for lack of
+ * memory; or if the observer holds back more spill memory than 64 MiB and the frame to come. The observer's next call
+ * then gives -ESTALE: close the observer, attach anew, and count the frames between as lost. Writers do not wake
+ * observers: an observer that waits looks every 2 ms at the latest, and ringcast_reader_fd gives -EINVAL. An observer
+ * retains nothing. */
 #define RINGCAST_READER_RETAIN   1u
 #define RINGCAST_READER_OBSERVER 2u
 
@@ -270,7 +273,8 @@ struct ringcast_peer {
   uint64_t blocked_ns; /* how long the writer has been waiting for this reader; 0: the writer is not */
   uint32_t observer;   /* 1: an observer (RINGCAST_READER_OBSERVER) */
   uint32_t reserved;
-  uint64_t lag_frames; /* frames committed and not yet released; a batch (ringcast/batch.h) counts as one */
+  uint64_t lag_frames; /* frames committed and not yet released; a batch (ringcast/batch.h) counts as one. Of
+                        * ringcast_writer_peers and ringcast_tap_peers; else 0 */
 };
 
 struct ringcast_info {
@@ -421,7 +425,7 @@ RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_n
  * next with timeout 0 until it gives -EAGAIN, which arms the descriptor again. Poll it, never read or close it: the
  * reader owns it, and every call returns the same. At first the descriptor is readable, and later also once a
  * second without cause: a wake-up that a faulty process has lost is found then.
- * Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread where io_uring has futex waits (Linux 6.7). */
+ * Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back. The writer may overwrite the frame once all older frames are given back too. Frames may be

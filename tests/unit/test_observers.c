@@ -114,6 +114,89 @@ TEST(tries_wait_for_an_observer_no_longer_than_its_time) {
   ck_assert_int_eq(ringcast_reader_check(observer), -ESTALE);
 }
 
+/* The time is shared by all waits and all observers, also by one that attaches again and again. */
+TEST(time_in_the_way_is_used_up) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *observer = observer_of(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(writer->liveness.patience, SECOND / 20);
+  writer->liveness.since -= SECOND / 50; /* instead of waiting */
+  take_one(observer);
+  ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  ck_assert_int_le(writer->liveness.patience, SECOND / 20 - SECOND / 50);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  ck_assert_int_eq(ringcast_reader_check(observer), -ESTALE);
+  ringcast_reader_close(observer);
+  observer = observer_of(writer);
+  writer->liveness.patience = 0;
+  writer->liveness.patience_at = rc_now_ns();
+  ck_assert_int_eq(fill(writer, 0), 0);
+  ck_assert_int_eq(ringcast_reader_check(observer), -ESTALE);
+  ringcast_reader_close(observer);
+}
+
+TEST(time_in_the_way_comes_back) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER observer = observer_of(writer);
+  writer->liveness.patience = 0;
+  writer->liveness.patience_at = rc_now_ns() - SECOND;
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(ringcast_reader_check(observer), 0);
+}
+
+/* Large frames that the reader has released, and the observer not. */
+TEST(an_observer_does_not_hoard_spill_memory) {
+  enum { BYTES = 20 << 20 };
+  static uint8_t data[BYTES];
+  SCOPED_WRITER writer = writer_of(.capacity = 1 << 20, .readers = 1, .spill_bytes = (uint64_t)1 << 30);
+  SCOPED_READER reader = attach(writer);
+  SCOPED_READER observer = observer_of(writer);
+  for (int i = 0; i < 4; i++) {
+    ck_assert_int_eq(ringcast_writer_send(writer, data, BYTES, 0, 0), 0);
+    take_one(reader);
+    ck_assert_int_eq(ringcast_reader_check(observer), 0);
+  }
+  ck_assert_int_eq(ringcast_writer_send(writer, data, BYTES, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_check(observer), -ESTALE);
+  take_one(reader);
+  ck_assert_uint_le(info_of(writer).spill_used, 5 * (uint64_t)(BYTES + (2 << 20)));
+}
+
+static int no_memory(void *address, size_t bytes, int advice) {
+  (void)address, (void)bytes, (void)advice;
+  return -ENOMEM;
+}
+
+TEST(lack_of_memory_because_of_an_observer_is_no_error) {
+  static uint8_t data[4 << 20];
+  SCOPED_WRITER writer = writer_of(.capacity = 1 << 20, .readers = 1, .spill_bytes = (uint64_t)64 << 20);
+  SCOPED_READER reader = attach(writer);
+  SCOPED_READER observer = observer_of(writer);
+  ck_assert_int_eq(ringcast_writer_send(writer, data, sizeof data, 0, 0), 0);
+  take_one(reader);
+  rc_os.advise = no_memory;
+  ck_assert_int_eq(ringcast_writer_send(writer, data, sizeof data, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_check(observer), -ESTALE);
+}
+
+TEST(an_observer_has_no_descriptor) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER observer = observer_of(writer);
+  ck_assert_int_eq(ringcast_reader_fd(observer), -EINVAL);
+  ck_says("descriptor");
+}
+
+TEST(a_joining_observer_fails_no_grant) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  struct rc_ring *ring = &writer->ring.view;
+  uint32_t slot;
+  uint64_t owner;
+  struct rc_ring_reader reader;
+  ck_assert_int_eq(rc_slot_claim(ring, (uint32_t)getpid(), 1, true, &slot, &owner), 0);
+  ck_assert_int_eq(fill(writer, 0), 0);
+  ck_assert_int_eq(rc_slot_activate(ring, slot, owner, (struct rc_start){0}, &reader), -EAGAIN); /* claim again */
+}
+
 static void observe_nothing(void *context) {
   struct party *party = context;
   reader_at(party->handle, .flags = RINGCAST_READER_OBSERVER);
@@ -195,6 +278,47 @@ TEST(a_tap_sees_since_when_a_reader_blocks) {
   ck_assert_int_eq(ringcast_tap_peers(tap, peers, 4), 2);
   ck_assert_uint_eq(peers[0].blocked_ns, 0);
   ringcast_tap_close(tap);
+}
+
+/* The writer does not wait any more: it sends smaller frames, or has given up. */
+LOOP_TEST(a_tap_does_not_believe_an_old_clock, 0, 2) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER slow = attach(writer);
+  struct ringcast_peer peers[4] = {{.size = sizeof *peers}};
+  ringcast_tap *tap;
+  uint8_t large[1800] = {0};
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  while (ringcast_writer_send(writer, large, sizeof large, 0, 0) == 0)
+    ;
+  ck_assert_int_eq(ringcast_tap_peers(tap, peers, 4), 1);
+  ck_assert_uint_gt(peers[0].blocked_ns, 0);
+  if (_i == 0) ck_assert_int_eq(ringcast_writer_send(writer, "small", 5, 0, 0), 0);
+  else writer->ring.view.control->blocked_until -= 2 * SECOND; /* instead of waiting */
+  ck_assert_int_eq(ringcast_tap_peers(tap, peers, 4), 1);
+  ck_assert_uint_eq(peers[0].blocked_ns, 0);
+  ringcast_tap_close(tap);
+}
+
+TEST(a_hostile_cursor_is_not_followed) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER slow = attach(writer);
+  ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  const uint64_t cursors[] = {1, 127, UINT64_MAX, (uint64_t)1 << 40};
+  for (size_t i = 0; i < sizeof cursors / sizeof *cursors; i++) {
+    slow->ring.own->cursor = cursors[i];
+    ck_assert_uint_eq(peer_at(writer, 0).lag_frames, 0);
+  }
+}
+
+TEST(lags_in_frames_are_each_readers_own) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *readers[3];
+  for (int i = 0; i < 3; i++) readers[i] = attach(writer);
+  for (int i = 0; i < 9; i++) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  for (int i = 0; i < 3; i++)
+    for (int taken = 0; taken < 3 * ((i + 1) % 3); taken++) take_one(readers[i]);
+  for (uint32_t i = 0; i < 3; i++) ck_assert_uint_eq(peer_at(writer, i).lag_frames, 9 - 3 * ((i + 1) % 3));
+  for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
 }
 
 TEST(a_tap_sees_a_reader_that_takes_too_few_frames) {
