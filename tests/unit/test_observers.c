@@ -192,7 +192,9 @@ TEST(a_joining_observer_fails_no_grant) {
   uint32_t slot;
   uint64_t owner;
   struct rc_ring_reader reader;
-  ck_assert_int_eq(rc_slot_claim(ring, (uint32_t)getpid(), 1, true, &slot, &owner), 0);
+  struct rc_process self;
+  ck_assert_int_eq(rc_process_self(&self), 0);
+  ck_assert_int_eq(rc_slot_claim(ring, (uint32_t)self.pid, self.start, true, &slot, &owner), 0);
   ck_assert_int_eq(fill(writer, 0), 0);
   ck_assert_int_eq(rc_slot_activate(ring, slot, owner, (struct rc_start){0}, &reader), -EAGAIN); /* claim again */
 }
@@ -254,6 +256,34 @@ TEST(no_commit_pays_for_a_sleeping_observer) {
   ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
   ck_assert_uint_eq(stats_of_writer(writer).wakes, 0);
   child_must_succeed(pid);
+}
+
+static _Atomic uint32_t *slept_on;
+
+static int note_sleep(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)value, (void)timeout_ns;
+  slept_on = word;
+  return -ETIMEDOUT;
+}
+
+/* Waking a reader wakes all that sleep on the word, one after the other. */
+TEST(taps_and_observers_do_not_sleep_where_readers_do) {
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER observer = observer_of(writer);
+  struct ringcast_frame frame;
+  ringcast_tap *tap;
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  rc_os.futex_wait = note_sleep;
+  for (int i = 0; i < 2; i++) {
+    struct rc_control *control = i == 0 ? observer->ring.view.control : rc_segment_control(&writer->segment);
+    slept_on = NULL;
+    int result = i == 0 ? ringcast_reader_next(observer, 1000000, &frame) : ringcast_tap_next(tap, 1000000, &frame);
+    ck_assert_int_eq(result, -ETIMEDOUT);
+    ck_assert_ptr_nonnull(slept_on);
+    const uint8_t *word = (const uint8_t *)slept_on, *shared = (const uint8_t *)control;
+    ck_assert(word < shared || word >= shared + rc_control_bytes(6));
+  }
+  ringcast_tap_close(tap);
 }
 
 TEST(a_tap_sees_since_when_a_reader_blocks) {
