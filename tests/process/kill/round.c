@@ -379,6 +379,7 @@ static void plan(const struct strike *first) {
     party->churns = i == CHURNER || draw(4) == 0;
     party->dawdles = draw(3) == 0;
     party->observes = i == OBSERVER && draw(2) == 0;
+    if (party->observes && party->mode == BY_DESCRIPTOR) party->mode = BY_DEFAULT; /* an observer has none */
   }
   suit(first->point);
 }
