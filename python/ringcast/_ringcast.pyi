@@ -660,7 +660,8 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     next. tag: with "latest", the newest frame of send(..., tag=tag), 1 to 2**32 - 1. See docs/python.md, "The last
     value".
     observer: the Reader can neither end nor slow what it observes. The Writer does not count the Reader, and goes on
-    without it (Evicted) when it is dead or has been in the way for 50 ms. A ring has slots for two observers.
+    without it (Evicted) when it is dead or has been in the way for 50 ms: docs/python.md, "Observers". A ring has slots
+    for two observers, which have no fileno().
 
     Iterating, also by `async for`, receives until the writer is gone.
 
