@@ -425,7 +425,8 @@ RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_n
  * next with timeout 0 until it gives -EAGAIN, which arms the descriptor again. Poll it, never read or close it: the
  * reader owns it, and every call returns the same. At first the descriptor is readable, and later also once a
  * second without cause: a wake-up that a faulty process has lost is found then.
- * Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring has futex waits (Linux 6.7). */
+ * Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring has futex
+ * waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back. The writer may overwrite the frame once all older frames are given back too. Frames may be
