@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ringcast perf`: its options. */
 #include <ctype.h>
-#include <errno.h>
 #include <getopt.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli.h"
+#include "tools/parse.h"
 #include "tools/perf.h"
 
 static const char usage[] =
@@ -91,20 +90,6 @@ static const struct measurement *find(const char *name) {
   return NULL;
 }
 
-/* "64K" -> 65536. */
-static bool parse_bytes(const char *text, uint64_t *out) {
-  char *end;
-  errno = 0;
-  if (!isdigit((unsigned char)*text)) return false;
-  unsigned long long value = strtoull(text, &end, 10);
-  const char *suffixes = "KMG", *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
-  unsigned shift = suffix ? 10 * (unsigned)(suffix - suffixes + 1) : 0;
-  if (suffix) end++;
-  if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
-  *out = (uint64_t)value << shift;
-  return true;
-}
-
 /* "1K,4K": none is 0. */
 static bool parse_sizes(const char *text, struct perf_options *options) {
   char one[32];
@@ -125,14 +110,6 @@ static bool parse_readers(const char *text, uint32_t *out) {
   unsigned long value = strtoul(text, &end, 10);
   if (!isdigit((unsigned char)*text) || *end || value < 1 || value > PERF_MAX_READERS) return false;
   *out = (uint32_t)value;
-  return true;
-}
-
-static bool parse_number(const char *text, double least, double most, double *out) {
-  char *end;
-  double value = strtod(text, &end);
-  if (end == text || *end || !isfinite(value) || value < least || value > most) return false;
-  *out = value;
   return true;
 }
 

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ring that a command line names. */
+#ifndef TOOLS_FIND_H
+#define TOOLS_FIND_H
+
+#include <stdbool.h>
+
+enum { FIND_HANDLE = 96, FIND_NONE = 3, FIND_SEVERAL = 4, FIND_WRITER_GONE = 5 };
+
+/* 0, or an exit status, and says on stderr why. */
+int find_ring(const char *ring, char handle[FIND_HANDLE]);
+
+bool find_asks_help(int argc, char **argv);
+
+#endif

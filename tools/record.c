@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ringcast record`: its options and words. */
+#include "tools/record.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <string.h>
+
+#include "tools/cli.h"
+#include "tools/disk.h"
+#include "tools/find.h"
+#include "tools/parse.h"
+#include "tools/report.h"
+
+static const char usage[] =
+    "usage: ringcast record RING FILE [--seconds S] [--frames N] [--bytes BYTES] [--latest] [--lossless] [--force]\n"
+    "                       [--buffer BYTES] [--format text|json]\n";
+
+static const char help[] =
+    "\n"
+    "Writes the frames of a ring to a file, from now on, until Ctrl-C, a limit, or the end of the ring's writer.\n"
+    "'ringcast dump FILE' shows them, 'ringcast replay FILE' sends them again. RING is a name, NAME@PID, @PID or a\n"
+    "handle; 'ringcast list' shows all.\n"
+    "\n"
+    "The recorder is an observer. It is not among the readers that the writer waits for or counts, and if it is 50 ms\n"
+    "in the way, the writer goes on without it. Then it comes back, no more than once a second, and the file says\n"
+    "what is missing (a gap). A recorder that is killed leaves a file with everything but its last moments.\n"
+    "\n"
+    "OPTIONS\n"
+    "  --seconds S       end after so many seconds (default 0: no limit)\n"
+    "  --frames N        end after so many frames (default 0: no limit)\n"
+    "  --bytes BYTES     end with the frame that makes it so many bytes; K, M and G are understood (default 0: no\n"
+    "                    limit)\n"
+    "  --latest          begin with the ring's newest frame, if it is still there (default: with the next one)\n"
+    "  --lossless        be an ordinary reader, which takes a reader's place: the writer waits for the disk, and\n"
+    "                    nothing is missing (default: an observer)\n"
+    "  --force           overwrite FILE (default: refuse a file that exists)\n"
+    "  --buffer BYTES    memory for what is not on the disk yet, 64K to 4G (default 64M)\n"
+    "  --format FORMAT   of the summary at the end: text or json (default text)\n"
+    "  --help            this text\n"
+    "\n"
+    "EXIT STATUS\n"
+    "  0  the file is whole, also if it has gaps or the writer is gone   1  the ring or the disk failed: FILE holds\n"
+    "  what came before   2  wrong usage   3  no such ring   4  RING stands for several rings\n"
+    "\n"
+    "EXAMPLES\n"
+    "  ringcast record demo demo.rcrec --seconds 10\n"
+    "  ringcast record vllm.tp.0@4711 tp0.rcrec --bytes 10G --format json\n"
+    "  RINGCAST_DISABLE=io_uring ringcast record demo demo.rcrec --frames 100\n";
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number) {
+  (void)number;
+  stop = 1;
+}
+
+/* A second signal ends the process, if the disk hangs. */
+static void watch_signals(void) {
+  struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGHUP, &action, NULL);
+  signal(SIGXFSZ, SIG_IGN); /* a file that may not be longer is an error of the write */
+}
+
+/* ---- Words ------------------------------------------------------------------------------------------------------ */
+
+static void tell_start(void *context) {
+  const struct record_options *options = context;
+  fprintf(stderr, "ringcast: recording %s to %s; Ctrl-C ends it\n", options->ring, options->file);
+}
+
+static void tell_end(const struct record_options *options, const struct record_result *result) {
+  if (result->end == RECORD_RING_FAILED) fprintf(stderr, "ringcast: %s: %s\n", options->ring, result->why);
+  if (result->end == RECORD_DISK_FAILED)
+    fprintf(stderr, "ringcast: can't write %s: %s; it holds the %llu frames before that\n", options->file, result->why,
+            (unsigned long long)result->sum.frames);
+  if (result->let_go > 0)
+    fprintf(stderr,
+            "ringcast: %s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each place is "
+            "marked in the file; a larger --buffer, a faster disk or --lossless helps\n",
+            options->ring, (unsigned long long)result->let_go, result->let_go == 1 ? "" : "s",
+            (unsigned long long)result->gap_bytes);
+}
+
+static void print(const struct record_options *options, const struct record_result *result) {
+  static const char *const ends[] = {[RECORD_STOPPED] = "stopped",
+                                     [RECORD_ENOUGH] = "limit",
+                                     [RECORD_WRITER_GONE] = "writer gone",
+                                     [RECORD_RING_FAILED] = "ring failed",
+                                     [RECORD_DISK_FAILED] = "disk failed"};
+  struct report report = {.json = options->json};
+  char digest[20];
+  snprintf(digest, sizeof digest, "%016llx", (unsigned long long)result->sum.digest);
+  report_open(&report, NULL, '{');
+  report_string(&report, "file", options->file);
+  report_integer(&report, "frames", (int64_t)result->sum.frames);
+  report_integer(&report, "bytes", (int64_t)result->sum.bytes);
+  report_integer(&report, "gaps", (int64_t)result->sum.gaps);
+  report_integer(&report, "gap_bytes", (int64_t)result->gap_bytes);
+  report_number(&report, "seconds", result->seconds);
+  report_number(&report, "bytes_per_s", (double)result->sum.bytes / result->seconds);
+  report_string(&report, "hash", digest);
+  report_string(&report, "written_with", result->way);
+  report_string(&report, "ended_by", ends[result->end]);
+  report_close(&report);
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------ */
+
+static int parse(int argc, char **argv, struct record_options *options) {
+  enum { SECONDS = 1, FRAMES, BYTES, LATEST, LOSSLESS, FORCE, BUFFER, FORMAT };
+  static const struct option known[] = {
+      {"seconds", 1, NULL, SECONDS}, {"frames", 1, NULL, FRAMES},     {"bytes", 1, NULL, BYTES},
+      {"latest", 0, NULL, LATEST},   {"lossless", 0, NULL, LOSSLESS}, {"force", 0, NULL, FORCE},
+      {"buffer", 1, NULL, BUFFER},   {"format", 1, NULL, FORMAT},     {0}};
+  static const char *const takes[] = {[SECONDS] = "a number of seconds, 0 (no limit) to 1e9",
+                                      [FRAMES] = "a whole number; 0: no limit",
+                                      [BYTES] = "a number of bytes, such as 500M or 10G; 0: no limit",
+                                      [BUFFER] = "a number of bytes, 64K to 4G",
+                                      [FORMAT] = CLI_FORMATS};
+  bool good = true;
+  int option;
+  opterr = 0;
+  while ((option = getopt_long(argc, argv, ":", known, NULL)) >= 0) {
+    switch (option) {
+    case SECONDS: good = parse_number(optarg, 0, 1e9, &options->seconds); break;
+    case FRAMES: good = parse_whole(optarg, 0, UINT64_MAX, &options->frames); break;
+    case BYTES: good = parse_bytes(optarg, &options->bytes); break;
+    case LATEST: options->latest = true; break;
+    case LOSSLESS: options->lossless = true; break;
+    case FORCE: options->force = true; break;
+    case BUFFER:
+      good = parse_bytes(optarg, &options->buffer) && options->buffer >= DISK_LEAST && options->buffer <= DISK_MOST;
+      break;
+    case FORMAT: good = cli_format(optarg, &options->json); break;
+    case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
+    default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
+    }
+    if (!good)
+      return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", optarg, known[option - 1].name,
+                         takes[option]);
+  }
+  if (argc - optind < 2) return cli_misused(usage, "say which ring to record, and the file to write");
+  if (argc - optind > 2) return cli_misused(usage, "unexpected argument '%s'", argv[optind + 2]);
+  options->ring = argv[optind];
+  options->file = argv[optind + 1];
+  return 0;
+}
+
+int record_main(int argc, char **argv) {
+  struct record_options options = {.buffer = RECORD_BUFFER, .stop = &stop};
+  struct record_result result;
+  char handle[FIND_HANDLE];
+  if (find_asks_help(argc, argv)) {
+    printf("%s%s", usage, help);
+    return cli_finish(stdout, CLI_OK);
+  }
+  int status = parse(argc, argv, &options);
+  if (status == 0) status = find_ring(options.ring, handle);
+  if (status != 0) return status;
+  watch_signals();
+  int failed = record_run(&options, handle, tell_start, &options, &result);
+  if (failed != 0) {
+    bool of_ring = result.end == RECORD_RING_FAILED;
+    if (of_ring && failed == -EUSERS && !options.lossless)
+      fprintf(stderr,
+              "ringcast: %s has two observers already, and no place for one more: end one of them, or give "
+              "--lossless to take a reader's place\n",
+              options.ring);
+    else fprintf(stderr, "ringcast: %s%s%s\n", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
+    return of_ring && failed == -ENOENT ? FIND_NONE : CLI_FAILED;
+  }
+  tell_end(&options, &result);
+  print(&options, &result);
+  bool whole = result.end != RECORD_RING_FAILED && result.end != RECORD_DISK_FAILED;
+  return cli_finish(stdout, whole ? CLI_OK : CLI_FAILED);
+}
