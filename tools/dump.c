@@ -95,7 +95,7 @@ static void print_frame(struct dump *dump, const struct recording_record *frame,
   if (dump->json)
     printf("{\"type\": \"frame\", \"time\": %.9f, \"position\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"kind\": \"%s\"",
            seconds, frame->position, frame->bytes, name);
-  else printf("%14.6f %16" PRIu64 " %12" PRIu64 "  %-7s", seconds, frame->position, frame->bytes, name);
+  else printf("%14.6f %16" PRIu64 " %12" PRIu64 "  %s", seconds, frame->position, frame->bytes, name);
   if (data && frame->kind == RINGCAST_KIND_TENSORS) dump_tensors(data, (size_t)frame->bytes, dump->json);
   if (!data && (dump->data || frame->kind == RINGCAST_KIND_TENSORS))
     fputs(dump->json ? ", \"error\": \"too large to be looked into\"" : "  (too large to be looked into)", stdout);
@@ -125,7 +125,9 @@ static void print_head(const struct dump *dump, const struct recording_header *h
 static void print_gap(struct dump *dump, const struct recording_gap *gap) {
   double seconds = seconds_of(dump, gap->began), length = ((double)gap->ended - (double)gap->began) / 1e9;
   bool known = gap->to != RECORDING_UNKNOWN && gap->to >= gap->from;
-  const char *why = gap->reason == RECORDING_EVICTED ? "the recorder was evicted" : "the recorder was in the way";
+  const char *why = gap->reason == RECORDING_EVICTED     ? "the recorder was evicted"
+                    : gap->reason == RECORDING_SLOW_DISK ? "the disk was too slow"
+                                                         : "the recorder was in the way";
   if (dump->json) {
     printf("{\"type\": \"gap\", \"time\": %.9f, \"seconds\": %.9f, \"from\": %" PRIu64, seconds, length, gap->from);
     if (known) printf(", \"to\": %" PRIu64 ", \"bytes\": %" PRIu64, gap->to, gap->to - gap->from);
@@ -268,7 +270,7 @@ static int dump_tapped(struct dump *dump, ringcast_tap *tap, uint64_t *lost) {
 }
 
 static int dump_ring(struct dump *dump) {
-  char handle[FIND_HANDLE];
+  char handle[RINGCAST_HANDLE_BYTES];
   ringcast_tap *tap;
   uint64_t lost = 0;
   int status = find_ring(dump->what, handle);

@@ -5,19 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ringcast/ringcast.h"
+#include "ringcast/inspect.h"
 #include "tools/cli.h"
 
-#if __has_include("ringcast/inspect.h")
-#include "ringcast/inspect.h"
-#else
-static int ringcast_find(const char *ring, char handle[FIND_HANDLE]) {
-  snprintf(handle, FIND_HANDLE, "%s", ring);
-  return 0;
-}
-#endif
-
-int find_ring(const char *ring, char handle[FIND_HANDLE]) {
+int find_ring(const char *ring, char handle[RINGCAST_HANDLE_BYTES]) {
   int result = ringcast_find(ring, handle);
   if (result == 0) return 0;
   fprintf(stderr, "ringcast: %s\n", ringcast_last_error());

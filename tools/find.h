@@ -5,10 +5,12 @@
 
 #include <stdbool.h>
 
-enum { FIND_HANDLE = 96, FIND_NONE = 3, FIND_SEVERAL = 4, FIND_WRITER_GONE = 5 };
+#include "ringcast/ringcast.h"
+
+enum { FIND_NONE = 3, FIND_SEVERAL = 4, FIND_WRITER_GONE = 5 };
 
 /* 0, or an exit status, and says on stderr why. */
-int find_ring(const char *ring, char handle[FIND_HANDLE]);
+int find_ring(const char *ring, char handle[RINGCAST_HANDLE_BYTES]);
 
 bool find_asks_help(int argc, char **argv);
 

@@ -153,7 +153,7 @@ static int parse(int argc, char **argv, struct record_options *options) {
 int record_main(int argc, char **argv) {
   struct record_options options = {.buffer = RECORD_BUFFER, .stop = &stop};
   struct record_result result;
-  char handle[FIND_HANDLE];
+  char handle[RINGCAST_HANDLE_BYTES];
   if (find_asks_help(argc, argv)) {
     printf("%s%s", usage, help);
     return cli_finish(stdout, CLI_OK);

@@ -2,13 +2,13 @@
 /*
  * The recorder is an observer: lossless as a reader, but the writer lets go of it once it has been 50 ms in the way.
  * Three things keep it out of the way.
- *   Nobody wakes it. While frames come, the recorder looks for them every half millisecond, more often if they fill the
- *   ring faster. A commit then costs the same with a recorder as without. After a while without a frame it waits as a
- *   reader does.
+ *   No writer wakes an observer. While frames come, the recorder looks for them every half millisecond, more often if
+ *   they fill the ring faster; after a while without a frame it waits as a reader does, up to 2 ms too long.
  *   It copies a frame into its own memory, hashes the copy and gives the frame back at once. The disk never holds a
  *   frame.
  *   Once let go of, it comes back when all that it has is on the disk, and not before a second has passed since it came
- *   the last time. So a disk that is too slow costs the writer 50 ms in each second, at most.
+ *   the last time. It also leaves by itself once it has waited for the disk for 50 ms within a second while the ring
+ *   fills. So a disk that is too slow costs the writer 50 ms in each second, at most.
  *
  * The time of a frame is when the recorder took it.
  */
@@ -25,10 +25,6 @@
 #include "ringcast/batch.h"
 #include "tools/disk.h"
 
-#ifndef RINGCAST_READER_OBSERVER
-#define RINGCAST_READER_OBSERVER 0u
-#endif
-
 enum {
   GROUP = 128,         /* frames for one call */
   GROUP_BYTES = 262144 /* so much is copied before it is given back */
@@ -38,6 +34,7 @@ static const int64_t SLOWEST_POLL = 500000, FASTEST_POLL = 50000; /* nanoseconds
 static const int64_t QUIET = 200000000;                           /* so long without a frame: waits as a reader does */
 static const int64_t SLICE = 100000000;                           /* of such a wait; and until a frame is written */
 static const int64_t COME_BACK = 1000000000;
+static const int64_t IN_THE_WAY = 50000000; /* in each such second */
 
 struct recorder {
   const struct record_options *options;
@@ -48,6 +45,7 @@ struct recorder {
   ringcast_reader *reader;
   struct ringcast_info info;
   int64_t began, attached, heard, flushed; /* times */
+  int64_t second, waited;                  /* when the present second began, and disk_waited_ns then */
   int64_t poll_ns;
   uint64_t taken;    /* bytes since the last poll that found none */
   uint64_t position; /* of the last frame that was kept */
@@ -100,7 +98,7 @@ static void leave(struct recorder *recorder) {
   recorder->reader = NULL;
 }
 
-static void begin_gap(struct recorder *recorder) {
+static void begin_gap(struct recorder *recorder, enum recording_reason reason) {
   leave(recorder);
   if (recorder->in_gap) return; /* let go of again, before a frame was kept */
   recorder->out->let_go++;
@@ -109,7 +107,7 @@ static void begin_gap(struct recorder *recorder) {
                                          .to = RECORDING_UNKNOWN,
                                          .began = now(),
                                          .frames = RECORDING_UNKNOWN,
-                                         .reason = recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LET_GO};
+                                         .reason = reason};
 }
 
 /* `to`: the position of the frame that ends the gap. */
@@ -130,7 +128,7 @@ static void end_by_ring(struct recorder *recorder, int result) {
   case -EINTR: return;
   case -EPIPE:
   case -ENOENT: end(recorder, RECORD_WRITER_GONE, 0, "the writer is gone"); return;
-  case -ESTALE: begin_gap(recorder); return;
+  case -ESTALE: begin_gap(recorder, recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LET_GO); return;
   default: end(recorder, RECORD_RING_FAILED, result, ringcast_last_error());
   }
 }
@@ -174,6 +172,20 @@ static void check_limits(struct recorder *recorder) {
     end(recorder, RECORD_ENOUGH, 0, "as much as asked for");
 }
 
+/* A writer that waits for a while, again and again, but never for so long that it lets go: the recorder goes by itself.
+ */
+static void mind_the_writer(struct recorder *recorder, int64_t time) {
+  int64_t waited = disk_waited_ns(recorder->disk);
+  uint64_t lag;
+  if (time - recorder->second >= COME_BACK) {
+    recorder->second = time;
+    recorder->waited = waited;
+  }
+  if (waited - recorder->waited < IN_THE_WAY || recorder->options->lossless) return;
+  if (ringcast_reader_lag(recorder->reader, &lag) == 0 && lag > recorder->info.capacity / 2)
+    begin_gap(recorder, RECORDING_SLOW_DISK);
+}
+
 static void keep(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
   int released = ringcast_reader_release_many(recorder->reader, frames, count);
   int result = released == 0 ? recording_keep(recorder->writer) : recording_drop(recorder->writer);
@@ -184,6 +196,7 @@ static void keep(struct recorder *recorder, const struct ringcast_frame *frames,
   } else {
     recorder->position = frames[count - 1].position;
     check_limits(recorder);
+    mind_the_writer(recorder, now());
   }
 }
 
@@ -248,9 +261,7 @@ static int open_file(struct recorder *recorder) {
   int result = disk_open(recorder->options->file, recorder->options->buffer, recorder->options->force, &recorder->disk,
                          recorder->out->why);
   if (result != 0) return result;
-#ifdef RINGCAST_NAME_BYTES
   memcpy(header.name, info->name, sizeof header.name);
-#endif
   snprintf(header.ringcast, sizeof header.ringcast, "%s", ringcast_version());
   if (getrandom(&header.id, sizeof header.id, 0) != sizeof header.id) header.id = (uint64_t)header.wall_ns;
   result = recording_create(recorder->disk, &header, &recorder->writer);

@@ -62,8 +62,9 @@ struct recording_record {
 };
 
 enum recording_reason {
-  RECORDING_LET_GO = 1, /* the recorder was in the way, and the writer went on without it */
-  RECORDING_EVICTED = 2 /* an ordinary reader (--lossless) was evicted */
+  RECORDING_LET_GO = 1,   /* the recorder was in the way, and the writer went on without it */
+  RECORDING_EVICTED = 2,  /* an ordinary reader (--lossless) was evicted */
+  RECORDING_SLOW_DISK = 3 /* the disk was too slow, and the recorder left before it was in the way for longer */
 };
 
 struct recording_gap {

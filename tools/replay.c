@@ -217,9 +217,7 @@ static int make_ring(struct replay *replay) {
       .size = sizeof options, .capacity = replay->capacity, .on_death = RINGCAST_EVICT};
   if (!replay->name) replay->name = header->name;
   if (options.capacity == 0 && header->capacity <= UINT64_C(1) << 32) options.capacity = header->capacity;
-#ifdef RINGCAST_NAME_BYTES
   options.name = *replay->name ? replay->name : NULL;
-#endif
   int result = ringcast_writer_create_ex(&options, &replay->writer);
   if (result != 0) fprintf(stderr, "ringcast: can't make the ring: %s\n", ringcast_last_error());
   return result;
