@@ -158,10 +158,13 @@ static void come_back(struct recorder *recorder) {
  * a part of it may be on the way to the disk before it is given back. */
 static uint32_t choose(const struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
   const struct recording_sum *sum = recording_sum_of(recorder->writer);
-  uint64_t bytes = frames[0].bytes, most = recorder->options->frames;
+  const struct record_options *options = recorder->options;
+  uint64_t bytes = frames[0].bytes, wanted = UINT64_MAX;
   uint32_t chosen = 1;
-  if (most > 0 && most - sum->frames < count) count = (uint32_t)(most - sum->frames);
-  for (; chosen < count && bytes + frames[chosen].bytes <= GROUP_BYTES; chosen++) bytes += frames[chosen].bytes;
+  if (options->frames > 0 && options->frames - sum->frames < count) count = (uint32_t)(options->frames - sum->frames);
+  if (options->bytes > 0) wanted = options->bytes - sum->bytes;
+  for (; chosen < count && bytes < wanted && bytes + frames[chosen].bytes <= GROUP_BYTES; chosen++)
+    bytes += frames[chosen].bytes;
   return chosen;
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tools/recording.h"
@@ -33,6 +34,8 @@ struct recording {
   struct recording_facts facts;
   uint8_t *window;
   uint64_t window_at;
+  uint64_t stuck_at; /* where a live file had no record yet */
+  time_t stuck_since;
   size_t window_bytes;
 };
 
@@ -173,6 +176,19 @@ static int search(struct recording *recording, uint64_t from, struct stretch *ou
   return 0;
 }
 
+/* While a recorder writes, its writes end in any order: what is not there now may come, but not after a while in which
+ * later records came. */
+static bool is_not_yet(struct recording *recording, bool found) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  forget_window(recording);
+  if (recording->stuck_at != recording->at) {
+    recording->stuck_at = recording->at;
+    recording->stuck_since = now.tv_sec;
+  }
+  return !found || now.tv_sec - recording->stuck_since < 3;
+}
+
 /* What the stretch from `at` on is: nothing that a record is at, or a frame that is not whole. */
 static int tell_stretch(struct recording *recording, struct recording_item *out) {
   struct recording_facts *facts = &recording->facts;
@@ -186,10 +202,7 @@ static int tell_stretch(struct recording *recording, struct recording_item *out)
   out->offset = recording->at;
   out->bytes = stretch.end - recording->at;
   out->missing = RECORDING_UNKNOWN;
-  if (facts->is_live && (!stretch.found || stretch.has_zero_block)) {
-    forget_window(recording);
-    return RECORDING_FOUND_NOT_YET;
-  }
+  if (facts->is_live && is_not_yet(recording, stretch.found)) return RECORDING_FOUND_NOT_YET;
   recording->at = stretch.end;
   if (!stretch.found && !facts->is_ended) {
     out->bytes = stretch.used > from ? stretch.used - out->offset : from - out->offset;

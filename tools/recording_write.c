@@ -281,6 +281,7 @@ int recording_create(struct disk *disk, const struct recording_header *header, s
   if (result == 0) result = put(writer, &block, sizeof block);
   if (result == 0) result = disk_write(disk, writer->chunk);
   if (result == 0) result = set_mark(writer);
+  if (result == 0) result = disk_drain(disk); /* from now on the file is a recording to other programs */
   writer->is_flushed = true;
   if (result == 0) *out = writer;
   else recording_destroy(writer);

@@ -58,10 +58,10 @@ struct replay {
   struct recording *recording;
   ringcast_writer *writer;
   struct recording_sum sent;
-  uint64_t too_large;           /* frames */
-  int64_t first;                /* time of the recording's first frame */
-  int64_t start;                /* when that one is due */
-  struct recording_facts facts; /* of all passes */
+  uint64_t too_large; /* frames */
+  int64_t first;      /* time of the recording's first frame */
+  int64_t start;      /* when that one is due */
+  uint64_t damages;   /* of all passes */
   double seconds;
 };
 
@@ -112,11 +112,15 @@ static int send_frame(struct replay *replay, const struct recording_record *reco
     return 0;
   }
   if (result != 0) return result;
+  uint64_t before = recording_facts_of(replay->recording)->sum.digest;
   result = recording_load(replay->recording, span.data);
   if (result != 0) {
     ringcast_writer_abort(replay->writer);
     return result < 0 ? result : 0;
   }
+  replay->sent.frames++;
+  replay->sent.bytes += record->bytes;
+  replay->sent.digest += recording_facts_of(replay->recording)->sum.digest - before;
   return ringcast_writer_commit(replay->writer, (size_t)record->bytes, record->kind);
 }
 
@@ -136,12 +140,8 @@ static void tell(const struct replay *replay, enum recording_found found, const 
 
 static void add_facts(struct replay *replay) {
   const struct recording_facts *facts = recording_facts_of(replay->recording);
-  replay->facts.damages += facts->damages;
-  replay->facts.missing += facts->missing;
-  replay->facts.sum.gaps += facts->sum.gaps;
-  replay->facts.sum.frames += facts->sum.frames;
-  replay->facts.sum.bytes += facts->sum.bytes;
-  replay->facts.sum.digest += facts->sum.digest;
+  replay->damages += facts->damages;
+  replay->sent.gaps += facts->sum.gaps;
 }
 
 /* -EAGAIN: the end of what is wanted. */
@@ -178,12 +178,12 @@ static int send_all(struct replay *replay, bool first) {
     if (result != 0) return result;
   }
   replay->first = INT64_MIN;
+  uint64_t frames = replay->sent.frames;
   while (result == 0 && !stop) result = send_next(replay, first);
-  uint64_t frames = replay->facts.sum.frames;
   add_facts(replay);
   recording_close(replay->recording);
   replay->recording = NULL;
-  if (replay->loop && result == -EAGAIN && frames == replay->facts.sum.frames) return -ENODATA; /* no use again */
+  if (replay->loop && !stop && result == -EAGAIN && frames == replay->sent.frames) return -ENODATA; /* no use again */
   return result == -EAGAIN ? 0 : result;
 }
 
@@ -232,7 +232,7 @@ static void print_ring(const struct replay *replay) {
 }
 
 static void print_end(const struct replay *replay) {
-  const struct recording_sum *sum = &replay->facts.sum;
+  const struct recording_sum *sum = &replay->sent;
   struct report report = {.json = replay->json};
   char digest[20];
   snprintf(digest, sizeof digest, "%016llx", (unsigned long long)sum->digest);
@@ -241,7 +241,7 @@ static void print_end(const struct replay *replay) {
   report_integer(&report, "frames", (int64_t)sum->frames);
   report_integer(&report, "bytes", (int64_t)sum->bytes);
   report_integer(&report, "gaps", (int64_t)sum->gaps);
-  report_integer(&report, "damages", (int64_t)replay->facts.damages);
+  report_integer(&report, "damages", (int64_t)replay->damages);
   report_integer(&report, "frames_too_large", (int64_t)replay->too_large);
   report_number(&report, "seconds", replay->seconds);
   report_number(&report, "bytes_per_s", (double)sum->bytes / replay->seconds);
@@ -276,7 +276,7 @@ static int run(struct replay *replay) {
             "ringcast: %llu frames are larger than the ring can take, and were left out: give --capacity, or "
             "RINGCAST_SPILL_BYTES\n",
             (unsigned long long)replay->too_large);
-  return result == 0 && replay->facts.damages == 0 && replay->too_large == 0 ? CLI_OK : CLI_FAILED;
+  return result == 0 && replay->damages == 0 && replay->too_large == 0 ? CLI_OK : CLI_FAILED;
 }
 
 static int parse(int argc, char **argv, struct replay *replay) {

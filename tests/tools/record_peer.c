@@ -152,6 +152,7 @@ static void send_all(ringcast_writer *writer, struct source *source, char **argv
     }
     if (gap_us > 0) usleep((useconds_t)gap_us);
   }
+  if (count == 0) wait_for_line(); /* that it was asked by */
 }
 
 static int run_writer(char **argv) {
@@ -205,6 +206,7 @@ static int run_reader(char **argv) {
 }
 
 int main(int argc, char **argv) {
+  setvbuf(stdin, NULL, _IONBF, 0); /* poll sees what was not read */
   if (argc >= 2 && strcmp(argv[1], "write") == 0) return run_writer(argv + 2);
   if (argc >= 3 && strcmp(argv[1], "read") == 0) return run_reader(argv + 2);
   fprintf(stderr, "usage: record_peer write [name=value...] | read <handle> [name=value...]\n");
