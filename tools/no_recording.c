@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A build without xxhash.h. */
 #include "tools/cli.h"
+#include "tools/perf.h"
 
 static int refuse(const char *command) {
   fprintf(
@@ -13,3 +14,5 @@ static int refuse(const char *command) {
 int record_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "record"); }
 int replay_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "replay"); }
 int dump_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "dump"); }
+
+int perf_record(const struct perf_options *options) { return refuse(options->name); }

@@ -4,7 +4,8 @@ find_path(XXHASH_INCLUDE_DIR xxhash.h)
 target_sources(ringcast_tool PRIVATE find.c parse.c)
 if(XXHASH_INCLUDE_DIR)
   target_sources(ringcast_tool PRIVATE
-    dump.c dump_frame.c dump_value.c disk.c disk_thread.c disk_uring.c record.c record_run.c
+    dump.c dump_frame.c dump_value.c disk.c disk_thread.c disk_uring.c perf_record.c record.c
+    record_run.c
     recording.c recording_read.c recording_rescue.c recording_write.c replay.c)
   target_include_directories(ringcast_tool SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR})
   # A copy and its hash are the recorder's work.

@@ -31,7 +31,7 @@ static int find_places(struct recording *recording, struct place places[PLACES])
       if (recording_pass(recording) < 0) break;
     }
   } while (found == RECORDING_FOUND_FRAME || found == RECORDING_FOUND_GAP);
-  struct place ordered[PLACES];
+  struct place ordered[PLACES] = {{0}};
   int kept = count < PLACES ? (int)count : PLACES;
   for (int i = 0; i < kept; i++) ordered[i] = places[(count - 1 - (uint64_t)i) % PLACES];
   memcpy(places, ordered, sizeof ordered);
