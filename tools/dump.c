@@ -41,9 +41,9 @@ static const char help[] =
     "  several rings\n"
     "\n"
     "EXAMPLES\n"
-    "  ringcast dump demo.rcrec --frames 3\n"
-    "  ringcast dump demo --frames 3 --format json\n"
-    "  ringcast dump demo.rcrec --format json | grep -c '\"type\": \"frame\"'\n";
+    "  ringcast dump minute.rcrec --frames 3\n"
+    "  ringcast dump camera --frames 3 --format json\n"
+    "  ringcast dump minute.rcrec --format json | grep -c '\"type\": \"frame\"'\n";
 
 static const uint64_t LARGEST = 1 << 30; /* bytes of a payload that is looked into */
 static const int64_t SLICE = 100000000;  /* nanoseconds */

@@ -47,6 +47,7 @@ void dump_json_string(const char *text, size_t bytes) {
     if (length == 0) fputs("\\ufffd", stdout), at++;
     else if (*at == '"' || *at == '\\') printf("\\%c", *at++);
     else if (*at < ' ' || *at == 0x7f) printf("\\u%04x", *at++);
+    else if (*at == 0xc2 && at[1] < 0xa0) printf("\\u%04x", at[1]), at += 2; /* a terminal may obey these, too */
     else fwrite(at, 1, length, stdout), at += length;
   }
   putchar('"');

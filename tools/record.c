@@ -45,9 +45,9 @@ static const char help[] =
     "  what came before   2  wrong usage   3  no such ring   4  RING stands for several rings\n"
     "\n"
     "EXAMPLES\n"
-    "  ringcast record demo demo.rcrec --seconds 10\n"
+    "  ringcast record camera minute.rcrec --seconds 60\n"
     "  ringcast record vllm.tp.0@4711 tp0.rcrec --bytes 10G --format json\n"
-    "  RINGCAST_DISABLE=io_uring ringcast record demo demo.rcrec --frames 100\n";
+    "  RINGCAST_DISABLE=io_uring ringcast record camera plain.rcrec --frames 100\n";
 
 static volatile sig_atomic_t stop;
 

@@ -44,9 +44,9 @@ static const char help[] =
     "  ring not be made   2  wrong usage\n"
     "\n"
     "EXAMPLES\n"
-    "  ringcast replay demo.rcrec --name again --readers 1\n"
-    "  ringcast replay demo.rcrec --name again --speed 10 --from 2 --to 8\n"
-    "  ringcast replay demo.rcrec --name again --fast --format json\n";
+    "  ringcast replay day.rcrec --name again --readers 1\n"
+    "  ringcast replay day.rcrec --name again --speed 10 --from 2 --to 8\n"
+    "  ringcast replay day.rcrec --name again --fast --format json\n";
 
 static const int64_t SLICE = 100000000; /* nanoseconds: so soon a signal that comes before a wait is seen */
 
