@@ -16,7 +16,7 @@
 
 enum { DEPTH = 64 /* writes under way at most */, FEWEST_CHUNKS = 4, MOST_CHUNKS = DISK_MOST / DISK_CHUNK };
 
-/* The file grows in steps: a write that lengthens a file is slow, since it has the file for itself. */
+/* The file grows in steps: a write that lengthens a file is slow, since the write excludes other writes. */
 static const uint64_t STEP = 256 << 20;
 
 struct piece {
@@ -59,7 +59,7 @@ static int fail(int result, char why[256], const char *what, const char *path) {
   return result;
 }
 
-/* Without O_TRUNC: another recorder may be writing the file. */
+/* Without O_TRUNC: the file may belong to another recorder, which still writes. */
 static int open_file(struct disk *disk, const char *path, bool force, char why[256]) {
   int flags = O_RDWR | O_CREAT | O_CLOEXEC | (force ? 0 : O_EXCL);
   disk->fd = open(path, flags | O_DIRECT, 0644);
@@ -170,7 +170,7 @@ static void take_done(struct disk *disk, const struct disk_done *done) {
   struct piece *piece = &disk->pieces[done->number];
   int result = (int)done->result;
   bool again = result == -EAGAIN || result == -EINTR;
-  if (result == -EINVAL && disk->direct) { /* blocks of another size, or a file system that says so only now */
+  if (result == -EINVAL && disk->direct) { /* larger blocks, or a file system that refuses O_DIRECT only now */
     disk_make_plain(disk);
     again = true;
   }
@@ -178,7 +178,7 @@ static void take_done(struct disk *disk, const struct disk_done *done) {
     size_t whole = (size_t)result == piece->bytes ? piece->bytes : (size_t)result & ~(size_t)(DISK_BLOCK - 1);
     piece->from += whole;
     piece->bytes -= whole;
-    /* A short write: the next one says why. */
+    /* A short write: the next write gives the reason. */
     again = piece->bytes > 0 && whole > 0;
     result = piece->bytes == 0 ? 0 : -ENOSPC;
   } else if (result == 0) result = -ENOSPC;
@@ -195,7 +195,7 @@ static bool reap(struct disk *disk, bool wait) {
   struct disk_done done;
   int result = disk->uring ? disk_uring_reap(disk->uring, wait, &done) : disk_thread_reap(disk->thread, wait, &done);
   if (result > 0) take_done(disk, &done);
-  if (result < 0) { /* the way itself is broken: what becomes of the writes under way is not known */
+  if (result < 0) { /* the way itself is broken: the state of the writes under way is unknown */
     disk->error = result;
     disk->good = 0;
     disk->is_broken = true;
@@ -220,7 +220,7 @@ uint64_t disk_good(const struct disk *disk) { return disk->good; }
 
 static void grow(struct disk *disk, uint64_t end) {
   while (disk->grows && disk->grown < end) {
-    /* No room, or a file system that can't: the writes lengthen the file, and tell what is wrong. */
+    /* No room, or a file system without fallocate: the writes lengthen the file, and report errors. */
     disk->grows = fallocate(disk->fd, 0, (off_t)disk->grown, (off_t)STEP) == 0;
     disk->grown += STEP;
   }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writes a file in chunks of page-aligned memory, several at a time: with io_uring, or, where that is missing or
- * RINGCAST_DISABLE names it, with pwrite in a thread. O_DIRECT where the file system takes it. Each chunk has its place
- * in the file: the first one is at offset 0, and one follows the other. No byte is written twice, so that writes may
- * end in any order.
+ * RINGCAST_DISABLE names it, with pwrite in a thread. O_DIRECT if the file system takes the flag. The chunks follow
+ * each other in the file, from offset 0. No byte is written twice, so that writes may end in any order.
  *
- * The chunks are memory of this process and not the ring's: a reader's mapping of a ring can't be registered with
- * io_uring, and a frame must be given back before a slow disk has it.
+ * The chunks are memory of this process, not of the ring: a reader's mapping of a ring can't be registered with
+ * io_uring, and a frame must be given back before a slow disk takes the bytes.
  *
  * One thread uses a disk.
  */
@@ -42,7 +41,7 @@ const char *disk_way(const struct disk *disk); /* in words: "io_uring, O_DIRECT,
 /* The next chunk of the file, empty. Waits until one is free. -errno of a write that failed. */
 int disk_take(struct disk *disk, struct disk_chunk **out);
 bool disk_has_free(const struct disk *disk);
-void disk_untake(struct disk *disk, struct disk_chunk *chunk); /* the one taken last, nothing of it written */
+void disk_untake(struct disk *disk, struct disk_chunk *chunk); /* the chunk taken last, not written */
 
 /* Begins to write what is in the chunk from `written` to `filled`, whole blocks. A chunk that is written to its end is
  * free again, in time. -errno of a write that failed. */
@@ -52,7 +51,7 @@ int disk_drain(struct disk *disk);               /* waits for all */
 int64_t disk_waited_ns(const struct disk *disk); /* how long disk_take has waited, all in all */
 bool disk_is_idle(const struct disk *disk);
 
-/* After an error: all that was given to disk_write before this offset is in the file, nothing after it counts. */
+/* After an error: all bytes given to disk_write before this offset are in the file; later bytes do not count. */
 uint64_t disk_good(const struct disk *disk);
 
 /* From here on the file takes plain writes of any length, for its end. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two ways of writing that tools/disk.c chooses from. Both take jobs at once and hand back what became of them. */
+/* The two ways of writing that tools/disk.c chooses from. Both take jobs at once, and hand back the results. */
 #ifndef TOOLS_DISK_WAY_H
 #define TOOLS_DISK_WAY_H
 
@@ -9,7 +9,7 @@
 
 struct disk_job {
   uint32_t number;
-  uint32_t buffer; /* the registered one that `memory` lies in */
+  uint32_t buffer; /* the index of the buffer that contains `memory` */
   const void *memory;
   uint32_t bytes;
   uint64_t offset;
@@ -20,8 +20,8 @@ struct disk_done {
   int64_t result; /* bytes, or -errno */
 };
 
-/* io_uring. `*registered`: the buffers are known to the kernel. -ENOSYS: built without, or the kernel has none; -EPERM
- * and others of the kernel. */
+/* io_uring. `*registered`: the buffers are known to the kernel. -ENOSYS: a build or a kernel without io_uring; -EPERM
+ * and other codes of the kernel. */
 struct disk_uring;
 int disk_uring_open(int fd, const struct iovec *buffers, uint32_t count, uint32_t depth, struct disk_uring **out,
                     bool *registered);

@@ -13,7 +13,7 @@ struct named {
   uint64_t bytes;
 };
 
-/* A class: its qualified name, and its fields, a zero byte between each two. */
+/* A class: the qualified name, and the fields, a zero byte between each two. */
 struct class {
   struct named name, fields;
   uint8_t kind;
@@ -198,7 +198,7 @@ static bool put_dict(struct walk *walk, uint64_t count, int depth) {
   return !walk->text->is_cut;
 }
 
-/* A dict whose keys are a SHAPE's. */
+/* A dict with the keys of a SHAPE. */
 static bool put_record(struct walk *walk, uint64_t number, int depth) {
   if (number >= walk->shapes) return false;
   struct shape shape = walk->shape[number];
@@ -206,7 +206,7 @@ static bool put_record(struct walk *walk, uint64_t number, int depth) {
   for (uint64_t i = 0; i < shape.count; i++) {
     struct ringcast_token key;
     if (ringcast_token_read(&shape.keys, &key) != 0 || walk->text->is_cut) return false;
-    if (key.tag == RINGCAST_TAG_NAMED) key.tag = RINGCAST_TAG_UTF8; /* it has its number since the SHAPE */
+    if (key.tag == RINGCAST_TAG_NAMED) key.tag = RINGCAST_TAG_UTF8; /* the key was counted with the SHAPE */
     if (i > 0) dump_put(walk->text, ", ");
     put_text(walk, &key);
     dump_put(walk->text, ": ");
@@ -245,7 +245,7 @@ static bool put_member(struct walk *walk, uint64_t number, int depth) {
   return put_value(walk, depth);
 }
 
-/* What stands before a value and is none. */
+/* Definitions, which come before a value. */
 static bool define_class(struct walk *walk, const struct ringcast_token *token) {
   struct named rest = {.data = token->data, .bytes = token->count};
   if (walk->classes == RINGCAST_MAX_CLASSES) return false;
@@ -350,10 +350,10 @@ static bool put_leaf(struct walk *walk, const struct ringcast_token *token) {
   }
 }
 
-/* Returns false when it is not worth going on: the text is full, or the stream is not as it was checked. */
+/* Returns false at the end of the rendering: the text is full, or the stream has changed since the check. */
 static bool put_value(struct walk *walk, int depth) {
   struct ringcast_token token = {0};
-  do { /* what stands before the value */
+  do { /* definitions and marks come before the value */
     if (walk->text->is_cut || ringcast_token_read(&walk->stream, &token) != 0) return false;
     if (token.tag == RINGCAST_TAG_CLASS && !define_class(walk, &token)) return false;
     if (token.tag == RINGCAST_TAG_SHAPE && !define_shape(walk, &token)) return false;

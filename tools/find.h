@@ -9,7 +9,7 @@
 
 enum { FIND_NONE = 3, FIND_SEVERAL = 4, FIND_WRITER_GONE = 5 };
 
-/* 0, or an exit status, and says on stderr why. */
+/* 0, or an exit status after an error text on stderr. */
 int find_ring(const char *ring, char handle[RINGCAST_HANDLE_BYTES]);
 
 bool find_asks_help(int argc, char **argv);

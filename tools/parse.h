@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of options. Each returns false unless all of the text is such a value. */
+/* Values of options. Each returns false unless all of the text is a valid value. */
 #ifndef TOOLS_PARSE_H
 #define TOOLS_PARSE_H
 

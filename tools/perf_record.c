@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ringcast perf record`: what a recorder writes, and what it costs whom it watches.
- *   The disk's own rate and the recorder's take turns, in the same directory: first the recorder's own chunks, written
- *   as the recorder writes them but with nothing to record; then a recording of a writer that sends as fast as it can,
- *   as an ordinary reader (`record --lossless`), since an observer would let such a writer go.
+ * `ringcast perf record`: the rate of a recorder, and the cost for a ring that is recorded.
+ *   The disk's own rate and the recorder's take turns, in the same directory: first chunks without a recording, written
+ *   as the recorder writes; then a recording of a writer that sends without a pause,
+ *   as an ordinary reader (`record --lossless`), since a writer without a pause lets an observer go.
  *   Then a writer sends a message every 2 ms to a reader, in blocks with an observer that records and blocks without,
  *   in turns: the time of the whole send (reserve, copy, commit), of the commit, and from just before the commit until
  *   the reader has the message.
@@ -98,7 +98,7 @@ static void flood(void *context, uint32_t index) {
   perf_must(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), "the recorder does not come");
   while (ringcast_writer_send(writer, source, measured->options->size, RINGCAST_KIND_BYTES, RINGCAST_FOREVER) == 0)
     continue;
-  for (;;) pause(); /* the recorder has what it wanted */
+  for (;;) pause(); /* the recorder has enough */
 }
 
 static double record_flood(struct measured *measured, uint64_t bytes) {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The recorder is an observer: lossless as a reader, but the writer lets go of it once it has been 50 ms in the way.
- * Three things keep it out of the way.
+ * The recorder keeps out of the way by three means.
  *   No writer wakes an observer. While frames come, the recorder looks for them every half millisecond, more often if
- *   they fill the ring faster; after a while without a frame it waits as a reader does, up to 2 ms too long.
- *   It copies a frame into its own memory, hashes the copy and gives the frame back at once. The disk never holds a
- *   frame.
- *   Once let go of, it comes back when all that it has is on the disk, and not before a second has passed since it came
- *   the last time. It also leaves by itself once it has waited for the disk for 50 ms within a second while the ring
- *   fills. So a disk that is too slow costs the writer 50 ms in each second, at most.
+ *   frames fill the ring faster; after a while without a frame the recorder waits as a reader does, 2 ms too long at
+ *   most.
+ *   The recorder copies a frame into memory of its own, hashes the copy and gives the frame back at once. The disk
+ *   never holds a frame.
+ *   After the writer has let go, the recorder comes back once all copies are on the disk, and at most once a second.
+ *   The recorder also leaves by itself after waiting for the disk for 50 ms within a second while the ring fills. So a
+ *   slow disk costs the writer at most 50 ms in each second.
  *
  * The time of a frame is when the recorder took it.
  */
@@ -27,7 +28,7 @@
 
 enum {
   GROUP = 128,         /* frames for one call */
-  GROUP_BYTES = 262144 /* so much is copied before it is given back */
+  GROUP_BYTES = 262144 /* are copied and then given back together */
 };
 
 static const int64_t SLOWEST_POLL = 500000, FASTEST_POLL = 50000; /* nanoseconds */
@@ -47,7 +48,7 @@ struct recorder {
   int64_t began, attached, heard, flushed; /* times */
   int64_t second, waited;                  /* when the present second began, and disk_waited_ns then */
   int64_t poll_ns;
-  uint64_t taken;    /* bytes since the last poll that found none */
+  uint64_t taken;    /* bytes since the last poll without a frame */
   uint64_t position; /* of the last frame that was kept */
   bool in_gap, ends;
   struct recording_gap gap;
@@ -139,7 +140,7 @@ static void flush(struct recorder *recorder) {
   if (result != 0) end_by_disk(recorder, result);
 }
 
-/* With everything on the disk, and not too soon. */
+/* All copies are on the disk, and a second has passed. */
 static void come_back(struct recorder *recorder) {
   flush(recorder);
   if (recorder->ends) return;
@@ -148,14 +149,14 @@ static void come_back(struct recorder *recorder) {
     return;
   }
   int result = attach(recorder, false);
-  if (result == -EUSERS) recorder->attached = now(); /* others have the places: tries again later */
+  if (result == -EUSERS) recorder->attached = now(); /* the places are taken: tries again later */
   else if (result != 0) end_by_ring(recorder, result);
 }
 
 /* ---- Frames ----------------------------------------------------------------------------------------------------- */
 
-/* How many of the frames are copied and then given back together. A frame that takes more memory than a chunk is alone:
- * a part of it may be on the way to the disk before it is given back. */
+/* How many of the frames are copied and then given back together. A frame larger than a chunk is alone: the disk may
+ * have a part of the copy before the frame is given back. */
 static uint32_t choose(const struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
   const struct recording_sum *sum = recording_sum_of(recorder->writer);
   const struct record_options *options = recorder->options;
@@ -175,7 +176,7 @@ static void check_limits(struct recorder *recorder) {
     end(recorder, RECORD_ENOUGH, 0, "as much as asked for");
 }
 
-/* A writer that waits for a while, again and again, but never for so long that it lets go: the recorder goes by itself.
+/* A writer that waits again and again, but each time too short to let go: then the recorder leaves.
  */
 static void mind_the_writer(struct recorder *recorder, int64_t time) {
   int64_t waited = disk_waited_ns(recorder->disk);
@@ -219,7 +220,7 @@ static void copy(struct recorder *recorder, const struct ringcast_frame *frames,
   keep(recorder, frames, count);
 }
 
-/* No frame now: sleeps for as long as the ring surely has room. */
+/* No frame now: sleeps while the ring has room. */
 static void rest(struct recorder *recorder) {
   if (recorder->taken > recorder->info.capacity / 8) recorder->poll_ns /= 2;
   if (recorder->taken < recorder->info.capacity / 32) recorder->poll_ns *= 2;

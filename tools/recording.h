@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A recording: the frames of a ring in a file. docs/recording.md tells every byte and how a file is read; here are the
- * same layouts in C, the writing (recording_write.c) and the reading (recording_read.c).
+ * layouts in C, the writing (recording_write.c) and the reading (recording_read.c).
  *
- * A file is a header block and then records, one after the other. Nothing is written twice: a record that must reach
- * the disk before its block is full is followed by a record of padding up to the next block. So a recorder that is
- * killed leaves whole records and at most one torn place for each write that was under way.
+ * A file is a header block and then records, one after the other. No byte is written twice: if a record must reach
+ * the disk before the block is full, padding follows up to the next block. So a recorder that is killed leaves whole
+ * records, and at most one torn place for each write that was under way.
  */
 #ifndef TOOLS_RECORDING_H
 #define TOOLS_RECORDING_H
@@ -19,8 +19,8 @@ struct disk; /* tools/disk.h */
 #define RECORDING_MAGIC        "RCREC\r\n\x1a"
 #define RECORDING_VERSION      1u
 #define RECORDING_RECORD_MAGIC 0x44524352u /* "RCRD" */
-#define RECORDING_BLOCK        4096u       /* of the header; what is written is a multiple of it, at a multiple of it */
-#define RECORDING_LINE         64u         /* records begin at multiples of it */
+#define RECORDING_BLOCK        4096u       /* of the header; writes are of whole blocks */
+#define RECORDING_LINE         64u         /* records begin on lines */
 #define RECORDING_UNKNOWN      UINT64_MAX
 
 /* ---- The bytes, little-endian ----------------------------------------------------------------------------------- */
@@ -30,13 +30,13 @@ struct recording_header {
   uint32_t version, header_bytes, line, record_bytes; /* sizes: BLOCK, LINE, of a record's header */
   uint64_t id;                                        /* random; the checksums of this file's records depend on it */
   uint64_t capacity;                                  /* of the ring */
-  int64_t wall_ns, monotonic_ns;                      /* the two clocks at the start, read at the same moment */
+  int64_t wall_ns, monotonic_ns;                      /* both clocks at the start */
   int32_t writer_pid;
   uint32_t reserved;
   char name[48];     /* of the ring; zeros: it has none */
   char ringcast[16]; /* the release that made the file */
   char zeros[RECORDING_BLOCK - 136];
-  uint64_t check; /* XXH3 of all before it */
+  uint64_t check; /* XXH3 of the bytes before */
 };
 
 enum recording_type {
@@ -55,20 +55,20 @@ struct recording_record {
   uint16_t type; /* enum recording_type */
   uint16_t kind; /* of a frame: enum ringcast_kind */
   uint64_t bytes;
-  uint64_t number;   /* of a frame: counted from 0; of others: the number of the next frame */
-  uint64_t position; /* of the frame in the ring; of others 0 */
+  uint64_t number;   /* of a frame: counted from 0; of other types: the number of the next frame */
+  uint64_t position; /* of the frame in the ring; of other types 0 */
   int64_t time;      /* CLOCK_MONOTONIC, nanoseconds: when the recorder took the frame */
-  uint64_t check;    /* XXH3 of all before it, seeded with the file's id plus the record's offset in the file */
+  uint64_t check;    /* XXH3 of the bytes before, seeded with the file's id plus the record's offset in the file */
 };
 
 enum recording_reason {
-  RECORDING_LET_GO = 1,   /* the recorder was in the way, and the writer went on without it */
+  RECORDING_LET_GO = 1,   /* the recorder was in the way, and the writer let go */
   RECORDING_EVICTED = 2,  /* an ordinary reader (--lossless) was evicted */
-  RECORDING_SLOW_DISK = 3 /* the disk was too slow, and the recorder left before it was in the way for longer */
+  RECORDING_SLOW_DISK = 3 /* the disk was too slow, and the recorder left */
 };
 
 struct recording_gap {
-  uint64_t from, to;      /* positions: of the last frame before the gap, and of the first one after it (or unknown) */
+  uint64_t from, to;      /* positions: of the last frame before the gap, and of the first frame after (or unknown) */
   int64_t began, ended;   /* CLOCK_MONOTONIC */
   uint64_t frames;        /* lost, or unknown */
   uint32_t reason, zeros; /* enum recording_reason */
@@ -105,7 +105,7 @@ uint64_t recording_header_check(const struct recording_header *header);
 uint64_t recording_record_check(const struct recording_record *record, uint64_t id, uint64_t offset);
 uint64_t recording_mix(uint64_t number, uint64_t hash); /* a frame's share of the digest */
 
-/* What a file or a part of it holds. */
+/* The frames of a file, or of a part. */
 struct recording_sum {
   uint64_t frames, bytes, gaps, digest;
   int64_t first, last; /* times of the first and the last frame */
@@ -120,8 +120,8 @@ struct recording_writer;
 int recording_create(struct disk *disk, const struct recording_header *header, struct recording_writer **out);
 void recording_destroy(struct recording_writer *writer); /* the disk stays */
 
-/* Frames are kept or dropped together, all since the last keep: only when a reader gives frames back it learns whether
- * the copies are good. A frame of more than a chunk is alone between two keeps. recording_copy waits while all memory
+/* All frames since the last keep are kept or dropped together: a reader that gives frames back learns whether the
+ * copies are good. A frame of more than a chunk is alone between two keeps. recording_copy waits while all memory
  * is under way to the disk. After an error of the disk each call returns the same -errno. */
 int recording_copy(struct recording_writer *writer, uint16_t kind, const void *data, uint64_t bytes, uint64_t position,
                    int64_t time);
@@ -155,7 +155,7 @@ const struct recording_header *recording_header_of(const struct recording *recor
 enum recording_found {
   RECORDING_FOUND_FRAME,     /* `record` is the frame's; next: recording_load or recording_pass */
   RECORDING_FOUND_GAP,       /* `gap` is set */
-  RECORDING_FOUND_DAMAGE,    /* `bytes` at `offset` are no records; `missing` frames */
+  RECORDING_FOUND_DAMAGE,    /* `bytes` at `offset` hold no record; `missing` frames */
   RECORDING_FOUND_UNWRITTEN, /* the same, but blocks of zeros in a file without an end: the recorder died first */
   RECORDING_FOUND_TORN,      /* the same, up to the end of a file without an end */
   RECORDING_FOUND_NOT_YET,   /* the recorder still writes here */
@@ -169,18 +169,18 @@ struct recording_item {
   struct recording_gap gap;
 };
 
-/* The next thing in the file. -EIO and others of reading. */
+/* The next frame, gap or damage in the file. -EIO and other codes of reading. */
 int recording_next(struct recording *recording, struct recording_item *out);
 
 /* The frame's payload: copied to `to`, which has room (_load), or only looked at (_check). 0: whole. 1: not whole, and
- * the next recording_next tells what it is instead. -EIO and others of reading. */
+ * the next recording_next tells the cause. -EIO and other codes of reading. */
 int recording_load(struct recording *recording, void *to);
 int recording_check(struct recording *recording);
-/* Goes on without a look at the payload, which counts as whole. Else as above. */
+/* Goes on without a look at the payload, which counts as whole. Results as above. */
 int recording_pass(struct recording *recording);
 uint64_t recording_at(const struct recording *recording); /* where the next record is */
 
-/* What was found so far. */
+/* The findings so far. */
 struct recording_facts {
   struct recording_sum sum;
   uint64_t damages, damaged_bytes; /* places */
@@ -188,7 +188,7 @@ struct recording_facts {
   uint64_t unwritten_bytes, torn_bytes;
   uint64_t gap_bytes; /* of the ring */
   bool is_ended;      /* the file has its end */
-  bool is_live;       /* a recorder writes it now */
+  bool is_live;       /* a recorder writes the file now */
 };
 const struct recording_facts *recording_facts_of(const struct recording *recording);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a recording and trusts no byte of it. A record counts if its checksum is right, which depends on the file's id
+ * Reads a recording, and trusts no byte. A record counts if its checksum is right, which depends on the file's id
  * and the record's place: a recording inside a frame's payload, or a block in the wrong place, is never taken for a
- * record of this file. Where there is no record, the reader looks for the next one, line by line. The file is read and
- * not mapped, so that a file that becomes shorter meanwhile is an end and no signal.
+ * record of this file. Where there is no record, the reader looks for the next record, line by line. The file is read,
+ * not mapped: a file that becomes shorter meanwhile is an end and no signal.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -147,7 +147,7 @@ static uint64_t skip_hole(struct recording *recording, struct stretch *stretch, 
   return next < recording->size ? next : recording->size;
 }
 
-/* From `from` on, which is no record's place. */
+/* No record is at `from`. */
 static int search(struct recording *recording, uint64_t from, struct stretch *out) {
   uint64_t offset = from, zeros = 0;
   *out = (struct stretch){.used = from};
@@ -176,8 +176,8 @@ static int search(struct recording *recording, uint64_t from, struct stretch *ou
   return 0;
 }
 
-/* While a recorder writes, its writes end in any order: what is not there now may come, but not after a while in which
- * later records came. */
+/* While a recorder writes, its writes end in any order: missing bytes may still come, but not long after later records.
+ */
 static bool is_not_yet(struct recording *recording, bool found) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -189,7 +189,7 @@ static bool is_not_yet(struct recording *recording, bool found) {
   return !found || now.tv_sec - recording->stuck_since < 3;
 }
 
-/* What the stretch from `at` on is: nothing that a record is at, or a frame that is not whole. */
+/* The kind of the stretch from `at` on: bytes without a record, or a frame that is not whole. */
 static int tell_stretch(struct recording *recording, struct recording_item *out) {
   struct recording_facts *facts = &recording->facts;
   struct stretch stretch;
@@ -223,7 +223,7 @@ static int tell_stretch(struct recording *recording, struct recording_item *out)
   return RECORDING_FOUND_DAMAGE;
 }
 
-/* ---- The next thing --------------------------------------------------------------------------------------------- */
+/* ---- The next item ---------------------------------------------------------------------------------------------- */
 
 static bool is_locked(const struct recording *recording) {
   if (flock(recording->fd, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
@@ -255,7 +255,7 @@ static int take_end(struct recording *recording, const struct recording_record *
   return result;
 }
 
-/* One record. -EAGAIN: it is passed, take the next one. */
+/* One record. -EAGAIN: the record is passed, take the next record. */
 static int take_record(struct recording *recording, const struct recording_record *record, struct recording_item *out) {
   int result = 1;
   out->offset = recording->at;
@@ -272,7 +272,7 @@ static int take_record(struct recording *recording, const struct recording_recor
   default: result = 0;
   }
   if (result < 0) return result;
-  if (result == 0) { /* a later version's, or not whole */
+  if (result == 0) { /* of a later version, or not whole */
     recording->record = *record;
     recording->is_broken = true;
     return tell_stretch(recording, out);
@@ -377,7 +377,7 @@ static int fail(int result, char why[256], const char *path, const char *what) {
   return result;
 }
 
-/* Text of the header: what names may have, or nothing. */
+/* Text of the header: valid characters of names, or nothing. */
 static void tame(char *text, size_t size) {
   static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:+-";
   text[size - 1] = '\0';
@@ -438,7 +438,7 @@ int recording_open(const char *path, struct recording **out, char why[256]) {
   return result;
 }
 
-/* The entries of the index, which the caller frees; 0 if there is none, or if it is damaged. */
+/* The entries of the index, which the caller frees; 0: no index, or a damaged index. */
 static uint64_t read_index(struct recording *recording, struct recording_entry **out) {
   struct recording_record record;
   uint64_t at = recording->end.index, hash = 0;
@@ -459,7 +459,7 @@ void recording_seek(struct recording *recording, int64_t ns) {
   struct recording_entry *entries = NULL;
   struct recording_record record;
   uint64_t count = read_index(recording, &entries), low = 0, high = count;
-  while (low < high) { /* the first one that is later */
+  while (low < high) { /* the first entry that is later */
     uint64_t middle = low + (high - low) / 2;
     if (entries[middle].time - recording->end.first > ns) high = middle;
     else low = middle + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a file that the disk has no room for, or does not take: what is whole in it is kept. */
+/* The end of a file after an error of the disk: whole records are kept. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { PLACES = 64 };
 
-/* Between two records, and what is before. */
+/* Between two records, with the frames before. */
 struct place {
   uint64_t at, number;
   struct recording_sum sum;
@@ -61,7 +61,7 @@ static bool put_end(int fd, uint64_t id, const struct place *place) {
   return pwrite(fd, &all, sizeof all, (off_t)place->at) == (ssize_t)sizeof all;
 }
 
-/* At the last place where there is room: a frame is given up for an end. */
+/* At the last place with room: frames are given up for an end. */
 static void end_at_last_place(int fd, uint64_t id, const struct place *places, int count, struct recording_sum *sum) {
   for (int i = 0; i < count; i++) {
     if (ftruncate(fd, (off_t)places[i].at) != 0 || !put_end(fd, id, &places[i])) continue;

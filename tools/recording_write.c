@@ -9,15 +9,15 @@
 #include "tools/recording_hash.h"
 
 enum {
-  MOST_ENTRIES = 16384, /* of the index: then every other one goes */
+  MOST_ENTRIES = 16384, /* of the index: then every second entry goes */
   FIRST_STRIDE = 64,    /* frames from one entry to the next */
   MOST_WAITING = 8,     /* chunks of a frame that are full and may still be taken back */
-  HASH_BLOCK = 32768    /* is copied and then hashed while it is in the cache */
+  HASH_BLOCK = 32768    /* is copied, and then hashed while in the cache */
 };
 
-/* A place that the writer can go back to. */
+/* A place to go back to. */
 struct mark {
-  struct disk_chunk *chunk; /* NULL: the next one is not taken yet */
+  struct disk_chunk *chunk; /* NULL: the next chunk is not taken yet */
   size_t filled;
   uint64_t end;
   struct recording_sum sum;
@@ -31,9 +31,9 @@ struct recording_writer {
   uint64_t end;
   struct recording_sum sum;
   struct mark mark;
-  bool is_out;       /* a part of what is after the mark is under way already */
+  bool is_out;       /* bytes after the mark are under way already */
   uint64_t *footer;  /* the hash of the last frame, ... */
-  uint64_t unfooter; /* ... and what replaces it if the frame is taken back */
+  uint64_t unfooter; /* ... and the replacement if the frame is taken back */
   bool is_flushed;
   struct recording_entry *index;
   uint64_t entries, stride, next_entry; /* the number of the frame that has the next entry */
@@ -62,7 +62,7 @@ static int make_room(struct recording_writer *writer) {
     writer->waiting[writer->waiting_count++] = chunk;
     writer->chunk = NULL;
   }
-  /* Memory that waits is not coming back by itself. */
+  /* Chunks that wait do not become free. */
   if (writer->waiting_count == MOST_WAITING || (writer->waiting_count > 0 && !disk_has_free(writer->disk))) {
     writer->is_out = true;
     result = write_waiting(writer);
@@ -106,7 +106,7 @@ static int put_hashed(struct recording_writer *writer, const void *data, uint64_
     int result = next_bytes(writer, bytes < HASH_BLOCK ? bytes : HASH_BLOCK, &to, &room);
     if (result != 0) return result;
     memcpy(to, from, room);
-    XXH3_64bits_update(writer->state, to, room); /* of the copy: the frame may change while it is copied */
+    XXH3_64bits_update(writer->state, to, room); /* of the copy: the frame may change during the copy */
     from += room;
     bytes -= room;
   }
@@ -219,7 +219,7 @@ static void thin_index(struct recording_writer *writer) {
   writer->stride *= 2;
 }
 
-/* The first frame of those that are kept together, if one is due. */
+/* The first frame after the mark, if an entry is due. */
 int recording_keep(struct recording_writer *writer) {
   const struct mark *mark = &writer->mark;
   if (writer->sum.frames > mark->sum.frames && mark->sum.frames >= writer->next_entry) {

@@ -24,8 +24,8 @@ static const char usage[] =
 static const char help[] =
     "\n"
     "Makes a new ring and sends the frames of a recording ('ringcast record') on it, at the pace at which they were\n"
-    "recorded. The first line says the ring's name and handle. A reader that was not there gets all of it: start with\n"
-    "--readers, or attach before the first frame.\n"
+    "recorded. The first line says the ring's name and handle. A reader that was not there gets all frames: start\n"
+    "with --readers, or attach before the first frame.\n"
     "\n"
     "OPTIONS\n"
     "  --name NAME        of the new ring (default: the recorded ring's)\n"
@@ -40,8 +40,8 @@ static const char help[] =
     "  --help             this text\n"
     "\n"
     "EXIT STATUS\n"
-    "  0  all was sent, or Ctrl-C   1  damage: everything that is whole was sent; or the file can't be read, or the\n"
-    "  ring not be made   2  wrong usage\n"
+    "  0  all was sent, or Ctrl-C   1  damage (all whole frames were sent), an unreadable file, or no ring\n"
+    "  could be made   2  wrong usage\n"
     "\n"
     "EXAMPLES\n"
     "  ringcast replay day.rcrec --name again --readers 1\n"
@@ -60,7 +60,7 @@ struct replay {
   struct recording_sum sent;
   uint64_t too_large; /* frames */
   int64_t first;      /* time of the recording's first frame */
-  int64_t start;      /* when that one is due */
+  int64_t start;      /* when the first frame is due */
   uint64_t damages;   /* of all passes */
   double seconds;
 };
@@ -92,7 +92,7 @@ static int64_t due_at(const struct replay *replay, int64_t time) {
   return replay->start + (int64_t)after;
 }
 
-/* 0, or -errno: -EMSGSIZE if the ring can't ever take it, -ECANCELED after a signal. */
+/* 0, or -errno: -EMSGSIZE if the ring can never take the frame, -ECANCELED after a signal. */
 static int reserve(struct replay *replay, uint64_t bytes, struct ringcast_span *span) {
   int result;
   if (bytes > SIZE_MAX / 2) return -EMSGSIZE;
@@ -101,7 +101,7 @@ static int reserve(struct replay *replay, uint64_t bytes, struct ringcast_span *
   return result;
 }
 
-/* The payload is read into the ring, and only what is whole becomes a frame. */
+/* The payload is read into the ring, and becomes a frame if whole. */
 static int send_frame(struct replay *replay, const struct recording_record *record) {
   struct ringcast_span span;
   int64_t due = due_at(replay, record->time);
@@ -144,7 +144,7 @@ static void add_facts(struct replay *replay) {
   replay->sent.gaps += facts->sum.gaps;
 }
 
-/* -EAGAIN: the end of what is wanted. */
+/* -EAGAIN: the end, or `to`. */
 static int send_next(struct replay *replay, bool first) {
   struct recording_item item;
   int found = recording_next(replay->recording, &item);
@@ -197,7 +197,7 @@ static int wait_for_readers(struct replay *replay) {
   return stop || result >= 0 ? 0 : result;
 }
 
-/* Readers drain a ring whose writer is gone, too; but a command that waits for the replay wants them to have it all. */
+/* Readers can drain the ring after its writer is gone; a caller that waits for the replay wants the frames taken. */
 static void linger(const struct replay *replay) {
   int64_t until = now_ns() + (int64_t)(replay->linger * 1e9);
   while (!stop && now_ns() < until) {

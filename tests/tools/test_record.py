@@ -99,8 +99,7 @@ class Record(Recordings):
                 self.assertIn("in the way", gap["reason"])
 
     def position(self, writer):
-        line = self.json_lines("dump", writer.handle, "--frames", "1")[0]
-        return line["position"]
+        return of_type(self.json_lines("dump", writer.handle, "--frames", "1"), "frame")[0]["position"]
 
     def json_lines(self, *arguments):
         return [json.loads(line) for line in self.succeed(*arguments, "--format", "json").splitlines()]
