@@ -4,7 +4,6 @@
 #include "tools/dump.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,9 +12,9 @@
 #include <time.h>
 
 #include "tools/cli.h"
-#include "tools/find.h"
 #include "tools/parse.h"
 #include "tools/recording.h"
+#include "tools/view.h"
 
 static const char usage[] = "usage: ringcast dump FILE|RING [--frames N] [--follow] [--data] [--format text|json]\n";
 
@@ -225,7 +224,7 @@ static int dump_file(struct dump *dump) {
   int result = recording_open(dump->what, &recording, why);
   if (result != 0) {
     fprintf(stderr, "ringcast: %s\n", why);
-    return result == -ENOENT ? FIND_NONE : CLI_FAILED;
+    return result == -ENOENT ? CLI_NO_RING : CLI_FAILED;
   }
   print_head(dump, recording_header_of(recording));
   while (result == 0 && !stop && (dump->frames == 0 || dump->shown < dump->frames)) result = dump_next(dump, recording);
@@ -272,12 +271,12 @@ static int dump_ring(struct dump *dump) {
   char handle[RINGCAST_HANDLE_BYTES];
   ringcast_tap *tap;
   uint64_t lost = 0;
-  int status = find_ring(dump->what, handle);
-  if (status != 0) return status;
+  int status = view_find(dump->what, handle);
+  if (status != CLI_GO_ON) return status;
   int result = ringcast_tap_attach(handle, &tap);
   if (result != 0) {
     fprintf(stderr, "ringcast: %s: %s\n", dump->what, ringcast_last_error());
-    return result == -ENOENT ? FIND_NONE : CLI_FAILED;
+    return result == -ENOENT ? CLI_NO_RING : CLI_FAILED;
   }
   if (!dump->json) printf("%14s %16s %12s  %s\n", "seconds", "position", "bytes", "kind");
   fflush(stdout);
@@ -288,52 +287,31 @@ static int dump_ring(struct dump *dump) {
     printf("{\"type\": \"summary\", \"frames\": %" PRIu64 ", \"lost_bytes\": %" PRIu64 "}\n", dump->shown, lost);
   else printf("%" PRIu64 " frames, %" PRIu64 " bytes of the ring lost\n", dump->shown, lost);
   ringcast_tap_close(tap);
-  if (result == -EAGAIN && dump->frames > 0) return FIND_WRITER_GONE;
+  if (result == -EAGAIN && dump->frames > 0) return CLI_GONE;
   return result == 0 || result == -EAGAIN ? CLI_OK : CLI_FAILED;
 }
 
 /* ---- The command ------------------------------------------------------------------------------------------------ */
 
 static int parse(int argc, char **argv, struct dump *dump) {
-  enum { FRAMES = 1, FOLLOW, DATA, FORMAT };
-  static const struct option known[] = {{"frames", 1, NULL, FRAMES},
-                                        {"follow", 0, NULL, FOLLOW},
-                                        {"data", 0, NULL, DATA},
-                                        {"format", 1, NULL, FORMAT},
-                                        {0}};
-  static const char *const takes[] = {[FRAMES] = "a whole number; 0: no limit", [FORMAT] = CLI_FORMATS};
-  bool good = true;
-  int option;
-  opterr = 0;
-  while ((option = getopt_long(argc, argv, ":", known, NULL)) >= 0) {
-    switch (option) {
-    case FRAMES: good = parse_whole(optarg, 0, UINT64_MAX, &dump->frames); break;
-    case FOLLOW: dump->follow = true; break;
-    case DATA: dump->data = true; break;
-    case FORMAT: good = cli_format(optarg, &dump->json); break;
-    case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
-    default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
-    }
-    if (!good)
-      return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", optarg, known[option - 1].name,
-                         takes[option]);
-  }
-  if (argc - optind < 1) return cli_misused(usage, "say which recording or ring to show");
-  if (argc - optind > 1) return cli_misused(usage, "unexpected argument '%s'", argv[optind + 1]);
-  dump->what = argv[optind];
-  return 0;
+  static const struct cli_texts texts = {usage, help};
+  const struct cli_option known[] = {
+      {"frames", parse_whole, &dump->frames, PARSE_WHOLE, false},
+      {"follow", NULL, &dump->follow, NULL, false},
+      {"data", NULL, &dump->data, NULL, false},
+      {"format", cli_parse_format, &dump->json, CLI_FORMATS, false},
+  };
+  int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &dump->what, 1);
+  if (status == CLI_GO_ON && !dump->what) return cli_misused(usage, "say which recording or ring to show");
+  return status;
 }
 
 int dump_main(int argc, char **argv) {
   struct dump dump = {.first = INT64_MIN};
   struct sigaction action = {.sa_handler = on_signal};
   struct stat status;
-  if (find_asks_help(argc, argv)) {
-    printf("%s%s", usage, help);
-    return cli_finish(stdout, CLI_OK);
-  }
   int result = parse(argc, argv, &dump);
-  if (result != 0) return result;
+  if (result != CLI_GO_ON) return result;
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
   bool is_file = strchr(dump.what, '/') || (stat(dump.what, &status) == 0 && S_ISREG(status.st_mode));

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool parse_bytes(const char *text, uint64_t *out) {
+bool parse_bytes(const char *text, void *out) {
   char *end;
   errno = 0;
   if (!isdigit((unsigned char)*text)) return false;
@@ -16,16 +16,16 @@ bool parse_bytes(const char *text, uint64_t *out) {
   unsigned shift = suffix ? 10 * (unsigned)(suffix - suffixes + 1) : 0;
   if (suffix) end++;
   if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
-  *out = (uint64_t)value << shift;
+  *(uint64_t *)out = (uint64_t)value << shift;
   return true;
 }
 
-bool parse_whole(const char *text, uint64_t least, uint64_t most, uint64_t *out) {
+bool parse_whole(const char *text, void *out) {
   char *end;
   errno = 0;
   unsigned long long value = strtoull(text, &end, 10);
-  if (!isdigit((unsigned char)*text) || *end || errno || value < least || value > most) return false;
-  *out = value;
+  if (!isdigit((unsigned char)*text) || *end || errno) return false;
+  *(uint64_t *)out = value;
   return true;
 }
 
@@ -34,5 +34,12 @@ bool parse_number(const char *text, double least, double most, double *out) {
   double value = strtod(text, &end);
   if (end == text || *end || !isfinite(value) || value < least || value > most) return false;
   *out = value;
+  return true;
+}
+
+bool parse_seconds(const char *text, void *out) { return parse_number(text, 0, 1e9, out); }
+
+bool parse_text(const char *text, void *out) {
+  *(const char **)out = text;
   return true;
 }

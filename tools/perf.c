@@ -57,7 +57,7 @@ static const char help[] =
     "                     each of the three ways; scale: for each number of readers, default 1; gpu: for each size,\n"
     "                     default 1; record: for each size of message, default 12)\n"
     "  --file FILE        record: a file that does not exist yet; it is removed (default ringcast-perf.rcrec)\n"
-    "  --bytes BYTES      record: that the disk and then the recorder writes, at least 256M (default 4G)\n"
+    "  --bytes BYTES      record: how much the disk and then the recorder writes, at least 256M (default 4G)\n"
     "  --gap MS           cadence: from one send to the next, 0.01 to 60000 milliseconds (default 10)\n"
     "  --jitter F         cadence: by which part of itself each gap varies at most, 0 to 1 (default 0.02)\n"
     "  --cold[=BYTES]     latency, cadence: between two messages each process walks over a block of memory (default\n"

@@ -3,15 +3,13 @@
 #include "tools/record.h"
 
 #include <errno.h>
-#include <getopt.h>
-#include <math.h>
 #include <string.h>
 
 #include "tools/cli.h"
 #include "tools/disk.h"
-#include "tools/find.h"
 #include "tools/parse.h"
 #include "tools/report.h"
+#include "tools/view.h"
 
 static const char usage[] =
     "usage: ringcast record RING FILE [--seconds S] [--frames N] [--bytes BYTES] [--latest] [--lossless] [--force]\n"
@@ -110,57 +108,39 @@ static void print(const struct record_options *options, const struct record_resu
 
 /* ---- The command ------------------------------------------------------------------------------------------------ */
 
+static bool parse_buffer(const char *text, void *out) {
+  uint64_t *bytes = out;
+  return parse_bytes(text, bytes) && *bytes >= DISK_LEAST && *bytes <= DISK_MOST;
+}
+
 static int parse(int argc, char **argv, struct record_options *options) {
-  enum { SECONDS = 1, FRAMES, BYTES, LATEST, LOSSLESS, FORCE, BUFFER, FORMAT };
-  static const struct option known[] = {
-      {"seconds", 1, NULL, SECONDS}, {"frames", 1, NULL, FRAMES},     {"bytes", 1, NULL, BYTES},
-      {"latest", 0, NULL, LATEST},   {"lossless", 0, NULL, LOSSLESS}, {"force", 0, NULL, FORCE},
-      {"buffer", 1, NULL, BUFFER},   {"format", 1, NULL, FORMAT},     {0}};
-  static const char *const takes[] = {[SECONDS] = "a number of seconds, 0 (no limit) to 1e9",
-                                      [FRAMES] = "a whole number; 0: no limit",
-                                      [BYTES] = "a number of bytes, such as 500M or 10G; 0: no limit",
-                                      [BUFFER] = "a number of bytes, 64K to 4G",
-                                      [FORMAT] = CLI_FORMATS};
-  bool good = true;
-  int option;
-  opterr = 0;
-  while ((option = getopt_long(argc, argv, ":", known, NULL)) >= 0) {
-    switch (option) {
-    case SECONDS: good = parse_number(optarg, 0, 1e9, &options->seconds); break;
-    case FRAMES: good = parse_whole(optarg, 0, UINT64_MAX, &options->frames); break;
-    case BYTES: good = parse_bytes(optarg, &options->bytes); break;
-    case LATEST: options->latest = true; break;
-    case LOSSLESS: options->lossless = true; break;
-    case FORCE: options->force = true; break;
-    case BUFFER:
-      good = parse_bytes(optarg, &options->buffer) && options->buffer >= DISK_LEAST && options->buffer <= DISK_MOST;
-      break;
-    case FORMAT: good = cli_format(optarg, &options->json); break;
-    case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
-    default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
-    }
-    if (!good)
-      return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", optarg, known[option - 1].name,
-                         takes[option]);
-  }
-  if (argc - optind < 2) return cli_misused(usage, "say which ring to record, and the file to write");
-  if (argc - optind > 2) return cli_misused(usage, "unexpected argument '%s'", argv[optind + 2]);
-  options->ring = argv[optind];
-  options->file = argv[optind + 1];
-  return 0;
+  static const struct cli_texts texts = {usage, help};
+  const struct cli_option known[] = {
+      {"seconds", parse_seconds, &options->seconds, PARSE_SECONDS, false},
+      {"frames", parse_whole, &options->frames, PARSE_WHOLE, false},
+      {"bytes", parse_bytes, &options->bytes, PARSE_BYTES, false},
+      {"latest", NULL, &options->latest, NULL, false},
+      {"lossless", NULL, &options->lossless, NULL, false},
+      {"force", NULL, &options->force, NULL, false},
+      {"buffer", parse_buffer, &options->buffer, "a number of bytes, 64K to 4G", false},
+      {"format", cli_parse_format, &options->json, CLI_FORMATS, false},
+  };
+  const char *words[2];
+  int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, words, 2);
+  if (status != CLI_GO_ON) return status;
+  if (!words[1]) return cli_misused(usage, "say which ring to record, and the file to write");
+  options->ring = words[0];
+  options->file = words[1];
+  return CLI_GO_ON;
 }
 
 int record_main(int argc, char **argv) {
   struct record_options options = {.buffer = RECORD_BUFFER, .stop = &stop};
   struct record_result result;
   char handle[RINGCAST_HANDLE_BYTES];
-  if (find_asks_help(argc, argv)) {
-    printf("%s%s", usage, help);
-    return cli_finish(stdout, CLI_OK);
-  }
   int status = parse(argc, argv, &options);
-  if (status == 0) status = find_ring(options.ring, handle);
-  if (status != 0) return status;
+  if (status == CLI_GO_ON) status = view_find(options.ring, handle);
+  if (status != CLI_GO_ON) return status;
   watch_signals();
   int failed = record_run(&options, handle, tell_start, &options, &result);
   if (failed != 0) {
@@ -171,7 +151,7 @@ int record_main(int argc, char **argv) {
               "--lossless to take a reader's place\n",
               options.ring);
     else fprintf(stderr, "ringcast: %s%s%s\n", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
-    return of_ring && failed == -ENOENT ? FIND_NONE : CLI_FAILED;
+    return of_ring && failed == -ENOENT ? CLI_NO_RING : CLI_FAILED;
   }
   tell_end(&options, &result);
   print(&options, &result);

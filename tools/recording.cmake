@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # record, replay and dump, and `perf record`. The files are hashed with XXH3, whole in its header: nothing is linked.
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
-target_sources(ringcast_tool PRIVATE find.c parse.c)
+target_sources(ringcast_tool PRIVATE parse.c)
 if(XXHASH_INCLUDE_DIR)
   target_sources(ringcast_tool PRIVATE
     dump.c dump_frame.c dump_value.c disk.c disk_thread.c disk_uring.c perf_record.c record.c

@@ -2,7 +2,6 @@
 /* `ringcast replay`: a recording's frames into a new ring. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,6 @@
 
 #include "ringcast/ringcast.h"
 #include "tools/cli.h"
-#include "tools/find.h"
 #include "tools/parse.h"
 #include "tools/recording.h"
 #include "tools/report.h"
@@ -279,66 +277,40 @@ static int run(struct replay *replay) {
   return result == 0 && replay->damages == 0 && replay->too_large == 0 ? CLI_OK : CLI_FAILED;
 }
 
+static bool parse_speed(const char *text, void *out) { return parse_number(text, 1e-6, 1e9, out); }
+
+static bool parse_readers(const char *text, void *out) {
+  uint64_t *readers = out;
+  return parse_whole(text, readers) && *readers <= 1024;
+}
+
 static int parse(int argc, char **argv, struct replay *replay) {
-  enum { NAME = 1, SPEED, FAST, READERS, LOOP, FROM, TO, LINGER, CAPACITY, FORMAT };
-  static const struct option known[] = {{"name", 1, NULL, NAME},
-                                        {"speed", 1, NULL, SPEED},
-                                        {"fast", 0, NULL, FAST},
-                                        {"readers", 1, NULL, READERS},
-                                        {"loop", 0, NULL, LOOP},
-                                        {"from", 1, NULL, FROM},
-                                        {"to", 1, NULL, TO},
-                                        {"linger", 1, NULL, LINGER},
-                                        {"capacity", 1, NULL, CAPACITY},
-                                        {"format", 1, NULL, FORMAT},
-                                        {0}};
-  static const char *const seconds = "a number of seconds, 0 to 1e9";
-  const char *const takes[] = {[SPEED] = "a number above 0, such as 0.5 or 10",
-                               [READERS] = "a whole number, 0 to 1024",
-                               [FROM] = seconds,
-                               [TO] = seconds,
-                               [LINGER] = seconds,
-                               [CAPACITY] = "a number of bytes, such as 64K or 1M",
-                               [FORMAT] = CLI_FORMATS};
-  bool good = true;
-  int option;
-  opterr = 0;
-  while ((option = getopt_long(argc, argv, ":", known, NULL)) >= 0) {
-    switch (option) {
-    case NAME: replay->name = optarg; break;
-    case SPEED: good = parse_number(optarg, 1e-6, 1e9, &replay->speed); break;
-    case FAST: replay->fast = true; break;
-    case READERS: good = parse_whole(optarg, 0, 1024, &replay->readers); break;
-    case LOOP: replay->loop = true; break;
-    case FROM: good = parse_number(optarg, 0, 1e9, &replay->from); break;
-    case TO: good = parse_number(optarg, 0, 1e9, &replay->to); break;
-    case LINGER: good = parse_number(optarg, 0, 1e9, &replay->linger); break;
-    case CAPACITY: good = parse_bytes(optarg, &replay->capacity); break;
-    case FORMAT: good = cli_format(optarg, &replay->json); break;
-    case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
-    default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
-    }
-    if (!good)
-      return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", optarg, known[option - 1].name,
-                         takes[option]);
-  }
+  static const struct cli_texts texts = {usage, help};
+  const struct cli_option known[] = {
+      {"name", parse_text, &replay->name, NULL, false},
+      {"speed", parse_speed, &replay->speed, "a number above 0, such as 0.5 or 10", false},
+      {"fast", NULL, &replay->fast, NULL, false},
+      {"readers", parse_readers, &replay->readers, "a whole number, 0 to 1024", false},
+      {"loop", NULL, &replay->loop, NULL, false},
+      {"from", parse_seconds, &replay->from, PARSE_SECONDS, false},
+      {"to", parse_seconds, &replay->to, PARSE_SECONDS, false},
+      {"linger", parse_seconds, &replay->linger, PARSE_SECONDS, false},
+      {"capacity", parse_bytes, &replay->capacity, PARSE_BYTES, false},
+      {"format", cli_parse_format, &replay->json, CLI_FORMATS, false},
+  };
+  int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &replay->file, 1);
+  if (status != CLI_GO_ON) return status;
+  if (!replay->file) return cli_misused(usage, "say which file to replay");
   if (replay->fast && replay->speed > 0) return cli_misused(usage, "--speed and --fast exclude each other");
   if (replay->speed <= 0) replay->speed = 1;
-  if (argc - optind < 1) return cli_misused(usage, "say which file to replay");
-  if (argc - optind > 1) return cli_misused(usage, "unexpected argument '%s'", argv[optind + 1]);
-  replay->file = argv[optind];
-  return 0;
+  return CLI_GO_ON;
 }
 
 int replay_main(int argc, char **argv) {
   struct replay replay = {.to = -1, .linger = 10};
   struct sigaction action = {.sa_handler = on_signal};
-  if (find_asks_help(argc, argv)) {
-    printf("%s%s", usage, help);
-    return cli_finish(stdout, CLI_OK);
-  }
   int status = parse(argc, argv, &replay);
-  if (status != 0) return status;
+  if (status != CLI_GO_ON) return status;
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
   sigaction(SIGHUP, &action, NULL);

@@ -5,5 +5,5 @@ ringcast_own(record_peer)
 target_link_libraries(record_peer PRIVATE ringcast_static)
 add_test(NAME tools_record
          COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_record.py
-                 $<TARGET_FILE:ringcast_tool> $<TARGET_FILE:record_peer>)
+                 $<TARGET_FILE:ringcast_tool> ${CMAKE_CURRENT_BINARY_DIR}/fake_cuda $<TARGET_FILE:record_peer>)
 set_tests_properties(tools_record PROPERTIES TIMEOUT 900 LABELS "tools;alike")

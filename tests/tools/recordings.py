@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from case import FAKES as PEER
+from case import ACTOR as PEER
 from case import TOOL, Case, run
 
 PLAIN = {"RINGCAST_DISABLE": "io_uring"}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast record, replay and dump, with a program at the other end of the ring.
 
-test_record.py <path of the tool> <path of record_peer> [unittest's arguments]
+test_record.py <path of the tool> <folder of the CUDA drivers> <path of record_peer> [unittest's arguments]
 """
 
 import json
@@ -11,7 +11,7 @@ import unittest
 from case import TOOL, run
 from recordings import GO_ON, INTERRUPT, KILL, STOP, TERMINATE, WAYS, Recordings, of_type, until
 from test_damage import Damage  # noqa: F401
-from test_replay import Replay  # noqa: F401
+from test_replay import PerfRecord, Replay  # noqa: F401
 
 # Frames of every size: of batches, of tensors, larger than a chunk, than the recorder's memory, than the ring.
 SOURCES = (
