@@ -239,7 +239,7 @@ static int64_t now_ns(void) {
 
 int64_t disk_waited_ns(const struct disk *disk) { return disk->waited_ns; }
 
-bool disk_has_free(const struct disk *disk) { return find_free(disk) != NULL; }
+uint32_t disk_chunks(const struct disk *disk) { return disk->count; }
 
 int disk_take(struct disk *disk, struct disk_chunk **out) {
   int result = disk_look(disk);

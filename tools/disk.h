@@ -40,7 +40,7 @@ const char *disk_way(const struct disk *disk); /* in words: "io_uring, O_DIRECT,
 
 /* The next chunk of the file, empty. Waits until one is free. -errno of a write that failed. */
 int disk_take(struct disk *disk, struct disk_chunk **out);
-bool disk_has_free(const struct disk *disk);
+uint32_t disk_chunks(const struct disk *disk);                 /* their number */
 void disk_untake(struct disk *disk, struct disk_chunk *chunk); /* the chunk taken last, not written */
 
 /* Begins to write what is in the chunk from `written` to `filled`, whole blocks. A chunk that is written to its end is

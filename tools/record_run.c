@@ -160,11 +160,12 @@ static void come_back(struct recorder *recorder) {
 static uint32_t choose(const struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
   const struct recording_sum *sum = recording_sum_of(recorder->writer);
   const struct record_options *options = recorder->options;
-  uint64_t bytes = frames[0].bytes, wanted = UINT64_MAX;
+  uint64_t bytes = frames[0].bytes, wanted = UINT64_MAX, most = options->buffer / 8;
   uint32_t chosen = 1;
   if (options->frames > 0 && options->frames - sum->frames < count) count = (uint32_t)(options->frames - sum->frames);
+  if (most > GROUP_BYTES) most = GROUP_BYTES;
   if (options->bytes > 0) wanted = options->bytes - sum->bytes;
-  for (; chosen < count && bytes < wanted && bytes + frames[chosen].bytes <= GROUP_BYTES; chosen++)
+  for (; chosen < count && bytes < wanted && bytes + frames[chosen].bytes <= most; chosen++)
     bytes += frames[chosen].bytes;
   return chosen;
 }

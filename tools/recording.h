@@ -121,8 +121,8 @@ int recording_create(struct disk *disk, const struct recording_header *header, s
 void recording_destroy(struct recording_writer *writer); /* the disk stays */
 
 /* All frames since the last keep are kept or dropped together: a reader that gives frames back learns whether the
- * copies are good. A frame of more than a chunk is alone between two keeps. recording_copy waits while all memory
- * is under way to the disk. After an error of the disk each call returns the same -errno. */
+ * copies are good. Between two keeps: frames of together one chunk at most, or one larger frame. recording_copy waits
+ * while all memory is under way to the disk. After an error of the disk each call returns the same -errno. */
 int recording_copy(struct recording_writer *writer, uint16_t kind, const void *data, uint64_t bytes, uint64_t position,
                    int64_t time);
 int recording_keep(struct recording_writer *writer);

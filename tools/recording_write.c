@@ -62,8 +62,8 @@ static int make_room(struct recording_writer *writer) {
     writer->waiting[writer->waiting_count++] = chunk;
     writer->chunk = NULL;
   }
-  /* Chunks that wait do not become free. */
-  if (writer->waiting_count == MOST_WAITING || (writer->waiting_count > 0 && !disk_has_free(writer->disk))) {
+  /* Chunks that wait do not become free: a frame that fills them all is on its way before it is kept. */
+  if (writer->waiting_count == MOST_WAITING || writer->waiting_count == disk_chunks(writer->disk)) {
     writer->is_out = true;
     result = write_waiting(writer);
   }
