@@ -177,6 +177,7 @@ static int run_writer(char **argv) {
   print(&told);
   wait_for_line();
   ringcast_writer_close(writer);
+  for (int i = 0; i < MOST_BATCH; i++) free(source.memory[i]);
   return 0;
 }
 

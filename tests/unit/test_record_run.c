@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The recorder when the writer lets go in the moment between the copy of frames and their release: the copies are not
- * in the file, and a gap is. The linker puts __wrap_ringcast_reader_release_many in the place of the library's. */
+ * in the file, and a gap is. And the recorder when the disk is slow: it leaves, and comes back once a second. The
+ * linker puts the functions with __wrap_ in the place of others. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 
 #include "ringcast/batch.h"
 #include "tests/support/suite.h"
+#include "tools/disk.h"
 #include "tools/record.h"
 #include "tools/recording.h"
 
@@ -16,17 +18,36 @@ enum { REFUSED = 10 /* the release that fails */, FRAMES = 300, MOST = 256 };
 int __real_ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_frame *frames, uint32_t count);
 int __wrap_ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_frame *frames, uint32_t count);
 
+int __real_ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out);
+int __wrap_ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out);
+int64_t __real_disk_waited_ns(const struct disk *disk);
+int64_t __wrap_disk_waited_ns(const struct disk *disk);
+
+static bool refuses, is_slow;
 static int releases;
+static int64_t waited;
 static uint64_t refused[MOST], before, refused_count;
 static volatile int stop;
 
 int __wrap_ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_frame *frames, uint32_t count) {
   int result = __real_ringcast_reader_release_many(reader, frames, count);
+  if (!refuses) return result;
   if (++releases < REFUSED) before = frames[count - 1].position;
   if (releases != REFUSED) return result;
   ck_assert_uint_lt(count, MOST);
   for (uint32_t i = 0; i < count; i++) refused[refused_count++] = frames[i].position;
   return -ESTALE;
+}
+
+/* A disk that is waited for, and a ring that is full. */
+int64_t __wrap_disk_waited_ns(const struct disk *disk) {
+  return is_slow ? waited += 20000000 : __real_disk_waited_ns(disk);
+}
+
+int __wrap_ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {
+  int result = __real_ringcast_reader_lag(reader, out);
+  if (is_slow) *out = UINT64_MAX;
+  return result;
 }
 
 static void *send_frames(void *context) {
@@ -46,12 +67,12 @@ union started {
   pthread_t thread;
 };
 
-static void check_file(const char *path) {
+static void check_file(const char *file) {
   struct recording *recording;
   struct recording_item item;
   char why[256];
   int found, frames = 0, gaps = 0;
-  ck_assert_msg(recording_open(path, &recording, why) == 0, "%s", why);
+  ck_assert_msg(recording_open(file, &recording, why) == 0, "%s", why);
   while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END) {
     ck_assert(found == RECORDING_FOUND_FRAME || found == RECORDING_FOUND_GAP);
     if (found == RECORDING_FOUND_GAP) {
@@ -70,22 +91,59 @@ static void check_file(const char *path) {
   recording_close(recording);
 }
 
-TEST(frames_that_the_writer_took_back_are_not_recorded) {
-  char path[64];
-  snprintf(path, sizeof path, "/tmp/test_record_run.%d", (int)getpid());
+static char path[64];
+
+/* Records what a thread sends. The caller removes the file. */
+static struct record_result record(struct record_options options) {
   ringcast_writer *writer;
+  struct record_result result;
+  snprintf(path, sizeof path, "/tmp/test_record_run.%d", (int)getpid());
+  options.file = path;
+  options.buffer = RECORD_BUFFER;
+  options.force = true;
   ck_assert_int_eq(ringcast_writer_create(&writer), 0);
   union started started = {.writer = writer};
-  const struct record_options options = {.file = path, .buffer = RECORD_BUFFER, .frames = FRAMES, .force = true};
-  struct record_result result;
   ck_assert_msg(record_run(&options, ringcast_writer_handle(writer), begin, &started, &result) == 0, "%s", result.why);
   stop = 1;
   pthread_join(started.thread, NULL);
+  ringcast_writer_close(writer);
   ck_assert_int_eq(result.end, RECORD_ENOUGH);
+  return result;
+}
+
+TEST(frames_that_the_writer_took_back_are_not_recorded) {
+  refuses = true;
+  struct record_result result = record((struct record_options){.frames = FRAMES});
   ck_assert_uint_eq(result.let_go, 1);
   ck_assert_uint_gt(refused_count, 0);
   check_file(path);
-  ringcast_writer_close(writer);
+  unlink(path);
+}
+
+/* Attached at 0 s, at 1 s or later, at 2 s or later: in less than 3 s the recorder leaves three times at most. */
+TEST(a_recorder_with_a_slow_disk_leaves_and_comes_back_once_a_second) {
+  struct recording *recording;
+  struct recording_item item;
+  char why[256];
+  int found;
+  is_slow = true;
+  struct record_result result = record((struct record_options){.seconds = 2.5});
+  ck_assert_uint_ge(result.let_go, 1);
+  ck_assert_uint_le(result.let_go, 3);
+  ck_assert_int_eq(recording_open(path, &recording, why), 0);
+  while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END)
+    if (found == RECORDING_FOUND_GAP) ck_assert_uint_eq(item.gap.reason, RECORDING_SLOW_DISK);
+  ck_assert_uint_eq(recording_facts_of(recording)->sum.gaps, result.let_go);
+  ck_assert_uint_gt(recording_facts_of(recording)->sum.frames, 0);
+  recording_close(recording);
+  unlink(path);
+}
+
+TEST(a_lossless_recorder_with_a_slow_disk_stays) {
+  is_slow = true;
+  struct record_result result = record((struct record_options){.frames = FRAMES, .lossless = true});
+  ck_assert_uint_eq(result.let_go, 0);
+  ck_assert_uint_eq(result.sum.frames, FRAMES);
   unlink(path);
 }
 

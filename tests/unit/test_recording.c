@@ -75,6 +75,7 @@ static int read_back(bool ended) {
   int found, frames = 0, found_gaps = 0;
   ck_assert_msg(recording_open(path, &recording, why) == 0, "%s", why);
   ck_assert_str_eq(recording_header_of(recording)->name, "a.ring");
+  ck_assert_int_eq(recording_facts_of(recording)->is_ended, ended); /* found at the end of the file, before reading */
   while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END) {
     ck_assert_msg(found == RECORDING_FOUND_FRAME || found == RECORDING_FOUND_GAP, "%d at %llu", found,
                   (unsigned long long)item.offset);
