@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tools/disk_way.h"
@@ -37,7 +36,6 @@ struct disk {
   struct piece pieces[DEPTH];
   int error;
   uint64_t good;
-  int64_t waited_ns;
 };
 
 /* ---- The file --------------------------------------------------------------------------------------------------- */
@@ -231,26 +229,16 @@ static struct disk_chunk *find_free(const struct disk *disk) {
   return disk->chunks[wanted].is_free ? &disk->chunks[wanted] : NULL;
 }
 
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-int64_t disk_waited_ns(const struct disk *disk) { return disk->waited_ns; }
-
 uint32_t disk_chunks(const struct disk *disk) { return disk->count; }
 
 int disk_take(struct disk *disk, struct disk_chunk **out) {
   int result = disk_look(disk);
   struct disk_chunk *chunk = find_free(disk);
-  int64_t start = chunk ? 0 : now_ns();
   while (result == 0 && !chunk) {
     reap(disk, true);
     result = disk->error;
     chunk = find_free(disk);
   }
-  if (start != 0) disk->waited_ns += now_ns() - start;
   if (result != 0) return result;
   grow(disk, disk->next + chunk->size);
   chunk->offset = disk->next;

@@ -46,9 +46,8 @@ void disk_untake(struct disk *disk, struct disk_chunk *chunk); /* the chunk take
 /* Begins to write what is in the chunk from `written` to `filled`, whole blocks. A chunk that is written to its end is
  * free again, in time. -errno of a write that failed. */
 int disk_write(struct disk *disk, struct disk_chunk *chunk);
-int disk_look(struct disk *disk);                /* takes note of writes that have ended; never waits */
-int disk_drain(struct disk *disk);               /* waits for all */
-int64_t disk_waited_ns(const struct disk *disk); /* how long disk_take has waited, all in all */
+int disk_look(struct disk *disk);  /* takes note of writes that have ended; never waits */
+int disk_drain(struct disk *disk); /* waits for all */
 bool disk_is_idle(const struct disk *disk);
 
 /* After an error: all bytes given to disk_write before this offset are in the file; later bytes do not count. */

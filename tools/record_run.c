@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The recorder is an observer: lossless as a reader, but the writer lets go of it once it has been 50 ms in the way.
+ * The recorder is an observer: lossless as a reader, but the writer lets go of an observer that was in the
+ * way for 50 ms.
  * The recorder keeps out of the way by three means.
  *   No writer wakes an observer. While frames come, the recorder looks for them every half millisecond, more often if
  *   frames fill the ring faster; after a while without a frame the recorder waits as a reader does, 2 ms too long at
@@ -8,8 +9,7 @@
  *   The recorder copies a frame into memory of its own, hashes the copy and gives the frame back at once. The disk
  *   never holds a frame.
  *   After the writer has let go, the recorder comes back once all copies are on the disk, and at most once a second.
- *   The recorder also leaves by itself after waiting for the disk for 50 ms within a second while the ring fills. So a
- *   slow disk costs the writer at most 50 ms in each second.
+ *   The writer grants 50 ms, and 50 ms more in each second, so a slow disk costs the writer no more.
  *
  * The time of a frame is when the recorder took it.
  */
@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "ringcast/batch.h"
+#include "ringcast/inspect.h"
 #include "tools/disk.h"
 
 enum {
@@ -35,7 +36,6 @@ static const int64_t SLOWEST_POLL = 500000, FASTEST_POLL = 50000; /* nanoseconds
 static const int64_t QUIET = 200000000;                           /* so long without a frame: waits as a reader does */
 static const int64_t SLICE = 100000000;                           /* of such a wait; and until a frame is written */
 static const int64_t COME_BACK = 1000000000;
-static const int64_t IN_THE_WAY = 50000000; /* in each such second */
 
 struct recorder {
   const struct record_options *options;
@@ -46,7 +46,6 @@ struct recorder {
   ringcast_reader *reader;
   struct ringcast_info info;
   int64_t began, attached, heard, flushed; /* times */
-  int64_t second, waited;                  /* when the present second began, and disk_waited_ns then */
   int64_t poll_ns;
   uint64_t taken;    /* bytes since the last poll without a frame */
   uint64_t position; /* of the last frame that was kept */
@@ -99,7 +98,7 @@ static void leave(struct recorder *recorder) {
   recorder->reader = NULL;
 }
 
-static void begin_gap(struct recorder *recorder, enum recording_reason reason) {
+static void begin_gap(struct recorder *recorder) {
   leave(recorder);
   if (recorder->in_gap) return; /* let go of again, before a frame was kept */
   recorder->out->let_go++;
@@ -108,7 +107,7 @@ static void begin_gap(struct recorder *recorder, enum recording_reason reason) {
                                          .to = RECORDING_UNKNOWN,
                                          .began = now(),
                                          .frames = RECORDING_UNKNOWN,
-                                         .reason = reason};
+                                         .reason = recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LET_GO};
 }
 
 /* `to`: the position of the frame that ends the gap. */
@@ -129,7 +128,7 @@ static void end_by_ring(struct recorder *recorder, int result) {
   case -EINTR: return;
   case -EPIPE:
   case -ENOENT: end(recorder, RECORD_WRITER_GONE, 0, "the writer is gone"); return;
-  case -ESTALE: begin_gap(recorder, recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LET_GO); return;
+  case -ESTALE: begin_gap(recorder); return;
   default: end(recorder, RECORD_RING_FAILED, result, ringcast_last_error());
   }
 }
@@ -177,20 +176,6 @@ static void check_limits(struct recorder *recorder) {
     end(recorder, RECORD_ENOUGH, 0, "as much as asked for");
 }
 
-/* A writer that waits again and again, but each time too short to let go: then the recorder leaves.
- */
-static void mind_the_writer(struct recorder *recorder, int64_t time) {
-  int64_t waited = disk_waited_ns(recorder->disk);
-  uint64_t lag;
-  if (time - recorder->second >= COME_BACK) {
-    recorder->second = time;
-    recorder->waited = waited;
-  }
-  if (waited - recorder->waited < IN_THE_WAY || recorder->options->lossless) return;
-  if (ringcast_reader_lag(recorder->reader, &lag) == 0 && lag > recorder->info.capacity / 2)
-    begin_gap(recorder, RECORDING_SLOW_DISK);
-}
-
 static void keep(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
   int released = ringcast_reader_release_many(recorder->reader, frames, count);
   int result = released == 0 ? recording_keep(recorder->writer) : recording_drop(recorder->writer);
@@ -201,7 +186,6 @@ static void keep(struct recorder *recorder, const struct ringcast_frame *frames,
   } else {
     recorder->position = frames[count - 1].position;
     check_limits(recorder);
-    mind_the_writer(recorder, now());
   }
 }
 

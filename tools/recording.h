@@ -62,9 +62,8 @@ struct recording_record {
 };
 
 enum recording_reason {
-  RECORDING_LET_GO = 1,   /* the recorder was in the way, and the writer let go */
-  RECORDING_EVICTED = 2,  /* an ordinary reader (--lossless) was evicted */
-  RECORDING_SLOW_DISK = 3 /* the disk was too slow, and the recorder left */
+  RECORDING_LET_GO = 1, /* the recorder was in the way, and the writer let go */
+  RECORDING_EVICTED = 2 /* an ordinary reader (--lossless) was evicted */
 };
 
 struct recording_gap {
