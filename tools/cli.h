@@ -17,6 +17,9 @@ int top_main(int argc, char **argv);
 int hz_main(int argc, char **argv);
 int doctor_main(int argc, char **argv);
 int perf_main(int argc, char **argv);
+int record_main(int argc, char **argv);
+int replay_main(int argc, char **argv);
+int dump_main(int argc, char **argv);
 
 /* Says on stderr what is wrong with the command line, then `usage`; returns CLI_USAGE. */
 __attribute__((format(printf, 2, 3))) int cli_misused(const char *usage, const char *format, ...);

@@ -17,6 +17,9 @@ static const struct command {
     {"stat", stat_main, "one ring: its writer, each reader, and the reader that holds the ring back"},
     {"top", top_main, "all rings, live: rates, lag, and the readers that block their writers"},
     {"hz", hz_main, "the rate of a ring's frames, and the gaps between them"},
+    {"record", record_main, "the frames of a ring to a file"},
+    {"replay", replay_main, "the frames of a recording on a new ring"},
+    {"dump", dump_main, "what is in the frames of a recording or of a ring"},
     {"doctor", doctor_main, "what this machine offers, what ringcast makes of it, and how to mend what is missing"},
     {"perf", perf_main, "how fast a ring is here, beside the hardware's own limit"},
 };

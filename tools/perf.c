@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ringcast perf`: its options. */
 #include <ctype.h>
-#include <errno.h>
 #include <getopt.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli.h"
+#include "tools/parse.h"
 #include "tools/perf.h"
 
 static const char usage[] =
     "usage: ringcast perf latency|throughput|wake|scale|cadence [--size BYTES] [--readers N] [--seconds S]\n"
     "                     [--capacity BYTES] [--format text|json]\n"
     "                     latency: [--cold[=BYTES]]; cadence: [--gap MS] [--jitter F] [--cold[=BYTES]]\n"
-    "       ringcast perf gpu [--sizes A,B,...] [--readers N] [--seconds S] [--capacity BYTES] [--format text|json]\n";
+    "       ringcast perf gpu [--sizes A,B,...] [--readers N] [--seconds S] [--capacity BYTES] [--format text|json]\n"
+    "       ringcast perf record [--file FILE] [--bytes BYTES] [--size BYTES] [--seconds S] [--capacity BYTES]\n"
+    "                     [--format text|json]\n";
 
 static const char help[] =
     "\n"
@@ -43,15 +44,20 @@ static const char help[] =
     "               ring (INLINE): the CPU's time, the time until all readers have the tensor (completion_us), the\n"
     "               rate of several in a row; beside them a plain copy of the same bytes within the device, and a\n"
     "               copy from the host to the device; and each of POOL's two copies alone, beside the plain copy\n"
+    "  record       what 'ringcast record' writes, beside the disk's own rate by the same means, and the latency of a\n"
+    "               writer and its reader with a recorder and without, in turns (64K and 256 bytes every 2 ms)\n"
     "\n"
     "OPTIONS\n"
-    "  --size BYTES       of a frame, at least 8; K, M and G are understood (default 40; throughput: 64K)\n"
+    "  --size BYTES       of a frame, at least 8; K, M and G are understood (default 40; throughput: 64K;\n"
+    "                     record: 1M)\n"
     "  --sizes A,B,...    of a tensor, for gpu: up to 32 (default 1K to 256M, by powers of 4)\n"
     "  --readers N        1 to 256 (default 1; scale: the most readers, by default one per CPU but the writer's,\n"
     "                     at most 14)\n"
     "  --seconds S        how long to measure (default 2; wake: and twice as long with nothing sent; cadence: for\n"
     "                     each of the three ways; scale: for each number of readers, default 1; gpu: for each size,\n"
-    "                     default 1)\n"
+    "                     default 1; record: for each size of message, default 12)\n"
+    "  --file FILE        record: a file that does not exist yet; it is removed (default ringcast-perf.rcrec)\n"
+    "  --bytes BYTES      record: how much the disk and then the recorder writes, at least 256M (default 4G)\n"
     "  --gap MS           cadence: from one send to the next, 0.01 to 60000 milliseconds (default 10)\n"
     "  --jitter F         cadence: by which part of itself each gap varies at most, 0 to 1 (default 0.02)\n"
     "  --cold[=BYTES]     latency, cadence: between two messages each process walks over a block of memory (default\n"
@@ -71,7 +77,8 @@ static const char help[] =
     "  ringcast perf wake --readers 8 --format json\n"
     "  ringcast perf scale --readers 14\n"
     "  ringcast perf cadence --gap 5 --readers 4\n"
-    "  ringcast perf gpu --sizes 64K,16M --readers 2\n";
+    "  ringcast perf gpu --sizes 64K,16M --readers 2\n"
+    "  ringcast perf record --bytes 10G\n";
 
 struct measurement {
   const char *name;
@@ -81,28 +88,15 @@ struct measurement {
 };
 
 static const struct measurement measurements[] = {
-    {"latency", perf_latency, 40, 2}, {"throughput", perf_throughput, 65536, 2}, {"wake", perf_wake, 40, 2},
-    {"scale", perf_scale, 40, 1},     {"cadence", perf_cadence, 40, 2},          {"gpu", perf_gpu, 40, 1},
+    {"latency", perf_latency, 40, 2},     {"throughput", perf_throughput, 65536, 2}, {"wake", perf_wake, 40, 2},
+    {"scale", perf_scale, 40, 1},         {"cadence", perf_cadence, 40, 2},          {"gpu", perf_gpu, 40, 1},
+    {"record", perf_record, 1 << 20, 12},
 };
 
 static const struct measurement *find(const char *name) {
   for (size_t i = 0; i < sizeof measurements / sizeof *measurements; i++)
     if (strcmp(name, measurements[i].name) == 0) return &measurements[i];
   return NULL;
-}
-
-/* "64K" -> 65536. */
-static bool parse_bytes(const char *text, uint64_t *out) {
-  char *end;
-  errno = 0;
-  if (!isdigit((unsigned char)*text)) return false;
-  unsigned long long value = strtoull(text, &end, 10);
-  const char *suffixes = "KMG", *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
-  unsigned shift = suffix ? 10 * (unsigned)(suffix - suffixes + 1) : 0;
-  if (suffix) end++;
-  if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
-  *out = (uint64_t)value << shift;
-  return true;
 }
 
 /* "1K,4K": none is 0. */
@@ -128,14 +122,6 @@ static bool parse_readers(const char *text, uint32_t *out) {
   return true;
 }
 
-static bool parse_number(const char *text, double least, double most, double *out) {
-  char *end;
-  double value = strtod(text, &end);
-  if (end == text || *end || !isfinite(value) || value < least || value > most) return false;
-  *out = value;
-  return true;
-}
-
 /* Defaults that depend on other options, and options that exclude each other. 0, or CLI_USAGE. */
 static int settle(const struct measurement *measurement, struct perf_options *options) {
   bool scale = measurement->run == perf_scale, gpu = measurement->run == perf_gpu;
@@ -146,6 +132,9 @@ static int settle(const struct measurement *measurement, struct perf_options *op
     return cli_misused(usage, "--gap and --jitter are for cadence; %s sends without gaps", options->name);
   if (options->cold && measurement->run != perf_cadence && measurement->run != perf_latency)
     return cli_misused(usage, "--cold is for latency and cadence, not for %s", options->name);
+  if (measurement->run != perf_record && (options->file || options->bytes > 0))
+    return cli_misused(usage, "--file and --bytes are for record; %s writes no file", options->name);
+  if (options->bytes == 0) options->bytes = UINT64_C(4) << 30;
   if (options->gap_ms < 0) options->gap_ms = 10;
   if (options->jitter < 0) options->jitter = 0.02;
   if (!gpu && options->size_count > 0) return cli_misused(usage, "--sizes is for gpu; %s takes --size", options->name);
@@ -158,7 +147,7 @@ static int settle(const struct measurement *measurement, struct perf_options *op
 }
 
 static int parse(int argc, char **argv, struct perf_options *options) {
-  enum { SIZE = 1, READERS, SECONDS, CAPACITY, FORMAT, SIZES, GAP, JITTER, COLD, HELP };
+  enum { SIZE = 1, READERS, SECONDS, CAPACITY, FORMAT, SIZES, GAP, JITTER, COLD, FILE_, BYTES, HELP };
   static const struct option known[] = {{"size", 1, NULL, SIZE},
                                         {"readers", 1, NULL, READERS},
                                         {"seconds", 1, NULL, SECONDS},
@@ -168,6 +157,8 @@ static int parse(int argc, char **argv, struct perf_options *options) {
                                         {"gap", 1, NULL, GAP},
                                         {"jitter", 1, NULL, JITTER},
                                         {"cold", 2, NULL, COLD},
+                                        {"file", 1, NULL, FILE_},
+                                        {"bytes", 1, NULL, BYTES},
                                         {"help", 0, NULL, HELP},
                                         {0}};
   static const char *const takes[] = {[SIZE] = "a number of bytes, at least 8, such as 40, 64K or 1M",
@@ -178,7 +169,8 @@ static int parse(int argc, char **argv, struct perf_options *options) {
                                       [SIZES] = "up to 32 numbers of bytes with commas between them, such as 4K,1M",
                                       [GAP] = "a number of milliseconds, 0.01 to 60000",
                                       [JITTER] = "a number, 0 to 1",
-                                      [COLD] = "nothing, or =BYTES, at least 64"};
+                                      [COLD] = "nothing, or =BYTES, at least 64",
+                                      [BYTES] = "a number of bytes, at least 256M"};
   uint64_t size = options->size;
   bool good = true;
   int option;
@@ -197,6 +189,8 @@ static int parse(int argc, char **argv, struct perf_options *options) {
       options->cold = true;
       good = !optarg || (parse_bytes(optarg, &options->cold_bytes) && options->cold_bytes >= 64);
       break;
+    case FILE_: options->file = optarg; break;
+    case BYTES: good = parse_bytes(optarg, &options->bytes) && options->bytes >= PERF_LEAST_RECORDED; break;
     case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
     default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
     }

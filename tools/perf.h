@@ -12,10 +12,11 @@
 #include "tools/report.h"
 #include "tools/sum.h"
 
-#define PERF_MAX_CPUS    1024
-#define PERF_MAX_READERS 256
-#define PERF_MAX_SIZES   32
-#define PERF_LINE        128 /* so far apart, two words share no cache line, and no pair that is fetched together */
+#define PERF_MAX_CPUS       1024
+#define PERF_MAX_READERS    256
+#define PERF_MAX_SIZES      32
+#define PERF_LEAST_RECORDED (UINT64_C(256) << 20)
+#define PERF_LINE           128 /* so far apart, two words share no cache line, and no pair that is fetched together */
 
 struct perf_options {
   const char *name; /* of the measurement */
@@ -28,6 +29,8 @@ struct perf_options {
   bool cold;             /* latency's and cadence's */
   uint64_t cold_bytes;   /* 0: twice the L3 cache */
   uint64_t capacity;     /* 0: the library's default */
+  const char *file;      /* record's; NULL: the default */
+  uint64_t bytes;        /* record's, at least PERF_LEAST_RECORDED; 0: the default */
   bool json;
   int cpu_count;
   int cpus[PERF_MAX_CPUS]; /* that this process may use */
@@ -40,6 +43,7 @@ int perf_wake(const struct perf_options *options);
 int perf_scale(const struct perf_options *options);
 int perf_cadence(const struct perf_options *options);
 int perf_gpu(const struct perf_options *options);
+int perf_record(const struct perf_options *options);
 
 /* ---- Processes (perf_process.c) --------------------------------------------------------------------------------- */
 

@@ -20,9 +20,10 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TARGETS = ["frame", "object", "handle", "attach", "writer", "ring", "gpu", "python"]
-VECTORS = {"frame", "python"}  # start from tests/vectors, too
-LONGEST = {"frame": 2048, "object": 2560, "python": 2048, "handle": 128}  # bytes of an input; of the others 512
+TARGETS = ["frame", "object", "handle", "attach", "writer", "ring", "gpu", "dump", "recording", "python"]
+VECTORS = {"frame", "dump", "python"}  # start from tests/vectors, too
+# Bytes of an input; of the others 512.
+LONGEST = {"frame": 2048, "object": 2560, "python": 2048, "dump": 2048, "recording": 4096, "handle": 128}
 
 
 def why_not():

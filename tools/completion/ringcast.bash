@@ -8,8 +8,15 @@ _ringcast_options() {
     stat) echo "--watch --prometheus --format= --help" ;;
     top) echo "--interval= --once --format= --help" ;;
     hz) echo "--window= --count= --format= --help" ;;
+    record) echo "--seconds= --frames= --bytes= --latest --lossless --force --buffer= --format= --help" ;;
+    replay)
+      echo "--name= --speed= --fast --readers= --loop --from= --to= --linger= --capacity= --format= --help"
+      ;;
+    dump) echo "--frames= --follow --data --format= --help" ;;
     doctor) echo "--format= --help" ;;
-    perf) echo "--size= --sizes= --readers= --seconds= --gap= --jitter= --cold --capacity= --format= --help" ;;
+    perf)
+      echo "--size= --sizes= --readers= --seconds= --gap= --jitter= --cold --file= --bytes= --capacity= --format= --help"
+      ;;
   esac
 }
 
@@ -17,8 +24,13 @@ _ringcast_options() {
 _ringcast_words() {
   case $1 in
     stat | hz) ringcast list --names 2>/dev/null ;;
-    perf) echo "latency throughput wake scale cadence gpu" ;;
-    help) echo "list stat top hz doctor perf" ;;
+    record | dump)
+      ringcast list --names 2>/dev/null
+      compgen -f -- "$2"
+      ;;
+    replay) compgen -f -- "$2" ;;
+    perf) echo "latency throughput wake scale cadence gpu record" ;;
+    help) echo "list stat top hz record replay dump doctor perf" ;;
   esac
 }
 
@@ -31,7 +43,7 @@ _ringcast() {
   if [[ $line == *[[:blank:]] ]]; then words+=(""); fi
   local current=${words[-1]} previous=${words[-2]} command=${words[1]}
   if [ "${#words[@]}" -le 2 ]; then
-    offered="list stat top hz doctor perf help --help --version"
+    offered="list stat top hz record replay dump doctor perf help --help --version"
   elif [ "$previous" = --format ]; then
     offered="text json"
   elif [[ $current == --format=* ]]; then
@@ -42,7 +54,7 @@ _ringcast() {
   elif [[ " $(_ringcast_options "$command") " == *" $previous= "* ]]; then
     offered="" # a number
   else
-    offered=$(_ringcast_words "$command")
+    offered=$(_ringcast_words "$command" "$current")
   fi
   for at in = : @; do
     if [[ $COMP_WORDBREAKS == *"$at"* && $current == *"$at"* ]]; then

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+# record, replay and dump, with a program at the other end of the ring.
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+if(NOT XXHASH_INCLUDE_DIR OR CMAKE_CROSSCOMPILING)
+  return() # as tools/recording.cmake says
+endif()
+add_executable(record_peer tools/record_peer.c)
+ringcast_own(record_peer)
+target_link_libraries(record_peer PRIVATE ringcast_static)
+add_test(NAME tools_record
+         COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_record.py
+                 $<TARGET_FILE:ringcast_tool> ${CMAKE_CURRENT_BINARY_DIR}/fake_cuda $<TARGET_FILE:record_peer>)
+set_tests_properties(tools_record PROPERTIES TIMEOUT 900 LABELS "tools;alike")
+
+# The writing of a recording, read back; and the recorder, with releases that fail.
+set(recording disk.c disk_thread.c disk_uring.c recording.c recording_read.c recording_rescue.c recording_write.c)
+foreach(name recording record_run)
+  set(sources ${recording})
+  if(name STREQUAL record_run)
+    list(APPEND sources record_run.c)
+  endif()
+  list(TRANSFORM sources PREPEND ${PROJECT_SOURCE_DIR}/tools/)
+  ringcast_add_test(test_${name} SOURCES unit/test_${name}.c ${sources} LABELS unit alike sanitized)
+  target_include_directories(test_${name} SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR})
+  target_compile_definitions(test_${name} PRIVATE RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_LIBURING_FOUND}>)
+  if(RINGCAST_LIBURING_FOUND)
+    target_link_libraries(test_${name} PRIVATE PkgConfig::RINGCAST_LIBURING)
+  endif()
+endforeach()
+target_link_options(test_record_run PRIVATE -Wl,--wrap=ringcast_reader_release_many)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings that are torn, damaged, or made to do harm."""
+
+import random
+
+from case import run
+from recordings import Recordings, of_type
+
+BLOCK = 4096
+
+
+class Damage(Recordings):
+    def write(self, data):
+        self.file.write_bytes(data)
+        return self
+
+    def test_a_file_torn_at_every_byte_of_the_last_record(self):
+        data, places, _ = self.whole(count=5, least=100, most=260)
+        start, end = places[-1]
+        before = self.dump()[-1]
+        for cut in range(start, end + 1):
+            lines = self.write(data[:cut]).dump()
+            summary = lines[-1]
+            is_whole = cut == end
+            self.assertEqual((summary["frames"], summary["state"]), (4 + is_whole, "not ended"), cut)
+            self.assertEqual(summary["torn_bytes"], 0 if is_whole else cut - start)
+            self.assertEqual((summary["damages"], summary["missing_frames"]), (0, 0))
+        self.assertEqual(summary["hash"], before["hash"])
+
+    def test_a_torn_file_whose_rest_is_zeros(self):
+        data, places, _ = self.whole(count=5, least=3000, most=9000)
+        start, end = places[-1]
+        for cut in range(start, end, 509):
+            summary = self.write(data[:cut] + bytes(1 << 20)).dump()[-1]
+            self.assertEqual((summary["frames"], summary["damages"]), (4, 0))
+            self.assertEqual(self.replay()[1]["frames"], 4)
+
+    def test_a_block_that_was_never_written_is_no_damage_of_a_file_without_an_end(self):
+        data, places, _ = self.whole(count=60, least=1000, most=3000)
+        end = places[-1][1]
+        hole = data[: 5 * BLOCK] + bytes(3 * BLOCK) + data[8 * BLOCK : end]
+        summary = self.write(hole).dump()[-1]
+        self.assertEqual((summary["damages"], summary["frames"] + summary["missing_frames"]), (0, 60))
+        self.assertGreater(summary["unwritten_bytes"], 3 * BLOCK - 1)
+        self.write(hole + data[end:]).dump(status=1)  # with an end it is
+
+    def test_damage_in_the_middle_costs_only_what_is_damaged(self):
+        data, places, _ = self.whole(count=40, least=200, most=3000)
+        whole = self.dump()
+        chance = random.Random(1)
+        for round in range(60):
+            number = chance.randrange(1, 39)
+            start, end = places[number]
+            size = whole[1 + number]["bytes"]
+            hash_at = start + 48 + (size + 7) // 8 * 8
+            place = chance.choice([chance.randrange(start, start + 48 + size), chance.randrange(hash_at, hash_at + 8)])
+            changed = bytearray(data)
+            changed[place] ^= 1 << chance.randrange(8)
+            lines = self.write(changed).dump(status=1)
+            damage = of_type(lines, "damage")
+            self.assertEqual(len(damage), 1, (round, place))
+            self.assertEqual((damage[0]["offset"], damage[0]["bytes"], damage[0]["frames"]), (start, end - start, 1))
+            frames = of_type(lines, "frame")
+            self.assertEqual([frame["position"] for frame in frames], self.positions(whole, {number}))
+            self.assertEqual(lines[-1]["missing_frames"], 1)
+        got, summary = self.replay(status=1)
+        self.assertEqual((int(got.split()[0]), summary["damages"]), (39, 1))
+
+    def positions(self, lines, without):
+        frames = of_type(lines, "frame")
+        return [frame["position"] for number, frame in enumerate(frames) if number not in without]
+
+    def test_blocks_that_are_gone_or_swapped(self):
+        data, places, _ = self.whole(count=200, least=10, most=1500)
+        whole = self.dump()
+        inner = data[6 * BLOCK : 9 * BLOCK]
+        swapped = data[: 6 * BLOCK] + inner[BLOCK:] + inner[:BLOCK] + data[9 * BLOCK :]
+        lost = {n for n, (start, end) in enumerate(places) if end > 6 * BLOCK and start < 9 * BLOCK}
+        lines = self.write(swapped).dump(status=1)
+        self.assertEqual(self.positions(lines, set()), self.positions(whole, lost))
+        self.assertEqual(lines[-1]["missing_frames"], len(lost))
+        gone = data[: 6 * BLOCK] + data[7 * BLOCK :]  # from here on no record is in its place
+        lost = {n for n, (_, end) in enumerate(places) if end > 6 * BLOCK}
+        lines = self.write(gone).dump()
+        self.assertEqual(self.positions(lines, set()), self.positions(whole, lost))
+
+    def test_a_recording_within_a_recording_is_payload(self):
+        inner, _, _ = self.whole(count=20, most=200)
+        self.file.unlink()
+        data, places, _ = self.whole(count=3, least=50000, most=50000)
+        changed = bytearray(data)
+        start, end = places[1]
+        changed[start + 64 : start + 64 + len(inner) - BLOCK] = inner[BLOCK:]
+        changed[start] ^= 1  # so that the payload is searched for records
+        lines = self.write(changed).dump(status=1)
+        self.assertEqual([line["bytes"] for line in of_type(lines, "frame")], [50000, 50000])
+        self.assertEqual(of_type(lines, "damage")[0]["bytes"], end - start)
+
+    def test_a_damaged_header_that_the_records_agree_with(self):
+        data, _, _ = self.whole(count=5)
+        changed = bytearray(data)
+        changed[70] ^= 1  # the name
+        self.assertEqual(self.write(changed).dump(status=1)[-1]["frames"], 5)
+        changed = bytearray(data)
+        changed[24] ^= 1  # the id
+        done = run("dump", str(self.write(changed).file))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("first block is damaged", done.stderr)
+
+    def test_other_files(self):
+        for data, words in (
+            (b"", "not a recording"),
+            (b"RCREC", "not a recording"),
+            (b"RCREC\r\n\x1a" + bytes(100), "cut off"),
+            (bytes(10000), "not a recording"),
+        ):
+            for command in ("dump", "replay"):
+                done = run(command, str(self.write(data).file))
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(words, done.stderr)
+        for command in ("dump", "replay"):
+            self.assertIn("is not a file", run(command, str(self.folder) + "/").stderr)
+            self.assertIn("No such file", run(command, str(self.folder / "none")).stderr)
+
+    def test_mutations_never_end_a_command_by_a_signal(self):
+        data, _, _ = self.whole(count=30, least=50, most=600, tensors=1)
+        chance = random.Random(2)
+        for round in range(150):
+            changed = bytearray(data)
+            for _ in range(chance.choice((1, 2, 10, 100))):
+                place = chance.randrange(len(changed)) if chance.random() < 0.5 else chance.randrange(24)
+                kind = chance.random()
+                if kind < 0.6:
+                    changed[place] ^= 1 << chance.randrange(8)
+                elif kind < 0.7:
+                    del changed[place : place + chance.randrange(200)]
+                elif kind < 0.8:
+                    changed[place:place] = changed[place : place + chance.randrange(200)]
+                else:
+                    changed[place : place + 8] = chance.choice((bytes(8), b"\xff" * 8, b"\x00" * 7 + b"\x7f"))
+                if not changed:
+                    break
+            self.write(changed)
+            for command in (["dump", "--data"], ["replay", "--fast"]):
+                done = run(*command, str(self.file))
+                self.assertIn(done.returncode, (0, 1), (round, command, done.stderr))

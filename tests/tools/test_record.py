@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast record, replay and dump, with a program at the other end of the ring.
+
+test_record.py <path of the tool> <folder of the CUDA drivers> <path of record_peer> [unittest's arguments]
+"""
+
+import json
+import resource
+import unittest
+
+from case import TOOL, run
+from recordings import GO_ON, INTERRUPT, KILL, STOP, TERMINATE, WAYS, Recordings, of_type, until
+from test_damage import Damage  # noqa: F401
+from test_replay import PerfRecord, Replay  # noqa: F401
+
+# Frames of every size: of batches, of tensors, larger than a chunk, than the recorder's memory, than the ring.
+SOURCES = (
+    {"count": 3000, "most": 5000},
+    {"count": 3000, "most": 300, "batch": 40},
+    {"count": 300, "least": 100, "most": 9000, "tensors": 1},
+    {"count": 20, "least": 10000, "most": 400000},
+    {"count": 4, "least": 1000000, "most": 3000000, "capacity": 65536},
+    {"count": 1, "least": 0, "most": 0},
+)
+
+
+class Record(Recordings):
+    def test_what_is_recorded_comes_again(self):
+        for environment in WAYS:
+            for source in SOURCES:
+                for buffer in ("64K", "64M"):
+                    with self.subTest(environment=environment, source=source, buffer=buffer):
+                        options = ["--force", "--buffer", buffer, "--lossless"]
+                        sent, summary = self.record(*options, environment=environment, **source)
+                        frames, size, _ = sent.split()
+                        self.assertEqual((summary["frames"], summary["bytes"]), (int(frames), int(size)))
+                        self.assertEqual((summary["gaps"], summary["ended_by"]), (0, "writer gone"))
+                        lines = self.dump()
+                        self.assertEqual(len(of_type(lines, "frame")), int(frames))
+                        self.assertEqual(lines[-1]["state"], "ended well")
+                        got, again = self.replay()
+                        self.assertEqual(got, sent)
+                        self.assertEqual({summary["hash"], lines[-1]["hash"], again["hash"]}, {summary["hash"]})
+
+    def test_the_way_of_writing_is_told(self):
+        for environment, word in zip(WAYS, ("", "pwrite"), strict=True):
+            _, summary = self.record("--force", environment=environment, count=3)
+            self.assertIn(word, summary["written_with"])
+            self.assertRegex(summary["written_with"], "io_uring|pwrite")
+
+    def test_a_killed_recorder_leaves_all_whole_frames(self):
+        source = {"most": 60000, "gap_us": 200}
+        for environment in WAYS:
+            for frames in (1, 300, 1000):
+                with self.subTest(environment=environment, frames=frames):
+                    self.file.unlink(missing_ok=True)
+                    writer = self.writer(**source)
+                    recorder = self.recorder(writer.handle, "--buffer", "4M", environment=environment)
+                    writer.tell()
+                    until(lambda least=frames: self.dump()[-1]["frames"] >= least, "a written frame")
+                    recorder.kill(KILL)
+                    self.assertEqual(recorder.end()[0], -KILL)
+                    # The kernel ends the writes that are under way, and gives up the file's lock, soon after.
+                    until(lambda: self.dump()[-1]["state"] == "not ended", "the end of the last writes")
+                    summary = self.dump()[-1]
+                    self.assertEqual(summary["damages"], 0)
+                    self.assertGreaterEqual(summary["frames"], frames)
+                    got, again = self.replay()
+                    self.assertEqual(again["hash"], summary["hash"])
+                    if summary["missing_frames"] + summary["gaps"] == 0:
+                        self.assertEqual(got, self.expected(summary["frames"], **source))
+                    writer.tell()  # it was never held up
+                    self.assertRegex(writer.line(), r"^\d+ \d+ ")
+                    writer.tell()
+                    self.assertEqual(writer.end()[0], 0)
+
+    def test_a_stopped_recorder_never_ends_the_writer_and_marks_the_gap(self):
+        for source in ({"timeout_ms": 1, "slow_ms": 1}, {"slow_ms": 20}, {}):
+            with self.subTest(source=source):
+                self.file.unlink(missing_ok=True)
+                writer = self.writer(most=2000, gap_us=20, capacity=65536, **source)
+                recorder = self.recorder(writer.handle)
+                writer.tell()
+                until(lambda: self.dump()[-1]["frames"] > 10, "a written frame")
+                recorder.kill(STOP)
+                before = self.dump()[-1]["frames"]
+                place = self.position(writer)
+                until(lambda since=place, of=writer: self.position(of) > since + 200000, "the writer's next lap")
+                recorder.kill(GO_ON)
+                after = until(lambda least=before: self.frames_behind_a_gap(least), "a frame behind a gap")
+                writer.tell()
+                self.assertRegex(writer.line(), r"^\d+ \d+ ")
+                writer.tell()
+                self.assertEqual(writer.end()[0], 0)
+                summary = self.finish(recorder)
+                self.assertGreaterEqual(summary["gaps"], 1)
+                gap = of_type(self.dump(), "gap")[0]
+                self.assertEqual((gap["from"], gap["to"]), (after["from"], after["to"]))
+                self.assertGreater(gap["bytes"], 65536)
+                self.assertIn("in the way", gap["reason"])
+
+    def position(self, writer):
+        return of_type(self.json_lines("dump", writer.handle, "--frames", "1"), "frame")[0]["position"]
+
+    def json_lines(self, *arguments):
+        return [json.loads(line) for line in self.succeed(*arguments, "--format", "json").splitlines()]
+
+    def frames_behind_a_gap(self, least):
+        lines = self.dump()
+        kinds = [line["type"] for line in lines]
+        if "gap" not in kinds or len(of_type(lines, "frame")) <= least or kinds[-2] != "frame":
+            return None
+        return lines[kinds.index("gap")]
+
+    def test_two_recorders_and_no_third(self):
+        writer = self.writer(count=500)
+        others = [self.recorder(writer.handle, file=self.folder / name) for name in ("a", "b")]
+        done = run("record", writer.handle, str(self.file))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("two observers already", done.stderr)
+        self.assertFalse(self.file.exists())
+        writer.tell()
+        sent = writer.line()
+        writer.tell()
+        first, second = (self.finish(other) for other in others)
+        self.assertEqual(first["hash"], second["hash"])
+        self.assertEqual(first["frames"], int(sent.split()[0]))
+
+    def test_a_dead_observer_is_no_hindrance(self):
+        writer = self.writer(count=3000, capacity=65536, timeout_ms=1)
+        observer = self.reader(writer.handle, hold=1)
+        recorder = self.recorder(writer.handle, "--seconds", "1000")
+        observer.kill(KILL)
+        observer.end()
+        writer.tell()
+        sent = writer.line()
+        self.assertEqual(int(sent.split()[0]), 3000)
+        writer.tell()
+        self.finish(recorder)
+
+    def test_a_writer_that_dies_is_an_end(self):
+        writer = self.writer(count=700)
+        recorder = self.recorder(writer.handle)
+        writer.tell()
+        sent = writer.line()
+        writer.kill(KILL)
+        summary = self.finish(recorder)
+        self.assertEqual(summary["ended_by"], "writer gone")
+        self.assertEqual(self.replay()[0], sent)
+
+    def test_a_disk_without_room_ends_with_what_fits(self):
+        source = {"most": 3000, "gap_us": 10}
+        for environment in WAYS:
+            for room in (4096 * 5, (1 << 20) + 4096, (3 << 20) + 512):
+                with self.subTest(environment=environment, room=room):
+                    self.file.unlink(missing_ok=True)
+                    writer = self.writer(**source)
+
+                    def limit(most=room):
+                        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+                    recorder = self.recorder(
+                        writer.handle, "--lossless", "--buffer", "1M", environment=environment, preexec_fn=limit
+                    )
+                    writer.tell()
+                    code, out, err = recorder.end()
+                    summary = json.loads(out)
+                    self.assertEqual((code, summary["ended_by"]), (1, "disk failed"))
+                    self.assertIn("can't write", err)
+                    lines = self.dump()
+                    self.assertEqual((lines[-1]["state"], lines[-1]["torn_bytes"]), ("ended well", 0))
+                    self.assertEqual(lines[-1]["frames"], summary["frames"])
+                    self.assertEqual(lines[-1]["hash"], summary["hash"])
+                    self.assertGreater(summary["frames"], 0)
+                    self.assertEqual(self.replay()[0], self.expected(summary["frames"], **source))
+                    writer.tell()
+                    self.assertRegex(writer.line(), r"^\d+ \d+ ")
+
+    def test_limits_and_signals_end_a_recording(self):
+        writer = self.writer(gap_us=100)
+        ends = (
+            (["--frames", "7"], None, "limit"),
+            (["--bytes", "20K"], None, "limit"),
+            (["--seconds", "0.05"], None, "limit"),
+            ([], INTERRUPT, "stopped"),
+            ([], TERMINATE, "stopped"),
+        )
+        writer.tell()
+        for number, (options, signal, end) in enumerate(ends):
+            file = self.folder / str(number)
+            recorder = self.recorder(writer.handle, *options, file=file)
+            if signal:
+                recorder.kill(signal)
+            summary = self.finish(recorder)
+            self.assertEqual(summary["ended_by"], end)
+            lines = self.dump(file=file)
+            self.assertEqual((lines[-1]["state"], lines[-1]["hash"]), ("ended well", summary["hash"]))
+            if options[:1] == ["--frames"]:
+                self.assertEqual(summary["frames"], 7)
+            if options[:1] == ["--bytes"]:
+                self.assertGreaterEqual(summary["bytes"], 20480)
+                self.assertLess(summary["bytes"], 20480 + 5000)
+
+    def test_latest_begins_with_the_newest_frame(self):
+        writer = self.writer(count=9)
+        writer.tell()
+        writer.line()
+        recorder = self.recorder(writer.handle, "--latest", "--frames", "1")
+        self.assertEqual(self.finish(recorder)["frames"], 1)
+
+    def test_files_that_exist_are_refused(self):
+        writer = self.writer()
+        self.file.write_text("mine")
+        done = run("record", writer.handle, str(self.file))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--force", done.stderr)
+        self.assertEqual(self.file.read_text(), "mine")
+        recorder = self.recorder(writer.handle, "--force")
+        done = run("record", writer.handle, str(self.file), "--force")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("another recorder", done.stderr)
+        recorder.kill(INTERRUPT)
+        self.finish(recorder)
+        done = run("record", writer.handle, str(self.folder / "none" / "file"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("can't make", done.stderr)
+
+    def test_rings_that_are_not_there(self):
+        for command in (["record", "no.such.ring", str(self.file)], ["dump", "no.such.ring"]):
+            done = run(*command)
+            self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertFalse(self.file.exists())
+
+    def test_a_name_that_stands_for_several(self):
+        writers = [self.writer(name="twice.here") for _ in range(2)]
+        done = run("record", "twice.here", str(self.file))
+        self.assertEqual(done.returncode, 4)
+        for writer in writers:
+            self.assertIn(f"twice.here@{writer.popen.pid}", done.stderr)
+        one = f"twice.here@{writers[1].popen.pid}"
+        recorder = self.recorder(one)
+        recorder.kill(INTERRUPT)
+        self.finish(recorder)
+        self.assertEqual(self.dump()[0]["ring"], "twice.here")
+
+    def test_a_dump_follows_a_recorder(self):
+        writer = self.writer(count=50)
+        recorder = self.recorder(writer.handle)
+        follower = self.process(TOOL, "dump", self.file, "--follow", "--format", "json")
+        self.assertEqual(json.loads(follower.line())["type"], "recording")
+        writer.tell()
+        writer.line()
+        first = json.loads(follower.line())
+        self.assertEqual(first["type"], "frame")
+        writer.tell()
+        self.finish(recorder)
+        code, out, _ = follower.end()
+        self.assertEqual(code, 0)
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual((len(of_type(lines, "frame")), lines[-1]["state"]), (49, "ended well"))
+
+    def test_usage(self):
+        for words in (["record"], ["record", "a"], ["replay"], ["dump"]):
+            self.refused(*words, says="say which")
+        self.refused("record", "a", "b", "c", says="unexpected argument 'c'")
+        for command in ("record", "replay", "dump"):
+            self.refused(command, "--frobnicate", says="--frobnicate")
+            self.refused(command, "--format", "xml", says="text or json")
+            text = self.succeed(command, "--help")
+            for word in (f"usage: ringcast {command}", "EXIT STATUS", "EXAMPLES", "default"):
+                self.assertIn(word, text)
+        self.refused("record", "a", "b", "--buffer", "1K", says="64K to 4G")
+        self.refused("replay", "a", "--fast", "--speed", "2", says="exclude")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast replay at its pace and in parts, and what ringcast dump says of frames."""
+
+import json
+import time
+
+from case import TOOL, run
+from recordings import INTERRUPT, Recordings, of_type, until
+
+
+class Replay(Recordings):
+    def test_dump_tells_what_is_in_a_frame(self):
+        self.record(count=3, least=8, most=8, tensors=1, name="a.name")
+        lines = self.dump("--data")
+        self.assertEqual(lines[0]["ring"], "a.name")
+        frames = of_type(lines, "frame")
+        self.assertEqual([frame["tag"] for frame in frames], [0, 1, 2])
+        ids, step, text = frames[2]["items"]
+        self.assertEqual((ids["key"], ids["dtype"], ids["shape"], ids["bytes"]), ("ids", "int64", [2, 1], 16))
+        self.assertEqual((step["kind"], step["value"]), ("int", "2"))
+        self.assertEqual(text["value"], r'"a\"b\x0a\x1b"')
+        self.assertEqual(len(frames[0]["data"]), 2 * frames[0]["bytes"])
+        shown = self.succeed("dump", str(self.file))
+        self.assertIn('tag 2  "ids": int64[2, 1] 16 B, "step": 2, "text": "a\\"b\\x0a\\x1b"', shown)
+        self.assertNotIn("\x1b", shown)
+
+    def test_dump_of_a_ring(self):
+        writer = self.writer(gap_us=200, name="live.one")
+        writer.tell()
+        done = run("dump", "live.one", "--frames", "5", "--format", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual((len(of_type(lines, "frame")), lines[-1]["frames"]), (5, 5))
+        tap = self.process(TOOL, "dump", "live.one", "--frames", "100000000")
+        self.assertIn("seconds", tap.line())
+        writer.tell()
+        writer.line()
+        writer.tell()
+        self.assertEqual(tap.end()[0], 5)  # the writer is gone, and frames were asked for
+
+    def test_a_replay_keeps_its_pace(self):
+        self.record(count=20, gap_us=2000)
+        frames = of_type(self.dump(), "frame")
+        length = frames[-1]["time"] - frames[0]["time"]
+        self.assertGreater(length, 0.03)
+        start = time.monotonic()
+        self.succeed("replay", str(self.file), "--speed", "0.5")
+        self.assertGreaterEqual(time.monotonic() - start, 2 * length)
+
+    def test_parts_of_a_recording(self):
+        self.record(count=2000, gap_us=100, most=50)
+        times = [frame["time"] for frame in of_type(self.dump(), "frame")]
+        for begin, end in ((0, times[-1] / 2), (times[700], times[-1] + 1), (times[900], times[1500])):
+            wanted = sum(begin <= at <= end for at in times)
+            _, summary = self.replay("--from", f"{begin:.9f}", "--to", f"{end:.9f}")
+            self.assertLessEqual(abs(summary["frames"] - wanted), 50)  # those that came together have one time
+            self.assertGreater(summary["frames"], 0)
+        self.assertEqual(self.replay("--from", "1e6")[1]["frames"], 0)
+
+    def test_a_loop_goes_on_until_it_is_ended(self):
+        sent, _ = self.record(count=10)
+        loop = self.process(TOOL, "replay", self.file, "--fast", "--loop", "--readers", "1", "--format", "json")
+        handle = json.loads(loop.line())["handle"]
+        tap = self.process(TOOL, "dump", handle, "--frames", "100", "--format", "json")
+        reader = self.reader(handle)
+        self.assertEqual(tap.end()[0], 0)
+        loop.kill(INTERRUPT)
+        code, out, err = loop.end()
+        self.assertEqual(code, 0, err)
+        summary = json.loads(out)
+        got = reader.line()
+        self.assertGreater(summary["frames"], 100)
+        self.assertEqual(int(got.split()[0]), summary["frames"])
+        self.assertNotEqual(got, sent)
+
+    def test_a_name_and_a_wait_for_readers_that_can_be_ended(self):
+        self.record(count=1)
+        replay = self.process(TOOL, "replay", self.file, "--name", "other.name", "--readers", "2")
+        self.assertRegex(replay.line(), rf"^ring other\.name@{replay.popen.pid}, handle rc")
+        replay.kill(INTERRUPT)
+        self.assertEqual(replay.end()[0], 0)
+        self.assertEqual(run("replay", str(self.file), "--name", "not a name").returncode, 1)
+
+    def test_frames_larger_than_the_new_ring_are_told(self):
+        self.record(count=2, least=300000, most=300000)
+        done = run("replay", str(self.file), "--fast", "--capacity", "64K", RINGCAST_SPILL_BYTES="0")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("2 frames are larger than the ring", done.stderr)
+        got, _ = self.replay("--capacity", "64K")
+        self.assertEqual(int(got.split()[0]), 2)
+
+    def test_a_reader_that_dies_does_not_end_a_replay(self):
+        self.record(count=2000, most=3000)
+        replay = self.process(TOOL, "replay", self.file, "--fast", "--readers", "2", "--capacity", "64K")
+        handle = replay.line().split()[-1]
+        dead, reader = self.reader(handle), None
+        reader = self.reader(handle)
+        dead.popen.kill()
+        self.assertEqual(replay.end()[0], 0)
+        self.assertEqual(int(reader.line().split()[0]), 2000)
+
+    def test_readers_get_all_of_it_after_the_end(self):
+        self.record(count=50)
+        replay = self.process(TOOL, "replay", self.file, "--fast", "--readers", "1", "--linger", "0")
+        handle = replay.line().split()[-1]
+        reader = self.reader(handle)
+        self.assertEqual(replay.end()[0], 0)
+        until(lambda: reader.popen.poll() is not None, "the reader's end")
+        self.assertEqual(int(reader.end()[1].split()[0]), 50)
+
+
+class PerfRecord(Recordings):
+    def test_perf_record(self):
+        words = ["perf", "record", "--bytes", "256M", "--seconds", "0.1", "--capacity", "1M", "--file", str(self.file)]
+        found = self.json(*words)
+        for key in ("disk_bytes_per_s", "record_bytes_per_s", "frames_recorded"):
+            self.positive(found[key])
+        self.ratio(found["ratio"], found["record_bytes_per_s"], found["disk_bytes_per_s"])
+        self.assertEqual(len(found["latency"]), 6)
+        for row in found["latency"]:
+            self.ratio(row["ratio_p50"], row["p50_recorded"], row["p50"])
+            self.ratio(row["ratio_p99"], row["p99_recorded"], row["p99"])
+        self.assertFalse(self.file.exists())
+        self.file.write_text("mine")
+        done = run(*words)
+        self.assertEqual((done.returncode, self.file.read_text()), (1, "mine"))
+        self.refused("perf", "record", "--bytes", "1M", says="at least 256M")
+        self.refused("perf", "latency", "--bytes", "1G", says="are for record")

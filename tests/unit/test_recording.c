@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writing of a recording, read back: frames of all sizes, kept, dropped and flushed in every order, by both ways.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/support/pattern.h"
+#include "tests/support/suite.h"
+#include "tools/disk.h"
+#include "tools/recording.h"
+#include "tools/recording_hash.h"
+
+enum { MOST = 4096, BUFFER = 65536, CHUNK = BUFFER / 4, HUGE_FRAME = 6 * CHUNK };
+
+/* What the file has to hold. */
+struct expected {
+  uint64_t bytes, seed;
+};
+
+static char path[64];
+static struct disk *disk;
+static struct recording_writer *writer;
+static struct expected kept[MOST];
+static int kept_count, gaps;
+static uint8_t data[HUGE_FRAME + 64];
+
+static void fill(uint64_t seed, uint64_t bytes) {
+  for (uint64_t i = 0; i < bytes; i++) data[i] = (uint8_t)mix(seed * 7919 + i / 8);
+}
+
+static void open_by(int way) {
+  char why[256];
+  snprintf(path, sizeof path, "/tmp/test_recording.%d", (int)getpid());
+  if (way == 1) setenv("RINGCAST_DISABLE", "pidfd, io_uring", 1);
+  else unsetenv("RINGCAST_DISABLE");
+  ck_assert_msg(disk_open(path, BUFFER, true, &disk, why) == 0, "%s", why);
+  if (way == 1) ck_assert_ptr_nonnull(strstr(disk_way(disk), "pwrite"));
+  const struct recording_header header = {.id = 1234567 + (uint64_t)way, .capacity = 1 << 20, .name = "a.ring"};
+  ck_assert_int_eq(recording_create(disk, &header, &writer), 0);
+  kept_count = gaps = 0;
+}
+
+static void close_all(void) {
+  recording_destroy(writer);
+  disk_close(disk);
+}
+
+static void copy(uint64_t seed, uint64_t bytes) {
+  fill(seed, bytes);
+  ck_assert_int_eq(recording_copy(writer, (uint16_t)(seed % 3), data, bytes, seed * 64, (int64_t)seed), 0);
+}
+
+static void check_frame(struct recording *recording, const struct recording_item *item, int number) {
+  static uint8_t found[HUGE_FRAME + 64];
+  const struct expected *frame = &kept[number];
+  ck_assert_int_lt(number, kept_count);
+  ck_assert_uint_eq(item->record.bytes, frame->bytes);
+  ck_assert_uint_eq(item->record.number, (uint64_t)number);
+  ck_assert_uint_eq(item->record.position, frame->seed * 64);
+  ck_assert_uint_eq(item->record.kind, frame->seed % 3);
+  ck_assert_int_eq(recording_load(recording, found), 0);
+  fill(frame->seed, frame->bytes);
+  ck_assert_mem_eq(found, data, frame->bytes);
+}
+
+/* Reads the file. Returns the number of frames. */
+static int read_back(bool ended) {
+  struct recording *recording;
+  struct recording_item item;
+  char why[256];
+  int found, frames = 0, found_gaps = 0;
+  ck_assert_msg(recording_open(path, &recording, why) == 0, "%s", why);
+  ck_assert_str_eq(recording_header_of(recording)->name, "a.ring");
+  ck_assert_int_eq(recording_facts_of(recording)->is_ended, ended); /* found at the end of the file, before reading */
+  while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END) {
+    ck_assert_msg(found == RECORDING_FOUND_FRAME || found == RECORDING_FOUND_GAP, "%d at %llu", found,
+                  (unsigned long long)item.offset);
+    found_gaps += found == RECORDING_FOUND_GAP;
+    /* A frame that was taken back has the number of the next one, and is none. */
+    uint64_t sum = recording_facts_of(recording)->sum.frames;
+    if (found != RECORDING_FOUND_FRAME) continue;
+    if (recording_pass(recording) == 1) continue;
+    ck_assert_uint_eq(recording_facts_of(recording)->sum.frames, sum + 1);
+    frames++;
+  }
+  ck_assert_int_eq(found_gaps, gaps);
+  ck_assert_int_eq(recording_facts_of(recording)->is_ended, ended);
+  ck_assert_uint_eq(recording_facts_of(recording)->sum.digest, recording_sum_of(writer)->digest);
+  recording_close(recording);
+  return frames;
+}
+
+/* The same, with the payloads. */
+static void compare(void) {
+  struct recording *recording;
+  struct recording_item item;
+  char why[256];
+  int found, number = 0;
+  ck_assert_msg(recording_open(path, &recording, why) == 0, "%s", why);
+  while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END) {
+    if (found != RECORDING_FOUND_FRAME) continue;
+    struct recording_item copy_of = item;
+    uint64_t before = recording_at(recording);
+    if (number < kept_count && item.record.position == kept[number].seed * 64)
+      check_frame(recording, &copy_of, number++);
+    else ck_assert_int_eq(recording_check(recording), 1); /* taken back */
+    ck_assert_uint_gt(recording_at(recording), before);
+  }
+  ck_assert_int_eq(number, kept_count);
+  recording_close(recording);
+}
+
+static uint64_t size_of(uint64_t chance) {
+  static const uint64_t most[] = {8, 200, 3000, CHUNK, 3 * CHUNK, HUGE_FRAME};
+  return mix(chance) % (most[chance % 6] + 1);
+}
+
+/* Some frames, kept or dropped together; together no more than a chunk, or one alone, as the recorder has it. */
+static void put_group(uint64_t seed) {
+  int count = 1 + (int)(mix(seed) % 5), before = kept_count;
+  uint64_t sum = 0;
+  for (int i = 0; i < count; i++) {
+    uint64_t bytes = size_of(seed * 31 + (uint64_t)i);
+    sum += bytes;
+    if (sum > CHUNK && i > 0) break;
+    copy(seed * 8 + (uint64_t)i, bytes);
+    kept[kept_count++] = (struct expected){.bytes = bytes, .seed = seed * 8 + (uint64_t)i};
+  }
+  if (mix(seed + 99) % 3 > 0) {
+    ck_assert_int_eq(recording_keep(writer), 0);
+    return;
+  }
+  ck_assert_int_eq(recording_drop(writer), 0);
+  kept_count = before;
+}
+
+LOOP_TEST(what_is_kept_is_read_back_and_what_is_dropped_is_not, 0, 40) {
+  open_by(_i % 2);
+  for (uint64_t step = 0; step < 150; step++) {
+    uint64_t seed = 1 + (uint64_t)_i * 1000 + step;
+    put_group(seed);
+    if (mix(seed + 5) % 7 == 0) ck_assert_int_eq(recording_flush(writer), 0);
+    if (mix(seed + 6) % 11 == 0) {
+      const struct recording_gap gap = {.from = 1, .to = 2, .frames = RECORDING_UNKNOWN};
+      ck_assert_int_eq(recording_put_gap(writer, &gap), 0);
+      gaps++;
+    }
+  }
+  ck_assert_int_eq(recording_finish(writer), 0);
+  struct disk *last = disk;
+  ck_assert_uint_eq(recording_sum_of(writer)->frames, (uint64_t)kept_count);
+  ck_assert_int_gt(kept_count, 50);
+  disk_close(last); /* and its lock */
+  ck_assert_int_eq(read_back(true), kept_count);
+  compare();
+  recording_destroy(writer);
+  unlink(path);
+}
+
+/* The file without its end is read as far as the last flush, at the least. */
+LOOP_TEST(what_is_flushed_is_in_the_file, 0, 2) {
+  open_by(_i);
+  for (uint64_t step = 1; step < 60; step++) {
+    uint64_t bytes = size_of(step);
+    copy(step, bytes);
+    ck_assert_int_eq(recording_keep(writer), 0);
+    kept[kept_count++] = (struct expected){.bytes = bytes, .seed = step};
+  }
+  ck_assert(!recording_is_flushed(writer));
+  ck_assert_int_eq(recording_flush(writer), 0);
+  ck_assert(recording_is_flushed(writer));
+  uint64_t end = recording_end_of(writer);
+  ck_assert_uint_eq(end % RECORDING_BLOCK, 0);
+  ck_assert_int_eq(recording_flush(writer), 0); /* once is enough */
+  ck_assert_uint_eq(recording_end_of(writer), end);
+  disk_close(disk);
+  ck_assert_int_eq(truncate(path, (off_t)end), 0);
+  ck_assert_int_eq(read_back(false), kept_count);
+  compare();
+  recording_destroy(writer);
+  unlink(path);
+}
+
+/* An index is of frames that are there, and is thinned when it is full. */
+TEST(the_index_leads_to_frames) {
+  struct recording *recording;
+  struct recording_item item;
+  char why[256];
+  enum { FRAMES = 20000 };
+  open_by(0);
+  for (uint64_t i = 0; i < FRAMES; i++) {
+    fill(i, 8);
+    ck_assert_int_eq(recording_copy(writer, 0, data, 8, i, (int64_t)i * 10), 0);
+    ck_assert_int_eq(recording_keep(writer), 0);
+  }
+  ck_assert_int_eq(recording_finish(writer), 0);
+  close_all();
+  for (int64_t time = 0; time < FRAMES * 10 + 5000; time += 997) {
+    ck_assert_int_eq(recording_open(path, &recording, why), 0);
+    recording_seek(recording, time);
+    ck_assert_int_eq(recording_next(recording, &item), RECORDING_FOUND_FRAME);
+    ck_assert_int_le(item.record.time, time);
+    ck_assert_int_ge(item.record.time, (time < FRAMES * 10 ? time : FRAMES * 10) - 64 * 10);
+    recording_close(recording);
+  }
+  unlink(path);
+}
+
+/* At any length of the file, what fits is kept and ended. */
+LOOP_TEST(a_full_disk_leaves_whole_frames, 0, 60) {
+  const struct rlimit limit = {.rlim_cur = 4096 + (rlim_t)(mix((uint64_t)_i) % 200000), .rlim_max = RLIM_INFINITY};
+  open_by(_i % 2);
+  signal(SIGXFSZ, SIG_IGN);
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  int result = 0;
+  for (uint64_t step = 1; step < 2000 && result == 0; step++) {
+    uint64_t bytes = mix(step) % 3000;
+    fill(step, bytes);
+    result = recording_copy(writer, (uint16_t)(step % 3), data, bytes, step * 64, (int64_t)step);
+    if (result == 0) result = recording_keep(writer);
+    kept[kept_count++] = (struct expected){.bytes = bytes, .seed = step};
+  }
+  ck_assert_int_lt(result, 0);
+  ck_assert_int_eq(recording_finish(writer), result);
+  disk_close(disk);
+  int frames = (int)recording_sum_of(writer)->frames;
+  ck_assert_int_lt(frames, kept_count);
+  kept_count = frames;
+  /* An end takes 128 bytes, for which frames are given up; two blocks have room for it. */
+  if (limit.rlim_cur >= 3 * 4096) ck_assert_int_eq(read_back(true), frames);
+  compare();
+  recording_destroy(writer);
+  unlink(path);
+}
+
+RUN_TESTS("recording", NULL, NULL)

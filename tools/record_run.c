@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The recorder is an observer: lossless as a reader, but the writer lets go of an observer that was in the
+ * way for 50 ms.
+ * The recorder keeps out of the way by three means.
+ *   No writer wakes an observer. While frames come, the recorder looks for them every half millisecond, more often if
+ *   frames fill the ring faster; after a while without a frame the recorder waits as a reader does, 2 ms too long at
+ *   most.
+ *   The recorder copies a frame into memory of its own, hashes the copy and gives the frame back at once. The disk
+ *   never holds a frame.
+ *   After the writer has let go, the recorder comes back once all copies are on the disk, and at most once a second.
+ *   The writer grants 50 ms, and 50 ms more in each second, so a slow disk costs the writer no more.
+ *
+ * The time of a frame is when the recorder took it.
+ */
+#define _GNU_SOURCE
+#include "tools/record.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ringcast/batch.h"
+#include "ringcast/inspect.h"
+#include "tools/disk.h"
+
+enum {
+  GROUP = 128,         /* frames for one call */
+  GROUP_BYTES = 262144 /* are copied and then given back together */
+};
+
+static const int64_t SLOWEST_POLL = 500000, FASTEST_POLL = 50000; /* nanoseconds */
+static const int64_t QUIET = 200000000;                           /* so long without a frame: waits as a reader does */
+static const int64_t SLICE = 100000000;                           /* of such a wait; and until a frame is written */
+static const int64_t COME_BACK = 1000000000;
+
+struct recorder {
+  const struct record_options *options;
+  const char *handle;
+  struct record_result *out;
+  struct disk *disk;
+  struct recording_writer *writer;
+  ringcast_reader *reader;
+  struct ringcast_info info;
+  int64_t began, attached, heard, flushed; /* times */
+  int64_t poll_ns;
+  uint64_t taken;    /* bytes since the last poll without a frame */
+  uint64_t position; /* of the last frame that was kept */
+  bool in_gap, ends;
+  struct recording_gap gap;
+};
+
+static int64_t now_ns(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int64_t now(void) { return now_ns(CLOCK_MONOTONIC); }
+
+static void pause_for(int64_t ns) {
+  const struct timespec time = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+  clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL); /* a signal ends it */
+}
+
+static void end(struct recorder *recorder, enum record_end how, int error, const char *why) {
+  if (recorder->ends) return;
+  recorder->ends = true;
+  recorder->out->end = how;
+  recorder->out->error = error;
+  snprintf(recorder->out->why, sizeof recorder->out->why, "%s", why);
+}
+
+static void end_by_disk(struct recorder *recorder, int error) {
+  end(recorder, RECORD_DISK_FAILED, error, strerror(-error));
+}
+
+/* ---- The ring --------------------------------------------------------------------------------------------------- */
+
+static int attach(struct recorder *recorder, bool first) {
+  const struct record_options *asked = recorder->options;
+  const struct ringcast_reader_options options = {.size = sizeof options,
+                                                  .flags = asked->lossless ? 0 : RINGCAST_READER_OBSERVER,
+                                                  .name = "recorder",
+                                                  .start = asked->latest && first ? RINGCAST_START_LATEST
+                                                                                  : RINGCAST_START_NEXT};
+  int result = ringcast_reader_attach_ex(recorder->handle, &options, &recorder->reader);
+  if (result != 0) return result;
+  recorder->attached = recorder->heard = now();
+  return 0;
+}
+
+static void leave(struct recorder *recorder) {
+  ringcast_reader_close(recorder->reader);
+  recorder->reader = NULL;
+}
+
+static void begin_gap(struct recorder *recorder) {
+  leave(recorder);
+  if (recorder->in_gap) return; /* let go of again, before a frame was kept */
+  recorder->out->let_go++;
+  recorder->in_gap = true;
+  recorder->gap = (struct recording_gap){.from = recorder->position,
+                                         .to = RECORDING_UNKNOWN,
+                                         .began = now(),
+                                         .frames = RECORDING_UNKNOWN,
+                                         .reason = recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LET_GO};
+}
+
+/* `to`: the position of the frame that ends the gap. */
+static void end_gap(struct recorder *recorder, uint64_t to) {
+  recorder->in_gap = false;
+  recorder->gap.to = to;
+  recorder->gap.ended = now();
+  if (to != RECORDING_UNKNOWN) {
+    recorder->out->gap_bytes += to > recorder->gap.from ? to - recorder->gap.from : 0;
+    recorder->position = to; /* where the next gap begins, unless a frame is kept before */
+  }
+  int result = recording_put_gap(recorder->writer, &recorder->gap);
+  if (result != 0) end_by_disk(recorder, result);
+}
+
+static void end_by_ring(struct recorder *recorder, int result) {
+  switch (result) {
+  case -EINTR: return;
+  case -EPIPE:
+  case -ENOENT: end(recorder, RECORD_WRITER_GONE, 0, "the writer is gone"); return;
+  case -ESTALE: begin_gap(recorder); return;
+  default: end(recorder, RECORD_RING_FAILED, result, ringcast_last_error());
+  }
+}
+
+static void flush(struct recorder *recorder) {
+  int result = recording_flush(recorder->writer);
+  recorder->flushed = now();
+  if (result != 0) end_by_disk(recorder, result);
+}
+
+/* All copies are on the disk, and a second has passed. */
+static void come_back(struct recorder *recorder) {
+  flush(recorder);
+  if (recorder->ends) return;
+  if (!disk_is_idle(recorder->disk) || now() - recorder->attached < COME_BACK) {
+    pause_for(SLICE / 10);
+    return;
+  }
+  int result = attach(recorder, false);
+  if (result == -EUSERS) recorder->attached = now(); /* the places are taken: tries again later */
+  else if (result != 0) end_by_ring(recorder, result);
+}
+
+/* ---- Frames ----------------------------------------------------------------------------------------------------- */
+
+/* How many of the frames are copied and then given back together. A frame larger than a chunk is alone: the disk may
+ * have a part of the copy before the frame is given back. */
+static uint32_t choose(const struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
+  const struct recording_sum *sum = recording_sum_of(recorder->writer);
+  const struct record_options *options = recorder->options;
+  uint64_t bytes = frames[0].bytes, wanted = UINT64_MAX, most = options->buffer / 8;
+  uint32_t chosen = 1;
+  if (options->frames > 0 && options->frames - sum->frames < count) count = (uint32_t)(options->frames - sum->frames);
+  if (most > GROUP_BYTES) most = GROUP_BYTES;
+  if (options->bytes > 0) wanted = options->bytes - sum->bytes;
+  for (; chosen < count && bytes < wanted && bytes + frames[chosen].bytes <= most; chosen++)
+    bytes += frames[chosen].bytes;
+  return chosen;
+}
+
+static void check_limits(struct recorder *recorder) {
+  const struct record_options *options = recorder->options;
+  const struct recording_sum *sum = recording_sum_of(recorder->writer);
+  if ((options->frames > 0 && sum->frames >= options->frames) || (options->bytes > 0 && sum->bytes >= options->bytes))
+    end(recorder, RECORD_ENOUGH, 0, "as much as asked for");
+}
+
+static void keep(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
+  int released = ringcast_reader_release_many(recorder->reader, frames, count);
+  int result = released == 0 ? recording_keep(recorder->writer) : recording_drop(recorder->writer);
+  if (result != 0) {
+    end_by_disk(recorder, result);
+  } else if (released != 0) {
+    end_by_ring(recorder, released);
+  } else {
+    recorder->position = frames[count - 1].position;
+    check_limits(recorder);
+  }
+}
+
+static void copy(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
+  int64_t time = now();
+  recorder->heard = time;
+  if (recorder->in_gap) end_gap(recorder, frames[0].position);
+  for (uint32_t i = 0; i < count; i++) {
+    int result =
+        recording_copy(recorder->writer, frames[i].kind, frames[i].data, frames[i].bytes, frames[i].position, time);
+    if (result != 0) {
+      end_by_disk(recorder, result);
+      return;
+    }
+    recorder->taken += frames[i].bytes;
+  }
+  keep(recorder, frames, count);
+}
+
+/* No frame now: sleeps while the ring has room. */
+static void rest(struct recorder *recorder) {
+  if (recorder->taken > recorder->info.capacity / 8) recorder->poll_ns /= 2;
+  if (recorder->taken < recorder->info.capacity / 32) recorder->poll_ns *= 2;
+  if (recorder->poll_ns < FASTEST_POLL) recorder->poll_ns = FASTEST_POLL;
+  if (recorder->poll_ns > SLOWEST_POLL) recorder->poll_ns = SLOWEST_POLL;
+  recorder->taken = 0;
+  pause_for(recorder->poll_ns);
+}
+
+static void take(struct recorder *recorder) {
+  struct ringcast_frame frames[GROUP];
+  int64_t time = now();
+  bool quiet = time - recorder->heard > QUIET;
+  if (time - recorder->flushed >= SLICE) flush(recorder);
+  int result = ringcast_reader_next_many(recorder->reader, quiet ? SLICE : 0, frames, GROUP);
+  if (result > 0) copy(recorder, frames, choose(recorder, frames, (uint32_t)result));
+  else if (result == -EAGAIN) rest(recorder);
+  else if (result != -ETIMEDOUT) end_by_ring(recorder, result);
+}
+
+static void run(struct recorder *recorder) {
+  const struct record_options *options = recorder->options;
+  while (!recorder->ends) {
+    if (recorder->reader) take(recorder);
+    else come_back(recorder);
+    if (options->stop && *options->stop) end(recorder, RECORD_STOPPED, 0, "stopped by a signal");
+    if (options->seconds > 0 && (double)(now() - recorder->began) >= options->seconds * 1e9)
+      end(recorder, RECORD_ENOUGH, 0, "as much as asked for");
+  }
+}
+
+/* ---- The whole -------------------------------------------------------------------------------------------------- */
+
+static int open_file(struct recorder *recorder) {
+  const struct ringcast_info *info = &recorder->info;
+  struct recording_header header = {
+      .capacity = info->capacity,
+      .wall_ns = now_ns(CLOCK_REALTIME),
+      .monotonic_ns = now(),
+      .writer_pid = info->writer_pid,
+  };
+  int result = disk_open(recorder->options->file, recorder->options->buffer, recorder->options->force, &recorder->disk,
+                         recorder->out->why);
+  if (result != 0) return result;
+  memcpy(header.name, info->name, sizeof header.name);
+  snprintf(header.ringcast, sizeof header.ringcast, "%s", ringcast_version());
+  if (getrandom(&header.id, sizeof header.id, 0) != sizeof header.id) header.id = (uint64_t)header.wall_ns;
+  result = recording_create(recorder->disk, &header, &recorder->writer);
+  if (result != 0) snprintf(recorder->out->why, sizeof recorder->out->why, "can't write: %s", strerror(-result));
+  return result;
+}
+
+static void finish(struct recorder *recorder) {
+  struct record_result *out = recorder->out;
+  if (recorder->in_gap) end_gap(recorder, RECORDING_UNKNOWN);
+  if (recorder->reader) leave(recorder); /* before the disk takes its time */
+  int result = recording_finish(recorder->writer);
+  if (result != 0 && out->end != RECORD_DISK_FAILED) {
+    recorder->ends = false;
+    end_by_disk(recorder, result);
+  }
+  out->sum = *recording_sum_of(recorder->writer);
+  out->file_bytes = recording_end_of(recorder->writer);
+  out->seconds = (double)(now() - recorder->began) / 1e9;
+  snprintf(out->way, sizeof out->way, "%s", disk_way(recorder->disk));
+}
+
+/* By a tap: the place of an observer is for the time when the file is there. */
+static int look_at_ring(struct recorder *recorder) {
+  ringcast_tap *tap;
+  recorder->info.size = sizeof recorder->info;
+  int result = ringcast_tap_attach(recorder->handle, &tap);
+  if (result != 0) return result;
+  result = ringcast_tap_info(tap, &recorder->info);
+  ringcast_tap_close(tap);
+  return result;
+}
+
+static int begin(struct recorder *recorder) {
+  struct record_result *out = recorder->out;
+  int result = look_at_ring(recorder);
+  out->end = RECORD_RING_FAILED;
+  if (result != 0) {
+    snprintf(out->why, sizeof out->why, "%s", ringcast_last_error());
+    return result;
+  }
+  out->end = RECORD_DISK_FAILED;
+  result = open_file(recorder);
+  if (result != 0) return result;
+  out->end = RECORD_RING_FAILED;
+  result = attach(recorder, true);
+  if (result != 0) {
+    snprintf(out->why, sizeof out->why, "%s", ringcast_last_error());
+    unlink(recorder->options->file);
+  }
+  return result;
+}
+
+int record_run(const struct record_options *options, const char *handle, void (*started)(void *context), void *context,
+               struct record_result *out) {
+  struct recorder recorder = {.options = options, .handle = handle, .out = out, .poll_ns = SLOWEST_POLL};
+  *out = (struct record_result){0};
+  int result = begin(&recorder);
+  if (result == 0) {
+    recorder.began = recorder.flushed = now();
+    if (started) started(context);
+    run(&recorder);
+    finish(&recorder);
+  }
+  if (recorder.writer) recording_destroy(recorder.writer);
+  if (recorder.disk) disk_close(recorder.disk);
+  return result;
+}

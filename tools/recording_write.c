@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/disk.h"
+#include "tools/recording.h"
+#include "tools/recording_hash.h"
+
+enum {
+  MOST_ENTRIES = 16384, /* of the index: then every second entry goes */
+  FIRST_STRIDE = 64,    /* frames from one entry to the next */
+  MOST_WAITING = 8,     /* chunks of a frame that are full and may still be taken back */
+  HASH_BLOCK = 32768    /* is copied, and then hashed while in the cache */
+};
+
+/* A place to go back to. */
+struct mark {
+  struct disk_chunk *chunk; /* NULL: the next chunk is not taken yet */
+  size_t filled;
+  uint64_t end;
+  struct recording_sum sum;
+};
+
+struct recording_writer {
+  struct disk *disk;
+  uint64_t id;
+  struct disk_chunk *chunk, *waiting[MOST_WAITING];
+  uint32_t waiting_count;
+  uint64_t end;
+  struct recording_sum sum;
+  struct mark mark;
+  bool is_out;       /* bytes after the mark are under way already */
+  uint64_t *footer;  /* the hash of the last frame, ... */
+  uint64_t unfooter; /* ... and the replacement if the frame is taken back */
+  bool is_flushed;
+  struct recording_entry *index;
+  uint64_t entries, stride, next_entry; /* the number of the frame that has the next entry */
+  struct recording_entry first;         /* the first frame after the mark */
+  XXH3_state_t *state;
+};
+
+/* ---- Bytes ------------------------------------------------------------------------------------------------------ */
+
+static int write_waiting(struct recording_writer *writer) {
+  int result = 0;
+  for (uint32_t i = 0; i < writer->waiting_count; i++) {
+    int one = disk_write(writer->disk, writer->waiting[i]);
+    if (result == 0) result = one;
+  }
+  writer->waiting_count = 0;
+  return result;
+}
+
+/* Room in the chunk, at least a byte. */
+static int make_room(struct recording_writer *writer) {
+  struct disk_chunk *chunk = writer->chunk;
+  if (chunk && chunk->filled < chunk->size) return 0;
+  int result = 0;
+  if (chunk) {
+    writer->waiting[writer->waiting_count++] = chunk;
+    writer->chunk = NULL;
+  }
+  /* Chunks that wait do not become free: a frame that fills them all is on its way before it is kept. */
+  if (writer->waiting_count == MOST_WAITING || writer->waiting_count == disk_chunks(writer->disk)) {
+    writer->is_out = true;
+    result = write_waiting(writer);
+  }
+  if (result == 0) result = disk_take(writer->disk, &writer->chunk);
+  return result;
+}
+
+/* The next bytes of the file, contiguous: at most `bytes`. */
+static int next_bytes(struct recording_writer *writer, uint64_t bytes, uint8_t **out, size_t *room) {
+  int result = make_room(writer);
+  if (result != 0) return result;
+  struct disk_chunk *chunk = writer->chunk;
+  *out = chunk->memory + chunk->filled;
+  *room = chunk->size - chunk->filled < bytes ? chunk->size - chunk->filled : (size_t)bytes;
+  chunk->filled += *room;
+  writer->end += *room;
+  return 0;
+}
+
+static int put(struct recording_writer *writer, const void *data, uint64_t bytes) {
+  const uint8_t *from = data;
+  while (bytes > 0) {
+    uint8_t *to;
+    size_t room;
+    int result = next_bytes(writer, bytes, &to, &room);
+    if (result != 0) return result;
+    if (from) memcpy(to, from, room), from += room;
+    else memset(to, 0, room);
+    bytes -= room;
+  }
+  return 0;
+}
+
+static int put_hashed(struct recording_writer *writer, const void *data, uint64_t bytes, uint64_t *hash) {
+  const uint8_t *from = data;
+  XXH3_64bits_reset(writer->state);
+  while (bytes > 0) {
+    uint8_t *to;
+    size_t room;
+    int result = next_bytes(writer, bytes < HASH_BLOCK ? bytes : HASH_BLOCK, &to, &room);
+    if (result != 0) return result;
+    memcpy(to, from, room);
+    XXH3_64bits_update(writer->state, to, room); /* of the copy: the frame may change during the copy */
+    from += room;
+    bytes -= room;
+  }
+  *hash = XXH3_64bits_digest(writer->state);
+  return 0;
+}
+
+/* ---- Records ---------------------------------------------------------------------------------------------------- */
+
+static int put_head(struct recording_writer *writer, struct recording_record *record) {
+  record->magic = RECORDING_RECORD_MAGIC;
+  record->check = recording_record_check(record, writer->id, writer->end);
+  writer->is_flushed = false;
+  return put(writer, record, sizeof *record); /* a line is within one chunk */
+}
+
+static int put_tail(struct recording_writer *writer, uint64_t bytes, uint64_t hash) {
+  uint8_t *at;
+  size_t room;
+  int result = put(writer, NULL, -bytes & 7);
+  if (result == 0) result = next_bytes(writer, sizeof hash, &at, &room);
+  if (result != 0) return result;
+  memcpy(at, &hash, sizeof hash);
+  writer->footer = (uint64_t *)(void *)at;
+  return put(writer, NULL, -writer->end & (RECORDING_LINE - 1));
+}
+
+static int put_record(struct recording_writer *writer, enum recording_type type, int64_t time, const void *data,
+                      uint64_t bytes) {
+  struct recording_record record = {.type = (uint16_t)type, .bytes = bytes, .number = writer->sum.frames, .time = time};
+  uint64_t hash = data ? XXH3_64bits(data, bytes) : 0;
+  int result = put_head(writer, &record);
+  if (result == 0) result = put(writer, data, bytes);
+  return result == 0 ? put_tail(writer, bytes, hash) : result;
+}
+
+/* A frame that fits in the chunk: the same bytes without a loop. */
+static uint64_t put_small(struct recording_writer *writer, const struct recording_record *record, const void *data) {
+  struct disk_chunk *chunk = writer->chunk;
+  uint8_t *at = chunk->memory + chunk->filled;
+  uint64_t length = recording_length(record->bytes), place = recording_hash_at(record->bytes);
+  memcpy(at, record, sizeof *record);
+  memcpy(at + sizeof *record, data, record->bytes);
+  uint64_t hash = XXH3_64bits(at + sizeof *record, record->bytes);
+  memset(at + sizeof *record + record->bytes, 0, length - sizeof *record - record->bytes);
+  memcpy(at + place, &hash, sizeof hash);
+  writer->footer = (uint64_t *)(void *)(at + place);
+  chunk->filled += length;
+  writer->end += length;
+  writer->is_flushed = false;
+  return hash;
+}
+
+int recording_copy(struct recording_writer *writer, uint16_t kind, const void *data, uint64_t bytes, uint64_t position,
+                   int64_t time) {
+  struct recording_record record = {.magic = RECORDING_RECORD_MAGIC,
+                                    .type = RECORDING_FRAME,
+                                    .kind = kind,
+                                    .bytes = bytes,
+                                    .number = writer->sum.frames,
+                                    .position = position,
+                                    .time = time};
+  uint64_t hash;
+  int result = make_room(writer);
+  if (result != 0) return result;
+  record.check = recording_record_check(&record, writer->id, writer->end);
+  if (bytes <= HASH_BLOCK && recording_length(bytes) <= writer->chunk->size - writer->chunk->filled) {
+    hash = put_small(writer, &record, data);
+  } else {
+    result = put_head(writer, &record);
+    if (result == 0) result = put_hashed(writer, data, bytes, &hash);
+    if (result == 0) result = put_tail(writer, bytes, hash);
+    if (result != 0) return result;
+  }
+  writer->unfooter = ~record.check;
+  if (record.number == writer->mark.sum.frames)
+    writer->first = (struct recording_entry){
+        .number = record.number, .position = position, .offset = writer->mark.end, .time = time};
+  recording_sum_add(&writer->sum, &record, hash);
+  return 0;
+}
+
+int recording_put_gap(struct recording_writer *writer, const struct recording_gap *gap) {
+  int result = put_record(writer, RECORDING_GAP, gap->ended, gap, sizeof *gap);
+  if (result != 0) return result;
+  writer->sum.gaps++;
+  return recording_keep(writer);
+}
+
+/* ---- Keeping and dropping --------------------------------------------------------------------------------------- */
+
+static int set_mark(struct recording_writer *writer) {
+  int result = write_waiting(writer);
+  if (writer->chunk && writer->chunk->filled == writer->chunk->size) {
+    int one = disk_write(writer->disk, writer->chunk);
+    if (result == 0) result = one;
+    writer->chunk = NULL;
+  }
+  writer->mark = (struct mark){.chunk = writer->chunk,
+                               .filled = writer->chunk ? writer->chunk->filled : 0,
+                               .end = writer->end,
+                               .sum = writer->sum};
+  writer->is_out = false;
+  return result;
+}
+
+static void thin_index(struct recording_writer *writer) {
+  for (uint64_t i = 0; i < MOST_ENTRIES / 2; i++) writer->index[i] = writer->index[2 * i];
+  writer->entries = MOST_ENTRIES / 2;
+  writer->stride *= 2;
+}
+
+/* The first frame after the mark, if an entry is due. */
+int recording_keep(struct recording_writer *writer) {
+  const struct mark *mark = &writer->mark;
+  if (writer->sum.frames > mark->sum.frames && mark->sum.frames >= writer->next_entry) {
+    if (writer->entries == MOST_ENTRIES) thin_index(writer);
+    writer->index[writer->entries++] = writer->first;
+    writer->next_entry = mark->sum.frames + writer->stride;
+  }
+  return set_mark(writer);
+}
+
+int recording_drop(struct recording_writer *writer) {
+  struct disk_chunk *kept = writer->mark.chunk;
+  writer->sum = writer->mark.sum;
+  if (writer->is_out) {
+    *writer->footer = writer->unfooter;
+    return set_mark(writer);
+  }
+  if (writer->chunk && writer->chunk != kept) disk_untake(writer->disk, writer->chunk);
+  for (; writer->waiting_count > 0; writer->waiting_count--)
+    if (writer->waiting[writer->waiting_count - 1] != kept)
+      disk_untake(writer->disk, writer->waiting[writer->waiting_count - 1]);
+  writer->chunk = kept;
+  writer->end = writer->mark.end;
+  if (kept) kept->filled = writer->mark.filled;
+  return 0;
+}
+
+int recording_flush(struct recording_writer *writer) {
+  uint64_t left = -writer->end & (RECORDING_BLOCK - 1);
+  int result = disk_look(writer->disk);
+  if (result != 0 || writer->is_flushed) return result;
+  if (left > 0) result = put_record(writer, RECORDING_PAD, 0, NULL, left - recording_length(0));
+  if (result == 0 && writer->chunk) result = disk_write(writer->disk, writer->chunk);
+  if (result != 0) return result;
+  writer->is_flushed = true;
+  return set_mark(writer);
+}
+
+bool recording_is_flushed(const struct recording_writer *writer) { return writer->is_flushed; }
+const struct recording_sum *recording_sum_of(const struct recording_writer *writer) { return &writer->sum; }
+uint64_t recording_end_of(const struct recording_writer *writer) { return writer->end; }
+
+/* ---- The whole file --------------------------------------------------------------------------------------------- */
+
+int recording_create(struct disk *disk, const struct recording_header *header, struct recording_writer **out) {
+  struct recording_writer *writer = calloc(1, sizeof *writer);
+  if (!writer) return -ENOMEM;
+  *writer = (struct recording_writer){.disk = disk, .id = header->id, .stride = FIRST_STRIDE};
+  writer->index = calloc(MOST_ENTRIES, sizeof *writer->index);
+  writer->state = XXH3_createState();
+  int result = writer->index && writer->state ? 0 : -ENOMEM;
+  struct recording_header block = *header;
+  memcpy(block.magic, RECORDING_MAGIC, sizeof block.magic);
+  block.version = RECORDING_VERSION;
+  block.header_bytes = RECORDING_BLOCK;
+  block.line = RECORDING_LINE;
+  block.record_bytes = sizeof(struct recording_record);
+  block.check = recording_header_check(&block);
+  if (result == 0) result = put(writer, &block, sizeof block);
+  if (result == 0) result = disk_write(disk, writer->chunk);
+  if (result == 0) result = set_mark(writer);
+  if (result == 0) result = disk_drain(disk); /* from now on the file is a recording to other programs */
+  writer->is_flushed = true;
+  if (result == 0) *out = writer;
+  else recording_destroy(writer);
+  return result;
+}
+
+void recording_destroy(struct recording_writer *writer) {
+  free(writer->index);
+  if (writer->state) XXH3_freeState(writer->state);
+  free(writer);
+}
+
+static int put_end(struct recording_writer *writer) {
+  const struct recording_sum *sum = &writer->sum;
+  const struct recording_end end = {.index = writer->entries > 0 ? writer->end : RECORDING_UNKNOWN,
+                                    .frames = sum->frames,
+                                    .bytes = sum->bytes,
+                                    .gaps = sum->gaps,
+                                    .digest = sum->digest,
+                                    .first = sum->first,
+                                    .last = sum->last};
+  int result = 0;
+  if (writer->entries > 0)
+    result = put_record(writer, RECORDING_INDEX, sum->last, writer->index, writer->entries * sizeof *writer->index);
+  return result == 0 ? put_record(writer, RECORDING_END, sum->last, &end, sizeof end) : result;
+}
+
+int recording_finish(struct recording_writer *writer) {
+  int result = disk_look(writer->disk), fd = disk_fd(writer->disk);
+  if (result == 0) result = put_end(writer);
+  uint64_t end = writer->end;
+  if (result == 0) result = put(writer, NULL, -end & (RECORDING_BLOCK - 1));
+  if (result == 0) result = set_mark(writer);
+  if (result == 0 && writer->chunk) result = disk_write(writer->disk, writer->chunk);
+  int drained = disk_drain(writer->disk);
+  if (result == 0) result = drained;
+  if (result == 0 && (ftruncate(fd, (off_t)end) != 0 || fdatasync(fd) != 0)) return -errno;
+  return result == 0 ? 0 : recording_rescue(writer->disk, &writer->sum, result);
+}

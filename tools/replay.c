@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ringcast replay`: a recording's frames into a new ring. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ringcast/ringcast.h"
+#include "tools/cli.h"
+#include "tools/parse.h"
+#include "tools/recording.h"
+#include "tools/report.h"
+
+static const char usage[] =
+    "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] [--readers N] [--loop] [--from S] [--to S]\n"
+    "                       [--linger S] [--capacity BYTES] [--format text|json]\n";
+
+static const char help[] =
+    "\n"
+    "Makes a new ring and sends the frames of a recording ('ringcast record') on it, at the pace at which they were\n"
+    "recorded. The first line says the ring's name and handle. A reader that was not there gets all frames: start\n"
+    "with --readers, or attach before the first frame.\n"
+    "\n"
+    "OPTIONS\n"
+    "  --name NAME        of the new ring (default: the recorded ring's)\n"
+    "  --speed X          so many times as fast as recorded (default 1)\n"
+    "  --fast             as fast as the readers take it\n"
+    "  --readers N        wait for so many readers before the first frame (default 0)\n"
+    "  --loop             begin again at the end, until Ctrl-C\n"
+    "  --from S, --to S   only the frames of these seconds, counted from the first frame (default: all)\n"
+    "  --linger S         at the end, wait at most so long until the readers have taken everything (default 10)\n"
+    "  --capacity BYTES   of the new ring (default: the recorded ring's)\n"
+    "  --format FORMAT    of the first line, and of the summary at the end: text or json (default text)\n"
+    "  --help             this text\n"
+    "\n"
+    "EXIT STATUS\n"
+    "  0  all was sent, or Ctrl-C   1  damage (all whole frames were sent), an unreadable file, or no ring\n"
+    "  could be made   2  wrong usage\n"
+    "\n"
+    "EXAMPLES\n"
+    "  ringcast replay day.rcrec --name again --readers 1\n"
+    "  ringcast replay day.rcrec --name again --speed 10 --from 2 --to 8\n"
+    "  ringcast replay day.rcrec --name again --fast --format json\n";
+
+static const int64_t SLICE = 100000000; /* nanoseconds: so soon a signal that comes before a wait is seen */
+
+struct replay {
+  const char *file, *name;
+  double speed, from, to, linger; /* `to` below 0: the end */
+  uint64_t readers, capacity;
+  bool fast, loop, json;
+  struct recording *recording;
+  ringcast_writer *writer;
+  struct recording_sum sent;
+  uint64_t too_large; /* frames */
+  int64_t first;      /* time of the recording's first frame */
+  int64_t start;      /* when the first frame is due */
+  uint64_t damages;   /* of all passes */
+  double seconds;
+};
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number) {
+  (void)number;
+  stop = 1;
+}
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* ---- One frame -------------------------------------------------------------------------------------------------- */
+
+static void wait_until(int64_t due) {
+  const struct timespec time = {.tv_sec = due / 1000000000, .tv_nsec = due % 1000000000};
+  while (!stop && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) continue;
+}
+
+/* When the frame is due, or 0: at once. Recorded times that can't be right do not hold the replay up. */
+static int64_t due_at(const struct replay *replay, int64_t time) {
+  double after = ((double)time - (double)replay->first) / replay->speed;
+  if (replay->fast || after <= 0 || after > 1e18) return 0;
+  return replay->start + (int64_t)after;
+}
+
+/* 0, or -errno: -EMSGSIZE if the ring can never take the frame, -ECANCELED after a signal. */
+static int reserve(struct replay *replay, uint64_t bytes, struct ringcast_span *span) {
+  int result;
+  if (bytes > SIZE_MAX / 2) return -EMSGSIZE;
+  do result = stop ? -ECANCELED : ringcast_writer_reserve(replay->writer, (size_t)bytes, SLICE, span);
+  while (result == -ETIMEDOUT || result == -EINTR);
+  return result;
+}
+
+/* The payload is read into the ring, and becomes a frame if whole. */
+static int send_frame(struct replay *replay, const struct recording_record *record) {
+  struct ringcast_span span;
+  int64_t due = due_at(replay, record->time);
+  if (due > 0) wait_until(due);
+  int result = reserve(replay, record->bytes, &span);
+  if (result == -EMSGSIZE) {
+    replay->too_large++;
+    return 0;
+  }
+  if (result != 0) return result;
+  uint64_t before = recording_facts_of(replay->recording)->sum.digest;
+  result = recording_load(replay->recording, span.data);
+  if (result != 0) {
+    ringcast_writer_abort(replay->writer);
+    return result < 0 ? result : 0;
+  }
+  replay->sent.frames++;
+  replay->sent.bytes += record->bytes;
+  replay->sent.digest += recording_facts_of(replay->recording)->sum.digest - before;
+  return ringcast_writer_commit(replay->writer, (size_t)record->bytes, record->kind);
+}
+
+/* ---- All frames ------------------------------------------------------------------------------------------------- */
+
+static void tell(const struct replay *replay, enum recording_found found, const struct recording_item *item) {
+  static const char *const words[] = {
+      [RECORDING_FOUND_DAMAGE] = "damaged, left out",
+      [RECORDING_FOUND_UNWRITTEN] = "never written, as the recorder died first",
+      [RECORDING_FOUND_TORN] = "torn, as the recorder died first: cut off",
+      [RECORDING_FOUND_NOT_YET] = "still being written: this is the end for now",
+  };
+  if (found >= sizeof words / sizeof *words || !words[found]) return;
+  fprintf(stderr, "ringcast: %s: from byte %llu on: %llu bytes %s\n", replay->file, (unsigned long long)item->offset,
+          (unsigned long long)item->bytes, words[found]);
+}
+
+static void add_facts(struct replay *replay) {
+  const struct recording_facts *facts = recording_facts_of(replay->recording);
+  replay->damages += facts->damages;
+  replay->sent.gaps += facts->sum.gaps;
+}
+
+/* -EAGAIN: the end, or `to`. */
+static int send_next(struct replay *replay, bool first) {
+  struct recording_item item;
+  int found = recording_next(replay->recording, &item);
+  if (found < 0) fprintf(stderr, "ringcast: can't read %s: %s\n", replay->file, strerror(-found));
+  if (found < 0) return found;
+  if (!replay->loop || first) tell(replay, (enum recording_found)found, &item);
+  if (found == RECORDING_FOUND_END || found == RECORDING_FOUND_NOT_YET) return -EAGAIN;
+  if (found != RECORDING_FOUND_FRAME) return 0;
+  if (replay->first == INT64_MIN) {
+    replay->first = item.record.time;
+    replay->start = now_ns() - (int64_t)(replay->from * 1e9 / replay->speed);
+    if (replay->from > 0) recording_seek(replay->recording, (int64_t)(replay->from * 1e9));
+    if (recording_at(replay->recording) != item.offset) return 0; /* is read again from there */
+  }
+  double after = ((double)item.record.time - (double)replay->first) / 1e9;
+  if (replay->to >= 0 && after > replay->to) return -EAGAIN;
+  if (after < replay->from) return 0; /* is passed */
+  int result = send_frame(replay, &item.record);
+  if (result == -ECANCELED) return -EAGAIN;
+  if (result != 0) fprintf(stderr, "ringcast: can't send: %s\n", ringcast_last_error());
+  return result;
+}
+
+/* Once from the beginning to the end. */
+static int send_all(struct replay *replay, bool first) {
+  char why[256];
+  int result = 0;
+  if (!first) {
+    result = recording_open(replay->file, &replay->recording, why);
+    if (result != 0) fprintf(stderr, "ringcast: %s\n", why);
+    if (result != 0) return result;
+  }
+  replay->first = INT64_MIN;
+  uint64_t frames = replay->sent.frames;
+  while (result == 0 && !stop) result = send_next(replay, first);
+  add_facts(replay);
+  recording_close(replay->recording);
+  replay->recording = NULL;
+  if (replay->loop && !stop && result == -EAGAIN && frames == replay->sent.frames) return -ENODATA; /* no use again */
+  return result == -EAGAIN ? 0 : result;
+}
+
+static int wait_for_readers(struct replay *replay) {
+  int result = 0;
+  while (replay->readers > 0 && !stop) {
+    result = ringcast_writer_wait_readers(replay->writer, (uint32_t)replay->readers, SLICE);
+    if (result != -ETIMEDOUT && result != -EINTR) break;
+  }
+  if (result < 0 && !stop) fprintf(stderr, "ringcast: no readers: %s\n", ringcast_last_error());
+  return stop || result >= 0 ? 0 : result;
+}
+
+/* Readers can drain the ring after its writer is gone; a caller that waits for the replay wants the frames taken. */
+static void linger(const struct replay *replay) {
+  int64_t until = now_ns() + (int64_t)(replay->linger * 1e9);
+  while (!stop && now_ns() < until) {
+    struct ringcast_peer peer = {.size = sizeof peer};
+    if (ringcast_writer_slowest(replay->writer, &peer) != 1 || peer.lag == 0 || peer.state == RINGCAST_PEER_DEAD)
+      return;
+    const struct timespec time = {.tv_nsec = 5000000};
+    nanosleep(&time, NULL);
+  }
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------ */
+
+static int make_ring(struct replay *replay) {
+  const struct recording_header *header = recording_header_of(replay->recording);
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = replay->capacity, .on_death = RINGCAST_EVICT};
+  if (!replay->name) replay->name = header->name;
+  if (options.capacity == 0 && header->capacity <= UINT64_C(1) << 32) options.capacity = header->capacity;
+  options.name = *replay->name ? replay->name : NULL;
+  int result = ringcast_writer_create_ex(&options, &replay->writer);
+  if (result != 0) fprintf(stderr, "ringcast: can't make the ring: %s\n", ringcast_last_error());
+  return result;
+}
+
+static void print_ring(const struct replay *replay) {
+  const char *handle = ringcast_writer_handle(replay->writer);
+  if (replay->json)
+    printf("{\"name\": \"%s\", \"pid\": %d, \"handle\": \"%s\"}\n", replay->name, (int)getpid(), handle);
+  else printf("ring %s@%d, handle %s\n", replay->name, (int)getpid(), handle);
+  fflush(stdout);
+}
+
+static void print_end(const struct replay *replay) {
+  const struct recording_sum *sum = &replay->sent;
+  struct report report = {.json = replay->json};
+  char digest[20];
+  snprintf(digest, sizeof digest, "%016llx", (unsigned long long)sum->digest);
+  report_open(&report, NULL, '{');
+  report_string(&report, "file", replay->file);
+  report_integer(&report, "frames", (int64_t)sum->frames);
+  report_integer(&report, "bytes", (int64_t)sum->bytes);
+  report_integer(&report, "gaps", (int64_t)sum->gaps);
+  report_integer(&report, "damages", (int64_t)replay->damages);
+  report_integer(&report, "frames_too_large", (int64_t)replay->too_large);
+  report_number(&report, "seconds", replay->seconds);
+  report_number(&report, "bytes_per_s", (double)sum->bytes / replay->seconds);
+  report_string(&report, "hash", digest);
+  report_close(&report);
+}
+
+static int run(struct replay *replay) {
+  char why[256];
+  int result = recording_open(replay->file, &replay->recording, why);
+  if (result != 0) {
+    fprintf(stderr, "ringcast: %s\n", why);
+    return CLI_FAILED;
+  }
+  result = make_ring(replay);
+  if (result != 0) {
+    recording_close(replay->recording);
+    return CLI_FAILED;
+  }
+  print_ring(replay);
+  result = wait_for_readers(replay);
+  int64_t start = now_ns();
+  if (result == 0) result = send_all(replay, true);
+  while (result == 0 && replay->loop && !stop) result = send_all(replay, false);
+  replay->seconds = (double)(now_ns() - start) / 1e9;
+  linger(replay);
+  ringcast_writer_close(replay->writer);
+  if (replay->recording) recording_close(replay->recording);
+  print_end(replay);
+  if (replay->too_large > 0)
+    fprintf(stderr,
+            "ringcast: %llu frames are larger than the ring can take, and were left out: give --capacity, or "
+            "RINGCAST_SPILL_BYTES\n",
+            (unsigned long long)replay->too_large);
+  return result == 0 && replay->damages == 0 && replay->too_large == 0 ? CLI_OK : CLI_FAILED;
+}
+
+static bool parse_speed(const char *text, void *out) { return parse_number(text, 1e-6, 1e9, out); }
+
+static bool parse_readers(const char *text, void *out) {
+  uint64_t *readers = out;
+  return parse_whole(text, readers) && *readers <= 1024;
+}
+
+static int parse(int argc, char **argv, struct replay *replay) {
+  static const struct cli_texts texts = {usage, help};
+  const struct cli_option known[] = {
+      {"name", parse_text, &replay->name, NULL, false},
+      {"speed", parse_speed, &replay->speed, "a number above 0, such as 0.5 or 10", false},
+      {"fast", NULL, &replay->fast, NULL, false},
+      {"readers", parse_readers, &replay->readers, "a whole number, 0 to 1024", false},
+      {"loop", NULL, &replay->loop, NULL, false},
+      {"from", parse_seconds, &replay->from, PARSE_SECONDS, false},
+      {"to", parse_seconds, &replay->to, PARSE_SECONDS, false},
+      {"linger", parse_seconds, &replay->linger, PARSE_SECONDS, false},
+      {"capacity", parse_bytes, &replay->capacity, PARSE_BYTES, false},
+      {"format", cli_parse_format, &replay->json, CLI_FORMATS, false},
+  };
+  int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &replay->file, 1);
+  if (status != CLI_GO_ON) return status;
+  if (!replay->file) return cli_misused(usage, "say which file to replay");
+  if (replay->fast && replay->speed > 0) return cli_misused(usage, "--speed and --fast exclude each other");
+  if (replay->speed <= 0) replay->speed = 1;
+  return CLI_GO_ON;
+}
+
+int replay_main(int argc, char **argv) {
+  struct replay replay = {.to = -1, .linger = 10};
+  struct sigaction action = {.sa_handler = on_signal};
+  int status = parse(argc, argv, &replay);
+  if (status != CLI_GO_ON) return status;
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGHUP, &action, NULL);
+  return cli_finish(stdout, run(&replay));
+}
