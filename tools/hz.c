@@ -245,6 +245,7 @@ int hz_main(int argc, char **argv) {
   struct view view = {0};
   result = view_find(ring, view.ring.handle);
   if (result != CLI_GO_ON) return result;
+  view_label_as_given(&view, ring);
   result = view_look(&view);
   if (result == 0) result = ringcast_tap_attach(view.ring.handle, &hz.tap);
   if (result != 0) {

@@ -87,6 +87,13 @@ static void print_value(const void *record, const struct metric *metric) {
   else printf("} %" PRIu64 "\n", value);
 }
 
+/* Rings of an incompatible release have no handle, so several of one process have one label, and one series. */
+static bool is_told(const struct view *views, const struct view *view) {
+  for (const struct view *other = views; other < view; other++)
+    if (other->ring.pid == view->ring.pid && strcmp(other->label, view->label) == 0) return true;
+  return false;
+}
+
 /* ---- Metrics ---------------------------------------------------------------------------------------------------- */
 
 static void print_info(const struct view *views, int count) {
@@ -94,10 +101,18 @@ static void print_info(const struct view *views, int count) {
   printf("ringcast_rings %d\n", count);
   print_head("ringcast_up", "gauge", "1: the ring could be looked at.");
   for (const struct view *view = views; view < views + count; view++) {
+    if (is_told(views, view)) continue;
     fputs("ringcast_up", stdout);
     print_ring(view);
-    print_label(",", "command", view->command);
     printf("} %d\n", view->error == 0);
+  }
+  print_head("ringcast_writer_info", "gauge", "1, with the name of the writer's program.");
+  for (const struct view *view = views; view < views + count; view++) {
+    if (is_told(views, view)) continue;
+    fputs("ringcast_writer_info", stdout);
+    print_ring(view);
+    print_label(",", "command", view->command);
+    puts("} 1");
   }
   print_head("ringcast_readers", "gauge", "Readers attached, without observers.");
   for (const struct view *view = views; view < views + count; view++) {

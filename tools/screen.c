@@ -22,29 +22,38 @@ static struct {
   bool full, blocks; /* blocks: one was shown */
   bool keys;         /* stdin is a terminal, and `saved` its settings */
   struct termios saved;
-  sigset_t usual; /* the signals that are blocked outside of screen_wait */
-  FILE *block;    /* being printed */
+  FILE *block; /* being printed */
   char *text;
   size_t size;
 } screen;
 
 static volatile sig_atomic_t stopped, resized, suspended;
 
+/* A stop interrupts a write to a pipe that is full. The print then goes on, and may wait again: so a second later, and
+ * each second, the program ends if stdout takes nothing. */
 static void on_signal(int signal) {
   if (signal == SIGWINCH) resized = 1;
   else if (signal == SIGTSTP) suspended = 1;
-  else stopped = 1;
+  else {
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (signal == SIGALRM && poll(&out, 1, 0) == 0) {
+      if (screen.full && screen.keys) tcsetattr(STDIN_FILENO, TCSANOW, &screen.saved);
+      _exit(CLI_FAILED);
+    }
+    stopped = 1;
+    alarm(1);
+  }
 }
 
-static void catch (int signal) {
-  struct sigaction action = {.sa_handler = on_signal}, old;
+static void catch (int signal, int flags) {
+  struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags}, old;
   if (sigaction(signal, NULL, &old) == 0 && old.sa_handler == SIG_IGN && signal == SIGHUP) return; /* nohup */
   sigaction(signal, &action, NULL);
 }
 
 void screen_catch_stops(void) {
-  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) catch (signals[i]);
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM};
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) catch (signals[i], 0);
 }
 
 bool screen_is_stopped(void) { return stopped; }
@@ -73,24 +82,13 @@ static void leave(void) {
   if (screen.keys) tcsetattr(STDIN_FILENO, TCSADRAIN, &screen.saved);
 }
 
-/* A signal that comes outside of screen_wait waits for it: no signal is lost between the look at a flag and the sleep.
- */
-static void hold_signals(void) {
-  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGTSTP};
-  sigset_t held;
-  sigemptyset(&held);
-  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(&held, signals[i]);
-  sigprocmask(SIG_BLOCK, &held, &screen.usual);
-}
-
 void screen_open(bool full) {
   screen_catch_stops();
   screen.full = full && isatty(STDOUT_FILENO);
   if (screen.full) {
-    catch (SIGWINCH);
-    catch (SIGTSTP);
+    catch (SIGWINCH, SA_RESTART);
+    catch (SIGTSTP, SA_RESTART);
   }
-  hold_signals();
   if (!screen.full) return;
   screen.keys = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &screen.saved) == 0;
   atexit(screen_close);
@@ -100,7 +98,6 @@ void screen_open(bool full) {
 void screen_close(void) {
   if (screen.full) leave();
   screen.full = false;
-  sigprocmask(SIG_SETMASK, &screen.usual, NULL);
 }
 
 bool screen_is_full(void) { return screen.full; }
@@ -174,12 +171,25 @@ static bool is_quit(void) {
   return got == 1 && (key == 'q' || key == 'Q');
 }
 
+/* Waits for a key or a signal. Signals are held from the look at the flags to the sleep, so that none is missed. */
+static int await_key(double seconds) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGTSTP};
+  struct pollfd key = {.fd = STDIN_FILENO, .events = POLLIN};
+  struct timespec time = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  sigset_t held, usual;
+  sigemptyset(&held);
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(&held, signals[i]);
+  sigprocmask(SIG_BLOCK, &held, &usual);
+  bool is_due = stopped || resized || suspended;
+  int ready = is_due ? 0 : ppoll(&key, screen.full && screen.keys ? 1 : 0, &time, &usual);
+  sigprocmask(SIG_SETMASK, &usual, NULL);
+  return ready;
+}
+
 bool screen_wait(double seconds) {
   double end = now() + seconds, left;
   while (!stopped && (left = end - now()) > 0) {
-    struct pollfd key = {.fd = STDIN_FILENO, .events = POLLIN};
-    struct timespec time = {.tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9)};
-    int ready = ppoll(&key, screen.full && screen.keys ? 1 : 0, &time, &screen.usual);
+    int ready = await_key(left);
     if (suspended) suspend();
     if (resized && screen.full) draw();
     resized = 0;

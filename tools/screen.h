@@ -11,7 +11,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* From here on SIGINT, SIGTERM, SIGHUP and SIGQUIT set a flag instead of ending the program. */
+/* From here on SIGINT, SIGTERM, SIGHUP and SIGQUIT set a flag instead of ending the program; but the program ends by
+ * itself, with status 1, if stdout then takes nothing for a second. */
 void screen_catch_stops(void);
 bool screen_is_stopped(void);
 

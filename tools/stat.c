@@ -88,6 +88,7 @@ static int stat_one(const struct choice *choice) {
   struct view view = {0};
   int result = view_find(choice->ring, view.ring.handle);
   if (result != CLI_GO_ON) return result;
+  view_label_as_given(&view, choice->ring);
   if (view_look(&view) != 0)
     return cli_fail(view.error == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s", view.why); /* nothing to close */
   if (choice->watch > 0) {

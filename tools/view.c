@@ -117,6 +117,10 @@ static int read_ring(ringcast_tap *tap, struct look *look) {
   return result;
 }
 
+void view_label_as_given(struct view *view, const char *ring) {
+  if (strcmp(ring, view->ring.handle) == 0) memcpy(view->label, view->ring.handle, sizeof view->label);
+}
+
 int view_look(struct view *view) {
   ringcast_tap *tap = NULL;
   struct look *next = &view->before; /* its memory is used again */
@@ -127,13 +131,13 @@ int view_look(struct view *view) {
     snprintf(view->why, sizeof view->why, "%s",
              readable ? ringcast_last_error() : "its writer uses an incompatible release of ringcast");
   ringcast_tap_close(tap);
+  if (view->error == 0) view->ring.pid = next->info.writer_pid;
+  look_at_process(view);
   if (view->error != 0) return view->error;
   const struct look now = *next;
   view->before = view->now;
   view->now = now;
-  view->ring.pid = now.info.writer_pid;
   memcpy(view->ring.name, now.info.name, sizeof view->ring.name);
-  look_at_process(view);
   if (!*view->label) view_label(&view->ring, 1, 0, view->label);
   return 0;
 }

@@ -43,6 +43,9 @@ void view_label(const struct ringcast_ring *rings, int count, int index, char ou
 /* The handle of the ring that the user calls `ring`. Returns CLI_GO_ON, or says why not and returns the exit status. */
 int view_find(const char *ring, char handle[RINGCAST_HANDLE_BYTES]);
 
+/* If the user gave a handle, the handle stays the label: other rings of the process may have the same name. */
+void view_label_as_given(struct view *view, const char *ring);
+
 /* A view starts as zeros with ring.handle. Looks again: `before` becomes the last look. 0; -ENOENT: the writer is gone;
  * or another error, see view->why. */
 int view_look(struct view *view);

@@ -38,11 +38,11 @@ def spell(name):
     return raw.hex() or "-"
 
 
-def scribble(actor, where, data):
-    """Overwrites bytes in the control page of the process's first ring: at an offset, or over bytes that are there."""
+def scribble(actor, where, data, number=0):
+    """Overwrites bytes in the control page of a ring of the process: at an offset, or over bytes that are there."""
     folder = f"/proc/{actor.pid}/fd"
     names = (f"{folder}/{name}" for name in sorted(os.listdir(folder), key=int))
-    path = next(name for name in names if "memfd:ringcast.control" in os.readlink(name))
+    path = [name for name in names if "memfd:ringcast.control" in os.readlink(name)][number]
     with open(path, "r+b", buffering=0) as file:
         offset = where if isinstance(where, int) else file.read().index(where)
         file.seek(offset)

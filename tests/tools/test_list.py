@@ -69,7 +69,7 @@ class List(Case):
             scribble(writer, 8, b"\x7f" * 4)  # the layout's fingerprint
             (ring,) = self.rings_of(writer)
             self.assertIn("incompatible release", ring["error"])
-            self.assertEqual(ring["ring"], f"@{writer.pid}")
+            self.assertEqual([ring["ring"], ring["command"]], [f"@{writer.pid}", "ring_actor"])
             self.assertRegex(self.succeed("list"), rf"(?m)^@{writer.pid}: .*incompatible release")
             self.assertNotIn(f"@{writer.pid}", self.names())
 

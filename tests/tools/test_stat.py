@@ -141,7 +141,8 @@ class Stat(Case):
             self.assertIn(f"'{NAME}' stands for several rings; give one of these instead:", done.stderr)
             for words in (f"{NAME}@{one.pid}", handles[1], handles[2]):
                 self.assertIn(f"  {words}  (ring_actor)\n", done.stderr)
-                self.assertEqual(self.json("stat", words)["name"], NAME)
+                found = self.json("stat", words)
+                self.assertEqual([found["name"], found["ring"]], [NAME, words])
             for words in (f"{NAME}@{two.pid}", f"@{two.pid}"):
                 done = run("stat", words)
                 self.assertEqual(done.returncode, 4)
@@ -270,7 +271,8 @@ class Prometheus(Case):
                 ("ringcast_writer_stopped", 0),
             ):
                 self.assertEqual(samples[name, of_ring], value, name)
-            self.assertEqual(samples["ringcast_up", (*of_ring, ("command", "ring_actor"))], 1)
+            self.assertEqual(samples["ringcast_up", of_ring], 1)
+            self.assertEqual(samples["ringcast_writer_info", (*of_ring, ("command", "ring_actor"))], 1)
             self.assertEqual(samples["ringcast_rings", ()], 1)
             slow = (*of_ring, ("reader", "rank 2"), ("slot", "1"), ("reader_pid", str(ring.second.pid)))
             by = found["held_back_by"]
@@ -294,6 +296,16 @@ class Prometheus(Case):
             lags = [labels for name, labels in samples if name == "ringcast_reader_lag_frames"]
             self.assertEqual(len([labels for labels in lags if dict(labels)["pid"] in own]), 2 * len(handles))
 
+    def test_rings_of_an_incompatible_release_are_one_series(self):
+        with Actor() as writer:
+            for number in range(2):
+                writer.ring(NAME)
+                scribble(writer, 8, b"\x7f" * 4, number)  # the layout's fingerprint
+            samples = self.samples()
+            own = (("ring", f"@{writer.pid}"), ("pid", str(writer.pid)))
+            self.assertEqual(samples["ringcast_up", own], 0)
+            self.assertEqual(samples["ringcast_writer_info", (*own, ("command", "ring_actor"))], 1)
+
 
 class Watch(Case):
     def watch(self, *words):
@@ -315,8 +327,8 @@ class Watch(Case):
             ring.second.ask("follow", ring.slow)
             ring.writer.ask("stream", 0, 1000, 1000)
             process = self.watch("--watch=0.05")
-            self.assertNotIn("now ", self.read_until(process, "rank 2"))
-            block = self.read_until(process, "rank 2")
+            self.assertNotIn("now ", self.read_until(process, "1  rank 2"))
+            block = self.read_until(process, "1  rank 2")
             self.assertRegex(block, r"(?m)^now +[\d.]+ frames/s, [\d.]+ MB/s$")
             self.assertIn("FRAMES/S", block)
             ring.writer.die()

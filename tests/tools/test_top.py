@@ -107,6 +107,35 @@ class Top(Case):
         process.stdout.close()
         self.assertEqual(process.wait(timeout=60), -signal.SIGPIPE)
 
+    def stop_while_the_pipe_is_full(self, words, stop):
+        """The exit status."""
+        reading, writing = os.pipe()
+        os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)))
+        process = subprocess.Popen([TOOL, *words], stdout=writing, stderr=subprocess.DEVNULL)
+        os.close(writing)
+
+        def is_writing():
+            with open(f"/proc/{process.pid}/wchan", encoding="ascii") as file:
+                return file.read() in ("anon_pipe_write", "pipe_write", "pipe_wait")
+
+        await_until(is_writing, "it does not wait for room in the pipe")
+        process.send_signal(stop)
+        status = process.wait(timeout=60)
+        os.close(reading)
+        return status
+
+    def test_a_stop_ends_it_while_the_pipe_is_full(self):
+        """Also where the print is longer than what one write puts into the pipe: `top` of 16 rings."""
+        ways = [["top", "--interval", "0.01"], ["top", "--interval", "0.01", "--format", "json"]]
+        ways += [["stat", NAME, "--watch"], ["stat", NAME, "--watch", "--format", "json"], ["hz", NAME]]
+        with Actor() as writer:
+            for number in range(16):
+                writer.ring(f"{NAME}.{number}" if number else NAME)
+            for words in ways:
+                for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    with self.subTest(words=words, stop=stop):
+                        self.assertEqual(self.stop_while_the_pipe_is_full(words, stop), 1)
+
     def test_wrong_words_are_refused(self):
         self.refused("top", "camera", says="unexpected argument 'camera'")
         self.refused("top", "--interval", "0", says="'0' is not valid for --interval: it takes a number of seconds")
