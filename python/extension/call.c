@@ -171,8 +171,9 @@ static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *ca
   if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
   if (*deadline == 0) *deadline = timeout_ns < 0 ? INT64_MAX : rc_py_now_ns() + timeout_ns;
   for (;;) {
-    /* Signals are checked only after an attempt without a result, so no result is lost. */
-    if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
+    /* Signals, and what spans.c has put off, are checked only after an attempt without a result, so no result is lost.
+     */
+    if (Py_MakePendingCalls() < 0) return RC_PY_RAISED;
     if (between) between(call);
     int64_t left = *deadline - rc_py_now_ns();
     if (left <= 1) { /* once more, for the error text */

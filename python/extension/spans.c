@@ -109,14 +109,13 @@ static void end_phase(struct rc_py_call *call, int64_t now) {
   call->is_open = false;
 }
 
-int64_t rc_py_spans_begin_phase(struct rc_py_call *call, enum rc_py_span_kind kind) {
+void rc_py_spans_begin_phase(struct rc_py_call *call, enum rc_py_span_kind kind) {
   int64_t now = rc_py_now_ns();
   bool goes_on = call->is_open && call->phases[call->count - 1].kind == kind;
-  if (goes_on || call->count == MOST_PHASES) return now;
+  if (goes_on || call->count == MOST_PHASES) return;
   end_phase(call, now);
   call->phases[call->count++] = (struct phase){.start = now, .kind = kind};
   call->is_open = true;
-  return now;
 }
 
 void rc_py_spans_end_frame(struct rc_py_call *call, uint64_t position, uint64_t bytes) {
@@ -126,10 +125,6 @@ void rc_py_spans_end_frame(struct rc_py_call *call, uint64_t position, uint64_t 
   if (!call->has_frame) call->position = position;
   call->has_frame = true;
   call->bytes += bytes;
-}
-
-void rc_py_spans_message(struct rc_py_call *call, int64_t at, uint64_t position, uint64_t bytes) {
-  add(call, &(struct phase){.start = at, .end = at, .kind = RC_PY_SPAN_PUBLISH}, (int64_t)position, bytes);
 }
 
 /* ---- Delivering -------------------------------------------------------------------------------------------------- */
@@ -164,32 +159,47 @@ static PyObject *take(void) {
   return list;
 }
 
-/* A subscriber failed. Ctrl-C is the program's: it comes again. */
-static void report(PyObject *function) {
-  if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-    PyErr_Clear();
-    PyErr_SetInterrupt();
-  } else {
+/* A subscriber failed. SystemExit and the like, perhaps of a signal's handler, are the program's: the first becomes
+ * *late. */
+static void report(PyObject *function, PyObject **late) {
+  PyObject *type, *traceback;
+  if (*late || PyErr_ExceptionMatches(PyExc_Exception)) {
     PyErr_WriteUnraisable(function);
+    return;
   }
+  PyErr_Fetch(&type, late, &traceback);
+  PyErr_NormalizeException(&type, late, &traceback);
+  if (traceback) PyException_SetTraceback(*late, traceback);
+  Py_XDECREF(traceback);
+  Py_DECREF(type);
+}
+
+static int raise_late(void *late) {
+  PyErr_SetObject((PyObject *)Py_TYPE(late), late);
+  Py_DECREF(late);
+  return -1;
 }
 
 /* Preserves the current exception. */
 static void deliver(void) {
-  PyObject *type, *value, *traceback;
+  PyObject *type, *value, *traceback, *late = NULL;
   if (is_delivering || spans.count == 0 || !spans.functions) return;
   is_delivering = true;
   spans.deliveries++;
   PyErr_Fetch(&type, &value, &traceback);
   PyObject *functions = rc_py_ref(spans.functions), *list = take();
-  if (!list) report(functions);
+  if (!list) report(functions, &late);
   for (Py_ssize_t i = 0; list && i < PyTuple_GET_SIZE(functions); i++) {
     PyObject *none = PyObject_CallOneArg(PyTuple_GET_ITEM(functions, i), list);
-    if (!none) report(PyTuple_GET_ITEM(functions, i));
+    if (!none) report(PyTuple_GET_ITEM(functions, i), &late);
     Py_XDECREF(none);
   }
   Py_XDECREF(list);
   Py_DECREF(functions);
+  if (late && Py_AddPendingCall(raise_late, late) != 0) { /* too many calls are pending */
+    raise_late(late);
+    PyErr_WriteUnraisable(NULL);
+  }
   PyErr_Restore(type, value, traceback);
   if (spans.deliveries > 0) spans.deliveries--;
   is_delivering = false;
@@ -271,8 +281,6 @@ static PyObject *set_functions(PyObject *Py_UNUSED(module), PyObject *functions)
   Py_RETURN_NONE;
 }
 
-static PyObject *take_all(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) { return take(); }
-
 static PyObject *flush(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
   deliver();
   Py_RETURN_NONE;
@@ -287,8 +295,11 @@ static PyObject *dropped(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused
 }
 
 PyMethodDef rc_py_spans_functions[] = {
-    {"_spans_start", start, METH_VARARGS, NULL},       {"_spans_stop", stop, METH_NOARGS, NULL},
-    {"_spans_functions", set_functions, METH_O, NULL}, {"_spans_take", take_all, METH_NOARGS, NULL},
-    {"_spans_flush", flush, METH_NOARGS, NULL},        {"_spans_dropped", dropped, METH_NOARGS, NULL},
-    {"_spans_names", names, METH_NOARGS, NULL},        {NULL, NULL, 0, NULL},
+    {"_spans_start", start, METH_VARARGS, NULL},
+    {"_spans_stop", stop, METH_NOARGS, NULL},
+    {"_spans_functions", set_functions, METH_O, NULL},
+    {"_spans_flush", flush, METH_NOARGS, NULL},
+    {"_spans_dropped", dropped, METH_NOARGS, NULL},
+    {"_spans_names", names, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
 };

@@ -35,13 +35,11 @@ extern bool rc_py_spans_on;
 
 /* Begins a call on the ring, as *call. If *call is open already, both calls are one, until the last end. */
 void rc_py_spans_begin(struct rc_py_call **call, uint64_t ring);
-/* Ends the present phase and begins a phase of `kind`; a present phase of the same kind goes on. Returns the time.
- * Needs no GIL: the call belongs to the calling thread. */
-int64_t rc_py_spans_begin_phase(struct rc_py_call *call, enum rc_py_span_kind kind);
+/* Ends the present phase and begins a phase of `kind`; a present phase of the same kind goes on. Needs no GIL:
+ * the call belongs to the calling thread. */
+void rc_py_spans_begin_phase(struct rc_py_call *call, enum rc_py_span_kind kind);
 /* Ends the present phase: all phases since the last frame were of the frame at `position`. */
 void rc_py_spans_end_frame(struct rc_py_call *call, uint64_t position, uint64_t bytes);
-/* A publish without a length, at the time `at`: of a further message of a batch. */
-void rc_py_spans_message(struct rc_py_call *call, int64_t at, uint64_t position, uint64_t bytes);
 /* Ends the call, and sets *call to NULL. `is_nothing`: a try found no frame, or no room, and is not recorded. May run
  * Python code; preserves the current exception. */
 void rc_py_spans_end_call(struct rc_py_call **call, enum rc_py_span_kind kind, bool is_nothing);

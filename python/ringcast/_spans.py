@@ -4,7 +4,7 @@ ringcast.profile subscribe.
 
 While no function is subscribed, nothing is recorded. The extension keeps the spans in a buffer. The functions get the
 spans at the end of a call, or before a Reader's wait, once CAPACITY / 4 spans are there or the oldest is a second old.
- A forked child begins with an empty buffer, and with the same subscribers.
+A forked child begins with an empty buffer, and with the same subscribers.
 """
 
 import atexit
@@ -28,8 +28,8 @@ class Span(NamedTuple):
     thread: int  #: the native id
     ring: int  #: the same number in all processes
     #: Of the frame, the same for the writer and all readers; -1: no frame was sent or received. A call for several
-    #: frames has the position of the first frame, a phase that of its frame. Each message of a batch after the first
-    #: is a "publish" of no length.
+    #: frames has the position of the first frame, a phase that of its frame. Small messages of a batch share a frame:
+    #: the writer has one "publish", and a reader a position for each message, of the first 16 behind the frame's.
     position: int
     bytes: int  #: of the frame; of a whole call, of all frames
 
@@ -44,8 +44,9 @@ def subscribe(function: Subscriber) -> None:
     """Call `function` with lists of spans from now on, until unsubscribe(function).
 
     A thread calls `function` when a call of ringcast ends or waits there, and in flush(); so several threads may call
-    at the same time. All subscribers get the same list. An exception goes to sys.unraisablehook. What `function` sends
-    or receives comes with a later list.
+    at the same time. All subscribers get the same list. An Exception goes to sys.unraisablehook, even if a signal's
+    handler raised the Exception meanwhile; SystemExit and KeyboardInterrupt are raised in the main thread, after the
+    delivery. What `function` sends or receives comes with a later list.
     """
     global _subscribers
     if function in _subscribers:
@@ -61,9 +62,11 @@ def unsubscribe(function: Subscriber) -> None:
     global _subscribers
     if function not in _subscribers:
         raise ValueError(f"{function!r} is not subscribed")
-    flush()
-    _subscribers = tuple(other for other in _subscribers if other != function)
-    _tell()
+    try:
+        flush()
+    finally:
+        _subscribers = tuple(other for other in _subscribers if other != function)
+        _tell()
 
 
 def flush() -> None:

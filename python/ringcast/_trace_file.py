@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file of a trace, written by several processes: a JSON object with a list of events, an event a line.
 
-A flush writes new lines over the closing brackets, and the brackets anew, under flock. So the file is whole after each
+A flush writes new lines over the closing brackets, and the brackets anew, under a lock. So the file is whole after each
 flush. A process killed inside a flush leaves a torn end; the next flush of any process cuts the torn end off.
 
-A process keeps a shared lock on a byte far behind the end until the trace ends. The first process of a run finds no
-lock there, and replaces the file of an earlier run; all others append. The lock belongs to the open file description:
-the kernel ends the lock with the process, and flock is independent of it.
+A process keeps a shared lock until the trace ends. The first process of a run finds no such lock, and replaces the file
+of an earlier run; all others append. Both locks are of bytes far behind the end. They belong to the open file
+description, so the kernel ends the locks with the process. (flock would not do: NFS turns it into a lock of all bytes.)
 """
 
 import contextlib
@@ -21,6 +21,7 @@ HEAD = b'{"traceEvents":[\n'
 MARK = HEAD + b'{"cat":"ringcast",'  # how each trace of ringcast begins
 TAIL = b"]}\n"
 _LIVE = 1 << 62  # the byte of the shared lock
+_FLUSH = _LIVE + 1  # the byte of a flush
 _LOOK = 1 << 20  # more than a line
 _PATIENCE = 10  # seconds, to begin
 _WAIT = 0.05  # seconds, to append: the caller is between two messages
@@ -40,16 +41,16 @@ class TraceFile:
         no trace."""
         self.path, self.limit = path, limit
         self.fd = -1
-        self._open(first)
+        self._open(first, _PATIENCE)
 
-    def _open(self, first: bytes) -> None:
+    def _open(self, first: bytes, patience: float) -> None:
         self.close()
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            with self._locked(_PATIENCE):
-                if self._live(fcntl.F_WRLCK):
+            with self._locked(patience):
+                if self._lock(_LIVE, fcntl.F_WRLCK):
                     self._begin(first)
-                self._live(fcntl.F_RDLCK)
+                self._lock(_LIVE, fcntl.F_RDLCK)
         except BaseException:
             self.close()
             raise
@@ -64,22 +65,18 @@ class TraceFile:
     @contextlib.contextmanager
     def _locked(self, patience: float) -> Iterator[None]:
         deadline = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise Busy(f"{self.path} is locked: a process was stopped while it wrote there") from None
-                time.sleep(0.0005)
+        while not self._lock(_FLUSH, fcntl.F_WRLCK):
+            if time.monotonic() >= deadline:
+                raise Busy(f"{self.path} is locked: a process was stopped while it wrote there")
+            time.sleep(0.0005)
         try:
             yield
         finally:
-            fcntl.flock(self.fd, fcntl.LOCK_UN)
+            self._lock(_FLUSH, fcntl.F_UNLCK)
 
-    def _live(self, kind: int) -> bool:
-        """Take the lock; False: another process has one in the way."""
-        lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, _LIVE, 1, 0)
+    def _lock(self, byte: int, kind: int) -> bool:
+        """Take the lock, or give it back; False: another process has one in the way."""
+        lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0)
         try:
             fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, lock)
         except OSError as error:
@@ -92,7 +89,7 @@ class TraceFile:
         """Add lines of the form b",{...}\\n". first: for a new file, if the file was deleted. TooLarge: nothing was
         added. Busy. OSError."""
         if self._is_gone():
-            self._open(first)
+            self._open(first, _WAIT)
         with self._locked(_WAIT):
             end = self._end()
             if end + len(lines) + len(TAIL) > self.limit:
@@ -100,7 +97,9 @@ class TraceFile:
             self._write(lines + TAIL, end)
 
     def _is_gone(self) -> bool:
-        """Whether the file was deleted or replaced."""
+        """Whether the file was deleted or replaced, or could not be opened anew."""
+        if self.fd < 0:
+            return True
         try:
             found = os.stat(self.path)
         except FileNotFoundError:

@@ -23,10 +23,13 @@ def exporter() -> Optional[Export]:
 
     def export(spans: List[Span], rings: Dict[int, str]) -> None:
         wall = time.time_ns() - time.monotonic_ns()
-        for span, made_in in nested(spans):
-            parent = made_in and made_in[0]
+        calls: Dict[int, List[Tuple[Span, Any]]] = {}  # of each thread: the calls around the present span
+        for span in reversed(spans):  # a call comes before its phases
+            around = calls.setdefault(span.thread, [])
+            while around and not (around[-1][0].start_ns <= span.start_ns and span.end_ns <= around[-1][0].end_ns):
+                around.pop()
             # An empty context: the program's span at the time of a flush is no parent.
-            context = Context() if parent is None else trace.set_span_in_context(parent, Context())
+            context = trace.set_span_in_context(around[-1][1], Context()) if around else Context()
             made = tracer.start_span(
                 f"ringcast {span.kind}",
                 context=context,
@@ -40,23 +43,8 @@ def exporter() -> Optional[Export]:
                     "thread.id": span.thread,
                 },
             )
-            keep(span, made)
+            if span.kind in kinds:
+                around.append((span, made))
             made.end(end_time=span.end_ns + wall)
-
-    open_calls: Dict[int, List[Tuple[Span, List[Any]]]] = {}
-
-    def nested(spans: List[Span]) -> Any:
-        open_calls.clear()
-        for span in reversed(spans):
-            calls = open_calls.setdefault(span.thread, [])
-            while calls and not (calls[-1][0].start_ns <= span.start_ns and span.end_ns <= calls[-1][0].end_ns):
-                calls.pop()
-            if span.kind == "publish" and span.start_ns == span.end_ns:
-                continue  # a message of a batch
-            yield span, calls[-1][1] if calls else None
-
-    def keep(span: Span, made: Any) -> None:
-        if span.kind in kinds:
-            open_calls[span.thread].append((span, [made]))
 
     return export

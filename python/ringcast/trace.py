@@ -118,7 +118,11 @@ class _Trace:
 
     def _begin_process(self) -> None:
         self.pid = os.getpid()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal's handler may call stop() within take()
+        self.is_taking = self.is_ended = False
+        self._forget()
+
+    def _forget(self) -> None:
         self.kept = b""
         self.told_name: Any = None
         self.told_threads: Set[int] = set()
@@ -127,23 +131,26 @@ class _Trace:
         """The subscriber: called by several threads at the same time, and in a forked child with the parent's file."""
         forked = self._is_forked()
         with self.lock:
-            if self.file is None:
-                return
+            self.is_taking = True
             try:
+                if self.file is None:
+                    return
                 if forked:
                     self.file.close()
-                    self.file = TraceFile(self.path, self.limit, self._about_process())
                 rings = {ring: name for ring, (name, _) in _ringcast._spans_names().items() if name}
                 first = self._about_process()
                 self.kept += b"".join(self._lines(spans, first, rings))
                 self.file.append(first, self.kept)
                 self.kept = b""
-            except Busy:
-                if len(self.kept) > _MOST_KEPT:
-                    self.kept = b""
+            except Busy as error:
+                self._bound(error)
             except (OSError, ValueError, TooLarge) as error:
                 self._give_up(error)
                 return
+            finally:
+                self.is_taking = False
+                if self.is_ended:
+                    self._close()
         if self.export is not None:
             self._export(self.export, spans, rings)
 
@@ -154,6 +161,14 @@ class _Trace:
             self.export = None
             warnings.warn(f"no more spans go to OpenTelemetry: {error!r}", RuntimeWarning, stacklevel=2)
 
+    def _bound(self, error: Exception) -> None:
+        """Another process holds the file."""
+        if len(self.kept) <= _MOST_KEPT:
+            return
+        lost = self.kept.count(b"\n")
+        self._forget()
+        warnings.warn(f"the trace lacks {lost} events of process {self.pid}: {error}", RuntimeWarning, stacklevel=2)
+
     def _give_up(self, error: Exception) -> None:
         global _trace
         if self.file is not None:
@@ -161,7 +176,8 @@ class _Trace:
         self.file = None
         if _trace is self:
             _trace = None
-        _spans.unsubscribe(self.take)
+        if not self.is_ended:
+            _spans.unsubscribe(self.take)
         warnings.warn(f"the trace of process {self.pid} ends here: {error}", RuntimeWarning, stacklevel=2)
 
     def _is_forked(self) -> bool:
@@ -175,12 +191,17 @@ class _Trace:
         _spans.unsubscribe(self.take)
         self._is_forked()
         with self.lock:
-            if self.file is not None:
-                with contextlib.suppress(OSError, ValueError, TooLarge):
-                    if self.kept:
-                        self.file.append(self._about_process(), self.kept)
-                self.file.close()
-            self.file = None
+            self.is_ended = True
+            if not self.is_taking:  # by this thread; else take() closes the file
+                self._close()
+
+    def _close(self) -> None:
+        if self.file is not None:
+            with contextlib.suppress(OSError, ValueError, TooLarge):
+                if self.kept:
+                    self.file.append(self._about_process(), self.kept)
+            self.file.close()
+        self.file = None
 
     def _about_process(self) -> bytes:
         """The event with the name of the process."""
@@ -212,17 +233,19 @@ class _Trace:
         pid = self.pid
         for kind, start, end, thread, ring, position, size in reversed(spans):
             place = f'"pid":{pid},"tid":{thread},"ts":{start // 1000}.{start % 1000:03}'
-            if end > start:
-                took = end - start
-                name = names.get(ring) or f'"{ring:016x}"'
-                yield (
-                    f',{{"cat":"ringcast","ph":"X","name":"{kind}",{place},"dur":{took // 1000}.{took % 1000:03},'
-                    f'"args":{{"ring":{name},"position":{position},"bytes":{size}}}}}\n'
-                )
-            if position >= 0 and kind in _FLOWS:
-                yield f',{{"cat":"ringcast","name":"{ring:016x}","id":"{position:#x}",{_FLOWS[kind]},{place}}}\n'
+            took = end - start
+            name = names.get(ring) or f'"{ring:016x}"'
+            yield (
+                f',{{"cat":"ringcast","ph":"X","name":"{kind}",{place},"dur":{took // 1000}.{took % 1000:03},'
+                f'"args":{{"ring":{name},"position":{position},"bytes":{size}}}}}\n'
+            )
+            if kind in _FLOWS and position % 128 in (0, 16):
+                frame = position - position % 128
+                yield f',{{"cat":"ringcast","name":"{ring:016x}","id":"{frame:#x}",{_FLOWS[kind]},{place}}}\n'
 
 
 # Perfetto joins one start and any number of ends by category, name and id. An arrow begins at the slice with the
-# earlier start. A recv may begin before the send, so the arrow ends at "decode".
+# earlier start. A recv may begin before the send, so the arrow ends at "decode". A frame begins at a multiple of 128,
+# and the first message of a packed frame, which stands for the batch, 16 bytes on. A further message may be at such a
+# place, too: an end without a start is no arrow.
 _FLOWS = {"publish": '"ph":"s"', "decode": '"ph":"f","bp":"e"'}

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 
@@ -142,6 +143,68 @@ def test_ctrl_c_in_a_subscriber_is_not_lost(ring):
     finally:
         with contextlib.suppress(KeyboardInterrupt):
             _spans.unsubscribe(interrupted)
+            for _ in range(1000):
+                pass
+
+
+@pytest.fixture
+def handler():
+    """Sets the handler of a signal, until the test ends."""
+    before = {}
+
+    def install(number, function):
+        before[number] = signal.signal(number, function)
+
+    yield install
+    for number, function in before.items():
+        signal.signal(number, function)
+
+
+def test_the_exception_of_a_signals_handler_is_the_programs(ring, handler, monkeypatch):
+    """And is raised after the other subscribers have got their spans, and once."""
+    writer, _ = ring
+    told, got, interrupts = [], [], []
+
+    def killed(spans):
+        for number in (signal.SIGTERM, signal.SIGINT)[: 2 - len(interrupts)]:
+            os.kill(os.getpid(), number)
+
+    def interrupt(*_):
+        interrupts.append(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    handler(signal.SIGTERM, lambda *_: sys.exit(3))
+    handler(signal.SIGINT, interrupt)
+    _spans.subscribe(killed)
+    _spans.subscribe(got.extend)
+    try:
+        writer.send(1)
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            _spans.flush()
+            for _ in range(1000):
+                pass
+        assert len(got) == len(SENT) and len(interrupts) <= 1
+    finally:
+        _spans.unsubscribe(killed)
+        _spans.unsubscribe(got.extend)
+
+
+def test_it_ends_a_wait(ring):
+    writer, reader = ring
+
+    def ends(spans):
+        sys.exit(3)
+
+    _spans.subscribe(ends)
+    try:
+        writer.send(1)
+        reader.recv()
+        with pytest.raises(SystemExit):
+            reader.recv(WATCHDOG)  # the spans come when they are a second old
+    finally:
+        with pytest.raises(SystemExit):
+            _spans.unsubscribe(ends)
             for _ in range(1000):
                 pass
 

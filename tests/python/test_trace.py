@@ -2,6 +2,7 @@
 """Traces: one valid file of all processes, whatever happens to them, with an arrow from each commit to each receipt."""
 
 import collections
+import fcntl
 import json
 import os
 import pathlib
@@ -9,13 +10,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import types
 import warnings
 
 import pytest
 from peers import WATCHDOG, in_a_fork
 
 import ringcast
-from ringcast import _ringcast, _spans, trace
+from ringcast import _ringcast, _spans, _trace_file, _trace_telemetry, trace
 
 pytestmark = pytest.mark.alike
 
@@ -131,7 +134,7 @@ def test_by_hand(file, ring):
     writer.send(2)
     trace.stop()
     trace.flush()
-    assert len(Events(file).slices()) == 9 and _ringcast._spans_take() == []
+    assert len(Events(file).slices()) == 9
 
 
 def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
@@ -197,7 +200,7 @@ def test_a_flow_goes_from_each_commit_to_each_receipt(file, crew):
             peer.finish()
     trace.stop()
     events = Events(file)
-    assert list(events.flows().values()) == [len(crew)] * 30
+    assert list(events.flows().values()) == [len(crew)] * 21  # of the batch: to the first message
     assert len(events.slices("recv")) == 30 * len(crew)
     assert {events.names()[peer.pid].split(",")[0] for peer in crew} == {"reader of 30"}
     starts = {event["id"]: event["ts"] for event in events if event["ph"] == "s"}
@@ -383,10 +386,9 @@ def test_a_file_that_another_program_breaks_ends_the_trace(file, ring):
 
 
 def hold(state, file):
-    import fcntl
-
-    state["held"] = open(file)
-    fcntl.flock(state["held"], fcntl.LOCK_EX)
+    """As a process that is stopped in a flush, or that makes the file anew."""
+    state["held"] = _trace_file.TraceFile(file, 1 << 20, b'{"cat":"ringcast","ph":"M","name":""}\n')
+    assert state["held"]._lock(_trace_file._FLUSH, fcntl.F_WRLCK)
 
 
 def let_go(state):
@@ -406,6 +408,57 @@ def test_a_process_that_was_stopped_in_a_flush_stops_no_other(file, ring, peer):
     trace.stop()
     writer.send(3)
     assert len(Events(file).slices("send")) == 2
+
+
+def test_nor_does_one_that_makes_a_deleted_file_anew(file, ring, peer, monkeypatch):
+    writer, _ = ring
+    trace.start(file)
+    monkeypatch.setattr(_trace_file, "_PATIENCE", None)  # for the beginning of a trace alone
+    file.unlink()
+    peer.call(hold, str(file))
+    for _ in range(2):
+        writer.send(1)
+        trace.flush()
+    peer.call(let_go)
+    trace.stop()
+    assert len(Events(file).slices("send")) == 2
+
+
+def test_events_that_are_not_kept_are_told_and_the_next_ones_have_their_names(file, ring, peer, monkeypatch):
+    writer, _ = ring
+    trace.start(file)
+    monkeypatch.setattr(trace, "_MOST_KEPT", 1000)
+    peer.call(hold, str(file))
+    writer.send(1)
+    with pytest.warns(RuntimeWarning, match=r"lacks 9 events of process \d+: .* is locked"):
+        trace.flush()  # 6 slices, an arrow, two names
+    peer.call(let_go)
+    writer.send(2)
+    trace.stop()
+    events = Events(file)
+    assert len(events.slices("send")) == 1 and list(events.names("thread_name").values()) == ["MainThread"]
+
+
+def test_a_signals_handler_may_stop_the_trace_within_a_flush(file):
+    program = """
+        import os, signal, ringcast
+        from ringcast import _trace_file, trace
+        signal.signal(signal.SIGUSR1, lambda *_: trace.stop())
+        append = _trace_file.TraceFile.append
+
+        def interrupted(*arguments):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            append(*arguments)
+
+        _trace_file.TraceFile.append = interrupted
+        with ringcast.Writer(1 << 16) as writer:
+            writer.send(1)
+            trace.flush()
+            writer.send(2)
+        assert trace._trace is None
+        """
+    assert run(file, program).stderr == ""
+    assert len(Events(file).slices("send")) == 1
 
 
 # ---- OpenTelemetry ---------------------------------------------------------------------------------------------------
@@ -478,3 +531,31 @@ def test_without_opentelemetry_there_is_only_the_file(file, tmp_path):
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     assert run(file, TO_ITSELF, PYTHONPATH=paths).stderr == ""
     assert len(Events(file).slices("send")) == 3
+
+
+def test_two_threads_may_give_spans_to_opentelemetry_at_the_same_time(monkeypatch):
+    made = []
+
+    def start_span(name, context, **_):
+        made.append((name, context.get("parent")))
+        if len(made) == 1:
+            other = threading.Thread(target=export, args=(spans(2), {}))
+            other.start()
+            other.join()
+        return types.SimpleNamespace(name=name, end=lambda end_time: None)
+
+    api = types.SimpleNamespace(
+        SpanKind=types.SimpleNamespace(PRODUCER=0, CONSUMER=1, INTERNAL=2),
+        get_tracer=lambda *_: types.SimpleNamespace(start_span=start_span),
+        set_span_in_context=lambda span, context: {"parent": span.name},
+    )
+    monkeypatch.setitem(sys.modules, "opentelemetry", types.SimpleNamespace(trace=api))
+    monkeypatch.setitem(sys.modules, "opentelemetry.context", types.SimpleNamespace(Context=dict))
+    export = _trace_telemetry.exporter()
+
+    def spans(thread):
+        times = ("publish", 2, 3), ("send", 1, 4)
+        return [_spans.Span(kind, start, end, thread, 0, 0, 0) for kind, start, end in times]
+
+    export(spans(1), {})
+    assert sorted(made, key=str) == 2 * [("ringcast publish", "ringcast send")] + 2 * [("ringcast send", None)]

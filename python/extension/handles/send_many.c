@@ -12,7 +12,7 @@
 
 #include "ringcast/batch.h"
 
-enum { MESSAGES = 256, ROOM = 1 << 16, SMALL = 1024, LINE = 64, PAIR = 2 * LINE, PHASE = 16, MOST_PART = 8 << 10 };
+enum { MESSAGES = 256, ROOM = 1 << 16, SMALL = 1024, LINE = 64, PHASE = 16 };
 
 struct batch {
   struct rc_py_writer *writer;
@@ -38,38 +38,11 @@ static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
   return 0;
 }
 
-/* Places the messages that were sent, as readers see them, from the position `at` on: in the layout of
- * ringcast/batch.h, or each in a frame of its own. Returns the position after. */
-static uint64_t place(const struct batch *batch, uint64_t at, bool are_packed, uint64_t *positions) {
-  const uint64_t eighth = batch->writer->info.capacity / 8, most = eighth < MOST_PART ? eighth : MOST_PART;
-  for (uint32_t i = 0, first = 0; i < batch->done; first = i) {
-    uint64_t bytes = 0;
-    for (; are_packed && i < batch->count; i++) {
-      const struct ringcast_message *message = &batch->messages[i];
-      uint64_t end = bytes + 8 + ((message->bytes + 7) & ~(uint64_t)7);
-      if (message->bytes > most / 8 || message->kind != RINGCAST_KIND_BYTES || end > most) break;
-      positions[i] = at + PHASE + bytes;
-      bytes = end;
-    }
-    if (i - first < 2) {
-      positions[first] = at;
-      bytes = batch->messages[first].bytes;
-      i = first + 1;
-    }
-    at += (PHASE + bytes + PAIR - 1) & ~(uint64_t)(PAIR - 1);
-  }
-  return at;
-}
-
-/* Records the messages, which were sent from the position `from` on, at the time `at`. */
-static __attribute__((noinline)) void record(struct batch *batch, uint64_t from, int64_t at) {
-  struct rc_py_call *call = batch->writer->base.call;
-  uint64_t positions[MESSAGES], bytes = 0, tail = rc_py_writer_position(batch->writer);
-  bool is_known = place(batch, from, true, positions) == tail || place(batch, from, false, positions) == tail;
+/* Records the messages that were sent as one frame, at the place of the first. */
+static __attribute__((noinline)) void record(struct batch *batch, uint64_t at) {
+  uint64_t bytes = 0;
   for (uint32_t i = 0; i < batch->done; i++) bytes += batch->messages[i].bytes;
-  if (batch->done > 0) rc_py_spans_frame(call, is_known ? positions[0] : from, bytes);
-  for (uint32_t i = 1; is_known && i < batch->done; i++)
-    rc_py_spans_message(call, at, positions[i], batch->messages[i].bytes);
+  if (batch->done > 0) rc_py_spans_frame(batch->writer->base.call, at, bytes);
 }
 
 /* False: raised. */
@@ -77,12 +50,12 @@ static bool flush(struct batch *batch) {
   struct rc_py_writer *self = batch->writer;
   struct rc_py_call *call = self->base.call;
   if (batch->count == 0) return true;
-  uint64_t from = call ? rc_py_writer_position(self) : 0;
-  int64_t at = call ? rc_py_spans_begin_phase(call, RC_PY_SPAN_PUBLISH) : 0;
+  uint64_t at = call ? rc_py_writer_position(self) : 0;
+  rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
   int rc = rc_py_wait_until(try_send, NULL, batch, batch->timeout_ns, &batch->deadline);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, batch->messages[batch->done].bytes);
   rc_py_watch_after(&self->base, rc);
-  if (call) record(batch, from, at);
+  if (call) record(batch, at);
   batch->sent += batch->done;
   batch->count = batch->done = 0;
   batch->used = 0;
