@@ -120,6 +120,7 @@ class _Trace:
         self.pid = os.getpid()
         self.lock = threading.RLock()  # a signal's handler may call stop() within take()
         self.is_taking = self.is_ended = False
+        self.rank: Optional[int] = None  # stays, when the program leaves its group
         self._forget()
 
     def _forget(self) -> None:
@@ -205,7 +206,9 @@ class _Trace:
 
     def _about_process(self) -> bytes:
         """The event with the name of the process."""
-        return self._about("process_name", self.pid, _process_name(_rank()))
+        rank = _rank()
+        self.rank = self.rank if rank is None else rank
+        return self._about("process_name", self.pid, _process_name(self.rank))
 
     def _about(self, what: str, tid: int, name: Any) -> bytes:
         key = "sort_index" if what.endswith("sort_index") else "name"
@@ -215,10 +218,9 @@ class _Trace:
     def _lines(self, spans: List[_spans.Span], first: bytes, rings: Dict[int, str]) -> Any:
         if first != self.told_name:  # a rank may be known only now
             self.told_name = first
-            rank = _rank()
             yield b"," + first
-            if rank is not None:
-                yield b"," + self._about("process_sort_index", self.pid, rank)
+            if self.rank is not None:
+                yield b"," + self._about("process_sort_index", self.pid, self.rank)
         threads = {span.thread for span in spans} - self.told_threads
         if threads:
             self.told_threads |= threads

@@ -144,6 +144,9 @@ def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
         ring = int(writer.handle[-32:-16], 16)
         trace.start(file)
         writer.send(1)
+        trace.flush()
+        monkeypatch.delenv("RANK")  # as a program that leaves its group
+        writer.send(2)
         trace.stop()
     events = Events(file)
     assert events.names() == {os.getpid(): "rank 3"}
