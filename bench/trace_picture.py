@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws one step of a trace of ringcast (RINGCAST_TRACE) as SVG or PNG: docs/trace.svg.
 
-A row is a process. A grey bar is a call, the colours in it are its phases, and an arrow goes from the publish to each
+A row is a process. A grey bar is a call, the colours are the phases, and an arrow goes from the publish to each
 receipt. Needs matplotlib.
 """
 
@@ -16,7 +16,7 @@ Event = Dict[str, Any]
 
 
 def step_of(events: List[Event], number: int) -> List[Event]:
-    """The slices of one frame: of the send with this number, and of its receipts."""
+    """The slices of one frame: of the send with the number, and of the receipts."""
     slices = [event for event in events if event["ph"] == "X"]
     sends = sorted((one for one in slices if one["name"] == "send" and one["args"]["position"] >= 0), key=starts)
     if not -len(sends) <= number < len(sends):

@@ -3,22 +3,16 @@
 
 import collections
 import fcntl
-import json
 import os
-import pathlib
 import signal
-import subprocess
-import sys
-import textwrap
-import threading
-import types
 import warnings
 
 import pytest
 from peers import WATCHDOG, in_a_fork
+from traces import TO_ITSELF, Events, run
 
 import ringcast
-from ringcast import _ringcast, _spans, _trace_file, _trace_telemetry, trace
+from ringcast import _ringcast, _spans, _trace_file, trace
 
 pytestmark = pytest.mark.alike
 
@@ -27,68 +21,6 @@ pytestmark = pytest.mark.alike
 def file(tmp_path):
     yield tmp_path / "trace.json"
     trace.stop()
-
-
-class Events(list):
-    """Of a file, which must be whole."""
-
-    def __init__(self, file):
-        whole = json.loads(pathlib.Path(file).read_text())
-        assert list(whole) == ["traceEvents"]
-        super().__init__(whole["traceEvents"])
-
-    def slices(self, name=None):
-        return [event for event in self if event["ph"] == "X" and name in (None, event["name"])]
-
-    def names(self, what="process_name"):
-        return {event["pid"]: event["args"]["name"] for event in self if event["name"] == what}
-
-    def flows(self):
-        """How many ends each start has; each must lie in a slice of its kind."""
-        ends = collections.Counter()
-        starts = set()
-        for event in self:
-            if event["ph"] in "sf":
-                name = "publish" if event["ph"] == "s" else "decode"
-                assert event["ph"] == "s" or event["bp"] == "e"
-                around = [
-                    one
-                    for one in self.slices()
-                    if (one["pid"], one["tid"]) == (event["pid"], event["tid"])
-                    and one["ts"] <= event["ts"] <= one["ts"] + one["dur"]
-                ]
-                assert {one["name"] for one in around} >= {"send" if name == "publish" else "recv"}
-                key = event["name"], event["id"]
-                if event["ph"] == "s":
-                    assert key not in starts
-                    starts.add(key)
-                else:
-                    ends[key] += 1
-        assert set(ends) <= starts
-        return {key: ends[key] for key in starts}
-
-
-def run(file, program, **environment):
-    """A Python process with RINGCAST_TRACE."""
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, "RINGCAST_TRACE": str(file), **environment},
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result
-
-
-TO_ITSELF = """
-    import ringcast
-    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, name="of the test") as reader:
-        for step in range(3):
-            writer.send({"step": step})
-            reader.recv()
-"""
 
 
 # ---- A process -------------------------------------------------------------------------------------------------------
@@ -462,103 +394,3 @@ def test_a_signals_handler_may_stop_the_trace_within_a_flush(file):
         """
     assert run(file, program).stderr == ""
     assert len(Events(file).slices("send")) == 1
-
-
-# ---- OpenTelemetry ---------------------------------------------------------------------------------------------------
-
-STUB = """
-    import enum, json, os
-
-    class SpanKind(enum.Enum):
-        INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER = range(5)
-
-    class Span:
-        def __init__(self, **facts):
-            self.facts = facts
-
-        def end(self, end_time):
-            with open(os.environ["STUB"], "a") as file:
-                file.write(json.dumps({**self.facts, "end": end_time}) + "\\n")
-
-    class Tracer:
-        def start_span(self, name, context, kind, start_time, attributes):
-            if os.environ["STUB"].endswith("broken"):
-                raise TypeError("not so")
-            parent = context.get("span")
-            return Span(name=name, kind=kind.name, start=start_time, parent=parent and parent.facts["name"],
-                        attributes=attributes)
-
-    def get_tracer(name, version):
-        assert name == "ringcast" and version
-        return Tracer()
-
-    def set_span_in_context(span, context):
-        return {**context, "span": span}
-"""
-
-
-@pytest.fixture
-def telemetry(tmp_path):
-    package = tmp_path / "packages" / "opentelemetry"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "trace.py").write_text(textwrap.dedent(STUB))
-    (package / "context.py").write_text("Context = dict\n")
-    return os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
-
-
-def test_spans_go_to_opentelemetry_too(file, tmp_path, telemetry):
-    run(file, TO_ITSELF + "    import time; print(time.time_ns())", PYTHONPATH=telemetry, STUB=str(tmp_path / "told"))
-    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    assert len(told) == 27 == len(Events(file).slices())
-    kinds = {one["name"]: (one["kind"], one["parent"]) for one in told}
-    assert kinds.pop("ringcast send") == ("PRODUCER", None) and kinds.pop("ringcast recv") == ("CONSUMER", None)
-    receiving = "ringcast wait_frame", "ringcast decode"
-    assert {kinds.pop(name) for name in receiving} == {("INTERNAL", "ringcast recv")}
-    assert set(kinds.values()) == {("INTERNAL", "ringcast send")} and len(kinds) == 4
-    # Of the wall clock, not of the time since the boot.
-    changed = file.stat().st_mtime_ns
-    assert all(0 <= one["start"] <= one["end"] and abs(one["end"] - changed) < 60e9 for one in told)
-    assert len({one["attributes"]["ringcast.position"] for one in told}) == 3
-
-
-def test_a_failing_opentelemetry_ends_only_its_part(file, tmp_path, telemetry):
-    result = run(file, TO_ITSELF, PYTHONPATH=telemetry, STUB=str(tmp_path / "broken"))
-    assert result.stderr.count("no more spans go to OpenTelemetry: TypeError('not so')") == 1
-    assert len(Events(file).slices("send")) == 3
-
-
-def test_without_opentelemetry_there_is_only_the_file(file, tmp_path):
-    missing = tmp_path / "opentelemetry.py"
-    missing.write_text("raise ImportError('forced')\n")
-    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    assert run(file, TO_ITSELF, PYTHONPATH=paths).stderr == ""
-    assert len(Events(file).slices("send")) == 3
-
-
-def test_two_threads_may_give_spans_to_opentelemetry_at_the_same_time(monkeypatch):
-    made = []
-
-    def start_span(name, context, **_):
-        made.append((name, context.get("parent")))
-        if len(made) == 1:
-            other = threading.Thread(target=export, args=(spans(2), {}))
-            other.start()
-            other.join()
-        return types.SimpleNamespace(name=name, end=lambda end_time: None)
-
-    api = types.SimpleNamespace(
-        SpanKind=types.SimpleNamespace(PRODUCER=0, CONSUMER=1, INTERNAL=2),
-        get_tracer=lambda *_: types.SimpleNamespace(start_span=start_span),
-        set_span_in_context=lambda span, context: {"parent": span.name},
-    )
-    monkeypatch.setitem(sys.modules, "opentelemetry", types.SimpleNamespace(trace=api))
-    monkeypatch.setitem(sys.modules, "opentelemetry.context", types.SimpleNamespace(Context=dict))
-    export = _trace_telemetry.exporter()
-
-    def spans(thread):
-        times = ("publish", 2, 3), ("send", 1, 4)
-        return [_spans.Span(kind, start, end, thread, 0, 0, 0) for kind, start, end in times]
-
-    export(spans(1), {})
-    assert sorted(made, key=str) == 2 * [("ringcast publish", "ringcast send")] + 2 * [("ringcast send", None)]
