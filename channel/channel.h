@@ -247,8 +247,8 @@ void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted);
 /* Stops the clock: the reserve has succeeded, or was aborted. */
 void rc_liveness_end(ringcast_writer *writer);
 
-/* Evict observers. True: there was one, try again. Those in the way of the position `wanted`; and those that make the
- * writer take new spill memory, as they hold more than `most` bytes, and 64 MiB, that the readers have released. */
+/* Evict observers; true: try again. The first function evicts the observers in the way of the position `wanted`. The
+ * second evicts the observers that hold more spill memory than `most` bytes, and than 64 MiB, behind all readers. */
 bool rc_liveness_evict_observers(ringcast_writer *writer, uint64_t wanted);
 bool rc_liveness_evict_hoarders(ringcast_writer *writer, uint64_t most);
 /* Whether observers have used up the time for which they may be in the way. */

@@ -163,8 +163,8 @@ void rc_liveness_reap_joining(ringcast_writer *writer) {
 
 /* ---- Blockers --------------------------------------------------------------------------------------------------- */
 
-/* What is left of the time that observers may be in the way: OBSERVER_NS at first, and a twentieth of the time that
- * passes. All observers share the time, also those that attach anew: so together they cost the writer at most 5 %. */
+/* How much longer observers may be in the way: OBSERVER_NS at first, and 1 ms more every 20 ms. All observers share the
+ * time, and attaching anew gains nothing: so all observers together cost the writer at most 5 %. */
 static int64_t patience_of(struct rc_liveness *liveness, int64_t now) {
   int64_t more = (now - liveness->patience_at) / 20;
   liveness->patience = more < OBSERVER_NS - liveness->patience ? liveness->patience + more : OBSERVER_NS;
@@ -309,10 +309,10 @@ bool rc_liveness_is_impatient(ringcast_writer *writer) {
   return patience_of(&writer->liveness, rc_now_ns()) < OBSERVER_NS / 50;
 }
 
-/* Spill memory that observers may hold back without being in the way. */
+/* How much spill memory an observer may hold back. */
 #define OBSERVED_BYTES ((uint64_t)64 << 20)
 
-/* The bytes of spill memory that an observer alone holds: no reader's cursor is below `lowest`. */
+/* The bytes of spill memory that an observer holds and no reader: the readers' cursors are not below `lowest`. */
 static uint64_t bytes_held(const ringcast_writer *writer, uint32_t slot, uint64_t lowest) {
   const struct rc_spill *spill = &writer->spill;
   uint64_t cursor = rc_load_acquire(&writer->ring.view.control->slots[slot].cursor), bytes = 0; /* <- A1 */

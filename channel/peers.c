@@ -72,7 +72,7 @@ void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes)
            (unsigned long long)peer->position, (unsigned long long)peer->lag, blocked);
 }
 
-/* One of the peers: where its frames begin that are not yet released. */
+/* A peer's position, and its index among the peers. */
 struct lag {
   uint64_t position;
   uint32_t index;
@@ -90,8 +90,8 @@ static uint64_t count_frames(const struct rc_ring *ring, uint64_t *position, uin
   return frames;
 }
 
-/* Counts the frames that each peer has yet to release, in one walk over the frames. A peer that has moved on meanwhile
- * has released what the writer may overwrite: the walk ends at a frame that is not whole. */
+/* Counts the frames that each peer has yet to release, in one walk over the frames. If a peer has moved on meanwhile,
+ * the writer may overwrite the frames of the walk, which then ends at a frame that is not whole. */
 static void count_lags(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t count) {
   struct lag lags[RC_MAX_SLOTS + RC_OBSERVERS];
   uint32_t known = 0;

@@ -35,8 +35,8 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   return result != 0 ? result : rc_features_check();
 }
 
-/* Frees the slots of readers that have died after their eviction, and of dead observers, which the writer may never
- * look for. True if there was one. */
+/* Frees the slots of dead observers, and of readers that have died after their eviction: the writer may never look for
+ * either. True if there was a slot to free. */
 static bool reap_gone(const struct rc_ring *ring) {
   bool reaped = false;
   for (uint32_t i = 0; i < ring->slots; i++) {
@@ -50,7 +50,7 @@ static bool reap_gone(const struct rc_ring *ring) {
 
 /* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each slot. */
 #define MOST_CLAIMS          8u
-#define MOST_OBSERVER_CLAIMS 256u /* a busy writer takes back the claim that stands at each grant */
+#define MOST_OBSERVER_CLAIMS 256u /* each grant of a busy writer takes a claim back */
 
 /* The numbers of the slot's last owner. Relaxed: statistics, no other data depends on them. */
 static void clear_counts(struct rc_slot *slot) {

@@ -261,7 +261,7 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   return result == -EAGAIN && writer->poller ? arm(wait) : result;
 }
 
-/* Looks once more without the observers in the way; `result` if that is of no use. */
+/* Looks once more, without the observers in the way. Returns `result` if there is still no room. */
 static int go_on_unobserved(struct writer_wait *wait, int result) {
   bool any = rc_liveness_evict_observers(wait->writer, wanted_now(wait));
   return any && poll_room(wait) == 0 ? 0 : result;

@@ -34,8 +34,8 @@ static int find(ringcast_writer *writer, uint64_t bytes, bool grow, uint64_t *of
   return result == -EAGAIN && looked != 0 ? looked : result;
 }
 
-/* Finds a region, and provides its memory. Takes no new memory because of an observer that is far behind, and does not
- * fail because of an observer. */
+/* Finds a region, and provides its memory. An observer does not make the call fail, and an observer far behind does not
+ * make the call take new memory. */
 static int provide(ringcast_writer *writer, uint64_t bytes, bool grow, uint64_t *offset) {
   const uint64_t room = rc_spill_room(bytes);
   int result = find(writer, bytes, grow, offset);

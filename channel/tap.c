@@ -74,7 +74,7 @@ void ringcast_tap_close(ringcast_tap *tap) {
 
 /* ---- Copying ---------------------------------------------------------------------------------------------------- */
 
-/* A writer that waits says so every 50 ms, or at its next try. */
+/* A waiting writer stores the time every 50 ms, or at the next try. */
 #define STILL_NS ((int64_t)1000 * 1000 * 1000)
 
 struct tap_wait {

@@ -109,8 +109,8 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
     uint64_t owner = rc_load_acquire(&slot->owner); /* G1 <- J4, and leaving */
     enum rc_slot_state state = rc_owner_state(owner);
     if (state == RC_SLOT_JOINING && rc_ring_is_observer(ring, i)) { /* the observer claims again */
-      if (rc_slot_evict(ring, i, owner)) continue;                  /* V1 */
-      state = rc_owner_state(rc_load_acquire(&slot->owner));        /* G1 */
+      if (rc_owner_evict(&slot->owner, owner)) continue;
+      state = rc_owner_state(rc_load_acquire(&slot->owner)); /* G1 */
     }
     if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
     uint64_t cursor = state == RC_SLOT_ACTIVE ? rc_load_acquire(&slot->cursor) : 0; /* G2 <- A1 */

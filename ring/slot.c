@@ -117,8 +117,7 @@ void rc_slot_free(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
 }
 
 bool rc_slot_evict(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
-  uint64_t evicted = rc_owner_as(owner, RC_SLOT_EVICTED);
-  return rc_cas_strong_acq_rel(&ring->control->slots[slot].owner, &owner, evicted); /* V1 -> R3, A0 */
+  return rc_owner_evict(&ring->control->slots[slot].owner, owner);
 }
 
 static bool is_reader(uint64_t owner) {

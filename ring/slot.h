@@ -45,6 +45,9 @@ void rc_slot_free(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
  * Evict: `owner` may live. */
 bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 bool rc_slot_evict(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
+static inline bool rc_owner_evict(_Atomic uint64_t *word, uint64_t owner) {
+  return rc_cas_strong_acq_rel(word, &owner, rc_owner_as(owner, RC_SLOT_EVICTED)); /* V1 -> R3, A0 */
+}
 
 /* Counts the writer and the readers without the observers, and stores the count. */
 uint32_t rc_ring_participants(const struct rc_ring *ring);
