@@ -27,6 +27,9 @@ struct rc_liveness {
   int64_t checked;       /* when all other readers were last checked */
   uint64_t joining;      /* the owner word of the first joining reader */
   int64_t joining_since; /* when the word in `joining` was first seen */
+  bool waits;            /* a call has waited since `since`, and not only tried */
+  uint64_t waited_ns;    /* in all such calls */
+  int32_t blocker_pid;   /* the process of the reader in the way at the first such call */
   bool by_observer;      /* at `since` an observer was in the way, and no reader further behind */
   int64_t patience;      /* how long observers may still be in the way, at patience_at; see patience_of */
   int64_t patience_at;
@@ -181,6 +184,9 @@ static inline bool rc_writer_published(ringcast_writer *writer, uint64_t frames,
 /* Waits, and updates the shared counts and histogram of the waiting participant. */
 int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
                     struct rc_histogram *histogram);
+
+/* Counts a wait for room, of which the waiter's last wait was a part. */
+void rc_count_wait_for_room(ringcast_writer *writer, uint64_t sleeps);
 
 /* The text of -EDEADLK. */
 int rc_fail_shared(void);

@@ -203,6 +203,8 @@ void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted) {
   liveness->tail = writer->ring.tail;
   liveness->open = rc_writer_is_open(writer);
   liveness->wanted = wanted;
+  liveness->waits = false;
+  liveness->waited_ns = 0;
   liveness->by_observer = rc_ring_is_observer(&writer->ring.view, writer->ring.blocker);
   publish_blocked(writer, liveness->since);
 }
@@ -210,6 +212,8 @@ void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted) {
 void rc_liveness_end(ringcast_writer *writer) {
   struct rc_liveness *liveness = &writer->liveness;
   if (liveness->since != 0) charge(liveness, rc_now_ns());
+  if (liveness->since != 0 && liveness->waits)
+    RC_PROBE3(stall, writer->handle, liveness->blocker_pid, liveness->waited_ns);
   liveness->since = 0;
   rc_store_relaxed(&writer->ring.view.control->blocked_since, 0); /* relaxed: a statistic */
 }
@@ -243,11 +247,11 @@ static bool is_in_the_way(const ringcast_writer *writer, uint32_t slot, uint64_t
 int64_t rc_liveness_slice(ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
   const struct rc_ring *ring = &writer->ring.view;
-  int64_t now = rc_now_ns(), limit = limit_of(writer, 0, now);
-  rc_store_relaxed(&ring->control->blocked_until, now); /* relaxed: a statistic */
+  uint32_t slot = liveness->slow_ns != 0 ? 0 : ring->slots; /* of the reader with the least limit */
   for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++)
-    if (is_in_the_way(writer, i, liveness->wanted)) limit = limit_of(writer, i, now);
-  int64_t left = limit - (now - liveness->since);
+    if (is_in_the_way(writer, i, liveness->wanted)) slot = i;
+  if (slot == ring->slots) return SLICE_NS;
+  int64_t now = rc_now_ns(), left = limit_of(writer, slot, now) - (now - liveness->since);
   if (left < RC_CHECK_NS) left = RC_CHECK_NS;
   return left < SLICE_NS ? left : SLICE_NS;
 }
@@ -273,6 +277,7 @@ static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
   int64_t now = rc_now_ns();
   bool any_early = false;
+  rc_store_relaxed(&writer->ring.view.control->blocked_until, now); /* relaxed: a statistic */
   struct rc_blocked blocked;
   blocked_by(writer, &blocked);
   int result = -EAGAIN;
@@ -306,7 +311,10 @@ bool rc_liveness_evict_observers(ringcast_writer *writer, uint64_t wanted) {
 }
 
 bool rc_liveness_is_impatient(ringcast_writer *writer) {
-  return patience_of(&writer->liveness, rc_now_ns()) < OBSERVER_NS / 50;
+  const struct rc_ring *ring = &writer->ring.view;
+  bool observed = false;
+  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++) observed |= is_in_the_way(writer, i, UINT64_MAX);
+  return observed && patience_of(&writer->liveness, rc_now_ns()) < OBSERVER_NS / 50;
 }
 
 /* How much spill memory an observer may hold back. */

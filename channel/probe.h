@@ -5,8 +5,8 @@
  * examples.
  *
  *   ringcast:commit(handle, end, bytes)      a frame, or a batch, was published; `end` is the position after it
- *   ringcast:stall(handle, pid, ns)          a wait for room has ended after `ns`; `pid` of the reader in the way
- *   ringcast:evict(handle, pid, dead)        the writer goes on without a reader
+ *   ringcast:stall(handle, pid, ns)          a wait for room has ended with room, after `ns` over all calls; `pid` of
+ * the reader in the way ringcast:evict(handle, pid, dead)        the writer goes on without a reader
  *   ringcast:spill(handle, end, bytes)       a frame was published in spill memory; commit follows
  *   ringcast:wake(handle)                    a commit called the kernel to wake readers
  *

@@ -16,13 +16,6 @@ struct writer_wait {
   uint32_t removals; /* readers that one look may still remove: a hostile peer may fill slots again and again */
 };
 
-static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
-  ringcast_writer *writer = wait->writer;
-  struct rc_control *control = writer->ring.view.control;
-  rc_ring_participants(&writer->ring.view);
-  return rc_wait_counted(&writer->waiter, how, timeout_ns, &control->counts, &control->waits);
-}
-
 /* ---- Waiting for readers ---------------------------------------------------------------------------------------- */
 
 /* To check each reader asks the kernel, so first count the attached readers. */
@@ -53,7 +46,9 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   if (!writer->poller) rc_store_relaxed(&writer->ring.view.control->wanted, RC_WANTED_NONE);
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .sleep_only = true};
-  result = wait_for_room_event(&wait, timeout_ns, &how);
+  struct rc_control *control = writer->ring.view.control;
+  rc_ring_participants(&writer->ring.view);
+  result = rc_wait_counted(&writer->waiter, &how, timeout_ns, &control->counts, &control->waits);
   if (result == -EDEADLK) return rc_fail_shared();
   if (writer->liveness.poller) rc_liveness_watch_all(writer);
   if (result == 0) return (int)wait.found;
@@ -241,23 +236,29 @@ int ringcast_writer_room_fd(ringcast_writer *writer) {
   return result != 0 ? result : rc_poller_fd(writer->poller);
 }
 
+/* The first call that waits. Relaxed: statistics. */
+static void count_stall(ringcast_writer *writer) {
+  struct rc_slot *blocker = &writer->ring.view.control->slots[writer->ring.blocker];
+  rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1);
+  writer->liveness.blocker_pid = (int32_t)rc_owner_pid(rc_load_relaxed(&blocker->owner));
+}
+
 static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   ringcast_writer *writer = wait->writer;
   uint64_t wanted = wanted_now(wait);
   rc_liveness_begin(writer, wanted);
   publish_wanted(wait, wanted);
-  struct rc_slot *blocker = &writer->ring.view.control->slots[writer->ring.blocker];
-  if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
+  if (timeout_ns != 0 && !writer->liveness.waits) count_stall(writer);
   const struct rc_wait how = {.poll = poll_room,
                               .check = check_room,
                               .word = word_of_blocker,
                               .slice = slice_of,
                               .context = wait,
                               .unfenced = true};
-  int result = wait_for_room_event(wait, timeout_ns, &how);
-  if (timeout_ns != 0)
-    RC_PROBE3(stall, writer->handle, rc_owner_pid(rc_load_relaxed(&blocker->owner)),
-              writer->waiter.waited_ns); /* relaxed: shown */
+  const uint64_t waits = writer->waiter.waits, sleeps = writer->waiter.sleeps;
+  rc_ring_participants(&writer->ring.view);
+  int result = rc_wait(&writer->waiter, &how, timeout_ns);
+  if (timeout_ns != 0 && writer->waiter.waits != waits) rc_count_wait_for_room(writer, writer->waiter.sleeps - sleeps);
   return result == -EAGAIN && writer->poller ? arm(wait) : result;
 }
 

@@ -6,20 +6,37 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
+static void add_to_bucket(struct rc_histogram *histogram, uint64_t waited_ns, uint32_t more) {
+  uint64_t us = waited_ns / 1000;
+  uint32_t bucket = us == 0 ? 0 : (uint32_t)(64 - __builtin_clzll(us));
+  if (bucket >= RC_BUCKETS) bucket = RC_BUCKETS - 1;
+  rc_store_relaxed(&histogram->counts[bucket], rc_load_relaxed(&histogram->counts[bucket]) + more);
+}
+
 int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
                     struct rc_histogram *histogram) {
   if (timeout_ns == 0) return rc_wait(waiter, wait, 0);
   uint64_t waits = waiter->waits, sleeps = waiter->sleeps;
   int result = rc_wait(waiter, wait, timeout_ns);
   if (waiter->waits == waits) return result; /* no wait was needed */
-  uint64_t waited = waiter->waited_ns, us = waited / 1000;
-  uint32_t bucket = us == 0 ? 0 : (uint32_t)(64 - __builtin_clzll(us));
-  if (bucket >= RC_BUCKETS) bucket = RC_BUCKETS - 1;
   rc_count(&counts->waits, 1);
   rc_count(&counts->sleeps, waiter->sleeps - sleeps);
-  rc_count(&counts->waited_ns, waited);
-  rc_store_relaxed(&histogram->counts[bucket], rc_load_relaxed(&histogram->counts[bucket]) + 1);
+  rc_count(&counts->waited_ns, waiter->waited_ns);
+  add_to_bucket(histogram, waiter->waited_ns, 1);
   return result;
+}
+
+/* A program that waits in slices waits once: the count of its bucket moves up with each slice. */
+void rc_count_wait_for_room(ringcast_writer *writer, uint64_t sleeps) {
+  struct rc_liveness *liveness = &writer->liveness;
+  struct rc_control *control = writer->ring.view.control;
+  rc_count(&control->counts.sleeps, sleeps);
+  rc_count(&control->counts.waited_ns, writer->waiter.waited_ns);
+  if (liveness->waits) add_to_bucket(&control->waits, liveness->waited_ns, UINT32_MAX); /* less one */
+  else rc_count(&control->counts.waits, 1);
+  liveness->waits = true;
+  liveness->waited_ns += writer->waiter.waited_ns;
+  add_to_bucket(&control->waits, liveness->waited_ns, 1);
 }
 
 struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram) {

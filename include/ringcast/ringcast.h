@@ -248,7 +248,8 @@ enum ringcast_peer_state {
 struct ringcast_stats {
   uint32_t size, reserved;
   uint64_t frames, bytes; /* committed by the writer, or released by the reader; payload bytes */
-  uint64_t waits;         /* calls that found no room, or no frame, and waited for more than a few microseconds */
+  uint64_t waits;         /* for room (over all calls until one succeeds), or calls that waited for a frame; without the
+                           * waits of less than a few microseconds */
   uint64_t sleeps;        /* how often a wait slept in the kernel */
   uint64_t wakes;         /* system calls made to wake the other side */
   uint64_t waited_ns;
