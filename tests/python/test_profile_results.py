@@ -11,7 +11,7 @@ import pytest
 from needs import needs_torch
 from profiles import FILES, PICTURES, close, lines, named, profiled, read
 
-from ringcast.profile import NoProfile, findings, results
+from ringcast.profile import NoProfile, findings, report, results
 from ringcast.profile.__main__ import main
 
 pytestmark = pytest.mark.alike
@@ -32,6 +32,8 @@ def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, 
     return folder
 
 
+REPORT = "performance_report.md"
+
 # ---- Ranks -----------------------------------------------------------------------------------------------------------
 
 
@@ -49,8 +51,9 @@ def test_rank_0_merges_what_all_ranks_have_written(two_ranks):
     merged, ranks = read(two_ranks, "comm_analysis.json"), [
         read(two_ranks / f"rank{rank}", "comm_analysis.json") for rank in range(2)
     ]  # fmt: skip
-    for name in "total_comm_time", "exposed_comm_time", "total_time", "total_data", "total_operations", "steps":
+    for name in "total_comm_time", "exposed_comm_time", "total_time", "total_data", "total_operations":
         assert merged["summary"][name] == close(sum(each["summary"][name] for each in ranks)), name
+    assert merged["summary"]["steps"] == 4 and " of 4 steps on 2 processes" in (two_ranks / REPORT).read_text()
     send = merged["by_operation_type"]["send"]
     assert (send["count"], send["min_time"], send["max_time"]) == (8, close(0.001), close(0.005))
     assert send["avg_time"] == close(0.003) and send["std_time"] == close(0.002)
@@ -292,9 +295,22 @@ def test_the_thresholds_rate_each_measure(measure, metric, excellent, good, belo
 
 def test_what_was_not_measured_is_not_rated():
     found = ratings()
-    assert [found[name]["rating"] for name in found] == ["good", None, None, None]
-    assert found["TP scaling efficiency"]["value"] == close(75) and "at most" in found["TP scaling efficiency"]["how"]
+    assert [(found[name]["value"], found[name]["rating"]) for name in found] == [(None, None)] * 4
     assert "p.metric('pp_efficiency_percent'" in found["PP scaling efficiency"]["how"]
+
+
+@pytest.mark.parametrize("reduces, at_most, rated", [(1.0, 90, None), (6.0, 40, "to be improved")])
+def test_a_bound_of_the_efficiency_leaves_out_other_communication_and_rates_only_what_is_low(reduces, at_most, rated):
+    with profiled() as p:
+        for name, milliseconds in ("all_reduce", reduces), ("recv", 3.0), ("broadcast_object_list", 1.0):
+            with p.operation(name):
+                p.clock.passes(milliseconds)
+        p.clock.passes(6.0 - reduces)
+        p.step()
+        told = p.stop()
+    (found,) = (each for each in told["analysis_report"]["rating"] if each["measure"] == "TP scaling efficiency")
+    assert (found["value"], found["is_bound"], found["rating"]) == (close(at_most), True, rated)
+    assert f"| at most {at_most:.1f} % | {rated or 'not rated'} |" in report.text(told)
 
 
 def advice(*operations: Any, steps: int = 20, rest: float = 1.0) -> str:

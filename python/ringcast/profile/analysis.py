@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content of the JSON files, from the totals. Times are in seconds, sizes in bytes.
 
-total_comm_time is the sum over operations that lie in no other operation. A part of it is hidden behind computing, or
-behind the communication of another thread: exposed_comm_time is the time in which at least one thread was in
-communication (or, on a device, the stream was held up), and comm_percentage is its share of total_time.
+total_comm_time is the sum over operations that lie in no other operation. exposed_comm_time is the time in which at
+least one thread was in communication (or, on a device, the stream was held up), and comm_percentage is its share of
+total_time. overlapped_comm_time is the time in which none was, and asynchronous operations were under way.
 """
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List
 
 from ringcast.profile import findings
-from ringcast.profile.store import Key, Store
+from ringcast.profile.store import Key, Store, process_of
 from ringcast.profile.totals import RANGES, Totals, merged
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def share(part: float, whole: float) -> float:
 
 def counted(store: Store) -> Dict[Key, Totals]:
     """The totals of communication, without nested operations."""
-    return {key: totals for key, totals in store.operations.items() if key[4] in ("", "device")}
+    return {key: totals for key, totals in store.operations.items() if key[4] != "nested"}
 
 
 def grouped(totals: Dict[Key, Totals], name_of: Callable[[Key], Any]) -> Dict[Any, Totals]:
@@ -69,6 +69,7 @@ def bandwidth(totals: Totals) -> float:
 def comm_analysis(found: "Results") -> Dict[str, Any]:
     store = found.store
     all_of_them = counted(store)
+    nested = {key: totals for key, totals in store.operations.items() if key not in all_of_them}
     by_type = grouped(all_of_them, lambda key: key[0])
     return {
         "summary": {**summary(found), "total_operations": sum(each.count for each in by_type.values())},
@@ -80,13 +81,7 @@ def comm_analysis(found: "Results") -> Dict[str, Any]:
         "bandwidth_analysis": {"by_size_range": _by_range(all_of_them)},
         "latency_analysis": latency(all_of_them),
         # Operations within the operations above, and part of their time.
-        "nested": {
-            name: figures(each)
-            for name, each in grouped(_how(store, "nested"), lambda key: f"{key[0]} ({key[1]})").items()
-        },
-        "own_operations": {
-            name: figures(each) for name, each in grouped(_how(store, "own"), lambda key: key[0]).items()
-        },
+        "nested": {name: figures(each) for name, each in grouped(nested, lambda key: f"{key[0]} ({key[1]})").items()},
         "units": UNITS,
     }
 
@@ -98,19 +93,20 @@ def summary(found: "Results") -> Dict[str, Any]:
     return {
         "total_comm_time": communication.total / 1e9,
         "exposed_comm_time": store.exposed / 1e9,
-        "overlapped_comm_time": max(0, communication.total - store.exposed) / 1e9,
+        "overlapped_comm_time": store.overlapped / 1e9,
         "comm_percentage": share(store.exposed, total),
         "compute_time": (total - store.exposed) / 1e9,
         "total_time": total / 1e9,
         "waiting_time": communication.waiting / 1e9,
         "total_data": communication.bytes,
-        "steps": store.steps.count,
+        "steps": steps_of(found),
         "ranks": len(found.ranks),
     }
 
 
-def _how(store: Store, how: str) -> Dict[Key, Totals]:
-    return {key: totals for key, totals in store.operations.items() if key[4] == how}
+def steps_of(found: "Results") -> int:
+    """The steps of the program, which each rank makes."""
+    return max((rank["steps"] for rank in found.ranks), default=0)
 
 
 def _with_phases(store: Store, name: str, totals: Totals) -> Dict[str, Any]:
@@ -169,7 +165,7 @@ def natural(name: str) -> List[Any]:
 
 
 def memory_of(found: "Results") -> Dict[str, Any]:
-    told: Dict[str, Any] = {str(rank["rank"]): rank["memory"] for rank in found.ranks}
+    told: Dict[str, Any] = {process_of(rank): rank["memory"] for rank in found.ranks}
     most = max((each["rss_max"] for each in told.values()), default=0)
     return {"by_rank": told, "rss_max": most, "device_max": max((e["device_max"] for e in told.values()), default=0)}
 
@@ -183,7 +179,19 @@ def comprehensive(found: "Results", notes: Iterable[str]) -> Dict[str, Any]:
             **communication["summary"],
             "by_operation_type": communication["by_operation_type"],
         },
-        "steps": {**_of_steps(store), "skipped": store.skipped},
+        "steps": {
+            **_of_steps(store.steps),
+            "count": steps_of(found),
+            "skipped": store.skipped,
+            "by_label": {
+                label: {
+                    **_of_steps(kind),
+                    "count": round(kind.count * steps_of(found) / store.steps.count),
+                    "comm_percentage": share(kind.exposed, kind.total),
+                }
+                for label, kind in sorted(store.kinds.items(), key=lambda each: -each[1].total)
+            },
+        },  # fmt: skip
         "memory": memory_of(found),
         "metrics": {name: metric.figures() for name, metric in sorted(store.metrics.items())},
         "ranks": found.ranks,
@@ -200,8 +208,7 @@ def comprehensive(found: "Results", notes: Iterable[str]) -> Dict[str, Any]:
     }
 
 
-def _of_steps(store: Store) -> Dict[str, Any]:
-    steps = store.steps
+def _of_steps(steps: Totals) -> Dict[str, Any]:
     return {
         "count": steps.count, "total_time": steps.total / 1e9, "avg_time": steps.mean() / 1e9,
         "std_time": steps.deviation() / 1e9, "min_time": max(steps.least, 0) / 1e9, "max_time": steps.most / 1e9,

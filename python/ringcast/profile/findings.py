@@ -110,6 +110,8 @@ def _small(found: "Results", report: Report) -> Optional[_Text]:
     totals = analysis.grouped(analysis.counted(found.store), lambda key: key[2])
     small = merged([each for size, each in totals.items() if 0 < size <= RANGES.index("1 KiB to 16 KiB")])
     steps = max(found.store.steps.count, 1)
+    if not found.facts["steps_seen"]:
+        return None
     if small.count < 20 * steps or analysis.share(small.exposed, found.store.steps.total) < 5:
         return None
     text = f"{small.count / steps:.0f} operations a step move at most 16 KiB each, {small.mean() / 1e3:.0f} us apiece"
@@ -137,19 +139,20 @@ def _encode(found: "Results", report: Report) -> Optional[_Text]:
 
 
 def _slower(found: "Results", report: Report) -> Optional[_Text]:
-    ranges = analysis.grouped(analysis.counted(found.store), lambda key: key[2])
-    rates = {size: analysis.bandwidth(each) for size, each in ranges.items() if each.bytes > MIB and size >= 3}
-    if len(rates) < 2:
-        return None
-    largest, best = max(rates), max(rates, key=lambda size: rates[size])
-    if rates[largest] > rates[best] / 2:
-        return None
-    text = f"bandwidth falls from {rates[best]:.2f} GB/s ({RANGES[best]}) to {rates[largest]:.2f} ({RANGES[largest]})"
-    return _Text(text, "large messages leave the caches or are split: send them in pieces, or look at NUMA and pages")
+    ranges = analysis.grouped(analysis.counted(found.store), lambda key: (key[0], key[2]))
+    for operation in {name: None for name, _ in ranges}:
+        rates = {size: analysis.bandwidth(each) for (name, size), each in ranges.items()
+                 if name == operation and each.bytes > MIB and size >= 3}  # fmt: skip
+        largest, best = max(rates, default=0), max(rates, key=lambda size: rates[size], default=0)
+        if rates and rates[largest] < rates[best] / 2:
+            text = f"{operation}'s bandwidth falls from {rates[best]:.2f} GB/s ({RANGES[best]}) to {rates[largest]:.2f}"
+            return _Text(f"{text} ({RANGES[largest]})", "large messages leave the caches or are split: send them in "
+                         "pieces, or look at NUMA and pages")  # fmt: skip
+    return None
 
 
 def _ranks(found: "Results", report: Report) -> Optional[_Text]:
-    ranks = [rank for rank in found.ranks if rank["steps"]]
+    ranks = [rank for rank in found.ranks if rank["steps"] and rank["steps_seen"] and rank["rank"] >= 0]
     times = [rank["compute_time"] / rank["steps"] for rank in ranks]
     if len(ranks) < 2 or max(times) < 1.2 * min(times) or max(times) <= 0:
         return None
@@ -162,19 +165,24 @@ def _ranks(found: "Results", report: Report) -> Optional[_Text]:
 
 def _jitter(found: "Results", report: Report) -> Optional[_Text]:
     steps = report["steps"]
-    if steps["count"] < 20 or steps["p99_time"] < 2 * steps["p50_time"]:
+    kinds = {f"{label} steps": kind for label, kind in steps["by_label"].items()} or {"steps": steps}
+    uneven = [what for what, kind in kinds.items() if kind["count"] >= 100 and kind["p99_time"] > 2 * kind["p50_time"]]
+    if not uneven:
         return None
-    p50, p99 = 1e3 * steps["p50_time"], 1e3 * steps["p99_time"]
-    text = f"1 % of the steps take {p99:.1f} ms or more, half of them at most {p50:.1f}"
-    return _Text(text, "detailed_timings.csv has single operations: see which are long there (other load, GC, a swap)")
+    p50, p99 = (1e3 * kinds[uneven[0]][name] for name in ("p50_time", "p99_time"))
+    text = f"1 % of the {uneven[0]} take {p99:.1f} ms or more, half of them at most {p50:.1f}"
+    kind = "" if steps["by_label"] else "a step of another kind, which p.step('prefill') would tell apart; "
+    return _Text(text, f"detailed_timings.csv has single operations: see which are long there ({kind}other load, GC, "
+                 "a swap)")  # fmt: skip
 
 
 def _growth(found: "Results", report: Report) -> Optional[_Text]:
-    grown = max((rank["memory"]["rss_last"] - rank["memory"]["rss_first"] for rank in found.ranks), default=0)
-    first = max((rank["memory"]["rss_first"] for rank in found.ranks), default=0)
+    ranks = [rank["memory"] for rank in found.ranks if rank["steps_seen"]]
+    grown = max((memory["rss_last"] - memory["rss_first"] for memory in ranks), default=0)
+    first = max((memory["rss_first"] for memory in ranks), default=0)
     if grown < 64 * MIB or grown < first / 4:
         return None
-    text = f"a rank's memory grew by {grown / MIB:,.0f} MiB"
+    text = f"a rank's memory grew by {grown / MIB:,.0f} MiB after the warm-up"
     return _Text(text, "memory_usage_analysis.png shows whether that goes on; if so, something keeps what it received")
 
 
@@ -202,6 +210,8 @@ MEASURES = [
     Measure("NVLink utilisation", "of the links' peak", "%", 50, 30, "nvlink_utilisation_percent"),
 ]
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+OF_TENSOR_PARALLEL = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gatherv", "gather", "reduce_scatter",
+                      "reduce_scatter_tensor", "reduce_scatterv", "fused_allreduce_rmsnorm")  # fmt: skip
 
 
 def rating(found: "Results", report: Report) -> List[Dict[str, Any]]:
@@ -211,20 +221,26 @@ def rating(found: "Results", report: Report) -> List[Dict[str, Any]]:
 def _rated(found: "Results", report: Report, measure: Measure) -> Dict[str, Any]:
     metric = report["metrics"].get(measure.metric)
     value: Optional[float] = None
+    is_bound = False
     how = f"not measured: tell by p.metric({measure.metric!r}, ...)"
     if metric is not None:
         value, how = metric["avg"], f"by p.metric({measure.metric!r}, ...)"
-    elif measure.metric == "tp_efficiency_percent" and report["communication_analysis"]["total_operations"]:
-        value = 100 - report["communication_analysis"]["comm_percentage"]
-        how = "at most: 100 % less the share of communication; a run with one rank gives the true figure"
+    elif measure.metric == "tp_efficiency_percent":
+        by_type = report["communication_analysis"]["by_operation_type"]
+        names = [name for name in OF_TENSOR_PARALLEL if name in by_type]
+        if names:
+            is_bound, seconds = True, sum(by_type[name]["exposed_time"] for name in names)
+            value = max(0.0, 100 - analysis.share(seconds, report["steps"]["total_time"]))
+            how = f"at most: 100 % less the share of {', '.join(names)}; a run with one rank gives the true figure"
     elif measure.metric == "p2p_bandwidth_gbps":
         value = _point_to_point(found.store)
         how = "send and recv between devices" if value is not None else "not measured: no tensor went between devices"
     rated = None
-    if value is not None:
+    if value is not None and not (is_bound and value >= measure.good):  # a bound rates where it is low alone
         rated = "excellent" if value > measure.excellent else "good" if value >= measure.good else "to be improved"
     return {
-        "measure": measure.name, "of": measure.of, "unit": measure.unit, "value": value, "rating": rated, "how": how,
+        "measure": measure.name, "of": measure.of, "unit": measure.unit, "value": value, "is_bound": is_bound,
+        "rating": rated, "how": how,
         "excellent_above": measure.excellent, "good_from": measure.good,
     }  # fmt: skip
 
@@ -254,10 +270,14 @@ def notes(found: "Results") -> List[str]:
     if facts.get("missing_ranks"):
         missing = ", ".join(str(rank) for rank in facts["missing_ranks"])
         made.append(f"rank {missing} had written nothing in time; later: python -m ringcast.profile merge DIR")
-    if store.rows.every > 1:
-        made.append(f"detailed_timings.csv has every {store.rows.every}th record, of {store.rows.seen:,}")
+    if len(store.rows.kept) < store.rows.seen:
+        made.append(f"detailed_timings.csv has {len(store.rows.kept):,} records of {store.rows.seen:,}, spread evenly")
     if store.lost:
         made.append(f"{store.lost:,} records with ever new names are together under (other)")
+    lost = {name: metric.not_finite for name, metric in store.metrics.items() if metric.not_finite}
+    made += [f"metric {name}: {count:,} values were no finite numbers" for name, count in lost.items()]
+    if facts.get("left_out"):
+        made.append(f"left out of the figures, without a rank or without communication: {', '.join(facts['left_out'])}")
     if len(found.ranks) > 1:
-        made.append(f"times are sums over {len(found.ranks)} ranks; shares are of that sum")
+        made.append(f"times are sums over {len(found.ranks)} processes; shares are of that sum")
     return made

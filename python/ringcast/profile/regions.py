@@ -10,6 +10,13 @@ from ringcast.profile.recorder import MOST_WAITING, Buffer, OpenRegion, RegionRe
 from ringcast.profile.store import Operation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+LONGEST = 200  # characters of a name
+
+
+def checked(name: str, what: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{what}'s name is a str that is not empty, not {name!r}")
+    return name[:LONGEST]
 
 
 class _Decorator:
@@ -38,9 +45,7 @@ class _Decorator:
 
 class Region(_Decorator):
     def __init__(self, profile: Any, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"a region's name is a str that is not empty, not {name!r}")
-        self._profile, self._name = profile, name
+        self._profile, self._name = profile, checked(name, "a region")
         self._entered: List[Tuple[Buffer, OpenRegion]] = []
 
     def again(self) -> "Region":
@@ -72,16 +77,14 @@ class Region(_Decorator):
 
 
 class OwnOperation(_Decorator):
-    def __init__(self, profile: Any, name: str, nbytes: int, communication: bool) -> None:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"an operation's name is a str that is not empty, not {name!r}")
+    def __init__(self, profile: Any, name: str, nbytes: int) -> None:
         if nbytes < 0:
             raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
-        self._profile, self._name, self._bytes, self._communication = profile, name, nbytes, communication
+        self._profile, self._name, self._bytes = profile, checked(name, "an operation"), nbytes
         self._entered: List[Tuple[Optional[Buffer], int, Any]] = []
 
     def again(self) -> "OwnOperation":
-        return OwnOperation(self._profile, self._name, self._bytes, self._communication)
+        return OwnOperation(self._profile, self._name, self._bytes)
 
     def __enter__(self) -> "OwnOperation":
         recorder = self._profile._recorder
@@ -102,10 +105,10 @@ class OwnOperation(_Decorator):
         buffer.depth -= 1
         last = recorder.devices.event() if first is not None else None
         events = None if last is None else (first, last)
-        name, failed = self._name, kind is not None
-        buffer.items.append(
-            Operation(start, end, end, end, name, "own", self._bytes, None, events, failed, self._communication)
-        )
+        record = Operation(start, end, end, end, self._name, "own", self._bytes, None, events, kind is not None)
+        buffer.items.append(record)
+        if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
+            recorder.overflow()
 
 
 def hooks(profile: Any, module: Any, name: str) -> Iterator[Any]:

@@ -8,10 +8,16 @@ from ringcast.profile.totals import Metric, Thinned, Totals
 # Most of the totals' keys: regions with ever new names must not fill the memory of a run of days.
 MOST_KEYS = 20_000
 MOST_STEPS = 10_000
+MOST_LABELS = 100  # kinds of steps
 OTHER = "(other)"
 
-# Operation, its source (ringcast, torch, vllm, sglang, own), size range, region, how: "", "nested", "device" or "own".
+# Operation, its source (ringcast, torch, vllm, sglang, own), size range, region, how: "", "nested" or "device".
 Key = Tuple[str, str, int, str, str]
+
+
+def process_of(facts: Dict[str, Any]) -> str:
+    """The name of a process in tables, pictures and JSON: its rank, or "process <pid>"."""
+    return str(facts["rank"]) if facts["rank"] >= 0 else f"process {facts['pid']}"
 
 
 class Operation(NamedTuple):
@@ -27,7 +33,6 @@ class Operation(NamedTuple):
     waiting: Optional[int]  # None: not known
     events: Any = None
     failed: bool = False
-    communicates: bool = True
 
 
 class Row(NamedTuple):
@@ -68,10 +73,13 @@ class Store:
         self.regions: Dict[str, Region] = {}
         self.metrics: Dict[str, Metric] = {}
         self.steps = Totals()
+        self.kinds: Dict[str, Totals] = {}  # of steps, by the labels of step()
         self.exposed = 0  # at least one thread was in communication
+        self.overlapped = 0  # none was, and asynchronous operations were under way
         self.skipped = 0
         self.rows = Thinned(rows)
-        self.series: Dict[str, Thinned] = {}  # rank: (step, its end, ns, exposed ns, RSS, device memory)
+        self.series: Dict[str, Thinned] = {}  # by process: step, ns, exposed ns, label
+        self.memory: Dict[str, Thinned] = {}  # by process: seconds, resident and device memory
         self.lost = 0  # records beyond MOST_KEYS, under OTHER
 
     def totals(self, key: Key) -> Totals:
@@ -91,6 +99,10 @@ class Store:
                 name = OTHER
             found = self.regions.setdefault(name, Region())
         return found
+
+    def kind(self, label: str) -> Totals:
+        known = label in self.kinds or len(self.kinds) < MOST_LABELS
+        return self.kinds.setdefault(label if known else OTHER, Totals())
 
     def metric(self, name: str) -> Metric:
         if name not in self.metrics and len(self.metrics) >= MOST_KEYS:
@@ -113,10 +125,14 @@ class Store:
         for name, metric in other.metrics.items():
             self.metric(name).merge(metric)
         self.steps.merge(other.steps)
+        for label, totals in other.kinds.items():
+            self.kind(label).merge(totals)
         self.exposed += other.exposed
+        self.overlapped += other.overlapped
         self.skipped += other.skipped
         self.lost += other.lost
         self.series.update(other.series)
+        self.memory.update(other.memory)
         for row in other.rows.kept:
             self.rows.offer(row)
         self.rows.seen += other.rows.seen - len(other.rows.kept)
@@ -132,14 +148,14 @@ class Store:
             },
             "metrics": {name: metric.state() for name, metric in self.metrics.items()},
             "steps": self.steps.state(),
+            "kinds": {label: totals.state() for label, totals in self.kinds.items()},
             "exposed": self.exposed,
+            "overlapped": self.overlapped,
             "skipped": self.skipped,
             "lost": self.lost,
             "rows": {"most": self.rows.most, "every": self.rows.every, "seen": self.rows.seen},
-            "series": {
-                rank: {"most": each.most, "every": each.every, "seen": each.seen, "kept": each.kept}
-                for rank, each in self.series.items()
-            },
+            "series": {process: vars(each) for process, each in self.series.items()},
+            "memory": {process: vars(each) for process, each in self.memory.items()},
         }
 
     @classmethod
@@ -156,7 +172,10 @@ class Store:
             region_of.inner = bool(value["inner"])
         made.metrics = {name: Metric.of(value) for name, value in state["metrics"].items()}
         made.steps = Totals.of(state["steps"])
-        made.exposed, made.skipped, made.lost = (int(state[name]) for name in ("exposed", "skipped", "lost"))
+        made.kinds = {label: Totals.of(totals) for label, totals in state["kinds"].items()}
+        for name in "exposed", "overlapped", "skipped", "lost":
+            setattr(made, name, int(state[name]))
         made.rows = Thinned(kept=rows, **state["rows"])
-        made.series = {rank: Thinned(**each) for rank, each in state["series"].items()}
+        made.series = {process: Thinned(**each) for process, each in state["series"].items()}
+        made.memory = {process: Thinned(**each) for process, each in state["memory"].items()}
         return made
