@@ -181,6 +181,15 @@ def test_a_device_that_the_program_does_not_use_is_left_alone(stand_in):
         assert Event.made == [] and told(p)[0]["by_operation_type"]["all_reduce"]["count"] == 1
 
 
+def test_a_device_is_noticed_without_steps(stand_in):
+    with profiled() as p:
+        for _ in range(5):
+            stand_in.all_reduce(Tensor())
+            p.clock.passes(1000)
+        p.stop()
+    assert Event.made
+
+
 def test_point_to_point_bandwidth_is_rated_on_a_device_alone(p, stand_in):
     def send(tensor: Any) -> None:
         Cuda.now += 0.01

@@ -13,7 +13,7 @@ from ringcast.profile import results
 pytestmark = pytest.mark.alike
 
 NAMES = [
-    "a|b", "line\nline", "<script>alert(1)</script>", '"quoted", with=commas', "$\\frac{", "\udc80", "a\0b", "`code`",
+    "a|b", "line\nline", "<script>alert(1)</script>", '"quoted", with=commas', "$\\frac{$", "\udc80", "a\0b", "`code`",
     "[text](http://there)", "=1+1", "ж" * 300, "x" * 500_000, "\x1b[31m", "*",
 ]  # fmt: skip
 
@@ -61,6 +61,15 @@ def test_numbers_that_are_none_do_not_lose_the_results(tmp_path, bad):
     assert (metric["count"], metric["min"], metric["max"], metric["last"], metric["not_finite"]) == (2, 3, 5, 5, 2)
     assert "metric loss: 2 values were no finite numbers" in (tmp_path / "performance_report.md").read_text()
     assert read(tmp_path / "rank0", "analysis_report.json")["metrics"]["loss"] == {"count": 0, "not_finite": 1}
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    with profiled(tmp_path, warmup=numpy.int64(0), rank=numpy.int64(0), rows=numpy.int64(9)) as p:
+        with p.operation("send", bytes=numpy.prod((3, 4)) * 4):
+            p.clock.passes(1)
+        p.step()
+    assert read(tmp_path, "comm_analysis.json")["summary"]["total_data"] == 48
 
 
 def test_everything_is_put_back_even_if_the_profile_cannot_end(monkeypatch):

@@ -106,7 +106,7 @@ def write_folder(found: Results, folder: str, draw: bool, svg: bool = False) -> 
 
 def _write_json(folder: str, name: str, value: Any) -> None:
     indent = None if name == STATE else 2
-    _write_text(os.path.join(folder, name), json.dumps(value, indent=indent, allow_nan=False) + "\n")
+    _write_text(os.path.join(folder, name), json.dumps(value, indent=indent, allow_nan=False, default=float) + "\n")
 
 
 def _write_text(path: str, text: str) -> None:

@@ -226,6 +226,7 @@ class Profile:
                 return
             now = self._clock()
             self._recorder.due = now + DUE_NS
+            self._recorder.devices.look()
             self._memory.read(now, self._recorder.devices)
             if self._steps < self._warmup and self._steps:
                 self._recorder.drop()  # the warm-up is forgotten anyway
