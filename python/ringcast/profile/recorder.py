@@ -11,7 +11,7 @@ import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ringcast.profile.device import Devices
-from ringcast.profile.store import Operation, Row, Store
+from ringcast.profile.store import Operation, Store
 from ringcast.profile.totals import range_of
 
 # A thread with so many records does not wait for the end of the step.
@@ -251,16 +251,15 @@ def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where:
     ))  # fmt: skip
 
 
-def row_of(kept: Tuple[Any, ...], rank: int) -> Row:
+def row_of(kept: Tuple[Any, ...], rank: int) -> List[Any]:
     """A line of detailed_timings.csv, from a tuple of _offer_row()."""
     start, name, nbytes, duration, waiting, exposed, region, step, thread, source, *flags = kept
     moving = duration - (waiting or 0) if source == "ringcast" else duration
-    rate = nbytes / moving if moving > 0 else 0.0
-    waited = None if waiting is None else waiting / 1e9
-    return Row(
-        start / 1e9, name, nbytes, duration / 1e9, rate, waited, exposed / 1e9, region, step, rank, thread, source,
+    return [
+        f"{start / 1e9:.9f}", name, nbytes, f"{duration / 1e9:.9f}", f"{nbytes / moving if moving > 0 else 0:.6g}",
+        "" if waiting is None else f"{waiting / 1e9:.9f}", f"{exposed / 1e9:.9f}", region, step, rank, thread, source,
         *flags,
-    )  # fmt: skip
+    ]  # fmt: skip
 
 
 def _take(items: List[Any]) -> List[Any]:

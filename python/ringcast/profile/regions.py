@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions and a program's own operations: for `with`, and as decorators."""
 
+import copy
 import functools
 import inspect
 import threading
-from typing import Any, Callable, Iterator, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Iterator, List, TypeVar
 
-from ringcast.profile.recorder import MOST_WAITING, Buffer, OpenRegion, RegionRecord
+from ringcast.profile.recorder import MOST_WAITING, OpenRegion, RegionRecord
 from ringcast.profile.store import Operation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -22,8 +23,12 @@ def checked(name: str, what: str) -> str:
 class _Decorator:
     """For `with`, and a decorator of functions and coroutine functions."""
 
+    _entered: List[Any]
+
     def again(self) -> Any:
-        raise NotImplementedError
+        made = copy.copy(self)
+        made._entered = []
+        return made
 
     def __call__(self, function: Function) -> Function:
         if inspect.iscoroutinefunction(function):
@@ -46,10 +51,7 @@ class _Decorator:
 class Region(_Decorator):
     def __init__(self, profile: Any, name: str) -> None:
         self._profile, self._name = profile, checked(name, "a region")
-        self._entered: List[Tuple[Buffer, OpenRegion]] = []
-
-    def again(self) -> "Region":
-        return Region(self._profile, self._name)
+        self._entered = []  # buffers and regions
 
     def __enter__(self) -> "Region":
         recorder = self._profile._recorder
@@ -81,10 +83,7 @@ class OwnOperation(_Decorator):
         if nbytes < 0:
             raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
         self._profile, self._name, self._bytes = profile, checked(name, "an operation"), nbytes
-        self._entered: List[Tuple[Optional[Buffer], int, Any]] = []
-
-    def again(self) -> "OwnOperation":
-        return OwnOperation(self._profile, self._name, self._bytes)
+        self._entered = []  # buffer or None, start, event
 
     def __enter__(self) -> "OwnOperation":
         recorder = self._profile._recorder

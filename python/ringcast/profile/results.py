@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, Optional
 
 import ringcast
 from ringcast.profile import analysis, pictures, report
-from ringcast.profile.store import Row, Store, process_of
+from ringcast.profile.store import COLUMNS, Store, process_of
 
 FORMAT = 1
 STATE, ROWS = "profile.json", "detailed_timings.csv"
@@ -116,15 +116,9 @@ def _write_text(path: str, text: str) -> None:
     os.replace(f"{path}.part", path)
 
 
-def _write_rows(path: str, rows: Iterable[Row]) -> None:
+def _write_rows(path: str, rows: Iterable[List[Any]]) -> None:
     with open(f"{path}.part", "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(
-            [f"{row.timestamp:.9f}", *row[1:3], f"{row.duration:.9f}", f"{row.bandwidth_gbps:.6g}",
-             "" if row.waiting is None else f"{row.waiting:.9f}", f"{row.exposed:.9f}", *row[7:]]
-            for row in rows
-        )  # fmt: skip
+        csv.writer(file).writerows([COLUMNS, *rows])
     os.replace(f"{path}.part", path)
 
 
@@ -171,17 +165,12 @@ def load(folder: str) -> Results:
         raise NoProfile(f"{path} can't be read as a profile ({error!r}): take the profile anew") from None
 
 
-def _read_rows(path: str) -> List[Row]:
+def _read_rows(path: str) -> List[List[str]]:
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            lines = list(csv.reader(file))[1:]
+            return list(csv.reader(file))[1:]
     except FileNotFoundError:
         return []
-    return [
-        Row(float(line[0]), line[1], int(line[2]), float(line[3]), float(line[4]), float(line[5]) if line[5] else None,
-            float(line[6]), line[7], int(line[8]), int(line[9]), int(line[10]), line[11], *map(int, line[12:15]))
-        for line in lines
-    ]  # fmt: skip
 
 
 def folders_of_processes(folder: str, since: float = 0.0) -> List[str]:

@@ -48,12 +48,26 @@ def _new_row(number: int) -> List[Any]:
 
 
 class Profile:
-    """The profile that profile() returns. Any thread may call the methods, and a single thread step()."""
+    """A profile for `with`, or for calls of start() and stop(). The end of the profile writes the results. Any thread
+    may call the methods, and a single thread step().
+
+    dir: the folder for the results; the profile makes the folder. None: no files; stop() returns the results.
+    warmup: the number of steps at the beginning that are left out. Without a call of step() the whole is one step.
+    intercept: time the functions of torch.distributed, vLLM and SGLang, too. False: nothing is replaced; ringcast's
+    operations, regions and your own operations are recorded.
+    sample: the share of the steps that are recorded; all ranks record the same steps.
+    rows: the most lines of detailed_timings.csv. With more records, every second, fourth, eighth ... record is kept.
+    rank, world: of the process and the group, where neither torch.distributed nor the environment (RANK) has them.
+    pictures: of a group only rank 0 makes them.
+    merge_timeout: the seconds that rank 0 waits at the end for the other ranks' results; 0: rank 0 merges nothing.
+    step_at: "module:function" or "module:Class.function": after each call of this function a step ends.
+    clock: returns nanoseconds; ringcast's own operations are in the time of time.monotonic_ns.
+    """
 
     def __init__(
-        self, dir: Optional[str], warmup: int, intercept: bool, sample: float, *, rows: int, rank: Optional[int],
-        world: Optional[int], pictures: bool, merge_timeout: float, clock: Callable[[], int],
-        step_at: Optional[str],
+        self, dir: Optional[str] = "ringcast-profile", warmup: int = 3, intercept: bool = True, sample: float = 1.0, *,
+        rows: int = 100_000, rank: Optional[int] = None, world: Optional[int] = None, pictures: bool = True,
+        merge_timeout: float = 30.0, step_at: Optional[str] = None, clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:  # fmt: skip
         _check(dir, warmup, sample, rows, step_at)
         self.dir = None if dir is None else os.path.abspath(os.fspath(dir))

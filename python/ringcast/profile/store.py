@@ -35,24 +35,11 @@ class Operation(NamedTuple):
     failed: bool = False
 
 
-class Row(NamedTuple):
-    """A line of detailed_timings.csv, in seconds and bytes."""
-
-    timestamp: float
-    op_type: str
-    tensor_size: int
-    duration: float
-    bandwidth_gbps: float
-    waiting: Optional[float]
-    exposed: float
-    region: str
-    step: int
-    rank: int
-    thread: int
-    source: str
-    nested: int
-    device: int
-    failed: int
+# Of detailed_timings.csv, in seconds and bytes.
+COLUMNS = (
+    "timestamp", "op_type", "tensor_size", "duration", "bandwidth_gbps", "waiting", "exposed", "region", "step", "rank",
+    "thread", "source", "nested", "device", "failed",
+)  # fmt: skip
 
 
 class Region:
@@ -138,7 +125,7 @@ class Store:
         self.rows.seen += other.rows.seen - len(other.rows.kept)
 
     def state(self) -> Dict[str, Any]:
-        """All but the rows, which are in detailed_timings.csv."""
+        """All but the rows, which are the lines of detailed_timings.csv."""
         return {
             "operations": [[*key, totals.state()] for key, totals in self.operations.items()],
             "phases": self.phases,
@@ -159,7 +146,7 @@ class Store:
         }
 
     @classmethod
-    def of(cls, state: Dict[str, Any], rows: List[Row]) -> "Store":
+    def of(cls, state: Dict[str, Any], rows: List[List[str]]) -> "Store":
         made = cls()
         for operation, source, size, region, how, totals in state["operations"]:
             made.operations[operation, source, int(size), region, how] = Totals.of(totals)
