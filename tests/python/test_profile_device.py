@@ -129,6 +129,30 @@ def test_a_handle_has_events_around_its_wait(p, stand_in):
     assert communication["exposed_comm_time"] == pytest.approx(0.003)
 
 
+def test_a_wait_that_fails_is_told(p, stand_in, monkeypatch):
+    work = stand_in.all_reduce(Tensor(), async_op=True)
+    monkeypatch.setattr(Work, "wait", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        work.wait()
+    p.step()
+    assert told(p)[0]["by_operation_type"]["all_reduce"]["failed"] == 1
+
+
+def test_a_step_s_communication_on_the_device_counts_to_the_step_when_it_is_known(p, stand_in):
+    for label in "decode", "decode", "prefill":
+        if label == "decode":
+            stand_in.all_reduce(Tensor())
+        p.clock.passes(10)
+        p.step(label)
+        p._sum_up()
+    kinds = told(p)[1]["steps"]["by_label"]
+    assert {label: kind["comm_percentage"] for label, kind in kinds.items()} == {
+        "decode": pytest.approx(40), "prefill": 0,
+    }  # fmt: skip
+    (series,) = p._store.series.values()
+    assert [row[2] for row in series.kept] == [0, 4_000_000, 4_000_000, 0]
+
+
 def test_regions_have_the_devices_time_too(p, stand_in):
     with p.region("layer"):
         Cuda.now += 2

@@ -218,6 +218,14 @@ def test_the_six_pictures_are_there(tmp_path, empty):
     assert all(f"({name})" in report for name in PICTURES) and "no pictures" not in report
 
 
+def test_the_pictures_come_as_svg_too_with_text_as_text(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    write(tmp_path)
+    assert main(["report", str(tmp_path), "--no-pictures", "--svg"]) == 0
+    assert named(tmp_path) == FILES | {name.replace(".png", ".svg") for name in PICTURES}
+    assert ">Step by step</text>" in (tmp_path / "compute_vs_communication.svg").read_text()
+
+
 def test_many_names_and_ranks_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     for rank in reversed(range(3)):

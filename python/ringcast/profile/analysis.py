@@ -30,7 +30,7 @@ def share(part: float, whole: float) -> float:
 
 def counted(store: Store) -> Dict[Key, Totals]:
     """The totals of communication, without nested operations."""
-    return {key: totals for key, totals in store.operations.items() if key[4] != "nested"}
+    return {key: totals for key, totals in store.operations.items() if key[3] != "nested"}
 
 
 def grouped(totals: Dict[Key, Totals], name_of: Callable[[Key], Any]) -> Dict[Any, Totals]:
@@ -40,23 +40,21 @@ def grouped(totals: Dict[Key, Totals], name_of: Callable[[Key], Any]) -> Dict[An
     return {name: merged(group) for name, group in sorted(groups.items())}
 
 
+def times(totals: Totals) -> Dict[str, Any]:
+    return {
+        "count": totals.count, "total_time": totals.total / 1e9, "avg_time": totals.mean() / 1e9,
+        "std_time": totals.deviation() / 1e9, "min_time": max(totals.least, 0) / 1e9, "max_time": totals.most / 1e9,
+        "p50_time": totals.quantile(0.5) / 1e9, "p99_time": totals.quantile(0.99) / 1e9,
+    }  # fmt: skip
+
+
 def figures(totals: Totals) -> Dict[str, Any]:
     return {
-        "count": totals.count,
-        "total_time": totals.total / 1e9,
-        "avg_time": totals.mean() / 1e9,
-        "std_time": totals.deviation() / 1e9,
-        "min_time": max(totals.least, 0) / 1e9,
-        "max_time": totals.most / 1e9,
-        "p50_time": totals.quantile(0.5) / 1e9,
-        "p99_time": totals.quantile(0.99) / 1e9,
-        "total_data": totals.bytes,
-        "avg_bandwidth_gbps": bandwidth(totals),
+        **times(totals), "total_data": totals.bytes, "avg_bandwidth_gbps": bandwidth(totals),
         # None: no operation could tell its waiting from its working.
         "waiting_time": totals.waiting / 1e9 if totals.told else None,
-        "exposed_time": totals.exposed / 1e9,
-        "failed": totals.failed,
-    }
+        "exposed_time": totals.exposed / 1e9, "failed": totals.failed,
+    }  # fmt: skip
 
 
 def bandwidth(totals: Totals) -> float:
@@ -145,12 +143,7 @@ def layers(store: Store) -> Dict[str, Any]:
     """For each region: the time, the parts of operations and inner regions, and the rest as self_time."""
     return {
         name: {
-            "total_time": region.totals.total / 1e9,
-            "avg_time": region.totals.mean() / 1e9,
-            "std_time": region.totals.deviation() / 1e9,
-            "min_time": max(region.totals.least, 0) / 1e9,
-            "max_time": region.totals.most / 1e9,
-            "count": region.totals.count,
+            **times(region.totals),
             "self_time": max(0, region.totals.total - sum(region.parts.values())) / 1e9,
             "operations": {part: ns / 1e9 for part, ns in sorted(region.parts.items())},
             "within_another": region.inner,
@@ -178,14 +171,14 @@ def comprehensive(found: "Results", notes: Iterable[str]) -> Dict[str, Any]:
         "communication_analysis": {
             **communication["summary"],
             "by_operation_type": communication["by_operation_type"],
-        },
+        },  # fmt: skip
         "steps": {
-            **_of_steps(store.steps),
+            **times(store.steps),
             "count": steps_of(found),
             "skipped": store.skipped,
             "by_label": {
                 label: {
-                    **_of_steps(kind),
+                    **times(kind),
                     "count": round(kind.count * steps_of(found) / store.steps.count),
                     "comm_percentage": share(kind.exposed, kind.total),
                 }
@@ -206,11 +199,3 @@ def comprehensive(found: "Results", notes: Iterable[str]) -> Dict[str, Any]:
         "detailed_timings": {"rows": len(store.rows.kept), "of": store.rows.seen, "every": store.rows.every},
         "notes": [*notes, *findings.notes(found)],
     }
-
-
-def _of_steps(steps: Totals) -> Dict[str, Any]:
-    return {
-        "count": steps.count, "total_time": steps.total / 1e9, "avg_time": steps.mean() / 1e9,
-        "std_time": steps.deviation() / 1e9, "min_time": max(steps.least, 0) / 1e9, "max_time": steps.most / 1e9,
-        "p50_time": steps.quantile(0.5) / 1e9, "p99_time": steps.quantile(0.99) / 1e9,
-    }  # fmt: skip

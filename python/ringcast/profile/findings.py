@@ -181,15 +181,13 @@ class Measure(NamedTuple):
 
 # The thresholds suit two A100 with NVLink.
 MEASURES = [
-    Measure(
-        "TP scaling efficiency", "speed-up over one rank, divided by the ranks", "%", 75, 50, "tp_efficiency_percent"
-    ),
-    Measure(
-        "PP scaling efficiency", "speed-up over one stage, divided by the stages", "%", 60, 40, "pp_efficiency_percent"
-    ),
+    Measure("TP scaling efficiency", "speed-up over one rank, divided by the ranks", "%", 75, 50,
+            "tp_efficiency_percent"),
+    Measure("PP scaling efficiency", "speed-up over one stage, divided by the stages", "%", 60, 40,
+            "pp_efficiency_percent"),
     Measure("P2P bandwidth", "one device to another, 1 MiB and more", "GB/s", 200, 100, "p2p_bandwidth_gbps"),
     Measure("NVLink utilisation", "of the links' peak", "%", 50, 30, "nvlink_utilisation_percent"),
-]
+]  # fmt: skip
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 OF_TENSOR_PARALLEL = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gatherv", "gather", "reduce_scatter",
                       "reduce_scatter_tensor", "reduce_scatterv", "fused_allreduce_rmsnorm")  # fmt: skip
@@ -229,7 +227,7 @@ def _rated(found: "Results", report: Report, measure: Measure) -> Dict[str, Any]
 def _point_to_point(store: Store) -> Optional[float]:
     large = RANGES.index("1 MiB to 16 MiB")
     found = [
-        t for key, t in store.operations.items() if key[0] in POINT_TO_POINT and key[4] == "device" and key[2] >= large
+        t for key, t in store.operations.items() if key[0] in POINT_TO_POINT and key[3] == "device" and key[2] >= large
     ]
     return analysis.bandwidth(merged(found)) if found else None
 

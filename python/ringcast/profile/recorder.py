@@ -226,7 +226,7 @@ def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> No
     record = entry.record
     how = "nested" if entry.parent is not None else "" if record.events is None else "device"
     nbytes, waiting = entry.bytes, record.waiting
-    key = record.name, record.source, range_of(nbytes), entry.region, how
+    key = record.name, record.source, range_of(nbytes), how
     totals = store.operations.get(key) or store.totals(key)
     totals.add(duration, nbytes, duration - waiting if waiting and record.source == "ringcast" else duration)
     totals.exposed += exposed

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of a profile: totals by operation, size range and region, bounded series, and the form in profile.json."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ringcast.profile.totals import Metric, Thinned, Totals
 
@@ -11,8 +11,10 @@ MOST_STEPS = 10_000
 MOST_LABELS = 100  # kinds of steps
 OTHER = "(other)"
 
-# Operation, its source (ringcast, torch, vllm, sglang, own), size range, region, how: "", "nested" or "device".
-Key = Tuple[str, str, int, str, str]
+Thing = TypeVar("Thing")
+
+# Operation, its source (ringcast, torch, vllm, sglang, own), size range, how: "", "nested" or "device".
+Key = Tuple[str, str, int, str]
 
 
 def process_of(facts: Dict[str, Any]) -> str:
@@ -74,27 +76,27 @@ class Store:
         if found is None:
             if len(self.operations) >= MOST_KEYS:
                 self.lost += 1
-                key = (key[0] if len(self.operations) < 2 * MOST_KEYS else OTHER, key[1], key[2], OTHER, key[4])
+                key = (OTHER, *key[1:])
             found = self.operations.setdefault(key, Totals())
         return found
 
     def region(self, name: str) -> Region:
-        found = self.regions.get(name)
-        if found is None:
-            if len(self.regions) >= MOST_KEYS:
-                self.lost += 1
-                name = OTHER
-            found = self.regions.setdefault(name, Region())
-        return found
+        return self._one_of(self.regions, name, Region, MOST_KEYS)
 
     def kind(self, label: str) -> Totals:
-        known = label in self.kinds or len(self.kinds) < MOST_LABELS
-        return self.kinds.setdefault(label if known else OTHER, Totals())
+        return self._one_of(self.kinds, label, Totals, MOST_LABELS)
 
     def metric(self, name: str) -> Metric:
-        if name not in self.metrics and len(self.metrics) >= MOST_KEYS:
-            name = OTHER
-        return self.metrics.setdefault(name, Metric())
+        return self._one_of(self.metrics, name, Metric, MOST_KEYS)
+
+    def _one_of(self, table: Dict[str, Thing], name: str, make: Callable[[], Thing], most: int) -> Thing:
+        found = table.get(name)
+        if found is None:
+            if len(table) >= most:
+                self.lost += 1
+                name = OTHER
+            found = table.setdefault(name, make())
+        return found
 
     def merge(self, other: "Store") -> None:
         for key, totals in other.operations.items():
@@ -133,7 +135,7 @@ class Store:
                 name: {"totals": region.totals.state(), "parts": region.parts, "inner": region.inner}
                 for name, region in self.regions.items()
             },
-            "metrics": {name: metric.state() for name, metric in self.metrics.items()},
+            "metrics": {name: vars(metric) for name, metric in self.metrics.items()},
             "steps": self.steps.state(),
             "kinds": {label: totals.state() for label, totals in self.kinds.items()},
             "exposed": self.exposed,
@@ -148,8 +150,8 @@ class Store:
     @classmethod
     def of(cls, state: Dict[str, Any], rows: List[List[str]]) -> "Store":
         made = cls()
-        for operation, source, size, region, how, totals in state["operations"]:
-            made.operations[operation, source, int(size), region, how] = Totals.of(totals)
+        for operation, source, size, how, totals in state["operations"]:
+            made.operations[operation, source, int(size), how] = Totals.of(totals)
         for operation, phases in state["phases"].items():
             made.phases[operation] = {name: int(ns) for name, ns in phases.items()}
         for name, value in state["regions"].items():
@@ -157,7 +159,7 @@ class Store:
             region_of.totals = Totals.of(value["totals"])
             region_of.parts = {part: int(ns) for part, ns in value["parts"].items()}
             region_of.inner = bool(value["inner"])
-        made.metrics = {name: Metric.of(value) for name, value in state["metrics"].items()}
+        made.metrics = {name: Metric(**value) for name, value in state["metrics"].items()}
         made.steps = Totals.of(state["steps"])
         made.kinds = {label: Totals.of(totals) for label, totals in state["kinds"].items()}
         for name in "exposed", "overlapped", "skipped", "lost":

@@ -108,27 +108,24 @@ def merged(several: Iterable[Totals]) -> Totals:
 class Metric:
     """Sums over a program's own numbers."""
 
-    __slots__ = ("count", "total", "squares", "least", "most", "last", "not_finite")
-
-    def __init__(self) -> None:
+    def __init__(self, **state: Any) -> None:
         self.count = self.not_finite = 0  # not_finite: NaN and the like, in none of the sums
-        self.total = self.squares = self.last = 0.0
-        self.least, self.most = math.inf, -math.inf
+        self.total = self.squares = self.least = self.most = self.last = 0.0
+        vars(self).update(state)
 
     def add(self, value: float) -> None:
-        if not abs(value) < 1e150:
+        if abs(value) < 1e150:
+            self.merge(Metric(count=1, total=value, squares=value * value, least=value, most=value, last=value))
+        else:
             self.not_finite += 1
-            return
-        self.count += 1
-        self.total += value
-        self.squares += value * value
-        self.least, self.most, self.last = min(self.least, value), max(self.most, value), value
 
     def merge(self, other: "Metric") -> None:
+        if other.count:
+            self.least = min(self.least, other.least) if self.count else other.least
+            self.most = max(self.most, other.most) if self.count else other.most
+            self.last = other.last
         for name in ("count", "total", "squares", "not_finite"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
-        self.last = other.last if other.count else self.last
 
     def figures(self) -> Dict[str, float]:
         if not self.count:
@@ -139,17 +136,6 @@ class Metric:
             "count": self.count, "total": self.total, "avg": mean, "std": deviation, "min": self.least,
             "max": self.most, "last": self.last, "not_finite": self.not_finite,
         }  # fmt: skip
-
-    def state(self) -> List[float]:
-        return [getattr(self, name) if self.count or name == "not_finite" else 0 for name in self.__slots__]
-
-    @classmethod
-    def of(cls, state: List[float]) -> "Metric":
-        made = cls()
-        for name, value in zip(cls.__slots__, state):
-            if state[0] or name == "not_finite":  # otherwise least and most are infinite
-                setattr(made, name, value)
-        return made
 
 
 class Thinned:
