@@ -17,7 +17,7 @@ from ringcast.profile.__main__ import main
 pytestmark = pytest.mark.alike
 
 
-def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, **options: Any) -> Any:
+def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, label: str = "", **options: Any) -> Any:
     """A profile of steps with a broadcast of 1 ms and a send."""
     with profiled(folder, **options) as p:
         for _ in range(steps):
@@ -28,7 +28,7 @@ def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, 
                 with p.operation("send", bytes=2 << 20):
                     p.clock.passes(send)
             p.metric("tokens", compute)
-            p.step()
+            p.step(label)
     return folder
 
 
@@ -40,8 +40,8 @@ REPORT = "performance_report.md"
 @pytest.fixture
 def two_ranks(tmp_path):
     """Rank 1 computes longer and communicates less."""
-    write(tmp_path, send=1, compute=6, rank=1, world=2)
-    write(tmp_path, send=5, compute=2, rank=0, world=2)
+    write(tmp_path, send=1, compute=6, rank=1, world=2, label="decode")
+    write(tmp_path, send=5, compute=2, rank=0, world=2, label="decode")
     return tmp_path
 
 
@@ -61,6 +61,7 @@ def test_rank_0_merges_what_all_ranks_have_written(two_ranks):
     assert [row["rank"] for row in lines(two_ranks)].count("1") == len(lines(two_ranks)) / 2
     report = read(two_ranks, "analysis_report.json")
     assert [(each["rank"], each["steps"]) for each in report["ranks"]] == [(0, 4), (1, 4)]
+    assert report["steps"]["count"] == report["steps"]["by_label"]["decode"]["count"] == 4
     assert set(report["memory"]["by_rank"]) == {"0", "1"} and report["metrics"]["tokens"]["count"] == 8
     assert any("rank 1 computes 6.00 ms a step" in each["finding"] for each in report["advice"])
 
@@ -151,14 +152,15 @@ def compared(arguments: Any, capsys: Any) -> Any:
 
 
 def test_what_changed_is_told_with_how_much(tmp_path, capsys):
-    one, two = write(tmp_path / "1"), write(tmp_path / "2", send=3)
+    one, two = write(tmp_path / "1", label="decode"), write(tmp_path / "2", send=3, label="decode")
     status, text = compared([one, two, "--format", "json"], capsys)
     changes = {each["what"]: each for each in json.loads(text)["changes"]}
     assert status == 0
     send = changes["send, 1 MiB to 16 MiB"]
     assert (send["before"], send["after"], send["percent"]) == (close(2000), close(3000), close(50))
     assert changes["broadcast, up to 1 KiB"]["percent"] == close(0)
-    assert changes["a step"]["percent"] == close(20) and changes["layers.0.mlp"]["percent"] == close(25)
+    assert changes["a step"]["percent"] == changes["a step, decode"]["percent"] == close(20)
+    assert changes["layers.0.mlp"]["percent"] == close(25)
     status, text = compared([one, two], capsys)
     assert "+50.0 %" in text and "broadcast" not in text and "--all shows them" in text
     assert "broadcast" in compared([one, two, "--all"], capsys)[1]
