@@ -86,7 +86,7 @@ class Took(NamedTuple):
 class Nothing:
     """Stands in for a profile."""
 
-    def step(self) -> None:
+    def step(self, label: str) -> None:
         pass
 
     def region(self, name: str) -> Any:
@@ -120,7 +120,7 @@ class Runner:
             self.took.append(Took(turn, start, time.perf_counter_ns(), (calls, len(self.links.calls))))
             if turn.measured and tokens is not None:
                 self.tokens.append(tokens)
-            self.profiler.step()
+            self.profiler.step("decode" if turn.index else "prefill")
         self.memory = {**memory(), "model": self.model.nbytes()}
 
     def step(self, step: int, turn: Turn, tokens: Optional[torch.Tensor]) -> Optional[torch.Tensor]:

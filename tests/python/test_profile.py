@@ -351,5 +351,5 @@ def test_the_memory_is_there():
     with profiled() as p:
         p.clock.passes(1)
         p.step()
-        memory = p.stop()["analysis_report"]["memory"]["by_rank"]["-1"]
+        memory = p.stop()["analysis_report"]["memory"]["by_rank"][f"process {os.getpid()}"]
     assert memory["rss_peak_of_process"] >= memory["rss_max"] >= memory["rss_first"] > 1 << 20

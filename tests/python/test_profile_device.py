@@ -104,7 +104,8 @@ def test_the_devices_time_counts_and_nothing_waits_for_the_device(p, stand_in):
     found = communication["by_operation_type"]["all_reduce"]
     assert found["total_time"] == pytest.approx(0.004) and found["avg_bandwidth_gbps"] == pytest.approx(0.5)
     assert communication["comm_percentage"] == pytest.approx(40)
-    assert report["memory"]["by_rank"]["-1"]["device_max"] == 7 << 20
+    (memory,) = report["memory"]["by_rank"].values()
+    assert memory["device_max"] == 7 << 20
 
 
 def test_what_the_device_has_not_passed_is_waited_for_at_the_end(p, stand_in):
@@ -126,6 +127,30 @@ def test_a_handle_has_events_around_its_wait(p, stand_in):
     communication, _ = told(p)
     assert communication["by_operation_type"]["all_reduce"]["total_time"] == pytest.approx(0.008)
     assert communication["exposed_comm_time"] == pytest.approx(0.003)
+
+
+def test_a_wait_that_fails_is_told(p, stand_in, monkeypatch):
+    work = stand_in.all_reduce(Tensor(), async_op=True)
+    monkeypatch.setattr(Work, "wait", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        work.wait()
+    p.step()
+    assert told(p)[0]["by_operation_type"]["all_reduce"]["failed"] == 1
+
+
+def test_a_step_s_communication_on_the_device_counts_to_the_step_when_it_is_known(p, stand_in):
+    for label in "decode", "decode", "prefill":
+        if label == "decode":
+            stand_in.all_reduce(Tensor())
+        p.clock.passes(10)
+        p.step(label)
+        p._sum_up()
+    kinds = told(p)[1]["steps"]["by_label"]
+    assert {label: kind["comm_percentage"] for label, kind in kinds.items()} == {
+        "decode": pytest.approx(40), "prefill": 0,
+    }  # fmt: skip
+    (series,) = p._store.series.values()
+    assert [row[2] for row in series.kept] == [0, 4_000_000, 4_000_000, 0]
 
 
 def test_regions_have_the_devices_time_too(p, stand_in):
@@ -178,6 +203,15 @@ def test_a_device_that_the_program_does_not_use_is_left_alone(stand_in):
         stand_in.all_reduce(Tensor())
         p.step()
         assert Event.made == [] and told(p)[0]["by_operation_type"]["all_reduce"]["count"] == 1
+
+
+def test_a_device_is_noticed_without_steps(stand_in):
+    with profiled() as p:
+        for _ in range(5):
+            stand_in.all_reduce(Tensor())
+            p.clock.passes(1000)
+        p.stop()
+    assert Event.made
 
 
 def test_point_to_point_bandwidth_is_rated_on_a_device_alone(p, stand_in):

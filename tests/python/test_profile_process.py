@@ -13,6 +13,9 @@ import pytest
 from needs import needs_torch
 from profiles import FILES, PICTURES, lines, named, read
 
+from ringcast.profile import profile
+from ringcast.profile.__main__ import main
+
 pytestmark = pytest.mark.alike
 
 
@@ -160,6 +163,11 @@ def has(folder: Any, name: str) -> bool:
     return name in read(folder, "comm_analysis.json")["by_operation_type"]
 
 
+def test_a_child_that_inherits_the_environment_of_a_rank_is_none(tmp_path):
+    run(RING, folder=tmp_path, RANK="0", WORLD_SIZE="2", RINGCAST_PROFILE_FIRST="1")
+    assert [path.name[:7] for path in tmp_path.iterdir()] == ["process"]
+
+
 GROUP = """
 import sys
 import torch.distributed as dist, torch
@@ -182,6 +190,58 @@ def test_the_ranks_of_torchrun_are_merged(tmp_path):
     counts = {name: each["count"] for name, each in found["by_operation_type"].items()}
     assert counts["all_reduce"] == 6 and counts["ringcast.send"] == counts["ringcast.recv"] == 3
     assert found["summary"]["ranks"] == 2
+
+
+SPAWNED = """
+import multiprocessing, os, sys
+import ringcast
+from ringcast.profile import current
+
+def loads():
+    with current().operation("load", bytes=1):
+        pass
+
+def rank(number, store):
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo", init_method="file://" + store, rank=number, world_size=2)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(2))
+    loader = multiprocessing.get_context("fork").Process(target=loads)
+    loader.start()
+    loader.join()
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=rank, args=(number, sys.argv[1])) for number in range(2)]
+    [each.start() for each in ranks]
+    [each.join() for each in ranks]
+    assert [each.exitcode for each in ranks] == [0, 0]
+    print(os.getpid())
+"""
+
+
+@needs_torch
+def test_ranks_are_known_after_their_group_is_gone_and_other_processes_are_left_out(tmp_path):
+    folder = tmp_path / "results"
+    for stale in "rank0", "rank7", "process1":
+        profile(folder / stale, pictures=False, rank=int(stale[-1]), world=1).start().stop()
+        os.utime(folder / stale / "profile.json", (1, 1))
+    (tmp_path / "program.py").write_text(SPAWNED)
+    launcher, _ = run("", tmp_path / "program.py", tmp_path / "store", folder=folder, GLOO_SOCKET_IFNAME="lo")
+    told = read(folder, "comprehensive_report.json")
+    summary, counts = told["comm_analysis"]["summary"], told["comm_analysis"]["by_operation_type"]
+    assert (summary["ranks"], summary["steps"]) == (2, 1)
+    assert counts["all_reduce"]["count"] == 6 and "load" not in counts
+    assert [rank["rank"] for rank in told["analysis_report"]["ranks"]] == [0, 1]
+    assert set(told["analysis_report"]["memory"]["by_rank"]) == {"0", "1"}
+    loaders = [path.name for path in folder.glob("process*") if path.name != "process1"]
+    assert len(loaders) == 2 and all(has(folder / loader, "load") for loader in loaders)
+    note = next(note for note in told["notes"] if note.startswith("left out of the figures"))
+    assert f"process {launcher.strip()}" in note and all(f"process {name[7:]}" in note for name in loaders)
+    assert main(["merge", str(folder), "--no-pictures"]) == 0
+    assert read(folder, "comm_analysis.json")["summary"]["ranks"] == 2, "rank 7 is of an earlier run"
 
 
 # ---- Commands --------------------------------------------------------------------------------------------------------

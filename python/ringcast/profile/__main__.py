@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     )
     one.add_argument("dir", metavar="DIR", help="a folder with a profile.json")
     one.add_argument("--no-pictures", action="store_true", help="leave the pictures as they are")
+    one.add_argument("--svg", action="store_true", help="make the pictures as SVG, too")
     one = commands.add_parser("merge", help="merge the ranks' results in DIR into one, as rank 0 does at its end")
     one.add_argument("dir", metavar="DIR", help="a folder with folders rank0, rank1, ...")
     one.add_argument("--no-pictures", action="store_true", help="make no pictures")
@@ -69,12 +70,13 @@ def main(arguments: Optional[List[str]] = None) -> int:
             return _compare(options)
         if options.command == "overhead":
             return overhead.main(options)
-        found = results.load(options.dir) if options.command == "report" else results.merge_folder(options.dir)
-        told = results.write_folder(found, options.dir, not options.no_pictures)
+        is_report = options.command == "report"
+        found = results.load(options.dir) if is_report else results.merge_folder(options.dir)
+        told = results.write_folder(found, options.dir, not options.no_pictures, is_report and options.svg)
     except (NoProfile, OSError) as error:
         print(f"ringcast.profile: {error}", file=sys.stderr)
         return 2
-    print(report.text(told) if options.command == "report" else f"merged: {len(found.ranks)} ranks, {options.dir}")
+    print(report.text(told) if is_report else f"merged: {len(found.ranks)} ranks, {options.dir}")
     return 0
 
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content of the JSON files, from the totals. Times are in seconds, sizes in bytes.
 
-total_comm_time is the sum over operations that lie in no other operation. A part of it is hidden behind computing, or
-behind the communication of another thread: exposed_comm_time is the time in which at least one thread was in
-communication (or, on a device, the stream was held up), and comm_percentage is its share of total_time.
+total_comm_time is the sum over operations that lie in no other operation. exposed_comm_time is the time in which at
+least one thread was in communication (or, on a device, the stream was held up), and comm_percentage is its share of
+total_time. overlapped_comm_time is the time in which none was, and asynchronous operations were under way.
 """
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List
 
 from ringcast.profile import findings
-from ringcast.profile.store import Key, Store
+from ringcast.profile.store import Key, Store, process_of
 from ringcast.profile.totals import RANGES, Totals, merged
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def share(part: float, whole: float) -> float:
 
 def counted(store: Store) -> Dict[Key, Totals]:
     """The totals of communication, without nested operations."""
-    return {key: totals for key, totals in store.operations.items() if key[4] in ("", "device")}
+    return {key: totals for key, totals in store.operations.items() if key[3] != "nested"}
 
 
 def grouped(totals: Dict[Key, Totals], name_of: Callable[[Key], Any]) -> Dict[Any, Totals]:
@@ -40,23 +40,21 @@ def grouped(totals: Dict[Key, Totals], name_of: Callable[[Key], Any]) -> Dict[An
     return {name: merged(group) for name, group in sorted(groups.items())}
 
 
+def times(totals: Totals) -> Dict[str, Any]:
+    return {
+        "count": totals.count, "total_time": totals.total / 1e9, "avg_time": totals.mean() / 1e9,
+        "std_time": totals.deviation() / 1e9, "min_time": max(totals.least, 0) / 1e9, "max_time": totals.most / 1e9,
+        "p50_time": totals.quantile(0.5) / 1e9, "p99_time": totals.quantile(0.99) / 1e9,
+    }  # fmt: skip
+
+
 def figures(totals: Totals) -> Dict[str, Any]:
     return {
-        "count": totals.count,
-        "total_time": totals.total / 1e9,
-        "avg_time": totals.mean() / 1e9,
-        "std_time": totals.deviation() / 1e9,
-        "min_time": max(totals.least, 0) / 1e9,
-        "max_time": totals.most / 1e9,
-        "p50_time": totals.quantile(0.5) / 1e9,
-        "p99_time": totals.quantile(0.99) / 1e9,
-        "total_data": totals.bytes,
-        "avg_bandwidth_gbps": bandwidth(totals),
+        **times(totals), "total_data": totals.bytes, "avg_bandwidth_gbps": bandwidth(totals),
         # None: no operation could tell its waiting from its working.
         "waiting_time": totals.waiting / 1e9 if totals.told else None,
-        "exposed_time": totals.exposed / 1e9,
-        "failed": totals.failed,
-    }
+        "exposed_time": totals.exposed / 1e9, "failed": totals.failed,
+    }  # fmt: skip
 
 
 def bandwidth(totals: Totals) -> float:
@@ -69,6 +67,7 @@ def bandwidth(totals: Totals) -> float:
 def comm_analysis(found: "Results") -> Dict[str, Any]:
     store = found.store
     all_of_them = counted(store)
+    nested = {key: totals for key, totals in store.operations.items() if key not in all_of_them}
     by_type = grouped(all_of_them, lambda key: key[0])
     return {
         "summary": {**summary(found), "total_operations": sum(each.count for each in by_type.values())},
@@ -80,13 +79,7 @@ def comm_analysis(found: "Results") -> Dict[str, Any]:
         "bandwidth_analysis": {"by_size_range": _by_range(all_of_them)},
         "latency_analysis": latency(all_of_them),
         # Operations within the operations above, and part of their time.
-        "nested": {
-            name: figures(each)
-            for name, each in grouped(_how(store, "nested"), lambda key: f"{key[0]} ({key[1]})").items()
-        },
-        "own_operations": {
-            name: figures(each) for name, each in grouped(_how(store, "own"), lambda key: key[0]).items()
-        },
+        "nested": {name: figures(each) for name, each in grouped(nested, lambda key: f"{key[0]} ({key[1]})").items()},
         "units": UNITS,
     }
 
@@ -98,19 +91,20 @@ def summary(found: "Results") -> Dict[str, Any]:
     return {
         "total_comm_time": communication.total / 1e9,
         "exposed_comm_time": store.exposed / 1e9,
-        "overlapped_comm_time": max(0, communication.total - store.exposed) / 1e9,
+        "overlapped_comm_time": store.overlapped / 1e9,
         "comm_percentage": share(store.exposed, total),
         "compute_time": (total - store.exposed) / 1e9,
         "total_time": total / 1e9,
         "waiting_time": communication.waiting / 1e9,
         "total_data": communication.bytes,
-        "steps": store.steps.count,
+        "steps": steps_of(found),
         "ranks": len(found.ranks),
     }
 
 
-def _how(store: Store, how: str) -> Dict[Key, Totals]:
-    return {key: totals for key, totals in store.operations.items() if key[4] == how}
+def steps_of(found: "Results") -> int:
+    """The steps of the program, which each rank makes."""
+    return max((rank["steps"] for rank in found.ranks), default=0)
 
 
 def _with_phases(store: Store, name: str, totals: Totals) -> Dict[str, Any]:
@@ -149,12 +143,7 @@ def layers(store: Store) -> Dict[str, Any]:
     """For each region: the time, the parts of operations and inner regions, and the rest as self_time."""
     return {
         name: {
-            "total_time": region.totals.total / 1e9,
-            "avg_time": region.totals.mean() / 1e9,
-            "std_time": region.totals.deviation() / 1e9,
-            "min_time": max(region.totals.least, 0) / 1e9,
-            "max_time": region.totals.most / 1e9,
-            "count": region.totals.count,
+            **times(region.totals),
             "self_time": max(0, region.totals.total - sum(region.parts.values())) / 1e9,
             "operations": {part: ns / 1e9 for part, ns in sorted(region.parts.items())},
             "within_another": region.inner,
@@ -169,7 +158,7 @@ def natural(name: str) -> List[Any]:
 
 
 def memory_of(found: "Results") -> Dict[str, Any]:
-    told: Dict[str, Any] = {str(rank["rank"]): rank["memory"] for rank in found.ranks}
+    told: Dict[str, Any] = {process_of(rank): rank["memory"] for rank in found.ranks}
     most = max((each["rss_max"] for each in told.values()), default=0)
     return {"by_rank": told, "rss_max": most, "device_max": max((e["device_max"] for e in told.values()), default=0)}
 
@@ -182,8 +171,20 @@ def comprehensive(found: "Results", notes: Iterable[str]) -> Dict[str, Any]:
         "communication_analysis": {
             **communication["summary"],
             "by_operation_type": communication["by_operation_type"],
-        },
-        "steps": {**_of_steps(store), "skipped": store.skipped},
+        },  # fmt: skip
+        "steps": {
+            **times(store.steps),
+            "count": steps_of(found),
+            "skipped": store.skipped,
+            "by_label": {
+                label: {
+                    **times(kind),
+                    "count": round(kind.count * steps_of(found) / store.steps.count),
+                    "comm_percentage": share(kind.exposed, kind.total),
+                }
+                for label, kind in sorted(store.kinds.items(), key=lambda each: -each[1].total)
+            },
+        },  # fmt: skip
         "memory": memory_of(found),
         "metrics": {name: metric.figures() for name, metric in sorted(store.metrics.items())},
         "ranks": found.ranks,
@@ -198,12 +199,3 @@ def comprehensive(found: "Results", notes: Iterable[str]) -> Dict[str, Any]:
         "detailed_timings": {"rows": len(store.rows.kept), "of": store.rows.seen, "every": store.rows.every},
         "notes": [*notes, *findings.notes(found)],
     }
-
-
-def _of_steps(store: Store) -> Dict[str, Any]:
-    steps = store.steps
-    return {
-        "count": steps.count, "total_time": steps.total / 1e9, "avg_time": steps.mean() / 1e9,
-        "std_time": steps.deviation() / 1e9, "min_time": max(steps.least, 0) / 1e9, "max_time": steps.most / 1e9,
-        "p50_time": steps.quantile(0.5) / 1e9, "p99_time": steps.quantile(0.99) / 1e9,
-    }  # fmt: skip

@@ -13,7 +13,7 @@ import warnings
 from typing import Optional
 
 from ringcast.profile import profile
-from ringcast.profile.session import Profile
+from ringcast.profile.session import Profile, in_group
 
 # The pid of the first process, in the environment of all children.
 FIRST = "RINGCAST_PROFILE_FIRST"
@@ -28,18 +28,19 @@ def start() -> None:
     is_first = os.environ.setdefault(FIRST, str(os.getpid())) == str(os.getpid())
     _begin(is_first)
     atexit.register(stop)
-    os.register_at_fork(after_in_child=lambda: _begin(False))
+    os.register_at_fork(after_in_child=lambda: _begin(False, -1 if in_group() else None))
     from multiprocessing import util
 
     # multiprocessing ends children without atexit, and drops the parent's finalizers in children.
     util.register_after_fork(sys.modules[__name__], lambda _: util.Finalize(None, stop, exitpriority=10))
 
 
-def _begin(is_first: bool) -> None:
+def _begin(is_first: bool, rank: Optional[int] = None) -> None:
+    """rank: -1 in a child that has inherited its parent's group, and is no rank of the group."""
     global _profile
     _profile = None
     try:
-        made = profile(_folder, step_at=os.environ.get("RINGCAST_PROFILE_STEP") or None)
+        made = profile(_folder, rank=rank, step_at=os.environ.get("RINGCAST_PROFILE_STEP") or None)
         made.set_apart(None if is_first else f"process{os.getpid()}")
         _profile = made.start()
     except Exception as error:

@@ -37,6 +37,9 @@ def slower(found: List[Change], percent: float) -> List[Change]:
 def _of_steps(before: Results, after: Results) -> Iterator[Change]:
     steps = [each.store.steps for each in (before, after)]
     yield _of_totals("a step", "step", "ms", steps)
+    for label in sorted({*before.store.kinds, *after.store.kinds}):
+        both = [each.store.kinds.get(label, Totals()) for each in (before, after)]
+        yield _of_totals(f"a step, {label}", "step", "ms", both)
     shares = [analysis.share(each.store.exposed, each.store.steps.total) for each in (before, after)]
     yield Change("communication's share", "share", "%", shares[0], shares[1])
 

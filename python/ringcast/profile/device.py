@@ -16,7 +16,7 @@ MOST_PENDING = 10_000
 class Devices:
     def __init__(self) -> None:
         self.cuda: Any = None  # torch.cuda, once it is initialised
-        self._pending: Deque[Tuple[Any, Tuple[int, int]]] = collections.deque()
+        self._pending: Deque[Tuple[Any, Any]] = collections.deque()
         self._spare: List[Any] = []
 
     def look(self) -> None:
@@ -37,11 +37,11 @@ class Devices:
         event.record()
         return event
 
-    def add(self, entry: Any, where: Tuple[int, int]) -> None:
+    def add(self, entry: Any, where: Any) -> None:
         """Keep an entry until the device has passed the events of the entry's record."""
         self._pending.append((entry, where))
 
-    def settle(self, add: Callable[[Any, Tuple[int, int], int, int], None]) -> None:
+    def settle(self, add: Callable[[Any, Any, int, int], None]) -> None:
         """Call add(entry, where, duration, exposed) for the entries that the device has passed."""
         while self._pending and self._pending[0][0].record.events[-1].query():
             entry, where = self._pending.popleft()

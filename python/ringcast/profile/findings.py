@@ -2,7 +2,7 @@
 """The meaning of a profile's figures: where the time goes, advice, and a rating."""
 
 import re
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ringcast.profile import analysis
 from ringcast.profile.store import Store
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ringcast.profile.results import Results
 
 Report = Dict[str, Any]
+Told = Optional[Tuple[str, str]]  # finding and advice
 OBJECTS = ("broadcast_object_list", "broadcast_object", "broadcast_pyobj", "broadcast_tensor_dict", "all_gather_object")
 
 
@@ -64,19 +65,14 @@ def _regions(layers: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
 def advice(found: "Results", report: Report) -> List[Dict[str, str]]:
     """For each rule that applies: the finding and the advice."""
     made: List[Dict[str, str]] = []
-    for rule in (_waiting, _busy, _small, _objects, _encode, _slower, _ranks, _jitter, _growth):
+    for rule in (_waiting, _busy, _small, _objects, _encode, _ranks, _jitter, _growth):
         told = rule(found, report)
         if told is not None:
-            made.append({"finding": told.finding, "advice": told.advice})
+            made.append({"finding": told[0], "advice": told[1]})
     if not made:
         text = f"communication takes {report['communication_analysis']['comm_percentage']:.1f} % of the steps"
         made.append({"finding": text, "advice": "nothing stands out; look at the computing first"})
     return made
-
-
-class _Text(NamedTuple):
-    finding: str
-    advice: str
 
 
 def _kinds(report: Report, what: str, kind: str) -> float:
@@ -84,98 +80,91 @@ def _kinds(report: Report, what: str, kind: str) -> float:
     return float(sum(p["share_percent"] for p in parts if p["what"].startswith(what) and p["kind"] == kind))
 
 
-def _waiting(found: "Results", report: Report) -> Optional[_Text]:
+def _waiting(found: "Results", report: Report) -> Told:
     frame, room = (_kinds(report, f"ringcast.{name}", "waiting") for name in ("recv", "send"))
     if room >= 5:
         text = f"{room:.1f} % of the steps' time goes by in ringcast's send, waiting for room in the ring"
-        return _Text(text, "a reader is behind: `ringcast stat RING` names it; a larger ring helps against bursts only")
+        return (text, "a reader is behind: `ringcast stat RING` names it; a larger ring helps against bursts only")
     if frame >= 10:
         text = f"{frame:.1f} % of the steps' time goes by in ringcast's recv, waiting for a frame"
-        return _Text(text, "the sender is late, not the ring slow: profile the sender's step, or send before computing")
+        return (text, "the sender is late, not the ring slow: profile the sender's step, or send before computing")
     return None
 
 
-def _busy(found: "Results", report: Report) -> Optional[_Text]:
+def _busy(found: "Results", report: Report) -> Told:
     part = report["communication_analysis"]["comm_percentage"]
     if part < 20:
         return None
     parts = [p for p in report["bottlenecks"] if p["kind"] != "computing"]
     most = f", most of that in {parts[0]['what']}" if parts else ""
     text = f"communication takes {part:.1f} % of the steps{most}"
-    return _Text(text, "start it earlier (async_op=True, wait() where the result is needed), make batches larger, or "
+    return (text, "start it earlier (async_op=True, wait() where the result is needed), make batches larger, or "
                  "use fewer ranks for this model")  # fmt: skip
 
 
-def _small(found: "Results", report: Report) -> Optional[_Text]:
+def _small(found: "Results", report: Report) -> Told:
     totals = analysis.grouped(analysis.counted(found.store), lambda key: key[2])
     small = merged([each for size, each in totals.items() if 0 < size <= RANGES.index("1 KiB to 16 KiB")])
     steps = max(found.store.steps.count, 1)
+    if not found.facts["steps_seen"]:
+        return None
     if small.count < 20 * steps or analysis.share(small.exposed, found.store.steps.total) < 5:
         return None
     text = f"{small.count / steps:.0f} operations a step move at most 16 KiB each, {small.mean() / 1e3:.0f} us apiece"
-    return _Text(text, "their latency counts and not their bytes: put several into one (a dict of tensors, send_many)")
+    return (text, "their latency counts and not their bytes: put several into one (a dict of tensors, send_many)")
 
 
-def _objects(found: "Results", report: Report) -> Optional[_Text]:
+def _objects(found: "Results", report: Report) -> Told:
     by_type = analysis.grouped(analysis.counted(found.store), lambda key: key[0])
     slow = {name: each for name, each in by_type.items() if name in OBJECTS}
     total = sum(each.exposed for each in slow.values())
     if analysis.share(total, found.store.steps.total) < 3:
         return None
     text = f"objects go by {', '.join(slow)}: {total / 1e6 / max(found.store.steps.count, 1):.2f} ms a step"
-    return _Text(text, "ringcast.torch, RINGCAST_VLLM=1 or RINGCAST_SGLANG=1 send them by shared memory")
+    return (text, "ringcast.torch, RINGCAST_VLLM=1 or RINGCAST_SGLANG=1 send them by shared memory")
 
 
-def _encode(found: "Results", report: Report) -> Optional[_Text]:
+def _encode(found: "Results", report: Report) -> Told:
     phases = found.store.phases.get("ringcast.send", {})
     total, encode = sum(phases.values()), phases.get("encode", 0)
     if not total or analysis.share(encode, found.store.steps.total) < 3 or encode < total / 2:
         return None
     text = f"{analysis.share(encode, total):.0f} % of ringcast's send is encoding"
-    return _Text(text, "objects are the cost: send tensors instead of lists of numbers, plain classes instead of "
+    return (text, "objects are the cost: send tensors instead of lists of numbers, plain classes instead of "
                  "pickled ones; what goes out more than once is packed once (ringcast.pack)")  # fmt: skip
 
 
-def _slower(found: "Results", report: Report) -> Optional[_Text]:
-    ranges = analysis.grouped(analysis.counted(found.store), lambda key: key[2])
-    rates = {size: analysis.bandwidth(each) for size, each in ranges.items() if each.bytes > MIB and size >= 3}
-    if len(rates) < 2:
-        return None
-    largest, best = max(rates), max(rates, key=lambda size: rates[size])
-    if rates[largest] > rates[best] / 2:
-        return None
-    text = f"bandwidth falls from {rates[best]:.2f} GB/s ({RANGES[best]}) to {rates[largest]:.2f} ({RANGES[largest]})"
-    return _Text(text, "large messages leave the caches or are split: send them in pieces, or look at NUMA and pages")
-
-
-def _ranks(found: "Results", report: Report) -> Optional[_Text]:
-    ranks = [rank for rank in found.ranks if rank["steps"]]
+def _ranks(found: "Results", report: Report) -> Told:
+    ranks = [rank for rank in found.ranks if rank["steps"] and rank["steps_seen"] and rank["rank"] >= 0]
     times = [rank["compute_time"] / rank["steps"] for rank in ranks]
     if len(ranks) < 2 or max(times) < 1.2 * min(times) or max(times) <= 0:
         return None
     slowest = max(ranks, key=lambda rank: rank["compute_time"] / rank["steps"])
     text = f"rank {slowest['rank']} computes {1e3 * max(times):.2f} ms a step, the quickest rank {1e3 * min(times):.2f}"
-    return _Text(
-        text, f"the others wait for rank {slowest['rank']}: share the work evenly, or look at its CPU and clock"
-    )
+    return (text, f"the others wait for rank {slowest['rank']}: share the work evenly, or look at its CPU and clock")
 
 
-def _jitter(found: "Results", report: Report) -> Optional[_Text]:
+def _jitter(found: "Results", report: Report) -> Told:
     steps = report["steps"]
-    if steps["count"] < 20 or steps["p99_time"] < 2 * steps["p50_time"]:
+    kinds = {f"{label} steps": kind for label, kind in steps["by_label"].items()} or {"steps": steps}
+    uneven = [what for what, kind in kinds.items() if kind["count"] >= 100 and kind["p99_time"] > 2 * kind["p50_time"]]
+    if not uneven:
         return None
-    p50, p99 = 1e3 * steps["p50_time"], 1e3 * steps["p99_time"]
-    text = f"1 % of the steps take {p99:.1f} ms or more, half of them at most {p50:.1f}"
-    return _Text(text, "detailed_timings.csv has single operations: see which are long there (other load, GC, a swap)")
+    p50, p99 = (1e3 * kinds[uneven[0]][name] for name in ("p50_time", "p99_time"))
+    text = f"1 % of the {uneven[0]} take {p99:.1f} ms or more, half of them at most {p50:.1f}"
+    kind = "" if steps["by_label"] else "a step of another kind, which p.step('prefill') would tell apart; "
+    return (text, f"detailed_timings.csv has single operations: see which are long there ({kind}other load, GC, "
+                 "a swap)")  # fmt: skip
 
 
-def _growth(found: "Results", report: Report) -> Optional[_Text]:
-    grown = max((rank["memory"]["rss_last"] - rank["memory"]["rss_first"] for rank in found.ranks), default=0)
-    first = max((rank["memory"]["rss_first"] for rank in found.ranks), default=0)
+def _growth(found: "Results", report: Report) -> Told:
+    ranks = [rank["memory"] for rank in found.ranks if rank["steps_seen"]]
+    grown = max((memory["rss_last"] - memory["rss_first"] for memory in ranks), default=0)
+    first = max((memory["rss_first"] for memory in ranks), default=0)
     if grown < 64 * MIB or grown < first / 4:
         return None
-    text = f"a rank's memory grew by {grown / MIB:,.0f} MiB"
-    return _Text(text, "memory_usage_analysis.png shows whether that goes on; if so, something keeps what it received")
+    text = f"a rank's memory grew by {grown / MIB:,.0f} MiB after the warm-up"
+    return (text, "memory_usage_analysis.png shows whether that goes on; if so, something keeps what it received")
 
 
 # ---- Rating ----------------------------------------------------------------------------------------------------------
@@ -192,16 +181,16 @@ class Measure(NamedTuple):
 
 # The thresholds suit two A100 with NVLink.
 MEASURES = [
-    Measure(
-        "TP scaling efficiency", "speed-up over one rank, divided by the ranks", "%", 75, 50, "tp_efficiency_percent"
-    ),
-    Measure(
-        "PP scaling efficiency", "speed-up over one stage, divided by the stages", "%", 60, 40, "pp_efficiency_percent"
-    ),
+    Measure("TP scaling efficiency", "speed-up over one rank, divided by the ranks", "%", 75, 50,
+            "tp_efficiency_percent"),
+    Measure("PP scaling efficiency", "speed-up over one stage, divided by the stages", "%", 60, 40,
+            "pp_efficiency_percent"),
     Measure("P2P bandwidth", "one device to another, 1 MiB and more", "GB/s", 200, 100, "p2p_bandwidth_gbps"),
     Measure("NVLink utilisation", "of the links' peak", "%", 50, 30, "nvlink_utilisation_percent"),
-]
+]  # fmt: skip
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+OF_TENSOR_PARALLEL = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gatherv", "gather", "reduce_scatter",
+                      "reduce_scatter_tensor", "reduce_scatterv", "fused_allreduce_rmsnorm")  # fmt: skip
 
 
 def rating(found: "Results", report: Report) -> List[Dict[str, Any]]:
@@ -211,20 +200,26 @@ def rating(found: "Results", report: Report) -> List[Dict[str, Any]]:
 def _rated(found: "Results", report: Report, measure: Measure) -> Dict[str, Any]:
     metric = report["metrics"].get(measure.metric)
     value: Optional[float] = None
+    is_bound = False
     how = f"not measured: tell by p.metric({measure.metric!r}, ...)"
     if metric is not None:
         value, how = metric["avg"], f"by p.metric({measure.metric!r}, ...)"
-    elif measure.metric == "tp_efficiency_percent" and report["communication_analysis"]["total_operations"]:
-        value = 100 - report["communication_analysis"]["comm_percentage"]
-        how = "at most: 100 % less the share of communication; a run with one rank gives the true figure"
+    elif measure.metric == "tp_efficiency_percent":
+        by_type = report["communication_analysis"]["by_operation_type"]
+        names = [name for name in OF_TENSOR_PARALLEL if name in by_type]
+        if names:
+            is_bound, seconds = True, sum(by_type[name]["exposed_time"] for name in names)
+            value = max(0.0, 100 - analysis.share(seconds, report["steps"]["total_time"]))
+            how = f"at most: 100 % less the share of {', '.join(names)}; a run with one rank gives the true figure"
     elif measure.metric == "p2p_bandwidth_gbps":
         value = _point_to_point(found.store)
         how = "send and recv between devices" if value is not None else "not measured: no tensor went between devices"
     rated = None
-    if value is not None:
+    if value is not None and not (is_bound and value >= measure.good):  # a bound rates where it is low alone
         rated = "excellent" if value > measure.excellent else "good" if value >= measure.good else "to be improved"
     return {
-        "measure": measure.name, "of": measure.of, "unit": measure.unit, "value": value, "rating": rated, "how": how,
+        "measure": measure.name, "of": measure.of, "unit": measure.unit, "value": value, "is_bound": is_bound,
+        "rating": rated, "how": how,
         "excellent_above": measure.excellent, "good_from": measure.good,
     }  # fmt: skip
 
@@ -232,7 +227,7 @@ def _rated(found: "Results", report: Report, measure: Measure) -> Dict[str, Any]
 def _point_to_point(store: Store) -> Optional[float]:
     large = RANGES.index("1 MiB to 16 MiB")
     found = [
-        t for key, t in store.operations.items() if key[0] in POINT_TO_POINT and key[4] == "device" and key[2] >= large
+        t for key, t in store.operations.items() if key[0] in POINT_TO_POINT and key[3] == "device" and key[2] >= large
     ]
     return analysis.bandwidth(merged(found)) if found else None
 
@@ -254,10 +249,14 @@ def notes(found: "Results") -> List[str]:
     if facts.get("missing_ranks"):
         missing = ", ".join(str(rank) for rank in facts["missing_ranks"])
         made.append(f"rank {missing} had written nothing in time; later: python -m ringcast.profile merge DIR")
-    if store.rows.every > 1:
-        made.append(f"detailed_timings.csv has every {store.rows.every}th record, of {store.rows.seen:,}")
+    if len(store.rows.kept) < store.rows.seen:
+        made.append(f"detailed_timings.csv has {len(store.rows.kept):,} records of {store.rows.seen:,}, spread evenly")
     if store.lost:
         made.append(f"{store.lost:,} records with ever new names are together under (other)")
+    lost = {name: metric.not_finite for name, metric in store.metrics.items() if metric.not_finite}
+    made += [f"metric {name}: {count:,} values were no finite numbers" for name, count in lost.items()]
+    if facts.get("left_out"):
+        made.append(f"left out of the figures, without a rank or without communication: {', '.join(facts['left_out'])}")
     if len(found.ranks) > 1:
-        made.append(f"times are sums over {len(found.ranks)} ranks; shares are of that sum")
+        made.append(f"times are sums over {len(found.ranks)} processes; shares are of that sum")
     return made

@@ -57,8 +57,9 @@ FUNCTIONS: Dict[str, Tuple[str, Mapping[str, str]]] = {
 
 
 class Interceptor:
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, joined: Callable[[], Any]) -> None:
         self._recorder = recorder
+        self._joined = joined  # called when the process has joined a group
         self._replaced = {name: Replacements(name) for name in ("torch", "vllm", "sglang")}
         self._made: List[Tuple[Any, Any]] = []  # a function's original, ours
         self._steps = Replacements("")
@@ -86,7 +87,7 @@ class Interceptor:
                 text = f"no step will end: {place} is no function; name one of {module_name} that each step calls once"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
                 return
-            self._set(self._steps, owner, name, original, _stepping(original, step))
+            self._set(self._steps, owner, name, original, _followed(original, step))
 
         self._steps.at_end(lambda: None)
         self._steps.when_loaded([module_name], put)
@@ -100,6 +101,9 @@ class Interceptor:
 
     def _put_torch(self, module: types.ModuleType) -> None:
         self._put_functions(module, "torch", {name: (name, measure) for name, measure in MEASURES.items()})
+        joins = getattr(module, "init_process_group", None)
+        if inspect.isfunction(joins):
+            self._put([(joins, _followed(joins, self._joined))])
 
     def _put_engine(self, module: types.ModuleType) -> None:
         if module.__name__ in COORDINATORS:
@@ -115,6 +119,9 @@ class Interceptor:
             original = getattr(module, name, None)
             if inspect.isfunction(original) and not inspect.iscoroutinefunction(original):
                 made.append((original, self.wrap(original, operation, source, measure)))
+        self._put(made)
+
+    def _put(self, made: List[Tuple[Any, Any]]) -> None:
         _swap(made)
         self._made += made
 
@@ -158,29 +165,36 @@ class Interceptor:
                 raise
             end = clock()
             buffer.depth -= 1
-            nbytes = measure(args, kwargs, result)
+            nbytes = _measured(measure, args, kwargs, result)
             work = timed_work_class()
             if work is not None and isinstance(result, work.__base__) and not isinstance(result, work):
                 return work(result, recorder, (start, end, name, source, nbytes), first)
             events = _pair(first, devices)
             waiting = end - start if is_barrier and events is None else None
             buffer.items.append(Operation(start, end, end, end, name, source, nbytes, waiting, events))
-            if len(buffer.items) >= MOST_WAITING and not buffer.depth:
+            if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
                 recorder.overflow()
             return result
 
         return timed
 
 
-def _stepping(original: Callable[..., Any], step: Callable[[], None]) -> Callable[..., Any]:
+def _measured(measure: Measure, args: Tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Optional[int]:
+    try:
+        return measure(args, kwargs, result)
+    except Exception:  # a tensor of a kind that has no size must not end a call that has succeeded
+        return 0
+
+
+def _followed(original: Callable[..., Any], call: Callable[[], Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def stepping(*args: Any, **kwargs: Any) -> Any:
+    def followed(*args: Any, **kwargs: Any) -> Any:
         try:
             return original(*args, **kwargs)
         finally:
-            step()
+            call()
 
-    return stepping
+    return followed
 
 
 def _swap(pairs: List[Tuple[Any, Any]]) -> None:

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a profile costs: a step of an engine's shape, with a profile and without, in turns.
 
-A step is a broadcast of metadata by ringcast to a reader in another process, computing of a fixed time by the clock of
-the CPU that the thread used, regions around it, and with torch an all_reduce of 16 KiB in a group of one.
+A step sends and receives metadata by ringcast, computes for a fixed time by the clock of the CPU that the thread used,
+in regions, and with torch has an all_reduce of 16 KiB in a group of one in each region.
 """
 
 import argparse
 import contextlib
 import json
-import multiprocessing
-import socket
 import statistics
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -21,23 +19,6 @@ TURN = 40  # steps
 REGIONS = 4
 
 
-def _read(handle: str) -> None:
-    with ringcast.Reader(handle) as reader, contextlib.suppress(ringcast.WriterGone):
-        while True:
-            reader.recv()
-
-
-@contextlib.contextmanager
-def _writer() -> Iterator[ringcast.Writer]:
-    with ringcast.Writer() as writer:
-        process = multiprocessing.get_context("spawn").Process(target=_read, args=(writer.handle,), daemon=True)
-        process.start()
-        writer.wait_readers(1, timeout=60)
-        yield writer
-        writer.close()
-        process.join()
-
-
 @contextlib.contextmanager
 def _all_reduce() -> Iterator[Optional[Callable[[], Any]]]:
     try:
@@ -46,10 +27,7 @@ def _all_reduce() -> Iterator[Optional[Callable[[], Any]]]:
     except ImportError:
         yield None
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     tensor = torch.ones(4096)
     yield lambda: dist.all_reduce(tensor)
     dist.destroy_process_group()
@@ -63,8 +41,9 @@ def compute(seconds: float) -> int:
     return sums
 
 
-def _step(writer: ringcast.Writer, reduce: Optional[Callable[[], Any]], seconds: float, number: int, p: Any) -> None:
+def _step(writer: Any, reader: Any, reduce: Optional[Callable[[], Any]], seconds: float, number: int, p: Any) -> None:
     writer.send({"step": number, "ids": list(range(64)), "tables": {"a": [1, 2, 3], "b": "text"}})
+    reader.recv()
     for index in range(REGIONS):
         with p.region(f"layers.{index}") if p is not None else contextlib.nullcontext():
             compute(seconds / REGIONS)
@@ -74,14 +53,14 @@ def _step(writer: ringcast.Writer, reduce: Optional[Callable[[], Any]], seconds:
 
 def measure(seconds: float, computing: float) -> Dict[str, Any]:
     times: Dict[str, List[float]] = {"off": [], "on": []}
-    with _writer() as writer, _all_reduce() as reduce:
+    with ringcast.Writer() as writer, ringcast.Reader(writer.handle) as reader, _all_reduce() as reduce:
         until, number = time.monotonic() + seconds, 0
         while time.monotonic() < until or number < 4:
             way = ("off", "on")[number % 2]
             with profile(None, warmup=0) if way == "on" else contextlib.nullcontext() as p:
                 for index in range(TURN):
                     start = time.perf_counter()
-                    _step(writer, reduce, computing, index, p)
+                    _step(writer, reader, reduce, computing, index, p)
                     if p is not None:
                         p.step()
                     times[way].append(time.perf_counter() - start)
@@ -90,7 +69,7 @@ def measure(seconds: float, computing: float) -> Dict[str, Any]:
     # Of the quietest fifth: what other load does to single steps is not in it.
     quiet = {way: 1e3 * statistics.mean(sorted(each)[: max(1, len(each) // 5)]) for way, each in times.items()}
     return {
-        "steps": len(times["off"]), "operations_a_step": 1 + REGIONS * (reduce is not None), "regions_a_step": REGIONS,
+        "steps": len(times["off"]), "operations_a_step": 2 + REGIONS * (reduce is not None), "regions_a_step": REGIONS,
         "off_ms": medians["off"], "on_ms": medians["on"], "overhead_us": 1e3 * (quiet["on"] - quiet["off"]),
         "overhead_percent": 100 * (medians["on"] / medians["off"] - 1),
         "overhead_percent_quiet": 100 * (quiet["on"] / quiet["off"] - 1),

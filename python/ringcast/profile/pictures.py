@@ -2,9 +2,11 @@
 """The six pictures of a profile. Pictures need matplotlib; without matplotlib a note says so, and the rest is there."""
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 from ringcast.profile import analysis, findings
+from ringcast.profile.report import number
+from ringcast.profile.store import process_of
 from ringcast.profile.totals import MIB, RANGES, Totals
 
 if TYPE_CHECKING:
@@ -22,8 +24,8 @@ DPI = 110
 OLDEST = (3, 10)
 
 
-def draw(found: "Results", folder: str) -> List[str]:
-    """Make the pictures in the folder; return a note for each missing picture."""
+def draw(found: "Results", folder: str, kind: str = "png") -> List[str]:
+    """Make the pictures, of the kind "png" or "svg", in the folder; return a note for each missing picture."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -33,15 +35,19 @@ def draw(found: "Results", folder: str) -> List[str]:
     if matplotlib.__version_info__ < OLDEST:
         return [f"no pictures: matplotlib {matplotlib.__version__} is too old; 3.10 or newer makes them"]
     notes = []
+    metadata = {"Date": None} if kind == "svg" else None
     for name, (size, function) in PICTURES.items():
-        figure = Figure(figsize=size, dpi=DPI, layout="constrained")
         part = os.path.join(folder, f"{name}.part")
         try:
-            function(figure, found)
-            figure.savefig(part, format="png")
-            os.replace(part, os.path.join(folder, f"{name}.png"))
+            with matplotlib.rc_context(
+                {"svg.fonttype": "none", "svg.hashsalt": name}
+            ):  # text as text, the same each time
+                figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+                function(figure, found)
+                figure.savefig(part, format=kind, metadata=metadata)
+            os.replace(part, os.path.join(folder, f"{name}.{kind}"))
         except Exception as error:  # the results must not be lost with a picture
-            notes.append(f"no {name}.png: {error!r}")
+            notes.append(f"no {name}.{kind}: {error!r}")
     return notes
 
 
@@ -50,8 +56,22 @@ def _empty(axes: Any, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", wrap=True, fontsize=12, transform=axes.transAxes)
 
 
+def _logarithmic(axes: Any, which: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axes.margins(**{which: 0.1})
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def shorter(name: str, most: int = 34) -> str:
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}...{name[-(most - most // 2 - 2) :]}"
+    name = "".join(letter if letter.isprintable() else " " for letter in name)
+    name = name if len(name) <= most else f"{name[: most // 2 - 1]}...{name[-(most - most // 2 - 2) :]}"
+    return name.replace("$", r"\$")  # which begins a formula in matplotlib
 
 
 # ---- Where the time goes ---------------------------------------------------------------------------------------------
@@ -69,71 +89,91 @@ def bottlenecks(figure: Any, found: "Results") -> None:
     for bar, part in zip(bars, parts):
         colour, pattern = KINDS[part["kind"]]
         bar.set(facecolor=colour, hatch=pattern)
-        told = f" {part['share_percent']:.1f} %, {part['ms_per_step']:.3g} ms"
+        told = f" {part['share_percent']:.1f} %, {number(part['ms_per_step'])} ms"
         axes.text(bar.get_width(), bar.get_y() + bar.get_height() / 2, told, va="center", fontsize=9)
     axes.set_xlim(0, max(widths) * 1.28)
     axes.set_xlabel("share of the steps' time, %  (and ms a step)")
     axes.set_title("Where the steps' time goes")
-    _legend(axes, {part["kind"] for part in parts})
+    axes.legend(handles=_patches({part["kind"] for part in parts}), loc="lower right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(axes: Any, kinds: Any) -> None:
+def _patches(kinds: Any) -> List[Any]:
     from matplotlib.patches import Patch
 
-    handles = [
+    return [
         Patch(facecolor=colour, hatch=pattern, edgecolor="white", label=kind)
         for kind, (colour, pattern) in KINDS.items()
         if kind in kinds
     ]
-    axes.legend(handles=handles, loc="lower right", frameon=False)
 
 
 def compute_vs_communication(figure: Any, found: "Results") -> None:
-    series = _series(found)
+    series = {process: each.kept for process, each in found.store.series.items() if each.kept}
     if not series:
         return _empty(figure.subplots(), "No step was recorded")
-    left, right = figure.subplots(1, 2, width_ratios=[3, 1.4 + 0.25 * min(len(found.ranks), 8)])
-    rank, rows = next(iter(series.items()))
-    times = [[(row[2] - row[3]) / 1e6 for row in rows], [row[3] / 1e6 for row in rows]]
-    steps = [row[0] for row in rows]
-    if len(rows) == 1:
-        steps, times = [steps[0], steps[0] + 1], [part * 2 for part in times]
-    parts = left.stackplot(steps, *times, colors=[BLUE, ORANGE], labels=["computing", "communication"], step="mid")
-    parts[1].set(hatch="//", edgecolor="white", linewidth=0)
-    left.set(xlabel="step", ylabel="ms", ylim=(0, None), xlim=(steps[0], steps[-1]))
-    left.xaxis.get_major_locator().set_params(integer=True)
-    left.set_title("Step by step" + (f", rank {rank}" if len(series) > 1 else ""))
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
-    _by_rank(right, found)
+    grid = figure.add_gridspec(2, 2, width_ratios=[3, 1.4 + 0.25 * min(len(found.ranks), 8)], height_ratios=[1, 1.2])
+    above, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[:, 1])
+    below = figure.add_subplot(grid[1, 0], sharex=above)
+    process, rows = next(iter(series.items()))
+    above.set_title("Step by step" + (f", {_of_process(process)}" if len(series) > 1 else ""))
+    _durations(above, rows)
+    edges = [row[0] - 0.5 for row in rows] + [rows[-1][0] + 0.5]
+    computing = [100 - 100 * row[2] / max(row[1], 1) for row in rows]
+    computing += computing[-1:]
+    parts: List[Tuple[str, Any, Any]] = [("computing", 0, computing), ("communication", computing, 100)]
+    for kind, low, high in parts:
+        colour, pattern = KINDS[kind]
+        below.fill_between(
+            edges, low, high, step="post", facecolor=colour, hatch=pattern, edgecolor="white", linewidth=0
+        )
+    below.set(xlabel="step", ylabel="share of a step, %", ylim=(0, 100), xlim=(edges[0], edges[-1]))
+    if len(rows) < 10:
+        below.set_xticks([row[0] for row in rows])
+    _by_process(right, found)
+    patches = _patches(("computing", "communication"))
+    figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
 
 
-def _by_rank(axes: Any, found: "Results") -> None:
-    ranks = [rank for rank in found.ranks if rank["steps"]][:16]
-    names = [str(rank["rank"]) if rank["rank"] >= 0 else "all" for rank in ranks]
-    computing = [100 * rank["compute_time"] / max(rank["total_time"], 1e-12) for rank in ranks]
-    places = list(range(len(ranks)))
+def _durations(axes: Any, rows: List[Any]) -> None:
+    """The time of each step, with a marker for each kind of steps."""
+    labels = sorted({row[3] for row in rows}, key=lambda label: -sum(row[1] for row in rows if row[3] == label))
+    axes.plot([row[0] for row in rows], [row[1] / 1e6 for row in rows], color=GREY, linewidth=0.8)
+    for label, (colour, marker) in zip(labels, LINES[2:]):
+        of_it = [row for row in rows if row[3] == label]
+        steps, times = [row[0] for row in of_it], [row[1] / 1e6 for row in of_it]
+        axes.plot(steps, times, marker, color=colour, markersize=4, label=shorter(label, 20))
+    times = [row[1] for row in rows]
+    if max(times) > 8 * max(min(times), 1):
+        _logarithmic(axes, "y")
+    else:
+        axes.set_ylim(0, max(times) / 1e6 * 1.15 or 1)
+    axes.set_ylabel("ms a step")
+    axes.grid(axis="y", alpha=0.3)
+    axes.tick_params(labelbottom=False)
+    if labels != [""]:
+        axes.legend(loc="center right", fontsize=8)
+
+
+def _by_process(axes: Any, found: "Results") -> None:
+    processes = [rank for rank in found.ranks if rank["steps"]][:16]
+    names = [process_of(rank).replace(" ", "\n") for rank in processes]
+    computing = [100 * rank["compute_time"] / max(rank["total_time"], 1e-12) for rank in processes]
+    places = list(range(len(processes)))
     axes.bar(places, computing, color=BLUE, width=0.7)
-    axes.bar(
-        places,
-        [100 - part for part in computing],
-        bottom=computing,
-        color=ORANGE,
-        hatch="//",
-        edgecolor="white",
-        width=0.7,
-    )
-    for place, part in zip(places, computing):
-        axes.text(place, 102, f"{100 - part:.0f} %", ha="center", fontsize=9)
+    told, (colour, pattern) = [100 - part for part in computing], KINDS["communication"]
+    axes.bar(places, told, bottom=computing, color=colour, hatch=pattern, edgecolor="white", width=0.7)
+    for place, part in zip(places, told):
+        axes.text(place, 102, f"{part:.0f} %", ha="center", fontsize=9)
     axes.set_xticks(places, names)
-    axes.set(xlabel="rank", ylabel="share of the steps' time, %", ylim=(0, 112))
-    axes.set_xlim(-0.8, max(len(ranks), 2) - 0.2)
+    is_rank = all(name.isdigit() for name in names)
+    axes.set(xlabel="rank" if is_rank else "", ylabel="share of the steps' time, %", ylim=(0, 112))
+    axes.set_xlim(-0.8, max(len(processes), 2) - 0.2)
     axes.set_title("Communication's share")
 
 
-def _series(found: "Results") -> Dict[str, List[Any]]:
-    series = found.store.series.items()
-    return {rank: each.kept for rank, each in sorted(series, key=lambda one: int(one[0])) if each.kept}
+def _of_process(process: str) -> str:
+    return f"rank {process}" if process.isdigit() else process
 
 
 # ---- Operations ------------------------------------------------------------------------------------------------------
@@ -154,7 +194,7 @@ def distribution(figure: Any, found: "Results") -> None:
         line.set(color=RED, linewidth=2)
     for place, (_, totals) in enumerate(most, 1):
         axes.plot([totals.mean() / 1e3], [place], "D", color="black", markersize=4)
-    axes.set_xscale("log")
+    _logarithmic(axes, "x")
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel("duration, us  (box: 25 % to 75 %; whiskers: 5 % to 95 %; line: median; diamond: mean)")
     axes.set_title("How long operations take")
@@ -179,12 +219,17 @@ def bandwidths(figure: Any, found: "Results") -> None:
         of_it = analysis.grouped({key: each for key, each in moving.items() if key[0] == name}, lambda key: key[2])
         places = [sizes.index(size) for size in of_it]
         rates = [analysis.bandwidth(each) for each in of_it.values()]
-        axes.plot(places, rates, marker=marker, color=colour, label=shorter(name), markersize=8)
-    axes.set_yscale("log")
+        is_least = any(key[1] != "ringcast" for key in moving if key[0] == name)  # waiting is part of the duration
+        axes.plot(
+            places, rates, "--" if is_least else "-", marker=marker, color=colour, markersize=8,
+            label=shorter(name), markerfacecolor="white" if is_least else colour,
+        )  # fmt: skip
+    _logarithmic(axes, "y")
     axes.set_xticks(range(len(sizes)), [_two_lines(RANGES[size]) for size in sizes])
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.grid(axis="y", alpha=0.3)
-    axes.set(xlabel="size of an operation", ylabel="GB/s")
+    told = "size of an operation\n(hollow, dashed: the waiting for the other side is part of the duration)"
+    axes.set(xlabel=told, ylabel="GB/s")
     axes.set_title("Bandwidth by operation and size (bytes by duration)")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
@@ -250,20 +295,19 @@ def matrix(found: "Results") -> Tuple[List[str], List[str], List[List[float]]]:
 
 def memory(figure: Any, found: "Results") -> None:
     axes = figure.subplots()
-    series = _series(found)
+    series = {process: each.kept for process, each in found.store.memory.items() if each.kept}
     if not series:
-        return _empty(axes, "No step was recorded")
-    with_device = any(row[5] for rows in series.values() for row in rows)
-    for (rank, rows), (colour, marker) in zip(series.items(), LINES * (len(series) // len(LINES) + 1)):
-        seconds = [row[1] for row in rows]
-        every = max(len(rows) // 12, 1)
-        of_rank = f"rank {rank}" if rank != "-1" else "this process"
-        told: Sequence[Tuple[int, str, str]] = [(4, "-", "resident"), *([(5, "--", "device")] if with_device else [])]
+        return _empty(axes, "No memory was read")
+    told = [(1, "-", "resident")]
+    if any(row[2] for rows in series.values() for row in rows):
+        told.append((2, "--", "device"))
+    for (process, rows), (colour, marker) in zip(series.items(), LINES * (len(series) // len(LINES) + 1)):
+        seconds, every = [row[0] for row in rows], max(len(rows) // 12, 1)
         for index, style, what in told:
-            values = [row[index] / MIB for row in rows]
-            axes.plot(seconds, values, style, color=colour, marker=marker, markevery=every, label=f"{of_rank}, {what}")
+            values, label = [row[index] / MIB for row in rows], f"{_of_process(process)}, {what}"
+            axes.plot(seconds, values, style, color=colour, marker=marker, markevery=every, label=label)
     axes.set(xlabel="seconds since the profile began", ylabel="MiB")
-    axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
     axes.grid(alpha=0.3)
     axes.set_title("Memory of the processes")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -272,7 +316,7 @@ def memory(figure: Any, found: "Results") -> None:
 PICTURES: Dict[str, Tuple[Tuple[float, float], Callable[[Any, Any], None]]] = {
     "layer_performance_heatmap": ((8, 5), heatmap),
     "operation_time_distribution": ((9, 5), distribution),
-    "compute_vs_communication": ((10, 4.6), compute_vs_communication),
+    "compute_vs_communication": ((10, 5.4), compute_vs_communication),
     "memory_usage_analysis": ((9, 4.6), memory),
     "performance_bottlenecks": ((9.5, 5), bottlenecks),
     "bandwidth_analysis": ((9.5, 5), bandwidths),

@@ -11,13 +11,15 @@ import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ringcast.profile.device import Devices
-from ringcast.profile.store import Operation, Row, Store
+from ringcast.profile.store import Operation, Store
 from ringcast.profile.totals import range_of
 
 # A thread with so many records does not wait for the end of the step.
 MOST_WAITING = 8192
 
 Interval = Tuple[int, int]
+Step = List[Any]  # its row in the series: number, nanoseconds, nanoseconds of communication, label
+Where = Tuple[Step, int]  # and the thread
 
 
 class RegionRecord(NamedTuple):
@@ -73,6 +75,7 @@ class Recorder:
     def __init__(self, clock: Callable[[], int], overflow: Callable[[], None]) -> None:
         self.clock, self.overflow = clock, overflow
         self.on = False
+        self.due = 0  # when overflow() is called at the latest, for a step that takes long
         self.devices = Devices()
         self.lock = threading.RLock()
         self._local = threading.local()
@@ -105,6 +108,8 @@ class Recorder:
             buffer.spans.append(span)
             if len(buffer.spans) == MOST_WAITING:
                 self.overflow()
+        if self.clock() > self.due:
+            self.overflow()
 
     # ---- At the end of a step ----------------------------------------------------------------------------------------
 
@@ -131,15 +136,20 @@ class Recorder:
                 self._forget(native, buffer)
         return taken
 
-    def sum_up(self, taken: List["Taken"], store: Store, step: int, since: int, until: int) -> int:
-        """Sum up into `store`; return the time between `since` and `until` in which a thread was in communication."""
+    def sum_up(self, taken: List["Taken"], store: Store, step: Step, since: int, until: int) -> None:
+        """Sum up what was recorded between `since` and `until` into `store` and the step's row."""
         busy: List[Interval] = []
+        flights: List[Interval] = []
         for buffer, items, spans, around in taken:
             if spans:
                 items = operations_of(spans, buffer, store) + items
-            self._sum_up(place(items, around), store, (step, buffer.native), busy)
+            self._sum_up(place(items, around), store, (step, buffer.native), busy, flights)
         self.devices.settle(lambda *told: _settled(store, *told))
-        return union(busy, since, until)
+        exposed = union(busy, since, until)
+        store.exposed += exposed
+        step[2] += exposed
+        if flights:
+            store.overlapped += union(busy + flights, since, until) - exposed
 
     def finish(self, store: Store) -> None:
         """Wait for the device, and sum up the records that were waiting for the device."""
@@ -150,7 +160,9 @@ class Recorder:
         if buffer.is_done():
             del self._buffers[native]
 
-    def _sum_up(self, entries: List["Entry"], store: Store, where: Tuple[int, int], busy: List[Interval]) -> None:
+    def _sum_up(
+        self, entries: List["Entry"], store: Store, where: Where, busy: List[Interval], flights: List[Interval]
+    ) -> None:  # fmt: skip
         for entry in reversed(entries):  # inner operations before outer ones
             if entry.parent is not None and entry.parent.record.bytes is None:
                 entry.parent.bytes += entry.bytes
@@ -169,17 +181,17 @@ class Recorder:
             _offer_row(store, entry, duration, call + wait, where)
             if entry.parent is not None:
                 continue
-            if record.communicates:
-                busy.append((record.start, record.call_end))
-                if wait:
-                    busy.append((record.wait_start, record.end))
+            busy.append((record.start, record.call_end))
+            if record.call_end < record.end:
+                busy.append((record.wait_start, record.end))
+                flights.append((record.start, record.end))
             if entry.region:
                 store.region(entry.region).add_part(record.name, call)
             if entry.wait_region:
                 store.region(entry.wait_region).add_part(record.name, wait)
 
 
-def _settled(store: Store, entry: "Entry", where: Tuple[int, int], duration: int, exposed: int) -> None:
+def _settled(store: Store, entry: "Entry", where: Where, duration: int, exposed: int) -> None:
     """Sum up a record by the device's time."""
     record = entry.record
     _offer_row(store, entry, duration, exposed, where)
@@ -188,7 +200,12 @@ def _settled(store: Store, entry: "Entry", where: Tuple[int, int], duration: int
         return
     _add_totals(store, entry, duration, exposed)
     if entry.parent is None:
-        store.exposed += exposed if record.communicates else 0
+        store.exposed += exposed
+        store.overlapped += duration - exposed
+        step = where[0]
+        step[2] += exposed
+        if step[3]:  # the step has ended
+            store.kind(step[3]).exposed += exposed
         if entry.region:
             store.region(entry.region).add_part(record.name, exposed)
 
@@ -207,11 +224,9 @@ def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) 
 
 def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> None:
     record = entry.record
-    how = "nested" if entry.parent is not None else "" if record.communicates else "own"
-    if record.events is not None and not how:
-        how = "device"
+    how = "nested" if entry.parent is not None else "" if record.events is None else "device"
     nbytes, waiting = entry.bytes, record.waiting
-    key = record.name, record.source, range_of(nbytes), entry.region, how
+    key = record.name, record.source, range_of(nbytes), how
     totals = store.operations.get(key) or store.totals(key)
     totals.add(duration, nbytes, duration - waiting if waiting and record.source == "ringcast" else duration)
     totals.exposed += exposed
@@ -222,9 +237,9 @@ def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> No
         totals.failed += 1
 
 
-def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where: Tuple[int, int]) -> None:
+def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where: Where) -> None:
     """A tuple of numbers and strings alone: Python's garbage collector stops looking at such tuples."""
-    record, (step, thread), device = entry.record, where, int(entry.record.events is not None)
+    record, step, thread, device = entry.record, where[0][0], where[1], int(entry.record.events is not None)
     if isinstance(record, RegionRecord):
         name = f"{entry.region} > {record.name}" if entry.region else record.name
         store.rows.offer((record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, device, 0))
@@ -236,27 +251,15 @@ def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where:
     ))  # fmt: skip
 
 
-def row_of(kept: Tuple[Any, ...], rank: int) -> Row:
+def row_of(kept: Tuple[Any, ...], rank: int) -> List[Any]:
     """A line of detailed_timings.csv, from a tuple of _offer_row()."""
     start, name, nbytes, duration, waiting, exposed, region, step, thread, source, *flags = kept
     moving = duration - (waiting or 0) if source == "ringcast" else duration
-    rate = nbytes / moving if moving > 0 else 0.0
-    waited = None if waiting is None else waiting / 1e9
-    return Row(
-        start / 1e9,
-        name,
-        nbytes,
-        duration / 1e9,
-        rate,
-        waited,
-        exposed / 1e9,
-        region,
-        step,
-        rank,
-        thread,
-        source,
+    return [
+        f"{start / 1e9:.9f}", name, nbytes, f"{duration / 1e9:.9f}", f"{nbytes / moving if moving > 0 else 0:.6g}",
+        "" if waiting is None else f"{waiting / 1e9:.9f}", f"{exposed / 1e9:.9f}", region, step, rank, thread, source,
         *flags,
-    )
+    ]  # fmt: skip
 
 
 def _take(items: List[Any]) -> List[Any]:
@@ -351,7 +354,7 @@ def _around(around: List[Around], end: int) -> Tuple[str, Optional[Entry]]:
             continue
         if name:
             region = region or name
-        elif entry is not None and parent is None and entry.record.communicates:
+        elif parent is None:
             parent = entry
         if region and parent is not None:
             break

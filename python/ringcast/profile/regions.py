@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions and a program's own operations: for `with`, and as decorators."""
 
+import copy
 import functools
 import inspect
 import threading
-from typing import Any, Callable, Iterator, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Iterator, List, TypeVar
 
-from ringcast.profile.recorder import MOST_WAITING, Buffer, OpenRegion, RegionRecord
+from ringcast.profile.recorder import MOST_WAITING, OpenRegion, RegionRecord
 from ringcast.profile.store import Operation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+LONGEST = 200  # characters of a name
+
+
+def checked(name: str, what: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{what}'s name is a str that is not empty, not {name!r}")
+    return name[:LONGEST]
 
 
 class _Decorator:
     """For `with`, and a decorator of functions and coroutine functions."""
 
+    _entered: List[Any]
+
     def again(self) -> Any:
-        raise NotImplementedError
+        made = copy.copy(self)
+        made._entered = []
+        return made
 
     def __call__(self, function: Function) -> Function:
         if inspect.iscoroutinefunction(function):
@@ -38,13 +50,8 @@ class _Decorator:
 
 class Region(_Decorator):
     def __init__(self, profile: Any, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"a region's name is a str that is not empty, not {name!r}")
-        self._profile, self._name = profile, name
-        self._entered: List[Tuple[Buffer, OpenRegion]] = []
-
-    def again(self) -> "Region":
-        return Region(self._profile, self._name)
+        self._profile, self._name = profile, checked(name, "a region")
+        self._entered = []  # buffers and regions
 
     def __enter__(self) -> "Region":
         recorder = self._profile._recorder
@@ -72,16 +79,11 @@ class Region(_Decorator):
 
 
 class OwnOperation(_Decorator):
-    def __init__(self, profile: Any, name: str, nbytes: int, communication: bool) -> None:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"an operation's name is a str that is not empty, not {name!r}")
+    def __init__(self, profile: Any, name: str, nbytes: int) -> None:
         if nbytes < 0:
             raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
-        self._profile, self._name, self._bytes, self._communication = profile, name, nbytes, communication
-        self._entered: List[Tuple[Optional[Buffer], int, Any]] = []
-
-    def again(self) -> "OwnOperation":
-        return OwnOperation(self._profile, self._name, self._bytes, self._communication)
+        self._profile, self._name, self._bytes = profile, checked(name, "an operation"), nbytes
+        self._entered = []  # buffer or None, start, event
 
     def __enter__(self) -> "OwnOperation":
         recorder = self._profile._recorder
@@ -102,10 +104,10 @@ class OwnOperation(_Decorator):
         buffer.depth -= 1
         last = recorder.devices.event() if first is not None else None
         events = None if last is None else (first, last)
-        name, failed = self._name, kind is not None
-        buffer.items.append(
-            Operation(start, end, end, end, name, "own", self._bytes, None, events, failed, self._communication)
-        )
+        record = Operation(start, end, end, end, self._name, "own", self._bytes, None, events, kind is not None)
+        buffer.items.append(record)
+        if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
+            recorder.overflow()
 
 
 def hooks(profile: Any, module: Any, name: str) -> Iterator[Any]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """performance_report.md: the bottleneck first, then advice, rating and figures."""
 
+import re
 from typing import Any, Dict, Iterable, List, Sequence
 
+from ringcast.profile.store import process_of
 from ringcast.profile.totals import MIB
 
 MOST_LINES = 30
@@ -19,7 +21,13 @@ PICTURES = [
 def text(told: Dict[str, Any]) -> str:
     report, communication = told["analysis_report"], told["comm_analysis"]
     lines = ["# Performance report", "", *_headline(report), "", *_advice(report), *_rating(report)]
-    lines += _bottlenecks(report) + _operations(communication) + _nested(communication) + _sizes(communication)
+    lines += (
+        _bottlenecks(report)
+        + _kinds(report)
+        + _operations(communication)
+        + _nested(communication)
+        + _sizes(communication)
+    )
     lines += _layers(report) + _memory(report) + _metrics(report) + _ranks(report) + _notes(told)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -31,11 +39,17 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> List[str]:
         all(isinstance(row[i], (int, float)) or _is_number(str(row[i])) for row in made) for i in range(len(titles))
     ]
     bars = "| " + " | ".join("---:" if each else "---" for each in right) + " |"
-    return ["| " + " | ".join(titles) + " |", bars, *("| " + " | ".join(map(str, row)) + " |" for row in made), ""]
+    return ["| " + " | ".join(titles) + " |", bars, *("| " + " | ".join(map(plain, row)) + " |" for row in made), ""]
 
 
 def _is_number(value: str) -> bool:
     return value in ("", "-") or value.replace(",", "").replace(".", "", 1).replace("-", "", 1).split(" ")[0].isdigit()
+
+
+def plain(value: Any) -> str:
+    """A name with no meaning to Markdown or HTML."""
+    text = " ".join(str(value).split())
+    return re.sub(r"[|<>\[\]\\]", lambda found: f"&#{ord(found[0])};", text.replace("&", "&amp;"))
 
 
 def number(value: float) -> str:
@@ -54,30 +68,29 @@ def _headline(report: Dict[str, Any]) -> List[str]:
     if not parts:
         return ["**No bottleneck**: nothing was recorded."]
     most = parts[0]
-    lines = [
-        f"**Bottleneck: {most['what']}** ({most['kind']}), {most['share_percent']:.1f} % of the steps' time, "
-        f"{number(most['ms_per_step'])} ms a step."
-    ]
     communication = report["communication_analysis"]
-    lines += [
+    hidden, processes = communication["overlapped_comm_time"], communication["ranks"]
+    return [
+        f"**Bottleneck: {plain(most['what'])}** ({most['kind']}), {most['share_percent']:.1f} % of the steps' time, "
+        f"{number(most['ms_per_step'])} ms a step.",
         "",
-        f"Communication takes {communication['comm_percentage']:.1f} % of {steps['count']} steps of "
-        f"{ms(steps['avg_time'])} ms on average ({ms(steps['min_time'])} to {ms(steps['max_time'])}); "
-        f"{ms(communication['overlapped_comm_time'])} ms of communication went on behind something else.",
+        f"Communication takes {communication['comm_percentage']:.1f} % of {steps['count']} "
+        f"step{'s' * (steps['count'] != 1)}{f' on {processes} processes' if processes > 1 else ''}, of "
+        f"{ms(steps['avg_time'])} ms on average ({ms(steps['min_time'])} to {ms(steps['max_time'])})"
+        + (f"; for {ms(hidden)} ms more, it went on behind computing." if hidden > 0 else "."),
     ]
-    return lines
 
 
 def _advice(report: Dict[str, Any]) -> List[str]:
     lines = ["## What to do", ""]
-    return [*lines, *(f"- {each['finding']}: {each['advice']}." for each in report["advice"]), ""]
+    return [*lines, *(f"- {plain(each['finding'])}: {each['advice']}." for each in report["advice"]), ""]
 
 
 def _rating(report: Dict[str, Any]) -> List[str]:
     rows = []
     for each in report["rating"]:
         unit = each["unit"]
-        value = "-" if each["value"] is None else f"{each['value']:.1f} {unit}"
+        value = "-" if each["value"] is None else f"{'at most ' * each['is_bound']}{each['value']:.1f} {unit}"
         rows.append([
             each["measure"], value, each["rating"] or "not rated", f"above {each['excellent_above']} {unit}",
             f"{each['good_from']} to {each['excellent_above']} {unit}", f"below {each['good_from']} {unit}",
@@ -99,23 +112,25 @@ def _bottlenecks(report: Dict[str, Any]) -> List[str]:
     return ["## Where the time goes", "", *table(["what", "kind", "% of the steps", "ms a step", "count"], rows)]
 
 
+def _kinds(report: Dict[str, Any]) -> List[str]:
+    rows = [
+        [label, each["count"], *(ms(each[f"{which}_time"]) for which in ("total", "avg", "min", "p50", "p99", "max")),
+         f"{each['comm_percentage']:.1f}"]
+        for label, each in report["steps"]["by_label"].items()
+    ]  # fmt: skip
+    titles = ["steps", "count", *(f"{which}, ms" for which in ("total", "avg", "min", "p50", "p99", "max"))]
+    return ["## Kinds of steps", "", *table([*titles, "communication, %"], rows)] if rows else []
+
+
 def _operations(communication: Dict[str, Any]) -> List[str]:
     rows = [_operation(name, each) for name, each in communication["by_operation_type"].items()]
     if not rows:
         return ["## Operations", "", "No communication was seen.", ""]
-    titles = [
-        "operation",
-        "count",
-        "total, ms",
-        "avg, ms",
-        "std, ms",
-        "min, ms",
-        "max, ms",
-        "waiting, ms",
-        "MB",
-        "GB/s",
-    ]
-    return ["## Operations", "", *table(titles, rows), "Bandwidth is the algorithm's: bytes by duration.", ""]
+    titles = ["operation", "count", *(f"{what}, ms" for what in ("total", "avg", "std", "min", "max", "waiting")), "MB",
+              "GB/s"]  # fmt: skip
+    told = "Bandwidth is the algorithm's: bytes by duration. Of ringcast's operations the waiting is left out. Other " \
+           "durations have the waiting for the other side in them, so these bandwidths are the least."  # fmt: skip
+    return ["## Operations", "", *table(titles, rows), told, ""]
 
 
 def _operation(name: str, each: Dict[str, Any]) -> List[Any]:
@@ -154,11 +169,8 @@ def _layers(report: Dict[str, Any]) -> List[str]:
     ]
     if not rows:
         return []
-    more = (
-        [f"{len(layers) - MOST_LINES} regions more are in analysis_report.json.", ""]
-        if len(layers) > MOST_LINES
-        else []
-    )
+    left = len(layers) - MOST_LINES
+    more = [f"{left} regions more are in analysis_report.json.", ""] if left > 0 else []
     titles = ["region", "count", "total, ms", "avg, ms", "its own, ms", "within, ms"]
     return ["## Regions", "", *table(titles, rows), *more]
 
@@ -170,11 +182,11 @@ def _parts(layer: Dict[str, Any]) -> str:
 
 def _memory(report: Dict[str, Any]) -> List[str]:
     rows = [
-        [f"rank {rank}" if rank != "-1" else "this process",
+        [f"rank {process}" if process.isdigit() else process,
          *(number(each[name] / MIB) for name in ("rss_first", "rss_last", "rss_max", "device_max"))]
-        for rank, each in report["memory"]["by_rank"].items()
+        for process, each in report["memory"]["by_rank"].items()
     ]  # fmt: skip
-    titles = ["process", "resident first, MiB", "last", "most", "device, most"]
+    titles = ["process", "resident after warm-up, MiB", "last", "most", "device, most"]
     return ["## Memory", "", *table(titles, rows)]
 
 
@@ -182,14 +194,15 @@ def _metrics(report: Dict[str, Any]) -> List[str]:
     rows = [
         [name, each["count"], *(f"{each[which]:.6g}" for which in ("avg", "std", "min", "max", "last"))]
         for name, each in report["metrics"].items()
+        if each["count"]
     ]
     return ["## Metrics", "", *table(["metric", "count", "avg", "std", "min", "max", "last"], rows)] if rows else []
 
 
 def _ranks(report: Dict[str, Any]) -> List[str]:
     rows = [
-        [each["rank"], each["steps"], ms(each["total_time"] / max(each["steps"], 1)),
-         ms(each["compute_time"] / max(each["steps"], 1)), ms(each["exposed_comm_time"] / max(each["steps"], 1))]
+        [process_of(each), each["steps"], *(ms(each[f"{which}_time"] / max(each["steps"], 1))
+         for which in ("total", "compute", "exposed_comm"))]
         for each in report["ranks"]
     ]  # fmt: skip
     if len(rows) < 2:
@@ -199,7 +212,7 @@ def _ranks(report: Dict[str, Any]) -> List[str]:
 
 
 def _notes(told: Dict[str, Any]) -> List[str]:
-    lines = ["## Notes", "", *(f"- {note}" for note in told["notes"])]
+    lines = ["## Notes", "", *(f"- {plain(note)}" for note in told["notes"])]
     if not any("no pictures" in note for note in told["notes"]):
         lines += ["", *(f"![{words}]({name})" for name, words in PICTURES)]
     return lines

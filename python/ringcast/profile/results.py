@@ -8,13 +8,12 @@ each rank writes into a folder rank<r>, and rank 0 merges the folders.
 import csv
 import json
 import os
-import pathlib
 import time
 from typing import Any, Dict, Iterable, List, Optional
 
 import ringcast
 from ringcast.profile import analysis, pictures, report
-from ringcast.profile.store import Row, Store
+from ringcast.profile.store import COLUMNS, Store, process_of
 
 FORMAT = 1
 STATE, ROWS = "profile.json", "detailed_timings.csv"
@@ -70,27 +69,31 @@ def write(found: Results, folder: Optional[str], apart: Optional[str], draw: boo
     rank = found.facts["rank"]
     told = write_folder(found, os.path.join(folder, f"rank{rank}"), False)
     if rank == 0 and timeout > 0:
-        missing = _await_ranks(folder, world, found.facts["started"], timeout)
-        return write_folder(merge_folder(folder, missing), folder, draw)
+        _await_ranks(folder, world, found.facts["started"], timeout)
+        return write_folder(merge_folder(folder, found.facts["started"]), folder, draw)
     return told
 
 
 def _write_alone(found: Results, folder: str, apart: Optional[str], draw: bool) -> Dict[str, Any]:
+    is_empty = not (found.store.operations or found.store.regions or found.store.metrics)
     if apart is not None:
-        is_empty = not (found.store.operations or found.store.regions or found.store.metrics)
         return {} if is_empty else write_folder(found, os.path.join(folder, apart), False)
     started = found.facts["started"]
-    if not any(_is_new(os.path.join(path, STATE), started) for path in folders_of_ranks(folder)):
+    if not folders_of_processes(folder, started):
         return write_folder(found, folder, draw)
-    # The process that started the ranks ends after them.
-    told = write_folder(found, os.path.join(folder, f"process{found.facts['pid']}"), False)
-    write_folder(merge_folder(folder), folder, draw)
-    return told
+    # The process that started the others ends after them.
+    if not is_empty:
+        write_folder(found, os.path.join(folder, f"process{found.facts['pid']}"), False)
+    merged = merge_folder(folder, started)
+    if is_empty:
+        merged.facts["left_out"].insert(0, process_of(found.facts))
+    return write_folder(merged, folder, draw)
 
 
-def write_folder(found: Results, folder: str, draw: bool) -> Dict[str, Any]:
+def write_folder(found: Results, folder: str, draw: bool, svg: bool = False) -> Dict[str, Any]:
     os.makedirs(folder, exist_ok=True)
     notes = pictures.draw(found, folder) if draw else ["no pictures: python -m ringcast.profile report DIR makes them"]
+    notes += pictures.draw(found, folder, "svg") if svg else []
     told = analysis.comprehensive(found, notes)
     _write_rows(os.path.join(folder, ROWS), found.store.rows.kept)
     _write_json(folder, "comm_analysis.json", told["comm_analysis"])
@@ -103,35 +106,27 @@ def write_folder(found: Results, folder: str, draw: bool) -> Dict[str, Any]:
 
 def _write_json(folder: str, name: str, value: Any) -> None:
     indent = None if name == STATE else 2
-    _write_text(os.path.join(folder, name), json.dumps(value, indent=indent, allow_nan=False) + "\n")
+    _write_text(os.path.join(folder, name), json.dumps(value, indent=indent, allow_nan=False, default=float) + "\n")
 
 
 def _write_text(path: str, text: str) -> None:
     """Write the file as a whole or not at all."""
-    with open(f"{path}.part", "w", encoding="utf-8") as file:
+    with open(f"{path}.part", "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
     os.replace(f"{path}.part", path)
 
 
-def _write_rows(path: str, rows: Iterable[Row]) -> None:
-    with open(f"{path}.part", "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(
-            [f"{row.timestamp:.9f}", *row[1:3], f"{row.duration:.9f}", f"{row.bandwidth_gbps:.6g}",
-             "" if row.waiting is None else f"{row.waiting:.9f}", f"{row.exposed:.9f}", *row[7:]]
-            for row in rows
-        )  # fmt: skip
+def _write_rows(path: str, rows: Iterable[List[Any]]) -> None:
+    with open(f"{path}.part", "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *rows])
     os.replace(f"{path}.part", path)
 
 
-def _await_ranks(folder: str, world: int, started: float, timeout: float) -> List[int]:
-    """Wait for the other ranks' results; return the ranks without results since `started`."""
+def _await_ranks(folder: str, world: int, started: float, timeout: float) -> None:
+    """Wait for the results of all ranks."""
     until = time.monotonic() + timeout
-    while True:
-        missing = [rank for rank in range(world) if not _is_new(os.path.join(folder, f"rank{rank}", STATE), started)]
-        if not missing or time.monotonic() > until:
-            return missing
+    ranks = [os.path.join(folder, f"rank{rank}", STATE) for rank in range(world)]
+    while not all(_is_new(path, started) for path in ranks) and time.monotonic() < until:
         time.sleep(0.01)
 
 
@@ -161,57 +156,48 @@ def load(folder: str) -> Results:
         return Results(state["facts"], Store.of(state["store"], _read_rows(os.path.join(folder, ROWS))), state["ranks"])
     except FileNotFoundError:
         text = f"there is no {STATE} in {folder}: name a folder that ringcast.profile has written"
-        if folders_of_ranks(folder):
+        if folders_of_processes(folder):
             text += f", or merge the ranks first: python -m ringcast.profile merge {folder}"
         raise NoProfile(text) from None
-    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, ValueError, csv.Error) as error:
         if isinstance(error, NoProfile):
             raise
         raise NoProfile(f"{path} can't be read as a profile ({error!r}): take the profile anew") from None
 
 
-def _read_rows(path: str) -> List[Row]:
+def _read_rows(path: str) -> List[List[str]]:
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            lines = list(csv.reader(file))[1:]
+            return list(csv.reader(file))[1:]
     except FileNotFoundError:
         return []
-    return [
-        Row(float(line[0]), line[1], int(line[2]), float(line[3]), float(line[4]), float(line[5]) if line[5] else None,
-            float(line[6]), line[7], int(line[8]), int(line[9]), int(line[10]), line[11], *map(int, line[12:15]))
-        for line in lines
-    ]  # fmt: skip
 
 
-def folders_of_ranks(folder: str) -> List[str]:
-    """The folders of ranks in order; without any, the folders of processes without a rank."""
+def folders_of_processes(folder: str, since: float = 0.0) -> List[str]:
+    """The folders of ranks, and then those of processes without a rank, that were written after `since`."""
     try:
         names = os.listdir(folder)
     except OSError:
         return []
-    for start in ("rank", "process"):
-        numbers = sorted(
-            int(name[len(start) :]) for name in names if name.startswith(start) and name[len(start) :].isdigit()
-        )
-        found = [os.path.join(folder, f"{start}{number}") for number in numbers]
-        found = [path for path in found if os.path.exists(os.path.join(path, STATE))]
-        if found:
-            return found
-    return []
+    found = [(start, int(name[len(start) :]), os.path.join(folder, name)) for start in ("rank", "process")
+             for name in names if name.startswith(start) and name[len(start) :].isdigit()]  # fmt: skip
+    return [path for start, _, path in sorted(found, key=lambda each: (each[0] != "rank", each[1]))
+            if _is_new(os.path.join(path, STATE), since)]  # fmt: skip
 
 
-def merge_folder(folder: str, missing: Iterable[int] = ()) -> Results:
-    """Merge the folders of all ranks but `missing`."""
-    left_out = {f"rank{rank}" for rank in missing}
-    folders = [path for path in folders_of_ranks(folder) if pathlib.Path(path).name not in left_out]
-    if not folders:
+def merge_folder(folder: str, since: float = 0.0) -> Results:
+    """Merge the ranks of the latest run; without ranks, the processes that communicated."""
+    loaded = [load(path) for path in folders_of_processes(folder, since)]
+    if not loaded:
         raise NoProfile(f"there is nothing to merge in {folder}: no rank has written a profile.json there")
-    all_of_them = [load(path) for path in folders]
-    store = Store(max(each.store.rows.most for each in all_of_them))
-    for index, each in enumerate(all_of_them):
-        if each.facts["rank"] < 0:  # processes without ranks, in the order of their pids
-            each.store.series = {str(index): series for series in each.store.series.values()}
+    world = max(loaded, key=lambda each: (each.facts["rank"] >= 0, each.facts["started"])).facts["world"]
+    ranks = [each for each in loaded if each.facts["rank"] >= 0 and each.facts["world"] == world]
+    taken = ranks or [each for each in loaded if each.store.operations] or loaded
+    store = Store(max(each.store.rows.most for each in taken))
+    for each in taken:
         store.merge(each.store)
-    facts = {**all_of_them[0].facts, "rank": -1, "merged": len(all_of_them), "missing_ranks": sorted(missing)}
-    facts["seconds"] = max(each.facts["seconds"] for each in all_of_them)
-    return Results(facts, store, [rank for each in all_of_them for rank in each.ranks])
+    missing = set(range(world)) - {each.facts["rank"] for each in ranks} if ranks else set()
+    left_out = [process_of(each.facts) for each in loaded if each not in taken and each.facts["rank"] < 0]
+    facts = {**taken[0].facts, "rank": -1, "merged": len(taken), "missing_ranks": sorted(missing), "left_out": left_out}
+    facts["seconds"] = max(each.facts["seconds"] for each in taken)
+    return Results(facts, store, [rank for each in taken for rank in each.ranks])

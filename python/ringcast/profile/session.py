@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeV
 from ringcast.profile import memory, results
 from ringcast.profile.intercept import Interceptor
 from ringcast.profile.recorder import Recorder, Taken, row_of
-from ringcast.profile.regions import OwnOperation, Region, hooks
-from ringcast.profile.store import MOST_STEPS, Store
+from ringcast.profile.regions import OwnOperation, Region, checked, hooks
+from ringcast.profile.store import MOST_STEPS, Store, process_of
 from ringcast.profile.totals import Thinned
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,6 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into [0, 1), and in step with nothing
 MOST_ENDED = 256  # records, or steps, that wait to be summed up
 MEMORY_NS = 100_000_000  # the memory is read at most so often
+DUE_NS = 500_000_000  # a step that takes longer is summed up meanwhile
 
 _numbers = itertools.count()
 _running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
@@ -33,22 +34,40 @@ _running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
 class _Step(NamedTuple):
     """A step that has ended, and its records."""
 
-    number: int
+    row: List[Any]  # of the series
     since: int
-    folded: int  # records before are summed up, and have the exposed time
+    folded: int  # records before are summed up
     until: int
-    exposed: int
     taken: List[Taken]
-    memory: Tuple[int, int]
+    label: str
+
+
+def _new_row(number: int) -> List[Any]:
+    """Of a step that begins: number, nanoseconds, nanoseconds of communication, label."""
+    return [number, 0, 0, ""]
 
 
 class Profile:
-    """The profile that profile() returns. Any thread may call the methods, and a single thread step()."""
+    """A profile for `with`, or for calls of start() and stop(). The end of the profile writes the results. Any thread
+    may call the methods, and a single thread step().
+
+    dir: the folder for the results; the profile makes the folder. None: no files; stop() returns the results.
+    warmup: the number of steps at the beginning that are left out. Without a call of step() the whole is one step.
+    intercept: time the functions of torch.distributed, vLLM and SGLang, too. False: nothing is replaced; ringcast's
+    operations, regions and your own operations are recorded.
+    sample: the share of the steps that are recorded; all ranks record the same steps.
+    rows: the most lines of detailed_timings.csv. With more records, every second, fourth, eighth ... record is kept.
+    rank, world: of the process and the group, where neither torch.distributed nor the environment (RANK) has them.
+    pictures: of a group only rank 0 makes them.
+    merge_timeout: the seconds that rank 0 waits at the end for the other ranks' results; 0: rank 0 merges nothing.
+    step_at: "module:function" or "module:Class.function": after each call of this function a step ends.
+    clock: returns nanoseconds; ringcast's own operations are in the time of time.monotonic_ns.
+    """
 
     def __init__(
-        self, dir: Optional[str], warmup: int, intercept: bool, sample: float, *, rows: int, rank: Optional[int],
-        world: Optional[int], pictures: bool, merge_timeout: float, clock: Callable[[], int],
-        step_at: Optional[str],
+        self, dir: Optional[str] = "ringcast-profile", warmup: int = 3, intercept: bool = True, sample: float = 1.0, *,
+        rows: int = 100_000, rank: Optional[int] = None, world: Optional[int] = None, pictures: bool = True,
+        merge_timeout: float = 30.0, step_at: Optional[str] = None, clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:  # fmt: skip
         _check(dir, warmup, sample, rows, step_at)
         self.dir = None if dir is None else os.path.abspath(os.fspath(dir))
@@ -58,18 +77,19 @@ class Profile:
         self._apart: Optional[str] = None
         self._clock = clock
         self._recorder = Recorder(clock, self._overflow)
-        self._interceptor = Interceptor(self._recorder)
+        self._interceptor = Interceptor(self._recorder, self.rank)
         self._intercept, self._step_at = intercept, step_at
         self._store, self._rows = Store(rows), rows
         self._pending: Optional[Store] = None  # of the step that has not ended
         self._lock = threading.RLock()
         self._steps = 0  # ended, warm-up and skipped ones included
         self._state = "new"
-        self._began = self._since = self._folded = self._exposed = 0
+        self._began = self._since = self._folded = 0
+        self._row = _new_row(0)
         self._ended: List[_Step] = []  # and not summed up
         self._waiting = 0  # records of these
         self._number, self._wall = 0, 0.0
-        self._memory = _Memory()
+        self._memory = _Memory(0)
         self._options = {"warmup": warmup, "intercept": intercept, "sample": sample, "rows": rows}
         self._spans: Any = None
         self._subscribed = False
@@ -87,12 +107,15 @@ class Profile:
         self._spans = _spans
         self._state, self._wall, self._number = "running", time.time(), next(_numbers)
         _running.add(self)
+        self.rank()
         if self._intercept:
             self._interceptor.put_in()
         if self._step_at is not None:
             self._interceptor.step_after(self._step_at, self.step)
         self._began = self._since = self._folded = self._clock()
+        self._memory = _Memory(self._began)
         self._memory.read(self._began, self._recorder.devices)
+        self._recorder.due = self._began + DUE_NS
         self._turn(True)
         return self
 
@@ -103,13 +126,14 @@ class Profile:
         with self._lock:
             self._state = "stopped"
             _running.discard(self)
-            was_on = self._recorder.on
-            self._collect_last(was_on)
-            self._sum_up()
-            self._turn(False)
-            self._interceptor.take_out()
+            try:
+                self._collect_last(self._recorder.on)
+                self._sum_up()
+            finally:
+                self._turn(False)
+                self._interceptor.take_out()
             self._recorder.finish(self._store)
-            self._memory.read_all(self._recorder.devices)
+            self._memory.read_all(self._clock(), self._recorder.devices)
         return results.write(self._results(), self.dir, self._apart, self._pictures, self._merge_timeout)
 
     def save(self) -> Dict[str, Any]:
@@ -118,7 +142,7 @@ class Profile:
             raise RuntimeError("this profile is not running: it was not started, or has been stopped")
         with self._lock:
             self._sum_up()
-            self._memory.read_all(self._recorder.devices)
+            self._memory.read_all(self._clock(), self._recorder.devices)
             return results.write(self._results(), self.dir, self._apart, self._pictures, 0)
 
     def is_running(self) -> bool:
@@ -148,72 +172,83 @@ class Profile:
 
     # ---- Steps -------------------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """A step ends here, and the next one begins."""
+    def step(self, label: str = "") -> None:
+        """A step ends here, and the next one begins. label: what kind of step ends, such as "decode"; the results tell
+        the kinds apart."""
+        label = label and checked(label, "a kind of steps")
         with self._lock:
             if self._state != "running":
                 return
             self._flush()
             now = self._clock()
             if self._steps < self._warmup or not self._recorder.on:
-                self._pass_over()
+                self._pass_over(now)
             else:
-                self._end_step(now)
+                self._end_step(now, label)
             self._steps += 1
             self._recorder.devices.look()
             self._turn(self._steps < self._warmup or self._steps * GOLDEN % 1.0 < self._sample)
             self._since = self._folded = self._clock()
-            self._exposed = 0
+            self._recorder.due = self._since + DUE_NS
+            self._row = _new_row(self._steps)
 
-    def _pass_over(self) -> None:
+    def _pass_over(self, now: int) -> None:
         """Forget a step of the warm-up, or a step outside the sample."""
         self._recorder.drop()
         if self._steps < self._warmup:
             self._recorder.devices.forget()
             self._store, self._pending = Store(self._rows), None
+            if self._steps == self._warmup - 1:  # what the memory grows by is counted from here
+                self._memory = _Memory(self._began)
+                self._memory.read(now, self._recorder.devices)
         else:
             self._store.skipped += 1
 
-    def _end_step(self, now: int) -> None:
+    def _end_step(self, now: int, label: str = "") -> None:
         if self._pending is not None:
             self._store.merge(self._pending)
             self._pending = None
+        self.rank()  # of a group that may be gone at the end
         self._memory.read(now, self._recorder.devices)
         taken = self._recorder.take(now, True)
-        memory = self._memory.rss, self._memory.device
-        self._ended.append(_Step(self._steps, self._since, self._folded, now, self._exposed, taken, memory))
+        self._ended.append(_Step(self._row, self._since, self._folded, now, taken, label))
         self._waiting += sum(len(each.items) + len(each.spans) for each in taken)
         if self._waiting >= MOST_ENDED or len(self._ended) >= MOST_ENDED:
             self._sum_up()
 
     def _sum_up(self) -> None:
         """Sum up the steps that ended. Several steps at once cost less: the code is in the CPU's caches then."""
-        series = self._store.series.setdefault(str(self.rank()), Thinned(MOST_STEPS))
+        series = self._store.series.setdefault("", Thinned(MOST_STEPS))
         for step in self._ended:
-            wall, at = step.until - step.since, (step.until - self._began) / 1e9
-            exposed = self._recorder.sum_up(step.taken, self._store, step.number, step.folded, step.until)
-            exposed += step.exposed
-            self._store.steps.add(wall)
-            self._store.exposed += exposed
-            series.offer([step.number, at, wall, exposed, *step.memory])
+            self._recorder.sum_up(step.taken, self._store, step.row, step.folded, step.until)
+            step.row[1], step.row[3] = step.until - step.since, step.label
+            self._store.steps.add(step.row[1])
+            if step.label:
+                kind = self._store.kind(step.label)
+                kind.add(step.row[1])
+                kind.exposed += step.row[2]
+            series.offer(step.row)
         self._ended.clear()
         self._waiting = 0
 
     def _overflow(self) -> None:
-        """Sum up many records before the step ends, unless another thread does."""
+        """Sum up records before the step ends, unless another thread does."""
         if not self._lock.acquire(blocking=False):
             return
         try:
             if self._state != "running":
                 return
+            now = self._clock()
+            self._recorder.due = now + DUE_NS
+            self._recorder.devices.look()
+            self._memory.read(now, self._recorder.devices)
             if self._steps < self._warmup and self._steps:
                 self._recorder.drop()  # the warm-up is forgotten anyway
                 return
             if self._pending is None:
                 self._pending = Store(self._rows)
-            now = self._clock()
             taken = self._recorder.take(now, False)
-            self._exposed += self._recorder.sum_up(taken, self._pending, self._steps, self._folded, now)
+            self._recorder.sum_up(taken, self._pending, self._row, self._folded, now)
             self._folded = now
         finally:
             self._lock.release()
@@ -231,13 +266,13 @@ class Profile:
         """A named part of the program: `with p.region("layers.0.attn"):`, or a decorator. Regions are per thread."""
         return Region(self, name)
 
-    def operation(self, name: str, bytes: int = 0, communication: bool = True) -> OwnOperation:
-        """An operation of your own, used as region(). communication=False: the operation computes."""
-        return OwnOperation(self, name, bytes, communication)
+    def operation(self, name: str, bytes: int = 0) -> OwnOperation:
+        """Communication of your own, used as region()."""
+        return OwnOperation(self, name, bytes)
 
     def metric(self, name: str, value: float) -> None:
         """Note a number of your own. The results have count, sum, mean, deviation, least, most and last value."""
-        number = float(value)
+        name, number = checked(name, "a metric"), float(value)
         with self._lock:
             if self._recorder.on:
                 self._store.metric(name).add(number)
@@ -260,9 +295,10 @@ class Profile:
     # ---- Where and what ----------------------------------------------------------------------------------------------
 
     def rank(self) -> int:
-        """The rank as given, or in torch.distributed, or of the environment's RANK; -1: none."""
+        """The rank as given, or in torch.distributed, or of the environment's RANK; -1: none so far."""
         if self._rank is None:
-            self._rank, self._world = _place_in_group(self._world)
+            # RANK is that of the first process. Children inherit the variable and are no ranks.
+            self._rank, self._world = _place_in_group(self._world, self._apart is None)
         return -1 if self._rank is None else self._rank
 
     def _results(self) -> results.Results:
@@ -272,9 +308,10 @@ class Profile:
             "seconds": (self._clock() - self._began) / 1e9, "steps_seen": self._steps, "options": self._options,
             "memory": self._memory.figures(),
         }  # fmt: skip
-        found = copy.copy(self._store)
-        found.rows = Thinned(self._rows, [row_of(kept, rank) for kept in self._store.rows.kept])
-        found.rows.every, found.rows.seen = self._store.rows.every, self._store.rows.seen
+        found, rows, process = copy.copy(self._store), self._store.rows, process_of(facts)
+        found.rows = Thinned(rows.most, [row_of(kept, rank) for kept in rows.kept], rows.every, rows.seen)
+        found.series = dict(zip([process], self._store.series.values()))
+        found.memory = {process: self._memory.series}
         return results.Results(facts, found)
 
     def _turn(self, on: bool) -> None:
@@ -291,24 +328,24 @@ class Profile:
 
 
 class _Memory:
-    def __init__(self) -> None:
+    def __init__(self, began: int) -> None:
         self.rss = self.device = self.first = self.most = self.device_most = 0
-        self._read_at = -MEMORY_NS
+        self.series = Thinned(MOST_STEPS)
+        self._began, self._read_at = began, began - MEMORY_NS
 
     def read(self, now: int, devices: Any) -> None:
         if now - self._read_at < MEMORY_NS:
             return
         self._read_at = now
-        self.rss = memory.of_process().get("rss", 0)
-        self.device = devices.memory()
+        self.rss, self.device = memory.of_process().get("rss", 0), devices.memory()
         self.first = self.first or self.rss
         self.most, self.device_most = max(self.most, self.rss), max(self.device_most, self.device)
+        self.series.offer([(now - self._began) / 1e9, self.rss, self.device])
 
-    def read_all(self, devices: Any) -> None:
-        found = memory.of_process()
-        self.rss = found.get("rss", 0)
-        self.most = max(self.most, self.rss)
-        self.device, self.device_most = devices.memory(), max(self.device_most, devices.peak())
+    def read_all(self, now: int, devices: Any) -> None:
+        self._read_at = now - MEMORY_NS
+        self.read(now, devices)
+        self.device_most = max(self.device_most, devices.peak())
 
     def figures(self) -> Dict[str, int]:
         """In bytes. rss_max is the most among the samples; the process's own peak may be older than the profile."""
@@ -332,12 +369,18 @@ def _check(dir: Any, warmup: int, sample: float, rows: int, step_at: Optional[st
         raise ValueError(f"step_at is module:function or module:Class.function, not {step_at!r}")
 
 
-def _place_in_group(world: Optional[int]) -> Tuple[Optional[int], Optional[int]]:
+def in_group() -> bool:
     dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
+    return dist is not None and dist.is_available() and dist.is_initialized()
+
+
+def _place_in_group(world: Optional[int], by_environment: bool) -> Tuple[Optional[int], Optional[int]]:
+    if in_group():
+        dist = sys.modules["torch.distributed"]
         return dist.get_rank(), dist.get_world_size()
-    with contextlib.suppress(KeyError, ValueError):
-        return int(os.environ["RANK"]), world or int(os.environ["WORLD_SIZE"])
+    if by_environment and "RANK" in os.environ:
+        with contextlib.suppress(KeyError, ValueError):
+            return int(os.environ["RANK"]), world or int(os.environ["WORLD_SIZE"])
     return None, world
 
 

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of a profile: totals by operation, size range and region, bounded series, and the form in profile.json."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ringcast.profile.totals import Metric, Thinned, Totals
 
 # Most of the totals' keys: regions with ever new names must not fill the memory of a run of days.
 MOST_KEYS = 20_000
 MOST_STEPS = 10_000
+MOST_LABELS = 100  # kinds of steps
 OTHER = "(other)"
 
-# Operation, its source (ringcast, torch, vllm, sglang, own), size range, region, how: "", "nested", "device" or "own".
-Key = Tuple[str, str, int, str, str]
+Thing = TypeVar("Thing")
+
+# Operation, its source (ringcast, torch, vllm, sglang, own), size range, how: "", "nested" or "device".
+Key = Tuple[str, str, int, str]
+
+
+def process_of(facts: Dict[str, Any]) -> str:
+    """The name of a process in tables, pictures and JSON: its rank, or "process <pid>"."""
+    return str(facts["rank"]) if facts["rank"] >= 0 else f"process {facts['pid']}"
 
 
 class Operation(NamedTuple):
@@ -27,27 +35,13 @@ class Operation(NamedTuple):
     waiting: Optional[int]  # None: not known
     events: Any = None
     failed: bool = False
-    communicates: bool = True
 
 
-class Row(NamedTuple):
-    """A line of detailed_timings.csv, in seconds and bytes."""
-
-    timestamp: float
-    op_type: str
-    tensor_size: int
-    duration: float
-    bandwidth_gbps: float
-    waiting: Optional[float]
-    exposed: float
-    region: str
-    step: int
-    rank: int
-    thread: int
-    source: str
-    nested: int
-    device: int
-    failed: int
+# Of detailed_timings.csv, in seconds and bytes.
+COLUMNS = (
+    "timestamp", "op_type", "tensor_size", "duration", "bandwidth_gbps", "waiting", "exposed", "region", "step", "rank",
+    "thread", "source", "nested", "device", "failed",
+)  # fmt: skip
 
 
 class Region:
@@ -68,10 +62,13 @@ class Store:
         self.regions: Dict[str, Region] = {}
         self.metrics: Dict[str, Metric] = {}
         self.steps = Totals()
+        self.kinds: Dict[str, Totals] = {}  # of steps, by the labels of step()
         self.exposed = 0  # at least one thread was in communication
+        self.overlapped = 0  # none was, and asynchronous operations were under way
         self.skipped = 0
         self.rows = Thinned(rows)
-        self.series: Dict[str, Thinned] = {}  # rank: (step, its end, ns, exposed ns, RSS, device memory)
+        self.series: Dict[str, Thinned] = {}  # by process: step, ns, exposed ns, label
+        self.memory: Dict[str, Thinned] = {}  # by process: seconds, resident and device memory
         self.lost = 0  # records beyond MOST_KEYS, under OTHER
 
     def totals(self, key: Key) -> Totals:
@@ -79,23 +76,27 @@ class Store:
         if found is None:
             if len(self.operations) >= MOST_KEYS:
                 self.lost += 1
-                key = (key[0] if len(self.operations) < 2 * MOST_KEYS else OTHER, key[1], key[2], OTHER, key[4])
+                key = (OTHER, *key[1:])
             found = self.operations.setdefault(key, Totals())
         return found
 
     def region(self, name: str) -> Region:
-        found = self.regions.get(name)
-        if found is None:
-            if len(self.regions) >= MOST_KEYS:
-                self.lost += 1
-                name = OTHER
-            found = self.regions.setdefault(name, Region())
-        return found
+        return self._one_of(self.regions, name, Region, MOST_KEYS)
+
+    def kind(self, label: str) -> Totals:
+        return self._one_of(self.kinds, label, Totals, MOST_LABELS)
 
     def metric(self, name: str) -> Metric:
-        if name not in self.metrics and len(self.metrics) >= MOST_KEYS:
-            name = OTHER
-        return self.metrics.setdefault(name, Metric())
+        return self._one_of(self.metrics, name, Metric, MOST_KEYS)
+
+    def _one_of(self, table: Dict[str, Thing], name: str, make: Callable[[], Thing], most: int) -> Thing:
+        found = table.get(name)
+        if found is None:
+            if len(table) >= most:
+                self.lost += 1
+                name = OTHER
+            found = table.setdefault(name, make())
+        return found
 
     def merge(self, other: "Store") -> None:
         for key, totals in other.operations.items():
@@ -113,16 +114,20 @@ class Store:
         for name, metric in other.metrics.items():
             self.metric(name).merge(metric)
         self.steps.merge(other.steps)
+        for label, totals in other.kinds.items():
+            self.kind(label).merge(totals)
         self.exposed += other.exposed
+        self.overlapped += other.overlapped
         self.skipped += other.skipped
         self.lost += other.lost
         self.series.update(other.series)
+        self.memory.update(other.memory)
         for row in other.rows.kept:
             self.rows.offer(row)
         self.rows.seen += other.rows.seen - len(other.rows.kept)
 
     def state(self) -> Dict[str, Any]:
-        """All but the rows, which are in detailed_timings.csv."""
+        """All but the rows, which are the lines of detailed_timings.csv."""
         return {
             "operations": [[*key, totals.state()] for key, totals in self.operations.items()],
             "phases": self.phases,
@@ -130,23 +135,23 @@ class Store:
                 name: {"totals": region.totals.state(), "parts": region.parts, "inner": region.inner}
                 for name, region in self.regions.items()
             },
-            "metrics": {name: metric.state() for name, metric in self.metrics.items()},
+            "metrics": {name: vars(metric) for name, metric in self.metrics.items()},
             "steps": self.steps.state(),
+            "kinds": {label: totals.state() for label, totals in self.kinds.items()},
             "exposed": self.exposed,
+            "overlapped": self.overlapped,
             "skipped": self.skipped,
             "lost": self.lost,
             "rows": {"most": self.rows.most, "every": self.rows.every, "seen": self.rows.seen},
-            "series": {
-                rank: {"most": each.most, "every": each.every, "seen": each.seen, "kept": each.kept}
-                for rank, each in self.series.items()
-            },
+            "series": {process: vars(each) for process, each in self.series.items()},
+            "memory": {process: vars(each) for process, each in self.memory.items()},
         }
 
     @classmethod
-    def of(cls, state: Dict[str, Any], rows: List[Row]) -> "Store":
+    def of(cls, state: Dict[str, Any], rows: List[List[str]]) -> "Store":
         made = cls()
-        for operation, source, size, region, how, totals in state["operations"]:
-            made.operations[operation, source, int(size), region, how] = Totals.of(totals)
+        for operation, source, size, how, totals in state["operations"]:
+            made.operations[operation, source, int(size), how] = Totals.of(totals)
         for operation, phases in state["phases"].items():
             made.phases[operation] = {name: int(ns) for name, ns in phases.items()}
         for name, value in state["regions"].items():
@@ -154,9 +159,12 @@ class Store:
             region_of.totals = Totals.of(value["totals"])
             region_of.parts = {part: int(ns) for part, ns in value["parts"].items()}
             region_of.inner = bool(value["inner"])
-        made.metrics = {name: Metric.of(value) for name, value in state["metrics"].items()}
+        made.metrics = {name: Metric(**value) for name, value in state["metrics"].items()}
         made.steps = Totals.of(state["steps"])
-        made.exposed, made.skipped, made.lost = (int(state[name]) for name in ("exposed", "skipped", "lost"))
+        made.kinds = {label: Totals.of(totals) for label, totals in state["kinds"].items()}
+        for name in "exposed", "overlapped", "skipped", "lost":
+            setattr(made, name, int(state[name]))
         made.rows = Thinned(kept=rows, **state["rows"])
-        made.series = {rank: Thinned(**each) for rank, each in state["series"].items()}
+        made.series = {process: Thinned(**each) for process, each in state["series"].items()}
+        made.memory = {process: Thinned(**each) for process, each in state["memory"].items()}
         return made

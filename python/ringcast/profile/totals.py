@@ -108,42 +108,34 @@ def merged(several: Iterable[Totals]) -> Totals:
 class Metric:
     """Sums over a program's own numbers."""
 
-    __slots__ = ("count", "total", "squares", "least", "most", "last")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = self.squares = self.last = 0.0
-        self.least, self.most = math.inf, -math.inf
+    def __init__(self, **state: Any) -> None:
+        self.count = self.not_finite = 0  # not_finite: NaN and the like, in none of the sums
+        self.total = self.squares = self.least = self.most = self.last = 0.0
+        vars(self).update(state)
 
     def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
-        self.squares += value * value
-        self.least, self.most, self.last = min(self.least, value), max(self.most, value), value
+        if abs(value) < 1e150:
+            self.merge(Metric(count=1, total=value, squares=value * value, least=value, most=value, last=value))
+        else:
+            self.not_finite += 1
 
     def merge(self, other: "Metric") -> None:
-        self.count += other.count
-        self.total += other.total
-        self.squares += other.squares
-        self.least, self.most, self.last = min(self.least, other.least), max(self.most, other.most), other.last
+        if other.count:
+            self.least = min(self.least, other.least) if self.count else other.least
+            self.most = max(self.most, other.most) if self.count else other.most
+            self.last = other.last
+        for name in ("count", "total", "squares", "not_finite"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def figures(self) -> Dict[str, float]:
+        if not self.count:
+            return {"count": 0, "not_finite": self.not_finite}
         mean = self.total / self.count
         deviation = math.sqrt(max(self.squares / self.count - mean * mean, 0.0))
         return {
             "count": self.count, "total": self.total, "avg": mean, "std": deviation, "min": self.least,
-            "max": self.most, "last": self.last,
+            "max": self.most, "last": self.last, "not_finite": self.not_finite,
         }  # fmt: skip
-
-    def state(self) -> List[float]:
-        return [getattr(self, name) for name in self.__slots__]
-
-    @classmethod
-    def of(cls, state: List[float]) -> "Metric":
-        made = cls()
-        for name, value in zip(cls.__slots__, state):
-            setattr(made, name, value)
-        return made
 
 
 class Thinned:

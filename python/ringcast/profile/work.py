@@ -35,19 +35,22 @@ class _TimedWork:
         devices = recorder.devices
         before = devices.event() if self._first is not None else None
         start = recorder.clock()
+        failed = True
         try:
-            return self._work.wait(*args, **kwargs)
+            result = self._work.wait(*args, **kwargs)
+            failed = False
+            return result
         finally:
             end = recorder.clock()
             last = devices.event() if before is not None else None
-            self._note(start, end, None if last is None else (self._first, before, last))
+            self._note(start, end, None if last is None else (self._first, before, last), failed)
 
-    def _note(self, wait_start: int, end: int, events: Any) -> None:
+    def _note(self, wait_start: int, end: int, events: Any, failed: bool = False) -> None:
         told, self._told = self._told, None
         if told is not None:
             start, call_end, name, source, nbytes = told
             waiting = end - wait_start if events is None else None
-            record = Operation(start, end, call_end, wait_start, name, source, nbytes, waiting, events)
+            record = Operation(start, end, call_end, wait_start, name, source, nbytes, waiting, events, failed)
             self._recorder.buffer().items.append(record)
 
     def __del__(self) -> None:
