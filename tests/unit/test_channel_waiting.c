@@ -147,6 +147,32 @@ TEST(what_was_done_is_counted) {
   for (int i = 0; i < 11; i++) ck_assert_uint_eq(stats.histogram[i], 0); /* it took 2 ms at least */
 }
 
+TEST(a_wait_for_room_in_slices_is_counted_once) {
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .spin_ns = -1); /* so it sleeps */
+  SCOPED_READER reader = attach(writer);
+  struct ringcast_span span;
+  struct ringcast_stats stats = {.size = sizeof stats};
+  struct ringcast_peer peer = {.size = sizeof peer};
+  while (ringcast_writer_send(writer, "12345", 5, 0, 0) == 0)
+    ;
+  for (int i = 0; i < 5; i++) ck_assert_int_eq(ringcast_writer_reserve(writer, 5, 1000000, &span), -ETIMEDOUT);
+  for (int round = 1; round <= 2; round++) {
+    uint32_t waits = 0;
+    ck_assert_int_eq(ringcast_writer_stats(writer, &stats), 0);
+    ck_assert_uint_eq(stats.waits, (uint64_t)round);
+    for (int i = 0; i < 16; i++) waits += stats.histogram[i];
+    ck_assert_uint_eq(waits, (uint64_t)round);
+    if (round == 1)
+      for (int i = 0; i <= 12; i++) ck_assert_uint_eq(stats.histogram[i], 0); /* it took 5 ms at least */
+    ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
+    ck_assert_uint_eq(peer.stalls, (uint64_t)round);
+    take_one(reader);
+    while (ringcast_writer_send(writer, "12345", 5, 0, 0) == 0)
+      ;
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 5, 1000000, &span), -ETIMEDOUT);
+  }
+}
+
 TEST(a_cancelled_handle_waits_no_more) {
   SCOPED_WRITER writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
