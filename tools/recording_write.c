@@ -319,5 +319,5 @@ int recording_finish(struct recording_writer *writer) {
   int drained = disk_drain(writer->disk);
   if (result == 0) result = drained;
   if (result == 0 && (ftruncate(fd, (off_t)end) != 0 || fdatasync(fd) != 0)) return -errno;
-  return result == 0 ? 0 : recording_rescue(writer->disk, &writer->sum, result);
+  return result;
 }
