@@ -130,10 +130,8 @@ int recording_drop(struct recording_writer *writer);
 /* Between a keep and the next copy. */
 int recording_put_gap(struct recording_writer *writer, const struct recording_gap *gap);
 int recording_flush(struct recording_writer *writer); /* begins to write all that is kept */
-bool recording_is_flushed(const struct recording_writer *writer);
 
 const struct recording_sum *recording_sum_of(const struct recording_writer *writer);
-uint64_t recording_end_of(const struct recording_writer *writer); /* bytes of the file so far */
 
 /* Ends the file, with index and end. After an error of the disk the file stays as a killed recorder leaves it, without
  * an end, and the first error is returned. */

@@ -177,18 +177,18 @@ static int search(struct recording *recording, uint64_t start, uint64_t from, st
 static int tell_stretch(struct recording *recording, struct recording_item *out) {
   struct recording_facts *facts = &recording->facts;
   struct stretch stretch;
-  uint64_t start = recording->at + RECORDING_LINE, from = start;
+  uint64_t from = recording->at + RECORDING_LINE;
   if (recording->is_broken) from = end_of(recording, &recording->record);
   recording->is_broken = false;
-  if (start > recording->size) start = recording->size;
   if (from > recording->size) from = recording->size;
-  int result = search(recording, start, from, &stretch);
+  int result = search(recording, recording->at, from, &stretch);
   if (result != 0) return result;
   out->offset = recording->at;
   out->bytes = stretch.end - recording->at;
   out->missing = RECORDING_UNKNOWN;
   recording->at = stretch.end;
-  if (!stretch.found && facts->is_live) return RECORDING_FOUND_END; /* as far as the recorder has come */
+  /* As far as the recorder has come. */
+  if (!stretch.found && (facts->is_live || stretch.used == out->offset)) return RECORDING_FOUND_END;
   if (!stretch.found && !facts->is_ended) {
     out->bytes = stretch.used > from ? stretch.used - out->offset : from - out->offset;
     facts->torn_bytes += out->bytes;

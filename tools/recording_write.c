@@ -258,9 +258,7 @@ int recording_flush(struct recording_writer *writer) {
   return set_mark(writer);
 }
 
-bool recording_is_flushed(const struct recording_writer *writer) { return writer->is_flushed; }
 const struct recording_sum *recording_sum_of(const struct recording_writer *writer) { return &writer->sum; }
-uint64_t recording_end_of(const struct recording_writer *writer) { return writer->end; }
 
 /* ---- The whole file --------------------------------------------------------------------------------------------- */
 

@@ -81,6 +81,7 @@ static struct record_result record(struct record_options options) {
   ringcast_writer *writer;
   struct record_result result;
   snprintf(path, sizeof path, "/tmp/test_record_run.%d", (int)getpid());
+  unlink(path); /* of a test that failed */
   options.file = path;
   options.buffer = RECORD_BUFFER;
   struct ringcast_info info = {.size = sizeof info};
