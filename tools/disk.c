@@ -27,7 +27,7 @@ struct disk {
   int fd;
   bool direct, registered, grows, is_broken;
   struct disk_uring *uring;
-  struct disk_thread *thread;
+  struct disk_thread *thread; /* if there is no uring */
   uint8_t *memory;
   size_t bytes;
   struct disk_chunk *chunks;
@@ -35,7 +35,6 @@ struct disk {
   uint64_t next, grown; /* offsets: of the next chunk; of the end of the file */
   struct piece pieces[DEPTH];
   int error;
-  uint64_t good;
 };
 
 /* ---- The file --------------------------------------------------------------------------------------------------- */
@@ -57,23 +56,18 @@ static int fail(int result, char why[256], const char *what, const char *path) {
   return result;
 }
 
-/* Without O_TRUNC: the file may belong to another recorder, which still writes. */
-static int open_file(struct disk *disk, const char *path, bool force, char why[256]) {
-  int flags = O_RDWR | O_CREAT | O_CLOEXEC | (force ? 0 : O_EXCL);
-  disk->fd = open(path, flags | O_DIRECT, 0644);
+static int open_file(struct disk *disk, const char *path, char why[256]) {
+  const int flags = O_RDWR | O_CREAT | O_CLOEXEC;
+  disk->fd = open(path, flags | O_EXCL | O_DIRECT, 0644);
   disk->direct = disk->fd >= 0;
   /* A file system without O_DIRECT has made the file before it refuses. */
-  if (disk->fd < 0 && errno == EINVAL) disk->fd = open(path, flags & ~O_EXCL, 0644);
-  if (disk->fd < 0 && errno == EEXIST && !force) {
-    snprintf(why, 256, "%.180s exists: give another file, or --force to overwrite it", path);
+  if (disk->fd < 0 && errno == EINVAL) disk->fd = open(path, flags, 0644);
+  if (disk->fd < 0 && errno == EEXIST) {
+    snprintf(why, 256, "%.180s exists, and is not overwritten: give another file", path);
     return -EEXIST;
   }
   if (disk->fd < 0) return fail(-errno, why, "can't make", path);
-  if (flock(disk->fd, LOCK_EX | LOCK_NB) != 0) {
-    snprintf(why, 256, "%.180s is being written by another recorder: give another file", path);
-    return -EBUSY;
-  }
-  if (ftruncate(disk->fd, 0) != 0) return fail(-errno, why, "can't empty", path);
+  flock(disk->fd, LOCK_EX | LOCK_NB); /* some file systems have no locks */
   return 0;
 }
 
@@ -104,15 +98,18 @@ static int choose_way(struct disk *disk) {
   return result;
 }
 
-int disk_open(const char *path, uint64_t buffer, bool force, struct disk **out, char why[256]) {
+int disk_open(const char *path, uint64_t buffer, struct disk **out, char why[256]) {
   struct disk *disk = calloc(1, sizeof *disk);
   if (!disk) return fail(-ENOMEM, why, "can't write", path);
-  *disk = (struct disk){.fd = -1, .grows = true, .good = UINT64_MAX, .memory = MAP_FAILED};
-  int result = open_file(disk, path, force, why);
+  *disk = (struct disk){.fd = -1, .grows = true, .memory = MAP_FAILED};
+  int result = open_file(disk, path, why);
   if (result == 0) {
     result = make_chunks(disk, buffer);
     if (result == 0) result = choose_way(disk);
-    if (result != 0) fail(result, why, "can't write", path);
+    if (result != 0) {
+      fail(result, why, "can't write", path);
+      unlink(path);
+    }
   }
   if (result == 0) *out = disk;
   else disk_close(disk);
@@ -120,7 +117,7 @@ int disk_open(const char *path, uint64_t buffer, bool force, struct disk **out, 
 }
 
 void disk_close(struct disk *disk) {
-  if (disk->uring || disk->thread) disk_drain(disk);
+  disk_drain(disk);
   if (disk->uring) disk_uring_close(disk->uring);
   if (disk->thread) disk_thread_close(disk->thread);
   if (disk->memory != MAP_FAILED) munmap(disk->memory, disk->bytes);
@@ -147,12 +144,12 @@ static int submit(struct disk *disk, uint32_t number) {
                                .memory = piece->chunk->memory + piece->from,
                                .bytes = (uint32_t)piece->bytes,
                                .offset = piece->chunk->offset + piece->from};
-  return disk->uring ? disk_uring_submit(disk->uring, &job) : disk_thread_submit(disk->thread, &job);
+  int result = disk->uring ? disk_uring_submit(disk->uring, &job) : disk_thread_submit(disk->thread, &job);
+  disk->is_broken |= result != 0;
+  return result;
 }
 
-static void fail_piece(struct disk *disk, const struct piece *piece, int result) {
-  uint64_t offset = piece->chunk->offset + piece->from;
-  if (offset < disk->good) disk->good = offset;
+static void fail_with(struct disk *disk, int result) {
   if (disk->error == 0) disk->error = result;
 }
 
@@ -164,12 +161,19 @@ static void end_piece(struct disk *disk, struct piece *piece) {
   chunk->is_free = chunk->under_way == 0 && chunk->written == chunk->size;
 }
 
+/* From here on the file takes plain writes. */
+static void make_plain(struct disk *disk) {
+  int flags = fcntl(disk->fd, F_GETFL);
+  if (disk->direct && flags >= 0) fcntl(disk->fd, F_SETFL, flags & ~O_DIRECT);
+  disk->direct = false;
+}
+
 static void take_done(struct disk *disk, const struct disk_done *done) {
   struct piece *piece = &disk->pieces[done->number];
   int result = (int)done->result;
   bool again = result == -EAGAIN || result == -EINTR;
   if (result == -EINVAL && disk->direct) { /* larger blocks, or a file system that refuses O_DIRECT only now */
-    disk_make_plain(disk);
+    make_plain(disk);
     again = true;
   }
   if (result > 0) {
@@ -184,7 +188,7 @@ static void take_done(struct disk *disk, const struct disk_done *done) {
     result = submit(disk, done->number);
     if (result == 0) return;
   }
-  if (result != 0) fail_piece(disk, piece, result);
+  if (result != 0) fail_with(disk, result);
   end_piece(disk, piece);
 }
 
@@ -194,15 +198,14 @@ static bool reap(struct disk *disk, bool wait) {
   int result = disk->uring ? disk_uring_reap(disk->uring, wait, &done) : disk_thread_reap(disk->thread, wait, &done);
   if (result > 0) take_done(disk, &done);
   if (result < 0) { /* the way itself is broken: the state of the writes under way is unknown */
-    disk->error = result;
-    disk->good = 0;
+    fail_with(disk, result);
     disk->is_broken = true;
   }
   return result > 0;
 }
 
 int disk_look(struct disk *disk) {
-  while (disk->under_way > 0 && reap(disk, false)) continue;
+  while (disk->under_way > 0 && !disk->is_broken && reap(disk, false)) continue;
   return disk->error;
 }
 
@@ -212,7 +215,6 @@ int disk_drain(struct disk *disk) {
 }
 
 bool disk_is_idle(const struct disk *disk) { return disk->under_way == 0; }
-uint64_t disk_good(const struct disk *disk) { return disk->good; }
 
 /* ---- Chunks ----------------------------------------------------------------------------------------------------- */
 
@@ -272,14 +274,8 @@ int disk_write(struct disk *disk, struct disk_chunk *chunk) {
   disk->under_way++;
   int result = submit(disk, number);
   if (result != 0) {
-    fail_piece(disk, piece, result);
+    fail_with(disk, result);
     end_piece(disk, piece);
   }
   return disk->error;
-}
-
-void disk_make_plain(struct disk *disk) {
-  int flags = fcntl(disk->fd, F_GETFL);
-  if (disk->direct && flags >= 0) fcntl(disk->fd, F_SETFL, flags & ~O_DIRECT);
-  disk->direct = false;
 }

@@ -31,9 +31,9 @@ struct disk_chunk {
   bool is_free;
 };
 
-/* Makes the file and locks it (flock) until close. `buffer`: bytes of all chunks together; chunks are of DISK_CHUNK, or
- * less if the buffer is small. `force`: an existing file is overwritten. -errno, and in words in `why`. */
-int disk_open(const char *path, uint64_t buffer, bool force, struct disk **out, char why[256]);
+/* Makes the file, which must not exist, and locks it (flock) until close, for readers to know. `buffer`: bytes of all
+ * chunks together; chunks are of DISK_CHUNK, or less if the buffer is small. -errno, and in words in `why`. */
+int disk_open(const char *path, uint64_t buffer, struct disk **out, char why[256]);
 void disk_close(struct disk *disk);
 int disk_fd(const struct disk *disk);
 const char *disk_way(const struct disk *disk); /* in words: "io_uring, O_DIRECT, registered memory" */
@@ -49,11 +49,5 @@ int disk_write(struct disk *disk, struct disk_chunk *chunk);
 int disk_look(struct disk *disk);  /* takes note of writes that have ended; never waits */
 int disk_drain(struct disk *disk); /* waits for all */
 bool disk_is_idle(const struct disk *disk);
-
-/* After an error: all bytes given to disk_write before this offset are in the file; later bytes do not count. */
-uint64_t disk_good(const struct disk *disk);
-
-/* From here on the file takes plain writes of any length, for its end. */
-void disk_make_plain(struct disk *disk);
 
 #endif

@@ -16,7 +16,7 @@
 #include "tools/recording.h"
 #include "tools/view.h"
 
-static const char usage[] = "usage: ringcast dump FILE|RING [--frames N] [--follow] [--data] [--format text|json]\n";
+static const char usage[] = "usage: ringcast dump FILE|RING [--frames N] [--data] [--format text|json]\n";
 
 static const char help[] =
     "\n"
@@ -28,7 +28,6 @@ static const char help[] =
     "\n"
     "OPTIONS\n"
     "  --frames N        end after so many frames (default 0: no limit)\n"
-    "  --follow          FILE: go on as the recorder writes (default: end with what is there now)\n"
     "  --data            the payload too, in hexadecimal\n"
     "  --format FORMAT   text, or json: an object a line (default text)\n"
     "  --help            this text\n"
@@ -49,7 +48,7 @@ static const int64_t SLICE = 100000000;  /* nanoseconds */
 struct dump {
   const char *what;
   uint64_t frames, shown;
-  bool follow, data, json;
+  bool data, json;
   int64_t first; /* time of the first frame; INT64_MIN: none yet */
   uint8_t *memory;
   uint64_t room;
@@ -128,8 +127,6 @@ static void print_gap(struct dump *dump, const struct recording_gap *gap) {
     printf("{\"type\": \"gap\", \"time\": %.9f, \"seconds\": %.9f, \"from\": %" PRIu64, seconds, length, gap->from);
     if (known) printf(", \"to\": %" PRIu64 ", \"bytes\": %" PRIu64, gap->to, gap->to - gap->from);
     else fputs(", \"to\": null, \"bytes\": null", stdout);
-    if (gap->frames == RECORDING_UNKNOWN) fputs(", \"frames\": null", stdout);
-    else printf(", \"frames\": %" PRIu64, gap->frames);
     printf(", \"reason\": \"%s\"}\n", why);
     return;
   }
@@ -142,7 +139,7 @@ static void print_stretch(const struct dump *dump, enum recording_found found, c
   const char *type = found == RECORDING_FOUND_DAMAGE ? "damage" : found == RECORDING_FOUND_TORN ? "torn" : "unwritten";
   const char *words = found == RECORDING_FOUND_DAMAGE ? "are damaged"
                       : found == RECORDING_FOUND_TORN ? "at the end are torn and cut off: the recorder did not end it"
-                                                      : "were never written: the recorder died first";
+                                                      : "were not written: the recorder died first, or is still busy";
   bool known = item->missing != RECORDING_UNKNOWN;
   if (dump->json) {
     printf("{\"type\": \"%s\", \"offset\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"frames\": ", type, item->offset,
@@ -206,11 +203,6 @@ static int dump_next(struct dump *dump, struct recording *recording) {
   case RECORDING_FOUND_DAMAGE:
   case RECORDING_FOUND_UNWRITTEN:
   case RECORDING_FOUND_TORN: print_stretch(dump, (enum recording_found)found, &item); return 0;
-  case RECORDING_FOUND_NOT_YET:
-    if (!dump->follow) return -EAGAIN;
-    fflush(stdout);
-    nanosleep(&(struct timespec){.tv_nsec = SLICE}, NULL);
-    return 0;
   case RECORDING_FOUND_END: return -EAGAIN;
   default: return found;
   }
@@ -295,7 +287,6 @@ static int parse(int argc, char **argv, struct dump *dump) {
   static const struct cli_texts texts = {usage, help};
   const struct cli_option known[] = {
       {"frames", parse_whole, &dump->frames, PARSE_WHOLE, false},
-      {"follow", NULL, &dump->follow, NULL, false},
       {"data", NULL, &dump->data, NULL, false},
       {"format", cli_parse_format, &dump->json, CLI_FORMATS, false},
   };

@@ -61,7 +61,7 @@ static double write_disk(const struct perf_options *options, uint64_t bytes) {
   struct disk_chunk *chunk;
   char why[256];
   uint64_t word = 88172645463325252;
-  if (disk_open(file_of(options), RECORD_BUFFER, false, &disk, why) != 0) perf_die("%s", why);
+  if (disk_open(file_of(options), RECORD_BUFFER, &disk, why) != 0) perf_die("%s", why);
   unlink(file_of(options));
   int64_t start = perf_now_ns();
   int result = 0;
@@ -73,9 +73,12 @@ static double write_disk(const struct perf_options *options, uint64_t bytes) {
       word ^= word << 13, word ^= word >> 7, word ^= word << 17;
       at[i] = word;
     }
-    if (done < RECORD_BUFFER) start = perf_now_ns(); /* the first lap fills the memory */
     chunk->filled = chunk->size;
     result = disk_write(disk, chunk);
+    if (done + chunk->size == RECORD_BUFFER) { /* the first lap fills the memory; the next begins with an idle disk */
+      disk_drain(disk);
+      start = perf_now_ns();
+    }
   }
   if (result == 0) result = disk_drain(disk);
   if (result == 0 && fdatasync(disk_fd(disk)) != 0) result = -errno;
@@ -105,8 +108,7 @@ static double record_flood(struct measured *measured, uint64_t bytes) {
   const struct perf_options *options = measured->options;
   struct perf_children children = {0};
   struct record_result result;
-  struct record_options asked = {
-      .file = file_of(options), .buffer = RECORD_BUFFER, .bytes = bytes, .lossless = true, .force = false};
+  struct record_options asked = {.file = file_of(options), .buffer = RECORD_BUFFER, .bytes = bytes, .lossless = true};
   measured->shared->made = 0;
   perf_start(&children, options, UNPINNED, flood, measured);
   while (perf_load(&measured->shared->made) == 0) perf_relax(true);
@@ -119,14 +121,11 @@ static double record_flood(struct measured *measured, uint64_t bytes) {
 }
 
 static void measure_rates(struct measured *measured) {
-  double disk[ROUNDS], record[ROUNDS];
   for (int round = 0; round < ROUNDS; round++) {
-    disk[round] = write_disk(measured->options, measured->options->bytes / ROUNDS);
+    measured->disk_rate += write_disk(measured->options, measured->options->bytes / ROUNDS) / ROUNDS;
     perf_progress(measured->options, (round + 0.25) / ROUNDS);
-    record[round] = record_flood(measured, measured->options->bytes / ROUNDS);
+    measured->record_rate += record_flood(measured, measured->options->bytes / ROUNDS) / ROUNDS;
     perf_progress(measured->options, (round + 0.5) / ROUNDS);
-    measured->disk_rate += disk[round] / ROUNDS;
-    measured->record_rate += record[round] / ROUNDS;
   }
 }
 
@@ -172,8 +171,7 @@ static void sleep_until(int64_t due) {
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) continue;
 }
 
-static void send_one(struct measured *measured, ringcast_writer *writer, const uint8_t *source, size_t size,
-                     double out[WHATS]) {
+static void send_one(ringcast_writer *writer, const uint8_t *source, size_t size, double out[WHATS]) {
   struct ringcast_span span;
   int64_t start = perf_now_ns();
   perf_must(ringcast_writer_reserve(writer, size, RINGCAST_FOREVER, &span), "can't send");
@@ -184,7 +182,6 @@ static void send_one(struct measured *measured, ringcast_writer *writer, const u
   int64_t end = perf_now_ns();
   out[SEND] = (double)(end - start);
   out[COMMIT] = (double)(end - before);
-  (void)measured;
 }
 
 static void run_messages(struct measured *measured, int load, bool recorded, ringcast_writer *writer, uint64_t count) {
@@ -196,7 +193,7 @@ static void run_messages(struct measured *measured, int load, bool recorded, rin
   int64_t due = perf_now_ns();
   for (uint64_t i = 0; i < count; i++) {
     sleep_until(due += GAP_NS);
-    send_one(measured, writer, source, size, ns);
+    send_one(writer, source, size, ns);
     while (perf_load(&shared->had) < had + i + 1) {
       const struct timespec moment = {.tv_nsec = 100000};
       nanosleep(&moment, NULL); /* leaves the CPU to the reader and the recorder */

@@ -11,13 +11,12 @@
 #include "tools/report.h"
 #include "tools/view.h"
 
-static const char usage[] =
-    "usage: ringcast record RING FILE [--seconds S] [--frames N] [--bytes BYTES] [--latest] [--lossless] [--force]\n"
-    "                       [--buffer BYTES] [--format text|json]\n";
+static const char usage[] = "usage: ringcast record RING FILE [--seconds S] [--frames N] [--bytes BYTES] [--lossless]\n"
+                            "                       [--buffer BYTES] [--format text|json]\n";
 
 static const char help[] =
     "\n"
-    "Writes the frames of a ring to a file, from now on, until Ctrl-C, a limit, or the end of the ring's writer.\n"
+    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of the ring's writer.\n"
     "'ringcast dump FILE' shows them, 'ringcast replay FILE' sends them again. RING is a name, NAME@PID, @PID or a\n"
     "handle; 'ringcast list' shows all.\n"
     "\n"
@@ -30,10 +29,8 @@ static const char help[] =
     "  --frames N        end after so many frames (default 0: no limit)\n"
     "  --bytes BYTES     end with the frame that completes so many bytes; K, M and G are understood (default 0: no\n"
     "                    limit)\n"
-    "  --latest          begin with the ring's newest frame, if it is still there (default: with the next one)\n"
     "  --lossless        be an ordinary reader, which takes a reader's place: the writer waits for the disk, and\n"
     "                    nothing is missing (default: an observer)\n"
-    "  --force           overwrite FILE (default: refuse a file that exists)\n"
     "  --buffer BYTES    memory for what is not on the disk yet, 64K to 4G (default 64M)\n"
     "  --format FORMAT   of the summary at the end: text or json (default text)\n"
     "  --help            this text\n"
@@ -73,8 +70,8 @@ static void tell_start(void *context) {
 static void tell_end(const struct record_options *options, const struct record_result *result) {
   if (result->end == RECORD_RING_FAILED) fprintf(stderr, "ringcast: %s: %s\n", options->ring, result->why);
   if (result->end == RECORD_DISK_FAILED)
-    fprintf(stderr, "ringcast: can't write %s: %s; it holds the %llu frames before that\n", options->file, result->why,
-            (unsigned long long)result->sum.frames);
+    fprintf(stderr, "ringcast: can't write %s: %s; 'ringcast dump' shows which frames it holds\n", options->file,
+            result->why);
   if (result->let_go > 0)
     fprintf(stderr,
             "ringcast: %s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each place is "
@@ -87,8 +84,7 @@ static void print(const struct record_options *options, const struct record_resu
   static const char *const ends[] = {[RECORD_STOPPED] = "stopped",
                                      [RECORD_ENOUGH] = "limit",
                                      [RECORD_WRITER_GONE] = "writer gone",
-                                     [RECORD_RING_FAILED] = "ring failed",
-                                     [RECORD_DISK_FAILED] = "disk failed"};
+                                     [RECORD_RING_FAILED] = "ring failed"};
   struct report report = {.json = options->json};
   char digest[20];
   snprintf(digest, sizeof digest, "%016llx", (unsigned long long)result->sum.digest);
@@ -119,9 +115,7 @@ static int parse(int argc, char **argv, struct record_options *options) {
       {"seconds", parse_seconds, &options->seconds, PARSE_SECONDS, false},
       {"frames", parse_whole, &options->frames, PARSE_WHOLE, false},
       {"bytes", parse_bytes, &options->bytes, PARSE_BYTES, false},
-      {"latest", NULL, &options->latest, NULL, false},
       {"lossless", NULL, &options->lossless, NULL, false},
-      {"force", NULL, &options->force, NULL, false},
       {"buffer", parse_buffer, &options->buffer, "a number of bytes, 64K to 4G", false},
       {"format", cli_parse_format, &options->json, CLI_FORMATS, false},
   };
@@ -154,7 +148,7 @@ int record_main(int argc, char **argv) {
     return of_ring && failed == -ENOENT ? CLI_NO_RING : CLI_FAILED;
   }
   tell_end(&options, &result);
+  if (result.end == RECORD_DISK_FAILED) return CLI_FAILED; /* what is in the file is not known */
   print(&options, &result);
-  bool whole = result.end != RECORD_RING_FAILED && result.end != RECORD_DISK_FAILED;
-  return cli_finish(stdout, whole ? CLI_OK : CLI_FAILED);
+  return cli_finish(stdout, result.end == RECORD_RING_FAILED ? CLI_FAILED : CLI_OK);
 }

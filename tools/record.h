@@ -18,7 +18,7 @@ struct record_options {
   uint64_t buffer;
   double seconds;         /* 0, also of the next two: no limit */
   uint64_t frames, bytes; /* bytes of payload: the last frame reaches the limit */
-  bool force, lossless, latest, json;
+  bool lossless, json;
   const volatile sig_atomic_t *stop; /* not 0: the recorder ends */
 };
 
@@ -27,12 +27,11 @@ enum record_end { RECORD_STOPPED, RECORD_ENOUGH, RECORD_WRITER_GONE, RECORD_RING
 /* The result. */
 struct record_result {
   enum record_end end;
-  int error;     /* -errno of the ring or the disk */
-  char why[256]; /* the error in words */
-  struct recording_sum sum;
-  uint64_t let_go;    /* times that the writer went on without the recorder */
-  uint64_t gap_bytes; /* of the ring, as far as known */
-  uint64_t file_bytes;
+  int error;                /* -errno of the ring or the disk */
+  char why[256];            /* the error in words */
+  struct recording_sum sum; /* unless the disk failed */
+  uint64_t let_go;          /* times that the writer went on without the recorder */
+  uint64_t gap_bytes;       /* of the ring, as far as known */
   double seconds;
   char way[64];
 };

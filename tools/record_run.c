@@ -48,7 +48,7 @@ struct recorder {
   int64_t began, attached, heard, flushed; /* times */
   int64_t poll_ns;
   uint64_t taken;    /* bytes since the last poll without a frame */
-  uint64_t position; /* of the last frame that was kept */
+  uint64_t position; /* of the last frame that was kept; at first, of the ring's end */
   bool in_gap, ends;
   struct recording_gap gap;
 };
@@ -80,13 +80,10 @@ static void end_by_disk(struct recorder *recorder, int error) {
 
 /* ---- The ring --------------------------------------------------------------------------------------------------- */
 
-static int attach(struct recorder *recorder, bool first) {
+static int attach(struct recorder *recorder) {
   const struct record_options *asked = recorder->options;
-  const struct ringcast_reader_options options = {.size = sizeof options,
-                                                  .flags = asked->lossless ? 0 : RINGCAST_READER_OBSERVER,
-                                                  .name = "recorder",
-                                                  .start = asked->latest && first ? RINGCAST_START_LATEST
-                                                                                  : RINGCAST_START_NEXT};
+  const struct ringcast_reader_options options = {
+      .size = sizeof options, .flags = asked->lossless ? 0 : RINGCAST_READER_OBSERVER, .name = "recorder"};
   int result = ringcast_reader_attach_ex(recorder->handle, &options, &recorder->reader);
   if (result != 0) return result;
   recorder->attached = recorder->heard = now();
@@ -106,7 +103,6 @@ static void begin_gap(struct recorder *recorder) {
   recorder->gap = (struct recording_gap){.from = recorder->position,
                                          .to = RECORDING_UNKNOWN,
                                          .began = now(),
-                                         .frames = RECORDING_UNKNOWN,
                                          .reason = recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LET_GO};
 }
 
@@ -147,7 +143,7 @@ static void come_back(struct recorder *recorder) {
     pause_for(SLICE / 10);
     return;
   }
-  int result = attach(recorder, false);
+  int result = attach(recorder);
   if (result == -EUSERS) recorder->attached = now(); /* the places are taken: tries again later */
   else if (result != 0) end_by_ring(recorder, result);
 }
@@ -247,8 +243,7 @@ static int open_file(struct recorder *recorder) {
       .monotonic_ns = now(),
       .writer_pid = info->writer_pid,
   };
-  int result = disk_open(recorder->options->file, recorder->options->buffer, recorder->options->force, &recorder->disk,
-                         recorder->out->why);
+  int result = disk_open(recorder->options->file, recorder->options->buffer, &recorder->disk, recorder->out->why);
   if (result != 0) return result;
   memcpy(header.name, info->name, sizeof header.name);
   snprintf(header.ringcast, sizeof header.ringcast, "%s", ringcast_version());
@@ -268,7 +263,6 @@ static void finish(struct recorder *recorder) {
     end_by_disk(recorder, result);
   }
   out->sum = *recording_sum_of(recorder->writer);
-  out->file_bytes = recording_end_of(recorder->writer);
   out->seconds = (double)(now() - recorder->began) / 1e9;
   snprintf(out->way, sizeof out->way, "%s", disk_way(recorder->disk));
 }
@@ -296,11 +290,11 @@ static int begin(struct recorder *recorder) {
   result = open_file(recorder);
   if (result != 0) return result;
   out->end = RECORD_RING_FAILED;
-  result = attach(recorder, true);
+  result = attach(recorder);
   if (result != 0) {
     snprintf(out->why, sizeof out->why, "%s", ringcast_last_error());
     unlink(recorder->options->file);
-  }
+  } else if (ringcast_reader_info(recorder->reader, &recorder->info) == 0) recorder->position = recorder->info.tail;
   return result;
 }
 

@@ -6,7 +6,7 @@ if(XXHASH_INCLUDE_DIR)
   target_sources(ringcast_tool PRIVATE
     dump.c dump_frame.c dump_value.c disk.c disk_thread.c disk_uring.c perf_record.c record.c
     record_run.c
-    recording.c recording_read.c recording_rescue.c recording_write.c replay.c)
+    recording.c recording_read.c recording_write.c replay.c)
   target_include_directories(ringcast_tool SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR})
   # A copy and its hash are the recorder's work.
   set_source_files_properties(recording_write.c recording_read.c PROPERTIES COMPILE_OPTIONS -O3)

@@ -67,10 +67,10 @@ enum recording_reason {
 };
 
 struct recording_gap {
-  uint64_t from, to;      /* positions: of the last frame before the gap, and of the first frame after (or unknown) */
-  int64_t began, ended;   /* CLOCK_MONOTONIC */
-  uint64_t frames;        /* lost, or unknown */
-  uint32_t reason, zeros; /* enum recording_reason */
+  uint64_t from, to;    /* positions: of the last frame before the gap, and of the first frame after (or unknown) */
+  int64_t began, ended; /* CLOCK_MONOTONIC */
+  uint64_t reason;      /* enum recording_reason */
+  uint64_t zeros;
 };
 
 struct recording_entry {
@@ -130,17 +130,12 @@ int recording_drop(struct recording_writer *writer);
 /* Between a keep and the next copy. */
 int recording_put_gap(struct recording_writer *writer, const struct recording_gap *gap);
 int recording_flush(struct recording_writer *writer); /* begins to write all that is kept */
-bool recording_is_flushed(const struct recording_writer *writer);
 
 const struct recording_sum *recording_sum_of(const struct recording_writer *writer);
-uint64_t recording_end_of(const struct recording_writer *writer); /* bytes of the file so far */
 
-/* Ends the file, with index and end. After an error of the disk: with the frames that are whole in the file, which
- * recording_sum_of then tells. Returns the first error of all. */
+/* Ends the file, with index and end. After an error of the disk the file stays as a killed recorder leaves it, without
+ * an end, and the first error is returned. */
 int recording_finish(struct recording_writer *writer);
-
-/* The same after the error `why`, which is returned (recording_rescue.c). */
-int recording_rescue(struct disk *disk, struct recording_sum *sum, int why);
 
 /* ---- Reading (recording_read.c) --------------------------------------------------------------------------------- */
 
@@ -155,9 +150,9 @@ enum recording_found {
   RECORDING_FOUND_FRAME,     /* `record` is the frame's; next: recording_load or recording_pass */
   RECORDING_FOUND_GAP,       /* `gap` is set */
   RECORDING_FOUND_DAMAGE,    /* `bytes` at `offset` hold no record; `missing` frames */
-  RECORDING_FOUND_UNWRITTEN, /* the same, but blocks of zeros in a file without an end: the recorder died first */
+  RECORDING_FOUND_UNWRITTEN, /* the same, but with blocks of zeros in a file without an end: the recorder died first, or
+                              * still writes here */
   RECORDING_FOUND_TORN,      /* the same, up to the end of a file without an end */
-  RECORDING_FOUND_NOT_YET,   /* the recorder still writes here */
   RECORDING_FOUND_END
 };
 
@@ -187,7 +182,7 @@ struct recording_facts {
   uint64_t unwritten_bytes, torn_bytes;
   uint64_t gap_bytes; /* of the ring */
   bool is_ended;      /* the file has its end */
-  bool is_live;       /* a recorder writes the file now */
+  bool is_live;       /* a recorder wrote the file when it was opened: the end is how far the recorder has come */
 };
 const struct recording_facts *recording_facts_of(const struct recording *recording);
 

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tools/recording.h"
@@ -34,8 +33,6 @@ struct recording {
   struct recording_facts facts;
   uint8_t *window;
   uint64_t window_at;
-  uint64_t stuck_at; /* where a live file had no record yet */
-  time_t stuck_since;
   size_t window_bytes;
 };
 
@@ -68,8 +65,6 @@ static int look(struct recording *recording, uint64_t offset, size_t bytes, cons
   *out = recording->window + (offset - recording->window_at);
   return 1;
 }
-
-static void forget_window(struct recording *recording) { recording->window_bytes = 0; }
 
 /* ---- Records ---------------------------------------------------------------------------------------------------- */
 
@@ -123,9 +118,11 @@ struct stretch {
 
 static bool is_zero(const uint8_t *at, size_t bytes) { return at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0; }
 
-static void look_at_line(struct recording *recording, struct stretch *stretch, uint64_t offset, const uint8_t *line,
-                         uint64_t *zeros) {
-  stretch->found = is_record(recording, line, offset, &stretch->next) && is_within(recording, &stretch->next, offset);
+/* `from`: where the next record can be, at the earliest. */
+static void look_at_line(struct recording *recording, struct stretch *stretch, uint64_t from, uint64_t offset,
+                         const uint8_t *line, uint64_t *zeros) {
+  stretch->found = offset >= from && is_record(recording, line, offset, &stretch->next) &&
+                   is_within(recording, &stretch->next, offset);
   if (stretch->found) return;
   if (offset % RECORDING_BLOCK == 0) *zeros = 0;
   if (is_zero(line, RECORDING_LINE)) *zeros += RECORDING_LINE;
@@ -147,13 +144,13 @@ static uint64_t skip_hole(struct recording *recording, struct stretch *stretch, 
   return next < recording->size ? next : recording->size;
 }
 
-/* No record is at `from`. */
-static int search(struct recording *recording, uint64_t from, struct stretch *out) {
-  uint64_t offset = from, zeros = 0;
-  *out = (struct stretch){.used = from};
+/* From `start` on there is no record before `from`. */
+static int search(struct recording *recording, uint64_t start, uint64_t from, struct stretch *out) {
+  uint64_t offset = start, zeros = 0;
+  *out = (struct stretch){.used = start};
   while (offset < recording->size) {
     const uint8_t *at;
-    if (offset % WINDOW == 0 || offset == from) offset = skip_hole(recording, out, offset);
+    if (offset % WINDOW == 0 || offset == start) offset = skip_hole(recording, out, offset);
     if (offset >= recording->size) break;
     size_t bytes = WINDOW - offset % WINDOW; /* windows are read as wholes */
     if (bytes > recording->size - offset) bytes = (size_t)(recording->size - offset);
@@ -165,7 +162,7 @@ static int search(struct recording *recording, uint64_t from, struct stretch *ou
         if (!is_zero(at + done, bytes - done)) out->used = recording->size;
         continue;
       }
-      look_at_line(recording, out, offset, at + done, &zeros);
+      look_at_line(recording, out, from, offset, at + done, &zeros);
       if (out->found) {
         out->end = offset;
         return 0;
@@ -176,19 +173,6 @@ static int search(struct recording *recording, uint64_t from, struct stretch *ou
   return 0;
 }
 
-/* While a recorder writes, its writes end in any order: missing bytes may still come, but not long after later records.
- */
-static bool is_not_yet(struct recording *recording, bool found) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  forget_window(recording);
-  if (recording->stuck_at != recording->at) {
-    recording->stuck_at = recording->at;
-    recording->stuck_since = now.tv_sec;
-  }
-  return !found || now.tv_sec - recording->stuck_since < 3;
-}
-
 /* The kind of the stretch from `at` on: bytes without a record, or a frame that is not whole. */
 static int tell_stretch(struct recording *recording, struct recording_item *out) {
   struct recording_facts *facts = &recording->facts;
@@ -197,13 +181,14 @@ static int tell_stretch(struct recording *recording, struct recording_item *out)
   if (recording->is_broken) from = end_of(recording, &recording->record);
   recording->is_broken = false;
   if (from > recording->size) from = recording->size;
-  int result = search(recording, from, &stretch);
+  int result = search(recording, recording->at, from, &stretch);
   if (result != 0) return result;
   out->offset = recording->at;
   out->bytes = stretch.end - recording->at;
   out->missing = RECORDING_UNKNOWN;
-  if (facts->is_live && is_not_yet(recording, stretch.found)) return RECORDING_FOUND_NOT_YET;
   recording->at = stretch.end;
+  /* As far as the recorder has come. */
+  if (!stretch.found && (facts->is_live || stretch.used == out->offset)) return RECORDING_FOUND_END;
   if (!stretch.found && !facts->is_ended) {
     out->bytes = stretch.used > from ? stretch.used - out->offset : from - out->offset;
     facts->torn_bytes += out->bytes;
@@ -214,7 +199,7 @@ static int tell_stretch(struct recording *recording, struct recording_item *out)
     facts->missing += out->missing;
     recording->number = stretch.next.number;
   }
-  if (!facts->is_ended && stretch.has_zero_block) {
+  if (!facts->is_ended && (stretch.has_zero_block || facts->is_live)) {
     facts->unwritten_bytes += out->bytes;
     return RECORDING_FOUND_UNWRITTEN;
   }
@@ -224,21 +209,6 @@ static int tell_stretch(struct recording *recording, struct recording_item *out)
 }
 
 /* ---- The next item ---------------------------------------------------------------------------------------------- */
-
-static bool is_locked(const struct recording *recording) {
-  if (flock(recording->fd, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
-  flock(recording->fd, LOCK_UN);
-  return false;
-}
-
-/* The recorder may have gone on, or ended. */
-static void look_again(struct recording *recording) {
-  struct stat status;
-  bool live = is_locked(recording); /* before the size: the last bytes come before the lock goes */
-  if (fstat(recording->fd, &status) == 0) recording->size = (uint64_t)status.st_size;
-  recording->facts.is_live = live;
-  forget_window(recording);
-}
 
 static int take_gap(struct recording *recording, const struct recording_record *record, struct recording_item *out) {
   int result = read_small(recording, record, recording->at, &out->gap, sizeof out->gap);
@@ -288,14 +258,12 @@ static int next_once(struct recording *recording, struct recording_item *out) {
   int result = read_record(recording, recording->at, &record);
   if (result < 0) return result;
   if (result == 1 && is_within(recording, &record, recording->at)) return take_record(recording, &record, out);
-  if (recording->at < recording->size) return tell_stretch(recording, out);
-  return recording->facts.is_live ? RECORDING_FOUND_NOT_YET : RECORDING_FOUND_END;
+  return recording->at < recording->size ? tell_stretch(recording, out) : RECORDING_FOUND_END;
 }
 
 int recording_next(struct recording *recording, struct recording_item *out) {
   int result = recording->at_frame ? recording_pass(recording) : 0;
   if (result < 0) return result;
-  if (recording->facts.is_live) look_again(recording);
   do result = next_once(recording, out);
   while (result == -EAGAIN);
   return result;
@@ -407,6 +375,12 @@ static int check_header(struct recording *recording, const char *path, char why[
   return 0;
 }
 
+static bool is_locked(const struct recording *recording) {
+  if (flock(recording->fd, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
+  flock(recording->fd, LOCK_UN);
+  return false;
+}
+
 static void find_end(struct recording *recording) {
   struct recording_record record;
   uint64_t offset = recording->size - LAST;
@@ -461,7 +435,7 @@ void recording_seek(struct recording *recording, int64_t ns) {
   uint64_t count = read_index(recording, &entries), low = 0, high = count;
   while (low < high) { /* the first entry that is later */
     uint64_t middle = low + (high - low) / 2;
-    if (entries[middle].time - recording->end.first > ns) high = middle;
+    if ((double)entries[middle].time - (double)recording->end.first > (double)ns) high = middle;
     else low = middle + 1;
   }
   const struct recording_entry *entry = low > 0 ? &entries[low - 1] : NULL;

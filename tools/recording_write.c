@@ -258,9 +258,7 @@ int recording_flush(struct recording_writer *writer) {
   return set_mark(writer);
 }
 
-bool recording_is_flushed(const struct recording_writer *writer) { return writer->is_flushed; }
 const struct recording_sum *recording_sum_of(const struct recording_writer *writer) { return &writer->sum; }
-uint64_t recording_end_of(const struct recording_writer *writer) { return writer->end; }
 
 /* ---- The whole file --------------------------------------------------------------------------------------------- */
 
@@ -319,5 +317,5 @@ int recording_finish(struct recording_writer *writer) {
   int drained = disk_drain(writer->disk);
   if (result == 0) result = drained;
   if (result == 0 && (ftruncate(fd, (off_t)end) != 0 || fdatasync(fd) != 0)) return -errno;
-  return result == 0 ? 0 : recording_rescue(writer->disk, &writer->sum, result);
+  return result;
 }

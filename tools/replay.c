@@ -16,8 +16,8 @@
 #include "tools/report.h"
 
 static const char usage[] =
-    "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] [--readers N] [--loop] [--from S] [--to S]\n"
-    "                       [--linger S] [--capacity BYTES] [--format text|json]\n";
+    "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] [--readers N] [--from S] [--to S]\n"
+    "                       [--capacity BYTES] [--format text|json]\n";
 
 static const char help[] =
     "\n"
@@ -30,9 +30,7 @@ static const char help[] =
     "  --speed X          so many times as fast as recorded (default 1)\n"
     "  --fast             as fast as the readers take it\n"
     "  --readers N        wait for so many readers before the first frame (default 0)\n"
-    "  --loop             begin again at the end, until Ctrl-C\n"
     "  --from S, --to S   only the frames of these seconds, counted from the first frame (default: all)\n"
-    "  --linger S         at the end, wait at most so long until the readers have taken everything (default 10)\n"
     "  --capacity BYTES   of the new ring (default: the recorded ring's)\n"
     "  --format FORMAT    of the first line, and of the summary at the end: text or json (default text)\n"
     "  --help             this text\n"
@@ -50,16 +48,15 @@ static const int64_t SLICE = 100000000; /* nanoseconds: so soon a signal that co
 
 struct replay {
   const char *file, *name;
-  double speed, from, to, linger; /* `to` below 0: the end */
+  double speed, from, to; /* `to` below 0: the end */
   uint64_t readers, capacity;
-  bool fast, loop, json;
+  bool fast, json;
   struct recording *recording;
   ringcast_writer *writer;
   struct recording_sum sent;
   uint64_t too_large; /* frames */
   int64_t first;      /* time of the recording's first frame */
-  int64_t start;      /* when the first frame is due */
-  uint64_t damages;   /* of all passes */
+  int64_t start;      /* when the frame of `from` is due; 0: not begun */
   double seconds;
 };
 
@@ -85,7 +82,7 @@ static void wait_until(int64_t due) {
 
 /* When the frame is due, or 0: at once. Recorded times that can't be right do not hold the replay up. */
 static int64_t due_at(const struct replay *replay, int64_t time) {
-  double after = ((double)time - (double)replay->first) / replay->speed;
+  double after = ((double)time - (double)replay->first - replay->from * 1e9) / replay->speed;
   if (replay->fast || after <= 0 || after > 1e18) return 0;
   return replay->start + (int64_t)after;
 }
@@ -99,11 +96,10 @@ static int reserve(struct replay *replay, uint64_t bytes, struct ringcast_span *
   return result;
 }
 
-/* The payload is read into the ring, and becomes a frame if whole. */
+/* The payload is read into the ring, and becomes a frame, if whole, when the frame is due. */
 static int send_frame(struct replay *replay, const struct recording_record *record) {
   struct ringcast_span span;
   int64_t due = due_at(replay, record->time);
-  if (due > 0) wait_until(due);
   int result = reserve(replay, record->bytes, &span);
   if (result == -EMSGSIZE) {
     replay->too_large++;
@@ -116,6 +112,11 @@ static int send_frame(struct replay *replay, const struct recording_record *reco
     ringcast_writer_abort(replay->writer);
     return result < 0 ? result : 0;
   }
+  if (due > 0) wait_until(due);
+  if (stop) {
+    ringcast_writer_abort(replay->writer);
+    return -ECANCELED;
+  }
   replay->sent.frames++;
   replay->sent.bytes += record->bytes;
   replay->sent.digest += recording_facts_of(replay->recording)->sum.digest - before;
@@ -127,33 +128,26 @@ static int send_frame(struct replay *replay, const struct recording_record *reco
 static void tell(const struct replay *replay, enum recording_found found, const struct recording_item *item) {
   static const char *const words[] = {
       [RECORDING_FOUND_DAMAGE] = "damaged, left out",
-      [RECORDING_FOUND_UNWRITTEN] = "never written, as the recorder died first",
+      [RECORDING_FOUND_UNWRITTEN] = "not written: the recorder died first, or is still busy",
       [RECORDING_FOUND_TORN] = "torn, as the recorder died first: cut off",
-      [RECORDING_FOUND_NOT_YET] = "still being written: this is the end for now",
   };
   if (found >= sizeof words / sizeof *words || !words[found]) return;
   fprintf(stderr, "ringcast: %s: from byte %llu on: %llu bytes %s\n", replay->file, (unsigned long long)item->offset,
           (unsigned long long)item->bytes, words[found]);
 }
 
-static void add_facts(struct replay *replay) {
-  const struct recording_facts *facts = recording_facts_of(replay->recording);
-  replay->damages += facts->damages;
-  replay->sent.gaps += facts->sum.gaps;
-}
-
 /* -EAGAIN: the end, or `to`. */
-static int send_next(struct replay *replay, bool first) {
+static int send_next(struct replay *replay) {
   struct recording_item item;
   int found = recording_next(replay->recording, &item);
   if (found < 0) fprintf(stderr, "ringcast: can't read %s: %s\n", replay->file, strerror(-found));
   if (found < 0) return found;
-  if (!replay->loop || first) tell(replay, (enum recording_found)found, &item);
-  if (found == RECORDING_FOUND_END || found == RECORDING_FOUND_NOT_YET) return -EAGAIN;
+  tell(replay, (enum recording_found)found, &item);
+  if (found == RECORDING_FOUND_END) return -EAGAIN;
   if (found != RECORDING_FOUND_FRAME) return 0;
-  if (replay->first == INT64_MIN) {
+  if (replay->start == 0) {
     replay->first = item.record.time;
-    replay->start = now_ns() - (int64_t)(replay->from * 1e9 / replay->speed);
+    replay->start = now_ns();
     if (replay->from > 0) recording_seek(replay->recording, (int64_t)(replay->from * 1e9));
     if (recording_at(replay->recording) != item.offset) return 0; /* is read again from there */
   }
@@ -166,25 +160,6 @@ static int send_next(struct replay *replay, bool first) {
   return result;
 }
 
-/* Once from the beginning to the end. */
-static int send_all(struct replay *replay, bool first) {
-  char why[256];
-  int result = 0;
-  if (!first) {
-    result = recording_open(replay->file, &replay->recording, why);
-    if (result != 0) fprintf(stderr, "ringcast: %s\n", why);
-    if (result != 0) return result;
-  }
-  replay->first = INT64_MIN;
-  uint64_t frames = replay->sent.frames;
-  while (result == 0 && !stop) result = send_next(replay, first);
-  add_facts(replay);
-  recording_close(replay->recording);
-  replay->recording = NULL;
-  if (replay->loop && !stop && result == -EAGAIN && frames == replay->sent.frames) return -ENODATA; /* no use again */
-  return result == -EAGAIN ? 0 : result;
-}
-
 static int wait_for_readers(struct replay *replay) {
   int result = 0;
   while (replay->readers > 0 && !stop) {
@@ -193,18 +168,6 @@ static int wait_for_readers(struct replay *replay) {
   }
   if (result < 0 && !stop) fprintf(stderr, "ringcast: no readers: %s\n", ringcast_last_error());
   return stop || result >= 0 ? 0 : result;
-}
-
-/* Readers can drain the ring after its writer is gone; a caller that waits for the replay wants the frames taken. */
-static void linger(const struct replay *replay) {
-  int64_t until = now_ns() + (int64_t)(replay->linger * 1e9);
-  while (!stop && now_ns() < until) {
-    struct ringcast_peer peer = {.size = sizeof peer};
-    if (ringcast_writer_slowest(replay->writer, &peer) != 1 || peer.lag == 0 || peer.state == RINGCAST_PEER_DEAD)
-      return;
-    const struct timespec time = {.tv_nsec = 5000000};
-    nanosleep(&time, NULL);
-  }
 }
 
 /* ---- The command ------------------------------------------------------------------------------------------------ */
@@ -231,6 +194,7 @@ static void print_ring(const struct replay *replay) {
 
 static void print_end(const struct replay *replay) {
   const struct recording_sum *sum = &replay->sent;
+  const struct recording_facts *facts = recording_facts_of(replay->recording);
   struct report report = {.json = replay->json};
   char digest[20];
   snprintf(digest, sizeof digest, "%016llx", (unsigned long long)sum->digest);
@@ -238,8 +202,8 @@ static void print_end(const struct replay *replay) {
   report_string(&report, "file", replay->file);
   report_integer(&report, "frames", (int64_t)sum->frames);
   report_integer(&report, "bytes", (int64_t)sum->bytes);
-  report_integer(&report, "gaps", (int64_t)sum->gaps);
-  report_integer(&report, "damages", (int64_t)replay->damages);
+  report_integer(&report, "gaps", (int64_t)facts->sum.gaps);
+  report_integer(&report, "damages", (int64_t)facts->damages);
   report_integer(&report, "frames_too_large", (int64_t)replay->too_large);
   report_number(&report, "seconds", replay->seconds);
   report_number(&report, "bytes_per_s", (double)sum->bytes / replay->seconds);
@@ -262,19 +226,19 @@ static int run(struct replay *replay) {
   print_ring(replay);
   result = wait_for_readers(replay);
   int64_t start = now_ns();
-  if (result == 0) result = send_all(replay, true);
-  while (result == 0 && replay->loop && !stop) result = send_all(replay, false);
+  while (result == 0 && !stop) result = send_next(replay);
+  if (result == -EAGAIN) result = 0;
   replay->seconds = (double)(now_ns() - start) / 1e9;
-  linger(replay);
-  ringcast_writer_close(replay->writer);
-  if (replay->recording) recording_close(replay->recording);
+  ringcast_writer_close(replay->writer); /* readers still take what is in the ring */
   print_end(replay);
   if (replay->too_large > 0)
     fprintf(stderr,
             "ringcast: %llu frames are larger than the ring can take, and were left out: give --capacity, or "
             "RINGCAST_SPILL_BYTES\n",
             (unsigned long long)replay->too_large);
-  return result == 0 && replay->damages == 0 && replay->too_large == 0 ? CLI_OK : CLI_FAILED;
+  bool whole = recording_facts_of(replay->recording)->damages == 0 && replay->too_large == 0;
+  recording_close(replay->recording);
+  return result == 0 && whole ? CLI_OK : CLI_FAILED;
 }
 
 static bool parse_speed(const char *text, void *out) { return parse_number(text, 1e-6, 1e9, out); }
@@ -291,10 +255,8 @@ static int parse(int argc, char **argv, struct replay *replay) {
       {"speed", parse_speed, &replay->speed, "a number above 0, such as 0.5 or 10", false},
       {"fast", NULL, &replay->fast, NULL, false},
       {"readers", parse_readers, &replay->readers, "a whole number, 0 to 1024", false},
-      {"loop", NULL, &replay->loop, NULL, false},
       {"from", parse_seconds, &replay->from, PARSE_SECONDS, false},
       {"to", parse_seconds, &replay->to, PARSE_SECONDS, false},
-      {"linger", parse_seconds, &replay->linger, PARSE_SECONDS, false},
       {"capacity", parse_bytes, &replay->capacity, PARSE_BYTES, false},
       {"format", cli_parse_format, &replay->json, CLI_FORMATS, false},
   };
@@ -307,7 +269,7 @@ static int parse(int argc, char **argv, struct replay *replay) {
 }
 
 int replay_main(int argc, char **argv) {
-  struct replay replay = {.to = -1, .linger = 10};
+  struct replay replay = {.to = -1};
   struct sigaction action = {.sa_handler = on_signal};
   int status = parse(argc, argv, &replay);
   if (status != CLI_GO_ON) return status;

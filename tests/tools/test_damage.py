@@ -33,6 +33,7 @@ class Damage(Recordings):
         for cut in range(start, end, 509):
             summary = self.write(data[:cut] + bytes(1 << 20)).dump()[-1]
             self.assertEqual((summary["frames"], summary["damages"]), (4, 0))
+            self.assertEqual(summary["torn_bytes"] == 0, cut == start)  # only zeros: nothing is torn
             self.assertEqual(self.replay()[1]["frames"], 4)
 
     def test_a_block_that_was_never_written_is_no_damage_of_a_file_without_an_end(self):
@@ -43,6 +44,14 @@ class Damage(Recordings):
         self.assertEqual((summary["damages"], summary["frames"] + summary["missing_frames"]), (0, 60))
         self.assertGreater(summary["unwritten_bytes"], 3 * BLOCK - 1)
         self.write(hole + data[end:]).dump(status=1)  # with an end it is
+
+    def test_a_block_within_a_frame_that_was_never_written(self):
+        data, places, _ = self.whole(count=5, least=50000, most=50000)
+        hole = (places[2][0] // BLOCK + 3) * BLOCK
+        self.write(data[:hole] + bytes(BLOCK) + data[hole + BLOCK : places[-1][1]])
+        lines = self.dump()
+        self.assertEqual([line["type"] for line in lines[1:-1]], ["frame", "frame", "unwritten", "frame", "frame"])
+        self.assertEqual((lines[-1]["damages"], lines[-1]["missing_frames"]), (0, 1))
 
     def test_damage_in_the_middle_costs_only_what_is_damaged(self):
         data, places, _ = self.whole(count=40, least=200, most=3000)

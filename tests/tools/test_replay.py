@@ -57,22 +57,6 @@ class Replay(Recordings):
             self.assertGreater(summary["frames"], 0)
         self.assertEqual(self.replay("--from", "1e6")[1]["frames"], 0)
 
-    def test_a_loop_goes_on_until_it_is_ended(self):
-        sent, _ = self.record(count=10)
-        loop = self.process(TOOL, "replay", self.file, "--fast", "--loop", "--readers", "1", "--format", "json")
-        handle = json.loads(loop.line())["handle"]
-        tap = self.process(TOOL, "dump", handle, "--frames", "100", "--format", "json")
-        reader = self.reader(handle)
-        self.assertEqual(tap.end()[0], 0)
-        loop.kill(INTERRUPT)
-        code, out, err = loop.end()
-        self.assertEqual(code, 0, err)
-        summary = json.loads(out)
-        got = reader.line()
-        self.assertGreater(summary["frames"], 100)
-        self.assertEqual(int(got.split()[0]), summary["frames"])
-        self.assertNotEqual(got, sent)
-
     def test_a_name_and_a_wait_for_readers_that_can_be_ended(self):
         self.record(count=1)
         replay = self.process(TOOL, "replay", self.file, "--name", "other.name", "--readers", "2")
@@ -101,7 +85,7 @@ class Replay(Recordings):
 
     def test_readers_get_all_of_it_after_the_end(self):
         self.record(count=50)
-        replay = self.process(TOOL, "replay", self.file, "--fast", "--readers", "1", "--linger", "0")
+        replay = self.process(TOOL, "replay", self.file, "--fast", "--readers", "1")
         handle = replay.line().split()[-1]
         reader = self.reader(handle)
         self.assertEqual(replay.end()[0], 0)

@@ -12,13 +12,13 @@
 #include "tools/record.h"
 #include "tools/recording.h"
 
-enum { REFUSED = 10 /* the release that fails */, FRAMES = 300, MOST = 256 };
+enum { FRAMES = 300, MOST = 256, EARLIER = 50 /* frames that nobody records */ };
 
 int __real_ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_frame *frames, uint32_t count);
 int __wrap_ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_frame *frames, uint32_t count);
 
 static bool refuses, refuses_all;
-static int releases;
+static int releases, refused_release; /* counts; the release that fails */
 static uint64_t refused[MOST], before, refused_count;
 static volatile int stop;
 
@@ -26,8 +26,8 @@ int __wrap_ringcast_reader_release_many(ringcast_reader *reader, const struct ri
   int result = __real_ringcast_reader_release_many(reader, frames, count);
   if (refuses_all && ++releases > 1) return -ESTALE;
   if (!refuses) return result;
-  if (++releases < REFUSED) before = frames[count - 1].position;
-  if (releases != REFUSED) return result;
+  if (++releases < refused_release) before = frames[count - 1].position;
+  if (releases != refused_release) return result;
   ck_assert_uint_lt(count, MOST);
   for (uint32_t i = 0; i < count; i++) refused[refused_count++] = frames[i].position;
   return -ESTALE;
@@ -81,10 +81,15 @@ static struct record_result record(struct record_options options) {
   ringcast_writer *writer;
   struct record_result result;
   snprintf(path, sizeof path, "/tmp/test_record_run.%d", (int)getpid());
+  unlink(path); /* of a test that failed */
   options.file = path;
   options.buffer = RECORD_BUFFER;
-  options.force = true;
+  struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_writer_create(&writer), 0);
+  for (uint64_t i = 0; i < EARLIER; i++)
+    ck_assert_int_eq(ringcast_writer_send(writer, &i, sizeof i, 0, RINGCAST_FOREVER), 0);
+  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
+  before = info.tail;
   union started started = {.writer = writer};
   ck_assert_msg(record_run(&options, ringcast_writer_handle(writer), begin, &started, &result) == 0, "%s", result.why);
   stop = 1;
@@ -94,8 +99,10 @@ static struct record_result record(struct record_options options) {
   return result;
 }
 
-TEST(frames_that_the_writer_took_back_are_not_recorded) {
+/* The first release, before a frame was kept, or a later one. */
+LOOP_TEST(frames_that_the_writer_took_back_are_not_recorded, 0, 2) {
   refuses = true;
+  refused_release = _i == 0 ? 1 : 10;
   struct record_result result = record((struct record_options){.frames = FRAMES});
   ck_assert_uint_eq(result.let_go, 1);
   ck_assert_uint_gt(refused_count, 0);

@@ -8,11 +8,11 @@ _ringcast_options() {
     stat) echo "--watch --prometheus --format= --help" ;;
     top) echo "--interval= --once --format= --help" ;;
     hz) echo "--window= --count= --format= --help" ;;
-    record) echo "--seconds= --frames= --bytes= --latest --lossless --force --buffer= --format= --help" ;;
+    record) echo "--seconds= --frames= --bytes= --lossless --buffer= --format= --help" ;;
     replay)
-      echo "--name= --speed= --fast --readers= --loop --from= --to= --linger= --capacity= --format= --help"
+      echo "--name= --speed= --fast --readers= --from= --to= --capacity= --format= --help"
       ;;
-    dump) echo "--frames= --follow --data --format= --help" ;;
+    dump) echo "--frames= --data --format= --help" ;;
     doctor) echo "--format= --help" ;;
     perf)
       echo "--size= --sizes= --readers= --seconds= --gap= --jitter= --cold --file= --bytes= --capacity= --format= --help"
