@@ -22,7 +22,7 @@
 #include "tools/record.h"
 
 enum { ROUNDS = 2, UNPINNED = PERF_MAX_CPUS + 1 /* parties: more than there are CPUs */ };
-enum { BLOCKS = 12, LEARNING = 20, LOADS = 2, MOST_MESSAGES = 4096 /* of a block */, WHATS = 3 };
+enum { BLOCKS = 12, LEARNING = 20, LOADS = 2, MOST_MESSAGES = 4096 /* of a block */, FIGURES = 3 };
 
 static const int64_t GAP_NS = 2000000;
 static const size_t LOAD_SIZES[LOADS] = {65536, 256};
@@ -37,7 +37,7 @@ struct shared {
   double reader_ns[MOST_MESSAGES];
 };
 
-enum what { SEND, COMMIT, READER };
+enum figure { SEND, COMMIT, READER };
 
 struct measured {
   const struct perf_options *options;
@@ -45,7 +45,7 @@ struct measured {
   struct ringcast_info info;
   double disk_rate, record_rate; /* bytes a second */
   char way[64];
-  struct perf_series ns[LOADS][2][WHATS]; /* [1]: with a recorder */
+  struct perf_series ns[LOADS][2][FIGURES]; /* [1]: with a recorder */
   uint64_t recorded, let_go;
 };
 
@@ -171,7 +171,7 @@ static void sleep_until(int64_t due) {
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) continue;
 }
 
-static void send_one(ringcast_writer *writer, const uint8_t *source, size_t size, double out[WHATS]) {
+static void send_one(ringcast_writer *writer, const uint8_t *source, size_t size, double out[FIGURES]) {
   struct ringcast_span span;
   int64_t start = perf_now_ns();
   perf_must(ringcast_writer_reserve(writer, size, RINGCAST_FOREVER, &span), "can't send");
@@ -188,7 +188,7 @@ static void run_messages(struct measured *measured, int load, bool recorded, rin
   struct shared *shared = measured->shared;
   size_t size = LOAD_SIZES[load];
   uint8_t *source = perf_source(size);
-  double ns[WHATS];
+  double ns[FIGURES];
   uint64_t had = shared->had;
   int64_t due = perf_now_ns();
   for (uint64_t i = 0; i < count; i++) {
@@ -199,7 +199,7 @@ static void run_messages(struct measured *measured, int load, bool recorded, rin
       nanosleep(&moment, NULL); /* leaves the CPU to the reader and the recorder */
     }
     ns[READER] = shared->reader_ns[(had + i) % MOST_MESSAGES];
-    for (int what = 0; i >= LEARNING && what < WHATS; what++)
+    for (int what = 0; i >= LEARNING && what < FIGURES; what++)
       perf_add(&measured->ns[load][recorded][what], &ns[what], 1);
   }
   free(source);
@@ -248,7 +248,7 @@ static void measure_latency(struct measured *measured) {
 
 /* ---- The command ------------------------------------------------------------------------------------------------ */
 
-static void print_latency(struct report *report, struct measured *measured, int load, enum what what) {
+static void print_latency(struct report *report, struct measured *measured, int load, enum figure what) {
   static const char *const names[] = {[SEND] = "send", [COMMIT] = "commit", [READER] = "reader"};
   struct perf_series *without = &measured->ns[load][0][what], *with = &measured->ns[load][1][what];
   double p50[2] = {perf_quantile_of(without, 0.5), perf_quantile_of(with, 0.5)};
@@ -279,7 +279,7 @@ static void print(struct measured *measured) {
   report_integer(&report, "times_let_go", (int64_t)measured->let_go);
   report_open(&report, "latency", '[');
   for (int load = 0; load < LOADS; load++)
-    for (int what = 0; what < WHATS; what++) print_latency(&report, measured, load, (enum what)what);
+    for (int what = 0; what < FIGURES; what++) print_latency(&report, measured, load, (enum what)what);
   report_close(&report);
   report_close(&report);
 }
