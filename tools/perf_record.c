@@ -279,7 +279,7 @@ static void print(struct measured *measured) {
   report_integer(&report, "times_let_go", (int64_t)measured->let_go);
   report_open(&report, "latency", '[');
   for (int load = 0; load < LOADS; load++)
-    for (int what = 0; what < FIGURES; what++) print_latency(&report, measured, load, (enum what)what);
+    for (int what = 0; what < FIGURES; what++) print_latency(&report, measured, load, (enum figure)what);
   report_close(&report);
   report_close(&report);
 }
