@@ -247,6 +247,7 @@ def test_the_pictures_come_as_svg_too_with_text_as_text(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--no-pictures", "--svg"]) == 0
     assert named(tmp_path) == FILES | {name.replace(".png", ".svg") for name in PICTURES}
     assert ">Step by step</text>" in (tmp_path / "compute_vs_communication.svg").read_text()
+    assert "by duration; of ringcast's without waiting" in (tmp_path / "bandwidth_analysis.svg").read_text()
 
 
 def test_many_names_and_ranks_are_drawn(tmp_path):

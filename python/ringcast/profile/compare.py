@@ -83,7 +83,17 @@ def _of_totals(what: str, kind: str, unit: str, both: List[Totals]) -> Change:
     return Change(what, kind, unit, before, after, [each.count for each in both], p50)
 
 
-TITLES = ["what", "average", "after", "change", "p50", "after", "change", "count", "after"]
+TITLES = [
+    "what",
+    "avg before",
+    "avg after",
+    "change",
+    "p50 before",
+    "p50 after",
+    "change",
+    "count before",
+    "count after",
+]
 
 
 def as_text(found: List[Change], at_least: float) -> str:
@@ -92,10 +102,7 @@ def as_text(found: List[Change], at_least: float) -> str:
     shown = [each for each in shown if each.before or each.after]
     rows = [TITLES, *map(_row, shown)]
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
-        for row in rows
-    ]
+    lines = ["  ".join([row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]).rstrip() for row in rows]
     left_out = len(found) - len(shown)
     if left_out:
         lines.append(f"{left_out} more changed by less than {at_least:g} %; --all shows them")

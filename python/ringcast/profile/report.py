@@ -133,7 +133,7 @@ def _operations(communication: Dict[str, Any]) -> List[str]:
         return ["## Operations", "", "No communication was seen.", ""]
     titles = ["operation", "count", *(f"{what}, ms" for what in ("total", "avg", "std", "min", "max", "waiting")), "MB",
               "GB/s"]  # fmt: skip
-    told = "Bandwidth is the algorithm's: bytes by duration. Of ringcast's operations the waiting is left out. Other " \
+    told = "Bandwidth is the algorithm's: bytes by duration; of ringcast's operations without their waiting. Other " \
            "durations have the waiting for the other side in them, so these bandwidths are the least."  # fmt: skip
     return ["## Operations", "", *table(titles, rows), told, ""]
 
