@@ -100,7 +100,7 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     parser.add_argument(
         "--bare", type=int, default=2, help="processes that share nothing; 0: leave them out (default: 2)"
     )
-    parser.add_argument("--repeat", type=int, default=1, help="turns; figures are medians (default: 1)")
+    parser.add_argument("--repeat", type=int, default=1, help="turns, of which figures are medians (default: 1)")
     parser.add_argument("--deadline", type=float, default=usual.deadline, help="seconds for a run (default: 600)")
     parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     parser.add_argument("--page", metavar="FILE", help="also the tables, into their places in docs/pipeline.md")

@@ -5,7 +5,7 @@ import csv
 import importlib
 from typing import Any, Dict, Iterator, List, Sequence, TextIO, Tuple
 
-from pipeline_figures import BARE, representative, worker_names
+from pipeline_figures import BARE, representative, why_not_judged, worker_names
 from pipeline_graph import STAGES, Settings, make_plans
 from pipeline_modes import Outcome, Span
 
@@ -63,9 +63,12 @@ def setting_lines(found: Dict[str, Any]) -> str:
     )
     return (
         f"{settings['subgraphs']} subgraphs of {settings['edges']:,} edges and {settings['nodes']:,} nodes; {plans}.\n"
-        f"Prepare: {settings['prepare']}; mapping: {settings['mapping']}. {found['machine']}; "
-        f"{found['repeat']} turn{'s' * (found['repeat'] != 1)}, medians."
+        f"Prepare: {settings['prepare']}; mapping: {settings['mapping']}. {found['machine']}; {turns_of(found)}."
     )
+
+
+def turns_of(found: Dict[str, Any]) -> str:
+    return f"medians of {found['repeat']} turns" if found["repeat"] > 1 else "one turn"
 
 
 def stages_table(found: Dict[str, Any]) -> Table:
@@ -170,10 +173,14 @@ def memory_table(gil: str, each: Dict[str, Any]) -> Table:
 
 def goals_table(found: Dict[str, Any]) -> Table:
     rows = [
-        [goal["goal"], goal["wanted"], f"{goal['found']:.2f}", "yes" if goal["met"] else "no"]
+        [goal["goal"], goal["wanted"], f"{goal['found']:.2f}", {True: "yes", False: "no", None: "-"}[goal["met"]]]
         for goal in found["goals"]
     ]
-    return Table("Goals", ["goal", "wanted", "found", "met"], rows)
+    reasons, met = why_not_judged(found), sum(bool(goal["met"]) for goal in found["goals"])
+    note = f"Of {len(rows)} goals {met} are met; {turns_of(found)}."
+    if reasons:
+        note = f"Not judged: {', and '.join(reasons)}."
+    return Table("Goals", ["goal", "wanted", "found", "met"], rows, note)
 
 
 def tables(found: Dict[str, Any]) -> Dict[str, List[Table]]:
@@ -197,11 +204,17 @@ def answer(found: Dict[str, Any]) -> str:
             continue
         threads, processes = (each["modes"][mode] for mode in ("threads", "processes"))
         rate = processes["sent_bytes"] / max(processes["hand_over_ms"], 1e-9) / 1e6
+        bare = ""
+        if processes["of_bare"]:
+            bare = (
+                f", and reach {percent(processes['of_bare'])} of the speed-up of processes that share nothing "
+                f"(threads: {percent(threads['of_bare'])})"
+            )
         lines.append(
-            f"- {KINDS[gil]}: processes are {threads['seconds'] / processes['seconds']:.2f} times as fast as threads. "
-            f"They take {mb(processes['pss'])} MB beside {mb(threads['pss'])} ({processes['pss'] / threads['pss']:.2f} "
-            f"times), and {processes['prepare_seconds']:.2f} s to start and prepare beside "
-            f"{threads['prepare_seconds']:.2f}. Handing over {mb(processes['sent_bytes'])} MB costs "
+            f"- {KINDS[gil]}: processes are {threads['seconds'] / processes['seconds']:.2f} times as fast as threads"
+            f"{bare}. They take {mb(processes['pss'])} MB beside {mb(threads['pss'])} "
+            f"({processes['pss'] / threads['pss']:.2f} times), and {processes['prepare_seconds']:.2f} s to start and "
+            f"prepare beside {threads['prepare_seconds']:.2f}. Handing over {mb(processes['sent_bytes'])} MB costs "
             f"{processes['hand_over_ms']:.0f} ms, {percent(processes['hand_over_share'])} of the busy time "
             f"({rate:.1f} GB/s); in threads handing over costs {threads['hand_over_ms']:.0f} ms."
         )
@@ -364,7 +377,7 @@ def story_table(found: Dict[str, Any], kinds: Sequence[str]) -> Table:
         for step in found["steps"]
     ]
     columns = ["step", *(f"{gil}: {name}" for gil in kinds for name in ("seconds", "speed-up", "waiting for GIL"))]
-    notes = [f"{found['machine']}; {found['repeat']} turn{'s' * (found['repeat'] != 1)}, medians."]
+    notes = [f"{found['machine']}; {turns_of(found)}."]
     notes += [
         f"{gil}: {len(equal['unequal'])} of {equal['pairs']} pairs of results differ."
         for gil, equal in found["equal"].items()

@@ -347,7 +347,8 @@ def print_table(summary: Dict[str, Any]) -> None:
 
 def main() -> None:
     formatter = argparse.ArgumentDefaultsHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=formatter)
+    epilog = "The two ways, ringcast and gloo, take turns: the ring is idle while gloo has a turn."
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog=epilog, formatter_class=formatter)
     parser.add_argument("--world", type=int, default=4, help="processes: one driver, the rest workers")
     parser.add_argument("--steps", type=int, default=300, help="steps each for latency and throughput, each way")
     parser.add_argument("--seed", type=int, default=1, help="what the inputs are made from")

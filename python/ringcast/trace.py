@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import warnings
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ringcast import _ringcast, _spans
 from ringcast._options import integer
@@ -86,6 +86,13 @@ def _limit() -> int:
 # ---- Names ---------------------------------------------------------------------------------------------------------
 
 
+def note_rank() -> None:
+    """Called when a group gets its first ring: the program may leave the group before any event is written."""
+    trace = _trace
+    if trace is not None:
+        trace.note_rank()
+
+
 def _rank() -> Optional[int]:
     """The process's rank in torch.distributed, if known."""
     distributed = sys.modules.get("torch.distributed")
@@ -112,6 +119,7 @@ def _process_name(rank: Optional[int]) -> str:
 class _Trace:
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, limit
+        self.known_rank: Optional[Tuple[int, int]] = None  # with the pid; stays, when the program leaves its group
         self.export: Optional[Export] = exporter()
         self._begin_process()
         self.file: Optional[TraceFile] = TraceFile(path, limit, self._about_process())
@@ -120,7 +128,6 @@ class _Trace:
         self.pid = os.getpid()
         self.lock = threading.RLock()  # a signal's handler may call stop() within take()
         self.is_taking = self.is_ended = False
-        self.rank: Optional[int] = None  # stays, when the program leaves its group
         self._forget()
 
     def _forget(self) -> None:
@@ -206,9 +213,18 @@ class _Trace:
 
     def _about_process(self) -> bytes:
         """The event with the name of the process."""
+        self.note_rank()
+        return self._about("process_name", self.pid, _process_name(self.rank()))
+
+    def note_rank(self) -> None:
+        """Any thread may call this, and a forked child before its first take()."""
         rank = _rank()
-        self.rank = self.rank if rank is None else rank
-        return self._about("process_name", self.pid, _process_name(self.rank))
+        if rank is not None:
+            self.known_rank = os.getpid(), rank
+
+    def rank(self) -> Optional[int]:
+        known = self.known_rank
+        return known[1] if known is not None and known[0] == os.getpid() else None
 
     def _about(self, what: str, tid: int, name: Any) -> bytes:
         key = "sort_index" if what.endswith("sort_index") else "name"
@@ -219,8 +235,8 @@ class _Trace:
         if first != self.told_name:  # a rank may be known only now
             self.told_name = first
             yield b"," + first
-            if self.rank is not None:
-                yield b"," + self._about("process_sort_index", self.pid, self.rank)
+            if self.rank() is not None:
+                yield b"," + self._about("process_sort_index", self.pid, self.rank())
         threads = {span.thread for span in spans} - self.told_threads
         if threads:
             self.told_threads |= threads

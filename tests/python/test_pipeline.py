@@ -2,6 +2,7 @@
 """The pipeline has equal results in all modes, and ends with an error when a stage fails, a result differs, a worker
 dies or hangs."""
 
+import copy
 import csv
 import importlib.util
 import json
@@ -104,7 +105,32 @@ def test_a_run_reports_times_waits_memory_and_communication(whole):
             assert 0 < figures["pss"] <= figures["rss"]
             assert (figures["sent_bytes"] > 0) is (mode == "processes")
     goals = {goal["goal"] for goal in found["goals"]}
-    assert len(goals) == 4 and all(isinstance(goal["met"], bool) for goal in found["goals"])
+    assert len(goals) == 4 and all(goal["found"] > 0 for goal in found["goals"])
+
+
+@pytest.mark.parametrize(
+    "turns, seconds, met, note",
+    [
+        (5, 2.0, {True, False}, "Of 4 goals 3 are met; medians of 5 turns."),
+        (1, 2.0, {None}, "Not judged: there is one turn (--repeat 5 makes five)."),
+        (5, 0.02, {None}, "Not judged: the sequential run took 0.02 s, less than 1."),
+        (1, 0.02, {None}, "five), and the sequential run took 0.02 s, less than 1."),
+    ],
+)
+def test_goals_are_judged_by_several_turns_of_a_usual_size(parts, whole, turns, seconds, met, note):
+    found = copy.deepcopy({**whole[0], "repeat": turns})
+    found["mapping"]["ratio"] = 49
+    for each in found["gil"].values():
+        each["modes"]["sequential"]["seconds"] = seconds
+        for mode, speedup, of_bare in ("threads", 1.0, 0.9), ("processes", 2.0, 0.95):
+            each["modes"][mode] |= {"speedup": speedup, "of_bare": of_bare}
+    found["goals"] = parts["figures"].goals(found)
+    assert {goal["met"] for goal in found["goals"]} == met
+    (table,) = parts["report"].tables(found)["goals"]
+    assert table.notes[0].endswith(note)
+    assert {row[-1] for row in table.rows} == ({"yes", "no"} if None not in met else {"-"})
+    answer = parts["report"].answer(found)
+    assert "reach 95.0 % of the speed-up of processes that share nothing (threads: 90.0 %)" in answer
 
 
 def test_the_bytes_sent_are_those_of_the_results(whole):

@@ -174,6 +174,27 @@ def test_what_got_slower_by_more_than_allowed_fails(tmp_path, capsys, over, stat
     assert compared([two, one, "--fail-over", over], capsys)[0] == 0
 
 
+def test_a_region_that_got_slower_fails_by_itself(tmp_path, capsys):
+    one, two = write(tmp_path / "1"), write(tmp_path / "2", compute=3)
+    found, text = compared([one, two, "--fail-over", "22%"], capsys)
+    assert found == 1 and text.splitlines()[-1] == "slower by more than 22 %: layers.0.mlp"
+
+
+def test_a_few_long_ones_are_told_from_a_change_by_median_and_count(tmp_path, capsys):
+    for name, longest in ("1", 1), ("2", 91):
+        with profiled(tmp_path / name) as p:
+            for took in 1, 1, longest:
+                with p.operation("gather", bytes=1):
+                    p.clock.passes(took)
+            p.step()
+    folders = [tmp_path / "1", tmp_path / "2"]
+    (line,) = (each for each in compared(folders, capsys)[1].splitlines() if each.startswith("gather"))
+    assert line.split()[5:] == "1,000 us 31,000 us +3000.0 % 1,000 us 1,000 us +0.0 % 3 3".split()
+    changes = json.loads(compared([*folders, "--format", "json"], capsys)[1])["changes"]
+    (gather,) = (each for each in changes if each["what"].startswith("gather"))
+    assert (gather["p50"], gather["p50_percent"], gather["counts"]) == ([1000, 1000], 0, [3, 3])
+
+
 def test_what_is_new_or_gone_is_told_and_does_not_fail(tmp_path, capsys):
     one, two = write(tmp_path / "1"), tmp_path / "2"
     with profiled(two) as p:
@@ -226,6 +247,7 @@ def test_the_pictures_come_as_svg_too_with_text_as_text(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--no-pictures", "--svg"]) == 0
     assert named(tmp_path) == FILES | {name.replace(".png", ".svg") for name in PICTURES}
     assert ">Step by step</text>" in (tmp_path / "compute_vs_communication.svg").read_text()
+    assert "by duration; of ringcast's without waiting" in (tmp_path / "bandwidth_analysis.svg").read_text()
 
 
 def test_many_names_and_ranks_are_drawn(tmp_path):

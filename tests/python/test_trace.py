@@ -8,6 +8,8 @@ import signal
 import warnings
 
 import pytest
+from _dist import join_group
+from needs import needs_torch
 from peers import WATCHDOG, in_a_fork
 from traces import TO_ITSELF, Events, run
 
@@ -84,6 +86,30 @@ def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
     assert events.names() == {os.getpid(): "rank 3"}
     assert [event["args"] for event in events if event["name"] == "process_sort_index"] == [{"sort_index": 3}]
     assert {event["args"]["ring"] for event in events.slices()} == {'a "ring"'}
+
+
+def broadcast_in_a_group_of_its_own(file, store):
+    import torch.distributed as dist
+
+    import ringcast.torch as rt
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    trace.start(file)
+    join_group(store, rank, world)
+    rt.broadcast_object("of the test")
+    rt.close()
+    dist.barrier()
+    dist.destroy_process_group()
+    trace.stop()
+    return os.getpid(), f"rank {rank}"
+
+
+@needs_torch
+def test_a_rank_that_leaves_its_group_before_the_first_flush_is_named(file, ranks):
+    wanted = dict(ranks.run(2, broadcast_in_a_group_of_its_own, file, f"{file}.store"))
+    names = Events(file).names()
+    assert {pid: names[pid].split(",")[0] for pid in wanted} == wanted
 
 
 def test_a_ring_has_its_name_in_each_process(file, peer):

@@ -13,6 +13,7 @@ import operator
 import os
 import platform
 import secrets
+import sys
 import warnings
 import weakref
 from typing import Any, Dict, List, Optional, Tuple
@@ -42,6 +43,9 @@ def ends(group: Any) -> Dict[Tuple[str, int], Any]:
     if made is None:
         made = _rings[group] = {}
         weakref.finalize(group, _forget, id(group)).atexit = False
+        trace = sys.modules.get("ringcast.trace")
+        if trace is not None:
+            trace.note_rank()
     return made
 
 

@@ -28,7 +28,8 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("compare", help="what changed from one profile to the other, and by how much")
     one.add_argument("before", metavar="A", help="the folder of the earlier profile")
     one.add_argument("after", metavar="B", help="the folder of the later one")
-    told = "exit with 1 if an operation or the step takes longer by more than so many per cent on average"
+    told = "exit with 1 if a step, an operation or a region takes longer by more than so many per cent on average; "
+    told += "what is new does not count"
     one.add_argument("--fail-over", metavar="PERCENT", type=percent, help=told)
     one.add_argument("--all", action="store_true", help="also what changed by less than 2 per cent")
     one.add_argument("--format", choices=["text", "json"], default="text", help="(default: %(default)s)")

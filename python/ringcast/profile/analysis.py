@@ -22,6 +22,10 @@ UNITS = {
     "ringcast's operations without the waiting for the other side",
 }
 
+# Of ringcast's calls, in the order of a call.
+PHASES = ("encode", "wait_room", "copy", "publish", "wait_frame", "decode")
+WHOLE, REST = "the whole call", "the rest"
+
 
 def share(part: float, whole: float) -> float:
     """In per cent."""
@@ -71,7 +75,7 @@ def comm_analysis(found: "Results") -> Dict[str, Any]:
     by_type = grouped(all_of_them, lambda key: key[0])
     return {
         "summary": {**summary(found), "total_operations": sum(each.count for each in by_type.values())},
-        "by_operation_type": {name: _with_phases(store, name, each) for name, each in by_type.items()},
+        "by_operation_type": {name: figures(each) for name, each in by_type.items()},
         "by_operation_and_size": {
             name: _by_range({key: each for key, each in all_of_them.items() if key[0] == name}) for name in by_type
         },
@@ -79,6 +83,7 @@ def comm_analysis(found: "Results") -> Dict[str, Any]:
         "bandwidth_analysis": {"by_size_range": _by_range(all_of_them)},
         "latency_analysis": latency(all_of_them),
         # Operations within the operations above, and part of their time.
+        "phases": {name: _phases(store, name) for name in sorted(store.phases, reverse=True)},
         "nested": {name: figures(each) for name, each in grouped(nested, lambda key: f"{key[0]} ({key[1]})").items()},
         "units": UNITS,
     }
@@ -107,10 +112,20 @@ def steps_of(found: "Results") -> int:
     return max((rank["steps"] for rank in found.ranks), default=0)
 
 
-def _with_phases(store: Store, name: str, totals: Totals) -> Dict[str, Any]:
-    phases = store.phases.get(name, {})
-    told = {phase: ns / 1e9 for phase, ns in sorted(phases.items())}
-    return {**figures(totals), **({"phases": told} if told else {})}
+def _phases(store: Store, name: str) -> Dict[str, Any]:
+    """The whole calls of ringcast, those within other operations too; then their phases, and what lies between them."""
+    calls = merged([totals for key, totals in store.operations.items() if key[:2] == (name, "ringcast")])
+    found = store.phases[name]
+    spent = sum(each.total for each in found.values())
+    return {
+        WHOLE: {**times(calls), "share_percent": 100.0},
+        **{
+            phase: {**times(found[phase]), "share_percent": share(found[phase].total, calls.total)}
+            for phase in PHASES
+            if phase in found
+        },
+        REST: {"total_time": (calls.total - spent) / 1e9, "share_percent": share(calls.total - spent, calls.total)},
+    }
 
 
 def _by_range(totals: Dict[Key, Totals]) -> Dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optiona
 
 from ringcast.profile import analysis
 from ringcast.profile.store import Store
-from ringcast.profile.totals import MIB, RANGES, merged
+from ringcast.profile.totals import MIB, RANGES, Totals, merged
 
 if TYPE_CHECKING:
     from ringcast.profile.results import Results
@@ -126,7 +126,7 @@ def _objects(found: "Results", report: Report) -> Told:
 
 def _encode(found: "Results", report: Report) -> Told:
     phases = found.store.phases.get("ringcast.send", {})
-    total, encode = sum(phases.values()), phases.get("encode", 0)
+    total, encode = sum(each.total for each in phases.values()), phases.get("encode", Totals()).total
     if not total or analysis.share(encode, found.store.steps.total) < 3 or encode < total / 2:
         return None
     text = f"{analysis.share(encode, total):.0f} % of ringcast's send is encoding"

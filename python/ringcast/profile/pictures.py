@@ -230,7 +230,7 @@ def bandwidths(figure: Any, found: "Results") -> None:
     axes.grid(axis="y", alpha=0.3)
     told = "size of an operation\n(hollow, dashed: the waiting for the other side is part of the duration)"
     axes.set(xlabel=told, ylabel="GB/s")
-    axes.set_title("Bandwidth by operation and size (bytes by duration)")
+    axes.set_title("Bandwidth by operation and size (bytes by duration; of ringcast's without waiting)")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 

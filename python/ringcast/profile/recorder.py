@@ -376,16 +376,17 @@ def operations_of(spans: List[Any], buffer: Buffer, store: Store) -> List[Operat
         if waits is None:
             phases.append(span)
             continue
-        name, start, end, waiting = f"ringcast.{span.kind}", span.start_ns, span.end_ns, 0
-        sums = store.phases.setdefault(name, {})
+        name, start, end = f"ringcast.{span.kind}", span.start_ns, span.end_ns
+        sums: Dict[str, int] = {}  # some phases come more than once in a call
         for phase in phases:
             kind, ns = phase.kind, phase.end_ns - phase.start_ns
             if phase.start_ns < start:
                 made += _apart(phase)
                 continue
             sums[kind] = sums.get(kind, 0) + ns
-            if kind == waits:
-                waiting += ns
+        for kind, ns in sums.items():
+            store.phase(name, kind).add(ns)
+        waiting = sums.get(waits, 0)
         phases.clear()
         made.append(Operation(start, end, end, end, name, "ringcast", span.bytes, waiting))
     for phase in phases[:-MOST_APART]:

@@ -26,6 +26,7 @@ def text(told: Dict[str, Any]) -> str:
         + _kinds(report)
         + _operations(communication)
         + _nested(communication)
+        + _phases(communication)
         + _sizes(communication)
     )
     lines += _layers(report) + _memory(report) + _metrics(report) + _ranks(report) + _notes(told)
@@ -61,6 +62,10 @@ def number(value: float) -> str:
 
 def ms(seconds: float) -> str:
     return number(seconds * 1e3)
+
+
+def us(seconds: float) -> str:
+    return number(seconds * 1e6)
 
 
 def _headline(report: Dict[str, Any]) -> List[str]:
@@ -128,7 +133,7 @@ def _operations(communication: Dict[str, Any]) -> List[str]:
         return ["## Operations", "", "No communication was seen.", ""]
     titles = ["operation", "count", *(f"{what}, ms" for what in ("total", "avg", "std", "min", "max", "waiting")), "MB",
               "GB/s"]  # fmt: skip
-    told = "Bandwidth is the algorithm's: bytes by duration. Of ringcast's operations the waiting is left out. Other " \
+    told = "Bandwidth is the algorithm's: bytes by duration; of ringcast's operations without their waiting. Other " \
            "durations have the waiting for the other side in them, so these bandwidths are the least."  # fmt: skip
     return ["## Operations", "", *table(titles, rows), told, ""]
 
@@ -144,6 +149,21 @@ def _nested(communication: Dict[str, Any]) -> List[str]:
     if not rows:
         return []
     return ["Within these, and counted there:", "", *table(["operation", "count", "total, ms"], rows)]
+
+
+def _phases(communication: Dict[str, Any]) -> List[str]:
+    rows = [
+        [call, phase, each.get("count", "-"), ms(each["total_time"]),
+         *(us(each[f"{which}_time"]) if f"{which}_time" in each else "-" for which in ("avg", "p50", "p99")),
+         f"{each['share_percent']:.1f}"]
+        for call, phases in communication["phases"].items()
+        for phase, each in phases.items()
+    ]  # fmt: skip
+    if not rows:
+        return []
+    titles = ["call", "phase", "count", "total, ms", "avg, us", "p50, us", "p99, us", "% of the call"]
+    told = "The count is of the calls that had the phase. wait_room and wait_frame are the waiting for the other side."
+    return ["## ringcast, by phase", "", *table(titles, rows), told, ""]
 
 
 def _sizes(communication: Dict[str, Any]) -> List[str]:

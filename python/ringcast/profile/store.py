@@ -58,7 +58,7 @@ class Region:
 class Store:
     def __init__(self, rows: int = 0) -> None:
         self.operations: Dict[Key, Totals] = {}
-        self.phases: Dict[str, Dict[str, int]] = {}  # of ringcast's operations: nanoseconds
+        self.phases: Dict[str, Dict[str, Totals]] = {}  # of ringcast's calls: a call's phases of one kind are a record
         self.regions: Dict[str, Region] = {}
         self.metrics: Dict[str, Metric] = {}
         self.steps = Totals()
@@ -83,6 +83,9 @@ class Store:
     def region(self, name: str) -> Region:
         return self._one_of(self.regions, name, Region, MOST_KEYS)
 
+    def phase(self, operation: str, kind: str) -> Totals:
+        return self.phases.setdefault(operation, {}).setdefault(kind, Totals())
+
     def kind(self, label: str) -> Totals:
         return self._one_of(self.kinds, label, Totals, MOST_LABELS)
 
@@ -102,9 +105,8 @@ class Store:
         for key, totals in other.operations.items():
             self.totals(key).merge(totals)
         for operation, phases in other.phases.items():
-            mine_of = self.phases.setdefault(operation, {})
-            for name, ns in phases.items():
-                mine_of[name] = mine_of.get(name, 0) + ns
+            for kind, totals in phases.items():
+                self.phase(operation, kind).merge(totals)
         for name, region in other.regions.items():
             mine = self.region(name)
             mine.totals.merge(region.totals)
@@ -130,7 +132,10 @@ class Store:
         """All but the rows, which are the lines of detailed_timings.csv."""
         return {
             "operations": [[*key, totals.state()] for key, totals in self.operations.items()],
-            "phases": self.phases,
+            "phases": {
+                operation: {kind: totals.state() for kind, totals in phases.items()}
+                for operation, phases in self.phases.items()
+            },
             "regions": {
                 name: {"totals": region.totals.state(), "parts": region.parts, "inner": region.inner}
                 for name, region in self.regions.items()
@@ -153,7 +158,7 @@ class Store:
         for operation, source, size, how, totals in state["operations"]:
             made.operations[operation, source, int(size), how] = Totals.of(totals)
         for operation, phases in state["phases"].items():
-            made.phases[operation] = {name: int(ns) for name, ns in phases.items()}
+            made.phases[operation] = {kind: Totals.of(totals) for kind, totals in phases.items()}
         for name, value in state["regions"].items():
             region_of = made.regions[name] = Region()
             region_of.totals = Totals.of(value["totals"])
