@@ -266,7 +266,7 @@ class Screen(Case):
             await_until(lambda: self.json("stat", ring.name)["held_back_by"], "no reader holds the ring back")
             by = f"reader 1 'rank 2' (pid {ring.second.pid}, stopped"
             for words, columns, wanted in (
-                (["top", "--interval", "3600"], 80, f"\r\n  BY {by})\r\n"),
+                (["top", "--interval", "3600"], 80, f"\r\n  BY {by})"),
                 (["stat", ring.name, "--watch=3600"], 60, f"held back by {by} by a signal) for "),
             ):
                 with self.subTest(words=words), Terminal(*words, rows=100, columns=columns) as terminal:
