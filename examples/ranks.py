@@ -12,18 +12,19 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NoReturn, Sequence
+from typing import Any, Callable, Dict, Iterable, List, NoReturn, Sequence, Tuple
 
 LAST_WORDS = 2.0  # seconds for the other ranks to answer or to die when a rank has failed
 
 
 def run_ranks(body: Callable[..., Any], arguments: Sequence[Sequence[Any]], deadline: float) -> List[Any]:
     """Calls body(rank, *arguments[rank], store) in a process for each rank; `store` is a file for init_process_group.
-    Returns what each call has returned. SystemExit: a rank failed or died, or `deadline` seconds are over. No process
-    is left."""
+    Returns what each call has returned. SystemExit: a rank failed or died, `deadline` seconds are over, or Ctrl-C. No
+    process is left."""
     context = multiprocessing.get_context("spawn")
     processes, answers = [], []
     with tempfile.TemporaryDirectory() as folder:
+        at_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the ranks inherit it: they are ended below
         try:
             for rank, given in enumerate(arguments):
                 ours, theirs = context.Pipe(duplex=False)
@@ -32,15 +33,51 @@ def run_ranks(body: Callable[..., Any], arguments: Sequence[Sequence[Any]], dead
                 processes[-1].start()
                 theirs.close()  # only the rank has this end now, so the rank's death ends the pipe
                 answers.append(ours)
+            signal.signal(signal.SIGINT, at_interrupt)
             until = time.monotonic() + deadline
             results = _collect(answers, processes, until)
             for process in processes:
                 process.join(max(0, until - time.monotonic()))  # a profile or a trace is written at exit
             return results
+        except KeyboardInterrupt:
+            raise SystemExit(": ".join(filter(None, ["interrupted", who_is_stopped(enumerate(processes))]))) from None
         finally:
-            for process in processes:
-                process.kill()
-                process.join()
+            signal.signal(signal.SIGINT, at_interrupt)
+            end_all(processes)
+
+
+def end_all(processes: Iterable[Any]) -> None:
+    """Kills the processes. All are stopped first: a rank that sees another die prints tracebacks, or aborts."""
+    living = [process for process in processes if process.is_alive()]
+    for end in signal.SIGSTOP, signal.SIGKILL:
+        for process in living:
+            os.kill(process.pid, end)  # a process that is not joined keeps its pid
+    for process in living:
+        process.join()
+
+
+def who_is_stopped(processes: Iterable[Tuple[int, Any]]) -> str:
+    """Of ranks that have not answered, with their processes: which are stopped or dead, and so keep the others waiting.
+    "" if none is."""
+    states = {rank: _state_of(process.pid) for rank, process in processes}
+    culprits = [f"rank {rank} is {state}" for rank, state in states.items() if state]
+    others = [str(rank) for rank, state in states.items() if not state]
+    if culprits and others:
+        several = f"ranks {', '.join(others[:-1])} and {others[-1]} wait"
+        waiting = several if len(others) > 1 else f"rank {others[0]} waits"
+        culprits[-1] += f"; {waiting} for {'it' if len(culprits) == 1 else 'them'}"
+    return ", ".join(culprits)
+
+
+def _state_of(pid: int) -> str:
+    """Why a process does nothing, by proc(5); "" if it runs or sleeps."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        letter = "X"
+    if letter in "Tt":
+        return f"stopped (pid {pid}: by a signal or a debugger)"
+    return f"dead (pid {pid})" if letter in "ZX" else ""
 
 
 def _main(body: Callable[..., Any], rank: int, given: Sequence[Any], answer: Any) -> None:
@@ -60,7 +97,8 @@ def _collect(answers: List[Any], processes: List[Any], deadline: float) -> List[
     while missing:
         ready = multiprocessing.connection.wait(list(missing), max(0, deadline - time.monotonic()))
         if not ready and not failed:
-            raise SystemExit(f"no answer in time from rank {', '.join(map(str, missing.values()))}")
+            stopped = who_is_stopped((rank, processes[rank]) for rank in missing.values())
+            raise SystemExit(stopped or f"no answer in time from rank {', '.join(map(str, missing.values()))}")
         if not ready:
             break
         for answer in ready:

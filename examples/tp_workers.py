@@ -13,6 +13,9 @@ compares every byte. The exit status is 0 only if all bytes are equal.
 --kill RANK shows what happens when a worker dies: the steps go through ringcast alone, in lock-step; in the middle of
 the run that worker is killed, and the driver prints the rank, the frame, and the time until the driver knew. With
 --on-death fail the run ends there, with exit status 1; with evict the other workers go on, and compare every byte.
+
+--steps 0 goes on in lock-step, by ringcast alone, until Ctrl-C or the deadline: something for `ringcast top` to show.
+Whatever ends a run early, the error names the ranks that are stopped or dead.
 """
 
 import argparse
@@ -26,7 +29,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
-from ranks import cpu_model, exit_without, run_ranks
+from ranks import cpu_model, end_all, exit_without, run_ranks, who_is_stopped
 
 try:
     import torch
@@ -126,13 +129,16 @@ WAYS: Dict[str, Callable[[Optional[Inputs]], Inputs]] = {"ringcast": by_ringcast
 
 
 class Block(NamedTuple):
-    what: str  # "warm-up", "latency" or "throughput"
+    what: str  # "warm-up", "latency", "throughput" or "endless"
     way: str
     steps: range
 
 
 def plan(steps: int) -> Iterator[Block]:
-    """Both ways get the same steps in alternating blocks, so a slow moment of the machine slows both ways."""
+    """Both ways get the same steps in alternating blocks, so a slow moment of the machine slows both ways. 0 steps: one
+    way, in lock-step, without end."""
+    while not steps:
+        yield Block("endless", "ringcast", range(FEATURES_EVERY))
     ways = list(WAYS)
     for way in ways:
         yield Block("warm-up", way, range(min(steps, FEATURES_EVERY + 1)))
@@ -187,7 +193,8 @@ def run_rank(rank: int, options: Any, peers: List[Any], store: str) -> Dict[str,
     times: Dict[Any, List[int]] = {}
     for block in plan(options.steps):
         if rank == 0:
-            times.setdefault((block.what, block.way), []).extend(drive(block, options.seed, peers))
+            taken = drive(block, options.seed, peers)
+            times.setdefault((block.what, block.way), []).extend(taken if options.steps else [])
         else:
             work(block, options.seed, peers[0])
     ring = ringcast.torch.rings()[0]
@@ -219,8 +226,8 @@ def follow(rank: int, options: Any, handle: str, driver: Any) -> None:
 class Driver:
     """Sends the steps, and waits until every worker has acknowledged each step."""
 
-    def __init__(self, options: Any, writer: ringcast.Writer, pipes: Dict[Any, int]) -> None:
-        self.options, self.writer, self.pipes = options, writer, pipes
+    def __init__(self, options: Any, writer: ringcast.Writer, pipes: Dict[Any, int], processes: Dict[int, Any]) -> None:
+        self.options, self.writer, self.pipes, self.processes = options, writer, pipes, processes
         self.deadline = time.monotonic() + options.deadline
         self.killed_ns = 0
         self.death: Optional[Dict[str, Any]] = None
@@ -241,7 +248,9 @@ class Driver:
             timeout = max(0, self.deadline - time.monotonic())
             ready = multiprocessing.connection.wait([*missing - silent, self.writer], timeout)
             if not ready:
-                raise SystemExit(f"no answer in time from rank {', '.join(str(self.pipes[pipe]) for pipe in missing)}")
+                ranks = sorted(self.pipes[pipe] for pipe in missing)
+                stopped = who_is_stopped((rank, self.processes[rank]) for rank in ranks)
+                raise SystemExit(stopped or f"no answer in time from rank {', '.join(map(str, ranks))}")
             while self.writer in ready and (lost := self.writer.check()):
                 self.mourn(lost)
                 missing &= set(self.pipes)
@@ -290,13 +299,11 @@ def run_with_a_death(options: Any) -> Dict[str, Any]:
                 processes[rank].start()
                 theirs.close()
                 pipes[ours] = rank
-            driver = Driver(options, writer, pipes)
+            driver = Driver(options, writer, pipes, processes)
             driver.run(processes[options.kill])
             return {"died": driver.death, "verified_steps": options.steps, "verified_workers": len(driver.pipes)}
         finally:
-            for process in processes.values():
-                process.kill()
-                process.join()
+            end_all(processes.values())
 
 
 def print_death(summary: Dict[str, Any]) -> None:
@@ -350,15 +357,15 @@ def main() -> None:
     epilog = "The two ways, ringcast and gloo, take turns: the ring is idle while gloo has a turn."
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog=epilog, formatter_class=formatter)
     parser.add_argument("--world", type=int, default=4, help="processes: one driver, the rest workers")
-    parser.add_argument("--steps", type=int, default=300, help="steps each for latency and throughput, each way")
+    parser.add_argument("--steps", type=int, default=300, help="each for latency and throughput, each way; 0: endless")
     parser.add_argument("--seed", type=int, default=1, help="what the inputs are made from")
     parser.add_argument("--deadline", type=float, default=120, help="seconds after which everything is killed")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
     parser.add_argument("--kill", type=int, metavar="RANK", help="a worker to be killed in a run by ringcast alone")
     parser.add_argument("--on-death", choices=("fail", "evict"), default="fail", help="with --kill: end then, or go on")
     options = parser.parse_args()
-    if options.world < 2 or options.steps < BLOCKS:
-        parser.error(f"a world has at least 2 processes, and a run {BLOCKS} steps")
+    if options.world < 2 or (options.steps < BLOCKS and (options.steps != 0 or options.kill is not None)):
+        parser.error(f"a world has at least 2 processes, and a run {BLOCKS} steps; 0 without --kill: endless")
     if options.kill is not None and not 0 < options.kill < options.world:
         parser.error(f"--kill takes the rank of a worker, from 1 to {options.world - 1}, not {options.kill}")
     if options.kill is None:

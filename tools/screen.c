@@ -102,6 +102,15 @@ void screen_close(void) {
 
 bool screen_is_full(void) { return screen.full; }
 
+static struct winsize window_size(void) {
+  struct winsize window = {0};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_row == 0 || window.ws_col == 0)
+    window = (struct winsize){.ws_row = 24, .ws_col = 80};
+  return window;
+}
+
+int screen_columns(void) { return screen.full ? window_size().ws_col : 0; }
+
 static void suspend(void) {
   leave();
   suspended = 0;
@@ -130,9 +139,7 @@ static size_t cut(const char *line, size_t length, int columns) {
 }
 
 static void draw(void) {
-  struct winsize window = {0};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_row == 0 || window.ws_col == 0)
-    window = (struct winsize){.ws_row = 24, .ws_col = 80};
+  const struct winsize window = window_size();
   const char *line = screen.text;
   fputs("\033[H", stdout);
   for (int row = 0; row < window.ws_row && line && *line; row++) {

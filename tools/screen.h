@@ -20,6 +20,7 @@ bool screen_is_stopped(void);
 void screen_open(bool full);
 void screen_close(void);
 bool screen_is_full(void);
+int screen_columns(void); /* of the full screen; 0: none, and a line may be as long as it likes */
 
 /* Where the next block goes: print there, then call screen_show. Returns NULL without memory. */
 FILE *screen_begin(void);

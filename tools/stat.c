@@ -14,9 +14,10 @@ static const char usage[] = "usage: ringcast stat RING [--watch[=SECONDS]] [--fo
 
 static const char help[] =
     "\n"
-    "One ring at this moment. The first line names the reader that holds the ring back, and says for how long; below\n"
-    "are the writer and each reader. RING is a name, NAME@PID where several rings have the name, @PID for the only\n"
-    "ring of a process, or a handle. Looking changes nothing and holds nothing back.\n"
+    "One ring at this moment. The first line names the reader that holds the ring back, and says for how long, or one\n"
+    "that is stopped, dead or evicted; below are the writer and each reader. RING is a name, NAME@PID where several\n"
+    "rings have the name, @PID for the only ring of a process, or a handle. Looking changes nothing and holds nothing\n"
+    "back.\n"
     "\n"
     "READERS\n"
     "  STATE          active; joining; stopped (by a signal or a debugger); dead; evicted: the writer goes on without\n"

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ringcast stat` for people: first the reader that holds the ring back, then the writer, then each reader. */
+/* `ringcast stat` for people: first the reader that is in the way, then the writer, then each reader. */
+#define _GNU_SOURCE
 #include <inttypes.h>
+#include <stdlib.h>
 
+#include "tools/screen.h"
 #include "tools/stat.h"
 #include "tools/text.h"
 
@@ -25,24 +28,40 @@ static void print_behind(FILE *out, const struct ringcast_peer *peer) {
           text_bytes((double)peer->lag).text);
 }
 
+static void print_suspect(FILE *out, const struct ringcast_peer *peer) {
+  char which[STAT_WHICH];
+  fprintf(out, "%s (pid %" PRId32 ") is %s", stat_which(peer, which), peer->pid, state_in_words(peer->state));
+  if (peer->state == RINGCAST_PEER_EVICTED) fputs(": the writer goes on without the reader\n", out);
+  else print_behind(out, peer);
+}
+
+/* The reader for which the writer waits; else one that takes nothing: what the writer of a lock-step engine waits for
+ * is that reader's answer; else the slowest. */
 static void print_verdict(FILE *out, const struct view *view) {
   const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
+  const struct ringcast_peer *suspect = view_suspect(&view->now), *told = blocker ? blocker : suspect;
   char which[STAT_WHICH];
+  uint32_t readers, observers;
   fprintf(out, "%s: ", view->label);
   if (blocker) {
     fprintf(out, "held back by %s (pid %" PRId32 ", %s) for %s", stat_which(blocker, which), blocker->pid,
             state_in_words(blocker->state), text_duration((double)blocker->blocked_ns).text);
     print_behind(out, blocker);
-    if (blocker->state == RINGCAST_PEER_STOPPED)
-      fprintf(out, "to let the reader go on: kill -CONT %" PRId32 "\n", blocker->pid);
+  } else if (suspect) {
+    print_suspect(out, suspect);
   } else if (slowest) {
-    fprintf(out, "no reader holds the ring back; the slowest is %s", stat_which(slowest, which));
+    fprintf(out, "no reader holds the ring back; the slowest is %s (pid %" PRId32 ", %s)", stat_which(slowest, which),
+            slowest->pid, state_in_words(slowest->state));
     print_behind(out, slowest);
   } else {
-    uint32_t readers, observers;
     view_count(&view->now, &readers, &observers);
     fprintf(out, "no reader holds the ring back; %s\n", readers == 0 ? "there is none" : "all have read everything");
   }
+  if (told && told->state == RINGCAST_PEER_STOPPED)
+    fprintf(out, "to let the reader go on: kill -CONT %" PRId32 "\n", told->pid);
+  uint32_t more = view_suspects(&view->now) - (told && view_is_suspect(told));
+  if (more > 0)
+    fprintf(out, "%" PRIu32 " more reader%s stopped, dead or evicted: see STATE\n", more, more == 1 ? " is" : "s are");
 }
 
 static void print_writer(FILE *out, const struct view *view) {
@@ -65,6 +84,18 @@ static void print_writer(FILE *out, const struct view *view) {
   else
     fprintf(out, "spill memory %s of %s used\n", text_bytes((double)info->spill_used).text,
             text_bytes((double)info->spill_bytes).text);
+}
+
+/* Nothing of it is cut on a narrow screen. */
+static void print_head(FILE *out, const struct view *view) {
+  char *text = NULL;
+  size_t size;
+  FILE *head = open_memstream(&text, &size);
+  if (!head) return;
+  print_verdict(head, view);
+  print_writer(head, view);
+  if (fclose(head) == 0) text_wrap(text, screen_columns(), 9, out);
+  free(text);
 }
 
 static void add_peer(struct text_table *table, const struct view *view, const struct ringcast_peer *peer) {
@@ -94,8 +125,7 @@ void stat_print_text(FILE *out, const struct view *view) {
   static const char *const heads[] = {">SLOT",    "NAME",    ">PID",    "STATE",  ">FRAMES BEHIND", ">BEHIND",
                                       ">BLOCKED", ">STALLS", ">FRAMES", ">BYTES", ">FRAMES/S",      ">MB/S"};
   struct text_table table;
-  print_verdict(out, view);
-  print_writer(out, view);
+  print_head(out, view);
   if (view->now.count == 0) return;
   fputc('\n', out);
   text_table_open(&table, heads, view->before.at_ns == 0 ? 10 : 12);

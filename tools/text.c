@@ -48,10 +48,39 @@ char *text_clean(const char *text, char *out, size_t size) {
 }
 
 /* How many columns a clean text takes: one for each character. */
-static int width_of(const char *text) {
+static int width_of_part(const char *text, size_t length) {
   int width = 0;
-  for (; *text; text++) width += ((unsigned char)*text & 0xc0) != 0x80;
+  for (size_t i = 0; i < length; i++) width += ((unsigned char)text[i] & 0xc0) != 0x80;
   return width;
+}
+
+static int width_of(const char *text) { return width_of_part(text, strlen(text)); }
+
+/* ---- Lines ------------------------------------------------------------------------------------------------------ */
+
+static void wrap_line(const char *at, const char *end, int columns, int indent, FILE *out) {
+  for (int used = 0; at < end;) {
+    int blanks = (int)strspn(at, " "), word = (int)strcspn(at + blanks, " \n");
+    int width = width_of_part(at + blanks, (size_t)word);
+    if (columns > 0 && used > indent && used + blanks + width > columns) {
+      fprintf(out, "\n%*s", indent, "");
+      used = indent;
+      at += blanks;
+      blanks = 0;
+    }
+    fprintf(out, "%.*s", blanks + word, at);
+    used += blanks + width;
+    at += blanks + word;
+  }
+  fputc('\n', out);
+}
+
+void text_wrap(const char *text, int columns, int indent, FILE *out) {
+  while (*text) {
+    const char *end = text + strcspn(text, "\n");
+    wrap_line(text, end, columns, indent, out);
+    text = end + (*end == '\n');
+  }
 }
 
 /* ---- Numbers ---------------------------------------------------------------------------------------------------- */
@@ -118,28 +147,41 @@ void text_table_add(struct text_table *table, const char *format, ...) {
   add(table, text_clean(text, cli_resize(NULL, size, 1), size));
 }
 
-void text_table_print(struct text_table *table, FILE *out) {
-  int widths[TEXT_COLUMNS] = {0};
-  for (size_t i = 0; i < table->cells; i++) {
-    int *width = &widths[i % (size_t)table->columns], own = width_of(table->cell[i]);
-    if (own > *width) *width = own;
-  }
-  int owed = 0; /* spaces before the next text: a line does not end with spaces */
+/* A cell of the last column, on a line of its own, after the column's head. */
+static void print_apart(const struct text_table *table, size_t cell, FILE *out) {
+  char line[TEXT_CLEAN * 1024];
+  if (cell < (size_t)table->columns || !*table->cell[cell]) return;
+  snprintf(line, sizeof line, "  %s %s", table->cell[table->columns - 1], table->cell[cell]);
+  text_wrap(line, table->most, 4, out);
+}
+
+static void print_rows(const struct text_table *table, const int widths[TEXT_COLUMNS], bool apart, FILE *out) {
+  int owed = 0, shown = table->columns - apart; /* spaces before the next text: a line does not end with spaces */
   for (size_t i = 0; i < table->cells; i++) {
     int column = (int)(i % (size_t)table->columns), space = widths[column] - width_of(table->cell[i]);
-    bool right = table->right[column], last = column == table->columns - 1;
+    bool right = table->right[column];
     owed += right ? space : 0;
-    if (*table->cell[i]) {
+    if (*table->cell[i] && column < shown) {
       fprintf(out, "%*s%s", owed, "", table->cell[i]);
       owed = 0;
     }
     owed += 2 + (right ? 0 : space);
-    if (last) {
-      fputc('\n', out);
-      owed = 0;
-    }
-    free(table->cell[i]);
+    if (column < table->columns - 1) continue;
+    fputc('\n', out);
+    if (apart) print_apart(table, i, out);
+    owed = 0;
   }
+}
+
+void text_table_print(struct text_table *table, FILE *out) {
+  int widths[TEXT_COLUMNS] = {0}, whole = -2;
+  for (size_t i = 0; i < table->cells; i++) {
+    int *width = &widths[i % (size_t)table->columns], own = width_of(table->cell[i]);
+    if (own > *width) *width = own;
+  }
+  for (int i = 0; i < table->columns; i++) whole += widths[i] + 2;
+  print_rows(table, widths, table->most > 0 && whole > table->most, out);
+  for (size_t i = 0; i < table->cells; i++) free(table->cell[i]);
   free(table->cell);
   *table = (struct text_table){0};
 }

@@ -27,10 +27,15 @@ struct text_number text_bytes(double bytes);     /* "1.21 MiB" */
 struct text_number text_duration(double ns);     /* "3.21 s"; below 1 ns: "-" */
 struct text_number text_rate(double per_second); /* "1234", "9.5"; not a number: "-" */
 
+/* Prints lines; one of more than `columns` is broken at blanks, and goes on `indent` columns further in. 0 columns: as
+ * they are. */
+void text_wrap(const char *text, int columns, int indent, FILE *out);
+
 /* A table: rows of cells below heads. A head that starts with '>' is of a column that is right-aligned. */
 enum { TEXT_COLUMNS = 16 };
 struct text_table {
   int columns;
+  int most; /* if the table is wider, the last column gets lines of its own, each after its row; 0: never */
   size_t cells, room;
   bool right[TEXT_COLUMNS];
   char **cell;

@@ -17,8 +17,9 @@ static const char usage[] = "usage: ringcast top [--interval SECONDS] [--once] [
 
 static const char help[] =
     "\n"
-    "All rings of this user, live: first the rings that a reader holds back, the longest first, then by rate. On a\n"
-    "terminal in place (Ctrl-C or 'q' ends it), else block by block. Rings that come and go are followed.\n"
+    "All rings of this user, live: first the rings that a reader holds back, the longest first, then those with a\n"
+    "reader that is stopped, dead or evicted, then by rate. On a terminal in place (Ctrl-C or 'q' ends it), else\n"
+    "block by block. Rings that come and go are followed.\n"
     "\n"
     "COLUMNS\n"
     "  RING              a RING argument for the other commands: NAME@PID, or @PID for a ring without a name; where a\n"
@@ -26,7 +27,9 @@ static const char help[] =
     "  FRAMES/S, MB/S    sent since the last look; '-' for a ring that is new\n"
     "  READERS           attached; observers, such as a recorder, are counted apart: '2+1'\n"
     "  BEHIND            of the reader that is furthest behind: frames (a batch counts as one), and bytes\n"
-    "  BLOCKED           for how long the writer has been waiting for the reader that is then named\n"
+    "  BLOCKED           for how long the writer has been waiting for a reader\n"
+    "  BY                that reader; of a ring that is not held back, a reader that is stopped, dead or evicted: a\n"
+    "                    lock-step engine waits for its answer. On a line of its own where the terminal is narrow\n"
     "\n"
     "OPTIONS\n"
     "  --interval SECONDS  from one look to the next, 0.01 to 86400 (default 1)\n"
@@ -63,6 +66,8 @@ static int by_trouble(const void *a, const void *b) {
   const struct view *first = a, *second = b;
   uint64_t blocked = blocked_ns(first), other = blocked_ns(second);
   if (blocked != other) return blocked < other ? 1 : -1;
+  bool suspect = view_suspect(&first->now), other_suspect = view_suspect(&second->now);
+  if (suspect != other_suspect) return other_suspect ? 1 : -1;
   double rate = frames_per_s(first), other_rate = frames_per_s(second);
   if (rate < other_rate || rate > other_rate) return rate < other_rate ? 1 : -1;
   return strcmp(first->label, second->label);
@@ -72,6 +77,7 @@ static int by_trouble(const void *a, const void *b) {
 
 static void add_row(struct text_table *table, const struct view *view) {
   const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
+  const struct ringcast_peer *suspect = view_suspect(&view->now);
   char which[STAT_WHICH];
   uint32_t readers, observers;
   bool is_handle = !strchr(view->label, '@'); /* too long for a table */
@@ -86,25 +92,33 @@ static void add_row(struct text_table *table, const struct view *view) {
   text_table_add(table, "%s", text_bytes(slowest ? (double)slowest->lag : 0).text);
   text_table_add(table, "%s", blocker ? text_duration((double)blocker->blocked_ns).text : "-");
   if (view->error) text_table_add(table, "%s", view->why);
-  else if (!blocker) text_table_add(table, "%s", view_writer_state(view->writer)[0] == 's' ? "(writer stopped)" : "");
-  else
+  else if (blocker)
     text_table_add(table, "%s (pid %" PRId32 ", %s)", stat_which(blocker, which), blocker->pid,
                    view_state(blocker->state));
+  else if (suspect)
+    text_table_add(table, "%s: %s (pid %" PRId32 ")", view_state(suspect->state), stat_which(suspect, which),
+                   suspect->pid);
+  else text_table_add(table, "%s", view_writer_state(view->writer)[0] == 's' ? "(writer stopped)" : "");
 }
 
 static void print_text(FILE *out, const struct view *views, int count) {
   static const char *const heads[] = {"RING",           ">FRAMES/S", ">MB/S",    ">READERS",
                                       ">FRAMES BEHIND", ">BEHIND",   ">BLOCKED", "BY"};
   struct text_table table;
-  int blocked = 0;
+  int blocked = 0, suspect = 0;
   time_t now = time(NULL);
   char clock[16] = "";
   struct tm local;
-  for (int i = 0; i < count; i++) blocked += blocked_ns(&views[i]) > 0;
+  for (int i = 0; i < count; i++) {
+    blocked += blocked_ns(&views[i]) > 0;
+    suspect += view_suspect(&views[i].now) != NULL;
+  }
   if (localtime_r(&now, &local)) strftime(clock, sizeof clock, "%H:%M:%S", &local);
-  fprintf(out, "%s  %d ring%s, %d held back\n", clock, count, count == 1 ? "" : "s", blocked);
+  fprintf(out, "%s  %d ring%s, %d held back, %d with a reader stopped, dead or evicted\n", clock, count,
+          count == 1 ? "" : "s", blocked, suspect);
   if (count == 0) return;
   text_table_open(&table, heads, 8);
+  table.most = screen_columns();
   for (int i = 0; i < count; i++) add_row(&table, &views[i]);
   text_table_print(&table, out);
 }

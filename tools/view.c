@@ -204,6 +204,30 @@ const struct ringcast_peer *view_slowest(const struct look *look) {
   return slowest;
 }
 
+bool view_is_suspect(const struct ringcast_peer *peer) {
+  return !peer->observer && (peer->state == RINGCAST_PEER_STOPPED || peer->state == RINGCAST_PEER_DEAD ||
+                             peer->state == RINGCAST_PEER_EVICTED);
+}
+
+/* Stopped and dead readers by their lag, then those that were evicted. */
+static bool is_worse(const struct ringcast_peer *a, const struct ringcast_peer *b) {
+  bool evicted = a->state == RINGCAST_PEER_EVICTED;
+  return !b || (evicted == (b->state == RINGCAST_PEER_EVICTED) ? a->lag > b->lag : !evicted);
+}
+
+const struct ringcast_peer *view_suspect(const struct look *look) {
+  const struct ringcast_peer *worst = NULL;
+  for (const struct ringcast_peer *peer = look->peers; peer < look->peers + look->count; peer++)
+    if (view_is_suspect(peer) && is_worse(peer, worst)) worst = peer;
+  return worst;
+}
+
+uint32_t view_suspects(const struct look *look) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < look->count; i++) count += view_is_suspect(&look->peers[i]);
+  return count;
+}
+
 void view_count(const struct look *look, uint32_t *readers, uint32_t *observers) {
   *readers = *observers = 0;
   for (uint32_t i = 0; i < look->count; i++) *(look->peers[i].observer ? observers : readers) += 1;
@@ -318,6 +342,10 @@ void view_report(struct report *report, const char *key, const struct view *view
   }
   if (blocker) report_peer(report, "held_back_by", view, blocker);
   else report_null(report, "held_back_by");
+  report_open(report, "suspects", '[');
+  for (uint32_t i = 0; i < view->now.count; i++)
+    if (view_is_suspect(&view->now.peers[i])) report_peer(report, NULL, view, &view->now.peers[i]);
+  report_close(report);
   report_writer(report, view);
   view_report_memory(report, &view->now.info);
   report_open(report, "readers", '[');

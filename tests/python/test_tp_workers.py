@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo compares every byte, and ends with an error when something differs, dies or hangs."""
 
+import contextlib
 import importlib.util
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import needs
 import pytest
@@ -15,6 +19,7 @@ from peers import WATCHDOG
 if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
+import ringcast
 import torch
 
 pytestmark = pytest.mark.alike
@@ -143,6 +148,102 @@ def test_the_deadline_ends_the_run(tmp_path):
     done = run_demo(tmp_path, "--deadline", "0.1")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == "no answer in time from rank 0, 1\n"
+
+
+# ---- A worker is stopped -------------------------------------------------------------------------------------------
+
+# The deadline is over when the file is there.
+DEADLINE_BY_FILE = """
+import os, ranks
+wait = ranks.multiprocessing.connection.wait
+def wait_for_file(ready, _):
+    while not os.path.exists({file!r}):
+        if found := wait(ready, 0.02):
+            return found
+    return []
+if __name__ == "__main__":
+    ranks.multiprocessing.connection.wait = wait_for_file
+"""
+
+
+@contextlib.contextmanager
+def endless(folder, world):
+    """A run without end: the process, the pids by rank, and a call that says which ranks `ringcast stat` calls
+    stopped."""
+    changed = folder / "changed.py"
+    over = DEADLINE_BY_FILE.format(file=str(folder / "over"))
+    changed.write_text(CHANGED.format(folder=str(DEMO.parent), changed=over))
+    command = [sys.executable, str(changed), "--world", str(world), "--steps", "0", "--deadline", str(WATCHDOG)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        ring = await_until(lambda: next((ring for ring in ringcast.rings() if parent(ring.pid) == process.pid), None))
+        with ringcast.Tap(ring.handle) as tap:
+            await_until(lambda: len(tap.peers()) == world - 1 and all(peer.stats.frames for peer in tap.peers()))
+            pids = {peer.name: peer.pid for peer in tap.peers()}
+            yield process, pids, lambda: [peer.name for peer in tap.peers() if peer.state == "stopped"]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def parent(pid):
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def await_until(condition):
+    deadline = time.monotonic() + WATCHDOG
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize("end", ["deadline", "Ctrl-C"])
+def test_a_stopped_worker_is_named_as_stat_names_it(tmp_path, end):
+    with endless(tmp_path, 3) as (process, pids, stopped):
+        os.kill(pids["rank 2"], signal.SIGSTOP)
+        assert await_until(stopped) == ["rank 2"]
+        if end == "deadline":
+            (tmp_path / "over").touch()
+        else:
+            process.send_signal(signal.SIGINT)
+        told, said = process.communicate(timeout=WATCHDOG)
+    wanted = f"rank 2 is stopped (pid {pids['rank 2']}: by a signal or a debugger); ranks 0 and 1 wait for it\n"
+    assert (process.returncode, told, said) == (1, "", wanted if end == "deadline" else f"interrupted: {wanted}")
+
+
+class Rank(subprocess.Popen):
+    """As multiprocessing has a process."""
+
+    def is_alive(self):
+        return self.poll() is None
+
+    def join(self):
+        self.wait()
+
+
+def test_no_rank_sees_another_die(demo):
+    reading, writing = os.pipe()
+    first = Rank(["sleep", "infinity"], pass_fds=[writing])
+    second = Rank(["sh", "-c", "cat; echo saw"], stdin=reading, stdout=subprocess.PIPE)
+    os.close(reading)
+    os.close(writing)
+    first.join = lambda: (first.wait(), second.wait())  # the second has time to see it
+    demo.end_all([first, second])
+    assert (second.stdout.read(), first.returncode, second.returncode) == (b"", -signal.SIGKILL, -signal.SIGKILL)
+    second.stdout.close()
+
+
+def test_a_run_that_goes_well_ends_without_more_words(tmp_path):
+    """The ranks must not see each other die."""
+    with endless(tmp_path, 4) as (process, pids, _):
+        process.send_signal(signal.SIGINT)
+        told, said = process.communicate(timeout=WATCHDOG)
+        assert (process.returncode, told, said) == (1, "", "interrupted\n")
+        assert not [pid for pid in pids.values() if parent(pid)]
 
 
 # ---- A worker is killed --------------------------------------------------------------------------------------------

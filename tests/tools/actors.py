@@ -75,9 +75,9 @@ class Actor:
             raise AssertionError(f"{words}: {answer or 'no answer'}")
         return answer
 
-    def ring(self, name=None, capacity=65536):
-        """Makes a ring and returns the handle."""
-        return self.ask("ring", spell(name), capacity)
+    def ring(self, name=None, capacity=65536, slow_ns=0):
+        """Makes a ring and returns the handle. Readers that are in the way for `slow_ns` are evicted; 0: none."""
+        return self.ask("ring", spell(name), capacity, slow_ns)
 
     def read(self, handle, name=None, *flags):
         """Attaches a reader and returns its number."""

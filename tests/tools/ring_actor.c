@@ -2,13 +2,16 @@
 /*
  * A process that has rings and readers, for the tests of the command line. Reads commands from stdin, one a line, and
  * answers each with a line on stdout, "error: ..." if the command failed. Ends with stdin. Names are in hexadecimal,
- * "-" for none; rings and readers are numbered from 0, each in the order of their making. ring NAME CAPACITY makes a
- * ring; answers with the handle read HANDLE NAME [observer] attaches a reader send RING COUNT BYTES      sends frames,
- * and waits for room without limit stream RING BYTES US       from here on sends a frame every so many microseconds
- *   take READER COUNT          takes and releases frames
- *   follow READER              from here on takes and releases every frame
- *   call NAME                  the process calls itself so
- *   close RING                 closes the ring
+ * "-" for none; rings and readers are numbered from 0, each in the order of their making.
+ *   - ring NAME CAPACITY [SLOW_NS]: makes a ring, which evicts readers that are in the way for so long; answers with
+ *     the handle
+ *   - read HANDLE NAME [observer]: attaches a reader
+ *   - send RING COUNT BYTES: sends frames, and waits for room without limit
+ *   - stream RING BYTES US: from here on sends a frame every so many microseconds
+ *   - take READER COUNT: takes and releases frames
+ *   - follow READER: from here on takes and releases every frame
+ *   - call NAME: the process calls itself so
+ *   - close RING: closes the ring
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -54,8 +57,12 @@ static int fail(void) {
 
 static int make_ring(char *word[]) {
   char name[NAME];
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = strtoull(word[2], NULL, 10), .name = unhex(word[1], name) ? name : NULL};
+  int64_t slow_ns = word[3] ? strtoll(word[3], NULL, 10) : 0;
+  struct ringcast_writer_options options = {.size = sizeof options,
+                                            .capacity = strtoull(word[2], NULL, 10),
+                                            .name = unhex(word[1], name) ? name : NULL,
+                                            .on_slow = slow_ns ? RINGCAST_EVICT : RINGCAST_FAIL,
+                                            .slow_ns = slow_ns};
   if (ring_count == MOST) return puts("error: too many rings");
   if (ringcast_writer_create_ex(&options, &rings[ring_count].writer) != 0) return fail();
   return puts(ringcast_writer_handle(rings[ring_count++].writer));

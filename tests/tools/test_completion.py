@@ -83,10 +83,13 @@ class Completion(Case):
             one.ring(NAME)
             self.assertEqual(self.complete(f"ringcast stat {NAME[:-1]}"), [NAME])
             self.assertEqual(self.complete(f"ringcast hz --window 10 {NAME}"), [NAME])
+            self.assertEqual(self.complete(f"ringcast stat {NAME}@"), [str(one.pid)])
             two.ring(NAME)
             rest = sorted([str(one.pid), str(two.pid)])
             self.assertEqual(sorted(self.complete(f"ringcast stat {NAME}@")), rest, "bash has broken the word at '@'")
             whole = [f"{NAME}@{pid}" for pid in rest]
             self.assertEqual(sorted(self.complete(f"ringcast stat {NAME}@", breaks=" ")), whole)
+            two.ring()
+            self.assertIn(str(two.pid), self.complete("ringcast stat @"))
             one.ring(f"{NAME}.a:b")
             self.assertEqual(self.complete(f"ringcast stat {NAME}.a:"), ["b"])

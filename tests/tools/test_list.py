@@ -32,7 +32,7 @@ class List(Case):
             self.assertIn(ring["memory"], ("hugetlb", "shmem-huge", "pages"))
             text = self.succeed("list")
             self.assertRegex(text, rf"(?m)^{NAME} +{writer.pid} +ring_actor +2 +1 +1.00 MiB +{ring['memory']}$")
-            self.assertRegex(text, r"\ANAME +PID +COMMAND +READERS +OBSERVERS +CAPACITY +MEMORY\n")
+            self.assertRegex(text, r"\ANAME +PID +COMMAND +READERS +OBSERVERS +CAPACITY +MEMORY( +HANDLE)?\n")
 
     def test_rings_come_and_go(self):
         with Actor() as writer:
@@ -61,7 +61,9 @@ class List(Case):
             text = self.succeed("list")
             self.assertRegex(text, rf"(?m)^- +{unnamed.pid} ")
             for ring in self.rings_of(three):
-                self.assertIn(ring["handle"], text)
+                self.assertRegex(text, rf"(?m)^{SEVERAL} +{three.pid} .* {ring['handle']}$")
+            self.assertRegex(text, r"\ANAME .* HANDLE\n")
+            self.assertRegex(text, rf"(?m)^{NAME} +{one.pid} .*[^ ]$")
 
     def test_a_ring_of_an_incompatible_release_is_told(self):
         with Actor() as writer:

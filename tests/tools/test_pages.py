@@ -29,14 +29,16 @@ SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPL
 EXAMPLES, OTHERS = {"sh", "console"}, {"text"}
 
 # The rings of the examples, and the programs and pids that the pages give to their processes: the writer's, then each
-# reader's. The second reader of vllm.tp.0 is stopped while a block is run that says "stopped".
+# reader's. While a block is run that says "stopped", the second reader of vllm.tp.0 is stopped, and holds the ring
+# back; if the block says "is stopped" or "stopped:", that of torch.default.0: its writer does not wait for room.
 RINGS = [
     ("camera", "driver", 4242, {"viewer": 4243, "detector": 4244}),
     ("vllm.tp.0", "python3", 4711, {"rank 1": 4712, "rank 2": 4713}),
+    ("torch.default.0", "python3", 4901, {"rank 1": 4902, "rank 2": 4903}),
     ("lidar", "driver", 4801, {}),
     ("lidar", "driver", 4802, {}),
 ]
-STOPPED = "vllm.tp.0", 4713
+HELD_BACK, LOCKSTEP = ("vllm.tp.0", 4711, 4713), ("torch.default.0", 4901, 4903)
 
 # Commands that go on until interrupted.
 FOREVER = re.compile(r"^ringcast (top(?!.*--once)|stat .*--watch|hz(?!.*--count))")
@@ -85,7 +87,7 @@ class Stage:
                 for reader, reader_pid in readers.items():
                     actor = self.add(stack, reader_pid)
                     actor.ask("follow", actor.read(handle, reader))
-                if readers:
+                if readers and name != LOCKSTEP[0]:
                     writer.ask("stream", 0, 16384, 10000)
             self.stack = stack.pop_all()
 
@@ -103,21 +105,25 @@ class Stage:
             command = re.sub(rf"(?<![\w.:+-]){re.escape(name)}(?![\w.:+-])", self.suffixed(name), command)
         return re.sub(r"\b\d{4}\b", lambda found: str(self.pids.get(int(found[0]), found[0])), command)
 
-    def held_back(self):
-        name = self.suffixed(STOPPED[0])
-        return json.loads(run("stat", name, "--format", "json").stdout)["held_back_by"]
+    def told_of(self, name):
+        """Whether a reader holds the ring back; of the ring that is in lock-step, whether one is stopped."""
+        key = "suspects" if name == LOCKSTEP[0] else "held_back_by"
+        return json.loads(run("stat", self.suffixed(name), "--format", "json").stdout)[key]
 
     @contextlib.contextmanager
     def as_told(self, example):
         if "stopped" not in example.text:
             yield
             return
-        reader = self.actors[STOPPED[1]]
-        reader.stop()
-        await_until(self.held_back, "the stopped reader does not hold the ring back")
+        lockstep = re.search("is stopped|stopped:", example.text)
+        name, writer, reader = LOCKSTEP if lockstep else HELD_BACK
+        self.actors[reader].stop()
+        if lockstep:
+            self.actors[writer].ask("send", 0, 1, 7900)
+        await_until(lambda: self.told_of(name), "the stopped reader is not in the way")
         yield
-        reader.go_on()
-        await_until(lambda: not self.held_back(), "the reader that goes on holds the ring back")
+        self.actors[reader].go_on()
+        await_until(lambda: not self.told_of(name), "the reader that goes on is in the way")
 
     def start(self, command):
         environment = {**os.environ, "PATH": f"{os.path.dirname(TOOL)}:{os.environ['PATH']}"}

@@ -61,11 +61,13 @@ class Stat(Case):
             self.assertIn("no reader holds the ring back; all have read everything", first)
             writer.ask("send", 0, 3, 1000)
             first = self.succeed("stat", NAME).splitlines()[0]
-            self.assertIn("the slowest is reader 0 'rank 7': 3 frames, 3.00 KiB behind", first)
+            said = f"the slowest is reader 0 'rank 7' (pid {reader.pid}, running): "
+            self.assertIn(f"{said}3 frames, 3.00 KiB behind", first)
             reader.ask("take", number, 2)
-            self.assertIn("'rank 7': 1 frame, 1.00 KiB behind", self.succeed("stat", NAME))
+            self.assertIn(f"{said}1 frame, 1.00 KiB behind", self.succeed("stat", NAME))
             found = self.json("stat", NAME)
             self.assertIsNone(found["held_back_by"])
+            self.assertEqual(found["suspects"], [])
             self.assertEqual(found["writer"]["frames"], 3)
             self.assertEqual(found["writer"]["bytes"], 3000)
             self.assertIs(found["writer"]["waits_for_room"], False)
@@ -91,12 +93,66 @@ class Stat(Case):
             said = rf"held back by reader 1 'rank 2' \(pid {ring.second.pid}, stopped by a signal\) for [\d.]+ m?s: "
             self.assertRegex(first, said + rf"{by['lag_frames']} frames, [\d.]+ KiB behind$")
             self.assertIn(f"kill -CONT {ring.second.pid}", text)
+            self.assertNotIn("more reader", text)
             self.assertIn("waits for room", text)
             ring.second.go_on()
             ring.second.ask("take", ring.slow, 2 * CAPACITY // 1024)
             self.assertEqual(ring.writer.process.stdout.readline(), "sent\n")
             self.assertIsNone(self.json("stat", NAME)["held_back_by"])
             self.assertIn("no reader holds the ring back", self.succeed("stat", NAME))
+
+    def test_a_stopped_reader_is_named_where_the_writer_does_not_wait_for_room(self):
+        """The writer of a lock-step engine waits for its workers' answers."""
+        with Ring() as ring:
+            ring.writer.ask("send", 0, 1, 1000)
+            ring.second.stop()
+            found = self.json("stat", NAME)
+            self.assertEqual([found["held_back_by"], found["writer"]["waits_for_room"]], [None, False])
+            self.assertEqual(found["suspects"], [found["readers"][1]])
+            self.assertEqual(found["suspects"][0]["state"], "stopped")
+            first, hint, empty, *_ = self.succeed("stat", NAME).splitlines()
+            said = f"reader 1 'rank 2' (pid {ring.second.pid}) is stopped by a signal: 1 frame, 1.00 KiB behind"
+            self.assertEqual(first, f"{NAME}@{ring.writer.pid}: {said}")
+            self.assertEqual([hint, empty], [f"to let the reader go on: kill -CONT {ring.second.pid}", ""])
+            ring.second.go_on()
+            await_until(lambda: not self.json("stat", NAME)["suspects"], "the reader that goes on is a suspect")
+            self.assertIn("no reader holds the ring back; the slowest is", self.succeed("stat", NAME))
+
+    def test_of_several_suspects_the_one_furthest_behind_is_named(self):
+        with Ring() as ring, Actor() as third:
+            third.read(ring.handle, "rank 3")
+            ring.writer.ask("send", 0, 3, 1000)
+            ring.second.ask("take", ring.slow, 1)
+            for actor in (ring.first, ring.second, third):
+                actor.stop()
+            first, hint, more, *_ = self.succeed("stat", NAME).splitlines()
+            self.assertIn(f"reader 2 'rank 3' (pid {third.pid}) is stopped by a signal: 3 frames", first)
+            self.assertIn(f"kill -CONT {third.pid}", hint)
+            self.assertEqual(more, "2 more readers are stopped, dead or evicted: see STATE")
+            self.assertEqual(len(self.json("stat", NAME)["suspects"]), 3)
+
+    def test_a_suspect_beside_the_reader_that_holds_the_ring_back(self):
+        with Ring() as ring:
+            ring.fill()
+            self.await_held_back(NAME)
+            ring.first.stop()
+            first, more, *_ = self.succeed("stat", NAME).splitlines()
+            self.assertIn("held back by reader 1 'rank 2'", first)
+            self.assertEqual(more, "1 more reader is stopped, dead or evicted: see STATE")
+
+    def test_a_reader_that_was_evicted_is_named_after_the_dead(self):
+        with Actor() as writer, Actor() as slow, Actor() as dead:
+            handle = writer.ring(NAME, CAPACITY, slow_ns=1_000_000)
+            slow.read(handle, "rank 1")
+            writer.ask("send", 0, 2 * CAPACITY // 1024, 1000)
+            first, *_ = self.succeed("stat", NAME).splitlines()
+            said = f"reader 0 'rank 1' (pid {slow.pid}) is evicted: the writer goes on without the reader"
+            self.assertEqual(first, f"{NAME}@{writer.pid}: {said}")
+            dead.read(handle, "rank 2")
+            dead.die()
+            first, more, *_ = self.succeed("stat", NAME).splitlines()
+            self.assertIn("reader 1 'rank 2'", first)
+            self.assertEqual(more, "1 more reader is stopped, dead or evicted: see STATE")
 
     def test_a_running_reader_that_takes_nothing_is_named(self):
         with Ring(second=None) as ring:
@@ -109,7 +165,10 @@ class Stat(Case):
         with Ring() as ring:
             ring.writer.ask("send", 0, 3, 1000)
             ring.second.die()
-            self.assertEqual(self.json("stat", NAME)["readers"][1]["state"], "dead")
+            found = self.json("stat", NAME)
+            self.assertEqual([found["readers"][1]["state"], found["suspects"]], ["dead", [found["readers"][1]]])
+            said = rf"reader 1 'rank 2' \(pid {ring.second.pid}\) is dead: 3 frames, 3.00 KiB behind\n\nwriter "
+            self.assertRegex(self.succeed("stat", NAME), said)
             self.assertRegex(self.succeed("stat", NAME), rf"(?m)^ +1  rank 2 +{ring.second.pid}  dead ")
 
     def test_an_observer_is_told_from_the_readers_and_let_go_of(self):
@@ -121,6 +180,7 @@ class Stat(Case):
             writer.ask("send", 0, 2 * CAPACITY // 1024, 1000)
             (peer,) = self.json("stat", NAME)["readers"]
             self.assertEqual(peer["state"], "evicted")
+            self.assertEqual(self.json("stat", NAME)["suspects"], [], "the writer lets go of observers")
             self.assertRegex(self.succeed("stat", NAME), r"(?m)^ +\d+  recorder +\d+  evicted observer +-  +-  +- ")
 
     def test_a_stopped_writer_is_shown_as_stopped(self):

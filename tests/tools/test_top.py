@@ -30,21 +30,31 @@ class Top(Case):
             ring.second.ask("follow", ring.slow)
             ring.writer.ask("stream", 0, 1000, 1000)
             text = self.succeed("top", "--once", "--interval", "0.2")
-            self.assertRegex(text, r"\A\d\d:\d\d:\d\d  \d+ rings?, \d+ held back\nRING +FRAMES/S +MB/S +READERS ")
+            self.assertRegex(
+                text, r"\A\d\d:\d\d:\d\d  \d+ rings?, \d+ held back, \d+ with .*\nRING +FRAMES/S +MB/S +READERS "
+            )
             self.assertEqual(text.count("RING"), 1)
             self.assertRegex(text, rf"(?m)^{NAME}@{ring.writer.pid} +[1-9][\d.]* +[\d.]+ +2 +\d+ +[\d.]+ \w+ +-$")
 
     def test_a_ring_that_is_held_back_stands_first_and_a_busy_one_next(self):
-        quiet_name, busy_name, held_name = (f"{NAME}.{name}" for name in ("a-quiet", "b-busy", "c-held"))
-        with Ring(held_name) as held, Ring(busy_name) as busy, Actor() as quiet:
+        names = [f"{NAME}.{name}" for name in ("a-quiet", "b-busy", "c-held", "d-lockstep")]
+        quiet_name, busy_name, held_name, lockstep_name = names
+        with Ring(held_name) as held, Ring(busy_name) as busy, Actor() as quiet, Ring(lockstep_name) as lockstep:
             quiet.ring(quiet_name)
             busy.second.ask("follow", busy.slow)
             busy.writer.ask("stream", 0, 100, 100)
             held.second.stop()
             held.fill()
+            lockstep.writer.ask("send", 0, 1, 1000)
+            lockstep.second.stop()
             await_until(lambda: self.json("stat", held_name)["held_back_by"], "no reader holds the ring back")
             label = f"{held_name}@{held.writer.pid}"
-            own = [label, f"{busy_name}@{busy.writer.pid}", f"{quiet_name}@{quiet.pid}"]
+            own = [
+                label,
+                f"{lockstep_name}@{lockstep.writer.pid}",
+                f"{busy_name}@{busy.writer.pid}",
+                f"{quiet_name}@{quiet.pid}",
+            ]
             self.assertEqual([name for name in self.labels() if name in own], own)
             text = self.succeed("top", "--once", "--interval", "0.05")
             self.assertRegex(
@@ -52,7 +62,10 @@ class Top(Case):
                 rf"(?m)^{label} +0 +0 +2 +\d+ +[\d.]+ KiB +[\d.]+ m?s  reader 1 'rank 2' "
                 rf"\(pid {held.second.pid}, stopped\)$",
             )
-            self.assertRegex(text.splitlines()[0], r"[1-9]\d* held back$")
+            said = rf"stopped: reader 1 'rank 2' \(pid {lockstep.second.pid}\)"
+            self.assertRegex(text, rf"(?m)^{own[1]} +0 +0 +2 +1 +1.00 KiB +-  {said}$")
+            head = text.splitlines()[0]
+            self.assertRegex(head, r", [1-9]\d* held back, ([2-9]|\d\d+) with a reader stopped, dead or evicted$")
 
     def test_rings_of_one_name_in_one_process_have_short_rows(self):
         with Actor() as writer:
@@ -245,6 +258,22 @@ class Screen(Case):
                 block = terminal.await_shown(r"(.*?)\x1b\[J")[1]
                 self.assertIn("BLOCKED", block)
                 self.assertIn(NAME, block)
+
+    def test_a_narrow_window_has_the_whole_name_pid_and_state(self):
+        with Ring() as ring:
+            ring.second.stop()
+            ring.fill()
+            await_until(lambda: self.json("stat", ring.name)["held_back_by"], "no reader holds the ring back")
+            by = f"reader 1 'rank 2' (pid {ring.second.pid}, stopped"
+            for words, columns, wanted in (
+                (["top", "--interval", "3600"], 80, f"\r\n  BY {by})"),
+                (["stat", ring.name, "--watch=3600"], 60, f"held back by {by} by a signal) for "),
+            ):
+                with self.subTest(words=words), Terminal(*words, rows=100, columns=columns) as terminal:
+                    terminal.await_shown(ENTERED + re.escape("\x1b[H"))
+                    block = terminal.await_shown(r"(.*?)\x1b\[J")[1].replace("\x1b[K", "")
+                    self.assertLessEqual(max(map(len, block.split("\r\n"))), columns)
+                    self.assertIn(wanted, block if words[0] == "top" else re.sub(r"\r\n +", " ", block))
 
     def test_while_it_is_suspended_the_terminal_is_as_before(self):
         with Actor() as writer:

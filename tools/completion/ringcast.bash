@@ -20,12 +20,24 @@ _ringcast_options() {
   esac
 }
 
+# What a RING argument takes: as `list --names` has it, and NAME@PID of each ring once there is an "@".
+_ringcast_rings() {
+  local name pid rest
+  if [[ $1 != *@* ]]; then
+    ringcast list --names 2>/dev/null
+    return
+  fi
+  while read -r name pid rest; do
+    if [[ $pid == +([0-9]) ]]; then echo "${name#-}@$pid"; fi
+  done < <(ringcast list 2>/dev/null) | sort -u
+}
+
 # The words that may stand where a command takes a word.
 _ringcast_words() {
   case $1 in
-    stat | hz) ringcast list --names 2>/dev/null ;;
+    stat | hz) _ringcast_rings "$2" ;;
     record | dump)
-      ringcast list --names 2>/dev/null
+      _ringcast_rings "$2"
       compgen -f -- "$2"
       ;;
     replay) compgen -f -- "$2" ;;
