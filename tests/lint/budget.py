@@ -18,26 +18,29 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Part: its folders, and the lines that it may have at most. Some parts are larger than was once aimed at (core 8,000,
 # package 6,720, measuring 5,000, tests 38,000), for promises that would go with the lines: in the core waits left to
-# the CPU, NUMA, quotas of cgroups and descriptors without io_uring; in the package several machines, point to point and
-# deaths told by name; in measuring GPUs, and the drop-ins beside what they stand in for. The peers are the comparison
-# with 30 other ways, each with an adapter, and the pages made of it.
+# the CPU, NUMA, quotas of cgroups, descriptors without io_uring, names of rings and observers; in the package several
+# machines, point to point and deaths told by name, traces; in measuring GPUs, and the drop-ins beside what they stand
+# in for. The command line looks at rings, and records and replays what they carry. The peers are the comparison with 30
+# other ways, each with an adapter, and the pages made of it.
 PARTS = {
-    "headers": ("include", 1730),
-    "core": ("ring shm channel", 9580),
+    "headers": ("include", 1790),
+    "core": ("ring shm channel", 10360),
     "gpu": ("gpu", 4560),
-    "extension": ("python/extension", 13720),
-    "package": ("python/ringcast", 11890),
-    "measuring": ("tools bench python/ringcast/bench", 8580),
+    "extension": ("python/extension", 14390),
+    "package": ("python/ringcast", 12790),
+    "command line": ("tools", 10030),
+    "measuring": ("bench python/ringcast/bench", 4600),
+    "profile": ("python/ringcast/profile", 3440),
     "peers": ("bench/peers", 10020),
-    "tests": ("tests", 54100),
-    "tests of gpu": ("tests", 16940),
+    "tests": ("tests", 62900),
+    "tests of gpu": ("tests", 17310),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
     "include/ringcast/ringcast.h": 508,
-    "python/ringcast/_ringcast.pyi": 878,
+    "python/ringcast/_ringcast.pyi": 910,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 614,
     "tests/python/device_dropins.py": 524,
