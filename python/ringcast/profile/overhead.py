@@ -27,7 +27,8 @@ def _all_reduce() -> Iterator[Optional[Callable[[], Any]]]:
     except ImportError:
         yield None
         return
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined,unused-ignore]
+    store = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     tensor = torch.ones(4096)
     yield lambda: dist.all_reduce(tensor)
     dist.destroy_process_group()
