@@ -159,7 +159,8 @@ def why_no_tracer():
         return "no probes: built without <sys/sdt.h> (Debian: systemtap-sdt-dev)"
     if not shutil.which("bpftrace") or os.geteuid() != 0:
         return "bpftrace is not here, or this is not root"
-    return None
+    tried = subprocess.run(["bpftrace", "-e", "BEGIN { exit(); }"], capture_output=True, text=True, timeout=60)
+    return None if tried.returncode == 0 else f"bpftrace can't trace here: {tried.stderr.splitlines()[-1:]}"
 
 
 def expected_status(commands, index):
