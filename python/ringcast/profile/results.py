@@ -116,9 +116,14 @@ def _write_text(path: str, text: str) -> None:
     os.replace(f"{path}.part", path)
 
 
+def _without_nul(value: Any) -> Any:
+    """The csv module refuses NUL before Python 3.11."""
+    return value.replace("\0", "\\x00") if isinstance(value, str) else value
+
+
 def _write_rows(path: str, rows: Iterable[List[Any]]) -> None:
     with open(f"{path}.part", "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        csv.writer(file).writerows([COLUMNS, *rows])
+        csv.writer(file).writerows([COLUMNS, *(map(_without_nul, row) for row in rows)])
     os.replace(f"{path}.part", path)
 
 
