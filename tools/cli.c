@@ -91,6 +91,19 @@ bool cli_parse_count(const char *text, void *out) {
   return true;
 }
 
+/* ---- The environment -------------------------------------------------------------------------------------------- */
+
+bool cli_is_disabled(const char *what) {
+  const char *list = getenv("RINGCAST_DISABLE");
+  size_t length = 0;
+  for (; list && *list; list += length) {
+    list += strspn(list, " ,");
+    length = strcspn(list, " ,");
+    if (length == strlen(what) && memcmp(list, what, length) == 0) return true;
+  }
+  return false;
+}
+
 /* ---- Files ------------------------------------------------------------------------------------------------------ */
 
 char *cli_read_line(const char *path, char *out, size_t size) {

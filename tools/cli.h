@@ -59,6 +59,9 @@ bool cli_format(const char *text, bool *json);
 
 /* ---- Files ------------------------------------------------------------------------------------------------------ */
 
+/* Whether RINGCAST_DISABLE names `what`: words between commas and spaces, as the library reads the list. */
+bool cli_is_disabled(const char *what);
+
 /* The first line of a file without the newline, "" if the file can't be read. Returns `out`. */
 char *cli_read_line(const char *path, char *out, size_t size);
 

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tools/cli.h"
 #include "tools/disk_way.h"
 
 enum { DEPTH = 64 /* writes under way at most */, FEWEST_CHUNKS = 4, MOST_CHUNKS = DISK_MOST / DISK_CHUNK };
@@ -38,18 +39,6 @@ struct disk {
 };
 
 /* ---- The file --------------------------------------------------------------------------------------------------- */
-
-/* The environment's list as the library reads it: words between commas and spaces. */
-static bool is_disabled(const char *what) {
-  const char *list = getenv("RINGCAST_DISABLE");
-  size_t length = 0;
-  for (; list && *list; list += length) {
-    list += strspn(list, " ,");
-    length = strcspn(list, " ,");
-    if (length == strlen(what) && memcmp(list, what, length) == 0) return true;
-  }
-  return false;
-}
 
 static int fail(int result, char why[256], const char *what, const char *path) {
   snprintf(why, 256, "%s %.180s: %s", what, path, strerror(-result));
@@ -91,7 +80,7 @@ static int choose_way(struct disk *disk) {
   struct iovec buffers[MOST_CHUNKS];
   for (uint32_t i = 0; i < disk->count; i++)
     buffers[i] = (struct iovec){.iov_base = disk->chunks[i].memory, .iov_len = disk->chunks[i].size};
-  int result = is_disabled("io_uring")
+  int result = cli_is_disabled("io_uring")
                    ? -ENOSYS
                    : disk_uring_open(disk->fd, buffers, disk->count, DEPTH, &disk->uring, &disk->registered);
   if (result != 0) result = disk_thread_open(disk->fd, DEPTH, &disk->thread);

@@ -71,16 +71,6 @@ void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]) {
   for (int i = 0; i < DOCTOR_FACTS && facts[i].key; i++) out[i] = facts[i];
 }
 
-/* ---- The environment -------------------------------------------------------------------------------------------- */
-
-bool doctor_is_disabled(const char *what) {
-  const char *list = getenv("RINGCAST_DISABLE");
-  size_t length = strlen(what);
-  for (const char *at = list; at && (at = strstr(at, what)); at += length)
-    if ((at == list || strchr(" ,", at[-1])) && (!at[length] || strchr(" ,", at[length]))) return true;
-  return false;
-}
-
 /* ---- Files of the kernel ---------------------------------------------------------------------------------------- */
 
 int64_t doctor_read_number(const char *path) {

@@ -50,8 +50,6 @@ int64_t doctor_read_number(const char *path);
  * false if there is no such file. */
 bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size);
 
-/* Whether RINGCAST_DISABLE names `what`: then ringcast does not use this facility. */
-bool doctor_is_disabled(const char *what);
 #define DOCTOR_SWITCHED_OFF ", and switched off by RINGCAST_DISABLE"
 
 /* Work in a child process, since a process that has used CUDA can't be forked, and a broken driver may never return:

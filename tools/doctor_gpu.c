@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tools/cli.h"
 #include "tools/cuda.h"
 #include "tools/doctor.h"
 
@@ -239,7 +240,7 @@ static void run_pair(struct pair *pair, char *words, size_t size) {
 static void tell_inline(struct doctor *doctor, const char *name, const struct pair *pair) {
   const struct ringcast_gpu_info *writer = &pair->info[0], *reader = &pair->info[1];
   const char *why = reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why : writer->why;
-  const char *off = doctor_is_disabled("cuda_pool") && !strstr(why, "RINGCAST_DISABLE") ? DOCTOR_SWITCHED_OFF : "";
+  const char *off = cli_is_disabled("cuda_pool") && !strstr(why, "RINGCAST_DISABLE") ? DOCTOR_SWITCHED_OFF : "";
   doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %d tensors went through the ring, by the CPU%s: %s", FRAMES, off, why);
   if (!*off) mend_by(doctor, mend_of(why));
 }

@@ -13,7 +13,7 @@ add_test(NAME tools_record
 set_tests_properties(tools_record PROPERTIES TIMEOUT 900 LABELS "tools;alike")
 
 # The writing of a recording, read back; and the recorder, with releases that fail.
-set(recording disk.c disk_thread.c disk_uring.c recording.c recording_read.c recording_write.c)
+set(recording cli.c disk.c disk_thread.c disk_uring.c recording.c recording_read.c recording_write.c)
 foreach(name recording record_run)
   set(sources ${recording})
   if(name STREQUAL record_run)
