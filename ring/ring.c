@@ -94,7 +94,8 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
   return shape && room && ahead && bound && (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
 }
 
-uint64_t rc_ring_taken(const struct rc_ring_writer *writer, const struct rc_slot *slot) {
+/* Up to where a reader has taken frames, as far as the writer knows. */
+static uint64_t taken_by(const struct rc_ring_writer *writer, const struct rc_slot *slot) {
   uint64_t cursor = rc_load_acquire(&slot->cursor), taken = rc_load_relaxed(&slot->taken); /* relaxed: only counted */
   return taken > cursor && rc_ring_is_cursor(writer, taken) ? taken : cursor;
 }
@@ -119,7 +120,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
         lowest = cursor;
         writer->blocker = i;
       }
-      uint64_t taken = rc_ring_is_observer(ring, i) ? writer->tail : rc_ring_taken(writer, slot);
+      uint64_t taken = rc_ring_is_observer(ring, i) ? writer->tail : taken_by(writer, slot);
       if (taken < writer->taken) {
         writer->taken = taken;
         writer->slowest = i;

@@ -113,8 +113,6 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
 static inline bool rc_ring_is_cursor(const struct rc_ring_writer *writer, uint64_t cursor) {
   return cursor <= writer->tail && writer->tail - cursor <= writer->view.capacity && cursor % RC_FRAME_ALIGN == 0;
 }
-/* Up to where a reader has taken frames, as far as the writer knows. */
-uint64_t rc_ring_taken(const struct rc_ring_writer *writer, const struct rc_slot *slot);
 /* The position that all cursors must reach before `bytes` fit. */
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes);
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
