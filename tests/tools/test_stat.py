@@ -123,6 +123,7 @@ class Stat(Case):
             third.read(ring.handle, "rank 3")
             ring.writer.ask("send", 0, 3, 1000)
             ring.second.ask("take", ring.slow, 1)
+            await_until(lambda: not self.json("stat", NAME)["readers"][0]["lag_frames"], "the first reader lags")
             for actor in (ring.first, ring.second, third):
                 actor.stop()
             first, hint, more, *_ = self.succeed("stat", NAME).splitlines()
