@@ -25,6 +25,7 @@ from report_tables import (
     headline_table,
     listing,
     matrix,
+    own_queue,
     pauses,
     short_table,
     win_table,
@@ -109,6 +110,11 @@ def detail_blocks(rows):
     }
 
 
+def readme_block(rows, picture, meta):
+    table = short_table(rows, "docs/peers.md#the-ways", 5)
+    return "\n\n".join(part for part in (picture, table, own_queue(rows), f"Measured: {facts(meta)}") if part)
+
+
 def blocks_of(results):
     """{page: {block: text}}."""
     rows = load_rows(results)
@@ -118,7 +124,7 @@ def blocks_of(results):
     peers = {"short": NOT, "pictures": NOT, **details, **short}
     peers = {"machine": facts(results["meta"]), **(peers if rows else dict.fromkeys(peers, NOT))}
     first = pictures[0].replace("peers-bytes", "docs/peers-bytes")
-    readme = f"{first}\n\n{short_table(rows, 'docs/peers.md#the-ways', 5)}" if rows else NOT
+    readme = readme_block(rows, first, results["meta"]) if rows else NOT
     claims = {f"claim {name}": report_claims.block(rows, name) for name in report_claims.CLAIMS}
     return {"docs/peers.md": peers, "docs/claims.md": claims, "README.md": {"peers": readme}}
 

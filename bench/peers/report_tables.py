@@ -8,6 +8,7 @@ from report_goals import FIRST, figures, way_of
 from report_pictures import pause_payload
 from report_rows import (
     FIGURES,
+    best,
     in_process,
     label,
     lossy,
@@ -76,6 +77,15 @@ def short_table(rows, names, count=None):
     words = f"Times are medians. Ratio: below 1, ringcast is better. [The names of the ways]({names})."
     cheap = told_cheap(cpu_duel(rows, **pauses_cell(rows))[2], most=2)
     return f"{text}\n\n{words}" + (f" {cheap[:1].upper()}{cheap[1:]}." if cheap else "")
+
+
+def own_queue(rows):
+    """A sentence for the README: what vLLM's queue needs for the objects of its table."""
+    told = []
+    for payload, what in (("metadata", "the metadata dict"), ("scheduler-64", "the scheduler output")):
+        row = best(select(rows, peer="vllm-queue", **way_of("python", payload, reading="objects")), "p50_us")
+        told += [f"{shown(value_of(row, 'p50_us'), 'p50_us')} for {what}"] if row else []
+    return f"vLLM's own queue takes {' and '.join(told)}." if told else ""
 
 
 # ---- Details ---------------------------------------------------------------------------------------------------------

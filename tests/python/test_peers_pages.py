@@ -108,6 +108,13 @@ def test_the_readme_has_the_first_picture_and_five_rows(tmp_path):
     assert len([line for line in text.splitlines() if line.startswith("|")]) == 2 + 4
     assert "| metadata dict one way, Python | 3.00 us (`ringcast`) | 9.00 us (`zmq-push`) | 0.33 |" in text
     assert "medians" in text and "](docs/peers.md#the-ways)" in text
+    assert "vLLM's own queue" not in text and text.splitlines()[-1].startswith("Measured: ")
+
+
+def test_the_readme_says_what_vllms_queue_takes_for_the_same_objects(tmp_path):
+    rows = some_rows() + [row("vllm-queue", "metadata", p50_us=15.4, **OBJECTS)]
+    text = block(filled(tmp_path, rows, META)["README.md"], "peers")
+    assert "vLLM's own queue takes 15.4 us for the metadata dict.\n" in text
 
 
 def test_without_rows_the_pages_say_so(tmp_path):
