@@ -15,7 +15,9 @@ from needs import needs_torch
 pytestmark = pytest.mark.alike
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = ["README.md", "docs/dropins.md", "docs/python.md", "docs/share_once.md", "docs/torch.md"]
+PAGES = ["README.md"]
+PAGES += [f"docs/{name}.md" for name in ("asyncio", "dropins", "python", "share_once", "start", "torch")]
+FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M)  # part of an example of several files
 BLOCKS = [
     pytest.param(
         match[1],
@@ -25,6 +27,7 @@ BLOCKS = [
     for page in PAGES
     for text in [(ROOT / page).read_text(encoding="utf-8")]
     for match in re.finditer(r"^```python\n(.*?)^```$", text, re.S | re.M)
+    if not FILE.match(match[0])
 ]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 
@@ -78,6 +81,20 @@ def test_hello_in_python_prints_what_arrived_at_both_readers():
         for step in range(3)
     ]
     assert sorted(lines) == wanted
+
+
+def test_the_first_sender_and_receiver_print_what_the_page_shows(tmp_path):
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    for text, name in FILE.findall(page):
+        text = text.replace('"hello"', f'"hello.{os.getpid()}"').replace("sleep(0.1)", "sleep(0)")
+        (tmp_path / name).write_text(text)
+    (shown,) = re.findall(r"^\$ python receiver.py\n(.*?)^```$", page, re.S | re.M)
+    first, last = shown.split("...\n")
+    with subprocess.Popen([sys.executable, "sender.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as sender:
+        assert sender.stdout.readline() == "waiting for a receiver\n"  # the ring is there now
+        received = output_of([sys.executable, "receiver.py"], cwd=tmp_path)
+    assert sender.returncode == 0
+    assert received.startswith(first) and received.endswith(last) and len(received.splitlines()) == 50
 
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
