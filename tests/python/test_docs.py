@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from needs import needs_torch
+from needs import needs_torch, needs_yaml, yaml
 
 pytestmark = pytest.mark.alike
 
@@ -95,6 +95,22 @@ def test_the_first_sender_and_receiver_print_what_the_page_shows(tmp_path):
         received = output_of([sys.executable, "receiver.py"], cwd=tmp_path)
     assert sender.returncode == 0
     assert received.startswith(first) and received.endswith(last) and len(received.splitlines()) == 50
+
+
+@needs_yaml
+def test_the_containers_of_a_pod_can_attach_to_each_other():
+    page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+    (pod,) = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)]
+    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod") and pod["metadata"]["name"]
+    spec = pod["spec"]
+    assert len(spec["containers"]) > 1 and spec["shareProcessNamespace"] is True
+    assert {"runAsUser", "runAsGroup"} <= spec["securityContext"].keys()
+    for container in spec["initContainers"] + spec["containers"]:
+        assert {"name", "image", "command"} <= container.keys()
+        assert "securityContext" not in container  # the capabilities of all are the same
+        resources = container.get("resources", {"requests": {}, "limits": {}})
+        huge = [resources[part].get("hugepages-2Mi") for part in ("requests", "limits")]
+        assert huge[0] == huge[1]  # the API server asks for that
 
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))

@@ -22,13 +22,13 @@ from case import ACTOR, CPUS, FAKES, TOOL, Case, run
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAN = ROOT / "docs" / "man"
 PAGES = [*sorted(MAN.glob("*.md"))]
-PAGES += [ROOT / "docs" / f"{name}.md" for name in ("cli", "start")]
+PAGES += [ROOT / "docs" / f"{name}.md" for name in ("cli", "containers", "start")]
 
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
 
 # Languages of fenced blocks: examples to run; and text that is no example, is run elsewhere (python: test_docs.py), or
 # needs what a test lacks, such as the network or a daemon (bash).
-EXAMPLES, OTHERS = {"sh", "console"}, {"text", "python", "bash"}
+EXAMPLES, OTHERS = {"sh", "console"}, {"text", "python", "bash", "yaml", "ini"}
 
 # The rings of the examples, and the programs and pids that the pages give to their processes: the writer's, then each
 # reader's. While a block is run that says "stopped", the second reader of vllm.tp.0 is stopped, and holds the ring
