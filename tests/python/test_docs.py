@@ -16,7 +16,9 @@ pytestmark = pytest.mark.alike
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = ["README.md"]
-PAGES += [f"docs/{name}.md" for name in ("asyncio", "dropins", "python", "share_once", "start", "torch")]
+PAGES += [
+    f"docs/{name}.md" for name in ("asyncio", "dropins", "index", "python", "share_once", "start", "torch", "tuning")
+]
 FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M)  # part of an example of several files
 BLOCKS = [
     pytest.param(

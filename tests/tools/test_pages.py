@@ -22,7 +22,7 @@ from case import ACTOR, CPUS, FAKES, TOOL, Case, run
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAN = ROOT / "docs" / "man"
 PAGES = [*sorted(MAN.glob("*.md"))]
-PAGES += [ROOT / "docs" / f"{name}.md" for name in ("cli", "containers", "start")]
+PAGES += [ROOT / "docs" / f"{name}.md" for name in ("cli", "containers", "start", "tuning")]
 
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
 
