@@ -67,7 +67,7 @@ fi
 
 requirements="scikit-build-core>=0.11 numpy pytest hypothesis mypy"
 # Tests, and columns of the benchmarks, are left out without them.
-extras="uvloop msgspec xxhash pyzmq ormsgpack pyfory matplotlib>=3.10"
+extras="uvloop msgspec xxhash pyzmq ormsgpack pyfory matplotlib>=3.10 pyyaml"
 key="$requirements $extras | $torch | $(python3 -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')"
 
 if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; } 2>/dev/null ||

@@ -30,7 +30,7 @@ ALLOWED = {
     "tools": (5.4, 0.1),
     "bench": (2.2, 0.0),
     "examples": (3.6, 0.0),
-    "docs": (6.3, 2.1),
+    "docs": (6.1, 1.9),
     "README.md": (6.4, 0.2),
     "CONTRIBUTING.md": (6.9, 1.7),
     "CHANGELOG.md": (6.3, 1.7),

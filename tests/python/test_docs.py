@@ -10,12 +10,16 @@ import subprocess
 import sys
 
 import pytest
-from needs import needs_torch
+from needs import needs_torch, needs_yaml, yaml
 
 pytestmark = pytest.mark.alike
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = ["README.md", "docs/dropins.md", "docs/python.md", "docs/share_once.md", "docs/torch.md"]
+PAGES = ["README.md"]
+PAGES += [
+    f"docs/{name}.md" for name in ("asyncio", "dropins", "index", "python", "share_once", "start", "torch", "tuning")
+]
+FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M)  # part of an example of several files
 BLOCKS = [
     pytest.param(
         match[1],
@@ -25,6 +29,7 @@ BLOCKS = [
     for page in PAGES
     for text in [(ROOT / page).read_text(encoding="utf-8")]
     for match in re.finditer(r"^```python\n(.*?)^```$", text, re.S | re.M)
+    if not FILE.match(match[0])
 ]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 
@@ -78,6 +83,36 @@ def test_hello_in_python_prints_what_arrived_at_both_readers():
         for step in range(3)
     ]
     assert sorted(lines) == wanted
+
+
+def test_the_first_sender_and_receiver_print_what_the_page_shows(tmp_path):
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    for text, name in FILE.findall(page):
+        text = text.replace('"hello"', f'"hello.{os.getpid()}"').replace("sleep(0.1)", "sleep(0)")
+        (tmp_path / name).write_text(text)
+    (shown,) = re.findall(r"^\$ python receiver.py\n(.*?)^```$", page, re.S | re.M)
+    first, last = shown.split("...\n")
+    with subprocess.Popen([sys.executable, "sender.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as sender:
+        assert sender.stdout.readline() == "waiting for a receiver\n"  # the ring is there now
+        received = output_of([sys.executable, "receiver.py"], cwd=tmp_path)
+    assert sender.returncode == 0
+    assert received.startswith(first) and received.endswith(last) and len(received.splitlines()) == 50
+
+
+@needs_yaml
+def test_the_containers_of_a_pod_can_attach_to_each_other():
+    page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+    (pod,) = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)]
+    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod") and pod["metadata"]["name"]
+    spec = pod["spec"]
+    assert len(spec["containers"]) > 1 and spec["shareProcessNamespace"] is True
+    assert {"runAsUser", "runAsGroup"} <= spec["securityContext"].keys()
+    for container in spec["initContainers"] + spec["containers"]:
+        assert {"name", "image", "command"} <= container.keys()
+        assert "securityContext" not in container  # the capabilities of all are the same
+        resources = container.get("resources", {"requests": {}, "limits": {}})
+        huge = [resources[part].get("hugepages-2Mi") for part in ("requests", "limits")]
+        assert huge[0] == huge[1]  # the API server asks for that
 
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The man pages and docs/cli.md: every example is run, with rings of the names in the examples, and the options, keys
-and metrics of the pages are those of the commands.
+"""The man pages, docs/cli.md and other pages: every example is run, with rings of the names in the examples, and the
+options, keys and metrics of the pages are those of the commands.
 
 test_pages.py <path of the tool> <folder of the tests' own CUDA drivers> <path of ring_actor> [unittest's arguments]
 """
@@ -21,24 +21,29 @@ from case import ACTOR, CPUS, FAKES, TOOL, Case, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAN = ROOT / "docs" / "man"
-PAGES = [*sorted(MAN.glob("*.md")), ROOT / "docs" / "cli.md"]
+PAGES = [*sorted(MAN.glob("*.md"))]
+PAGES += [ROOT / "docs" / f"{name}.md" for name in ("cli", "containers", "start", "tuning")]
 
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
 
-# Languages of fenced blocks: examples to run, and text that is no example.
-EXAMPLES, OTHERS = {"sh", "console"}, {"text"}
+# Languages of fenced blocks: examples to run; and text that is no example, is run elsewhere (python: test_docs.py), or
+# needs what a test lacks, such as the network or a daemon (bash).
+EXAMPLES, OTHERS = {"sh", "console"}, {"text", "python", "bash", "yaml", "ini"}
 
 # The rings of the examples, and the programs and pids that the pages give to their processes: the writer's, then each
 # reader's. While a block is run that says "stopped", the second reader of vllm.tp.0 is stopped, and holds the ring
-# back; if the block says "is stopped" or "stopped:", that of torch.default.0: its writer does not wait for room.
+# back; if the block says "is stopped" or "stopped:", the reader of the ring in LOCKSTEP that the block names, with a
+# writer that does not wait for room.
 RINGS = [
     ("camera", "driver", 4242, {"viewer": 4243, "detector": 4244}),
     ("vllm.tp.0", "python3", 4711, {"rank 1": 4712, "rank 2": 4713}),
     ("torch.default.0", "python3", 4901, {"rank 1": 4902, "rank 2": 4903}),
+    ("hello", "python", 6516, {"receiver": 6523}),
     ("lidar", "driver", 4801, {}),
     ("lidar", "driver", 4802, {}),
 ]
-HELD_BACK, LOCKSTEP = ("vllm.tp.0", 4711, 4713), ("torch.default.0", 4901, 4903)
+HELD_BACK = ("vllm.tp.0", 4711, 4713)
+LOCKSTEP = {"torch.default.0": (4901, 4903, 1, 7900), "hello": (6516, 6523, 3, 272)}  # frames of so many bytes are left
 
 # Commands that go on until interrupted.
 FOREVER = re.compile(r"^ringcast (top(?!.*--once)|stat .*--watch|hz(?!.*--count))")
@@ -87,7 +92,7 @@ class Stage:
                 for reader, reader_pid in readers.items():
                     actor = self.add(stack, reader_pid)
                     actor.ask("follow", actor.read(handle, reader))
-                if readers and name != LOCKSTEP[0]:
+                if readers and name not in LOCKSTEP:
                     writer.ask("stream", 0, 16384, 10000)
             self.stack = stack.pop_all()
 
@@ -107,7 +112,7 @@ class Stage:
 
     def told_of(self, name):
         """Whether a reader holds the ring back; of the ring that is in lock-step, whether one is stopped."""
-        key = "suspects" if name == LOCKSTEP[0] else "held_back_by"
+        key = "suspects" if name in LOCKSTEP else "held_back_by"
         return json.loads(run("stat", self.suffixed(name), "--format", "json").stdout)[key]
 
     @contextlib.contextmanager
@@ -116,10 +121,13 @@ class Stage:
             yield
             return
         lockstep = re.search("is stopped|stopped:", example.text)
-        name, writer, reader = LOCKSTEP if lockstep else HELD_BACK
+        name, writer, reader, *frames = HELD_BACK
+        if lockstep:
+            name = next(name for name in LOCKSTEP if name in example.text)
+            writer, reader, *frames = LOCKSTEP[name]
         self.actors[reader].stop()
         if lockstep:
-            self.actors[writer].ask("send", 0, 1, 7900)
+            self.actors[writer].ask("send", 0, *frames)
         await_until(lambda: self.told_of(name), "the stopped reader is not in the way")
         yield
         self.actors[reader].go_on()
@@ -221,7 +229,9 @@ class Examples(Case):
                 with self.subTest(where=example.where):
                     self.assertIn(example.language, EXAMPLES | OTHERS, "a block of this language is not run")
                     if example.language in OTHERS:
-                        self.assertNotRegex(example.text, r"(?m)^(\$ |ringcast )", "an example that is not run")
+                        self.assertNotRegex(
+                            example.text, r"(?m)^(\$ (?!python|torchrun)|ringcast )", "an example that is not run"
+                        )
                         continue
                     with self.stage.as_told(example):
                         self.check(example)
