@@ -46,9 +46,8 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   if (!writer->poller) rc_store_relaxed(&writer->ring.view.control->wanted, RC_WANTED_NONE);
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .sleep_only = true};
-  struct rc_control *control = writer->ring.view.control;
   rc_ring_participants(&writer->ring.view);
-  result = rc_wait_counted(&writer->waiter, &how, timeout_ns, &control->counts, &control->waits);
+  result = rc_wait(&writer->waiter, &how, timeout_ns); /* not counted: the counts are of waits for room */
   if (result == -EDEADLK) return rc_fail_shared();
   if (writer->liveness.poller) rc_liveness_watch_all(writer);
   if (result == 0) return (int)wait.found;

@@ -124,8 +124,8 @@ static int fail_to_open(const struct rc_handle *handle, const char *path, int er
     return rc_fail(-error, "can't open the ring: %s", strerror(error));
   if ((error == EACCES || error == EPERM) && may_be_ours(path))
     return rc_fail(-EACCES,
-                   "process %" PRId32 " may not be looked into: ringcast attaches only processes of the same user "
-                   "(and ptrace must not be forbidden between them)",
+                   "process %" PRId32 " may not be looked into: attaching takes the same user and group, the same user "
+                   "namespace, all capabilities of that process, and ptrace that is not forbidden",
                    handle->writer.pid);
   return fail_gone(handle);
 }

@@ -56,8 +56,8 @@ static void probe_attach(struct doctor *doctor, const char *handle) {
     doctor_mend(doctor, "%s",
                 shared->result == -EMFILE
                     ? "ulimit -n 1024"
-                    : "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc "
-                      "mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
+                    : "attaching opens /proc/<pid>/fd/<n> of the writer: same user, group and capabilities, same PID "
+                      "namespace, /proc mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
   }
   munmap(shared, sizeof *shared);
 }

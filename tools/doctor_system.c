@@ -59,7 +59,7 @@ static void probe_cores(struct doctor *doctor) {
   cpu_set_t allowed;
   long online = sysconf(_SC_NPROCESSORS_ONLN);
   int usable = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : (int)online;
-  double quota = cpu_quota(), least = quota < usable ? quota : usable;
+  double quota = cpu_quota(), least = quota < usable ? ceil(quota) : usable;
   char limit[64] = "no quota";
   if (isfinite(quota)) snprintf(limit, sizeof limit, "a quota of %.2f CPUs", quota);
   doctor_add(doctor, "cores", least < 2 ? DOCTOR_NOTE : DOCTOR_OK,

@@ -17,6 +17,15 @@ TEST(waiting_for_readers_in_vain_says_how_many_came) {
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 0), -EAGAIN);
 }
 
+TEST(waiting_for_readers_does_not_count_as_waiting_for_room) {
+  SCOPED_WRITER writer = make_writer(4096, 4);
+  struct ringcast_stats stats = {.size = sizeof stats};
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 1000000), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_writer_stats(writer, &stats), 0);
+  ck_assert_uint_eq(stats.waits, 0);
+  ck_assert_uint_eq(stats.waited_ns, 0);
+}
+
 /* By io_uring where it is to be had, and by a thread. */
 LOOP_TEST(a_descriptor_tells_when_to_look, 0, 2) {
   if (_i == 1) disable_too("io_uring");
