@@ -15,7 +15,7 @@ from needs import needs_torch
 pytestmark = pytest.mark.alike
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = ["README.md", "docs/dropins.md", "docs/python.md", "docs/share_once.md", "docs/torch.md"]
+PAGES = ["README.md", "docs/dropins.md", "docs/profile.md", "docs/python.md", "docs/share_once.md", "docs/torch.md"]
 BLOCKS = [
     pytest.param(
         match[1],
