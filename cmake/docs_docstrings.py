@@ -19,9 +19,7 @@ KIND = rf"(?:ringcast\.)?(?:{'|'.join(sorted(ERRORS))})(?: \([A-Z0-9, ]+\))?"
 ERROR = re.compile(rf"(?:(?<=\.\s)|^)({KIND}(?:,? (?:and|or) {KIND}|, {KIND})*):\s+", re.M)
 # Where a list ends, and text goes on.
 AFTER_ARGUMENTS = re.compile(r"(?<=\.)\n(?=[A-Z])")
-AFTER_ERRORS = re.compile(
-    r"(?<=\.)\s+(?=(?:Other errors|Errors as|After an error|Any (?:other )?error|Arguments and)\b)"
-)
+AFTER_ERRORS = re.compile(r"(?<=\.)\s+(?=(?:Other errors|Errors as|After an|Any (?:other )?error|Arguments and)\b)")
 # Names of pages, which become links, and what becomes code.
 CODE = re.compile(
     r"""`[^`]+` | \bdocs/(?P<page>[\w-]+)\.md\b | "[^"\s]*" | (?<![\w.(])[A-Za-z_][\w.]*\([^()\n]*\) |
@@ -34,7 +32,7 @@ def words(text):
     out, end = [], 0
     for match in CODE.finditer(text):
         code = match[0] if match[0][0] == "`" else f"`{match[0]}`"
-        shown = f"[{match['page']}](../../{match['page']}.md)" if match["page"] else code
+        shown = f"[{match['page']}.md](../../{match['page']}.md)" if match["page"] else code
         out += [escaped(text[end : match.start()]), shown]
         end = match.end()
     return "".join([*out, escaped(text[end:])])
@@ -63,9 +61,9 @@ def markdown(text, arguments):
         if block.startswith("    "):
             out.append(f"```python\n{inspect.cleandoc(chr(10) + block)}\n```")
         elif of_arguments.match(block):
-            out.append(items(of_arguments.finditer(block), block, AFTER_ARGUMENTS))
+            out += ["**Arguments**", items(of_arguments.finditer(block), block, AFTER_ARGUMENTS)]
         elif ERROR.search(block):
-            out.append(items(ERROR.finditer(block), block, AFTER_ERRORS))
+            out += ["**Errors**"] * bool(ERROR.match(block)) + [items(ERROR.finditer(block), block, AFTER_ERRORS)]
         else:
             out.append(words(block))
     return "\n\n".join(out)
@@ -76,9 +74,11 @@ class PlainDocstrings(griffe.Extension):
         self.change(pkg)
 
     def change(self, obj):
+        if obj.is_class and "__new__" in obj.members:  # of the stub; the signature of a class is shown of __init__
+            obj.members.setdefault("__init__", obj.members.pop("__new__"))
         if obj.docstring:
-            has_arguments = obj.is_function or obj.is_class
-            arguments = [parameter.name for parameter in obj.parameters] if has_arguments else []
+            function = obj.members.get("__init__") if obj.is_class else obj
+            arguments = [parameter.name for parameter in getattr(function, "parameters", ())]
             obj.docstring.value = markdown(obj.docstring.value, arguments)
         for member in obj.members.values():
             if not member.is_alias:

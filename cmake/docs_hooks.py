@@ -6,11 +6,13 @@ file that a page links to, unless repo_url says where the sources are.
 """
 
 import ast
+import json
 import logging
 import pathlib
 import posixpath
 import re
 import sys
+import textwrap
 
 from mkdocs.structure.files import File, InclusionLevel
 
@@ -26,6 +28,7 @@ LANGUAGES = {".c": "c", ".h": "c", ".hpp": "cpp", ".cu": "cpp", ".py": "python",
 NOT_FOUND_BY_SEARCH = "---\nsearch:\n  exclude: true\n---\n"
 LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=[)\s])")
 MAN_LINK = re.compile(r"\*\*([\w-]+)\*\*\(([137])\)")
+PAGE_NAME = re.compile(r"\[(?:docs/)?([\w-]+)\.md\](?=\()")
 BRACKETS = re.compile(r"(?<![!\\\]])\[[^\[\]\n]*\](?= \[)|(?<=\] )\[[^\[\]\n]*\](?!\()")
 log = logging.getLogger("mkdocs.hooks.docs")
 
@@ -40,6 +43,10 @@ def c_pages(headers):
 def python_pages():
     for module in MODULES:
         text = f"# {module}\n\n::: {module}\n"
+        path = ROOT / "python" / module.replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).split("\n\n")[0]
+        text = f"---\ndescription: {json.dumps(described(about, about))}\n---\n{text}"
         if module == "ringcast.bench":
             text += commands("python/ringcast/bench/__main__.py")
         yield f"reference/python/{module}.md", text
@@ -98,21 +105,32 @@ def page_of(target, repo_url):
     return f"{repo_url.rstrip('/')}/blob/main/{target}" if repo_url else f"source/{target}.md"
 
 
+def titled(nav):
+    """(page, title) of each entry of the navigation."""
+    for entry in nav:
+        for title, inner in entry.items():
+            yield from titled(inner) if isinstance(inner, list) else [(inner, title)]
+
+
 def is_relative(link):
     return link and not re.match(r"[a-z]+:|/", link)
 
 
-def rewritten(markdown, uri, repo_url):
+def rewritten(markdown, uri, config):
+    """The links of the forge as links of the site, and titles of pages where the text is a file's name."""
+
     def change(found):
         link, anchor = found[1], found[2] or ""
         if not is_relative(link):
             return found[0]
-        page = page_of(target_of(uri, link), repo_url)
+        page = page_of(target_of(uri, link), config.repo_url)
         if "://" in page:
             return page + anchor
         anchor = "" if page.startswith("reference/c/") else anchor
         return posixpath.relpath(page, posixpath.dirname(uri) or ".") + anchor
 
+    titles = dict(titled(config.nav))
+    markdown = PAGE_NAME.sub(lambda found: f"[{titles.get(found[1] + '.md', found[0][1:-1])}]", markdown)
     # GitHub takes "[a] [b]" for text, Python-Markdown for a link.
     return outside_code(markdown, lambda text: BRACKETS.sub(lambda found: literal(found[0]), LINK.sub(change, text)))
 
@@ -192,11 +210,17 @@ def on_page_markdown(markdown, page, config, files):
     if uri.startswith("man/"):
         markdown = man_page(markdown, uri, headers)
     elif not uri.startswith("reference/"):
-        markdown = rewritten(markdown, uri, config.repo_url)
+        markdown = rewritten(markdown, uri, config)
     for number, line in lists_in_paragraphs(markdown):
         log.warning("%s: line %d: a list needs an empty line before it: %s", uri, number, line)
     page.meta.setdefault("description", described(markdown, config.site_description))
     return markdown
+
+
+def on_page_content(html, **_):
+    html = re.sub(r"<code>(-E[A-Z0-9]+)</code>", r'<code class="errno">\1</code>', html)
+    # A figure and its unit stay on one line of a table.
+    return re.sub(r"(<td[^>]*>[\d.,]+) ([^\s<]{1,8}</td>)", r"\1&nbsp;\2", html)
 
 
 def lists_in_paragraphs(markdown):
@@ -209,11 +233,10 @@ def lists_in_paragraphs(markdown):
 
 
 def described(markdown, otherwise):
-    """The first sentence of the first paragraph, for search engines and previews."""
+    """The beginning of the first paragraph, for search engines and previews."""
     text = re.sub(r"<!--.*?-->|^(```|~~~).*?^\1$", "", markdown, flags=re.M | re.S)
     for block in re.split(r"\n\s*\n", text):
-        if re.match(r"\s*[A-Z`\[*]", block) and not block.startswith("**") and len(block) > 30:
-            plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)|[`*\\]", lambda found: found[1] or "", block)
-            plain = re.sub(r"\s+", " ", plain).strip()
-            return re.split(r"(?<=[.:;])\s", plain)[0].rstrip(":;")[:200]
+        plain = re.sub(r"[`*\\]", "", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", block)).strip()
+        if re.match(r"[A-Za-z`\[*]", block) and len(plain) > 25:
+            return textwrap.shorten(plain.replace('"', "'"), 180, placeholder=" ...")
     return otherwise

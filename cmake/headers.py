@@ -23,7 +23,7 @@ ERROR = re.compile(
     r" (?:if )?(?P<if>(?<=if )[^;]*?|(?:as|for|also|past|unless)\b[^;]*?)(?=;|\.$|,(?: and)? -E))?"
 )
 # A sentence that only lists codes; of a page with a table of errors it says nothing more.
-ONLY_CODES = re.compile(rf"(?:(?<=\.\s)|^){CODES}\.(?=\s|$)")
+ONLY_CODES = re.compile(r"(?:(?<=\.\s)|^)-E[A-Z0-9]+(?:\s\([^()]*\))?(?:,\s-E[A-Z0-9]+(?:\s\([^()]*\))?)*\.(?=\s|$)")
 AS = re.compile(r"\b(?:[Ee]rrors as|As) (\w+(?:(?:, | and )ringcast_\w+)*)")
 RETURNS = r"^Returns?\b|^returns?\b|\band returns\b"
 PROGRESS = (
