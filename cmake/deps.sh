@@ -17,7 +17,7 @@ need="build-essential cmake ninja-build pkg-config check python3-dev python3-ven
 # memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes.
 want="liburing-dev libnuma-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
 want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 clang-format shellcheck"
-want+=" lowdown systemtap-sdt-dev bpftrace"
+want+=" lowdown mandoc systemtap-sdt-dev bpftrace"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package

@@ -199,7 +199,8 @@ RINGCAST_API int ringcast_gpu_wait(ringcast_gpu_writer *writer, ringcast_stream 
 
 /* A dict of tensors, of the host and of the device, in one call: POOL if it can be, else INLINE, else, with
  * RINGCAST_GPU_NO_INLINE, -EAGAIN. Device tensors are in C order (-ENOTSUP). A tensor in memory of
- * ringcast_gpu_allocate is not copied. Errors as the calls it is made of; after one nothing was sent. */
+ * ringcast_gpu_allocate is not copied. Errors as ringcast_writer_reserve, ringcast_gpu_lease and ringcast_gpu_commit;
+ * after one nothing was sent. */
 struct ringcast_gpu_item {
   const char *key;
   size_t key_bytes;
@@ -240,6 +241,7 @@ struct ringcast_gpu_info {
                         * the reader has its buffer. 0: not yet, or there is none */
   char why[256];
 };
+/* How the next frame would go, why, and what was sent so far. -EINVAL, -ECHILD. */
 RINGCAST_API int ringcast_gpu_writer_info(ringcast_gpu_writer *writer, struct ringcast_gpu_info *out);
 
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
@@ -340,8 +342,8 @@ RINGCAST_API int ringcast_gpu_map(ringcast_gpu_reader *reader, struct ringcast_g
  * still exist. Any thread; also after the reader was closed. NULL is allowed. */
 RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
 
-/* Ends it: enqueues `ack`, and releases the frame, as ringcast_reader_release. Does not wait. -ESTALE, -EIO: the take
- * is used up even so. -EINVAL: it has ended, perhaps by way of a copy of the struct. -EBUSY (capture): nothing was
+/* Ends a take: enqueues `ack`, and releases the frame, as ringcast_reader_release. Does not wait. -ESTALE, -EIO: the
+ * take is used up even so. -EINVAL: it has ended, perhaps by way of a copy of the struct. -EBUSY (capture): nothing was
  * enqueued, and the take is open still: end it after the capture. */
 RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
 
@@ -350,8 +352,9 @@ RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_g
  * open: end that. -EINVAL: it is not held. */
 RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct ringcast_frame *frame);
 
-/* 0: all that was copied so far has come, or will. -EPIPE: the writer has died, and something that a stream of this
- * reader waited for was released: it holds no message. -ESTALE: this reader was evicted, as ringcast_reader_check. */
+/* Checks that all that was copied so far has come, or will. -EPIPE: the writer has died, and something that a stream of
+ * this reader waited for was released: it holds no message. -ESTALE: this reader was evicted, as ringcast_reader_check.
+ */
 RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
 /* Device memory for received tensors, for callers without an allocator. In the order of the stream where the
@@ -375,16 +378,17 @@ RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream strea
  * -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before);
 
-/* Has the library's worker thread call run(context) once device `ordinal` has done all that this process has enqueued
- * so far, on any stream, also on a stream that was destroyed since: for memory whose users' streams are not known. Does
- * not wait. If another stream of this process captures a graph on that device meanwhile, CUDA may end that capture
- * (cuCtxSynchronize). After a failure of the device, run is called too. -ENOMEM, -ENODEV, -EINVAL, -EIO, -ECHILD: it
- * will not be called. */
+/* Has the library's worker thread call run(context) once device `ordinal` is idle: it has done all that this process
+ * has enqueued so far, on any stream, also on a stream that was destroyed since. For memory whose users' streams are
+ * not known. Does not wait. If another stream of this process captures a graph on that device meanwhile, CUDA may end
+ * that capture (cuCtxSynchronize). After a failure of the device, run is called too. -ENOMEM, -ENODEV, -EINVAL, -EIO,
+ * -ECHILD: it will not be called. */
 RINGCAST_API int ringcast_gpu_run_when_idle(int32_t ordinal, void (*run)(void *context), void *context);
 /* Has that thread call run(context), again and again with pauses of 20 ms at most, until the call returns other than 0:
  * for what has to wait until a stream no longer captures a graph. -ENOMEM: it will not be called. */
 RINGCAST_API int ringcast_gpu_run_until_done(int (*run)(void *context), void *context);
 
+/* Whether the pool is open, why not, and what was received so far. -EINVAL, -ECHILD. */
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 
 #ifdef __cplusplus

@@ -53,7 +53,8 @@
  * nothing to close. Every blocking call may also give -ECANCELED and -EDEADLK, even where its comment does not list
  * them.
  *   -EAGAIN      timeout 0: no frame to read, or no room to write, right now
- *   -ETIMEDOUT   the same at the end of the timeout, or a reader blocked the writer for longer than options.slow_ns
+ *   -ETIMEDOUT   no frame, or no room, until the end of the timeout; or a reader blocked the writer for longer than
+ *                options.slow_ns
  *   -EINTR       a signal handler ran during the wait
  *   -EPIPE       the writer is gone and everything it committed has been read
  *   -EOWNERDEAD  the ring is full and a reader has died: either the dead reader is the blocker, or the blocker may be
@@ -383,9 +384,11 @@ RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_
 /* A descriptor for poll, epoll and asyncio: readable when a reader has died, or a wait has removed a reader that
  * ringcast_writer_check has not yet reported; then call ringcast_writer_check until the result is 0. Only poll the
  * descriptor, never read or close it: the writer owns the descriptor, and every call returns the same. A reader that
- * attaches later is watched from the next call of this function, check or wait_readers on. Errors as check. */
+ * attaches later is watched from the next call of this function, check or wait_readers on. Returns the descriptor.
+ * Errors as check. */
 RINGCAST_API int ringcast_writer_fd(ringcast_writer *writer);
 
+/* What the writer has done so far, and what the ring is. -EINVAL, -ECHILD. */
 RINGCAST_API int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out);
 RINGCAST_API int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out);
 
@@ -424,10 +427,9 @@ RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_n
 
 /* A descriptor for poll, epoll and asyncio: readable when next may return a frame or the end of the writer. Then call
  * next with timeout 0 until it gives -EAGAIN, which arms the descriptor again. Poll it, never read or close it: the
- * reader owns it, and every call returns the same. At first the descriptor is readable, and later also once a
- * second without cause: a wake-up that a faulty process has lost is found then.
- * Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring has futex
- * waits (Linux 6.7). */
+ * reader owns it, and every call returns the same. At first the descriptor is readable, and later also once a second
+ * without cause: a wake-up that a faulty process has lost is found then. Returns the descriptor, or -EMFILE, -ENFILE,
+ * -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back. The writer may overwrite the frame once all older frames are given back too. Frames may be
@@ -436,8 +438,8 @@ RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
  * wake-up call to the kernel when the writer sleeps waiting for this reader. */
 RINGCAST_API int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame);
 
-/* 0: everything read from held frames before this call was whole. -ESTALE: this reader was evicted. For callers that
- * must know before they act on the data, and do not want to release yet. Wait-free. -ECHILD. */
+/* Checks that everything read from held frames before this call was whole. -ESTALE: this reader was evicted. For
+ * callers that must know before they act on the data, and do not want to release yet. Wait-free. -ECHILD. */
 RINGCAST_API int ringcast_reader_check(const ringcast_reader *reader);
 
 /* ---- Reader: retaining ------------------------------------------------------------------------------------------ */
@@ -484,6 +486,7 @@ RINGCAST_API void ringcast_retained_release(ringcast_retained *retained);
 /* Bytes committed and not yet released by this reader; meaningless after eviction. Wait-free. -ECHILD. */
 RINGCAST_API int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out);
 
+/* What the reader has done so far, and what the ring is. -EINVAL, -ECHILD. */
 RINGCAST_API int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out);
 RINGCAST_API int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out);
 

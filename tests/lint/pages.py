@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What two pages name is there. docs/memory-order.md and the sources name the same edges, and the mutations of the page's
-table are those that tests/model/run.py runs. Each promise in docs/reliability.md names what shows it, and all tests,
-files and models that the page names exist.
+What three pages name is there. docs/memory-order.md and the sources name the same edges, and the mutations of the
+page's table are those that tests/model/run.py runs. Each promise in docs/reliability.md names what shows it, and all
+tests, files and models that the page names exist. docs/man/ringcast.7.md has each variable of the environment that the
+sources read.
 """
 
 import ast
@@ -20,6 +21,7 @@ ROW = re.compile(r"^\| ([A-Z]\d) \|", re.M)
 
 PROMISES = re.compile(r"^## What is promised\n(.*?)^## ", re.M | re.S)
 TEST = re.compile(r"`((?:test|soak|lint|gpu)_\w+|kill_campaign)`")
+VARIABLE = re.compile(r'"(RINGCAST_[A-Z_]*[A-Z])"')
 FILE = re.compile(r"`(tests/[\w/.]+)`")
 
 
@@ -83,13 +85,31 @@ def reliability(text):
         yield "the table of promises is gone"
 
 
+def environment(text):
+    """Complaints about docs/man/ringcast.7.md."""
+    sources = [file for folder in [*FOLDERS, "tools", "python"] for file in sorted((ROOT / folder).rglob("*.*"))]
+    read = {
+        name: str(file.relative_to(ROOT))
+        for file in sources
+        if file.suffix in (".c", ".h", ".py")
+        for name in VARIABLE.findall(file.read_text(encoding="utf-8"))
+    }
+    told = set(re.findall(r"\*\*(RINGCAST_[A-Z_]+)\*\*", text))
+    yield from (f"{name}, which {read[name]} reads, is not told" for name in sorted(set(read) - told))
+    yield from (f"{name} is told, and no source reads it" for name in sorted(told - set(read)))
+
+
 def main():
     wrong = 0
-    for name, look in (("docs/memory-order.md", memory_order), ("docs/reliability.md", reliability)):
+    for name, look in (
+        ("docs/memory-order.md", memory_order),
+        ("docs/reliability.md", reliability),
+        ("docs/man/ringcast.7.md", environment),
+    ):
         for complaint in look((ROOT / name).read_text(encoding="utf-8")):
             wrong += 1
             print(f"{name}: {complaint}")
-    print(f"2 pages, {wrong} names wrong")
+    print(f"3 pages, {wrong} names wrong")
     return 1 if wrong else 0
 
 

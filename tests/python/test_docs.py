@@ -15,10 +15,8 @@ from needs import needs_torch, needs_yaml, yaml
 pytestmark = pytest.mark.alike
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = ["README.md"]
-PAGES += [
-    f"docs/{name}.md" for name in ("asyncio", "dropins", "index", "python", "share_once", "start", "torch", "tuning")
-]
+NAMES = ("asyncio", "dropins", "index", "profile", "python", "share_once", "start", "torch", "tuning")
+PAGES = ["README.md", *(f"docs/{name}.md" for name in NAMES)]
 FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M)  # part of an example of several files
 BLOCKS = [
     pytest.param(
