@@ -38,7 +38,8 @@ _UNSHARE = ["unshare", "--net", "--uts", "--pid", "--fork", "--kill-child", "--m
 
 
 @functools.lru_cache(maxsize=None)
-def _why_not():
+def why_not():
+    """Why namespaces can't be had here, or None."""
     for tool in "ip", "unshare":
         if shutil.which(tool) is None:
             return f"there is no {tool} here (Debian: iproute2, util-linux)"
@@ -50,7 +51,7 @@ def _why_not():
 @contextlib.contextmanager
 def machines(number, hosts=None):
     """`number` machines that can reach each other. hosts: their names (default: machine1, machine2, ...)."""
-    reason = _why_not()
+    reason = why_not()
     if reason is not None:
         pytest.skip(reason)
     with contextlib.ExitStack() as stack:
@@ -98,6 +99,10 @@ class Machine:
     def ip(self, *arguments):
         """ip(8), on this machine."""
         self._ask("ip", *arguments)
+
+    def tc(self, *arguments):
+        """tc(8), on this machine."""
+        self._ask("tc", *arguments)
 
     def unplug(self):
         self._switch.ip("link", "set", self._port, "nomaster")

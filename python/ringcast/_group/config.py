@@ -112,8 +112,13 @@ def machine() -> str:
 # ---- Rings -----------------------------------------------------------------------------------------------------------
 
 
+_MOST_READERS = 1024  # of one ring
+
+
 def make_writer(capacity: Optional[int], readers: int, **options: Any) -> ringcast.Writer:
-    """The Writer of a ring among the processes of a group or a queue."""
+    """The Writer of a ring among the processes of a group or a queue. A group of many machines may have more readers
+    than a ring; a ring serves those of one machine."""
+    readers = min(readers, _MOST_READERS)
     pool = 0 if choice("RINGCAST_GPU", "1", "0") == "0" else None
     return ringcast.Writer(capacity, readers, gpu_pool_bytes=pool, wait=_wait(), **options)
 
