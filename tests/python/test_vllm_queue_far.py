@@ -51,6 +51,15 @@ def test_a_queue_may_have_readers_on_this_machine_and_on_others(monkeypatch):
 
 
 @needs_zmq
+def test_a_queue_may_have_more_readers_than_a_ring_if_they_are_on_many_machines():
+    writer = MessageQueue(8000, 8, connect_ip="127.0.0.1")
+    assert writer.n_remote_reader == 7992
+    with pytest.raises(TimeoutError, match="remote readers: 7992 of 7992 have not come yet"):
+        writer.enqueue(1, timeout=0)
+    writer.shutdown()
+
+
+@needs_zmq
 def test_a_queue_may_have_no_reader_on_this_machine():
     writer = MessageQueue(1, 0, connect_ip="127.0.0.1")
     assert writer.handle.buffer_handle is None and writer.handle.local_reader_ranks == []
