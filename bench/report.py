@@ -142,7 +142,7 @@ def machine(raw):
         f"ringcast {facts['ringcast']} on {facts['cpu']} (family {facts['family']}, model {facts['model']}), "
         f"{facts['cores']} CPUs of {kind}; caches: {caches}; {three(facts['memory_bytes'] / 2**30)} GiB of memory; "
         f"Linux {facts['linux']}; Python {facts['python']}, NumPy {facts['numpy']}, torch {facts['torch']}. The load "
-        f"average was {facts['load_average']:.1f} when it began. The ring: {size_of(first['capacity'])} of "
+        f"average was {facts['load_average']:.1f} at the start. The ring: {size_of(first['capacity'])} of "
         f"{first['memory']} memory, the library's own choice here."
     )
 
@@ -154,10 +154,10 @@ def sizes(raw):
         ("GB/s", "bytes_per_s", gb),
         ("memcpy, read by the other", "memcpy_bytes_per_s", gb),
         ("ratio", "ratio", ratio),
-        ("memcpy, nobody reads", "memcpy_alone_bytes_per_s", gb),
+        ("memcpy, not read", "memcpy_alone_bytes_per_s", gb),
         ("page faults, writer", "writer_faults_per_frame", three),
         ("reader", "reader_faults_per_frame", three),
-        ("lies in", lambda found: "ring" if found["size"] < found["capacity"] / 2 else "beside it", str),
+        ("lies in", lambda found: "ring" if found["size"] < found["capacity"] / 2 else "spill memory", str),
     ]
     return f"{table_of('frame', columns, raw['sizes'], size_of)}\n\n![cost per frame by size]({PICTURE})"
 
@@ -261,7 +261,7 @@ def codec(raw):
         tables.append(table_of("case", columns, rows, "`{}`".format))
     facts = found["machine"]
     versions = ", ".join(f"{name} {facts[name]}" for name in ("python", "numpy", "torch"))
-    told = f"With {versions}; the load average was {facts['load_average']:.1f} when it began."
+    told = f"With {versions}; the load average was {facts['load_average']:.1f} at the start."
     return "\n\n".join([*tables, *python.tail_of(found), told])
 
 
@@ -278,7 +278,7 @@ def dropin_cadence(raw):
     found = raw["dropin-cadence"]
     if "skipped" in found:
         return python_table(found, [])
-    told = f"{found['seconds']:g} s in all; the load average was {found['machine']['load_average']:.1f} when it began."
+    told = f"{found['seconds']:g} s in all; the load average was {found['machine']['load_average']:.1f} at the start."
     found = {**found, "cases": python_cadence.rows(found["cases"])}
     return f"{python_table(found, columns_of('cadence'))}\n\n{told}"
 
@@ -294,7 +294,7 @@ def case_table(raw, head, floor, labels):
         columns.append((head[2], lambda case: case["ns"] / least if least else None, ratio))
     text = table_of(head[0], columns, found)
     lost = [case["lost"] for case in found.values() if case.get("lost")]
-    return text + "".join(f"\n\nThe tap lost {three(share)} % of the bytes, and knew it." for share in lost[:1])
+    return text + "".join(f"\n\nThe tap lost {three(share)} % of the bytes, and counted them." for share in lost[:1])
 
 
 BLOCKS = {
@@ -338,7 +338,7 @@ def draw(raw, file):
     for key, style, color, label in (
         ("bytes_per_s", "o-", "firebrick", "ring"),
         ("memcpy_bytes_per_s", "s--", "black", "memcpy, read by the other"),
-        ("memcpy_alone_bytes_per_s", ":", "grey", "memcpy, nobody reads"),
+        ("memcpy_alone_bytes_per_s", ":", "grey", "memcpy, not read"),
     ):
         axes.loglog(list(found), [size / found[size][key] * 1e9 for size in found], style, color=color, label=label)
     marks = {**raw["machine"]["caches"], "half the ring": int(next(iter(found.values()))["capacity"]) // 2}

@@ -5,7 +5,7 @@ report.py and peers/report.py."""
 # Head, the case to compare with, and the cases with their labels.
 CASES = {
     "halves": (
-        ["40 B, one process, nobody on the other side", "time"],
+        ["40 B, one process, no peer", "time"],
         None,
         {"alone/reserve_commit": "reserve + commit", "alone/next_release": "next + release"},
     ),
@@ -85,9 +85,9 @@ CASES = {
         {f"pages/{kind}": kind for kind in ("hugetlb", "shmem-huge", "small")},
     ),
     "tap": (
-        ["40 B, and there looks on", "per frame", "to nobody"],
+        ["40 B, watched by", "per frame", "to none"],
         "tap/nobody",
-        {"tap/nobody": "nobody", "tap/tap": "a tap", "tap/reader": "a reader", "tap/reader_and_tap": "both"},
+        {"tap/nobody": "none", "tap/tap": "a tap", "tap/reader": "a reader", "tap/reader_and_tap": "reader and tap"},
     ),
 }
 

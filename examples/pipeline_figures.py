@@ -183,11 +183,11 @@ def goals(found: Dict[str, Any]) -> List[Dict[str, Any]]:
         if gil == "hold":
             goal("stages that hold the GIL: speed-up of threads", threads.get("speedup"), True, 1.05)
             goal(
-                "stages that hold the GIL: processes, of the bare ones' speed-up", processes.get("of_bare"), False, 0.9
+                "stages that hold the GIL: processes, of bare processes' speed-up", processes.get("of_bare"), False, 0.9
             )
         else:
             goal(
-                "stages that release it: threads, of the bare processes' speed-up", threads.get("of_bare"), False, 0.85
+                "stages that release the GIL: threads, of bare processes' speed-up", threads.get("of_bare"), False, 0.85
             )
     goal("edges mapped: loop to vectorised", found["mapping"]["ratio"], False, 50)
     return rows

@@ -81,7 +81,7 @@ def stages_table(found: Dict[str, Any]) -> Table:
         ]
         for stage, name in enumerate(STAGES)
     ]
-    note = "Another thread asks for the GIL every half millisecond; the share of the time for which it then waits."
+    note = "A second thread asks for the GIL every half millisecond; the figure is the share of its time spent waiting."
     columns = ["stage", "hold ms", "release ms", "hold: GIL taken", "release: GIL taken"]
     return Table("Stages, whole subgraph, CPU time", columns, rows, note)
 
@@ -212,7 +212,7 @@ def answer(found: Dict[str, Any]) -> str:
             )
         lines.append(
             f"- {KINDS[gil]}: processes are {threads['seconds'] / processes['seconds']:.2f} times as fast as threads"
-            f"{bare}. They take {mb(processes['pss'])} MB beside {mb(threads['pss'])} "
+            f"{bare}. Processes take {mb(processes['pss'])} MB beside {mb(threads['pss'])} "
             f"({processes['pss'] / threads['pss']:.2f} times), and {processes['prepare_seconds']:.2f} s to start and "
             f"prepare beside {threads['prepare_seconds']:.2f}. Handing over {mb(processes['sent_bytes'])} MB costs "
             f"{processes['hand_over_ms']:.0f} ms, {percent(processes['hand_over_share'])} of the busy time "

@@ -32,7 +32,7 @@ from report_tables import (
 )
 
 NOT = "Not measured yet."
-NONE = "This run has no such row. [What could not be had](#what-could-not-be-had)."
+NONE = "This run has no such row. [What could not be measured](#what-could-not-be-measured)."
 # The messages of the tables; the rest is in results.csv.
 SIZES = ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-16Mi", "bytes-64Mi"]
 SIZES_C = ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-4Mi", "bytes-64Mi"]
@@ -157,7 +157,7 @@ def text(rows):
         "Goals": goal_table(rows),
         "Beside the best peers": short_table(rows, "docs/peers.md#the-ways"),
         "Where a peer wins": win_table(rows),
-        "What could not be had": absent_table(rows),
+        "What could not be measured": absent_table(rows),
         "Claims": "\n".join(report_claims.lines_of(rows)),
     }
     return "\n\n".join(f"{head}\n{'-' * len(head)}\n{part}" for head, part in parts.items())

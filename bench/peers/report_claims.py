@@ -97,7 +97,7 @@ def delivery(rows):
     if not found:
         raise Missing("the run has no stream of a way that may lose messages")
     notes = "; ".join(f"`{peer}`: {note or 'lossy'}" for peer, note in sorted(found.items()))
-    return False, f"ways that lose messages in a stream, with what was counted: {notes}"
+    return False, f"ways that lose messages in a stream, with the counted losses: {notes}"
 
 
 def upper_bcast(rows):
@@ -123,7 +123,7 @@ def batches(rows):
     if None in rates:
         raise Missing("the run has no batches, or no stream of single messages of 64 B")
     gain = rates[0]["messages_per_s"] / rates[1]["messages_per_s"]
-    return gain > 1.2, f"64 B by ringcast in batches: {three(gain)} times the messages/s of single ones"
+    return gain > 1.2, f"64 B by ringcast in batches: {three(gain)} times the messages/s of single messages"
 
 
 def in_one_process(rows):

@@ -48,7 +48,7 @@ def missing(rows, rival=crossing, way=ours, **wanted):
     failed = [dict(row, status="ok") for row in rows if row.get("status") != "ok" and rival(row)]
     said = {row["peer"] for row in select(failed, **cell) if not ours(row)}
     names = ", ".join(f"`{name}`" for name in sorted(said))
-    return "no rival has such a row" + (f" ({names}: see what could not be had)" if said else "")
+    return "no rival has such a row" + (f" ({names}: see what could not be measured)" if said else "")
 
 
 # ---- The headline: alternating rounds --------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 /*
  * Batches: many messages in one call.
  *
- * Each message of a batch is a frame: readers get the messages by ringcast_reader_next or by
- * ringcast_reader_next_many, taps by ringcast_tap_next, in the order of the batch. A batch costs less than its messages
- * one by one: up to 8 KiB of small messages share one commit, one wake-up and one cursor store, and take 8 bytes each
- * besides their own, rounded up to 8.
+ * Each message of a batch is a frame: readers get the messages by ringcast_reader_next or by ringcast_reader_next_many,
+ * taps by ringcast_tap_next, in the order of the batch. A batch costs less than single messages: up to 8 KiB of small
+ * messages share one commit, one wake-up and one cursor store. A small message takes 8 bytes besides its own, rounded
+ * up to 8.
  *
  * Small is at most 1 KiB; in a ring of less than 64 KiB, at most a 64th of the ring. Larger messages of the batch go as
  * ringcast_writer_send sends frames, in their turn. With options.ahead all messages go so, and each counts for the
@@ -42,11 +42,11 @@ RINGCAST_API int ringcast_writer_send_many(ringcast_writer *writer, const struct
 
 /* Leases the available frames together, in order, at least one and at most `capacity`, and returns their number. Waits
  * for the first as ringcast_reader_next does. The frames count as one held frame (options.leases), and
- * ringcast_reader_release_many gives them back together. Some calls return fewer frames than are available: a frame in
- * spill memory comes alone, as if by ringcast_reader_next, and the rest of a part of a batch, of which earlier calls
- * returned the beginning, comes in a call of its own. What needs a frame with a lease of its own refuses these frames:
- * ringcast_reader_retain (-ENOTSUP), ringcast_gpu_begin (-EINVAL). Errors as ringcast_reader_next, and -EINVAL if
- * `capacity` is 0.
+ * ringcast_reader_release_many gives them back together. Some calls return fewer frames than are available. A frame in
+ * spill memory comes alone, as if by ringcast_reader_next. If earlier calls returned the beginning of a part of a
+ * batch, the rest of the part comes in a separate call. Functions that need a frame with a separate lease refuse these
+ * frames: ringcast_reader_retain (-ENOTSUP), ringcast_gpu_begin (-EINVAL). Errors as ringcast_reader_next, and -EINVAL
+ * if `capacity` is 0.
  */
 RINGCAST_API int ringcast_reader_next_many(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *frames,
                                            uint32_t capacity);

@@ -188,7 +188,7 @@ struct ringcast_frame_plan {
 RINGCAST_API void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim,
                                        uint64_t data_bytes);
 RINGCAST_API void ringcast_plan_item(struct ringcast_frame_plan *plan, size_t key_bytes, uint64_t data_bytes);
-/* A tensor whose bytes are not in the frame (POOL). */
+/* A tensor with bytes outside the frame (POOL). */
 RINGCAST_API void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim);
 /* The frame's exact size: the bytes to reserve. */
 RINGCAST_API uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan);
@@ -206,15 +206,15 @@ RINGCAST_API int ringcast_build_begin(struct ringcast_frame_builder *builder, vo
                                       const struct ringcast_frame_plan *plan, enum ringcast_root root, uint32_t tag);
 
 /* Each adds one entry. `key` NULL: no item of the dict (RINGCAST_ITEM_KEYED is not set). -ENOSPC: the plan has no room
- * for the entry. _tensor copies; after _tensor_in_place the caller writes `*out_bytes` bytes to `*out`, in C order or,
- * of a RINGCAST_TENSOR_DENSE one, in the order of its memory. */
+ * for the entry. _tensor copies. After _tensor_in_place the caller writes `*out_bytes` bytes to `*out`: in C order, or,
+ * for a RINGCAST_TENSOR_DENSE tensor, in the order of the tensor's memory. */
 RINGCAST_API int ringcast_build_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                        const struct ringcast_tensor *tensor);
 RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key,
                                                 size_t key_bytes, const struct ringcast_tensor *tensor, void **out,
                                                 uint64_t *out_bytes);
-/* A tensor whose bytes lie in the writer's device pool, packed in C order. `tensor->data` is not used. -EINVAL: no
- * bytes (a tensor without bytes is INLINE), no RINGCAST_ITEM_CUDA, or an end beyond UINT64_MAX. */
+/* A tensor with its bytes in the writer's device pool, packed in C order. `tensor->data` is not used. -EINVAL: no bytes
+ * (a tensor without bytes is INLINE), no RINGCAST_ITEM_CUDA, or an end beyond UINT64_MAX. */
 RINGCAST_API int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                               const struct ringcast_tensor *tensor, uint64_t offset);
 /* Names the words (of ringcast_gpu_lease) that say when the device tensors are ready. A frame with a device tensor

@@ -29,9 +29,9 @@
  *            memory lies beside the ring. The writer takes spill memory from the machine when first needed, reuses the
  *            memory when all readers have passed, and gives the memory back when idle. If spill memory is used up
  *            (options.spill_bytes), the writer waits, as with a full ring.
- *   Files    A ring holds three descriptors for its writer, one for a reader that retains frames and for a tap of a
- *            ring with spill memory, none for another reader. A handle that has waited holds one more (the peer's
- *            pidfd); ringcast_writer_check and _fd hold two, and one for each reader; ringcast_reader_fd and
+ *   Files    A writer holds three descriptors. A reader that retains frames holds one, and so does a tap of a ring with
+ *            spill memory; every other reader holds none. A handle that has waited holds one more (the peer's pidfd);
+ *            ringcast_writer_check and _fd hold two, and one for each reader; ringcast_reader_fd and
  *            ringcast_writer_room_fd up to five each. Closing the handle closes them.
  *   Trust    Only processes of the same user that may read the writer's /proc entry can open a ring.
  *
@@ -193,14 +193,13 @@ struct ringcast_writer_options {
 
 /* Where a reader starts. LATEST: at the newest frame, so a reader that comes late, or comes back, has the last value at
  * once; then every later frame follows. With options.tag, at the newest frame that has the tag in its typed header
- * (ringcast/frame.h), which the ring remembers for about 64 tags.
- *   - No frame was committed yet: the reader starts at the first frame; with a tag, attach gives -ENODATA.
- *   - The ring may overwrite a frame once more than half the ring was committed since its start. The newest frame never
- *     is so old; for the newest of a tag attach then gives -ENODATA.
- *   - A frame in spill memory goes when all readers have released it and the writer needs the memory, or gives the
- *     memory back to the machine, as reserve may before the next commit. The reader then starts at that next frame;
- *     with a tag, attach gives -ENODATA.
- * The frame is not torn nor skipped: from the start on the reader holds the writer back as any reader does. */
+ * (ringcast/frame.h), which the ring remembers for about 64 tags. - No frame was committed yet: the reader starts at
+ * the first frame; with a tag, attach gives -ENODATA. - The ring may overwrite a frame once more than half the ring was
+ * committed since its start. The newest frame never is so old; for the newest of a tag attach then gives -ENODATA. - A
+ * frame in spill memory goes after all readers have released it: when the writer needs the memory, or gives the memory
+ * back to the machine, as reserve may before the next commit. The reader then starts at the next frame; with a tag,
+ * attach gives -ENODATA. The frame is not torn nor skipped: from the start on the reader holds the writer back as any
+ * reader does. */
 enum ringcast_start {
   RINGCAST_START_NEXT = 0, /* at the next frame to be committed */
   RINGCAST_START_LATEST = 1
@@ -395,9 +394,9 @@ RINGCAST_API int ringcast_writer_info(const ringcast_writer *writer, struct ring
 /* ---- Reader: lifecycle ------------------------------------------------------------------------------------------ */
 
 /* Attaches to the ring that `handle` names; the reader's first frame is the next frame to be committed, unless
- * options.start says otherwise. -EINVAL (not a handle), -ENOENT (its ring is gone), -EACCES, -EPROTO (another build or
- * PID namespace), -EUSERS, -ENODATA (no frame with options.tag to start at), -ENOMEM, -EMFILE. Any thread. Blocks only
- * in the kernel, to map the memory. */
+ * options.start says otherwise. -EINVAL (not a handle), -ENOENT (the ring is gone), -EACCES, -EPROTO (a different build
+ * or PID namespace), -EUSERS, -ENODATA (no frame with options.tag to start at), -ENOMEM, -EMFILE. Any thread. Blocks
+ * only in the kernel, to map the memory. */
 RINGCAST_API int ringcast_reader_attach(const char *handle, ringcast_reader **out);
 RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *options,
                                            ringcast_reader **out);
@@ -419,17 +418,17 @@ RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
 
 /* ---- Reader: hot path ------------------------------------------------------------------------------------------- */
 
-/* Leases the next frame. Wait-free if a frame is available, except for one call to the kernel for a frame in spill
- * memory that this reader has not read before; else blocks up to the timeout. -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE,
- * -EBUSY, -ESTALE, -EPROTO, -ECHILD; -ENOMEM and other codes of the kernel if spill memory can't be read: the frame is
- * then still the next frame. */
+/* Leases the next frame. Wait-free if a frame is available, except for one call to the kernel at the first read of a
+ * place in spill memory. Else blocks up to the timeout. -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY, -ESTALE, -EPROTO,
+ * -ECHILD; -ENOMEM and other codes of the kernel if spill memory can't be read: the frame is then still the next frame.
+ * */
 RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
 
 /* A descriptor for poll, epoll and asyncio: readable when next may return a frame or the end of the writer. Then call
- * next with timeout 0 until it gives -EAGAIN, which arms the descriptor again. Poll it, never read or close it: the
- * reader owns it, and every call returns the same. At first the descriptor is readable, and later also once a second
- * without cause: a wake-up that a faulty process has lost is found then. Returns the descriptor, or -EMFILE, -ENFILE,
- * -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring has futex waits (Linux 6.7). */
+ * next with timeout 0 until it gives -EAGAIN, which arms the descriptor again. Poll the descriptor, never read or close
+ * it: the reader owns the descriptor, and every call returns the same. At first the descriptor is readable, and later
+ * also once a second without cause, in case a faulty process has lost a wake-up. Returns the descriptor, or -EMFILE,
+ * -ENFILE, -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back. The writer may overwrite the frame once all older frames are given back too. Frames may be
@@ -451,13 +450,13 @@ typedef struct ringcast_retained ringcast_retained;
  * bytes are at *data, frame->data is invalid, and the frame no longer counts as held. Other processes do not see what
  * the caller writes there. *data stays valid after the reader has closed and the writer has gone.
  *
- * The memory returns to the ring at the reader's next call of next() after ringcast_retained_release, or earlier,
- * if the ring advances by a quarter of the capacity, spilled frames of a quarter of the spill memory come, or the
- * writer waits for the memory: next(), also while it waits, then copies the unmodified pages, one at a time. That takes
- * several times as long as copying the frame up front. So a reader retains fewer frames after a copy, and after frames
- * with mostly modified pages. fork copies all retained frames; so does closing the reader, unless the writer has
- * closed. While the reader makes no call, frames retained, and frames released since the last call, block the writer as
- * held frames do.
+ * The memory returns to the ring at the reader's next call of next() after ringcast_retained_release. It returns
+ * earlier if the ring advances by a quarter of the capacity, if spilled frames of a quarter of the spill memory come,
+ * or if the writer waits for the memory. Then next(), also while waiting, copies the unmodified pages, one at a time,
+ * which takes several times as long as copying the frame up front. So a reader retains fewer frames after a copy, and
+ * after frames with mostly modified pages. fork copies all retained frames; so does closing the reader, unless the
+ * writer has closed. While the reader makes no call, frames retained, and frames released since the last call, block
+ * the writer as held frames do.
  *
  * -ENOTSUP: the frame is still held; copy it. Causes: the frame lies in the ring. With this frame, more than a quarter
  * of the spill memory would be retained and not copied, or released since the last call of next(). A retained frame

@@ -40,7 +40,7 @@ KIND_TENSORS: Final[int]
 def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] = None) -> PackedFrame:
     """Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame.
 
-    Each Writer.send(packed) costs one copy, and the readers receive what send(obj) would give them. The frame holds
+    Each Writer.send(packed) costs one copy, and the readers receive the same value as from send(obj). The frame holds
     `obj` as it is at the time of the call.
 
     allow_pickle: as for Writer; None allows pickles unless RINGCAST_ALLOW_PICKLE=0. hash: as for Writer.send();
@@ -58,12 +58,13 @@ def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None, classes: _Clas
     allow_pickle, classes: as for Reader. Without pickles no module is imported but torch and NumPy. The Reader of a
     Frame, or of a memoryview or NumPy array over one, must allow pickles too; if not, its classes count, unless
     `classes` is given. Tensors of a CUDA device arrive on the CPU; in a Frame, where the Reader wants them.
-    ProtocolError: no frame. BufferError: not contiguous. Evicted: the Reader of the Frame, memoryview or array; other
-    objects over a Frame tell of none. PickleRefused, ImportError, SendError, and errors of unpickling, as in recv().
+    ProtocolError: no frame. BufferError: not contiguous. Evicted: the Reader of the Frame, memoryview or array; with
+    other objects over a Frame there is no such check. PickleRefused, ImportError, SendError, and errors of
+    unpickling, as in recv().
     """
 
 def rings() -> List[Ring]:
-    """Return the rings of this user whose writers live, sorted by name and pid: a Ring(name, pid, handle) each.
+    """Return the rings of this user with a live writer, sorted by name and pid: a Ring(name, pid, handle) each.
 
     Error: /proc can't be read.
     """
@@ -139,7 +140,7 @@ class PackedFrame:
 
 @final
 class DeviceTensor:
-    """An array on a CUDA device whose library is unknown to ringcast, or missing in this process.
+    """An array on a CUDA device, of a library that is unknown to ringcast, or missing in this process.
 
     torch.from_dlpack(tensor), cupy.from_dlpack(tensor) and the like make an array over the same memory. The memory
     is freed with the last array, behind the work of the streams that use it, which may be destroyed before. A
@@ -183,7 +184,7 @@ class DeviceTensor:
     ) -> Any:
         """Return a DLPack capsule for from_dlpack() of torch, CuPy or JAX.
 
-        BufferError: the caller asks for a copy, or for another device.
+        BufferError: the caller asks for a copy, or for a different device.
         """
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -279,8 +280,8 @@ class Frame:
     def hashes(self) -> Any:
         """The hashes of the sender's send(..., hash=...) or pack(..., hash=...), as 64-bit ints.
 
-        If a dict was sent: a dict with the hash of each key whose value is a tensor or array, and a list of hashes
-        for each key whose value contains tensors or arrays, in the order of a walk through the value. For any other
+        For a sent dict: a dict. If a value is a tensor or array, its key has the hash. If a value contains tensors or
+        arrays, its key has the list of hashes, in the order of a walk through the value. For any other
         value, and a dict that is read as a whole (see keys): the hash, the list, or None. Pickled values have none.
         """
 
@@ -427,8 +428,8 @@ class Writer:
     def send(self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0, hash: Optional[str] = None) -> None:
         """Send any Python object to every attached reader.
 
-        ringcast encodes plain values, containers, torch tensors (any dtype and strides), NumPy arrays and scalars,
-        dataclasses, msgspec.Structs, namedtuples and Enum members itself, nested up to 1024 deep. Tensors and
+        ringcast itself encodes plain values, containers, torch tensors (any dtype and strides), NumPy arrays and
+        scalars, dataclasses, msgspec.Structs, namedtuples and Enum members, up to 1024 levels. Tensors and
         arrays are copied once, straight into the ring; from a CUDA device (torch, or any array with __dlpack__
         there, such as CuPy's and JAX's), into a pool on the device, without a wait. The rest of a value is pickled
         by protocol 5, with tensors, arrays and buffers beside the pickle. A PackedFrame of pack() is sent as the
@@ -447,10 +448,11 @@ class Writer:
 
         TimeoutError: no room in time, in the ring or in the spill memory; the message names the reader that blocks.
         FrameTooLarge: the frame can never fit; the error's spill_bytes would be enough. Error (ENOMEM, ENOSPC): the
-        machine has no more spill memory. PickleRefused: the value needs a pickle, and this Writer makes none.
-        ReaderDied: there is no room, a reader has died, and on_death is "fail". TypeError: a tensor on another
-        device, or on a device that this process can't use. ValueError: a tensor without memory. RecursionError: the
-        nesting is too deep for the thread's stack, or for pickle. RuntimeError: the value changed during the call.
+        machine has no more spill memory. PickleRefused: the value needs a pickle, which this Writer refuses.
+        ReaderDied: there is no room, a reader has died, and on_death is "fail". TypeError: a tensor on
+        an unsupported device, or on a device that this process can't use. ValueError: a tensor without memory.
+        RecursionError: the nesting is too deep for the thread's stack, or for pickle. RuntimeError: the value changed
+        during the call.
         Any error of pickle, with the place in front: "value['a'][2]: ...". After an error nothing was sent.
         """
 
@@ -516,22 +518,22 @@ class Writer:
         """Give the open reservation back; no reader sees the bytes. Errors as commit()."""
 
     def empty(self, shape: Any, dtype: Any, device: Any = None) -> Any:
-        """Return a torch tensor on a CUDA device whose memory lies in the writer's pool. Sending it copies nothing.
+        """Return a torch tensor with memory in the writer's pool, on a CUDA device. Sending the tensor copies nothing.
 
             logits = writer.empty((32, 4096), torch.float16)
             torch.mm(hidden, weights, out=logits)
             writer.send({"logits": logits})
 
-        The contents are arbitrary, as with torch.empty. The readers read the sent tensor, or a contiguous part of it,
-        where it lies: do not write to it until they have (Writer.gpu.slots_used falls), or drop it and ask for another.
-        Its memory is used again when the tensor is gone and the readers have read it. Sent again before that, or sent
-        to a reader that has not opened the pool, it is copied like any other. A Writer that closes before its tensors
-        are gone leaves the pool allocated until the process ends.
+        The contents are arbitrary, as with torch.empty. The readers read the sent tensor, or a contiguous part, in
+        place. Do not write to the tensor until the readers have read it (Writer.gpu.slots_used falls), or drop the
+        tensor and make a new one. The memory is used again when the tensor is gone and the readers have read it. The
+        tensor is copied if it is sent again before, or sent to a reader that has not opened the pool. A Writer that
+        closes before its tensors are gone leaves the pool allocated until the process ends.
 
         device: as torch has it; None: torch's current one. A Writer has one device.
 
-        TimeoutError: the pool is full, or there is none (Writer.gpu says why). ValueError: another device than that of
-        the Writer. Error (EMSGSIZE): larger than the pool; (ENODEV): there is no device.
+        TimeoutError: the pool is full, or there is none (Writer.gpu says why). ValueError: not the Writer's device.
+        Error (EMSGSIZE): larger than the pool; (ENODEV): there is no device.
         """
 
     def compose(self, value: Dict[Any, Any], timeout: Optional[float] = None, *, tag: int = 0) -> ComposedFrame:
@@ -540,8 +542,8 @@ class Writer:
             with writer.compose({"features": ringcast.empty((2048, 1280), "float32"), "step": 7}) as frame:
                 np.multiply(pixels, scale, out=frame["features"])
 
-        The end of the block sends the frame; an exception aborts the frame. The readers get what send() of the dict
-        with these arrays would give them. Placeholders of ringcast.empty() may stand anywhere in the dict, beside all
+        The end of the block sends the frame; an exception aborts the frame. The readers get the same as from send()
+        of the dict with these arrays. Placeholders of ringcast.empty() may stand anywhere in the dict, beside all
         that send() takes; an array that is not written has arbitrary contents. Without a block, call the frame's
         commit() or abort(). Nothing else can be sent while the frame is open.
 
@@ -560,7 +562,7 @@ class Writer:
         """Return how many bytes reserve() without a size would take for `tag` now.
 
         tag: 32 bits of the caller's own, for alike frames. The estimate is a little more than the third largest of the
-        last 32 to 64 sizes that commit() was given, 4096 for a new tag, and never more than max_frame.
+        last 32 to 64 sizes of commit(). For a new tag the estimate is 4096; it is never more than max_frame.
 
         ValueError: the tag is out of range.
         """
@@ -617,8 +619,7 @@ class Writer:
         """Return the counts of this Writer so far: a Stats."""
 
     def cancel(self) -> None:
-        """Make the current wait of another thread on this Writer, and every later call that would wait, raise
-        Cancelled.
+        """Make a thread's current wait on this Writer, and every later call that would wait, raise Cancelled.
 
         Any thread may call. A cancelled Writer stays cancelled.
         """
@@ -725,7 +726,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         TimeoutError: nothing came in time. WriterGone: the writer is gone, and all frames were received. SendError:
         the writer could not send an object. ProtocolError: the frame is damaged, or a class has other fields here.
         ImportError: torch, or the module or class of an instance, is missing. PickleRefused: the frame holds a
-        pickle, and this Reader loads none. RecursionError: the nesting is too deep for the thread's stack. Any
+        pickle, which this Reader refuses. RecursionError: the nesting is too deep for the thread's stack. Any
         error of unpickling. After any error from SendError on, the Reader goes on
         with the next frame. Error (EBUSY): the Reader holds as many Frames of next() as `leases` allows. Evicted:
         the writer has evicted this Reader.
@@ -752,7 +753,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         now and then after a turn of the loop, so that other tasks make progress. A cancelled call loses nothing:
         the next call receives the frame.
 
-        Timeout and errors as recv(). RuntimeError: another task waits on this Reader. ValueError: the Reader was
+        Timeout and errors as recv(). RuntimeError: a task waits on this Reader already. ValueError: the Reader was
         closed during the wait.
         """
 
@@ -789,8 +790,8 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
 
         Without this call the first frame with a device tensor opens the pool, and itself goes through the ring.
         False: the writer has no pool yet, frames of an earlier pool are to be received first, or the pool can't be
-        opened just now (the device is busy, a graph is being captured, descriptors or memory lack; gpu.why tells):
-        call again. The call may take long.
+        opened now: call again. Causes: the device is busy, a graph is being captured, descriptors or memory lack;
+        gpu.why has the cause. The call may take long.
 
         Error (ENODEV): this process can't use a device; (ENOTSUP, EIO): the pool can't be opened here.
         """
@@ -819,8 +820,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         """Return the counts of this Reader so far, as Writer.stats(): frames and bytes count what was received."""
 
     def cancel(self) -> None:
-        """Make the current wait of another thread on this Reader, and every later call that would wait, raise
-        Cancelled.
+        """Make a thread's current wait on this Reader, and every later call that would wait, raise Cancelled.
 
         Frames that are already there can still be received. Any thread may call. A cancelled Reader stays
         cancelled.
@@ -881,7 +881,7 @@ class Tap(Iterator[Any]):
         """Copy the next frame, of any kind, as the frame stands in the ring: TapFrame(position, kind, data)."""
 
     def lost(self) -> TapLost:
-        """Return what was overwritten before this Tap had copied it: TapLost(bytes, gaps).
+        """Return the loss, TapLost(bytes, gaps): frames that the writer overwrote before this Tap had copied them.
 
         bytes counts bytes of the ring, headers and rounding included; gaps counts the interruptions.
         """

@@ -77,7 +77,7 @@ IDLE, STEP, FIRST = 10, 1.02, 0.95  # % of a CPU in pauses; of the engine's own 
 
 
 def by_round(rounds, name, case):
-    """(p50 of its own way, p50 with ringcast) of each round that has both."""
+    """(p50 of the own runs, p50 with ringcast) of each round with both."""
     found = {}
     for row in rounds:
         if (row["engine"], row["case"]) == (name, case) and row.get("p50_ms"):
@@ -106,8 +106,8 @@ def verdicts(results):
                 same = noise([own for own, _ in ways])
                 most = FIRST if "pauses" in row["case"] else max(STEP, same)
                 yield (
-                    f"{row['engine']}, {row['case']}: {ratio:.2f} of its own way, whose rounds differ by {same:.2f}; "
-                    f"at most {most:.2f}: {said(ratio <= most)}"
+                    f"{row['engine']}, {row['case']}: {ratio:.2f} of the engine's own time; own rounds differ by a "
+                    f"factor of {same:.2f}; at most {most:.2f}: {said(ratio <= most)}"
                 )
 
 
@@ -119,7 +119,7 @@ def said(good):
 
 
 def pairs(rows, name):
-    """Of one engine: (case, the row of its own way, the row with ringcast)."""
+    """Of one engine: (case, the row of the own runs, the row with ringcast)."""
     found = {(row["case"], row["way"]): row for row in rows if row["engine"] == name}
     for case in dict.fromkeys(case for case, _ in found):
         if (case, "own") in found and (case, "ringcast") in found:
