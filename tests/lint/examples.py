@@ -27,6 +27,8 @@ NOT_RUN = [
     ("docs/c.md", "make install", "changes the machine; lint_installed tests an installation"),
     ("docs/containers.md", "docker run", "needs Docker"),
     ("docs/engines.md", "make engines", "fetches engines of gigabytes"),
+    ("docs/index.md", "vllm serve", "needs the engines and a model; make engines runs both"),
+    ("docs/index.md", "ringcast_writer_reserve(", "an extract of examples/hello.c, which test_docs.py runs"),
     ("docs/peers.md", "make peers", "fetches peers of gigabytes"),
     ("docs/sglang.md", "sglang.launch_server", "needs SGLang and a model; make engines runs both"),
     ("docs/start.md", "dist/ringcast", "needs the network, and a wheel of make wheels"),

@@ -15,8 +15,10 @@ from needs import needs_torch, needs_yaml, yaml
 pytestmark = pytest.mark.alike
 
 ROOT = pathlib.Path(__file__).parents[2]
-NAMES = ("asyncio", "dropins", "index", "profile", "python", "share_once", "start", "torch", "tuning")
-PAGES = ["README.md", *(f"docs/{name}.md" for name in NAMES)]
+PAGES = ["README.md"] + [
+    f"docs/{name}.md"
+    for name in ("asyncio", "dropins", "index", "profile", "python", "share_once", "start", "torch", "tuning")
+]
 FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M)  # part of an example of several files
 BLOCKS = [
     pytest.param(
