@@ -10,8 +10,9 @@ cd "$(dirname "$0")/.."
 prefix=${PREFIX:-/usr/local} destdir=${DESTDIR:-} build=build/install
 
 if [ "${1:-}" = uninstall ]; then
-  [ -e $build/install_manifest.txt ] || { echo "install: no $build/install_manifest.txt: nothing to remove" >&2; exit 1; }
-  sed "s|^|$destdir|" $build/install_manifest.txt | tr '\n' '\0' | xargs -0 rm -f
+  manifest=$build/install_manifest.txt
+  [ -e $manifest ] || { echo "install: no $manifest: nothing was installed from here" >&2; exit 1; }
+  sed "s|^|$destdir|" $manifest | tr '\n' '\0' | xargs -0 rm -f
 else
   generator=$(command -v ninja >/dev/null && echo Ninja || echo "Unix Makefiles")
   [ -e $build/CMakeCache.txt ] || cmake -S . -B $build -G "$generator"
