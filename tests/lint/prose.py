@@ -35,7 +35,7 @@ ALLOWED = {
     "CONTRIBUTING.md": (6.9, 1.7),
     "CHANGELOG.md": (6.3, 1.7),
     "tests/unit": (11.0, 4.1),
-    "tests/process": (11.4, 5.7),
+    "tests/process": (11.2, 5.7),
     "tests/python": (10.2, 4.7),
     "tests/support": (10.3, 2.1),
     "tests/fuzz": (12.4, 6.2),
@@ -57,7 +57,7 @@ PRONOUNS = set(
 """.split()
 )
 WHO = {"who", "whom", "whose", "whoever", "nobody", "somebody", "anybody", "everybody"}
-SUFFIXES = (".c", ".h", ".cc", ".py", ".pyi", ".md")
+SUFFIXES = (".c", ".h", ".hpp", ".cc", ".py", ".pyi", ".md")
 
 
 def prose_of(path):
