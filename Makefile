@@ -12,7 +12,7 @@ inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake inc
                        -not -path '*/__pycache__*' 2>/dev/null)
 
 .PHONY: help deps build demo test test-all pythons lint format soak bench bench-docs gpu-test vllm-compat sglang-compat engines
-.PHONY: peers peers-compare install uninstall clean distclean
+.PHONY: peers peers-compare install uninstall deb clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make soak       kills, frames, codec, loops, fuzzing, model: at length (KILLS=10000 SOAK_SECONDS=3600)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make install    the C library, its headers and the command line (PREFIX=/usr/local DESTDIR=); make uninstall'
+	@echo 'make deb        Debian packages of the library, the command line and the Python package, in dist/deb'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
 	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'
 	@echo '                (with a Python that imports vLLM: PYTHON=... ARGS="--vllm FOLDER", docs/benchmarks.md)'
@@ -59,6 +60,10 @@ install:
 
 uninstall:
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' cmake/install.sh uninstall
+
+# As root or with sudo: installs what the build lacks.
+deb:
+	@cmake/deb.sh
 
 demo: build
 	$(python) examples/tp_workers.py $(ARGS)
