@@ -12,7 +12,7 @@ inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake inc
                        -not -path '*/__pycache__*' 2>/dev/null)
 
 .PHONY: help deps build demo test test-all pythons lint format soak bench bench-docs gpu-test vllm-compat sglang-compat engines
-.PHONY: peers peers-compare install uninstall deb clean distclean
+.PHONY: peers peers-compare install uninstall deb abi clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make install    the C library, its headers and the command line (PREFIX=/usr/local DESTDIR=); make uninstall'
 	@echo 'make deb        Debian packages of the library, the command line and the Python package, in dist/deb'
+	@echo 'make abi        the library beside that of the last release, by abidiff: does a program of then run with it?'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
 	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'
 	@echo '                (with a Python that imports vLLM: PYTHON=... ARGS="--vllm FOLDER", docs/benchmarks.md)'
@@ -60,6 +61,10 @@ install:
 
 uninstall:
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' cmake/install.sh uninstall
+
+# ARGS=COMMIT compares with another commit than the last release.
+abi:
+	@cmake/abi.sh $(ARGS)
 
 # As root or with sudo: installs what the build lacks.
 deb:
