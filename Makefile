@@ -11,8 +11,8 @@ installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test test-all pythons lint docs format soak bench bench-docs gpu-test vllm-compat sglang-compat engines
-.PHONY: peers peers-compare clean distclean
+.PHONY: help deps build demo test test-all pythons lint format docs coverage soak bench bench-docs gpu-test
+.PHONY: vllm-compat sglang-compat engines peers peers-compare wheels wheels-test install uninstall deb abi clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,9 @@ help:
 	@echo 'make docs       the documentation site, build/docs/site: guides, reference of C and Python; links checked'
 	@echo 'make soak       kills, frames, codec, loops, fuzzing, model: at length (KILLS=10000 SOAK_SECONDS=3600)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
+	@echo 'make install    the C library, its headers and the command line (PREFIX=/usr/local DESTDIR=); make uninstall'
+	@echo 'make deb        Debian packages of the library, the command line and the Python package, in dist/deb'
+	@echo 'make abi        the library beside that of the last release, by abidiff: does a program of then run with it?'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
 	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'
 	@echo '                (with a Python that imports vLLM: PYTHON=... ARGS="--vllm FOLDER", docs/benchmarks.md)'
@@ -52,6 +55,21 @@ $(installed): build/venv/.requirements $(inputs)
 build: deps $(installed)
 	cmake --preset release
 	cmake --build --preset release
+
+# Needs a C compiler and CMake, and fetches nothing.
+install:
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' cmake/install.sh
+
+uninstall:
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' cmake/install.sh uninstall
+
+# ARGS=COMMIT compares with another commit than the last release.
+abi:
+	@cmake/abi.sh $(ARGS)
+
+# As root or with sudo: installs what the build lacks.
+deb:
+	@cmake/deb.sh
 
 demo: build
 	$(python) examples/tp_workers.py $(ARGS)

@@ -7,13 +7,13 @@ install(TARGETS ringcast ringcast_static EXPORT ringcast
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ringcast DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h")
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 install(EXPORT ringcast NAMESPACE ringcast:: FILE ringcast-targets.cmake DESTINATION ${package_dir})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/ringcast-config.cmake.in ringcast-config.cmake
                               INSTALL_DESTINATION ${package_dir})
-# While the major version is 0, a minor version may change the API, as the SOVERSION says.
-write_basic_package_version_file(ringcast-config-version.cmake COMPATIBILITY SameMinorVersion)
+# A library serves all programs of its soname, the major version, that were made for no later version (version.h).
+write_basic_package_version_file(ringcast-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ringcast-config.cmake
               ${CMAKE_CURRENT_BINARY_DIR}/ringcast-config-version.cmake
         DESTINATION ${package_dir})

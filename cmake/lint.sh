@@ -30,7 +30,7 @@ shellcheck=$(bin shellcheck) || lacking+=(shellcheck)
 codespell=$(bin codespell) || lacking+=(codespell)
 
 # shellcheck disable=SC2317 # they are called by ask
-c_formatted() { list '*.c' '*.h' '*.cc' | xargs -0 "$clang_format" "$@"; }
+c_formatted() { list '*.c' '*.h' '*.hpp' '*.cc' | xargs -0 "$clang_format" "$@"; }
 # shellcheck disable=SC2317
 spelled() { list | xargs -0 "$codespell"; }
 # shellcheck disable=SC2317

@@ -4,9 +4,7 @@
  *
  *   cc hello.c -o hello $(pkg-config --cflags --libs ringcast) && ./hello
  *
- * pkg-config finds an installed ringcast: cmake --preset release && cmake --build --preset release && sudo cmake
- * --install build/release && sudo ldconfig. If it was installed with --prefix P, set PKG_CONFIG_PATH=P/lib/pkgconfig
- * (some systems: lib64, lib/<machine>) and, to run it, LD_LIBRARY_PATH=P/lib.
+ * pkg-config finds an installed ringcast (sudo make install); docs/c.md has other prefixes, and CMake.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The installed library serves a stranger: by find_package and by pkg-config, shared and static, also when the installed
-# tree has been moved.
+# tree has been moved. tests/lint/c_guide.py runs what docs/c.md shows, FetchContent and add_subdirectory among it.
 #   installed.sh <build folder> <cmake> <cc> <cflags>
 set -euo pipefail
 build=$1 cmake=$2 cc=$3 cflags=$4
+cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
@@ -36,6 +37,12 @@ foreach(library ringcast ringcast_static)
 endforeach()
 EOF
 version=$(sed -n 's/#define RINGCAST_VERSION *"\(.*\)"/\1/p' "$prefix/include/ringcast/version.h")
+
+# The soname is the major version; the link that a distribution puts into the package for developers leads there.
+soname=$(readelf -d "$libdir/libringcast.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+[ "$soname" = "libringcast.so.${version%%.*}" ] && [ -e "$libdir/$soname" ] ||
+  { echo "the soname is $soname, not libringcast.so.${version%%.*}" >&2; exit 1; }
+echo "soname: $soname"
 
 check() { # check NAME PROGRAM: it runs and says the version
   local said
@@ -80,6 +87,25 @@ check "pkg-config, shared" "$dir/shared"
   $(pkg-config --static --libs-only-l --libs-only-other ringcast | sed 's/-lringcast//')
 check "pkg-config, static" "$dir/static"
 
-"$cmake" -S "$dir/consumer" -B "$dir/other" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" -DWANTED=99.0 \
-  >"$dir/log" 2>&1 && { echo "find_package takes version $version for 99.0" >&2; exit 1; }
-echo "find_package, wrong version: refused"
+# A program that was made for an earlier version of the same major version is served, another is refused.
+takes() { # takes VERSION
+  "$cmake" -S "$dir/consumer" -B "$dir/other" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" -DWANTED="$1" \
+    >"$dir/log" 2>&1
+}
+takes "${version%%.*}.0" || { cat "$dir/log" >&2; exit 1; }
+for wrong in "${version%.*}.99" "$((${version%%.*} + 1)).0"; do
+  takes "$wrong" && { echo "find_package takes version $version for $wrong" >&2; exit 1; }
+done
+echo "find_package, an earlier version: found; a later and another major version: refused"
+
+# ringcast.hpp, by each compiler here. A sanitizer is of one compiler: tests/CMakeLists.txt builds the test with it.
+[[ $cflags != *-fsanitize* ]] || exit 0
+for cxx in g++ clang++; do
+  command -v $cxx >/dev/null || { echo "SKIPPED lint_installed: no $cxx to try ringcast.hpp with"; continue; }
+  for standard in c++17 c++20; do
+    # shellcheck disable=SC2046,SC2086
+    $cxx -std=$standard ${warnings/-fsyntax-only/} tests/process/test_hpp.cc -o "$dir/hpp" \
+      $(pkg-config --cflags --libs ringcast) -Wl,-rpath,"$libdir"
+    "$dir/hpp" | sed "s/^/$cxx: /"
+  done
+done

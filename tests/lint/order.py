@@ -21,7 +21,7 @@ ROOMS = ["python/extension/tensors", "python/extension/codec", "python/extension
 # ring/ is arithmetic on the caller's memory: no header that brings a system call or an allocation.
 RING_HEADERS = {f"{name}.h" for name in "assert errno limits math stdatomic stdbool stddef stdint string".split()}
 
-SOURCES = {".c", ".h", ".cc", ".cpp", ".cu", ".cuh"}
+SOURCES = {".c", ".h", ".hpp", ".cc", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
