@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the library can use: threads (always), liburing and libnuma (if they are there).
+# What the library can use: threads (always), liburing (if it is there).
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(PkgConfig)
 
-# ringcast_find(<option> <pkg-config name>): sets <option>_FOUND as the option (AUTO, ON or OFF) and the machine have
-# it. The target to link is PkgConfig::<option>.
-function(ringcast_find option package)
-  set(${option} AUTO CACHE STRING "Use ${package}: AUTO (if it is there), ON (required) or OFF")
-  set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
-  set(found OFF)
-  if(${option} STREQUAL "AUTO" OR ${option})
-    if(PkgConfig_FOUND)
-      pkg_check_modules(${option} QUIET IMPORTED_TARGET GLOBAL ${package})
-    endif()
-    if(${option}_FOUND)
-      set(found ON)
-    elseif(NOT ${option} STREQUAL "AUTO")
-      message(FATAL_ERROR "${option}=${${option}}, but pkg-config does not find ${package}. "
-                          "Install it, or set ${option}=AUTO or OFF.")
-    endif()
+# RINGCAST_LIBURING_FOUND: as the option and the machine have it. The target to link is PkgConfig::RINGCAST_LIBURING.
+set(RINGCAST_LIBURING AUTO CACHE STRING "Use liburing: AUTO (if it is there), ON (required) or OFF")
+set_property(CACHE RINGCAST_LIBURING PROPERTY STRINGS AUTO ON OFF)
+set(found OFF)
+if(RINGCAST_LIBURING STREQUAL "AUTO" OR RINGCAST_LIBURING)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(RINGCAST_LIBURING QUIET IMPORTED_TARGET GLOBAL liburing)
   endif()
-  set(${option}_FOUND ${found} PARENT_SCOPE)
-  set(${option}_VERSION "${${option}_VERSION}" PARENT_SCOPE)
-endfunction()
-
-ringcast_find(RINGCAST_LIBURING liburing)
-ringcast_find(RINGCAST_NUMA numa)
+  if(RINGCAST_LIBURING_FOUND)
+    set(found ON)
+  elseif(NOT RINGCAST_LIBURING STREQUAL "AUTO")
+    message(FATAL_ERROR "RINGCAST_LIBURING=${RINGCAST_LIBURING}, but pkg-config does not find liburing. "
+                        "Install it, or set RINGCAST_LIBURING=AUTO or OFF.")
+  endif()
+endif()
+set(RINGCAST_LIBURING_FOUND ${found})

@@ -29,14 +29,11 @@ function(ringcast_own target)
 endfunction()
 ringcast_own(ringcast_objects)
 
-target_compile_definitions(ringcast_objects PRIVATE
-  RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_LIBURING_FOUND}> RINGCAST_HAVE_NUMA=$<BOOL:${RINGCAST_NUMA_FOUND}>)
+target_compile_definitions(ringcast_objects PRIVATE RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_LIBURING_FOUND}>)
 set(libraries Threads::Threads ${CMAKE_DL_LIBS})
-foreach(option RINGCAST_LIBURING RINGCAST_NUMA)
-  if(${option}_FOUND)
-    list(APPEND libraries PkgConfig::${option})
-  endif()
-endforeach()
+if(RINGCAST_LIBURING_FOUND)
+  list(APPEND libraries PkgConfig::RINGCAST_LIBURING)
+endif()
 target_link_libraries(ringcast_objects PRIVATE ${libraries})
 
 foreach(target ringcast ringcast_static)
