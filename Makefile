@@ -8,7 +8,8 @@ export TORCH
 python := build/venv/bin/python
 PYTHON ?= $(python)
 installed := build/venv/.ringcast
-inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
+inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE ringcast.map cmake include ring shm channel gpu \
+                       python tools docs/man \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
 .PHONY: help deps build demo test test-all pythons lint format soak bench bench-docs gpu-test vllm-compat sglang-compat engines

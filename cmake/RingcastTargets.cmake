@@ -45,7 +45,10 @@ foreach(target ringcast ringcast_static)
 endforeach()
 
 set(map ${PROJECT_SOURCE_DIR}/ringcast.map)
-set_target_properties(ringcast PROPERTIES VERSION ${RINGCAST_VERSION} SOVERSION ${RINGCAST_SOVERSION}
+if(NOT DEFINED RINGCAST_FILE_VERSION)
+  set(RINGCAST_FILE_VERSION ${RINGCAST_VERSION})
+endif()
+set_target_properties(ringcast PROPERTIES VERSION ${RINGCAST_FILE_VERSION} SOVERSION ${RINGCAST_SOVERSION}
                                           LINK_DEPENDS ${map})
 # Threads that nobody joins may outlive all handles (gpu/watcher.c), and run code of it when a program has unloaded it.
 target_link_options(ringcast PRIVATE -Wl,--version-script=${map} -Wl,-z,nodelete)
