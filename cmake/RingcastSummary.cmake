@@ -15,7 +15,7 @@ if(RINGCAST_LIBURING STREQUAL "AUTO" OR RINGCAST_LIBURING)
 else()
   set(liburing "switched off")
 endif()
-ringcast_say("liburing:  " "${RINGCAST_LIBURING_FOUND}" "found, ${RINGCAST_LIBURING_VERSION}"
+ringcast_say("liburing:  " "${RINGCAST_HAVE_LIBURING}" "found, ${RINGCAST_LIBURING_VERSION}${RINGCAST_LIBURING_ARCHIVE}"
              "${liburing}; a helper thread serves ringcast_reader_fd()")
 ringcast_say("tests:     " "${RINGCAST_TESTS}" "yes; run ctest" "no (RINGCAST_TESTS=OFF)")
 if(RINGCAST_TESTS)

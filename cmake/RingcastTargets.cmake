@@ -4,8 +4,8 @@
 #   ringcast::ringcast         the shared library
 #   ringcast::ringcast_static  the static one
 add_library(ringcast_objects OBJECT)
-add_library(ringcast SHARED $<TARGET_OBJECTS:ringcast_objects>)
-add_library(ringcast_static STATIC $<TARGET_OBJECTS:ringcast_objects>)
+add_library(ringcast SHARED $<TARGET_OBJECTS:ringcast_objects> ${RINGCAST_LIBURING_OBJECTS})
+add_library(ringcast_static STATIC $<TARGET_OBJECTS:ringcast_objects> ${RINGCAST_LIBURING_OBJECTS})
 add_library(ringcast::ringcast ALIAS ringcast)
 add_library(ringcast::ringcast_static ALIAS ringcast_static)
 
@@ -29,7 +29,7 @@ function(ringcast_own target)
 endfunction()
 ringcast_own(ringcast_objects)
 
-target_compile_definitions(ringcast_objects PRIVATE RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_LIBURING_FOUND}>)
+target_compile_definitions(ringcast_objects PRIVATE RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_HAVE_LIBURING}>)
 set(libraries Threads::Threads ${CMAKE_DL_LIBS})
 if(RINGCAST_LIBURING_FOUND)
   list(APPEND libraries PkgConfig::RINGCAST_LIBURING)

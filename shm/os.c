@@ -65,7 +65,7 @@ static int os_affinity(uint64_t *set, size_t bytes) { return result_of(sched_get
 
 static int os_current_cpu(int *node) {
   unsigned cpu, of_cpu;
-  if (getcpu(&cpu, &of_cpu) != 0) return -errno;
+  if (syscall(SYS_getcpu, &cpu, &of_cpu, NULL) != 0) return -errno; /* the function came with glibc 2.29 */
   *node = (int)of_cpu;
   return (int)cpu;
 }
