@@ -8,7 +8,8 @@ export TORCH
 python := build/venv/bin/python
 PYTHON ?= $(python)
 installed := build/venv/.ringcast
-inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
+inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE ringcast.map cmake include ring shm channel gpu \
+                       python tools docs/man \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
 .PHONY: help deps build demo test test-all pythons lint format docs coverage soak bench bench-docs gpu-test
@@ -37,6 +38,8 @@ help:
 	@echo 'make peers      ringcast and its peers, all measured in one run; docs/peers.md (QUICK=1: minutes, no page; what is'
 	@echo '                fetched the first time, gigabytes, is in build/peers; ARGS="--only zmq-push")'
 	@echo 'make peers-compare OLD=... NEW=...: two results of make peers (build/peers/kept)'
+	@echo 'make wheels     dist/: the source distribution, and a wheel for each Python, for x86-64 and 64-bit Arm'
+	@echo '                (ARGS="3.11 3.12": only these); make wheels-test tries them in a clean Debian, as root'
 	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
 	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
 
@@ -129,6 +132,14 @@ peers: build
 peers-compare:
 	@test -n '$(OLD)' -a -n '$(NEW)' || { echo 'make peers-compare OLD=FILE NEW=FILE' >&2; exit 2; }
 	@$(PYTHON) bench/peers/compare.py $(ARGS) '$(OLD)' '$(NEW)'
+
+# Takes a compiler from PyPI, and headers and liburing from Debian.
+wheels:
+	@cmake/wheels.sh $(ARGS)
+
+# What ARGS may be: cmake/wheels-test.sh.
+wheels-test:
+	@cmake/wheels-test.sh $(ARGS)
 
 clean:
 	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf {} + 2>/dev/null || true

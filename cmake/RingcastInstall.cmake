@@ -20,12 +20,8 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ringcast-config.cmake
 
 set(pc_requires "")
 if(RINGCAST_LIBURING_FOUND)
-  list(APPEND pc_requires liburing)
+  set(pc_requires liburing)
 endif()
-if(RINGCAST_NUMA_FOUND)
-  list(APPEND pc_requires numa)
-endif()
-list(JOIN pc_requires ", " pc_requires)
 # Where dlopen is in a library of its own (before glibc 2.34).
 set(pc_dl "${CMAKE_DL_LIBS}")
 if(pc_dl)

@@ -15,15 +15,8 @@ if(RINGCAST_LIBURING STREQUAL "AUTO" OR RINGCAST_LIBURING)
 else()
   set(liburing "switched off")
 endif()
-if(RINGCAST_NUMA STREQUAL "AUTO" OR RINGCAST_NUMA)
-  set(numa "not found (Debian: libnuma-dev)")
-else()
-  set(numa "switched off")
-endif()
-ringcast_say("liburing:  " "${RINGCAST_LIBURING_FOUND}" "found, ${RINGCAST_LIBURING_VERSION}"
+ringcast_say("liburing:  " "${RINGCAST_HAVE_LIBURING}" "found, ${RINGCAST_LIBURING_VERSION}${RINGCAST_LIBURING_ARCHIVE}"
              "${liburing}; a helper thread serves ringcast_reader_fd()")
-ringcast_say("libnuma:   " "${RINGCAST_NUMA_FOUND}" "found, ${RINGCAST_NUMA_VERSION}"
-             "${numa}; the kernel alone places the memory: on the node of the CPU that first touches it")
 ringcast_say("tests:     " "${RINGCAST_TESTS}" "yes; run ctest" "no (RINGCAST_TESTS=OFF)")
 if(RINGCAST_TESTS)
   ringcast_say("cuda.h:    " "${RINGCAST_CUDA_INCLUDE}" "${RINGCAST_CUDA_INCLUDE}"

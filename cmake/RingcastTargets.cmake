@@ -4,8 +4,8 @@
 #   ringcast::ringcast         the shared library
 #   ringcast::ringcast_static  the static one
 add_library(ringcast_objects OBJECT)
-add_library(ringcast SHARED $<TARGET_OBJECTS:ringcast_objects>)
-add_library(ringcast_static STATIC $<TARGET_OBJECTS:ringcast_objects>)
+add_library(ringcast SHARED $<TARGET_OBJECTS:ringcast_objects> ${RINGCAST_LIBURING_OBJECTS})
+add_library(ringcast_static STATIC $<TARGET_OBJECTS:ringcast_objects> ${RINGCAST_LIBURING_OBJECTS})
 add_library(ringcast::ringcast ALIAS ringcast)
 add_library(ringcast::ringcast_static ALIAS ringcast_static)
 
@@ -29,14 +29,11 @@ function(ringcast_own target)
 endfunction()
 ringcast_own(ringcast_objects)
 
-target_compile_definitions(ringcast_objects PRIVATE
-  RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_LIBURING_FOUND}> RINGCAST_HAVE_NUMA=$<BOOL:${RINGCAST_NUMA_FOUND}>)
+target_compile_definitions(ringcast_objects PRIVATE RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_HAVE_LIBURING}>)
 set(libraries Threads::Threads ${CMAKE_DL_LIBS})
-foreach(option RINGCAST_LIBURING RINGCAST_NUMA)
-  if(${option}_FOUND)
-    list(APPEND libraries PkgConfig::${option})
-  endif()
-endforeach()
+if(RINGCAST_LIBURING_FOUND)
+  list(APPEND libraries PkgConfig::RINGCAST_LIBURING)
+endif()
 target_link_libraries(ringcast_objects PRIVATE ${libraries})
 
 foreach(target ringcast ringcast_static)
@@ -48,7 +45,10 @@ foreach(target ringcast ringcast_static)
 endforeach()
 
 set(map ${PROJECT_SOURCE_DIR}/ringcast.map)
-set_target_properties(ringcast PROPERTIES VERSION ${RINGCAST_VERSION} SOVERSION ${RINGCAST_SOVERSION}
+if(NOT DEFINED RINGCAST_FILE_VERSION)
+  set(RINGCAST_FILE_VERSION ${RINGCAST_VERSION})
+endif()
+set_target_properties(ringcast PROPERTIES VERSION ${RINGCAST_FILE_VERSION} SOVERSION ${RINGCAST_SOVERSION}
                                           LINK_DEPENDS ${map})
 # Threads that nobody joins may outlive all handles (gpu/watcher.c), and run code of it when a program has unloaded it.
 target_link_options(ringcast PRIVATE -Wl,--version-script=${map} -Wl,-z,nodelete)

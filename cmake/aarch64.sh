@@ -19,26 +19,10 @@ done
 echo 'int main(void) { return 0; }' | aarch64-linux-gnu-gcc -static -x c -o /dev/null - 2>/dev/null ||
   cannot "aarch64-linux-gnu-gcc can't link (Debian: libc6-dev-arm64-cross)"
 [ ! -e "$sysroot/.complete" ] || exit 0
-command -v apt-get dpkg-deb >/dev/null || cannot "no apt-get to fetch $packages for arm64 by"
 
 rm -rf "$sysroot"
-mkdir -p "$sysroot/apt/lists/partial" "$sysroot/apt/cache/archives/partial"
-touch "$sysroot/apt/status"
-log=build/aarch64-sysroot.log
-# apt does not expand relative paths as others do.
-apt="$PWD/$sysroot/apt"
-options=(-o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "Dir::State::Lists=$apt/lists"
-  -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
-fetch() {
-  # shellcheck disable=SC2086
-  apt-get "${options[@]}" update && (cd "$apt" && apt-get "${options[@]}" download $packages)
-}
-if ! fetch >"$log" 2>&1; then
-  tail -n 3 "$log" >&2
-  cannot "could not fetch $packages for arm64 (see $log)"
-fi
-for package in "$sysroot"/apt/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
+# shellcheck disable=SC2086
+cmake/unpack.sh "$sysroot" arm64 - $packages || cannot "could not fetch $packages for arm64"
 # The shared library that it names is not here, and what is linked takes the static one.
 rm -f "$sysroot"/usr/lib/aarch64-linux-gnu/libsubunit.so
-rm -rf "$sysroot/apt"
 touch "$sysroot/.complete"

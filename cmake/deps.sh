@@ -15,7 +15,7 @@ say() { echo "deps: $*"; }
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
 # memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes.
-want="liburing-dev libnuma-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
+want="liburing-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
 want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 clang-format shellcheck"
 want+=" lowdown mandoc systemtap-sdt-dev bpftrace"
 

@@ -137,7 +137,7 @@ make_debian() { # make_debian ROOT
 # in_debian VERSION...: this script in the Debian, for those versions that it has; `rows` gets its rows.
 in_debian() {
   local root=$PWD/$out/debian-$suite version status=0 folders arguments=() file
-  local packages=(liburing-dev libnuma-dev libxxhash-dev)
+  local packages=(liburing-dev libxxhash-dev)
   make_debian "$root" || { missing+=("$@") && return; }
   for file in /etc/pip.conf /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do
     [ ! -e "$file" ] || cp -L "$file" "$root$file"

@@ -33,7 +33,7 @@ struct rc_memory {
   bool huge;          /* spill memory: try huge pages */
   uint32_t numa;      /* enum ringcast_numa: the policy in force; NONE also on a machine with one node */
   uint32_t node;      /* for LOCAL and NODE */
-  int32_t numa_error; /* the reason why `numa` is NONE despite the request, or 0. -ENOSYS: no libnuma, or disabled.
+  int32_t numa_error; /* the reason why `numa` is NONE despite the request, or 0. -ENOSYS: no NUMA, or disabled.
                        * -EPERM: forbidden, as in many containers. Other errors come from the kernel */
 };
 

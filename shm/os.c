@@ -5,17 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#if RINGCAST_HAVE_NUMA
-#include <numa.h>
-#include <numaif.h>
-#endif
 
 static int result_of(long result) { return result < 0 ? -errno : (int)result; }
 
@@ -69,7 +65,7 @@ static int os_affinity(uint64_t *set, size_t bytes) { return result_of(sched_get
 
 static int os_current_cpu(int *node) {
   unsigned cpu, of_cpu;
-  if (getcpu(&cpu, &of_cpu) != 0) return -errno;
+  if (syscall(SYS_getcpu, &cpu, &of_cpu, NULL) != 0) return -errno; /* the function came with glibc 2.29 */
   *node = (int)of_cpu;
   return (int)cpu;
 }
@@ -93,14 +89,9 @@ static int os_read_file(const char *path, char *text, size_t bytes) {
 
 /* PREFERRED, not BIND: if the node is full, PREFERRED takes memory of its neighbours and BIND calls the OOM killer. */
 static int os_place(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
-#if RINGCAST_HAVE_NUMA
-  if (numa_available() < 0) return -ENOSYS;
+  const long policy = interleaved ? MPOL_INTERLEAVE : MPOL_PREFERRED;
   /* The kernel uses one bit less than the argument. */
-  return result_of(mbind(address, bytes, interleaved ? MPOL_INTERLEAVE : MPOL_PREFERRED, nodes, count + 1ul, 0));
-#else
-  (void)address, (void)bytes, (void)nodes, (void)count, (void)interleaved;
-  return -ENOSYS;
-#endif
+  return result_of(syscall(SYS_mbind, address, bytes, policy, nodes, count + 1ul, 0ul));
 }
 
 static int os_pagemap(void) { return result_of(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)); }

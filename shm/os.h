@@ -47,8 +47,8 @@ struct rc_os {
   int (*current_cpu)(int *node);                /* the number of the CPU, and its NUMA node */
   long (*configured)(int name);                 /* sysconf */
   int (*read_file)(const char *path, char *text, size_t bytes); /* the file's start and a 0; returns the length */
-  /* Requests NUMA nodes for uncommitted pages: in turns if interleaved, otherwise the first node. -ENOSYS: no libnuma
-   * or no NUMA. -EPERM: forbidden (containers). -EINVAL: a node is missing. */
+  /* Requests NUMA nodes for uncommitted pages: in turns if interleaved, otherwise the first node. -ENOSYS: a
+   * kernel without NUMA. -EPERM: forbidden (containers). -EINVAL: a node is missing. */
   int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
   int (*pagemap)(void);      /* a descriptor of this process's /proc/self/pagemap */
   uint32_t (*seconds)(void); /* of a monotonic clock */

@@ -259,7 +259,6 @@ static void probe_group_memory(struct doctor *doctor) {
 /* ---- NUMA ------------------------------------------------------------------------------------------------------- */
 
 static void probe_numa(struct doctor *doctor) {
-  const char *libnuma = RINGCAST_HAVE_NUMA ? "libnuma is built in" : "libnuma is not built in";
   const char *off = cli_is_disabled("numa") ? DOCTOR_SWITCHED_OFF : "";
   int64_t nodes = 0;
   DIR *dir = opendir("/sys/devices/system/node");
@@ -267,11 +266,11 @@ static void probe_numa(struct doctor *doctor) {
     nodes += strncmp(entry->d_name, "node", 4) == 0 && entry->d_name[4] >= '0' && entry->d_name[4] <= '9';
   if (dir) closedir(dir);
   if (nodes > 1) {
-    doctor_add(doctor, "NUMA", DOCTOR_NOTE, "%lld nodes; a ring lies on the node of the CPU that makes it; %s%s",
-               (long long)nodes, libnuma, off);
+    doctor_add(doctor, "NUMA", DOCTOR_NOTE, "%lld nodes; a ring lies on the node of the CPU that makes it%s",
+               (long long)nodes, off);
     doctor_mend(doctor, "make the ring on the node where its writer runs: numactl --cpunodebind=0 ...");
   } else {
-    doctor_add(doctor, "NUMA", DOCTOR_OK, "one node, so a ring has no choice of nodes; %s%s", libnuma, off);
+    doctor_add(doctor, "NUMA", DOCTOR_OK, "one node, so a ring has no choice of nodes%s", off);
   }
 }
 

@@ -22,9 +22,10 @@ from typing import Any, Dict, List, Optional, Union
 import ringcast
 
 try:
-    import torch.distributed  # noqa: F401
+    import numpy  # noqa: F401 - torch.distributed.all_gather_object needs it
+    import torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ImportError("ringcast.torch needs torch: python -m pip install torch") from error
+    raise ImportError(f"ringcast.torch needs {error.name}: python -m pip install {error.name}") from error
 
 from ringcast._group import config as _config
 from ringcast._group import prepare as _prepare

@@ -257,11 +257,13 @@ def test_an_error_names_the_arguments_of_python(ring):
 
 
 @pytest.mark.alike
-@pytest.mark.parametrize("module", ["ringcast.torch", "ringcast.sglang"])
-def test_without_torch_it_is_said_what_to_install(module):
-    script = f"import sys; sys.modules['torch'] = None; import {module}"
+@pytest.mark.parametrize(
+    "module, needed", [(f"ringcast.{module}", name) for module in ("torch", "sglang") for name in ("torch", "numpy")]
+)
+def test_without_what_a_module_needs_it_is_said_what_to_install(module, needed):
+    script = f"import sys; sys.modules['{needed}'] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == f"ImportError: {module} needs torch: python -m pip install torch"
+    assert done.stderr.splitlines()[-1] == f"ImportError: {module} needs {needed}: python -m pip install {needed}"
 
 
 # ---- Errors that are not the frame's -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from needs import needs_torch
 
 import ringcast
 
@@ -53,6 +54,16 @@ PLAIN = """
 with ringcast.Writer(1 << 22) as writer, ringcast.Reader(writer.handle) as reader:
     print(all(arrives(value) for value in VALUES), "numpy" in sys.modules)
 """
+WITH_TORCH = """
+import torch
+
+value = {"x": torch.arange(9.0), "large": torch.ones(90_000, dtype=torch.bfloat16), "step": 7}
+with ringcast.Writer(1 << 22) as writer, ringcast.Reader(writer.handle) as reader:
+    writer.send(value, 3)
+    got = [reader.recv(3), ringcast.unpack(ringcast.pack(value))]
+same = [all(torch.equal(each[key], value[key]) for key in ("x", "large")) and each["step"] == 7 for each in got]
+print(same, "numpy" in sys.modules)
+"""
 RECEIVES = """
 with ringcast.Reader(sys.argv[1]) as reader:
     got = None
@@ -73,6 +84,12 @@ def start(script, *arguments):
 def test_what_is_not_numpys_arrives_in_all_ways():
     with start(PLAIN) as child:
         assert child.communicate(timeout=120)[0] == "True False\n"
+
+
+@needs_torch
+def test_tensors_arrive():
+    with start(WITH_TORCH) as child:
+        assert child.communicate(timeout=120)[0] == "[True, True] False\n"
 
 
 TOLD = "ImportError the frame holds NumPy arrays or numbers, and NumPy can't be imported here"

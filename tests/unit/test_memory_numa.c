@@ -183,7 +183,7 @@ LOOP_TEST(the_policy_stays_with_the_file_in_both_mappings, 0, 2) {
     wish.numa = cases[i].numa;
     ck_assert_int_eq(rc_memory_create_data(4 * MIB, &wish, &memory), 0);
     if (memory.numa_error == -ENOSYS || memory.numa_error == -EPERM) {
-      tell_skipped(__func__, "built without libnuma, or mbind is forbidden here");
+      tell_skipped(__func__, "a kernel without NUMA, or mbind is forbidden here");
       rc_memory_destroy(&memory);
       return;
     }

@@ -10,9 +10,10 @@ which all have the features; share_once has one rank compute, and all other rank
 """
 
 try:
-    import torch.distributed  # noqa: F401
+    import numpy  # noqa: F401
+    import torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ImportError("ringcast.sglang needs torch: python -m pip install torch") from error
+    raise ImportError(f"ringcast.sglang needs {error.name}: python -m pip install {error.name}") from error
 
 import ringcast
 from ringcast.sglang.hashes import feature_hash
