@@ -380,11 +380,11 @@ RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream strea
  * -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before);
 
-/* Makes the library's worker thread call run(context) once device `ordinal` has done all work that this process has
- * enqueued so far, on any stream, also on a stream that was destroyed since. The call is for memory with users on
- * unknown streams. Does not wait. If a stream of this process captures a graph on the device meanwhile, CUDA may end
- * the capture (cuCtxSynchronize). After a failure of the device, run is called too. -ENOMEM, -ENODEV, -EINVAL, -EIO,
- * -ECHILD: run will not be called. */
+/* Makes the library's worker thread call run(context) once device `ordinal` is idle: once the device has done all work
+ * that this process has enqueued so far, on any stream, also on a stream that was destroyed since. The call is for
+ * memory with users on unknown streams. Does not wait. If a stream of this process captures a graph on the device
+ * meanwhile, CUDA may end the capture (cuCtxSynchronize). After a failure of the device, run is called too. -ENOMEM,
+ * -ENODEV, -EINVAL, -EIO, -ECHILD: run will not be called. */
 RINGCAST_API int ringcast_gpu_run_when_idle(int32_t ordinal, void (*run)(void *context), void *context);
 /* Makes the worker thread call run(context) repeatedly, with pauses of 20 ms at most, until run returns a value other
  * than 0: for work that has to wait until a stream no longer captures a graph. -ENOMEM: run will not be called. */
