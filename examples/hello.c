@@ -50,12 +50,11 @@ int main(void) {
   pid_t child = fork();
   if (child == 0) {
     read_all(ringcast_writer_handle(writer));
-    return 0;
-  }
-  if (child > 0) {
+    status = 0;
+  } else if (child > 0) {
     write_all(writer);
     waitpid(child, &status, 0);
   }
-  ringcast_writer_close(writer);
+  ringcast_writer_close(writer); /* in the child: frees the child's memory and leaves the ring alone */
   return status != 0;
 }
