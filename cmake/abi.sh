@@ -18,7 +18,7 @@ rm -rf $out/sources && mkdir -p $out/sources
 git archive "$old" | tar -x -C $out/sources
 
 build() { # build SOURCES FOLDER: the library with its types, and nothing else
-  { cmake -S "$1" -B "$2" -DCMAKE_BUILD_TYPE=Debug -DRINGCAST_LIBURING=OFF -DRINGCAST_NUMA=OFF &&
+  { cmake -S "$1" -B "$2" -DCMAKE_BUILD_TYPE=Debug -DRINGCAST_LIBURING=OFF &&
     cmake --build "$2" --target ringcast --parallel; } >"$2.log" 2>&1 || { tail -n 20 "$2.log" >&2; return 1; }
 }
 build $out/sources $out/old
