@@ -21,7 +21,8 @@ help:
 	@echo 'make test       what every change must pass: C (plain, part of it with ASan + UBSan or TSan), Python'
 	@echo 'make test-all   the other tests too: less and more than this machine has, models, fuzzing, valgrind, aarch64'
 	@echo 'make pythons    the Python tests on each Python from 3.10 to 3.15 that is here or in a newer Debian (ARGS=3.14)'
-	@echo 'make lint       ruff, shellcheck, codespell (part of make test); make format: clang-format and ruff'
+	@echo 'make lint       clang-format, ruff, shellcheck, codespell (part of make test), then clang-tidy and gcc -fanalyzer'
+	@echo 'make format     formats C and Python: clang-format and ruff'
 	@echo 'make docs       the documentation site, build/docs/site: guides, reference of C and Python; links checked'
 	@echo 'make soak       kills, frames, codec, loops, fuzzing, model: at length (KILLS=10000 SOAK_SECONDS=3600)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
@@ -90,6 +91,7 @@ pythons: deps
 # These take what is there: make deps installs the tools.
 lint:
 	@cmake/lint.sh
+	@cmake/analyze.sh
 
 format:
 	@cmake/lint.sh format

@@ -19,7 +19,8 @@ struct ringcast_tap {
   struct rc_waiter waiter;
   struct rc_watch writer;
   void *buffer;
-  uint64_t room; /* bytes of the buffer */
+  uint64_t room;               /* bytes of the buffer */
+  struct ringcast_frame frame; /* the last one, in the buffer */
   uint32_t forks;
 };
 
@@ -77,11 +78,6 @@ void ringcast_tap_close(ringcast_tap *tap) {
 /* A waiting writer stores the time every 50 ms, or at the next try. */
 #define STILL_NS ((int64_t)1000 * 1000 * 1000)
 
-struct tap_wait {
-  ringcast_tap *tap;
-  struct ringcast_frame *out;
-};
-
 /* Grows by a half at least, so that frames of growing sizes seldom need a new buffer. */
 static int make_room(ringcast_tap *tap, uint64_t bytes) {
   const uint64_t more = tap->room + tap->room / 2, room = bytes < more ? more : bytes;
@@ -101,46 +97,45 @@ static int copy_frame(ringcast_tap *tap, struct rc_ring_frame *out) {
   return result;
 }
 
-static int copy_next(ringcast_tap *tap, struct ringcast_frame *out) {
+/* Sets tap->frame. */
+static int copy_next(ringcast_tap *tap) {
   struct rc_ring_frame frame;
-  if (rc_packed_is_left(&tap->packed)) return rc_packed_next(&tap->packed, out);
+  if (rc_packed_is_left(&tap->packed)) return rc_packed_next(&tap->packed, &tap->frame);
   int result = copy_frame(tap, &frame);
   if (result != 0) return result;
   if (frame.packed) {
     tap->packed = rc_packed_open(tap->buffer, frame.position, frame.bytes);
-    return rc_packed_next(&tap->packed, out);
+    return rc_packed_next(&tap->packed, &tap->frame);
   }
-  *out = (struct ringcast_frame){
+  tap->frame = (struct ringcast_frame){
       .data = tap->buffer, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
   return 0;
 }
 
 static int poll_tap(void *context) {
-  struct tap_wait *wait = context;
-  int result = copy_next(wait->tap, wait->out);
+  ringcast_tap *tap = context;
+  int result = copy_next(tap);
   if (result != -EAGAIN) return result;
-  if (rc_load_acquire(&wait->tap->ring.view.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
-  result = copy_next(wait->tap, wait->out);
+  if (rc_load_acquire(&tap->ring.view.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
+  result = copy_next(tap);
   return result == -EAGAIN ? -EPIPE : result;
 }
 
 static int check_tapped_writer(void *context) {
-  struct tap_wait *wait = context;
-  if (rc_watch_is_alive(&wait->tap->writer)) return -EAGAIN;
-  int result = copy_next(wait->tap, wait->out); /* frames committed before the writer died */
+  ringcast_tap *tap = context;
+  if (rc_watch_is_alive(&tap->writer)) return -EAGAIN;
+  int result = copy_next(tap); /* frames committed before the writer died */
   return result == -EAGAIN ? -EPIPE : result;
 }
 
 int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_frame *out) {
   int result = rc_check_wait(tap->forks, timeout_ns);
   if (result != 0) return result;
-  struct ringcast_frame frame;
-  struct tap_wait context = {.tap = tap, .out = &frame};
-  const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = &context};
+  const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = tap};
   result = rc_wait(&tap->waiter, &how, timeout_ns);
   if (result == -ENOMEM) return rc_fail_as(result, "out of memory for the copy of a frame");
   if (result != 0) return rc_fail_no_frame(result, tap->ring.next, &tap->segment);
-  *out = frame;
+  *out = tap->frame;
   return 0;
 }
 

@@ -16,7 +16,7 @@ need="build-essential cmake ninja-build pkg-config check python3-dev python3-ven
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
 # memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes.
 want="liburing-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
-want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 clang-format shellcheck"
+want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 gcc-12 shellcheck"
 want+=" lowdown mandoc systemtap-sdt-dev bpftrace"
 
 missing() { # missing PACKAGE...: those of them that are not installed
@@ -95,7 +95,7 @@ if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; 
   echo "$key" >"$venv/.requirements"
 fi
 # Of these versions exactly, as another one judges differently.
-lint="ruff==0.17.6 codespell==2.4.3"
+lint="ruff==0.17.6 codespell==2.4.3 clang-format==14.0.6 clang-tidy==21.1.6"
 if [ "$(cat "$venv/.lint" 2>/dev/null)" != "$lint" ]; then
   # shellcheck disable=SC2086
   "$venv/bin/python" -m pip install -q --disable-pip-version-check $lint 2>build/pip.log ||

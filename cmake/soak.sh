@@ -85,7 +85,7 @@ build() { cmake --preset "$1" && cmake --build --preset "$1"; }
 # The tests in C with each loop in full, and not the share that `make test` and `make test-all` run.
 loops() {
   build dev && ctest --preset dev -LE '^(lint|model)$' -j "$(nproc)" &&
-    build asan && ctest --preset asan -LE '^house$' -j "$(nproc)" &&
+    build asan && ctest --preset asan -LE '^lint$' -j "$(nproc)" &&
     RINGCAST_TEST_EXAMPLES=2000 build/venv/bin/python -m pytest tests/python/test_{fidelity,objects}.py
 }
 threads() {
@@ -107,9 +107,9 @@ fuzz() {
 gpu() { # gpu SECONDS
   local end=$((SECONDS + $1)) runs=0
   local ways=("--consumers 1 --expect-pool 90" "--consumers 8" "--guests 8 --kills 4 --slots 12 --flood 1"
-    "--word-bits 32 --generation 0xffffff80 --slots 8" "--pool 2097152 --typical 65536 --slots 8 --huge 23 --flood 1"
+    "--generation 0x8000000000000005 --slots 8" "--pool 2097152 --typical 65536 --slots 8 --huge 23 --flood 1"
     "--pool 0 --ring 65536 --typical 5000" "--no-inline 1 --slots 6 --flood 1 --delays 5000 --typical 300000"
-    "--inline-most 4096 --views 1 --word-bits 32" "--guests 20 --kills 6 --consumers 4 --delays 0 --releases 3")
+    "--unregistered 1" "--views 1" "--guests 20 --kills 6 --consumers 4 --delays 0 --releases 3")
   while [ "$runs" = 0 ] || [ $SECONDS -lt $end ]; do
     # shellcheck disable=SC2086
     LD_LIBRARY_PATH=$bin/fake_cuda/new "$bin/gpu_broadcast" --seed $((seed + runs)) --messages 2000 \

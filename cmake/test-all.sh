@@ -42,6 +42,7 @@ aside() {
   run_if_changed model tests/model models
   run_if_changed plants "gpu ring shm channel include tests/process/gpu tests/fake_cuda tests/unit tests/support" plants
   run_if_changed gpu-fake "gpu include tools python tests/gpu tests/gpu_scenarios tests/fake_cuda cmake" gpu_fake
+  run_if_changed analyze "include ring shm channel gpu tools python examples cmake .clang-tidy" cmake/analyze.sh
   run fuzz fuzz
   run valgrind memcheck
   run aarch64 aarch64

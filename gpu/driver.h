@@ -124,6 +124,7 @@ enum {
 /* clang-format on */
 
 struct rc_cuda {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): the arguments are parts of a declaration */
 #define RC_CUDA_FIELD(field, name, symbol, arguments) rc_cu_result(*field) arguments;
   RC_CUDA_FUNCTIONS(RC_CUDA_FIELD)
 #undef RC_CUDA_FIELD

@@ -61,16 +61,16 @@ struct rc_gpu_control {
   struct rc_gpu_importer importers[];      /* the semaphores follow */
 };
 
-_Static_assert(sizeof(struct rc_gpu_identity) == 4 * RC_LINE, "identity: four lines");
-_Static_assert(sizeof(struct rc_gpu_importer) == 2 * RC_LINE, "importer: two lines");
+_Static_assert(sizeof(struct rc_gpu_identity) == 4 * (size_t)RC_LINE, "identity: four lines");
+_Static_assert(sizeof(struct rc_gpu_importer) == 2 * (size_t)RC_LINE, "importer: two lines");
 _Static_assert(offsetof(struct rc_gpu_control, dead) == 256, "dead");
 _Static_assert(offsetof(struct rc_gpu_control, importers) == 320, "importers");
 _Static_assert(sizeof(struct rc_gpu_control) % RC_LINE == 0, "the importers begin on a line");
 
-#define RC_GPU_LAYOUT_REVISION 3u
+#define RC_GPU_LAYOUT_REVISION 3ull
 #define RC_GPU_LAYOUT                                                                        \
   ((uint32_t)(RC_GPU_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_gpu_control) * 0x101u ^ \
-              sizeof(struct rc_gpu_importer) * 0x10001u ^ RC_GPU_PATTERN * 0x11u))
+              sizeof(struct rc_gpu_importer) * 0x10001u ^ RC_GPU_PATTERN * 0x11ull))
 
 /* Offsets from the segment's start. `slots` and `importers` are within bounds. */
 static inline uint64_t rc_gpu_semaphores_at(uint32_t importers) {

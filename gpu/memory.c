@@ -54,14 +54,14 @@ int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast
   ringcast_gpu_memory *memory = calloc(1, sizeof *memory);
   failed = memory ? rc_device_check_stream(&gpu->device, stream) : rc_fail(-ENOMEM, "out of memory");
   if (failed == 0) failed = rc_device_open(gpu->device.ordinal, &memory->device);
-  if (failed == 0) {
+  if (memory && failed == 0) {
     memory->stream = stream;
     memory->forks = gpu->forks;
     failed = allocate(memory, bytes > 0 ? bytes : 1);
     if (failed != 0) rc_device_close(&memory->device);
   }
   rc_cuda_leave(&entry);
-  if (failed != 0) {
+  if (!memory || failed != 0) {
     free(memory);
     return rc_gpu_reader_failed(gpu, failed);
   }

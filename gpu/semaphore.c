@@ -59,7 +59,7 @@ int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream
 
 int rc_semaphores_try(const struct rc_cuda *cuda, struct rc_semaphore semaphores[2], rc_cu_ptr address,
                       int64_t patience_ns) {
-  rc_cu_stream stream;
+  rc_cu_stream stream = NULL;
   int failed = rc_stream_make(cuda, patience_ns, &stream);
   if (failed != 0) return failed;
   rc_cu_result result = rc_semaphore_wait(cuda, stream, address, 1);

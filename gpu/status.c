@@ -11,7 +11,7 @@
 
 int ringcast_gpu_status(struct ringcast_gpu_driver *out) {
   int failed = rc_sized_check("ringcast_gpu_driver", out ? out->size : 0);
-  if (failed != 0) return failed;
+  if (!out || failed != 0) return failed;
   const struct rc_cuda_status *status = rc_cuda_status();
   struct ringcast_gpu_driver driver = {
       .ready = status->mode == RC_CUDA_READY,
@@ -37,7 +37,7 @@ static int describe(const struct rc_cuda *cuda, int32_t ordinal, struct ringcast
 
 int ringcast_gpu_device(int32_t ordinal, struct ringcast_gpu_device_info *out) {
   int failed = rc_sized_check("ringcast_gpu_device_info", out ? out->size : 0);
-  if (failed != 0) return failed;
+  if (!out || failed != 0) return failed;
   const struct rc_cuda *cuda = rc_cuda();
   if (!cuda) return rc_fail(-ENODEV, "there is no GPU to use: %s", rc_cuda_status()->why);
   if (ordinal < 0 || ordinal >= rc_cuda_status()->devices)

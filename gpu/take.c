@@ -15,7 +15,7 @@
 #include "shm/error.h"
 
 enum {
-  TAKE_NONE,
+  TAKE_NONE = 0,
   TAKE_OPEN = 1,
   TAKE_INLINE = 2, /* bytes of the ring were copied */
   TAKE_FRESH = 4,  /* no call since begin, and begin saw that the stream does not capture */
@@ -145,7 +145,7 @@ static int locate(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take
 /* Called before the first copy is enqueued. *by_ring: some copies come from the frame. */
 static int check_copies(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take,
                         const struct ringcast_gpu_copy *copies, uint32_t count, bool *by_ring) {
-  rc_cu_ptr where;
+  rc_cu_ptr where = 0;
   int failed = 0;
   *by_ring = false;
   for (uint32_t i = 0; i < count && failed == 0; i++) {
@@ -227,7 +227,7 @@ int ringcast_gpu_copy_out(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *ta
 static int copy_pool_to_host(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take,
                              const struct ringcast_item *item, void *to) {
   struct rc_cuda_entry entry;
-  rc_cu_ptr from;
+  rc_cu_ptr from = 0;
   if (!is_open(gpu, take)) return fail_no_take();
   if (item->bytes == 0) return 0;
   int failed = rc_gpu_reader_enter(gpu, &entry);
@@ -263,7 +263,7 @@ int ringcast_gpu_copy_to_host(ringcast_gpu_reader *gpu, struct ringcast_gpu_take
 
 int ringcast_gpu_map(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const struct ringcast_item *item,
                      ringcast_device_ptr *out, ringcast_gpu_hold **hold) {
-  rc_cu_ptr where;
+  rc_cu_ptr where = 0;
   if (!is_open(gpu, take)) return fail_no_take();
   if (item->placement != RINGCAST_PLACEMENT_POOL)
     return rc_fail_as(-ENOTSUP, "only a tensor in the writer's pool can be read in place: copy the tensor");

@@ -43,7 +43,7 @@ static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes,
   return 0;
 }
 
-#define RC_FETCH_AHEAD (12 * RC_LINE) /* fetching a line takes about as long as writing 12 small frames */
+#define RC_FETCH_AHEAD (12 * (uint64_t)RC_LINE) /* fetching a line takes about as long as writing 12 small frames */
 
 /* Commits the first `bytes` of the open reservation. */
 static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {

@@ -221,7 +221,7 @@ _Static_assert(offsetof(struct rc_control, slots) == 1792, "slots: at a pair of 
 
 /* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
  * meaning, raise RC_LAYOUT_REVISION. */
-#define RC_LAYOUT_REVISION 22u
+#define RC_LAYOUT_REVISION 22ull
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \

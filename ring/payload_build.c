@@ -148,7 +148,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   memcpy(builder->base + rc_payload_meta(builder->next++), &entry, sizeof entry);
   if (key_bytes > 0) memcpy(builder->base + builder->meta, key, key_bytes);
   builder->meta += key_bytes;
-  if (entry.ndim > 0) {
+  if (tensor && entry.ndim > 0) {
     int64_t strides[RINGCAST_MAX_NDIM];
     size_t bytes = entry.ndim * sizeof *strides;
     strides_choose(tensor, strides);

@@ -37,7 +37,8 @@ void rc_name_copy(const char from[RC_RING_NAME], char to[RC_RING_NAME]) {
   memcpy(copy, from, sizeof copy); /* checked and used: later changes of the shared bytes don't matter */
   rc_fence_light();
   memset(to, 0, RC_RING_NAME);
-  strcpy(to, is_name(copy, sizeof copy) ? copy : "?");
+  if (is_name(copy, sizeof copy)) memcpy(to, copy, strnlen(copy, sizeof copy - 1));
+  else to[0] = '?';
 }
 
 /* ---- Searching -------------------------------------------------------------------------------------------------- */
@@ -96,10 +97,10 @@ static int look_into(const struct search *search) {
   DIR *files = opendir(path);
   if (!files)
     return errno == EMFILE || errno == ENFILE ? rc_fail(-errno, "can't read %s: %s", path, strerror(errno)) : 0;
-  int result = 0;
-  for (struct dirent *entry; result == 0 && (entry = readdir(files));) {
+  int result = 0, directory = dirfd(files);
+  for (struct dirent *entry; directory >= 0 && result == 0 && (entry = readdir(files));) {
     int32_t number = number_of(entry);
-    if (number >= 0) result = look_at(search, dirfd(files), number, entry->d_name);
+    if (number >= 0) result = look_at(search, directory, number, entry->d_name);
   }
   closedir(files);
   return result;

@@ -265,7 +265,7 @@ int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, str
     first = bytes >= RC_HUGE_PAGE ? RINGCAST_MEMORY_HUGETLB : RINGCAST_MEMORY_PAGES;
     last = RINGCAST_MEMORY_PAGES;
   }
-  struct plan plan;
+  struct plan plan = {0};
   int result = resolve_place(wish, &plan);
   if (result != 0) return result;
   rc_topology_room(&plan.room);
@@ -300,7 +300,7 @@ static struct rc_memory_wish wish_for_same_place(const struct rc_memory *data) {
 }
 
 int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out) {
-  struct plan plan;
+  struct plan plan = {0};
   struct rc_memory_wish wish = wish_for_same_place(data);
   struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = -1, .mappings = 1, .sparse = true};
   int result = resolve_place(&wish, &plan);
@@ -357,7 +357,7 @@ static int map_sealed(struct rc_memory memory, int seals, int protection, struct
 
 int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out) {
   struct rc_memory memory = {.bytes = bytes, .page_size = page_size, .fd = fd, .mappings = 2};
-  struct rc_memory mapped;
+  struct rc_memory mapped = {0};
   int result = map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, PROT_READ, &mapped);
   if (result != 0) return result;
   /* A correct writer has allocated all pages. A hostile writer may have left holes, where a load could be SIGBUS;

@@ -72,8 +72,8 @@ const char *rc_process_hint(int code) {
 }
 
 enum rc_process_state rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask) {
-  enum rc_process_state state;
-  uint64_t start;
+  enum rc_process_state state = RC_PROCESS_RUNNING;
+  uint64_t start = 0;
   int result = read_stat(pid, &state, &start);
   if (result == -ENOENT) return RC_PROCESS_ENDED;
   if (result != 0) return RC_PROCESS_RUNNING;

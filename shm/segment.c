@@ -262,7 +262,7 @@ int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *ou
                    "namespace: writer and readers must share one)",
                    handle.writer.pid);
   struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}};
-  struct rc_identity id;
+  struct rc_identity id = {0};
   result = attach_control(&handle, &segment, &id);
   RC_POINT(CONTROL_MAPPED);
   if (result == 0) result = attach_data(&handle, &id, &segment);

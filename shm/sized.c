@@ -32,8 +32,8 @@ int rc_sized_read(const char *type, const void *given, void *out, size_t bytes) 
                      i, type, bytes);
   memset(out, 0, bytes);
   if (given) memcpy(out, given, size < bytes ? size : bytes);
-  size = (uint32_t)bytes;
-  memcpy(out, &size, sizeof size);
+  const uint32_t here = (uint32_t)bytes;
+  memcpy(out, &here, sizeof here);
   return 0;
 }
 

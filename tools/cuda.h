@@ -35,6 +35,7 @@
 /* clang-format on */
 
 struct cuda {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): the arguments are parts of a declaration */
 #define CUDA_FIELD(field, symbol, arguments) int(*field) arguments;
   CUDA_CALLS(CUDA_FIELD)
 #undef CUDA_FIELD

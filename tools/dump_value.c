@@ -73,11 +73,12 @@ static void put_name(struct walk *walk, const struct named *name) {
 
 /* The next name of a list with zero bytes between. */
 static struct named split(struct named *rest) {
-  const uint8_t *zero = rest->bytes > 0 ? memchr(rest->data, 0, rest->bytes) : NULL;
+  if (rest->bytes == 0) return *rest;
+  const uint8_t *zero = memchr(rest->data, 0, rest->bytes);
   uint64_t bytes = zero ? (uint64_t)(zero - rest->data) : rest->bytes;
   struct named first = {.data = rest->data, .bytes = bytes};
   uint64_t skipped = zero ? bytes + 1 : bytes;
-  rest->data = rest->data ? rest->data + skipped : NULL;
+  rest->data += skipped;
   rest->bytes -= skipped;
   return first;
 }
@@ -205,7 +206,8 @@ static bool put_record(struct walk *walk, uint64_t number, int depth) {
   dump_put(walk->text, "{");
   for (uint64_t i = 0; i < shape.count; i++) {
     struct ringcast_token key;
-    if (ringcast_token_read(&shape.keys, &key) != 0 || walk->text->is_cut) return false;
+    if (ringcast_token_read(&shape.keys, &key) != 0 || !ringcast_token_is_text(&key)) return false;
+    if (walk->text->is_cut) return false;
     if (key.tag == RINGCAST_TAG_NAMED) key.tag = RINGCAST_TAG_UTF8; /* the key was counted with the SHAPE */
     if (i > 0) dump_put(walk->text, ", ");
     put_text(walk, &key);

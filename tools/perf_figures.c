@@ -85,8 +85,9 @@ double perf_median(double *values, size_t count) {
 void perf_add(struct perf_series *series, const double *values, size_t count) {
   if (series->count + count > series->room) {
     series->room = 2 * (series->room + count);
-    series->values = realloc(series->values, series->room * sizeof *values);
-    if (!series->values) perf_die("no memory for the figures");
+    double *more = realloc(series->values, series->room * sizeof *values);
+    if (!more) perf_die("no memory for the figures");
+    series->values = more;
   }
   memcpy(series->values + series->count, values, count * sizeof *values);
   series->count += count;

@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -233,9 +234,7 @@ static void measure_latency(struct measured *measured) {
   perf_start(&reader, options, UNPINNED, read_all, measured);
   perf_must(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), "the reader does not come");
   double messages = options->seconds * 1e9 / (double)GAP_NS / BLOCKS;
-  uint64_t count = LEARNING + (messages < 10                  ? 10
-                               : messages > MOST_MESSAGES / 2 ? MOST_MESSAGES / 2
-                                                              : (uint64_t)messages);
+  uint64_t count = LEARNING + (uint64_t)fmin(fmax(messages, 10), MOST_MESSAGES / 2.0);
   for (int load = 0; load < LOADS; load++)
     for (int block = 0; block < BLOCKS; block++) {
       run_block(measured, load, (block % 4 == 1) || (block % 4 == 2), writer, count); /* without, with, with, without */

@@ -69,7 +69,7 @@ static void print(const struct perf_options *options, const struct stream *strea
 
 int perf_throughput(const struct perf_options *options) {
   double rates[STREAM_KINDS];
-  struct count count;
+  struct count count = {0};
   struct stream *stream = stream_make(
       options, &(struct stream_options){
                    .size = options->size, .floor = true, .capacity = options->capacity, .readers = options->readers});

@@ -140,7 +140,7 @@ static uint64_t skip_hole(struct recording *recording, struct stretch *stretch, 
   if (data < 0 && errno != ENXIO) return offset;
   uint64_t next = data < 0 ? recording->size : (uint64_t)data & ~(uint64_t)(RECORDING_LINE - 1);
   if (next <= offset) return offset;
-  if (next - offset >= 2 * RECORDING_BLOCK) stretch->has_zero_block = true;
+  if (next - offset >= 2 * (uint64_t)RECORDING_BLOCK) stretch->has_zero_block = true;
   return next < recording->size ? next : recording->size;
 }
 

@@ -71,25 +71,23 @@ static int make_room(struct recording_writer *writer) {
   return result;
 }
 
-/* The next bytes of the file, contiguous: at most `bytes`. */
-static int next_bytes(struct recording_writer *writer, uint64_t bytes, uint8_t **out, size_t *room) {
-  int result = make_room(writer);
-  if (result != 0) return result;
+/* The next bytes of the file, contiguous: at most `bytes`. The caller has made room. */
+static uint8_t *next_bytes(struct recording_writer *writer, uint64_t bytes, size_t *room) {
   struct disk_chunk *chunk = writer->chunk;
-  *out = chunk->memory + chunk->filled;
+  uint8_t *at = chunk->memory + chunk->filled;
   *room = chunk->size - chunk->filled < bytes ? chunk->size - chunk->filled : (size_t)bytes;
   chunk->filled += *room;
   writer->end += *room;
-  return 0;
+  return at;
 }
 
 static int put(struct recording_writer *writer, const void *data, uint64_t bytes) {
   const uint8_t *from = data;
   while (bytes > 0) {
-    uint8_t *to;
-    size_t room;
-    int result = next_bytes(writer, bytes, &to, &room);
+    int result = make_room(writer);
     if (result != 0) return result;
+    size_t room;
+    uint8_t *to = next_bytes(writer, bytes, &room);
     if (from) memcpy(to, from, room), from += room;
     else memset(to, 0, room);
     bytes -= room;
@@ -101,10 +99,10 @@ static int put_hashed(struct recording_writer *writer, const void *data, uint64_
   const uint8_t *from = data;
   XXH3_64bits_reset(writer->state);
   while (bytes > 0) {
-    uint8_t *to;
-    size_t room;
-    int result = next_bytes(writer, bytes < HASH_BLOCK ? bytes : HASH_BLOCK, &to, &room);
+    int result = make_room(writer);
     if (result != 0) return result;
+    size_t room;
+    uint8_t *to = next_bytes(writer, bytes < HASH_BLOCK ? bytes : HASH_BLOCK, &room);
     memcpy(to, from, room);
     XXH3_64bits_update(writer->state, to, room); /* of the copy: the frame may change during the copy */
     from += room;
@@ -124,11 +122,11 @@ static int put_head(struct recording_writer *writer, struct recording_record *re
 }
 
 static int put_tail(struct recording_writer *writer, uint64_t bytes, uint64_t hash) {
-  uint8_t *at;
   size_t room;
   int result = put(writer, NULL, -bytes & 7);
-  if (result == 0) result = next_bytes(writer, sizeof hash, &at, &room);
+  if (result == 0) result = make_room(writer);
   if (result != 0) return result;
+  uint8_t *at = next_bytes(writer, sizeof hash, &room);
   memcpy(at, &hash, sizeof hash);
   writer->footer = (uint64_t *)(void *)at;
   return put(writer, NULL, -writer->end & (RECORDING_LINE - 1));

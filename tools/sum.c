@@ -7,7 +7,8 @@ typedef uint64_t vector __attribute__((vector_size(16), aligned(8), may_alias));
 uint64_t sum_vectors(const uint8_t *at, size_t bytes) {
   vector sums[4] = {{0}};
   uint64_t sum = 0;
-  for (; bytes >= sizeof sums; bytes -= sizeof sums, at += sizeof sums)
+  const size_t step = sizeof sums;
+  for (; bytes >= step; bytes -= step, at += step)
     for (size_t i = 0; i < 4; i++) sums[i] += ((const vector *)(const void *)at)[i];
   for (size_t i = 0; i < 4; i++) sum += sums[i][0] + sums[i][1];
   return sum + sum_words(at, bytes);

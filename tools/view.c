@@ -88,7 +88,7 @@ static void look_at_process(struct view *view) {
   read_command(view->ring.pid, view->command);
   snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", view->ring.pid);
   const char *end = strrchr(cli_read_line(path, line, sizeof line), ')'); /* a name may have brackets, too */
-  view->writer = end && end[1] == ' ' ? end[2] : '\0';
+  view->writer = (char)(end && end[1] == ' ' ? end[2] : 0);
 }
 
 static int read_peers(ringcast_tap *tap, struct look *look) {

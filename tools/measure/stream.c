@@ -168,7 +168,8 @@ static void read_window(struct stream *stream, uint32_t index) {
     while (at < written) {
       if (sum_bytes(next_place(window), stream->options.size) != stream->sum)
         perf_die("reader %u has read what was not written", index);
-      if ((++at & (window->every - 1)) == 0 || at == written) perf_store(&shared->others[index].read, at);
+      at++;
+      if ((at & (window->every - 1)) == 0 || at == written) perf_store(&shared->others[index].read, at);
     }
   }
 }

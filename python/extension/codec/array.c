@@ -72,8 +72,8 @@ PyObject *rc_py_array_copy(struct rc_py_state *state, uint8_t typecode, const vo
 
 PyObject *rc_py_array_new(struct rc_py_state *state, uint8_t typecode, size_t bytes, void **out) {
   static const uint8_t zeros[16];
-  uint32_t each = ringcast_typecode_bytes(typecode);
-  PyObject *zero = rc_py_array_of(state, typecode, zeros, each), *array = NULL;
+  uint32_t each = ringcast_typecode_bytes(typecode); /* not 0: the frame was checked */
+  PyObject *zero = each > 0 ? rc_py_array_of(state, typecode, zeros, each) : NULL, *array = NULL;
   if (zero) array = PySequence_Repeat(zero, (Py_ssize_t)(bytes / each));
   Py_XDECREF(zero);
   Py_buffer view;

@@ -120,7 +120,8 @@ bool rc_py_is_dtype_text(PyObject *object) {
   const char *text = ascii_of(object), *end = text;
   if (!text) return false;
   if (*end && strchr("<>=|", *end)) end++;
-  if (!*end || !strchr("?bBiufcmMOSUVT", *end++)) return false;
+  if (!*end || !strchr("?bBiufcmMOSUVT", *end)) return false;
+  end++;
   size_t digits = strspn(end, numbers);
   end += digits;
   if (*end == '[') { /* a unit of time; NumPy takes a count of 0, and then divides by it */

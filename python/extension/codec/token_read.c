@@ -404,7 +404,8 @@ static PyObject *get_rare(struct rc_py_token_reader *getting, const struct ringc
 
 static bool next_token(struct rc_py_token_reader *getting, struct ringcast_token *out) {
   if (ringcast_token_read(&getting->object, out) == 0) return true;
-  return stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
+  stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
+  return false;
 }
 
 /* The value of a token, if the token is a value. */

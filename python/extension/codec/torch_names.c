@@ -47,7 +47,7 @@ static int name_size(PyObject *size, struct rc_py_named *out) {
   if (!out->keep) return -1;
   for (Py_ssize_t i = 0; i < count; i++) {
     int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(size, i));
-    if (value == -1 && PyErr_Occurred()) {
+    if (PyErr_Occurred()) {
       PyErr_Clear(); /* symbolic */
       Py_CLEAR(out->keep);
       return 0;

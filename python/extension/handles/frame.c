@@ -189,7 +189,7 @@ static PyObject *frame_view(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes, bool are_given) {
   const struct rc_py_reader *reader = ((struct frame *)frame)->reader;
-  bool are_readers = !classes || (!are_given && reader && !reader->base.allow_pickle);
+  bool are_readers = !classes || (!are_given && !reader->base.allow_pickle);
   return look_at(frame, part, look_whole, are_readers ? Py_None : classes);
 }
 

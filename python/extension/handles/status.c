@@ -65,7 +65,8 @@ struct ringcast_peer *rc_py_peers_new(uint32_t count) {
 }
 
 PyObject *rc_py_peers(struct rc_py_state *state, struct ringcast_peer *peers, int count) {
-  PyObject *list = !peers ? PyErr_NoMemory() : count < 0 ? rc_py_raise(state, count) : PyList_New(0);
+  if (!peers) return PyErr_NoMemory();
+  PyObject *list = count < 0 ? rc_py_raise(state, count) : PyList_New(0);
   for (int i = 0; list && i < count; i++) {
     PyObject *peer = rc_py_peer(state, &peers[i]);
     if (!peer || PyList_Append(list, peer) < 0) Py_CLEAR(list);

@@ -96,14 +96,14 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
 
 static PyObject *tap_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
-  uint32_t tag;
+  uint32_t tag = 0;
   if (!rc_py_timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
   return receive((struct tap *)object, timeout_ns, &tag);
 }
 
 static PyObject *tap_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
-  uint32_t tag;
+  uint32_t tag = 0;
   if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
   PyObject *received = receive((struct tap *)object, timeout_ns, &tag);
   return received ? Py_BuildValue("(NI)", received, (unsigned)tag) : NULL;

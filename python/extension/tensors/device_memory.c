@@ -364,7 +364,7 @@ static PyObject *get_interface(PyObject *object, void *Py_UNUSED(closure)) {
   unsigned long long stream = (unsigned long long)(uintptr_t)self->memory->stream.handle;
   self->memory->has_strangers = true;
   return Py_BuildValue("{s:O,s:N,s:(KO),s:i,s:O,s:K}", "shape", self->shape, "typestr", type, "data",
-                       (unsigned long long)(self->memory->address + self->offset),
+                       (unsigned long long)self->memory->address + self->offset,
                        self->memory->hold ? Py_True : Py_False, "version", 3, "strides", Py_None, "stream",
                        stream ? stream : 1);
 }
