@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs the package's tests on each supported Python that the machine has: those on PATH and those of pyenv. A version
-# that the machine lacks comes from a Debian of a newer suite, which debootstrap makes once in build/pythons (as root,
+# that the machine lacks comes from a Debian of a newer suite, which debootstrap makes once in build/debian (as root,
 # about 400 MB); a version that Debian lacks too is named. Exit status 0 only if every test that ran has passed, and 77
 # if no Python was found. The last lines are a table.
 #   pythons.sh [OPTION...] [VERSION...] [-- PYTEST'S OPTION...]
@@ -111,55 +111,18 @@ try() {
 
 # ---- A newer Debian --------------------------------------------------------------------------------------------------
 
-# The folders that pip's settings name, such as one of wheels; the Debian gets them, read-only.
-wheels() {
-  python3 -m pip config list 2>/dev/null | grep -oE '/[^ ,'\'']+' | while read -r path; do
-    [ ! -d "$path" ] || echo "$path"
-  done
-}
-
-make_debian() { # make_debian ROOT
-  local mirror
-  [ ! -e "$1/.made" ] || return 0
-  if [ "$(id -u)" != 0 ] || ! command -v debootstrap >/dev/null; then
-    say "no newer Debian: it takes root and debootstrap"
-    return 1
-  fi
-  mirror=$(sed -n 's/^URIs: *//p; s/^deb  *\(\[[^]]*\] *\)\?\([^ ]*\).*/\2/p' \
-    /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null | sed -n 1p)
-  say "making a Debian $suite in $1"
-  rm -rf --one-file-system "$1"
-  debootstrap --variant=minbase --include=ca-certificates,gcc,libc6-dev,cmake,ninja-build,pkg-config,git,iproute2 \
-    "$suite" "$1" ${mirror:+"$mirror"} >"$out/debootstrap.log" 2>&1 || { tail -n 3 "$out/debootstrap.log" && return 1; }
-  cp -a /etc/apt/apt.conf.d/. "$1/etc/apt/apt.conf.d/" && touch "$1/.made"
-}
-
 # in_debian VERSION...: this script in the Debian, for those versions that it has; `rows` gets its rows.
 in_debian() {
-  local root=$PWD/$out/debian-$suite version status=0 folders arguments=() file
+  local version status=0 arguments=() added
   local packages=(liburing-dev libxxhash-dev)
-  make_debian "$root" || { missing+=("$@") && return; }
-  for file in /etc/pip.conf /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do
-    [ ! -e "$file" ] || cp -L "$file" "$root$file"
-  done
   for version; do
     packages+=("python$version-venv" "python$version-dev")
   done
   [ "$codec" = 0 ] || arguments+=(--codec)
-  folders=$(wheels)
   rm -f "$out/rows"
-  export root folders
-  # shellcheck disable=SC2016 # both texts are for the shells within
-  unshare --mount --pid --fork --kill-child bash -euc '
-    mount --make-rprivate /
-    mount -t proc proc "$root/proc" && mount --rbind /sys "$root/sys" && mount --rbind /dev "$root/dev"
-    mkdir -p "$root/dev/shm" "$root/src" && mount --bind "$PWD" "$root/src"
-    for folder in $folders; do mkdir -p "$root$folder" && mount --bind -o ro "$folder" "$root$folder"; done
-    settings=$(env | grep -E "^(PIP_|PYTHONS_|SSL_CERT|REQUESTS_CA|CURL_CA|[a-z]+_proxy=|[A-Z]+_PROXY=)" || true)
-    mapfile -t settings <<<"$settings"
-    exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
-      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${settings[@]:-_=}" bash -c "$@"
-  ' _ 'cd /src && packages=$1 && shift
+  # shellcheck disable=SC2016 # the text is for the shell within
+  cmake/debian.sh "pythons-$suite" "$suite" gcc,libc6-dev,cmake,ninja-build,pkg-config,git,iproute2 bash -c '
+    packages=$1 && shift
     install="apt-get install -y -qq --no-install-recommends"
     apt-get update -qq && { $install $packages || for package in $packages; do
       $install $package || echo "pythons: Debian has no $package"

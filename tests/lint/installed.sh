@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # The installed library serves a stranger: by find_package and by pkg-config, shared and static, also when the installed
 # tree has been moved. tests/lint/c_guide.py runs what docs/c.md shows, FetchContent and add_subdirectory among it.
-#   installed.sh <build folder> <cmake> <cc> <cflags>
+#   installed.sh <build folder, or a prefix: that of a wheel> <cmake> <cc> <cflags>
 set -euo pipefail
 build=$1 cmake=$2 cc=$3 cflags=$4
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-"$cmake" --install "$build" --prefix "$dir/first" >"$dir/log"
-mv "$dir/first" "$dir/moved"
-prefix=$dir/moved
+prefix=$build
+if [ -e "$build/CMakeCache.txt" ]; then
+  "$cmake" --install "$build" --prefix "$dir/first" >"$dir/log"
+  mv "$dir/first" "$dir/moved"
+  prefix=$dir/moved
+fi
 libdir=$(dirname "$(find "$prefix" -name libringcast.a)")
 
 mkdir "$dir/consumer"
