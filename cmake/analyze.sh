@@ -42,9 +42,12 @@ build() {
 }
 
 tidied() {
-  local status=0
+  local status=0 header
   build tidy -D CMAKE_C_CLANG_TIDY="$tidy;--quiet" || status=1
   "$tidy" --quiet examples/*.c -- -Iinclude 2>/dev/null || status=1
+  for header in include/ringcast/*.hpp; do
+    "$tidy" --quiet "$header" -- -x c++ -std=c++17 -Iinclude 2>/dev/null || status=1
+  done
   return "$status"
 }
 # shellcheck disable=SC2317
