@@ -106,7 +106,7 @@ public:
   void commit(std::size_t bytes, std::uint16_t kind = RINGCAST_KIND_BYTES) { done(try_commit(bytes, kind)); }
   int try_commit(std::size_t bytes, std::uint16_t kind = RINGCAST_KIND_BYTES) noexcept {
     int result = open_ ? ringcast_writer_commit(open_.get(), bytes, kind) : -EINVAL;
-    if (result >= 0) open_.release();
+    if (result >= 0) (void)open_.release();
     return result;
   }
   void abort() noexcept { open_.reset(); }
