@@ -21,12 +21,13 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check -q "$@"; }
 
 prepare() {
   local tool
-  for tool in cmake ninja lowdown readelf unzip; do
+  for tool in cmake ninja lowdown readelf; do
     command -v "$tool" >/dev/null || { say "no $tool (make deps installs it)" && exit 1; }
   done
+  mkdir -p "$out"
   [ -e "$venv/bin/python" ] || python3 -m venv "$venv"
   # shellcheck disable=SC2086
-  pip install $tools 2>&1 | grep -v '^WARNING: Location' || true
+  pip install $tools 2>"$out/pip.log" || { cat "$out/pip.log" && exit 1; }
   # zig's cache, by the contents of the files, spares compiling them again; their times are those of the unpacking.
   export ZIG_GLOBAL_CACHE_DIR=$out/zig RINGCAST_WHEEL_ZIG SOURCE_DATE_EPOCH
   SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # of the files in a wheel, which is then the same again
@@ -35,16 +36,16 @@ prepare() {
 
 # sysroot ARCHITECTURE: headers and liburing.a.
 sysroot() {
-  local root=$out/$1 architecture=amd64 version
+  local root=$out/$1 architecture=amd64 version complete=1
   [ ! -e "$root/.complete" ] || return 0
   [ "$1" = x86_64 ] || architecture=arm64
   rm -rf "$root"
   cmake/unpack.sh "$root" "$architecture" bookworm liburing-dev libxxhash-dev systemtap-sdt-dev
   for version in "${!debian[@]}"; do
     cmake/unpack.sh "$root" "$architecture" "${debian[$version]}" "libpython$version-dev" ||
-      say "no headers of Python $version from Debian"
+      { say "no headers of Python $version from Debian" && complete=0; }
   done
-  touch "$root/.complete"
+  [ "$complete" = 0 ] || touch "$root/.complete"
 }
 
 # headers ARCHITECTURE VERSION: the folder of Python.h, of Debian's package or of a Python of this machine. The latter
@@ -61,7 +62,7 @@ headers() {
 
 source_distribution() {
   local strange
-  rm -rf dist "$source"
+  rm -rf dist/*.whl dist/*.tar.gz "$source"
   "$venv/bin/python" -m build --sdist --no-isolation --outdir dist . >"$out/sdist.log" 2>&1 ||
     { tail -n 20 "$out/sdist.log" && exit 1; }
   strange=$(comm -13 <(git ls-files | sort) <(tar -tf dist/*.tar.gz | cut -d / -f 2- | grep -v '^PKG-INFO$' | sort))
@@ -101,8 +102,10 @@ judge() {
   manylinux_2_1?_* | manylinux_2_2[0-8]_*) ;;
   *) "$venv/bin/auditwheel" show "$1" && return 1 ;;
   esac
-  unzip -p "$1" 'ringcast/_ringcast*.so' >"$out/extension.so"
-  lacking=$(readelf -W --dyn-syms "$out/extension.so" | awk '$7 == "UND" && $8 !~ /@|^_?Py|^$/ {print $8}')
+  rm -rf "$out/unpacked"
+  "$venv/bin/python" -m zipfile -e "$1" "$out/unpacked"
+  lacking=$(readelf -W --dyn-syms "$out"/unpacked/ringcast/_ringcast*.so |
+    awk '$7 == "UND" && $8 !~ /@|^_?Py|^$/ {print $8}')
   [ -z "$lacking" ] || { say "$1 needs what is neither of glibc 2.28 nor of Python: $lacking" && return 1; }
 }
 

@@ -57,6 +57,12 @@ STATES_REFUSED = {
     "a text beyond the longest": [*class_token(DATACLASS, "natives", "Bare", "n" * 8192), NONE],
     "a member of a flag that is none": [*class_token(ENUM, "natives", "Permission"), MEMBER, 0, INT32, 0, 0, 0, 1],
 }
+try:
+    natives.Permission(1 << 24)
+except ValueError:
+    pass
+else:  # Python 3.11.2 of Debian 12 takes it for no permission, as it takes any bit above the flag's own
+    del STATES_REFUSED["a member of a flag that is none"]
 
 
 @pytest.mark.parametrize("name", STATES_REFUSED)

@@ -165,7 +165,7 @@ except ImportError:
     from _xxsubinterpreters import create, run_string
     kinds = create(isolated=True), create(isolated=False)
 for kind in kinds:
-    run_string(kind, "try:\\n import ringcast\\nexcept ImportError as error: print(error)")
+    run_string(kind, "try:\\n import ringcast\\nexcept ImportError as error: print(error, flush=True)")
 """
 LEFT_BEHIND = """
 import gc, sys
