@@ -63,7 +63,8 @@ int rc_fail_descriptor(struct rc_poller **poller, int code) {
 }
 
 int rc_fail_not_held(uint64_t position) {
-  return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader: was it released, or retained, before?",
+  return rc_fail(-EINVAL,
+                 "the frame at position %llu is not held by this reader: was it released, or retained, before?",
                  (unsigned long long)position);
 }
 

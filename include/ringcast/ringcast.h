@@ -51,8 +51,8 @@
  * Results. Every function returns 0 or a count, or a negative errno with the one meaning given here;
  * ringcast_last_error() gives the same in words. Outputs are set only on success. A failed create or attach leaves
  * nothing to close. Some codes are not in the comments of the functions: a call with a timeout may also give
- * -ECANCELED, -EDEADLK, and -EINVAL if the timeout is negative; a call with a struct that begins with `size` -EINVAL, and
- * with options -E2BIG; a call on a reader after ringcast_reader_leave -EINVAL.
+ * -ECANCELED, -EDEADLK, and -EINVAL if the timeout is negative; a call with a struct that begins with `size` -EINVAL,
+ * and with options -E2BIG; a call on a reader after ringcast_reader_leave -EINVAL.
  *   -EAGAIN      timeout 0: no frame to read, or no room to write, right now
  *   -ETIMEDOUT   no frame, or no room, until the end of the timeout; or a reader blocked the writer for longer than
  *                options.slow_ns
