@@ -33,8 +33,9 @@ int rc_check_spin(int64_t spin_ns) {
 
 int rc_fail_evicted(void) {
   RC_POINT(TOLD_STALE);
-  return rc_fail_as(-ESTALE, "this reader was evicted: it blocked the writer for too long, or was taken for dead. The "
-                             "frames that it held may be overwritten: close the reader and attach a new one");
+  return rc_fail_as(-ESTALE, "this reader was evicted: it blocked the writer for longer than the writer's "
+                             "options.slow_ns (an observer: 50 ms), or its cursor was damaged. The frames that it held "
+                             "may be overwritten: close the reader and attach a new one");
 }
 
 int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segment) {
@@ -62,7 +63,9 @@ int rc_fail_descriptor(struct rc_poller **poller, int code) {
 }
 
 int rc_fail_not_held(uint64_t position) {
-  return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)position);
+  return rc_fail(-EINVAL,
+                 "the frame at position %llu is not held by this reader: was it released, or retained, before?",
+                 (unsigned long long)position);
 }
 
 int rc_fail_damaged(uint64_t position, const struct rc_segment *segment) {

@@ -25,6 +25,7 @@ ERROR = re.compile(
 # A sentence that only lists codes; of a page with a table of errors it says nothing more.
 ONLY_CODES = re.compile(r"(?:(?<=\.\s)|^)-E[A-Z0-9]+(?:\s\([^()]*\))?(?:,\s-E[A-Z0-9]+(?:\s\([^()]*\))?)*\.(?=\s|$)")
 AS = re.compile(r"\b(?:[Ee]rrors as|As) (\w+(?:(?:, | and )ringcast_\w+)*)")
+EXCEPT = re.compile(rf", except ({CODES})[^.]*")
 RETURNS = r"^Returns?\b|^returns?\b|\band returns\b"
 PROGRESS = (
     r"[Ww]ait-free|[Aa]ny thread|[Tt]hread-safe|[Bb]locks (?:up|until|while|as|only|in)\b|^Blocks|"
@@ -185,6 +186,7 @@ class Headers:
             return {}
         found, general = {}, self.meanings[group.header]
         for said in sentences(group.comment):
+            said = EXCEPT.sub("", said)
             inner = " ".join(re.findall(rf"\(({CODES}: [^()]*)\)", said))
             starts = said.startswith("-E") or re.match(r"Returns .*\bor -E|[Ee]rrors as ", said)
             for match in ERROR.finditer(said if starts else inner):
@@ -196,9 +198,27 @@ class Headers:
             other = self.named(word, group)
             if other is not None and other is not group and other not in seen:
                 found = {**self.errors(other, (*seen, group)), **found}
-        if any("timeout_ns" in code for code in group.code if is_function(code)):
-            found = {**{code: general[code] for code in ("-ECANCELED", "-EDEADLK")}, **found}
+        for codes in EXCEPT.findall(one_line(group.comment)):
+            found = {code: why for code, why in found.items() if code not in re.findall(r"-E[A-Z0-9]+", codes)}
+        for code, why in () if seen else self.implied(group):
+            said = found.get(code, "")
+            found[code] = f"{said}; {why}" if said and why not in (said, general[code]) else why
         return dict(sorted(found.items()))
+
+    def implied(self, group):
+        """(code, its meaning) of the errors that ringcast.h lists once, under Results, for all functions of a kind."""
+        code = "\n".join(code for code in group.code if is_function(code))
+        general = self.meanings["ringcast"]
+        if "timeout_ns" in code:
+            yield from ((each, general[each]) for each in ("-ECANCELED", "-EDEADLK"))
+            yield "-EINVAL", "the timeout is negative, and not RINGCAST_FOREVER"
+        if re.search(r"\boptions\b", code):
+            yield "-E2BIG", general["-E2BIG"]
+        names = [name for name in re.findall(r"struct (\w+)", code) if name in self.of]
+        if any(re.match(rf"struct {name} {{\n  uint32_t size", "\n".join(self.of[name].code)) for name in names):
+            yield "-EINVAL", "a struct's `size` is less than 8"
+        if re.search(r"\((?:const )?ringcast_reader \*reader", code):
+            yield "-EINVAL", "the reader has left (ringcast_reader_leave)"
 
     def returned(self, group):
         """What the functions of the group return, in words."""

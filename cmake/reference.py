@@ -3,8 +3,8 @@
 
 reference.py check            complaints: a public function without a comment, or without a summary
 reference.py markdown FOLDER  a page for each header
-reference.py man FOLDER       man pages of section 3, by lowdown: a page for each comment that describes functions,
-                              and for its other functions a page that sources the first one
+reference.py man FOLDER       man pages of section 3, by lowdown: a page for each comment that describes functions;
+                              its other functions, and the structs shown there first, have a page that sources it
 """
 
 import pathlib
@@ -141,10 +141,8 @@ def manual(headers, group):
     out = [f"# NAME\n\n{names} - {writer.escaped(summary(group))}\n"]
     out.append(f"# SYNOPSIS\n\n```\n#include <ringcast/{group.header}.h>\n\n{code}\n```\n")
     out.append(f"# DESCRIPTION\n\n{description(writer, group)}\n")
-    used = [name for name in dict.fromkeys(re.findall(r"\bringcast_\w+", code)) if name in headers.of]
-    types = [c for name in used for c in headers.of[name].code if re.match(rf"(struct|enum) {name} {{", c)]
-    if types:
-        out.append("# TYPES\n\n```\n" + "\n\n".join(types) + "\n```\n")
+    if types := types_of(headers, group):
+        out.append("# TYPES\n\n```\n" + "\n\n".join(types.values()) + "\n```\n")
     if said := headers.returned(group):
         out.append(f"# RETURN VALUE\n\n{writer.words(said)}\n")
     if found := errors(headers, writer, group):
@@ -153,6 +151,13 @@ def manual(headers, group):
         out.append(f"# CONCURRENCY\n\n{writer.words(said)}\n")
     also = [f"**{writer.escaped(name)}**(3)" for name in related(headers, group)] + ["**ringcast**(7)"]
     return "\n".join([*out, "# SEE ALSO\n\n" + ", ".join(also) + "\n"])
+
+
+def types_of(headers, group):
+    """{name: declaration} of the structs and enums that the functions of the group take."""
+    code = "\n".join(c for c in group.code if is_function(c))
+    used = [name for name in dict.fromkeys(re.findall(r"\bringcast_\w+", code)) if name in headers.of]
+    return {name: c for name in used for c in headers.of[name].code if re.match(rf"(struct|enum) {name} {{", c)}
 
 
 def related(headers, group):
@@ -173,6 +178,7 @@ def write_man(headers, folder):
     version = re.search(r'RINGCAST_VERSION +"(.*)"', (INCLUDE / "version.h").read_text(encoding="utf-8"))[1]
     for group in documented(headers):
         first, *others = group.functions
+        others += [name for name in types_of(headers, group) if not (folder / f"{name}.3").exists()]
         command = ["lowdown", "-s", "-t", "man", "--parse-no-intraemph", "--out-no-smarty"]
         command += ["-m", f"title={first}", "-m", "section=3"]
         command += ["-m", f"source=ringcast {version}", "-o", str(folder / f"{first}.3")]

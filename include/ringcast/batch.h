@@ -2,10 +2,10 @@
 /*
  * Batches: many messages in one call.
  *
- * Each message of a batch is a frame: readers get the messages by ringcast_reader_next or by ringcast_reader_next_many,
- * taps by ringcast_tap_next, in the order of the batch. A batch costs less than single messages: up to 8 KiB of small
- * messages share one commit, one wake-up and one cursor store. A small message takes 8 bytes besides its own, rounded
- * up to 8.
+ * Readers get each message of a batch as a frame, by ringcast_reader_next or by ringcast_reader_next_many, taps by
+ * ringcast_tap_next, in the order of the batch. A batch costs less than single messages: up to 8 KiB of small messages
+ * form a part, with one header in the ring, one commit, one wake-up and one cursor store. A small message takes 8 bytes
+ * besides its own, rounded up to 8.
  *
  * Small is at most 1 KiB; in a ring of less than 64 KiB, at most a 64th of the ring. Larger messages of the batch go as
  * ringcast_writer_send sends frames, in their turn. With options.ahead all messages go so, and each counts for the

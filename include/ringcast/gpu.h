@@ -7,7 +7,8 @@
  * stream waits for the writer's copy, then runs the reader's copy or kernels, and then signals the end. Without a pool,
  * the frame itself carries the bytes (INLINE), and the reader's device gets the bytes by one copy.
  *
- * What is proven where: docs/gpu.md. Whole programs: examples/gpu.c, and examples/kernel.cu in CUDA C.
+ * What is proven where: docs/gpu.md. No real GPU has run these functions; until one has, a minor version may change the
+ * functions and structs of this header (version.h). Whole programs: examples/gpu.c, and examples/kernel.cu in CUDA C.
  *
  * No CUDA is linked, and none is needed to build: the driver is opened when it is first asked for. Without a driver, or
  * a device, open gives -ENODEV and all else of ringcast works as before; ringcast_gpu_status says why.

@@ -42,7 +42,9 @@ RINGCAST_API int ringcast_find(const char *ring, char handle[RINGCAST_HANDLE_BYT
  * all readers have released them. A reader that is an observer (RINGCAST_READER_OBSERVER) loses less. */
 typedef struct ringcast_tap ringcast_tap;
 
-/* As ringcast_reader_attach, but for -EUSERS: there is always room for a tap. */
+/* Attaches a tap to the ring that `handle` names; the tap's first frame is the next frame to be committed. Errors as
+ * ringcast_reader_attach, except -EUSERS and -ENODATA: a tap takes no slot. Any thread. Blocks only in the kernel, to
+ * map the memory. */
 RINGCAST_API int ringcast_tap_attach(const char *handle, ringcast_tap **out);
 RINGCAST_API void ringcast_tap_close(ringcast_tap *tap);
 

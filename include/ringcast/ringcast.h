@@ -14,7 +14,7 @@
  *            and goes with the last process that maps it.
  *   Slow     A live reader may block the writer without limit, unless options.slow_ns sets a limit. An evicted reader
  *            gets -ESTALE from its next call: the writer may have overwritten the frames that the reader held. Data
- *            read in place is therefore certain only after release has returned 0.
+ *            read in place is therefore certain only after release, or ringcast_reader_check, has returned 0.
  *   Fork     A handle belongs to the process that made it. In a child made by fork() every call on the handle gives
  *            -ECHILD, except close, which frees the child's own memory and leaves the parent's ring alone. ringcast
  *            does not notice a child made without the C library (a raw clone, _Fork): the child must not touch the
@@ -50,8 +50,9 @@
  *
  * Results. Every function returns 0 or a count, or a negative errno with the one meaning given here;
  * ringcast_last_error() gives the same in words. Outputs are set only on success. A failed create or attach leaves
- * nothing to close. Every blocking call may also give -ECANCELED and -EDEADLK, even where its comment does not list
- * them.
+ * nothing to close. Some codes are not in the comments of the functions: a call with a timeout may also give
+ * -ECANCELED, -EDEADLK, and -EINVAL if the timeout is negative; a call with a struct that begins with `size` -EINVAL,
+ * and with options -E2BIG; a call on a reader after ringcast_reader_leave -EINVAL.
  *   -EAGAIN      timeout 0: no frame to read, or no room to write, right now
  *   -ETIMEDOUT   no frame, or no room, until the end of the timeout; or a reader blocked the writer for longer than
  *                options.slow_ns
@@ -72,8 +73,8 @@
  *   -EUSERS      all reader slots are taken
  *   -ENODATA     attach: there is no frame with options.tag to start at (enum ringcast_start)
  *   -EPROTO      the peer is of an incompatible build, in another PID namespace, or wrote invalid data
- *   -ENOBUFS     the descriptor of ringcast_reader_fd or ringcast_writer_room_fd can't wait any more; call the function
- *                again for a new descriptor
+ *   -ENOBUFS     a try with timeout 0 could not arm the descriptor of ringcast_reader_fd or ringcast_writer_room_fd,
+ *                and has closed the descriptor: call the function again for a new descriptor
  *   -ECHILD      the parent process made the handle before a fork
  *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and other codes of the kernel, unchanged: at create or attach, or when the
  *                machine can't provide spill memory
@@ -139,7 +140,8 @@ enum ringcast_wait_mode {
   RINGCAST_WAIT_POWER = 2    /* none: always sleeps */
 };
 
-/* What a frame's bytes are: an agreement between sender and receiver. The library does not read the bytes. */
+/* What a frame's bytes are: an agreement between sender and receiver. A program may use the numbers from 2 to 0xFEFF
+ * for kinds of its own; the numbers from 0xFF00 to 0xFFFF are reserved for ringcast. */
 enum ringcast_kind {
   RINGCAST_KIND_BYTES = 0,  /* the caller's own */
   RINGCAST_KIND_TENSORS = 1 /* the typed layout of ringcast/frame.h */
@@ -168,7 +170,8 @@ struct ringcast_writer_options {
                          * invalid data (FAIL: -EPROTO) */
   uint32_t on_slow; /* enum ringcast_policy, for a reader that has blocked the writer for slow_ns: FAIL is -ETIMEDOUT */
   int64_t slow_ns;  /* how long a reader may block the writer: from the first reserve that finds no room, over all
-                     * calls until one succeeds. 0: no limit, only the timeout of each call */
+                     * calls until one succeeds. A reader that keeps releasing is never evicted, however slow: the
+                     * reader sets the writer's pace. 0: no limit, only the timeout of each call */
   uint32_t wait;    /* enum ringcast_wait_mode */
   uint32_t ahead;   /* the most frames that a reader may have left to take: then reserve waits as for room. A frame is
                      * taken when it is released, or when the reader calls ringcast_reader_next again. 0: no bound but
@@ -274,8 +277,8 @@ struct ringcast_peer {
   uint64_t blocked_ns; /* how long the writer has been waiting for this reader; 0: the writer is not */
   uint32_t observer;   /* 1: an observer (RINGCAST_READER_OBSERVER) */
   uint32_t reserved;
-  uint64_t lag_frames; /* frames committed and not yet released; a batch (ringcast/batch.h) counts as one. Of
-                        * ringcast_writer_peers and ringcast_tap_peers; else 0 */
+  uint64_t lag_frames; /* frames committed and not yet released; those of one part of a batch (ringcast/batch.h) count
+                        * as one. Of ringcast_writer_peers and ringcast_tap_peers; else 0 */
 };
 
 struct ringcast_info {
@@ -329,8 +332,8 @@ RINGCAST_API void ringcast_writer_cancel(ringcast_writer *writer);
  * to the timeout if the slowest reader is a ring behind, or options.ahead frames. Readers see nothing before commit.
  * More than ringcast_info.ring_frame comes from spill memory: reserve then always reads the cursors, and blocks while
  * spill memory is used up, and in the kernel while the machine provides memory (-ENOMEM, -ENOSPC: the machine has
- * none; no frame is lost). -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ECHILD. After an
- * error no reservation is open. */
+ * none; no frame is lost). -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ENOBUFS, -ECHILD.
+ * A call that fails opens no reservation. */
 RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
                                          struct ringcast_span *out);
 
@@ -338,9 +341,9 @@ RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, 
  * another result: room, or another end of a wait (a reader's death, options.slow_ns, cancel). Then call again with
  * timeout 0. Each -EAGAIN arms the descriptor again, for the bytes of that call, and costs some microseconds from here
  * on. The descriptor may become readable without cause, and does so every 50 ms while there is no room. Only poll the
- * descriptor, never read or close the descriptor: the writer owns the descriptor, and every call returns the same. At
- * first the descriptor is readable. Returns the descriptor, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread
- * where io_uring has futex waits. */
+ * descriptor, never read or close the descriptor: the writer owns the descriptor, and every call returns the same,
+ * until a reserve or grow gives -ENOBUFS. At first the descriptor is readable. Returns the descriptor, or -EMFILE,
+ * -ENFILE, -ENOMEM, -ECHILD. Needs no thread where io_uring has futex waits. */
 RINGCAST_API int ringcast_writer_room_fd(ringcast_writer *writer);
 
 /* Makes the open reservation `bytes` long in total and preserves its contents; from here on use the new span, which may
@@ -420,15 +423,16 @@ RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
 
 /* Leases the next frame. Wait-free if a frame is available, except for one call to the kernel at the first read of a
  * place in spill memory. Else blocks up to the timeout. -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY, -ESTALE, -EPROTO,
- * -ECHILD; -ENOMEM and other codes of the kernel if spill memory can't be read: the frame is then still the next frame.
- * */
+ * -ENOBUFS, -ECHILD; -ENOMEM and other codes of the kernel if spill memory can't be read: the frame is then still the
+ * next frame. */
 RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
 
 /* A descriptor for poll, epoll and asyncio: readable when next may return a frame or the end of the writer. Then call
  * next with timeout 0 until it gives -EAGAIN, which arms the descriptor again. Poll the descriptor, never read or close
- * it: the reader owns the descriptor, and every call returns the same. At first the descriptor is readable, and later
- * also once a second without cause, in case a faulty process has lost a wake-up. Returns the descriptor, or -EMFILE,
- * -ENFILE, -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring has futex waits (Linux 6.7). */
+ * it: the reader owns the descriptor, and every call returns the same, until next gives -ENOBUFS. At first the
+ * descriptor is readable, and later also once a second without cause, in case a faulty process has lost a wake-up.
+ * Returns the descriptor, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring
+ * has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back. The writer may overwrite the frame once all older frames are given back too. Frames may be

@@ -25,7 +25,7 @@ class ReaderDied(Error):
 
 
 class Evicted(Error):
-    """The writer goes on without this Reader, which blocked for too long or was taken for dead. errno ESTALE.
+    """The writer goes on without this Reader, which blocked for longer than `slow` allows. errno ESTALE.
 
     Data read in place, from a Frame, may be overwritten data. Close the Reader; a new Reader may attach.
     """

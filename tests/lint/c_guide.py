@@ -12,8 +12,8 @@ import argparse
 import os
 import pathlib
 import re
+import shutil
 import subprocess
-import tarfile
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -28,6 +28,7 @@ FRAME = """#include <errno.h>
 #include <ringcast/batch.h>
 #include <ringcast/estimate.h>
 #include <ringcast/frame.h>
+#include <ringcast/inspect.h>
 #include <ringcast/ringcast.h>
 
 static int check(int result) {
@@ -131,15 +132,22 @@ class Guide:
         folder.mkdir()
         (folder / "CMakeLists.txt").write_text(PROJECT + code, encoding="utf-8")
         (folder / "hello.c").write_text(self.hello, encoding="utf-8")
-        for archive in re.findall(r"(ringcast-[\d.]+)\.tar\.gz", code):
-            with tarfile.open(folder / f"{archive}.tar.gz", "w:gz") as file:
-                for name in SOURCES:
-                    file.add(ROOT / name, f"{archive}/{name}")
+        if "ringcast.git" in code:
+            self.repository(folder / "ringcast.git")
         if "add_subdirectory(ringcast)" in code:
             (folder / "ringcast").symlink_to(ROOT)
         output_of([self.args.cmake, "-S", str(folder), "-B", str(folder / "build")], env=self.environment)
         output_of([self.args.cmake, "--build", str(folder / "build"), "--target", "hello", "-j", "2"])
         return output_of([str(folder / "build" / "hello")], env=self.environment)
+
+    def repository(self, folder):
+        for name in SOURCES:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            copy(ROOT / name, folder / name)
+        git = ["git", "-C", str(folder), "-c", "user.name=nobody", "-c", "user.email="]
+        for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "the sources"]):
+            output_of([*git, *command])
 
     def sh(self, line, code, before):
         (self.folder / "hello.c").write_text(self.hello, encoding="utf-8")

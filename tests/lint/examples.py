@@ -24,6 +24,7 @@ NOT_RUN = [
     ("README.md", "$ ringcast stat", "commands of docs/cli.md, which test_pages.py runs"),
     ("docs/benchmarks.md", "ringcast.bench batch", "minutes of measuring; test_bench.py runs the command in short"),
     ("docs/benchmarks.md", "ringcast.bench cadence", "needs vLLM, and 15 minutes"),
+    ("docs/c.md", "apt install", "changes the machine"),
     ("docs/c.md", "make install", "changes the machine; lint_installed tests an installation"),
     ("docs/containers.md", "docker run", "needs Docker"),
     ("docs/engines.md", "make engines", "fetches engines of gigabytes"),

@@ -46,6 +46,8 @@ TEST(an_empty_ring_says_so_and_a_closed_one_differently) {
   ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
   ck_assert_mem_eq(frame.data, "last", 4);
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), -EINVAL);
+  ck_says("was it released");
   for (int i = 0; i < 2; i++) {
     ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
     ck_says("gone");

@@ -22,6 +22,7 @@ TEST(a_slow_reader_is_evicted_and_told) {
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
   ck_says("evicted");
+  ck_says("options.slow_ns");
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), -ESTALE);
   ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &next), -ESTALE);
   ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
