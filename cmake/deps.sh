@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes what building and testing needs: Debian packages, and build/venv for Python. Does nothing when all is there.
+#   deps.sh [packages]   packages: those of Debian alone
 #   TORCH=<requirement>  the torch to install; empty: none
 #   CI=true              torch must be had; otherwise its lack is told, here and after the tests
 set -euo pipefail
@@ -14,10 +15,10 @@ say() { echo "deps: $*"; }
 
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
-# memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes.
+# memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes. make wheels needs unzip and lowdown.
 want="liburing-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
 want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 gcc-12 shellcheck"
-want+=" lowdown mandoc systemtap-sdt-dev bpftrace"
+want+=" lowdown mandoc systemtap-sdt-dev bpftrace unzip"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package
@@ -62,6 +63,8 @@ else
     apt_install "$package" || say "could not install $package; going on without"
   done
 fi
+
+[ "${1:-}" != packages ] || exit 0
 
 # ---- build/venv ----
 

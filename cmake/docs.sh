@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 venv=build/docs/venv
 export NO_MKDOCS_2_WARNING=1
 
+python3 -c 'import ensurepip' 2>/dev/null || cmake/deps.sh packages
 if ! cmp -s cmake/docs.txt "$venv/.requirements"; then
   mkdir -p build/docs
   python3 -m venv --clear "$venv"

@@ -20,9 +20,10 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check -q "$@"; }
 # ---- What a wheel is made of -----------------------------------------------------------------------------------------
 
 prepare() {
-  local tool
-  for tool in cmake ninja lowdown readelf; do
-    command -v "$tool" >/dev/null || { say "no $tool (make deps installs it)" && exit 1; }
+  local tool needed=(cmake ninja lowdown readelf python3)
+  { type -P "${needed[@]}" && python3 -c 'import ensurepip'; } >/dev/null 2>&1 || cmake/deps.sh packages
+  for tool in "${needed[@]}"; do
+    command -v "$tool" >/dev/null || { say "no $tool (make deps installs it on a Debian)" && exit 1; }
   done
   mkdir -p "$out"
   [ -e "$venv/bin/python" ] || python3 -m venv "$venv"

@@ -25,6 +25,10 @@ static const struct command {
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
+static const char config[] =
+    "\n"
+    "The Python package has one command more: python -m ringcast config, the flags to compile and link C programs.\n";
+
 static const char examples[] =
     "\n"
     "A RING is a name, NAME@PID where several rings have the name, @PID for the only ring of a process, or a handle.\n"
@@ -47,12 +51,15 @@ static void print_help(void) {
       "\nCOMMANDS\n",
       usage);
   for (int i = 0; i < COMMANDS; i++) printf("  %-8s %s\n", commands[i].name, commands[i].does);
-  printf("  %-8s %s\n%s", "help", "the help of a command", examples);
+  printf("  %-8s %s\n%s%s", "help", "the help of a command", config, examples);
 }
 
 static int run_command(int argc, char **argv) {
   for (int i = 0; i < COMMANDS; i++)
     if (strcmp(argv[0], commands[i].name) == 0) return commands[i].run(argc, argv);
+  if (strcmp(argv[0], "config") == 0) {
+    return cli_misused(usage, "'config' is a command of the Python package: python -m ringcast config");
+  }
   return cli_misused(usage, "there is no command '%s'; 'ringcast --help' lists them", argv[0]);
 }
 

@@ -161,9 +161,10 @@ static PyObject *raise_no_handle(PyObject *handle, const char *text) {
   size_t length = strlen(text);
   const char *start = strstr(text, "rc1:");
   bool surrounded = start && (start != text || !Py_ISALNUM(text[length - 1]));
-  return PyErr_Format(PyExc_ValueError, "not a ringcast handle%s: %.150R%s; take the writer's handle whole",
+  return PyErr_Format(PyExc_ValueError, "not a ringcast handle%s: %.150R%s; take the writer's handle whole%s",
                       surrounded ? ", there is something before or after it" : "", handle,
-                      surrounded ? "" : " (it should look like rc1:<pid>:...)");
+                      surrounded ? "" : " (it should look like rc1:<pid>:...)",
+                      surrounded ? "" : ", or find it by the ring's name: ringcast.find(name)");
 }
 
 /* The library may have refused a variable of the environment, and not the handle. */

@@ -7,8 +7,8 @@
     writer.send({"ids": tensor, "step": 7}) # every reader's recv() gives an equal object of its own
 
 Torch tensors and NumPy arrays are copied once into the ring and once out of the ring; plain values, containers,
-dataclasses, msgspec.Structs, namedtuples and Enums go without pickle. torch and msgspec are optional. Every other part
-of a value is pickled, so a reader trusts the writer like code (only processes of the same user can meet).
+dataclasses, msgspec.Structs, namedtuples and Enums go without pickle. NumPy, torch and msgspec are optional. Every
+other part of a value is pickled, so a reader trusts the writer like code (only processes of the same user can meet).
 Reader(handle, allow_pickle=False) refuses pickles, and all classes that are not allowed.
 
 Extension and package rely on the GIL: a free-threaded Python turns the GIL on at import.

@@ -5,11 +5,14 @@ A stream is the number that the driver knows it by; 0 is the legacy default one,
 imported here but by the receiver of an array of that library.
 """
 
+import errno
 import functools
 import importlib
 import math
 import sys
 from typing import Any, Callable, Sequence, Tuple
+
+from ringcast.exceptions import Error
 
 # As in ringcast/frame.h.
 _CUPY = 1024
@@ -84,6 +87,8 @@ def plan_empty(shape: Any, dtype: Any, device: Any) -> Tuple[int, int, int, Tupl
     where = torch.device("cuda" if device is None else device)
     if where.type != "cuda":
         raise ValueError(f"a Writer's pool is on a CUDA device, not on '{where}'")
+    if not torch.cuda.is_available():
+        raise Error(errno.ENODEV, "Writer.empty() is for CUDA devices, and torch finds none: use torch.empty()")
     ordinal = torch.cuda.current_device() if where.index is None else where.index
     shape = tuple(shape)
     return ordinal, math.prod(shape) * torch.empty((0,), dtype=dtype).element_size(), raw_stream()(ordinal), shape

@@ -156,6 +156,8 @@ def writer(
     name: Optional[str] = None,
 ) -> Tuple[Any, ...]:
     _name(name)
+    if isinstance(capacity, str):
+        raise TypeError("capacity must be an int, not str; a ring's name is given as name=...")
     evicts, slow_ns = _index("on_slow", on_slow, _POLICIES), _slow(slow)
     if evicts and not slow_ns:
         raise ValueError("on_slow='evict' needs slow, the seconds that a reader may be in the way")

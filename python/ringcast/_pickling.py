@@ -232,7 +232,8 @@ def explain(root: Any, error: Exception, are_leaves: bool) -> NoReturn:
         raise elsewhere(_locate(root, error), error.args[0].device) from None
     with contextlib.suppress(Exception):  # str(error) runs the value's code
         if not isinstance(error, RecursionError) and error.args == (str(error),):
-            error.args = (f"{_locate(root, error)}: {error}",)
+            hint = "; send_bytes() takes any buffer, or send bytes(view)" if "memoryview" in str(error) else ""
+            error.args = (f"{_locate(root, error)}: {error}{hint}",)
     if are_leaves:
         _drop_own_note(error)
     raise error
@@ -270,7 +271,7 @@ def refuse_value(place: str, value: Any) -> NoReturn:
         f"{place} is {_what(value)}, which only pickle can send, and {_OFF}. Without it a value is made of None, "
         "numbers, text, bytes, tensors and arrays of numbers, lists, tuples, dicts, sets, the standard library's "
         "containers, dates, times, paths, UUIDs and Decimals, Enums, and of instances of classes that can be found by "
-        "name and leave it to pickle how",
+        "name and have no __reduce__, __getstate__ or the like (docs/codec.md)",
     )
 
 

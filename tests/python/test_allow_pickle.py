@@ -4,9 +4,12 @@
 import collections
 import dataclasses
 import errno
+import functools
+import ipaddress
 import os
 import pickle
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -76,6 +79,24 @@ NEEDY = [
     (slice(0, LEAF), "value.stop is of type _struct.Struct, "),
     (LEAF, "value is of type _struct.Struct, "),
 ]
+
+
+class Text(str):
+    pass
+
+
+# As docs/codec.md lists them.
+BY_PICKLE = [
+    *(re.compile("a"), Fraction(1, 3), ipaddress.ip_address("::1"), random.Random(1), ValueError("x")),
+    *(int, dataclasses.dataclass, len, functools.partial(len), collections.defaultdict(lambda: 0)),
+    *(Text("a"), type("Dict", (dict,), {})(), type("List", (list,), {})(), ..., np.ma.array([1]), np.array([{}])),
+]
+
+
+@pytest.mark.parametrize("value", BY_PICKLE, ids=lambda value: type(value).__name__)
+def test_what_the_page_of_the_codec_says_needs_a_pickle(value):
+    with pytest.raises(ringcast.PickleRefused, match=r"no __reduce__, __getstate__ or the like \(docs/codec.md\)$"):
+        ringcast.pack([value], allow_pickle=False)
 
 
 @pytest.mark.parametrize("value, text", NEEDY, ids=[text for _, text in NEEDY])

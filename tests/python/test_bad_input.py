@@ -56,6 +56,13 @@ def test_what_is_no_handle_is_shown_shortened():
     assert "'tcp://localhost:5555xxx" in str(raised.value) and len(str(raised.value)) < 400
 
 
+def test_a_name_in_place_of_a_handle_or_a_capacity_is_answered_by_where_names_go():
+    with pytest.raises(ValueError, match=r"not a ringcast handle: 'hello' .*ringcast\.find\(name\)"):
+        ringcast.Reader("hello")
+    with pytest.raises(TypeError, match="capacity must be an int, not str; .*name="):
+        ringcast.Writer("hello")
+
+
 def test_a_writer_or_reader_can_not_be_copied_or_pickled(ring):
     for handle, name in zip(ring, ("Writer", "Reader")):
         for take in (copy.copy, copy.deepcopy, pickle.dumps):

@@ -7,6 +7,7 @@ import device_peers as peers
 import numpy as np
 import pytest
 from device_peers import COPIES, MEGABYTE, expected, live, seen, told
+from needs import needs_torch, torch
 from peers import WATCHDOG
 from test_device import INLINE
 
@@ -195,6 +196,15 @@ def refusal(state):
 
 def test_it_is_refused_without_a_device(no_gpu):
     assert no_gpu.call(refusal) == errno.ENODEV
+
+
+@needs_torch
+@pytest.mark.parametrize("device", [None, "cuda:1"])
+def test_it_is_refused_where_torch_finds_no_device(monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with ringcast.Writer(1 << 16) as writer, pytest.raises(ringcast.Error, match="torch finds none") as raised:
+        writer.empty((3,), torch.float32, device)
+    assert raised.value.errno == errno.ENODEV
 
 
 @pytest.mark.parametrize("gpu", [{}], indirect=True)  # a process of its own, in which the memory is left

@@ -88,6 +88,14 @@ def test_what_can_not_be_pickled_is_located(ring, value, place, error):
     assert still_works(writer, reader)
 
 
+def test_a_memoryview_is_sent_another_way(ring):
+    writer, reader = ring
+    with pytest.raises(TypeError, match=r"^value\['m'\]: .*memoryview.*send_bytes\(\) takes any buffer, or send bytes"):
+        writer.send({"m": memoryview(b"abc")}, 0)
+    writer.send_bytes(memoryview(b"abc"), 0)
+    assert reader.recv(0) == b"abc"
+
+
 def test_a_local_function_that_can_not_be_pickled_is_located(ring):
     writer, reader = ring
     with pytest.raises((AttributeError, pickle.PicklingError)) as raised:

@@ -27,7 +27,7 @@ class CommandLine(Case):
     def test_help_names_every_command_and_gives_examples(self):
         for arguments in (["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]):
             text = self.succeed(*arguments)
-            for word in ("doctor", "perf", "EXAMPLES"):
+            for word in ("doctor", "perf", "python -m ringcast config", "EXAMPLES"):
                 self.assertIn(word, text)
 
     def test_each_command_has_help_with_defaults_and_examples(self):
@@ -46,6 +46,7 @@ class CommandLine(Case):
         self.refused(says="no command")
         self.refused("frobnicate", says="frobnicate")
         self.refused("help", "frobnicate", says="frobnicate")
+        self.refused("config", "--libs", says="python -m ringcast config")
         for command in ("perf", "doctor", "help"):
             self.refused("help", command, "frobnicate", says="unexpected argument 'frobnicate'")
         self.refused("--frobnicate", says="--frobnicate")

@@ -8,7 +8,11 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import batch, cadence, cases, codec, death, dropin, engine, frames, harness, report, requests
+
+try:
+    from ringcast.bench import batch, cadence, cases, codec, death, dropin, engine, frames, harness, report, requests
+except ModuleNotFoundError as error:
+    sys.exit(f"ringcast.bench needs {error.name}: python -m pip install {error.name}")
 
 EXAMPLES = """
 EXAMPLES
