@@ -34,5 +34,6 @@ if(RINGCAST_INSTALL)
   if(TARGET ringcast_manual)
     set(manual ON)
   endif()
-  ringcast_say("manual:    " ${manual} "yes, sections 3 and 7" "no: needs lowdown and Python 3 (Debian: lowdown python3)")
+  ringcast_say("manual:    " ${manual} "yes, sections 3 and 7"
+               "no: needs lowdown and Python 3 (Debian: lowdown python3)")
 endif()

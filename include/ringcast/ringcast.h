@@ -60,8 +60,7 @@
  *   -EPIPE       the writer is gone and everything it committed has been read
  *   -EOWNERDEAD  the ring is full and a reader has died: either the dead reader is the blocker, or the blocker may be
  *                waiting for the dead reader
- *   -ESTALE      this reader was evicted (options.on_slow, on_death): the writer goes on without it. Close it; a new
- *                reader may attach
+ *   -ESTALE      this reader was evicted: the writer goes on without it. Close it; a new reader may attach
  *   -EMSGSIZE    the frame is larger than the ring and its spill memory can ever hold
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # replays what they carry. The peers are the comparison with 30 other ways, each with an adapter, and the pages made of
 # it.
 PARTS = {
-    "headers": ("include", 2090),
+    "headers": ("include", 2095),
     "core": ("ring shm channel", 10360),
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 14390),
@@ -40,7 +40,7 @@ SLACK = 3  # a part may be so many per cent below its figure before the figure m
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "include/ringcast/ringcast.h": 508,
+    "include/ringcast/ringcast.h": 511,
     "python/ringcast/_ringcast.pyi": 910,
     "tests/fake_cuda/streams.c": 505,
     "tests/model/ring.pml": 614,
