@@ -13,8 +13,9 @@ about a long wait names the rank that the call waits for.
 
 Errors. When a reader has died, the writer's next enqueue, or an enqueue that waits, raises ringcast.ReaderDied; so does
 each other reader once the earlier messages are received. All errors name the rank and its pid, and the queue is of no
-further use. When the writer dies or exits, the readers raise ringcast.WriterGone, which names its pid. When a reader is
-collected, or its process exits in order, the reader has left, and no error is raised. shutdown() ends waits with
+further use. When the writer dies or exits, the readers raise ringcast.WriterGone, which names its pid. In vLLM's
+executor the death of a worker also ends each wait for an answer, by ringcast.ReaderDied. When a reader is collected, or
+its process exits in order, the reader has left, and no error is raised. shutdown() ends waits with
 RuntimeError("cancelled"); so does the exit of a process, for the waits of its other threads.
 """
 
@@ -88,6 +89,7 @@ class MessageQueue:
         which = ("calls",) if _worker[0] is None else ("answers", _worker[0])
         name = names.join(f"{self._engine}.mq", *which)
         self._make(name, n_reader, n_local_reader, local_reader_ranks, max_chunk_bytes, max_chunks, connect_ip)
+        self._end.sends_calls = _worker[0] is None
 
     def _make(
         self,
