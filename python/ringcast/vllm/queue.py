@@ -88,8 +88,8 @@ class MessageQueue:
         _worker[:] = _worker or [None]
         which = ("calls",) if _worker[0] is None else ("answers", _worker[0])
         name = names.join(f"{self._engine}.mq", *which)
-        self._make(name, n_reader, n_local_reader, local_reader_ranks, max_chunk_bytes, max_chunks, connect_ip)
-        self._end.sends_calls = _worker[0] is None
+        ranks, sends_calls = local_reader_ranks, _worker[0] is None
+        self._make(name, n_reader, n_local_reader, ranks, max_chunk_bytes, max_chunks, connect_ip, sends_calls)
 
     def _make(
         self,
@@ -100,8 +100,9 @@ class MessageQueue:
         max_chunk_bytes: int,
         max_chunks: int,
         connect_ip: Optional[str] = None,
+        sends_calls: bool = False,
     ) -> None:
-        """name: of the ring. Other arguments as of the constructor."""
+        """name: of the ring. sends_calls: to vLLM's workers. Other arguments as of the constructor."""
         n_reader, n_local_reader = whole("n_reader", n_reader), whole("n_local_reader", n_local_reader)
         if not 0 <= n_local_reader <= n_reader:
             raise ValueError(f"n_local_reader must be from 0 to n_reader, {n_reader}, not {n_local_reader}")
@@ -119,6 +120,7 @@ class MessageQueue:
         self.handle = Handle(ranks)
         budget = max_chunk_bytes * max_chunks if n_reader else 1  # without readers, the least ring
         end = Sender(_make_ring(name, budget, n_reader, max_chunks), [name_of(rank) for rank in ranks])
+        end.sends_calls = sends_calls
         if n_local_reader:
             self.handle.buffer_handle, self.handle.place = end.ring.handle, containers.here()
         if self.n_remote_reader:
