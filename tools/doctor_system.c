@@ -175,26 +175,39 @@ static bool is_variable(const char *name, size_t length) {
   return false;
 }
 
+/* The drop-in for an engine is on, as the engine's user wants: nothing to mend. */
+static bool is_switch(const char *variable) {
+  static const char *const on[] = {"RINGCAST_VLLM=1", "RINGCAST_VLLM=strict", "RINGCAST_SGLANG=1",
+                                   "RINGCAST_SGLANG=strict"};
+  for (size_t i = 0; i < sizeof on / sizeof *on; i++)
+    if (strcmp(variable, on[i]) == 0) return true;
+  return false;
+}
+
 void doctor_probe_environment(struct doctor *doctor) {
   char text[192] = "", strange[160] = ""; /* those that ringcast knows, with their values; and the others' names */
   size_t used = 0, taken = 0;
-  int64_t count = 0, unknown = 0;
+  int64_t count = 0, switches = 0, unknown = 0;
   for (char **at = environ; *at; at++) {
     int length = (int)strcspn(*at, "=");
     if (strncmp(*at, "RINGCAST_", strlen("RINGCAST_")) != 0) continue;
     if (is_variable(*at, (size_t)length)) {
-      if (used < sizeof text) used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", count ? ", " : "", *at);
+      bool on = is_switch(*at);
+      if (used < sizeof text)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s%s", count ? ", " : "", *at,
+                                 on ? " (the drop-in is on)" : "");
       count++;
+      switches += on;
     } else {
       if (taken < sizeof strange)
         taken += (size_t)snprintf(strange + taken, sizeof strange - taken, "%s%.*s", unknown ? ", " : "", length, *at);
       unknown++;
     }
   }
-  doctor_add(doctor, "environment", count || unknown ? DOCTOR_NOTE : DOCTOR_OK, "%s%s%s%s",
+  doctor_add(doctor, "environment", count > switches || unknown ? DOCTOR_NOTE : DOCTOR_OK, "%s%s%s%s",
              count || unknown ? text : "no RINGCAST_ variable is set", count && unknown ? "; " : "",
              unknown ? "unknown to ringcast: " : "", strange);
-  if (count)
+  if (count > switches)
     doctor_mend(doctor,
                 "these variables change what is said above, or what the Python package does; unset those that are not "
                 "intended");

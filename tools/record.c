@@ -41,7 +41,7 @@ static const char help[] =
     "\n"
     "EXAMPLES\n"
     "  ringcast record camera minute.rcrec --seconds 60\n"
-    "  ringcast record vllm.tp.0@4711 tp0.rcrec --bytes 10G --format json\n"
+    "  ringcast record vllm.mq.calls@4711 calls.rcrec --bytes 10G --format json\n"
     "  RINGCAST_DISABLE=io_uring ringcast record camera plain.rcrec --frames 100\n";
 
 static volatile sig_atomic_t stop;

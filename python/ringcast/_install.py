@@ -14,6 +14,7 @@ import types
 import warnings
 from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+import ringcast
 from ringcast._syntax import hash_of
 
 # Name -> hash -> the versions that have this code.
@@ -50,10 +51,19 @@ class Caller(NamedTuple):
         """Whether unknown code is left alone."""
         return os.environ.get(self.variable) == "strict"
 
+    def _engine(self) -> str:
+        version = getattr(sys.modules.get(self.engine.lower()), "__version__", "of an unknown version")
+        return f"{self.engine} {version}"
+
+    def tell_in_place(self, parts: str) -> None:
+        """An operator then sees in the engine's log, once for each process, that ringcast is there."""
+        back = f"unset {self.variable}" if os.environ.get(self.variable) else "uninstall()"
+        text = "ringcast %s is in place of %s, in %s; to go back: %s"
+        self.logger().info(text, ringcast.__version__, parts, self._engine(), back)
+
     def tell_unknown(self, part: str, names: List[str], stacklevel: int) -> None:
         """Once for each part: its signatures fit, and its code is of no known version."""
-        version = getattr(sys.modules.get(self.engine.lower()), "__version__", "of an unknown version")
-        differs = f"{self.engine} {version}: the code of {', '.join(names)} is that of no known version"
+        differs = f"{self._engine()}: the code of {', '.join(names)} is that of no known version"
         if self.is_strict():
             self.logger().error(
                 "ringcast leaves the %s as they are, because %s=strict: %s. Take a known version, or a newer ringcast",

@@ -8,7 +8,7 @@ from typing import Callable
 
 def vllm() -> None:
     """Of the entry point vllm.general_plugins: install(), if RINGCAST_VLLM is 1 or strict."""
-    if _is_asked("RINGCAST_VLLM"):
+    if _is_asked("RINGCAST_VLLM", "vLLM"):
         from ringcast.vllm import install
 
         _install("vLLM", install)
@@ -16,16 +16,16 @@ def vllm() -> None:
 
 def sglang() -> None:
     """Of the entry point sglang.srt.plugins: install(), if RINGCAST_SGLANG is 1 or strict."""
-    if _is_asked("RINGCAST_SGLANG"):
+    if _is_asked("RINGCAST_SGLANG", "SGLang"):
         from ringcast.sglang import install
 
         _install("SGLang", install)
 
 
-def _is_asked(variable: str) -> bool:
+def _is_asked(variable: str, whose: str) -> bool:
     asked = os.environ.get(variable) or "0"
     if asked not in ("0", "1", "strict"):
-        text = f"the environment's {variable} is {asked!r}: it must be 0, 1 or strict"
+        text = f"the environment's {variable} is {asked!r}: it must be 0, 1 or strict; {whose}'s own functions stay"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     return asked in ("1", "strict")
 

@@ -36,6 +36,7 @@ NOT_RUN = [
     ("docs/start.md", "--find-links dist", "needs the network, and a wheel of make wheels"),
     ("docs/tuning.md", "sysctl vm.nr_hugepages", "changes the machine"),
     ("docs/vllm.md", "vllm serve", "needs vLLM and a model; make engines runs both"),
+    ("docs/vllm.md", "v1/completions", "needs vLLM; make engines runs requests and kills a worker"),
     ("docs/tp_model.md", "examples/tp_model.py", "minutes; test_tp_model.py runs the example in short"),
     ("docs/trace.md", "program.py", "stands for any program; test_trace.py runs one with the variable"),
     ("docs/trace.md", "bench/trace_picture.py", "draws the frame of one run, whose number differs in each run"),

@@ -70,6 +70,15 @@ def is_ours(thing: Any) -> bool:
     return hasattr(thing, "__wrapped__") or thing.__module__.startswith("ringcast.")
 
 
+def test_the_log_says_what_is_in_place(stubs, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    monkeypatch.setenv("RINGCAST_SGLANG", "1")
+    assert install() and install()
+    (record,) = caplog.records
+    assert record.getMessage().endswith("; to go back: unset RINGCAST_SGLANG")
+    assert " is in place of requests, groups, queues, hashes, in SGLang " in record.getMessage()
+
+
 @pytest.mark.parametrize("loaded", [[], ["srt.utils"], [name for name, *_ in NAMES + CLASSES]])
 def test_install_puts_them_in_whether_loaded_before_or_after(stubs, loaded):
     for name in loaded:

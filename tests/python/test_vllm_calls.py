@@ -33,6 +33,13 @@ class Worker:
             open(fifo).close()
         return "met"
 
+    def hold(self, fifo):
+        open(fifo).close()
+
+    def leave(self, rank):
+        if self.rank == rank:
+            raise SystemExit
+
     def fail(self, *failing):
         if self.rank in failing:
             raise KeyError("lost")

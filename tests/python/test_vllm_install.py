@@ -31,6 +31,7 @@ from vllm_stubs import (
     write,
 )
 
+import ringcast
 import ringcast.vllm._install as ins
 from ringcast import _plugin
 
@@ -64,6 +65,22 @@ def test_all_that_hold_a_name_hold_ours_and_give_it_back(vllm, which):
     ins.uninstall()
     assert not ins.installed()
     assert state() == before
+
+
+def test_the_log_says_what_is_in_place(vllm, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    modules = sources(NEWEST)
+    modules[GROUPS] = modules[GROUPS].replace("return 'vllm'", "return 'changed'")
+    vllm(modules)
+    monkeypatch.setenv("RINGCAST_VLLM", "1")
+    with pytest.warns(RuntimeWarning):
+        assert ins.install() and ins.install()
+    text = f"ringcast {ringcast.__version__} is in place of queues and groups of no known code, in vLLM of an unknown "
+    assert [record.getMessage() for record in caplog.records] == [text + "version; to go back: unset RINGCAST_VLLM"]
+    ins.uninstall()
+    monkeypatch.delenv("RINGCAST_VLLM")
+    assert ins.install()
+    assert caplog.records[-1].getMessage().endswith("; to go back: uninstall()")
 
 
 @pytest.fixture
@@ -274,7 +291,7 @@ def test_the_plugin_warns_and_never_raises(tmp_path):
     told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="1").stderr
     assert "RuntimeWarning: ringcast is not put in place, vLLM goes on as it was: a library is broken" in told
     told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="yes").stderr
-    assert "RINGCAST_VLLM is 'yes': it must be 0, 1 or strict" in told
+    assert "RINGCAST_VLLM is 'yes': it must be 0, 1 or strict; vLLM's own functions stay" in told
 
 
 def test_vllm_finds_the_plugin():

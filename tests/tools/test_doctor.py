@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import subprocess
+import unittest.mock
 
 from case import CPUS, TOOL, Case, run
 
@@ -107,6 +108,19 @@ class Doctor(Case):
         self.assertIn("RINGCAST_MEMORY=pages", known)
         self.assertIn("RINGCAST_MEMROY", unknown)
         self.assertGreaterEqual(line["facts"]["unknown"], 1)
+
+    def test_the_switch_of_a_drop_in_is_nothing_to_mend(self):
+        with unittest.mock.patch.dict(os.environ):
+            for name in [name for name in os.environ if name.startswith("RINGCAST_")]:
+                del os.environ[name]
+            for switch in "RINGCAST_VLLM=1", "RINGCAST_VLLM=strict", "RINGCAST_SGLANG=1", "RINGCAST_SGLANG=strict":
+                line = self.lines(**dict([switch.split("=")]))["environment"]
+                found = "ok", f"{switch} (the drop-in is on)", ""
+                self.assertEqual((line["level"], line["found"], line["mend"]), found)
+            line = self.lines(RINGCAST_VLLM="true", RINGCAST_SGLANG="1")["environment"]
+        self.assertEqual(line["level"], "note")
+        self.assertIn("RINGCAST_VLLM=true", line["found"])
+        self.assertIn("unset those that are not intended", line["mend"])
 
     def test_a_mode_of_waiting_that_is_none_is_told(self):
         ring = self.problems(RINGCAST_WAIT="fast")["ring"]

@@ -31,19 +31,18 @@ SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPL
 EXAMPLES, OTHERS = {"sh", "console"}, {"text", "python", "bash", "yaml", "ini"}
 
 # The rings of the examples, and the programs and pids that the pages give to their processes: the writer's, then each
-# reader's. While a block is run that says "stopped", the second reader of vllm.tp.0 is stopped, and holds the ring
+# reader's. While a block is run that says "stopped", the second reader of camera is stopped, and holds the ring
 # back; if the block says "is stopped" or "stopped:", the reader of the ring in LOCKSTEP that the block names, with a
 # writer that does not wait for room.
 RINGS = [
     ("camera", "driver", 4242, {"viewer": 4243, "detector": 4244}),
-    ("vllm.tp.0", "python3", 4711, {"rank 1": 4712, "rank 2": 4713}),
-    ("torch.default.0", "python3", 4901, {"rank 1": 4902, "rank 2": 4903}),
+    ("vllm.mq.calls", "VLLM::EngineCor", 4711, {"rank 0": 4712, "rank 1": 4713}),
     ("hello", "python", 6516, {"receiver": 6523}),
     ("lidar", "driver", 4801, {}),
     ("lidar", "driver", 4802, {}),
 ]
-HELD_BACK = ("vllm.tp.0", 4711, 4713)
-LOCKSTEP = {"torch.default.0": (4901, 4903, 1, 7900), "hello": (6516, 6523, 3, 272)}  # frames of so many bytes are left
+HELD_BACK = ("camera", 4242, 4244)
+LOCKSTEP = {"vllm.mq.calls": (4711, 4713, 1, 725), "hello": (6516, 6523, 3, 272)}  # frames of so many bytes are left
 
 # Commands that go on until interrupted.
 FOREVER = re.compile(r"^ringcast (top(?!.*--once)|stat .*--watch|hz(?!.*--count))")

@@ -264,6 +264,7 @@ def install() -> bool:
     with _replaced.lock:
         if not _replaced:
             _replaced.when_loaded(dict.fromkeys(target.module for target in _TARGETS), _put)
+            _caller.tell_in_place(", ".join(part for part in _parts if part not in _left))
         return len(_left) < len(_parts)
 
 

@@ -9,6 +9,10 @@ In the executor's process, a queue of answers belongs to a queue of calls if the
 reader of the calls. A wait for an answer tells how far each worker has come, and looks for failures in the queues of
 the other workers. A look passes over the queues in use by other threads.
 
+The death of a worker ends all waits for answers: the awaited worker may wait for the dead worker, in a collective
+operation. The queue of calls learns of the death within milliseconds, and cancels the queues of answers. The answers
+that have arrived are received first.
+
 In a worker's process, watch() puts a Called in place of the worker. An exception of the method that a call names is
 sent as a frame with its own tag in the worker's queue of answers, and raised on to vLLM. The frame has the number of
 answers that each rank owes by then: a wait compares the number with the rank's answers so far, and raises in the wait
@@ -17,6 +21,7 @@ get such an answer.
 """
 
 import contextlib
+import errno
 import os
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple
@@ -66,6 +71,42 @@ def _alive(ends: List["weakref.ref[Any]"]) -> Iterator[Any]:
         end = reference()
         if end is not None and not end.ring.closed:
             yield end
+
+
+def sender_of(receiver: Any) -> Any:
+    """The Sender of the calls that `receiver` has the answers of, also after a death; else None."""
+    found = (sender for sender in _alive(_senders) if receiver in answers_to(sender))
+    return next(found, None)
+
+
+def answers_to(sender: Any) -> List[Any]:
+    """The Receivers of the answers to the calls of `sender`. Without the answers from other machines."""
+    if not sender.sends_calls:
+        return []
+    pids = sender.readers.keys() - {os.getpid()}  # that would be a queue with both ends here
+    return [end for end in _alive(_receivers) if end.link is None and end.ring.writer_pid in pids]
+
+
+def end_waits(sender: Any) -> None:
+    """A worker has died: end the waits for answers."""
+    for receiver in answers_to(sender):
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            receiver.cancel()
+
+
+def why_cancelled(receiver: Any) -> Exception:
+    """The error of a wait that has ended with Cancelled: by the death of a worker, or by shutdown()."""
+    lost = getattr(sender_of(receiver), "lost", None)
+    return RuntimeError("cancelled") if lost is None else ringcast.ReaderDied(errno.EOWNERDEAD, lost)
+
+
+def name_gone(error: ringcast.WriterGone, receiver: Any) -> ringcast.WriterGone:
+    """The error with the rank of the worker, if the writer was a worker."""
+    sender, pid = sender_of(receiver), receiver.ring.writer_pid
+    if sender is None:
+        return error
+    text = f"{sender.readers[pid]} (pid {pid}) is gone, and all its answers were received: restart the engine"
+    return ringcast.WriterGone(errno.EPIPE, text)
 
 
 class Worker(NamedTuple):

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple, Union
+from typing import Any, Callable, Deque, Dict, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
 from ringcast._group.config import MOST_CHARACTERS, name_setting
@@ -77,6 +77,8 @@ class Sender(WriterEnd):
         self._visits = Visits(writer.handle)
         self._relayed: List[str] = []  # the readers that receive by _near_link
         self._names = names
+        self.sends_calls = False  # of vLLM's executor
+        self.readers: Dict[int, str] = {}  # the names by pid, once all are attached
         self._cancelled = False
         self._complete = False  # all readers are attached
         self._announced = False  # the readers know that all are attached
@@ -162,6 +164,7 @@ class Sender(WriterEnd):
                 for link in self._links():
                     link.wait(wait.slice(_CHECK))
                 self._check_names()
+                self.readers = {peer.pid: peer.name for peer in self.ring.peers()}
                 self._complete = True
                 self._send = self.ring.send
                 self._visits.close()
@@ -247,9 +250,20 @@ class Sender(WriterEnd):
             warnings.warn(f"{who} {what}".rstrip() + ": the queue goes on without it", RuntimeWarning, stacklevel=1)
         elif self.lost is None:
             if what:
-                who = f"{who}, a reader of the message queue of pid {os.getpid()}, {what}: make a new queue"
+                who = (
+                    f"{who}, a reader of the message queue of pid {os.getpid()}, {what}{self._last()}: restart the "
+                    "engine (a program of your own: make a new queue)"
+                )
             self.lost = who[:MOST_CHARACTERS]
             self._send = _raise_died(self.lost)
+            _calls.end_waits(self)
+
+    def _last(self) -> str:
+        """Of what has been sent, for an error's text."""
+        with contextlib.suppress(RuntimeError, ValueError):  # another thread has the Writer, or has closed it
+            what, sent = "call" if self.sends_calls else "message", self.ring.stats().frames - self.notices
+            return f"; the last {what} was {what} {sent}" if sent > 0 else ""
+        return ""
 
     def _tell(self, text: str) -> None:
         """The evicted dead reader takes no room; a slow reader may."""
@@ -314,7 +328,9 @@ class Receiver:
                     raise
                 spent = _first(timeout)
             except ringcast.Cancelled:
-                raise RuntimeError("cancelled") from None
+                raise _calls.why_cancelled(self) from None
+            except ringcast.WriterGone as error:
+                raise _calls.name_gone(error, self) from None
         wait = Wait(timeout, spent, warns=not indefinite)
         while self._to_drop:
             self._drop(wait)
@@ -399,7 +415,9 @@ class Receiver:
                 wait.end()
                 return taken if taken[1] or not self._early else (self._after_early(taken[0]), 0)
             except ringcast.Cancelled:
-                raise RuntimeError("cancelled") from None
+                raise _calls.why_cancelled(self) from None
+            except ringcast.WriterGone as error:
+                raise _calls.name_gone(error, self) from None
             except TimeoutError as error:
                 if wait.over() or is_of_a_message(error):
                     raise

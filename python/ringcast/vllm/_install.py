@@ -135,6 +135,8 @@ def install() -> bool:
     if warn:
         for part in parts:
             _tell(part)
+    if put:
+        _caller.tell_in_place(" and ".join(f"{part.name}{' of no known code' * bool(part.unknown)}" for part in put))
     return bool(put)
 
 

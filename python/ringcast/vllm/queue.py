@@ -13,8 +13,9 @@ about a long wait names the rank that the call waits for.
 
 Errors. When a reader has died, the writer's next enqueue, or an enqueue that waits, raises ringcast.ReaderDied; so does
 each other reader once the earlier messages are received. All errors name the rank and its pid, and the queue is of no
-further use. When the writer dies or exits, the readers raise ringcast.WriterGone, which names its pid. When a reader is
-collected, or its process exits in order, the reader has left, and no error is raised. shutdown() ends waits with
+further use. When the writer dies or exits, the readers raise ringcast.WriterGone, which names its pid. In vLLM's
+executor the death of a worker also ends each wait for an answer, by ringcast.ReaderDied. When a reader is collected, or
+its process exits in order, the reader has left, and no error is raised. shutdown() ends waits with
 RuntimeError("cancelled"); so does the exit of a process, for the waits of its other threads.
 """
 
@@ -87,7 +88,8 @@ class MessageQueue:
         _worker[:] = _worker or [None]
         which = ("calls",) if _worker[0] is None else ("answers", _worker[0])
         name = names.join(f"{self._engine}.mq", *which)
-        self._make(name, n_reader, n_local_reader, local_reader_ranks, max_chunk_bytes, max_chunks, connect_ip)
+        ranks, sends_calls = local_reader_ranks, _worker[0] is None
+        self._make(name, n_reader, n_local_reader, ranks, max_chunk_bytes, max_chunks, connect_ip, sends_calls)
 
     def _make(
         self,
@@ -98,8 +100,9 @@ class MessageQueue:
         max_chunk_bytes: int,
         max_chunks: int,
         connect_ip: Optional[str] = None,
+        sends_calls: bool = False,
     ) -> None:
-        """name: of the ring. Other arguments as of the constructor."""
+        """name: of the ring. sends_calls: to vLLM's workers. Other arguments as of the constructor."""
         n_reader, n_local_reader = whole("n_reader", n_reader), whole("n_local_reader", n_local_reader)
         if not 0 <= n_local_reader <= n_reader:
             raise ValueError(f"n_local_reader must be from 0 to n_reader, {n_reader}, not {n_local_reader}")
@@ -117,6 +120,7 @@ class MessageQueue:
         self.handle = Handle(ranks)
         budget = max_chunk_bytes * max_chunks if n_reader else 1  # without readers, the least ring
         end = Sender(_make_ring(name, budget, n_reader, max_chunks), [name_of(rank) for rank in ranks])
+        end.sends_calls = sends_calls
         if n_local_reader:
             self.handle.buffer_handle, self.handle.place = end.ring.handle, containers.here()
         if self.n_remote_reader:

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The death of a worker reaches vLLM's executor while the answer of any worker is awaited. A worker that leaves in
+order is no death. Executor and workers are stand-ins, of test_vllm_calls.py."""
+
+import os
+import signal
+
+import pytest
+from peers import WATCHDOG, Peer
+from queues import meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
+from test_vllm_calls import Executor, make_worker
+
+import ringcast
+from ringcast.vllm import MessageQueue, _waits
+
+TEAMS = [(size, rank) for size in (2, 3) for rank in range(size)]
+
+
+@pytest.fixture
+def team():
+    """Makes processes: some are killed, so each test has its own. team(size) -> the peers."""
+    peers = []
+
+    def make(size):
+        peers.extend(Peer() for _ in range(size))
+        return peers
+
+    yield make
+    for peer in peers:
+        if peer.process.is_alive():
+            peer.process.kill()  # in a call without an end
+        peer.stop()
+
+
+def kill(peer):
+    """The pid stays taken: nothing has waited for the process."""
+    os.kill(peer.pid, signal.SIGKILL)
+
+
+def until_lost(queue):
+    while queue._end.lost is None:
+        pass
+
+
+def assert_named(error, peers, rank, last):
+    assert isinstance(error, (ringcast.ReaderDied, ringcast.WriterGone))
+    text = str(error)
+    assert text.startswith(f"rank {rank} (pid {peers[rank].pid})") and "restart the engine" in text
+    if isinstance(error, ringcast.ReaderDied):
+        assert f"a reader of the message queue of pid {os.getpid()}, has died" in text
+        assert ("the last call was call" in text) == (last > 0) and (not last or f"was call {last}:" in text)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("size, victim", TEAMS)
+@pytest.mark.parametrize("awaited", [0, 1])
+def test_a_death_ends_the_wait_for_any_answer(team, tmp_path, size, victim, awaited, at_once):
+    """All workers are in a collective operation, which has no end without the dead worker."""
+    os.mkfifo(tmp_path / "fifo")
+    peers = team(size)
+    executor = Executor(peers)
+    executor.call("add", 1)
+    executor.send("hold", str(tmp_path / "fifo"), rank=awaited)
+    answers = executor.answers[awaited]
+    if at_once:
+        with once_it_waits(answers):
+            waiting = meanwhile(answers.dequeue)
+            outcome = waiting.__enter__()
+        kill(peers[victim])
+        waiting.__exit__(None, None, None)
+        assert_named(outcome[0], peers, victim, last=2)
+    else:
+        kill(peers[victim])
+        until_lost(executor.calls)
+    for _ in range(2):
+        with pytest.raises(ringcast.Error) as raised:
+            answers.dequeue(timeout=WATCHDOG)
+        assert_named(raised.value, peers, victim, last=2)
+
+
+@pytest.mark.parametrize("size, victim", TEAMS)
+def test_a_death_ends_the_warm_up(team, size, victim):
+    """All workers are attached, and none says that the worker is ready."""
+    peers = team(size)
+    calls = MessageQueue(size, size)
+    handles = [peer.call(make_worker, calls.handle, rank) for rank, peer in enumerate(peers)]
+    answers = [MessageQueue.create_from_handle(handle, 0) for handle in handles]
+    calls.wait_until_ready()
+    with once_it_waits(answers[0]):
+        waiting = meanwhile(answers[0].wait_until_ready)
+        outcome = waiting.__enter__()
+    kill(peers[victim])
+    waiting.__exit__(None, None, None)
+    assert_named(outcome[0], peers, victim, last=0)
+
+
+def test_an_answer_that_has_arrived_comes_before_the_death(team):
+    peers = team(2)
+    executor = Executor(peers)
+    executor.send("add", 1, rank=0)
+    answers = executor.answers[0]
+    with ringcast.Tap(answers.handle.buffer_handle) as tap:
+        while not any(peer.lag for peer in tap.peers()):
+            pass
+    kill(peers[1])
+    until_lost(executor.calls)
+    assert answers.dequeue() == (True, 2)
+    with pytest.raises(ringcast.ReaderDied) as raised:
+        answers.dequeue()
+    assert_named(raised.value, peers, 1, last=1)
+
+
+def test_a_death_is_named_after_the_shutdown_too(team):
+    peers = team(2)
+    executor = Executor(peers)
+    executor.answers[0].shutdown()
+    with pytest.raises(RuntimeError, match="^cancelled$"):
+        executor.answers[0].dequeue()
+    kill(peers[1])
+    until_lost(executor.calls)
+    with pytest.raises(ringcast.ReaderDied) as raised:
+        executor.answers[0].dequeue()
+    assert_named(raised.value, peers, 1, last=0)
+
+
+# ---- Workers that leave ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_workers_that_leave_in_any_order_are_no_deaths(team, order):
+    """As at a shutdown by SIGTERM: SystemExit in the worker's loop."""
+    peers = team(3)
+    executor = Executor(peers)
+    answers = executor.answers[0]
+    with once_it_waits(answers):
+        waiting = meanwhile(answers.dequeue)
+        outcome = waiting.__enter__()
+    for rank in order:
+        executor.send("leave", rank, rank="none")
+        peers[rank].process.join(WATCHDOG)
+        assert peers[rank].process.exitcode == 0
+        assert executor.calls._end._notice() and executor.calls._end.lost is None
+    assert not outcome
+    executor.send("add", 1, rank=0)
+    waiting.__exit__(None, None, None)
+    assert outcome == [(True, 2)]
+    with pytest.raises(ringcast.WriterGone) as raised:
+        executor.answers[1].dequeue()
+    assert_named(raised.value, peers, 1, last=0)
+    assert "is gone, and all its answers were received" in str(raised.value)
+
+
+# ---- The other way round ---------------------------------------------------------------------------------------------
+
+
+def make_executor(state):
+    state["calls"] = MessageQueue(1, 1)
+    return state["calls"].handle
+
+
+def await_answers(state, handle):
+    state["answers"] = MessageQueue.create_from_handle(handle, 0)
+    state["calls"].wait_until_ready()
+
+
+def wait_for_a_call(state):
+    process = state["process"]
+    process.rpc_broadcast_mq.wait_until_ready()
+    process.worker_response_mq._end._gather(_waits.Wait(None))
+    until_lost(process.worker_response_mq)
+    try:
+        return process.rpc_broadcast_mq.dequeue()
+    except ringcast.Error as error:
+        return type(error).__name__, str(error)
+
+
+def test_a_worker_is_not_misled_by_the_death_of_the_executor(team):
+    executor, worker = team(2)
+    handle = worker.call(make_worker, executor.call(make_executor), 0)
+    executor.call(await_answers, handle)
+    worker.start(wait_for_a_call)
+    kill(executor)
+    name, text = worker.finish()
+    assert name == "WriterGone" and f"(pid {executor.pid}) is gone" in text
