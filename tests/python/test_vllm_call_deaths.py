@@ -8,7 +8,7 @@ import signal
 import pytest
 from peers import WATCHDOG, Peer
 from queues import meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
-from test_vllm_calls import Executor, make_worker
+from test_vllm_calls import Executor, make_worker, until_there
 
 import ringcast
 from ringcast.vllm import MessageQueue, _waits
@@ -99,9 +99,7 @@ def test_an_answer_that_has_arrived_comes_before_the_death(team):
     executor = Executor(peers)
     executor.send("add", 1, rank=0)
     answers = executor.answers[0]
-    with ringcast.Tap(answers.handle.buffer_handle) as tap:
-        while not any(peer.lag for peer in tap.peers()):
-            pass
+    until_there(answers, 1)
     kill(peers[1])
     until_lost(executor.calls)
     assert answers.dequeue() == (True, 2)

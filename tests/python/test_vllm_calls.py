@@ -13,6 +13,7 @@ import pytest
 from peers import WATCHDOG, Peer, state_of
 from queues import SMALL, make, make_ready, meanwhile, the_watching_thread, watchdog  # noqa: F401
 
+import ringcast
 from ringcast.vllm import MessageQueue, _calls, _endpoints, _waits
 
 # ---- Workers ---------------------------------------------------------------------------------------------------------
@@ -211,6 +212,12 @@ def test_the_exception_of_the_rank_that_answers_goes_as_in_vllm(executor, looks)
     assert executor.call("add", 1) == [(True, 2)] * 2
 
 
+def until_there(answers, count):
+    with ringcast.Tap(answers.handle.buffer_handle) as tap:
+        while sum(peer.lag_frames for peer in tap.peers()) < count:
+            pass
+
+
 class Unloadable:
     def __reduce__(self):
         return int, ("no number",)
@@ -250,6 +257,7 @@ def test_two_failed_calls_are_told_in_the_waits_for_their_own_answers(executor, 
     with pytest.raises(RuntimeError, match=r"has failed in call 1 \(meet\)"):
         executor.answers[0].dequeue()
     open(fifo, "w").close()
+    until_there(executor.answers[0], 2)  # else a look finds the failure of call 2 first
     assert executor.answers[0].dequeue() == (True, "fine")
 
 

@@ -42,7 +42,7 @@ RINGS = [
     ("lidar", "driver", 4802, {}),
 ]
 HELD_BACK = ("camera", 4242, 4244)
-LOCKSTEP = {"vllm.mq.calls": (4711, 4713, 1, 725), "hello": (6516, 6523, 3, 272)}  # frames of so many bytes are left
+LOCKSTEP = {"vllm.mq.calls": (4711, 4713, 1, 900), "hello": (6516, 6523, 3, 272)}  # frames of so many bytes are left
 
 # Commands that go on until interrupted.
 FOREVER = re.compile(r"^ringcast (top(?!.*--once)|stat .*--watch|hz(?!.*--count))")
