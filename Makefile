@@ -12,7 +12,7 @@ inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake inc
                        -not -path '*/__pycache__*' 2>/dev/null)
 
 .PHONY: help deps build demo test test-all pythons lint format soak bench bench-docs gpu-test vllm-compat sglang-compat engines
-.PHONY: peers peers-compare clean distclean
+.PHONY: peers peers-compare coverage clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make test-all   the other tests too: less and more than this machine has, models, fuzzing, valgrind, aarch64'
 	@echo 'make pythons    the Python tests on each Python from 3.10 to 3.15 that is here or in a newer Debian (ARGS=3.14)'
 	@echo 'make lint       ruff, shellcheck, codespell (part of make test); make format: clang-format and ruff'
+	@echo 'make coverage   what the tests reach of C and of Python: build/coverage/report, docs/coverage.md; some 10 minutes'
 	@echo 'make soak       kills, frames, codec, loops, fuzzing, model: at length (KILLS=10000 SOAK_SECONDS=3600)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
@@ -71,6 +72,10 @@ lint:
 
 format:
 	@cmake/lint.sh format
+
+# ARGS=--page writes the figures into docs/coverage.md, ARGS=--report reports the last run again.
+coverage: deps
+	@cmake/coverage.sh $(ARGS)
 
 soak: deps $(installed)
 	@cmake/soak.sh
