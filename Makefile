@@ -24,6 +24,7 @@ help:
 	@echo 'make lint       clang-format, ruff, shellcheck, codespell (part of make test), then clang-tidy and gcc -fanalyzer'
 	@echo 'make format     formats C and Python: clang-format and ruff'
 	@echo 'make docs       the documentation site, build/docs/site: guides, reference of C and Python; links checked'
+	@echo 'make coverage   what the tests reach of C and of Python: build/coverage/report, docs/coverage.md; some 10 minutes'
 	@echo 'make soak       kills, frames, codec, loops, fuzzing, model: at length (KILLS=10000 SOAK_SECONDS=3600)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make install    the C library, its headers and the command line (PREFIX=/usr/local DESTDIR=); make uninstall'
@@ -98,6 +99,10 @@ format:
 
 docs:
 	@cmake/docs.sh
+
+# ARGS=--page writes the figures into docs/coverage.md, ARGS=--report reports the last run again.
+coverage: deps
+	@cmake/coverage.sh $(ARGS)
 
 soak: deps $(installed)
 	@cmake/soak.sh

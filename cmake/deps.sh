@@ -97,12 +97,12 @@ if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; 
   fi
   echo "$key" >"$venv/.requirements"
 fi
-# Of these versions exactly, as another one judges differently.
-lint="ruff==0.17.6 codespell==2.4.3 clang-format==14.0.6 clang-tidy==21.1.6"
+# Of these versions exactly, as another one judges, or counts, differently.
+lint="ruff==0.17.6 codespell==2.4.3 clang-format==14.0.6 clang-tidy==21.1.6 gcovr==8.8 coverage==7.17.5"
 if [ "$(cat "$venv/.lint" 2>/dev/null)" != "$lint" ]; then
   # shellcheck disable=SC2086
   "$venv/bin/python" -m pip install -q --disable-pip-version-check $lint 2>build/pip.log ||
-    say "could not install $lint; make lint goes without"
+    say "could not install $lint; make lint, or coverage, goes without"
   echo "$lint" >"$venv/.lint"
 fi
 if [ -e "$venv/.without-torch" ]; then

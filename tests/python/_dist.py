@@ -62,17 +62,19 @@ class Ranks:
                 except (EOFError, ConnectionError):
                     ok, results[rank] = rank == dying, None if rank == dying else "the process ended; see its output"
                 if not ok:
-                    self.stop()  # the other ranks may wait for this one
+                    self.stop(seconds=0)  # the other ranks may wait for this one
                     self._start()
                     raise AssertionError(f"on rank {rank} of {world}:\n{results[rank]}")
         return results
 
-    def stop(self) -> None:
-        for process, connection in self._workers:
+    def stop(self, seconds: int = JOB_SECONDS) -> None:
+        for _, connection in self._workers:
+            connection.close()
+        for process, _ in self._workers:
+            process.join(seconds)  # one that ends by itself tells what coverage asks for
             process.kill()
             process.join()
             process.close()
-            connection.close()
         self._workers.clear()
 
 

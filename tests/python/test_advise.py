@@ -3,6 +3,7 @@
 
 import importlib.util
 import json
+import sys
 
 import needs
 import pytest
@@ -51,6 +52,14 @@ def test_the_picture_is_drawn_where_matplotlib_is(capsys, tmp_path):
     assert command.main(["advise", "--picture", str(path)]) == (0 if there else 1)
     assert path.exists() is there
     assert there or "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_map_is_told_and_no_picture_is_a_failure(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it fails
+    assert command.main(["advise", "--tp", "2", "--picture", str(tmp_path / "advise.svg")]) == 1
+    told = capsys.readouterr()
+    assert "10 MB" in told.out
+    assert told.err == "no picture: matplotlib is not installed: pip install matplotlib\n"
 
 
 @pytest.mark.parametrize("bad", [["--tp", "0"], ["--size", "-1"], ["--waiting", "0"], ["--seconds", "-1"]])

@@ -304,6 +304,30 @@ def test_each_process_has_a_cpu_of_its_own_and_its_death_is_told():
         ranks.ask(("take", "metadata", ["ringcast"]))
 
 
+KILLS = """
+from ringcast.bench import __main__, death
+death.WAYS = {name: death.WAYS[name] for name in ("MessageQueue", "send_object")}
+__main__.main(["death", "--rounds", "1", "--format", "%s"])
+"""
+
+
+@needs_torch
+def test_the_others_errors_after_a_kill_are_measured_and_name_the_dead():
+    told = [
+        subprocess.run([sys.executable, "-c", KILLS % form], capture_output=True, text=True, timeout=120)
+        for form in ("json", "text")
+    ]
+    assert [done.returncode for done in told] == [0, 0], [done.stderr for done in told]
+    cases = json.loads(told[0].stdout)["cases"]
+    assert set(cases) == {
+        f"{way}, {whom}" for way in ("MessageQueue", "send_object") for whom in ("a receiver", "the source")
+    }
+    for name, found in cases.items():
+        assert found["all_named"] and found["kills"] == 1 and found["p50_ms"] == found["max_ms"] > 0
+        assert ("WriterGone" if name.endswith("source") else "ReaderDied") in found["error"], name
+        assert re.search(rf"^{re.escape(name)} .*{re.escape(found['error'])}", told[1].stdout, re.M)
+
+
 # ---- What is in the figures ------------------------------------------------------------------------------------------
 
 

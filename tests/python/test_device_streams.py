@@ -376,6 +376,7 @@ class Interrupts:
         os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.uncounted  # coverage.py runs code in the thread that sends the signal, which then waits for the GIL
 @pytest.mark.parametrize("call", ["recv", "view"])
 def test_ctrl_c_ends_the_wait_for_a_device_and_the_frame_is_the_next_one(gpu, call):
     """The ring has room for two of the frames, and each is given back before the device has come to it."""
@@ -398,6 +399,7 @@ def test_ctrl_c_ends_the_wait_for_a_device_and_the_frame_is_the_next_one(gpu, ca
     assert [int(each.numpy()[0]) for each in got] == list(range(CHUNKS + 1))
 
 
+@pytest.mark.uncounted  # coverage.py runs code in the thread that sends the signal, which then waits for the GIL
 def test_ctrl_c_in_recv_many_is_not_lost(gpu):
     writer, reader = gpu.pair(INLINE)
     writer.send(1, WATCHDOG)
@@ -411,6 +413,7 @@ def test_ctrl_c_in_recv_many_is_not_lost(gpu):
     assert (got["x"].numpy() == np.arange(1000.0)).all()
 
 
+@pytest.mark.uncounted  # coverage.py runs code in the thread that sends the signal, which then waits for the GIL
 def test_without_pinned_memory_the_copy_is_waited_for(gpu):
     """And Ctrl-C ends that wait too."""
     writer, reader = gpu.pair(INLINE)

@@ -23,6 +23,19 @@ from ringcast.vllm.group import Group
 pytestmark = pytest.mark.alike
 
 
+def test_without_a_group_it_says_what_to_call_first() -> None:
+    with pytest.raises(ValueError, match="there is no default group: call torch.distributed.init_process_group"):
+        Group()
+    with pytest.raises(TypeError, match="device_group must be a torch.distributed.ProcessGroup, not str"):
+        Group(dist.ProcessGroup(0, 1), "cuda")
+
+
+@on_ranks(2)
+def test_a_group_of_the_device_with_other_ranks_is_refused() -> None:
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    assert "the same ranks as cpu_group, in the same order" in text_of(ValueError, lambda: Group(None, alone))
+
+
 @on_ranks(2)
 def test_a_peer_out_of_range_is_refused() -> None:
     group = Group()

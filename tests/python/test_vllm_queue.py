@@ -2,6 +2,7 @@
 """vLLM's MessageQueue over a ring: what arrives, what is waited for, and what is told when it goes on for long."""
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import pickle
@@ -66,6 +67,9 @@ def test_ranks_are_those_that_the_handle_says():
     assert [reader.local_reader_rank for reader in readers] == [1, 0]
     with pytest.raises(ValueError, match=r"rank 4 is no reader of this queue: its local_reader_ranks are \[5, 3\]"):
         MessageQueue.create_from_handle(writer.handle, 4)
+    broken = dataclasses.replace(writer.handle, buffer_handle=None)
+    with pytest.raises(ValueError, match=r"the handle has local readers, \[5, 3\], but no ring"):
+        MessageQueue.create_from_handle(broken, 3)
 
 
 @pytest.mark.parametrize(

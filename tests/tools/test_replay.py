@@ -2,8 +2,11 @@
 """ringcast replay at its pace and in parts, and what ringcast dump says of frames."""
 
 import json
+import re
+import signal
 import time
 
+from actors import state_of
 from case import TOOL, run
 from recordings import INTERRUPT, Recordings, of_type, until
 
@@ -37,6 +40,22 @@ class Replay(Recordings):
         writer.line()
         writer.tell()
         self.assertEqual(tap.end()[0], 5)  # the writer is gone, and frames were asked for
+
+    def test_what_a_dump_was_too_slow_for_is_told_and_an_interrupt_is_a_usual_end(self):
+        writer = self.writer(count=1000, least=1000, most=1000, capacity=65536)
+        dump = self.process(TOOL, "dump", writer.handle)
+        self.assertIn("seconds", dump.line())  # the observer is there
+        dump.kill(signal.SIGSTOP)
+        until(lambda: state_of(dump.popen.pid) == "T", "the stop")
+        writer.tell()
+        writer.line()
+        dump.kill(signal.SIGCONT)
+        lost = int(re.fullmatch(r" *(\d+) bytes of the ring were lost: the writer was faster .*", dump.line())[1])
+        self.assertGreater(lost, 900 * 1000)
+        dump.kill(INTERRUPT)
+        status, out, _ = dump.end()
+        self.assertEqual(status, 0)
+        self.assertRegex(out, rf"^\d+ frames, {lost} bytes of the ring lost\n$")
 
     def test_a_replay_keeps_its_pace(self):
         self.record(count=20, gap_us=2000)

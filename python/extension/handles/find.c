@@ -30,7 +30,7 @@ PyObject *rc_py_rings(PyObject *module, PyObject *Py_UNUSED(unused)) {
   Py_BEGIN_ALLOW_THREADS
   count = list_rings(&rings);
   Py_END_ALLOW_THREADS
-  PyObject *list = count < 0 ? rc_py_raise(state, count) : PyList_New(0);
+  PyObject *list = count == -ENOMEM ? PyErr_NoMemory() : count < 0 ? rc_py_raise(state, count) : PyList_New(0);
   for (int i = 0; list && i < count; i++) {
     PyObject *ring = PyObject_CallFunction(state->ring, "sis", rings[i].name, (int)rings[i].pid, rings[i].handle);
     if (!ring || PyList_Append(list, ring) < 0) Py_CLEAR(list);
