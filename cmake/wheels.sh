@@ -95,7 +95,8 @@ wheel() {
 }
 
 # judge FILE: `judged` becomes the oldest platform for which auditwheel finds the wheel fit. Fails if that is newer than
-# 2.28, or the extension needs a function that glibc 2.28 lacks: such a name has no version, since zig knows of none.
+# 2.28, or the extension needs a function that glibc 2.28 lacks: such a name has no version, since zig knows of none; or
+# if the command is no position-independent program.
 judge() {
   local lacking
   judged=$("$venv/bin/auditwheel" show "$1" | tr '\n' ' ' | sed -n 's/.*platform tag: "\(manylinux_[^"]*\)".*/\1/p')
@@ -108,6 +109,8 @@ judge() {
   lacking=$(readelf -W --dyn-syms "$out"/unpacked/ringcast/_ringcast*.so |
     awk '$7 == "UND" && $8 !~ /@|^_?Py|^$/ {print $8}')
   [ -z "$lacking" ] || { say "$1 needs what is neither of glibc 2.28 nor of Python: $lacking" && return 1; }
+  readelf -h "$out"/unpacked/ringcast-*.data/scripts/ringcast | grep 'Type:.*DYN' >/dev/null ||
+    { say "$1: the command can't be loaded at any address" && return 1; }
 }
 
 # ---- All of them -----------------------------------------------------------------------------------------------------
