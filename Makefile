@@ -149,7 +149,7 @@ wheels-test:
 	@cmake/wheels-test.sh $(ARGS)
 
 clean:
-	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf {} + 2>/dev/null || true
+	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf --one-file-system {} + 2>/dev/null || true
 
 distclean:
-	rm -rf build dist
+	rm -rf --one-file-system build dist

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs a command as root in a Debian of its own, which debootstrap makes once, in build/debian/NAME. There /src is this
 # checkout, pip has the settings of this machine, and the command's namespaces for processes and mounts are new ones.
-# Exit status 77, with the reason: this can't be done here; else the command's.
+# Exit status 77, with the reason: this can't be done here; 1: debootstrap has failed; else the command's.
 #   debian.sh NAME SUITE PACKAGES COMMAND [ARGUMENT...]
 #     PACKAGES         beside the minimum, with commas between
 #     DEBIAN_FOLDERS   folders of this machine to have there too, read-only
@@ -24,13 +24,15 @@ if [ "$(id -u)" != 0 ] || ! command -v debootstrap >/dev/null; then
   exit 77
 fi
 if [ ! -e "$root/.made" ]; then
-  mirror=$(sed -n 's/^URIs: *//p; s/^deb  *\(\[[^]]*\] *\)\?\([^ ]*\).*/\2/p' \
-    /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null | sed -n 1p) || true
+  key=/usr/share/keyrings/debian-archive-keyring.gpg
+  [ -e "$key" ] || { echo "no keys of Debian to check packages by (package debian-archive-keyring)" && exit 77; }
   echo "making a Debian $suite in $root"
   rm -rf --one-file-system "$root"
   mkdir -p "$root"
-  debootstrap --variant=minbase --include="ca-certificates,$packages" "$suite" "$root" ${mirror:+"$mirror"} \
-    >"$root.log" 2>&1 || { tail -n 3 "$root.log" && exit 77; }
+  # What debootstrap mounts in the folder is not seen outside, and goes with the process, however that ends.
+  unshare --mount debootstrap --force-check-gpg --keyring="$key" --variant=minbase \
+    --include="ca-certificates,$packages" "$suite" "$root" "$(cmake/mirror.sh)" >"$root.log" 2>&1 ||
+    { tail -n 3 "$root.log" && exit 1; }
   cp -a /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
   touch "$root/.made"
 fi

@@ -15,10 +15,11 @@ say() { echo "deps: $*"; }
 
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
-# memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes. make wheels needs unzip and lowdown.
+# memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes. make wheels and
+# wheels-test need unzip, lowdown, debootstrap and Debian's keys, make abi abigail-tools.
 want="liburing-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
 want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 gcc-12 shellcheck"
-want+=" lowdown mandoc systemtap-sdt-dev bpftrace unzip"
+want+=" lowdown mandoc systemtap-sdt-dev bpftrace unzip debootstrap debian-archive-keyring abigail-tools"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package
@@ -101,9 +102,8 @@ fi
 lint="ruff==0.17.6 codespell==2.4.3 clang-format==14.0.6 clang-tidy==21.1.6 gcovr==8.8 coverage==7.17.5"
 if [ "$(cat "$venv/.lint" 2>/dev/null)" != "$lint" ]; then
   # shellcheck disable=SC2086
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check $lint 2>build/pip.log ||
-    say "could not install $lint; make lint, or coverage, goes without"
-  echo "$lint" >"$venv/.lint"
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check $lint 2>build/pip.log &&
+    echo "$lint" >"$venv/.lint" || say "could not install $lint; make lint, or coverage, goes without"
 fi
 if [ -e "$venv/.without-torch" ]; then
   say "no torch: $(cat "$venv/.without-torch")"

@@ -30,4 +30,4 @@ else
   awk -v root="$destdir" '{ print root $0 }' $build/install_manifest.txt | sort -u -o "$list" - "$list"
 fi
 # The loader finds a library in /usr/local/lib only by its cache.
-if [ "$(id -u)" = 0 ] && [ -z "$destdir" ]; then ldconfig; fi
+if [ "$(id -u)" = 0 ] && [ -z "$destdir" ]; then PATH=$PATH:/usr/sbin:/sbin ldconfig; fi

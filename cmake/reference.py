@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference of the C API, made of the comments in include/ringcast/*.h.
 
-reference.py check            complaints: a public function without a comment, or without a summary
-reference.py markdown FOLDER  a page for each header
-reference.py man FOLDER       man pages of section 3, by lowdown: a page for each comment that describes functions;
-                              its other functions, and the structs shown there first, have a page that sources it
+reference.py check       complaints: a public function without a comment, or without a summary
+reference.py man FOLDER  man pages of section 3, by lowdown: a page for each comment that describes functions; its other
+                         functions, and the structs shown there first, have a page that sources it
+page() is called by docs_hooks.py: a page for each header.
 """
 
 import pathlib
@@ -195,11 +195,7 @@ def main(what, folder=None):
         return 1 if complaints else 0
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if what == "man":
-        write_man(headers, folder)
-    else:
-        for name in headers.pages:
-            (folder / f"{name}.md").write_text(page(headers, name), encoding="utf-8")
+    write_man(headers, folder)
     return 0
 
 

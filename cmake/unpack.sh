@@ -21,10 +21,8 @@ touch "$apt/status"
 options=(-o "APT::Architecture=$architecture" -o "APT::Architectures=$architecture" -o "Dir::State::Lists=$apt/lists"
   -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
 if [ "$suite" != - ]; then
-  mirror=$(sed -n 's/^URIs: *\(.*debian\)\/* *$/\1/p; s/^deb  *\(\[[^]]*\] *\)\?\([^ ]*debian\)\/* .*/\2/p' \
-    /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null | sed -n 1p) || true
   key=/usr/share/keyrings/debian-archive-keyring.gpg
-  echo "deb [signed-by=$key] ${mirror:-http://deb.debian.org/debian} $suite main" >"$apt/sources.list"
+  echo "deb [signed-by=$key] $("$(dirname "$0")/mirror.sh") $suite main" >"$apt/sources.list"
   options+=(-o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/nonexistent)
 fi
 fetch() { apt-get "${options[@]}" update && (cd "$apt/debs" && apt-get "${options[@]}" download "$@"); }

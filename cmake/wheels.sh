@@ -4,6 +4,7 @@
 # compiler is zig's clang from PyPI, which links against glibc 2.28. Python's headers, liburing, xxHash and sys/sdt.h
 # come from Debian's packages, so that a wheel has the same abilities whatever this machine has. auditwheel judges each
 # wheel. A Python whose headers can't be had is named at the end. Exit status 1: something that was tried has failed.
+#   WHEELS_ALL=1              a Python without headers fails, too
 #   wheels.sh [VERSION...]    only the wheels of these Pythons (3.10 3.11 3.12 3.13 3.14 3.15)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -95,7 +96,8 @@ wheel() {
 }
 
 # judge FILE: `judged` becomes the oldest platform for which auditwheel finds the wheel fit. Fails if that is newer than
-# 2.28, or the extension needs a function that glibc 2.28 lacks: such a name has no version, since zig knows of none.
+# 2.28, or the extension needs a function that glibc 2.28 lacks: such a name has no version, since zig knows of none; or
+# if the command is no position-independent program.
 judge() {
   local lacking
   judged=$("$venv/bin/auditwheel" show "$1" | tr '\n' ' ' | sed -n 's/.*platform tag: "\(manylinux_[^"]*\)".*/\1/p')
@@ -108,6 +110,8 @@ judge() {
   lacking=$(readelf -W --dyn-syms "$out"/unpacked/ringcast/_ringcast*.so |
     awk '$7 == "UND" && $8 !~ /@|^_?Py|^$/ {print $8}')
   [ -z "$lacking" ] || { say "$1 needs what is neither of glibc 2.28 nor of Python: $lacking" && return 1; }
+  readelf -h "$out"/unpacked/ringcast-*.data/scripts/ringcast | grep 'Type:.*DYN' >/dev/null ||
+    { say "$1: the command can't be loaded at any address" && return 1; }
 }
 
 # ---- All of them -----------------------------------------------------------------------------------------------------
@@ -125,4 +129,4 @@ done
 say "$(du -k --apparent-size dist/*.tar.gz | cut -f 1) KiB $(basename dist/*.tar.gz)"
 for version in ${missing[@]+"${missing[@]}"}; do say "NOT MADE: Python $version: no Python.h here or in Debian"; done
 for version in ${failed[@]+"${failed[@]}"}; do say "FAILED: Python $version"; done
-[ "${#failed[@]}" = 0 ]
+[ "${#failed[@]}" = 0 ] && { [ "${#missing[@]}" = 0 ] || [ "${WHEELS_ALL:-}" != 1 ]; }

@@ -164,7 +164,8 @@ private:
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
 /* A frame leased to a reader: read in place. The end of the scope releases the frame, but can't report an eviction
- * (ESTALE: the frame may be overwritten). If the writer may evict, call release() before the results count. */
+ * (ESTALE: the frame may be overwritten). If the writer may evict, call release() before the results count. After
+ * release() data() and text() still lead to where the frame was, and must not be used. */
 class frame {
 public:
   frame() noexcept = default;
@@ -260,17 +261,20 @@ struct item : ringcast_item {
   /* The elements, where they lie in the frame. Throws (EINVAL) unless the entry is a tensor of T in C order. */
   template <class T> span<const T> values() const {
     std::int64_t count = 1;
-    bool fits = is<T>();
+    bool fits = is<T>(), in_order = true; /* without elements, strides have no meaning */
     for (int axis = fits ? ndim : 0; axis-- > 0; count *= shape[axis])
-      fits = fits && (strides[axis] == count || shape[axis] <= 1);
-    if (!fits) fail(-EINVAL, "the entry is no tensor of these elements, on the host and in C order");
+      in_order = in_order && (strides[axis] == count || shape[axis] <= 1);
+    if (!fits || (count != 0 && !in_order))
+      fail(-EINVAL, "the entry is no tensor of these elements, on the host and in C order");
     return {static_cast<const T *>(data), static_cast<std::size_t>(count)};
   }
 };
 
-/* The entries of a frame of RINGCAST_KIND_TENSORS, to be read while the frame is held. */
+/* The entries of a frame of RINGCAST_KIND_TENSORS, to be read while the frame is held: a frame without a name would be
+ * released at once. */
 class items {
 public:
+  explicit items(const frame &&) = delete;
   explicit items(const frame &from) {
     if (from.kind() != RINGCAST_KIND_TENSORS) fail(-EPROTO, "the frame is of another kind than RINGCAST_KIND_TENSORS");
     checked(ringcast_frame_open(&reader_, from.data(), from.size()));

@@ -8,7 +8,9 @@
 
 import argparse
 import os
+import re
 import shutil
+import signal
 import sys
 from importlib import metadata
 from typing import List, Optional
@@ -46,6 +48,9 @@ def _config(arguments: List[str]) -> None:
     include, lib = os.path.join(_PACKAGE, "_c", "include"), os.path.join(_PACKAGE, "_c", "lib")
     if not os.path.isdir(lib):
         sys.exit(f"{_PACKAGE} has no C library: if CMake has installed one, use pkg-config --cflags --libs ringcast")
+    odd = re.search(r"[^\w/.+@%=~-]", _PACKAGE)
+    if odd and {"cflags", "libs"}.intersection(asked):
+        sys.exit(f"flags can't name {_PACKAGE}, which has {odd[0]!r}: use CMake with the folder that --cmakedir prints")
     page = _installed("share/man/man1/ringcast.1")
     found = {
         "cflags": f"-I{include}",
@@ -70,6 +75,8 @@ def main() -> None:
             "the program `ringcast` is neither in this installation of the package nor on PATH: install the package"
         )
     sys.stdout.flush()
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and exec would pass that on
+        signal.signal(ignored, signal.SIG_DFL)
     os.execv(program, ["ringcast", *sys.argv[1:]])
 
 

@@ -22,17 +22,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # machines, point to point and deaths told by name, traces; in measuring GPUs, the drop-ins beside what they stand in
 # for, and a model of more readers and machines than are at hand. The command line looks at rings, and records and
 # replays what they carry. The peers are the comparison with 30 other ways, each with an adapter, and the pages made of
-# it.
+# it. The build makes wheels, Debian packages and the site, and runs the tests.
 PARTS = {
-    "headers": ("include", 2095),
+    "headers": ("include", 2100),
     "core": ("ring shm channel", 10360),
     "gpu": ("gpu", 4560),
     "extension": ("python/extension", 14390),
-    "package": ("python/ringcast", 12830),
+    "package": ("python/ringcast", 12840),
     "command line": ("tools", 10030),
     "measuring": ("bench python/ringcast/bench", 5350),
     "profile": ("python/ringcast/profile", 3440),
     "peers": ("bench/peers", 10020),
+    "build": ("cmake debian .github", 3960),
     "tests": ("tests", 64900),
     "tests of gpu": ("tests", 17310),
 }
@@ -49,8 +50,8 @@ LONG = {
 MOST = 500
 COLUMNS = 120
 
-SUFFIXES = {".c", ".h", ".hpp", ".cc", ".cu", ".py", ".pyi", ".sh", ".txt", ".pml", ".cmake", ".json", ".supp", ".md"}
-DATA = {".md", ".txt", ".json", ".supp"}  # may be as long, and as wide, as they like
+DATA = {".md", ".txt", ".json", ".supp", ".yml"}  # may be as long, and as wide, as they like
+SUFFIXES = {".c", ".h", ".hpp", ".cc", ".cu", ".py", ".pyi", ".sh", ".pml", ".cmake"} | DATA
 ME = "tests/lint/budget.py"
 OF_THE_GPU = re.compile(r"^tests/.*(gpu|cuda|device|fake_torch)")
 

@@ -41,10 +41,10 @@ endforeach()
 EOF
 version=$(sed -n 's/#define RINGCAST_VERSION *"\(.*\)"/\1/p' "$prefix/include/ringcast/version.h")
 
-# The soname is the major version; the link that a distribution puts into the package for developers leads there.
-soname=$(readelf -d "$libdir/libringcast.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
-[ "$soname" = "libringcast.so.${version%%.*}" ] && [ -e "$libdir/$soname" ] ||
-  { echo "the soname is $soname, not libringcast.so.${version%%.*}" >&2; exit 1; }
+# The soname is the major version. In a wheel libringcast.so is a linker script, so the file of the soname is read.
+soname=$(readelf -d "$libdir/libringcast.so.${version%%.*}" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+[ "$soname" = "libringcast.so.${version%%.*}" ] && [ -e "$libdir/libringcast.so" ] ||
+  { echo "the soname is $soname, not libringcast.so.${version%%.*}, or no libringcast.so leads there" >&2; exit 1; }
 echo "soname: $soname"
 
 check() { # check NAME PROGRAM: it runs and says the version

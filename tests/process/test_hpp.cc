@@ -65,6 +65,8 @@ static_assert(moves_only<ringcast::writer> && moves_only<ringcast::reader>);
 static_assert(moves_only<ringcast::frame> && moves_only<ringcast::reservation>);
 static_assert(noexcept(std::declval<ringcast::writer &>().try_send("", 0)));
 static_assert(noexcept(std::declval<ringcast::reader &>().try_next(std::declval<ringcast::frame &>())));
+static_assert(std::is_constructible_v<ringcast::items, ringcast::frame &>);
+static_assert(!std::is_constructible_v<ringcast::items, ringcast::frame>); /* its pointers would lead nowhere */
 static_assert(std::is_base_of_v<std::system_error, ringcast::error>);
 
 static void an_error_has_the_errno_and_the_text_of_the_call() {
@@ -254,6 +256,26 @@ static void tensors_are_read_in_place() {
 #endif
 }
 
+static void tensors_without_elements_are_in_order() {
+  pair_of ring;
+  const std::int64_t shapes[][4] = {{2, 0}, {0, 3}, {3, 2, 0, 5}};
+  const int ndims[] = {2, 2, 4};
+  for (int i = 0; i < 3; i++) {
+    ringcast_tensor tensor{nullptr, ringcast::dtype_of<float>(), ndims[i], shapes[i], nullptr, 0};
+    ringcast_frame_plan plan{};
+    ringcast_plan_tensor(&plan, 1, ndims[i], 0);
+    auto span = ring.writer.reserve(ringcast_plan_bytes(&plan));
+    ringcast_frame_builder builder;
+    std::size_t bytes = 0;
+    WANT(ringcast_build_begin(&builder, span.data(), span.size(), &plan, RINGCAST_ROOT_DICT, 0) == 0);
+    WANT(ringcast_build_tensor(&builder, "x", 1, &tensor) == 0 && ringcast_build_end(&builder, &bytes) == 0);
+    span.commit(bytes, RINGCAST_KIND_TENSORS);
+    auto frame = ring.reader.next();
+    ringcast::items items(frame);
+    WANT(items.at("x").values<float>().size() == 0);
+  }
+}
+
 static void a_frame_of_bytes_holds_no_tensors() {
   pair_of ring;
   ring.writer.send("0123456789");
@@ -294,8 +316,9 @@ int main() {
   a_loop_over_a_reader_throws_when_the_frame_was_lost();
   the_rest_of_the_api_takes_the_handles();
   tensors_are_read_in_place();
+  tensors_without_elements_are_in_order();
   a_frame_of_bytes_holds_no_tensors();
   another_process_reads_all_until_the_writer_is_gone();
-  std::printf("test_hpp: 13 cases, C++ %ld\n", static_cast<long>(__cplusplus));
+  std::printf("test_hpp: 14 cases, C++ %ld\n", static_cast<long>(__cplusplus));
   return 0;
 }

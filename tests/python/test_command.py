@@ -4,6 +4,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -50,6 +51,14 @@ def test_output_and_exit_status_are_the_programs():
     assert done.returncode == 2 and "--no-such-option" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_the_program_ends_quietly_when_the_output_is_closed():
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    with os.fdopen(ours, "w") as output:
+        done = subprocess.run([sys.executable, "-m", "ringcast", "--help"], stdout=output, timeout=120, check=False)
+    assert done.returncode == -signal.SIGPIPE
+
+
 def test_the_module_imports_neither_numpy_nor_torch():
     assert run(sys.executable, "-c", IN_PLACE_OF_EXEC).stdout == "ringcast ringcast list --format json\n"
 
@@ -82,6 +91,16 @@ def test_a_program_in_c_is_compiled_and_runs(tmp_path):
     done = run(COMPILER, str(HELLO), "-o", str(program), *config("--cflags", "--libs"))
     assert (done.returncode, done.stderr) == (0, "")
     assert run(str(program)).stdout.splitlines() == ["received step 0", "received step 1", "received step 2"]
+
+
+@pytest.mark.parametrize("character", [" ", ",", ":"])
+def test_flags_are_refused_in_a_folder_whose_name_would_break_them(tmp_path, character):
+    folder = tmp_path / f"a{character}b"
+    shutil.copytree(pathlib.Path(ringcast.__file__).parent, folder / "ringcast")
+    for option, status in (("--cflags", 1), ("--libs", 1), ("--cmakedir", 0)):
+        done = run(sys.executable, "-m", "ringcast", "config", option, cwd=folder)
+        assert done.returncode == status, done
+        assert status == 0 or (repr(character) in done.stderr and "--cmakedir" in done.stderr)
 
 
 def test_the_folders_hold_what_they_are_named_for():
