@@ -65,7 +65,7 @@ def draw(raw, file):
     matplotlib.rcParams.update({"axes.titlesize": 10, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8})
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 3, figsize=(13, 4.2))
+    figure, panels = pyplot.subplots(3, 1, figsize=(7.5, 11))
     for axes, plot in zip(panels, (shared_cores, machines_here, machines_afar)):
         plot(axes, raw)
         axes.set_yscale("log")

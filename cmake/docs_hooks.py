@@ -30,6 +30,8 @@ LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=[)\s])")
 MAN_LINK = re.compile(r"\*\*([\w-]+)\*\*\(([137])\)")
 PAGE_NAME = re.compile(r"\[(?:docs/)?([\w-]+)\.md\](?=\()")
 BRACKETS = re.compile(r"(?<![!\\\]])\[[^\[\]\n]*\](?= \[)|(?<=\] )\[[^\[\]\n]*\](?!\()")
+ALONE = {"index.md", "start.md"}  # pages that are a tab of their own: no column of one entry
+DRAWING = re.compile(r'(?<!">)<img[^>]* src="([^"]+\.svg)"[^>]*>')
 log = logging.getLogger("mkdocs.hooks.docs")
 
 
@@ -214,11 +216,15 @@ def on_page_markdown(markdown, page, config, files):
     for number, line in lists_in_paragraphs(markdown):
         log.warning("%s: line %d: a list needs an empty line before it: %s", uri, number, line)
     page.meta.setdefault("description", described(markdown, config.site_description))
+    if uri in ALONE:
+        page.meta["hide"] = ["navigation"]
     return markdown
 
 
 def on_page_content(html, **_):
     html = re.sub(r"<code>(-E[A-Z0-9]+)</code>", r'<code class="errno">\1</code>', html)
+    # A drawing leads to itself: a narrow window shrinks the text of the drawing.
+    html = DRAWING.sub(lambda found: f'<a href="{found[1]}">{found[0]}</a>', html)
     # A figure and its unit stay on one line of a table.
     return re.sub(r"(<td[^>]*>[\d.,]+) ([^\s<]{1,8}</td>)", r"\1&nbsp;\2", html)
 

@@ -182,9 +182,9 @@ struct ringcast_writer_options {
 #define RINGCAST_NO_SPILL UINT64_MAX
 
 /* Flags of a reader. RETAIN: ringcast_reader_retain works on frames in spill memory, if the machine supports it.
- * OBSERVER: the reader can neither end nor slow the writer. The reader takes one of two slots for observers (-EUSERS:
- * both are taken), and ringcast_writer_wait_readers, _check, _peers and options.ahead do not count the reader. An
- * observer gets every frame as any reader does. The writer goes on without an observer, whatever the policies say, if
+ * OBSERVER: the reader can't end the writer, nor slow the writer for long. The reader takes one of two slots for
+ * observers (-EUSERS: both are taken); ringcast_writer_wait_readers, _check, _peers and options.ahead do not count it.
+ * An observer gets every frame as any reader does. The writer goes on without an observer, under every policy, if
  * the observer is dead; if observers have been in the writer's way for 50 ms (a reserve with timeout 0 gives -EAGAIN
  * meanwhile), of which 1 ms is forgiven in each 20 ms; if a reserve would otherwise end with -ETIMEDOUT or for lack of
  * memory; or if the observer holds back more spill memory than 64 MiB and the frame to come. The observer's next call

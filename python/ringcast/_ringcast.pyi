@@ -659,7 +659,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     start: "next": the first frame is the next one to be sent. "latest": the newest frame, or if there is none yet, the
     next. tag: with "latest", the newest frame of send(..., tag=tag), 1 to 2**32 - 1. See docs/python.md, "The last
     value".
-    observer: the Reader can neither end nor slow what it observes. The Writer does not count the Reader, and goes on
+    observer: the Reader can't end the Writer, nor slow it for long. The Writer does not count the Reader, and goes on
     without it (Evicted) when it is dead or has been in the way for 50 ms: docs/python.md, "Observers". A ring has slots
     for two observers, which have no fileno().
 

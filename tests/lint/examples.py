@@ -25,6 +25,7 @@ NOT_RUN = [
     ("docs/benchmarks.md", "ringcast.bench batch", "minutes of measuring; test_bench.py runs the command in short"),
     ("docs/benchmarks.md", "ringcast.bench cadence", "needs vLLM, and 15 minutes"),
     ("docs/c.md", "apt install", "changes the machine"),
+    ("docs/c.md", "ringcast config --cflags", "needs the installed package; test_command.py compiles a program so"),
     ("docs/c.md", "make install", "changes the machine; lint_installed tests an installation"),
     ("docs/containers.md", "docker run", "needs Docker"),
     ("docs/engines.md", "make engines", "fetches engines of gigabytes"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What three pages name is there. docs/memory-order.md and the sources name the same edges, and the mutations of the
+What four pages name is there. docs/memory-order.md and the sources name the same edges, and the mutations of the
 page's table are those that tests/model/run.py runs. Each promise in docs/reliability.md names what shows it, and all
 tests, files and models that the page names exist. docs/man/ringcast.7.md has each variable of the environment that the
-sources read.
+sources read. Each error text that docs/troubleshooting.md quotes is in the sources.
 """
 
 import ast
@@ -99,17 +99,31 @@ def environment(text):
     yield from (f"{name} is told, and no source reads it" for name in sorted(told - set(read)))
 
 
+def troubleshooting(text):
+    """Complaints about docs/troubleshooting.md. A quoted text has `...` where the sources have a value."""
+    files = [file for folder in [*FOLDERS, "python"] for file in sorted((ROOT / folder).rglob("*.*"))]
+    sources = "".join(file.read_text(encoding="utf-8") for file in files if file.suffix in (".c", ".py"))
+    sources = re.sub(r'"\s+f?"', "", sources).replace("options.", "")  # python/extension/errors.c takes "options." away
+    quoted = re.findall(r'"([^"`]+)"', "\n".join(re.findall(r"^\| [^|]*", text, re.M)))
+    for part in (part.strip(" '=,") for whole in quoted for part in whole.split("...")):
+        if part not in sources:
+            yield f"no source has the text '{part}'"
+    if not quoted:
+        yield "the error texts are gone"
+
+
 def main():
     wrong = 0
     for name, look in (
         ("docs/memory-order.md", memory_order),
         ("docs/reliability.md", reliability),
         ("docs/man/ringcast.7.md", environment),
+        ("docs/troubleshooting.md", troubleshooting),
     ):
         for complaint in look((ROOT / name).read_text(encoding="utf-8")):
             wrong += 1
             print(f"{name}: {complaint}")
-    print(f"3 pages, {wrong} names wrong")
+    print(f"4 pages, {wrong} names wrong")
     return 1 if wrong else 0
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Observers: readers that see every frame and can neither end nor slow the writer. */
+/* Observers: readers that see every frame and can't end the writer, nor slow it for long. */
 #include <errno.h>
 
 #include "shm/os.h"
