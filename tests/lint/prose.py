@@ -42,7 +42,7 @@ ALLOWED = {
     "tests/support": (10.3, 2.1),
     "tests/fuzz": (12.4, 6.2),
     "tests/tools": (8.5, 0.0),
-    "tests/lint": (10.7, 9.3),
+    "tests/lint": (10.6, 9.2),
     "tests/fake_cuda": (13.1, 5.5),
     "tests/gpu": (10.4, 1.5),
     "tests/compat": (10.8, 2.8),
