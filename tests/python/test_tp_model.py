@@ -72,7 +72,7 @@ def test_each_layout_gives_the_results_of_one_rank(ranks, layout):
         shares = figures["shares"]
         split = {"all_reduce": options.tp > 1, "gather": options.tp > 1, "send_recv": options.pp > 1}
         assert {kind: shares[kind] > 0 for kind in split} == split
-        assert 0 <= shares.pop("waiting") <= sum(shares.values()) < 1
+        assert 0 <= shares.pop("waiting") <= sum(shares.values())
 
 
 def another_token(links, way, inputs):
