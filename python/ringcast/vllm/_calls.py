@@ -73,6 +73,12 @@ def _alive(ends: List["weakref.ref[Any]"]) -> Iterator[Any]:
             yield end
 
 
+def _answers() -> Iterator[Any]:
+    """The Receivers of other processes' answers. Without those on other machines."""
+    # The own pid would be that of a queue with both ends here.
+    return (end for end in _alive(_receivers) if end.link is None and end.ring.writer_pid != os.getpid())
+
+
 def sender_of(receiver: Any) -> Any:
     """The Sender of the calls that `receiver` has the answers of, also after a death; else None."""
     found = (sender for sender in _alive(_senders) if receiver in answers_to(sender))
@@ -83,8 +89,7 @@ def answers_to(sender: Any) -> List[Any]:
     """The Receivers of the answers to the calls of `sender`. Without the answers from other machines."""
     if not sender.sends_calls:
         return []
-    pids = sender.readers.keys() - {os.getpid()}  # that would be a queue with both ends here
-    return [end for end in _alive(_receivers) if end.link is None and end.ring.writer_pid in pids]
+    return [end for end in _answers() if end.ring.writer_pid in sender.readers]
 
 
 def end_waits(sender: Any) -> None:
@@ -130,8 +135,7 @@ def workers(sender: Any) -> List[Worker]:
     """The readers of `sender` that answer by a queue to this process. RuntimeError, ValueError: _IN_USE."""
     if _is_worker:
         return []
-    answers = {end.ring.writer_pid: end for end in _alive(_receivers) if end.link is None}
-    answers.pop(os.getpid(), None)  # a queue with both ends here
+    answers = {end.ring.writer_pid: end for end in _answers()}
     calls = sender.ring.stats().frames - sender.notices
     return [Worker(peer, answers[peer.pid], calls) for peer in sender.ring.peers() if peer.pid in answers]
 
