@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 
+from measured import fill
 from tables import CASES, gb, ns, percent, rate_of, ratio, size_of, table, three, us
 
 from ringcast.bench import cadence as python_cadence
@@ -318,12 +319,7 @@ BLOCKS = {
 
 def write_page(raw, page, names):
     text = page.read_text(encoding="utf-8")
-    for name in names:
-        new = f"<!-- measured: {name} -->\n{BLOCKS[name](raw)}\n<!-- end -->"
-        text, count = re.subn(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, text, flags=re.S)
-        if count != 1:
-            sys.exit(f"report: {page} has {count} places for the table '{name}'")
-    page.write_text(text, encoding="utf-8")
+    page.write_text(fill(text, {name: BLOCKS[name](raw) for name in names}), encoding="utf-8")
 
 
 def draw(raw, file):

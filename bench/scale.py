@@ -4,21 +4,21 @@
   scale.py measure [FILE]   measures, by `ringcast perf` and on network namespaces (as root): raw figures as JSON
   scale.py predict [FILE]   prints the tables from raw figures
   scale.py page [FILE]      writes the tables into docs/scale.md, and the picture beside the page
-  scale.py all              measure and page; 4 to 5 minutes on 2 CPUs, and nothing else should run
+  scale.py all              measure and page; 2 to 4 minutes on 2 CPUs, and nothing else should run
 
-FILE is docs/scale.json unless given. --quick: measures for a moment, to test this script.
+FILE is docs/scale.json unless given.
 """
 
 import argparse
 import datetime
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import time
 
 import scale_model as model
+from measured import fill
 from scale_picture import draw
 from scale_tables import BLOCKS, READERS, RELAYED, SIZES
 
@@ -60,45 +60,41 @@ def only(found, *keys):
     return {key: found[key] for key in keys}
 
 
-def run_on_machines(quick, way, machines, each, rate):
+def run_on_machines(way, machines, each, rate):
     import scale_machines
 
     say(f"{way}, {machines} machines, readers on each: {each}" + (f", {rate:g} bit/s" if rate else ""))
-    plan = [(size, 3 if quick else count) for size, count in PLAN.items() if not rate or size == model.LONG]
+    plan = [(size, count) for size, count in PLAN.items() if not rate or size == model.LONG]
     found = scale_machines.run(way, machines, each, plan, rate)
     return {"way": way, "machines": machines, "each": each, "rate": rate, "found": found}
 
 
-def measure(quick):
+def measure():
     import scale_machines
     from ringcast.bench import report
 
     if reason := scale_machines.machines.why_not():
         sys.exit(f"scale: {reason}")
-    second = 0.02 if quick else 1
     raw = {"date": datetime.date.today().isoformat(), "machine": report.machine()}
     raw["latency"] = {
-        size: only(perf("latency", "--size", size, "--seconds", 3 * second), "one_way_ns", "floor_ns", "line_ns")
-        for size in SIZES
+        size: only(perf("latency", "--size", size, "--seconds", 3), "one_way_ns", "line_ns") for size in SIZES
     }
     raw["burst"] = {
-        size: perf("scale", "--size", size, "--readers", 1, "--seconds", second)["scale"][0]["writer_ns_per_frame"]
+        size: perf("scale", "--size", size, "--readers", 1, "--seconds", 1)["scale"][0]["writer_ns_per_frame"]
         for size in SIZES
     }
     raw["stream"] = {
         size: {
-            readers: perf("throughput", "--size", size, "--readers", readers, "--seconds", 1.5 * second)["frames_per_s"]
+            readers: perf("throughput", "--size", size, "--readers", readers, "--seconds", 1.5)["frames_per_s"]
             for readers in READERS
         }
         for size in SIZES
     }
     raw["wake"] = {
-        readers: only(perf("wake", "--readers", readers, "--seconds", second), "commit_us", "wake_us", "slowest_us")
+        readers: only(perf("wake", "--readers", readers, "--seconds", 1), "commit_us", "slowest_us")
         for readers in ASLEEP
-        if readers <= 4 or not quick
     }
-    runs = [run for run in RUNS if not quick or run[1] <= 4]
-    raw["machines"] = [run_on_machines(quick, *run) for run in runs]
+    raw["machines"] = [run_on_machines(*run) for run in RUNS]
     return json.loads(json.dumps(raw))  # keys become strings, as in a file
 
 
@@ -107,24 +103,17 @@ def measure(quick):
 
 def written(raw, text):
     """The page's text with the tables of these figures."""
-    for name, block in BLOCKS.items():
-        new = f"<!-- measured: scale-{name} -->\n{block(raw)}\n<!-- end -->"
-        pattern = rf"<!-- measured: scale-{name} -->.*?<!-- end -->"
-        text, count = re.subn(pattern, lambda _, new=new: new, text, flags=re.S)
-        if count != 1:
-            sys.exit(f"scale: the page has {count} places for the table '{name}'")
-    return text
+    return fill(text, {f"scale-{name}": block(raw) for name, block in BLOCKS.items()})
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["measure", "predict", "page", "all"])
     parser.add_argument("file", nargs="?", type=pathlib.Path, default=RAW, metavar="FILE")
-    parser.add_argument("--quick", action="store_true", help="only see that it works")
     options = parser.parse_args()
     start = time.monotonic()
     if options.command in ("measure", "all"):
-        raw = measure(options.quick)
+        raw = measure()
         lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in raw.items())
         options.file.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
         say(f"measured in {time.monotonic() - start:.0f} s; raw figures in {options.file}")
