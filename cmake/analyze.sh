@@ -9,14 +9,9 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 gcc_major=12
-failed=0 lacking=() ran=()
+# shellcheck source=cmake/asked.sh
+source cmake/asked.sh
 shopt -s nullglob
-
-ask() { # ask NAME COMMAND...
-  local name=$1
-  shift
-  if "$@"; then ran+=("$name"); else failed=1 && ran+=("$name (FAILED)"); fi
-}
 
 tidy=$PWD/build/venv/bin/clang-tidy
 [ -x "$tidy" ] || lacking+=("clang-tidy in build/venv")
@@ -60,10 +55,4 @@ analyzed() {
 
 [ ! -x "$tidy" ] || ask clang-tidy tidied
 [ -z "$gcc" ] || ask "gcc -fanalyzer" analyzed
-say() { printf '%s, ' "$@" | sed 's/, $//'; } # say WORD...: with commas
-if [ ${#lacking[@]} != 0 ]; then
-  echo "SKIPPED analyze: not installed: $(say "${lacking[@]}")"
-  [ "${CI:-}" != true ] || failed=1
-fi
-echo "analyze: $(say "${ran[@]}")"
-exit "$failed"
+conclude analyze

@@ -8,16 +8,12 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 formatted=yes         # yes: a tree that is not formatted fails
 clang_format_major=14 # another version formats differently, so that only this one is asked
-failed=0 lacking=() ran=()
+# shellcheck source=cmake/asked.sh
+source cmake/asked.sh
 
 list() { git ls-files -z --cached --others --exclude-standard -- "$@"; }
 bin() { # bin NAME: the tool in build/venv, or else of the system
   if [ -x "build/venv/bin/$1" ]; then echo "build/venv/bin/$1"; else command -v "$1"; fi
-}
-ask() { # ask NAME COMMAND...
-  local name=$1
-  shift
-  if "$@"; then ran+=("$name"); else failed=1 && ran+=("$name (FAILED)"); fi
 }
 
 clang_format=$(bin clang-format)
@@ -50,10 +46,4 @@ else
   [ -z "$codespell" ] || ask codespell spelled
   [ -z "$shellcheck" ] || ask shellcheck scripts_checked
 fi
-say() { printf '%s, ' "$@" | sed 's/, $//'; } # say WORD...: with commas
-if [ ${#lacking[@]} != 0 ]; then
-  echo "SKIPPED lint: not installed: $(say "${lacking[@]}")"
-  [ "${CI:-}" != true ] || failed=1
-fi
-echo "lint: $(say "${ran[@]}")"
-exit "$failed"
+conclude lint

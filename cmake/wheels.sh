@@ -27,7 +27,7 @@ prepare() {
     command -v "$tool" >/dev/null || { say "no $tool (make deps installs it on a Debian)" && exit 1; }
   done
   mkdir -p "$out"
-  rm -rf "$out"/build-* # CMake keeps the flags of an older toolchain file; zig's cache spares the compiling
+  rm -rf "$out"/build-* # CMake keeps the flags of an older toolchain file
   [ -e "$venv/bin/python" ] || python3 -m venv "$venv"
   # shellcheck disable=SC2086
   pip install $tools 2>"$out/pip.log" || { cat "$out/pip.log" && exit 1; }

@@ -11,10 +11,9 @@ The figures only go down. A commit that has to raise one says which promise to u
 
 import pathlib
 import re
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from repository import ROOT, files
 
 # Part: its folders, and the lines that it may have at most. Some parts are larger than was once aimed at (core 8,000,
 # package 6,720, measuring 5,000, tests 38,000), for promises that would go with the lines: in the core waits left to
@@ -57,14 +56,7 @@ OF_THE_GPU = re.compile(r"^tests/.*(gpu|cuda|device|fake_torch)")
 
 
 def tracked():
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    return [name for name in listed if pathlib.Path(name).suffix in SUFFIXES and (ROOT / name).is_file()]
+    return [name for name in files() if pathlib.Path(name).suffix in SUFFIXES]
 
 
 def part_of(name):

@@ -4,14 +4,14 @@ Each relative link of each Markdown file leads to a file of the repository, and 
 the rules of GitHub for the names of headings.
 """
 
-import pathlib
+import functools
 import posixpath
 import re
-import subprocess
 import sys
 import urllib.parse
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from repository import ROOT, files
+
 CODE = re.compile(r"^(?:```+|~~~+)[^\n]*\n.*?^(?:```+|~~~+)$|<!--.*?-->", re.M | re.S)
 INLINE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\[[^\]]+\]:\s*(\S+)", re.M)
@@ -30,6 +30,7 @@ def slug(heading):
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
+@functools.cache
 def anchors(path):
     """The names of the headings, the second of a name with -1 behind, and the anchors in HTML."""
     text, found, count = CODE.sub(blank, path.read_text(encoding="utf-8")), set(), {}
@@ -45,12 +46,6 @@ def links(path):
     text = INLINE.sub(lambda found: "x" + blank(found), CODE.sub(blank, path.read_text(encoding="utf-8")))
     for found in LINK.finditer(text):
         yield text.count("\n", 0, found.start()) + 1, found[1] or found[2]
-
-
-def files():
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {name for name in listed if (ROOT / name).is_file()}
 
 
 def complaint(name, address, known):
@@ -70,7 +65,7 @@ def complaint(name, address, known):
 
 
 def main():
-    known, count, wrong = files(), 0, 0
+    known, count, wrong = set(files()), 0, 0
     for name in sorted(name for name in known if name.endswith(".md")):
         for line, address in links(ROOT / name):
             count += 1

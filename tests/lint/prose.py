@@ -13,10 +13,9 @@ fewer than 1.
 
 import pathlib
 import re
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from repository import ROOT, files
 
 # Folder or file: pronouns in 100 words, "who" and "nobody" in 1,000 words; at most.
 ALLOWED = {
@@ -94,14 +93,7 @@ def measure(paths):
 
 
 def files_of(folder):
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", folder],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\n")
-    return [ROOT / name for name in listed if name.endswith(SUFFIXES) and (ROOT / name).exists()]
+    return [ROOT / name for name in files(folder) if name.endswith(SUFFIXES)]
 
 
 def lower(found):
