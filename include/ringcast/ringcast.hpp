@@ -15,7 +15,6 @@
  *
  *     auto info = ringcast::sized<ringcast_info>();
  *     ringcast::check(ringcast_writer_info(writer.get(), &info));
- *
  */
 #ifndef RINGCAST_RINGCAST_HPP
 #define RINGCAST_RINGCAST_HPP
@@ -163,9 +162,8 @@ private:
 
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
-/* A frame leased to a reader: read in place. The end of the scope releases the frame, but can't report an eviction
- * (ESTALE: the frame may be overwritten). If the writer may evict, call release() before the results count. After
- * release() data() and text() still lead to where the frame was, and must not be used. */
+/* A frame leased to a reader: read in place, until release() or the end of the scope, which can't report an eviction
+ * (ESTALE: the frame may be overwritten). If the writer may evict, call release() before the results count. */
 class frame {
 public:
   frame() noexcept = default;
@@ -264,14 +262,12 @@ struct item : ringcast_item {
     bool fits = is<T>(), in_order = true; /* without elements, strides have no meaning */
     for (int axis = fits ? ndim : 0; axis-- > 0; count *= shape[axis])
       in_order = in_order && (strides[axis] == count || shape[axis] <= 1);
-    if (!fits || (count != 0 && !in_order))
-      fail(-EINVAL, "the entry is no tensor of these elements, on the host and in C order");
+    if (!fits || (count != 0 && !in_order)) fail(-EINVAL, "no tensor of these elements, on the host and in C order");
     return {static_cast<const T *>(data), static_cast<std::size_t>(count)};
   }
 };
 
-/* The entries of a frame of RINGCAST_KIND_TENSORS, to be read while the frame is held: a frame without a name would be
- * released at once. */
+/* The entries of a frame of RINGCAST_KIND_TENSORS, to be read while the frame, a variable, is held. */
 class items {
 public:
   explicit items(const frame &&) = delete;

@@ -123,6 +123,13 @@ class Run:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def stop(self):
+        """Stops the processes of the run, and waits until they are: a signal takes effect after kill(2) returns."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end and not all(map(usage.is_stopped, usage.marked(self.mark))):
+            self.send(signal.SIGSTOP)
+            time.sleep(LOOK / 1000)
+
     def kill(self):
         """Ends the processes of the run."""
         self.send(signal.SIGKILL)
@@ -214,7 +221,7 @@ class Alive:
                 break
             time.sleep(LOOK / 100)
         self.told += len(found)
-        self.run.send(signal.SIGSTOP)
+        self.run.stop()
         return found
 
     def ask(self, case):

@@ -8,7 +8,7 @@ import time
 
 from actors import state_of
 from case import TOOL, run
-from recordings import INTERRUPT, Recordings, of_type, until
+from recordings import INTERRUPT, KILL, STOP, Recordings, of_type, until
 
 
 class Replay(Recordings):
@@ -96,9 +96,11 @@ class Replay(Recordings):
         self.record(count=2000, most=3000)
         replay = self.process(TOOL, "replay", self.file, "--fast", "--readers", "2", "--capacity", "64K")
         handle = replay.line().split()[-1]
-        dead, reader = self.reader(handle), None
+        dead = self.reader(handle)
+        dead.kill(STOP)
         reader = self.reader(handle)
-        dead.popen.kill()
+        until(lambda: self.json("stat", handle)["held_back_by"], "the replay waits for the stopped reader")
+        dead.kill(KILL)
         self.assertEqual(replay.end()[0], 0)
         self.assertEqual(int(reader.line().split()[0]), 2000)
 
