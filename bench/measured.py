@@ -2,14 +2,13 @@
 """The blocks of a page that a run writes: from <!-- measured: NAME --> to <!-- end -->."""
 
 import re
-import sys
 
 
 def fill(text, blocks):
-    """The page's text with the blocks, by name, in place. A block without its one place ends the program."""
+    """The page's text with the blocks, by name, in place. A block without its one place is a ValueError."""
     for name, block in blocks.items():
         new = f"<!-- measured: {name} -->\n{block}\n<!-- end -->"
         text, count = re.subn(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, text, flags=re.S)
         if count != 1:
-            sys.exit(f"the page has {count} places for the table '{name}'")
+            raise ValueError(f"{count} places for the block '{name}'")
     return text

@@ -9,13 +9,12 @@ report.py --page             also fills the measured blocks of docs/peers.md, do
 import argparse
 import json
 import pathlib
-import re
 import sys
 
 import report_claims
 from report_goals import goal_table
 from report_pictures import draw
-from report_rows import ROOT, table, three
+from report_rows import ROOT, fill, table, three
 from report_rows import load as load_rows
 from report_tables import (
     absent_table,
@@ -127,16 +126,6 @@ def blocks_of(results):
     readme = readme_block(rows, first, results["meta"]) if rows else NOT
     claims = {f"claim {name}": report_claims.block(rows, name) for name in report_claims.CLAIMS}
     return {"docs/peers.md": peers, "docs/claims.md": claims, "README.md": {"peers": readme}}
-
-
-def fill(page, blocks):
-    """The page's text with the blocks in place. A block without a place is an error."""
-    for name, block in blocks.items():
-        new = f"<!-- measured: {name} -->\n{block}\n<!-- end -->"
-        page, count = re.subn(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, page, flags=re.S)
-        if count != 1:
-            raise ValueError(f"{count} places for the block '{name}'")
-    return page
 
 
 def write_pages(results, root):

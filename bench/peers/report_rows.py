@@ -18,6 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 
+from measured import fill  # noqa: E402, F401
 from tables import ns, rate_of, ratio, size_of, table, three  # noqa: E402, F401
 
 OURS = "ringcast"

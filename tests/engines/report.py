@@ -9,10 +9,14 @@ import argparse
 import json
 import os
 import pathlib
-import re
 import statistics
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench"))
+
+from measured import fill  # noqa: E402
+
 PAGE = ROOT / "docs" / "engines.md"
 RESULTS = ROOT / "build" / "engines" / "results.json"
 PICTURE = "engines.svg"
@@ -208,11 +212,7 @@ def write_page(results):
         "processes": by_process(rows),
         "transport": transport(rows),
     }
-    page = PAGE.read_text(encoding="utf-8")
-    for name, block in blocks.items():
-        new = f"<!-- measured: {name} -->\n{block}\n<!-- end -->"
-        page = re.sub(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, page, flags=re.S)
-    PAGE.write_text(page, encoding="utf-8")
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), blocks), encoding="utf-8")
 
 
 def is_main(case, word):
