@@ -92,11 +92,12 @@ def test_the_first_sender_and_receiver_print_what_the_page_shows(tmp_path):
         (tmp_path / name).write_text(text)
     (shown,) = re.findall(r"^\$ python receiver.py\n(.*?)^```$", page, re.S | re.M)
     first, last = shown.split("...\n")
+    steps = int(re.search(r"for step in range\((\d+)\)", page)[1])
     with subprocess.Popen([sys.executable, "sender.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as sender:
         assert sender.stdout.readline() == "waiting for a receiver\n"  # the ring is there now
         received = output_of([sys.executable, "receiver.py"], cwd=tmp_path)
     assert sender.returncode == 0
-    assert received.startswith(first) and received.endswith(last) and len(received.splitlines()) == 50
+    assert received.startswith(first) and received.endswith(last) and len(received.splitlines()) == steps
 
 
 @needs_yaml
@@ -111,8 +112,8 @@ def test_the_containers_of_a_pod_can_attach_to_each_other():
         assert {"name", "image", "command"} <= container.keys()
         assert "securityContext" not in container  # the capabilities of all are the same
         resources = container.get("resources", {"requests": {}, "limits": {}})
-        huge = [resources[part].get("hugepages-2Mi") for part in ("requests", "limits")]
-        assert huge[0] == huge[1]  # the API server asks for that
+        for part in "requests", "limits":
+            assert "hugepages-2Mi" not in resources[part]  # else the pod stays Pending on an ordinary node
 
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
