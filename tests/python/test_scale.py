@@ -79,6 +79,17 @@ def test_figures_made_of_constants_give_the_constants_back():
     assert all(row[3] == pytest.approx(row[4]) for row in rows)
 
 
+def test_a_negative_fit_is_taken_as_0_and_its_figures_count_as_misses():
+    raw = figures()
+    exact = scale_tables.accuracy(raw).splitlines()
+    raw["stream"]["64"]["2"] *= 4
+    clamped = scale_tables.accuracy(raw).splitlines()
+    assert model.ring_of(raw).write.at(model.SMALL) == 0
+    title = "| one machine, readers that share the cores | "
+    counts = [int(line.split("|")[2]) for lines in (exact, clamped) for line in lines if line.startswith(title)]
+    assert counts[1] == counts[0] + 2
+
+
 def test_a_link_with_a_rate_carries_each_message_once_for_each_machine():
     alone = model.star(LEGS, 1 << 20, 8, 10**9) - LEGS.first.at(1 << 20)
     assert alone == pytest.approx(7 * (1 << 23) / 1e9 * 1e9)
