@@ -10,12 +10,14 @@ On one machine, a frame of n bytes for R readers on C cores:
     slowest      rouse + (R - 1) each              the readers sleep; the writer's commit grows in the same way
     room         slots 2 line / frames of half a ring    the writer's pass over the readers' cursors, for each frame
 
-Over M machines, the writer's counted, by the relay's star, with B bits a second out of the writer's machine:
+Over M machines, the writer's counted, each other one with R readers, by the relay's star, with B bits a second out of
+the writer's machine:
 
-    last         first + max((M - 2) send, (M - 1) 8 n / B)
-    last, C cores for all machines: (send + take) / C in the place of send, if larger
+    last         first + (R - 1) each + max((M - 2) send, (M - 1) 8 n / B)
+    last, C cores for all machines: (send + take) / C + (R - 1) each in the place of send, if larger
 
-`send` is the CPU time of the writer's process for a further machine, `take` the CPU time of the machine.
+`send` is the CPU time of the writer's process for a further machine, `take` the CPU time of the machine. A further
+reader is one more that sleeps at the ring of its machine: `each` is the ring's.
 """
 
 import math
@@ -74,13 +76,12 @@ class Ring(NamedTuple):
 
 class Legs(NamedTuple):
     """The constants of a way between machines. `writer`: the CPU time of the writer's process for a single
-    machine; `beside`: the CPU time of a further reader on a machine."""
+    machine."""
 
     first: Line
     writer: Line
     send: Line
     take: Line
-    beside: Line
 
 
 # ---- Constants from raw figures -------------------------------------------------------------------------------------
@@ -91,7 +92,8 @@ def ring_of(raw):
         return through(*((size, figure(str(size))) for size in (SMALL, LARGE)))
 
     def shared(size):
-        """CPU time of a frame by the readers, where all share the cores. The writer's part is 0 or more."""
+        """CPU time of a frame by the readers, where all share the cores. A negative fit of the
+        writer's part is taken as 0, and then the line misses its points."""
         points = [(n, cores * 1e9 / raw["stream"][size][str(n)]) for n in (cores, 2 * cores)]
         line = through(*points)
         return line if line.base >= 0 else Line(0, sum(time / n for n, time in points) / 2)
@@ -114,13 +116,13 @@ def ring_of(raw):
 
 
 def legs_of(runs):
-    """From the runs of a way: 2 and 4 machines with a reader each, and 2 machines with two readers each."""
+    """From the runs of a way: 2 and 4 machines with a reader each."""
 
-    def figure(machines, each, size, key):
+    def figure(machines, size, key):
         return next(
             found[key]
             for run in runs
-            if (run["machines"], run["each"], run["rate"]) == (machines, each, None)
+            if (run["machines"], run["each"], run["rate"]) == (machines, 1, None)
             for found in run["found"]
             if found["size"] == size
         )
@@ -128,16 +130,11 @@ def legs_of(runs):
     def at_sizes(value):
         return through(*((size, value(size)) for size in (SHORT, LONG)))
 
-    def take(size):
-        return (figure(2, 1, size, "machine_cpu_ns") + figure(4, 1, size, "machine_cpu_ns")) / 2
-
-    has_pairs = any(run["each"] == 2 for run in runs)
     return Legs(
-        at_sizes(lambda size: figure(2, 1, size, "last_ns")),
-        at_sizes(lambda size: figure(2, 1, size, "cpu_ns")),
-        at_sizes(lambda size: (figure(4, 1, size, "cpu_ns") - figure(2, 1, size, "cpu_ns")) / 2),
-        at_sizes(take),
-        at_sizes(lambda size: figure(2, 2, size, "machine_cpu_ns") - take(size)) if has_pairs else Line(0, 0),
+        at_sizes(lambda size: figure(2, size, "last_ns")),
+        at_sizes(lambda size: figure(2, size, "cpu_ns")),
+        at_sizes(lambda size: (figure(4, size, "cpu_ns") - figure(2, size, "cpu_ns")) / 2),
+        at_sizes(lambda size: (figure(2, size, "machine_cpu_ns") + figure(4, size, "machine_cpu_ns")) / 2),
     )
 
 
@@ -169,13 +166,18 @@ def room(ring, size, slots):
 # ---- Many machines --------------------------------------------------------------------------------------------------
 
 
-def star(legs, size, machines, rate=math.inf, each=1, cores=None):
-    """Until the last reader of `machines` has the message, the writer's machine counted. cores: that all share."""
-    far = machines - 1
-    step, beside = legs.send.at(size), (each - 1) * legs.beside.at(size)
+def beside(ring, readers):
+    """The time that a machine's last reader wakes after the first."""
+    return (readers - 1) * ring.slowest.slope
+
+
+def star(legs, size, machines, rate=math.inf, later=0, cores=None):
+    """Until the last reader of `machines` has the message, the writer's machine counted. later: as `beside` says, of
+    each machine's readers. cores: that all share."""
+    far, step = machines - 1, legs.send.at(size)
     if cores:
-        step = max(step, (legs.send.at(size) + legs.take.at(size) + beside) / cores)
-    return legs.first.at(size) + beside / (cores or 1) + max((far - 1) * step, far * size * 8e9 / rate)
+        step = max(step, (step + legs.take.at(size)) / cores + later)
+    return legs.first.at(size) + later + max((far - 1) * step, far * size * 8e9 / rate)
 
 
 def cost(legs, size, machines):
@@ -184,7 +186,8 @@ def cost(legs, size, machines):
 
 
 def tree(legs, size, machines, rate=math.inf):
-    """The same by a tree of relays, which ringcast does not have: (time, fan-out) of the best fan-out."""
+    """The same with a reader on each machine, by a tree of relays, which ringcast does not have: (time, fan-out) of the
+    best fan-out."""
     return min((tree_of(legs, size, machines, fan, rate), fan) for fan in range(2, 65))
 
 

@@ -2,7 +2,7 @@
 """The picture of docs/scale.md: lines are the model, marks were measured."""
 
 import scale_model as model
-from scale_tables import NETWORK, WAYS, compared, legs_by_way
+from scale_tables import EACH, NETWORK, WAYS, compared, legs_by_way
 from tables import ns, size_of
 
 INK, GRID = "#2c3e50", "#ecf0f1"
@@ -11,7 +11,7 @@ COLORS = ["#1f77b4", "#2ca02c", "#ff7f0e", "#b22222"]
 
 def shared_cores(axes, raw):
     ring, counts = model.ring_of(raw), range(1, 17)
-    rows = [row for row in compared(raw) if row[0] == "period"]
+    rows = [row for row in compared(raw) if row[0] in ("apart", "shared")]
     sizes = sorted({row[2] for row in rows})
     for size, color in zip(sizes, COLORS):
         axes.plot(counts, [model.period(ring, size, readers) for readers in counts], color=color)
@@ -28,7 +28,7 @@ def machines_here(axes, raw):
     for (way, rate, size), color in zip(lines, COLORS):
         legs = legs_by_way(raw)[way]
         label = f"{WAYS[way]}, {size_of(size)}" + (f", {rate / 1e9:g} Gbit/s" if rate else "")
-        times = [model.star(legs, size, count, rate or float("inf"), 1, cores) for count in range(2, 9)]
+        times = [model.star(legs, size, count, rate or float("inf"), 0, cores) for count in range(2, 9)]
         axes.plot(range(2, 9), times, color=color, label=label)
         found = [(row[1][2], row[4]) for row in rows if (*row[1][:2], row[1][3], row[2]) == (way, rate, 1, size)]
         axes.plot(*zip(*sorted(found)), "o", color=color, markersize=4)
@@ -38,18 +38,23 @@ def machines_here(axes, raw):
 
 
 def machines_afar(axes, raw):
-    counts = [round(2 ** (power / 4)) for power in range(4, 41)]
+    counts, later = [round(2 ** (power / 4)) for power in range(4, 41)], model.beside(model.ring_of(raw), EACH)
     for (way, size), color in zip([("zmq", 1024), ("zmq", 1 << 20), ("torch", 1 << 20)], COLORS):
         legs = legs_by_way(raw)[way]
-        star = [model.star(legs, size, count, NETWORK) for count in counts]
+        star = [model.star(legs, size, count, NETWORK, later) for count in counts]
         axes.plot(counts, star, color=color, label=f"{WAYS[way]}, {size_of(size)}")
-        axes.plot(counts, [model.tree(legs, size, count, NETWORK)[0] for count in counts], ":", color=color)
+        tree = [model.tree(legs, size, count, NETWORK)[0] + later for count in counts]
+        axes.plot(counts, tree, ":", color=color)
     axes.plot([], [], ":", color=INK, label="a tree of relays, which ringcast does not have")
     axes.axvline(8, color="#bdc3c7", linewidth=0.8, zorder=0)
-    axes.annotate(" measured up to here", (8, 0.02), xycoords=("data", "axes fraction"), fontsize=8, color="#7f8c8d")
+    text = " up to here measured, on shared cores"
+    axes.annotate(text, (8, 0.02), xycoords=("data", "axes fraction"), fontsize=8, color="#7f8c8d")
     axes.set_xscale("log")
     axes.set_xticks([10, 100, 1000], ["10", "100", "1,000"])
-    axes.set(xlabel="machines, each with cores of its own", title="The same, derived, at 100 Gbit/s")
+    axes.set(
+        xlabel=f"machines of {EACH} readers, each machine with cores of its own",
+        title="The same, derived, at 100 Gbit/s",
+    )
     axes.legend(loc="upper left", frameon=False, fontsize=8)
 
 

@@ -27,7 +27,7 @@ RING = Ring(
     Line(3000, 4000),
     Line(9000, 3500),
 )
-LEGS = Legs(Line(150e3, 0.7), Line(90e3, 0.4), Line(20e3, 0.25), Line(80e3, 0.3), Line(40e3, 0.1))
+LEGS = Legs(Line(150e3, 0.7), Line(90e3, 0.4), Line(20e3, 0.25), Line(80e3, 0.3))
 
 
 def shared(size, readers):
@@ -38,9 +38,9 @@ def run(way, machines, each, rate):
     found = [
         {
             "size": size,
-            "last_ns": model.star(LEGS, size, machines, rate or math.inf, each, RING.cores),
+            "last_ns": model.star(LEGS, size, machines, rate or math.inf, model.beside(RING, each), RING.cores),
             "cpu_ns": model.cost(LEGS, size, machines),
-            "machine_cpu_ns": LEGS.take.at(size) + (each - 1) * LEGS.beside.at(size),
+            "machine_cpu_ns": LEGS.take.at(size),
         }
         for size in scale.PLAN
     ]
@@ -71,12 +71,23 @@ def test_figures_made_of_constants_give_the_constants_back():
     found = model.ring_of(raw)
     for mine, theirs in zip(RING, found):
         assert theirs == pytest.approx(mine)
-    for way, legs in scale_tables.legs_by_way(raw).items():
-        for key, mine, theirs in zip(Legs._fields, LEGS, legs):
-            assert theirs == (Line(0, 0) if key == "beside" and way != "zmq" else pytest.approx(mine))
+    for legs in scale_tables.legs_by_way(raw).values():
+        for mine, theirs in zip(LEGS, legs):
+            assert theirs == pytest.approx(mine)
     rows = scale_tables.compared(raw)
     assert len(rows) == 4 + 4 * len(scale_tables.READERS) + 2 * len(scale.ASLEEP) + 3 * (len(scale.RUNS) + 9)
     assert all(row[3] == pytest.approx(row[4]) for row in rows)
+
+
+def test_a_negative_fit_is_taken_as_0_and_its_figures_count_as_misses():
+    raw = figures()
+    exact = scale_tables.accuracy(raw).splitlines()
+    raw["stream"]["64"]["2"] *= 4
+    clamped = scale_tables.accuracy(raw).splitlines()
+    assert model.ring_of(raw).write.at(model.SMALL) == 0
+    title = "| one machine, readers that share the cores | "
+    counts = [int(line.split("|")[2]) for lines in (exact, clamped) for line in lines if line.startswith(title)]
+    assert counts[1] == counts[0] + 2
 
 
 def test_a_link_with_a_rate_carries_each_message_once_for_each_machine():
@@ -92,6 +103,9 @@ def test_more_of_anything_takes_no_less():
             assert model.star(LEGS, size, count) < model.star(LEGS, more, count)
             assert model.star(LEGS, size, count, 10**8) >= model.star(LEGS, size, count, 10**9)
             assert model.star(LEGS, size, count, cores=2) >= model.star(LEGS, size, count)
+            for cores in (None, 2):
+                times = [model.star(LEGS, size, count, later=later, cores=cores) for later in (0, 1)]
+                assert times[0] < times[1]
         once, published, in_turn = model.latencies(RING, size, 64, 200)
         assert once < (published or in_turn) <= in_turn and (published is None) == (size > 64)
         assert model.latencies(RING, size, 64, 100)[0] < once
