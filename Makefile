@@ -101,7 +101,7 @@ docs:
 	@cmake/docs.sh
 
 # ARGS=--page writes the figures into docs/coverage.md, ARGS=--report reports the last run again.
-coverage: deps
+coverage: deps $(installed)
 	@cmake/coverage.sh $(ARGS)
 
 soak: deps $(installed)
@@ -149,7 +149,7 @@ wheels-test:
 	@cmake/wheels-test.sh $(ARGS)
 
 clean:
-	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf --one-file-system {} + 2>/dev/null || true
+	[ ! -d build ] || find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf --one-file-system {} +
 
 distclean:
 	rm -rf --one-file-system build dist

@@ -16,6 +16,7 @@ add_custom_command(OUTPUT ${manual}/made
                    COMMAND ${CMAKE_COMMAND} -E rm -rf ${manual}
                    COMMAND ${CMAKE_COMMAND} -E make_directory ${manual}/man7
                    COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_LIST_DIR}/reference.py man ${manual}/man3
+                           ${RINGCAST_LOWDOWN}
                    COMMAND ${RINGCAST_LOWDOWN} -s -t man --parse-no-intraemph --out-no-smarty -m title=ringcast
                            -m section=7
                            -m "source=ringcast ${PROJECT_VERSION}"
@@ -23,6 +24,4 @@ add_custom_command(OUTPUT ${manual}/made
                    COMMAND ${CMAKE_COMMAND} -E touch ${manual}/made
                    VERBATIM)
 add_custom_target(ringcast_manual ALL DEPENDS ${manual}/made)
-if(RINGCAST_INSTALL)
-  install(DIRECTORY ${manual}/man3 ${manual}/man7 DESTINATION ${CMAKE_INSTALL_MANDIR})
-endif()
+install(DIRECTORY ${manual}/man3 ${manual}/man7 DESTINATION ${CMAKE_INSTALL_MANDIR})

@@ -17,9 +17,12 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "bench"))
+
+from measured import fill  # noqa: E402
+
 PAGE = ROOT / "docs" / "coverage.md"
 LEAST = 90  # per cent of the lines
-BLOCK = re.compile(r"<!-- measured: coverage -->\n.*?<!-- end -->", re.S)
 ROW = re.compile(r"^\| `([^`]+)` \| \d+ % \| (.+) \|$", re.M)
 NO_REASON = "no reason yet"
 
@@ -55,8 +58,7 @@ def page_of(text, sums, low):
     )
     rows = [f"| `{name}` | {lines:.0f} % | {reasons.get(name, NO_REASON)} |" for name, lines in low]
     table = "\n".join(["| file | lines | why not more |", "| --- | --- | --- |", *rows])
-    block = f"<!-- measured: coverage -->\n{datetime.date.today()}. {figures}.\n\n{table}\n<!-- end -->"
-    return BLOCK.sub(lambda _: block, text)
+    return fill(text, {"coverage": f"{datetime.date.today()}. {figures}.\n\n{table}"})
 
 
 def main():

@@ -13,8 +13,8 @@ out=build/coverage
 bin=build/venv/bin
 # coverage.py reads both, the second in pyproject.toml.
 export COVERAGE_FILE=$PWD/$out/counts/python RINGCAST_COVERED=$PWD/$out/site/ringcast
-if ! cc --version | grep -q 'Free Software Foundation' || ! [ -x $bin/gcovr ] || ! [ -x $bin/coverage ]; then
-  echo "coverage: cc must be gcc, and build/venv must have gcovr and coverage (make deps)" >&2
+if ! ${CC:-cc} --version | grep -q 'Free Software Foundation' || ! [ -x $bin/gcovr ] || ! [ -x $bin/coverage ]; then
+  echo "coverage: ${CC:-cc} must be gcc, and build/venv must have gcovr and coverage (make deps)" >&2
   exit 1
 fi
 

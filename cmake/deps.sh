@@ -44,7 +44,7 @@ apt_install() {
 }
 
 mkdir -p build
-if ! command -v apt-get dpkg-query >/dev/null; then
+if ! type -P apt-get dpkg-query >/dev/null; then
   say "this is no Debian; see for yourself that the like of these is there: $need $want"
 else
   # shellcheck disable=SC2086

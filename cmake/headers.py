@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the public headers declare, and what their comments say of it: returned values, errors, progress.
+"""What the public headers declare, and what their comments say of it: returned values and errors.
 
 The headers are regular: a comment at column 0 describes the declarations that follow without an empty line. A group is
 a comment and its declarations. A comment alone is text, and "---- Title ----" begins a section.
@@ -27,10 +27,6 @@ ONLY_CODES = re.compile(r"(?:(?<=\.\s)|^)-E[A-Z0-9]+(?:\s\([^()]*\))?(?:,\s-E[A-
 AS = re.compile(r"\b(?:[Ee]rrors as|As) (\w+(?:(?:, | and )ringcast_\w+)*)")
 EXCEPT = re.compile(rf", except ({CODES})[^.]*")
 RETURNS = r"^Returns?\b|^returns?\b|\band returns\b"
-PROGRESS = (
-    r"[Ww]ait-free|[Aa]ny thread|[Tt]hread-safe|[Bb]locks (?:up|until|while|as|only|in)\b|^Blocks|"
-    r"[Nn]ever (?:blocks|waits)|[Dd]oes not wait\b"
-)
 
 
 class Group:
@@ -203,6 +199,8 @@ class Headers:
         for code, why in () if seen else self.implied(group):
             said = found.get(code, "")
             found[code] = f"{said}; {why}" if said and why not in (said, general[code]) else why
+        if "-EINVAL" in found and not any("char *handle" in code for code in group.code):
+            found["-EINVAL"] = found["-EINVAL"].replace(", or the handle string is not a handle of ringcast", "")
         return dict(sorted(found.items()))
 
     def implied(self, group):
@@ -210,7 +208,8 @@ class Headers:
         code = "\n".join(code for code in group.code if is_function(code))
         general = self.meanings["ringcast"]
         if "timeout_ns" in code:
-            yield from ((each, general[each]) for each in ("-ECANCELED", "-EDEADLK"))
+            waits = () if "ringcast_tap *" in code else ("-ECANCELED", "-EDEADLK")  # taps have no cancel, and no waiter
+            yield from ((each, general[each]) for each in waits)
             yield "-EINVAL", "the timeout is negative, and not RINGCAST_FOREVER"
         if re.search(r"\boptions\b", code):
             yield "-E2BIG", general["-E2BIG"]
@@ -230,13 +229,9 @@ class Headers:
         return said or ("0, or a negative errno." if plain else first)
 
     def concurrency(self, group):
-        """Whether the functions wait, and which threads may call them."""
-        said = clauses(group.comment, PROGRESS)
-        other = re.match(r"As (ringcast_\w+)", group.comment)
-        if other and not said and other[1] in self.of:
-            return self.concurrency(self.of[other[1]])
+        """What ringcast.h says once for all functions with a handle; whatever else a comment says is its own."""
         of_a_handle = any(re.search(r"\((?:const )?ringcast_(?:gpu_)?(?:writer|reader|tap) \*", c) for c in group.code)
-        return f"{said} One thread at a time per handle.".strip() if of_a_handle and "ny thread" not in said else said
+        return "One thread at a time per handle." if of_a_handle and "ny thread" not in group.comment else ""
 
     def complaints(self):
         yield from (f"cmake/headers.py has no {name}.h" for name in {p.stem for p in INCLUDE.glob("*.h")} - {*ORDER})

@@ -57,7 +57,7 @@ apt_install() {
 
 debian_packages() {
   local package absent=()
-  if ! command -v apt-get dpkg-query >/dev/null; then
+  if ! type -P apt-get dpkg-query >/dev/null; then
     lacks "Debian's packages" "this is no Debian; the native peers found here are used: $debian"
     return
   fi

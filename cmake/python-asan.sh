@@ -7,9 +7,10 @@
 #   python-asan.sh --run SCRIPT [ITS OPTION...]    another script than pytest
 set -euo pipefail
 cd "$(dirname "$0")/.."
-runtime=$(cc -print-file-name=libasan.so)
-if [ "$runtime" = libasan.so ] || ! cc --version | grep -q 'Free Software Foundation'; then
-  echo "SKIPPED python-asan: cc is not a gcc that has libasan.so"
+cc=${CC:-cc}
+runtime=$($cc -print-file-name=libasan.so)
+if [ "$runtime" = libasan.so ] || ! $cc --version | grep -q 'Free Software Foundation'; then
+  echo "SKIPPED python-asan: $cc is not a gcc that has libasan.so"
   exit 77
 fi
 cmake --preset python-asan "-DPython_EXECUTABLE=$PWD/build/venv/bin/python"
@@ -22,7 +23,7 @@ rm -f "$site"/ringcast/_ringcast*.so
 cp build/python-asan/python/_ringcast*.so "$site/ringcast/"
 
 # libstdc++ beside the runtime: it looks once, at the start, for the function by which torch's libraries throw.
-LD_PRELOAD="$runtime $(cc -print-file-name=libstdc++.so.6)"
+LD_PRELOAD="$runtime $($cc -print-file-name=libstdc++.so.6)"
 export LD_PRELOAD PYTHONMALLOC=malloc PYTHONPATH=$PWD/$site${PYTHONPATH:+:$PYTHONPATH}
 # A test that shows that a wrong write ends the process expects its signal.
 export ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0 UBSAN_OPTIONS=print_stacktrace=1

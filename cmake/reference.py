@@ -2,8 +2,8 @@
 """The reference of the C API, made of the comments in include/ringcast/*.h.
 
 reference.py check       complaints: a public function without a comment, or without a summary
-reference.py man FOLDER  man pages of section 3, by lowdown: a page for each comment that describes functions; its other
-                         functions, and the structs shown there first, have a page that sources it
+reference.py man FOLDER [LOWDOWN]  man pages of section 3, by that lowdown: a page for each comment that describes
+                         functions; its other functions, and the structs shown there first, have a page that sources it
 page() is called by docs_hooks.py: a page for each header.
 """
 
@@ -174,12 +174,12 @@ def documented(headers):
     return [group for group in headers.groups if any(code.startswith(PUBLIC) for code in group.code)]
 
 
-def write_man(headers, folder):
+def write_man(headers, folder, lowdown):
     version = re.search(r'RINGCAST_VERSION +"(.*)"', (INCLUDE / "version.h").read_text(encoding="utf-8"))[1]
     for group in documented(headers):
         first, *others = group.functions
         others += [name for name in types_of(headers, group) if not (folder / f"{name}.3").exists()]
-        command = ["lowdown", "-s", "-t", "man", "--parse-no-intraemph", "--out-no-smarty"]
+        command = [lowdown, "-s", "-t", "man", "--parse-no-intraemph", "--out-no-smarty"]
         command += ["-m", f"title={first}", "-m", "section=3"]
         command += ["-m", f"source=ringcast {version}", "-o", str(folder / f"{first}.3")]
         subprocess.run(command, input=manual(headers, group), text=True, check=True)
@@ -187,7 +187,7 @@ def write_man(headers, folder):
             (folder / f"{other}.3").write_text(f".so man3/{first}.3\n", encoding="utf-8")
 
 
-def main(what, folder=None):
+def main(what, folder=None, lowdown="lowdown"):
     headers = Headers()
     if what == "check":
         complaints = list(headers.complaints())
@@ -195,7 +195,7 @@ def main(what, folder=None):
         return 1 if complaints else 0
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_man(headers, folder)
+    write_man(headers, folder, lowdown)
     return 0
 
 

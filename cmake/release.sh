@@ -24,7 +24,7 @@ check() { # check [TAG]
   [ "$(printf '%s\n' "$node" "${version%.*}" | sort -V | tail -n 1)" = "${version%.*}" ] ||
     complain "ringcast.map: the newest node is RINGCAST_$node, and the version is $version"
   packaged=$(sed -nE '1s/^ringcast \(([^)]+)\).*/\1/p' debian/changelog 2>/dev/null || true)
-  [ "${packaged%-*}" = "$version" ] || complain "debian/changelog: the newest version is '$packaged', not $version"
+  [ "$packaged" = "$version" ] || complain "debian/changelog: the newest version is '$packaged', not $version"
   [ -z "$(git status --porcelain)" ] || complain "the tree is not clean: git status"
   if [ $# = 0 ]; then
     [ -z "$(git tag --list "v$version")" ] || complain "there is a tag v$version already: raise the version"

@@ -119,7 +119,7 @@ python() {
   run "$name-ranks" pytest "$name-ranks" "${ranks[@]}" "$@" &
   beside=$!
   run "$name" pytest "$name" "${ranks[@]/#/--ignore=}" "$@"
-  wait "$beside"
+  wait "$beside" || failed=1
 }
 
 # The names that RINGCAST_DISABLE knows (docs/limits.md). Those that share a run have nothing to do with each other: of

@@ -48,7 +48,7 @@ run asan asan
 until_finished tsan
 run tsan tsan
 [ "${ONLY:-}" ] || RINGCAST_DISABLE=$everything run no-extras again no-extras
-wait "$aside"
+wait "$aside" || failed=1
 
 summarize
 if [ "${ONLY:-}" ]; then

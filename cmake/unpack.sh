@@ -8,7 +8,7 @@
 set -euo pipefail
 folder=$1 architecture=$2 suite=$3
 shift 3
-if ! command -v apt-get dpkg-deb >/dev/null; then
+if ! type -P apt-get dpkg-deb >/dev/null; then
   echo "no apt-get to fetch $* for $architecture by" >&2
   exit 1
 fi

@@ -17,7 +17,7 @@ FILES = {
 """,
     "CHANGELOG.md": "## [Unreleased]\n\n## [1.2.3] - 2026-11-27\n\nNew.\n\n## [1.2.2] - 2026-11-01\n\nOld.\n",
     "ringcast.map": "RINGCAST_1.1 {\n};\nRINGCAST_1.2 {\n} RINGCAST_1.1;\nRINGCAST_GPU_1.3 {\n};\n",
-    "debian/changelog": "ringcast (1.2.3-1) unstable; urgency=medium\n",
+    "debian/changelog": "ringcast (1.2.3) unstable; urgency=medium\n",
 }
 
 # File, what is there, what comes in its place, and what is then said.

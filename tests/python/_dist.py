@@ -39,7 +39,7 @@ class Ranks:
         """
         with tempfile.TemporaryDirectory() as folder:
             for rank, (_, connection) in enumerate(self._workers[:world]):
-                connection.send((os.path.join(folder, "store"), rank, world, function, args))
+                connection.send((os.path.join(folder, "store"), rank, world, function, args, dying < 0))
             return self._collect(world, dying)
 
     def _start(self) -> None:
@@ -86,17 +86,17 @@ def _serve(connection: Any) -> None:
     gc.freeze()  # torch's objects, which a collection takes a second to look through
     with contextlib.suppress(EOFError):
         while True:
-            store, rank, world, function, args = connection.recv()
+            job = connection.recv()
             faulthandler.dump_traceback_later(JOB_SECONDS, exit=True)
             try:
-                answer = (True, _run(store, rank, world, function, args))
+                answer = (True, _run(*job))
             except BaseException:
                 answer = (False, traceback.format_exc())
             faulthandler.cancel_dump_traceback_later()
             connection.send(answer)
 
 
-def _run(store: str, rank: int, world: int, function: Callable[..., Any], args: Any) -> Any:
+def _run(store: str, rank: int, world: int, function: Callable[..., Any], args: Any, all_live: bool) -> Any:
     import torch.distributed as dist
 
     _places[:] = [f"{store}.{each}" for each in (rank, *range(world))]
@@ -104,6 +104,8 @@ def _run(store: str, rank: int, world: int, function: Callable[..., Any], args: 
     join_group(store, rank, world)
     result = function(*args)
     if dist.is_initialized():
+        if all_live:
+            meet()  # what a rank has sent by gloo is lost when it leaves before the other has received it
         dist.destroy_process_group()
     os.environ.clear()
     os.environ.update(before)
