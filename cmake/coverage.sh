@@ -31,6 +31,7 @@ if [ "${1:-}" != --report ]; then
   cp -r python/ringcast $out/site/
   rm -f $out/site/ringcast/_ringcast*.so
   cp $out/python/_ringcast*.so $out/site/ringcast/
+  cp -r "$($bin/python -c 'import ringcast; print(*ringcast.__path__)')/_c" $out/site/ringcast/ # for programs in C
   run coverage-c check coverage coverage-c -j "$jobs"
   # With these, each Python begins with coverage.py, and the package that was built here.
   export COVERAGE_PROCESS_START=$PWD/pyproject.toml PYTHONPATH=$PWD/$out/site LD_PRELOAD=$PWD/$out/tests/libcounted.so
