@@ -296,7 +296,7 @@ class Screen(Case):
         with Ring(NAME, second="\u202egnp.exe\x9b2J") as ring, Terminal("top", "--interval", "0.05") as terminal:
             ring.second.stop()
             ring.fill()
-            shown = terminal.await_shown(r"reader 1 '(.*?)' \(pid")[1]
+            shown = terminal.await_shown(rf"reader 1 '([^']*)' \(pid {ring.second.pid}")[1]
             self.assertNotIn("\u202e", shown)
             self.assertNotIn("\x9b", shown)
             self.assertIn("gnp.exe", shown)
