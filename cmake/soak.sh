@@ -79,7 +79,7 @@ repeat() { # repeat SECONDS COMMAND...
 wants() { [[ " $steps " == *" $1 "* ]]; }
 share() { echo $((rest * $1 / 100 > 5 ? rest * $1 / 100 : 5)); } # a part of the time that is left, in percent
 
-build() { cmake --preset "$1" && cmake --build --preset "$1"; }
+build() { cmake --preset "$1" && cmake --build --preset "$@"; } # build PRESET OPTIONS...
 # The tests in C with each loop in full, and not the share that `make test` and `make test-all` run.
 loops() {
   build dev && ctest --preset dev -LE '^(lint|model)$' -j "$(nproc)" &&
@@ -122,13 +122,13 @@ memcheck() {
     echo "SKIPPED valgrind: there is none (Debian: valgrind)"
     return 77
   fi
-  build valgrind && ctest --preset valgrind -j "$(nproc)"
+  build valgrind --target programs_memcheck && ctest --preset valgrind -L memcheck -j "$(nproc)"
 }
 aarch64() {
   local why status=0
   why=$(cmake/aarch64.sh) || status=$?
   case $status in 0) ;; 3) echo "SKIPPED aarch64: $why" && return 77 ;; *) return "$status" ;; esac
-  build aarch64 && ctest --preset aarch64 -j "$(nproc)"
+  build aarch64 --target programs_arm && ctest --preset aarch64 -L arm -j "$(nproc)"
 }
 
 step build 'ninja|Linking|Built' build soak

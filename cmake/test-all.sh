@@ -104,6 +104,6 @@ echo "Not repeated in each of the runs no-... and with-...: the rules of the rep
 echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages."
 echo "Python is repeated with no-extras, and a little of it with-hugetlb: it does not see which one of the others is"
 echo "missing. Under valgrind and for aarch64 only what has the labels memcheck and arm; of each long loop a share."
-echo "make soak runs all of it."
+echo "make soak runs these loops in full."
 if [ "$failed" = 0 ]; then echo "All passed."; else echo "FAILED."; fi
 exit "$failed"

@@ -54,7 +54,7 @@ MODELS = {
     "device streams": ("FRAMES=4 STREAMS=2", "FRAMES=6 STREAMS=2"),
     "device readers": ("FRAMES=3 LIVES=2", "FRAMES=4 LIVES=3 SLOTS=2"),
     "device again": ("FRAMES=4 OPENS=2", "FRAMES=4 OPENS=3 LIVES=2"),
-    "device reader-dies": ("FRAMES=3 LIVES=2 DEATHS", "FRAMES=4 LIVES=3 DEATHS SLOTS=2"),
+    "device reader-dies": ("FRAMES=3 LIVES=2 DEATHS", "FRAMES=3 LIVES=3 DEATHS SLOTS=2"),
     "device writer-dies": ("FRAMES=3 KILL_WRITER", "FRAMES=4 KILL_WRITER LIVES=2 SLOTS=2"),
 }
 
@@ -172,7 +172,7 @@ class Run:
         self.judge(said)
         print(f"{self.kind:<9} {self.name:<18} {self.outcome():<72} {time.monotonic() - began:5.1f} s", flush=True)
         if self.wrong and not said:
-            print("\n".join("    " + line for line in self.report.splitlines()[:14]), flush=True)
+            print("\n".join("    " + line for line in self.report.splitlines()[-14:]), flush=True)
         return not self.wrong
 
     def call(self, *command, report=False):
