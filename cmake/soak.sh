@@ -12,12 +12,13 @@
 #                 or engines: whole engines (cmake/engines.sh) for SOAK_SECONDS each, which is not among all
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+source cmake/test-steps.sh
 all="kill frames gpu codec mutated loops fuzz model threads valgrind aarch64"
 seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
 mutated=${MUTATED:-1000000}
-steps=${STEPS:-$all}
+chosen=${STEPS:-$all}
 out=build/soak
-summary=() details=() failed=0
+summary=() details=()
 
 for word in "$seconds" "$kills" "$seed" "$mutated"; do
   [[ $word =~ ^[0-9]+$ ]] || {
@@ -25,7 +26,7 @@ for word in "$seconds" "$kills" "$seed" "$mutated"; do
     exit 2
   }
 done
-for step in $steps; do
+for step in $chosen; do
   [[ " $all engines " == *" $step "* ]] ||
     { echo "soak: STEPS has '$step': it must be a list of $all engines" >&2; exit 2; }
 done
@@ -76,10 +77,9 @@ repeat() { # repeat SECONDS COMMAND...
   echo "soak: $times times in a row"
 }
 
-wants() { [[ " $steps " == *" $1 "* ]]; }
+wants() { [[ " $chosen " == *" $1 "* ]]; }
 share() { echo $((rest * $1 / 100 > 5 ? rest * $1 / 100 : 5)); } # a part of the time that is left, in percent
 
-build() { cmake --preset "$1" && cmake --build --preset "$@"; } # build PRESET OPTIONS...
 # The tests in C with each loop in full, and not the share that `make test` and `make test-all` run.
 loops() {
   build dev && ctest --preset dev -LE '^(lint|model)$' -j "$(nproc)" &&
@@ -115,20 +115,6 @@ gpu() { # gpu SECONDS
     runs=$((runs + 1))
   done
   echo "gpu: $runs broadcasts of 2000 messages, seeds from $seed on, and none was corrupt"
-}
-
-memcheck() {
-  if ! command -v valgrind >/dev/null; then
-    echo "SKIPPED valgrind: there is none (Debian: valgrind)"
-    return 77
-  fi
-  build valgrind --target programs_memcheck && ctest --preset valgrind -L memcheck -j "$(nproc)"
-}
-aarch64() {
-  local why status=0
-  why=$(cmake/aarch64.sh) || status=$?
-  case $status in 0) ;; 3) echo "SKIPPED aarch64: $why" && return 77 ;; *) return "$status" ;; esac
-  build aarch64 --target programs_arm && ctest --preset aarch64 -L arm -j "$(nproc)"
 }
 
 step build 'ninja|Linking|Built' build soak

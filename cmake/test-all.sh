@@ -20,16 +20,6 @@ models() { python3 -B tests/model/run.py; }
 plants() { check dev plants -L '^plants$'; }
 # What only a real GPU can show, with the tests' own driver: that each line of it runs.
 gpu_fake() { rm -rf build/gpu/out-fake && GPU_FAKE=1 cmake/gpu-test.sh; }
-memcheck() {
-  command -v valgrind >/dev/null || { echo "SKIPPED no valgrind (Debian: valgrind)" && return 77; }
-  build valgrind --target programs_memcheck && check valgrind valgrind -L memcheck -j "$jobs"
-}
-aarch64() {
-  local why status=0
-  why=$(cmake/aarch64.sh) || status=$?
-  case $status in 0) ;; 3) echo "SKIPPED $why" && return 77 ;; *) return "$status" ;; esac
-  build aarch64 --target programs_arm && check aarch64 aarch64 -L arm -j "$jobs"
-}
 fuzz() {
   local why
   why=$(tests/fuzz/run.py --why-not)

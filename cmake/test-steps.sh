@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# What cmake/test.sh and cmake/test-all.sh share: steps, their results and their summary. Sourced, in the root of the
-# sources. build/test/ gets of each step NAME the log NAME.log, which is printed when the step ends, the result
-# NAME.result and the test times NAME.*.xml; from them come the summary and times.tsv, the seconds of each test.
+# What cmake/test.sh and cmake/test-all.sh share: steps, their results and their summary; cmake/soak.sh takes some of
+# what steps run. Sourced, in the root of the sources. build/test/ gets of each step NAME the log NAME.log, which is
+# printed when the step ends, the result NAME.result and the test times NAME.*.xml; from them come the summary and
+# times.tsv, the seconds of each test.
 # shellcheck disable=SC2034 # what those who source this read
 jobs=$(nproc) failed=0
 mkdir -p build/test/stamps
@@ -101,6 +102,14 @@ check() {
   ${under[@]+"${under[@]}"} ctest --preset "$preset" --output-junit "$(junit "$name")" "$@" || status=$?
   cat "build/$preset/Testing/Temporary/LastTest.log" >>"build/test/$name.tests.log"
   return "$status"
+}
+
+memcheck() {
+  command -v valgrind >/dev/null || { echo "SKIPPED no valgrind (Debian: valgrind)" && return 77; }
+  build valgrind --target programs_memcheck && check valgrind valgrind -L memcheck -j "$jobs"
+}
+aarch64() {
+  cmake/aarch64.sh && build aarch64 --target programs_arm && check aarch64 aarch64 -L arm -j "$jobs"
 }
 
 pytest() { # pytest STEP OPTIONS...
