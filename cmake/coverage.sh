@@ -20,17 +20,15 @@ fi
 
 failed=0
 if [ "${1:-}" != --report ]; then
-  rm -rf $out/{site,counts} build/test/*.{log,result,cpu,xml} build/test/ended
+  rm -rf $out/counts build/test/*.{log,result,cpu,xml} build/test/ended
   find $out -name '*.gcda' -delete 2>/dev/null
   source cmake/test-steps.sh
   export RINGCAST_TEST_SHARE=10
   umask 0 # a test's process of another user writes its counts, too
   run coverage-build build coverage
   [[ $(cat build/test/coverage-build.result) == passed* ]] || { summarize && exit 1; }
-  mkdir -p $out/{site,counts}
-  cp -r python/ringcast $out/site/
-  rm -f $out/site/ringcast/_ringcast*.so
-  cp $out/python/_ringcast*.so $out/site/ringcast/
+  mkdir -p $out/counts
+  cmake/site.sh $out
   cp -r "$($bin/python -c 'import ringcast; print(*ringcast.__path__)')/_c" $out/site/ringcast/ # for programs in C
   run coverage-c check coverage coverage-c -j "$jobs"
   # With these, each Python begins with coverage.py, and the package that was built here.

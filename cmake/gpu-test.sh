@@ -107,18 +107,7 @@ configure() {
     cmake "${options[@]}" -DRINGCAST_PYTHON=OFF
 }
 
-# The package as it is installed: the modules, and the extension beside them.
-site() {
-  local extension
-  rm -rf "$build/site"
-  mkdir -p "$build/site"
-  cp -r python/ringcast "$build/site/ringcast"
-  rm -f "$build"/site/ringcast/_ringcast*.so
-  extension=$(find "$build/python" -name '_ringcast*.so' 2>/dev/null | head -n 1)
-  [ -z "$extension" ] || cp "$extension" "$build/site/ringcast/"
-}
-
-make_all() { configure && cmake --build "$build" -j "$(nproc)" && site; }
+make_all() { configure && cmake --build "$build" -j "$(nproc)" && cmake/site.sh "$build"; }
 
 facts >"$out/machine.txt" 2>&1
 keep machine.txt

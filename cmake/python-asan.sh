@@ -15,16 +15,11 @@ if [ "$runtime" = libasan.so ] || ! $cc --version | grep -q 'Free Software Found
 fi
 cmake --preset python-asan "-DPython_EXECUTABLE=$PWD/build/venv/bin/python"
 cmake --build --preset python-asan
-site=build/python-asan/site
-rm -rf "$site"
-mkdir -p "$site"
-cp -r python/ringcast "$site/ringcast"
-rm -f "$site"/ringcast/_ringcast*.so
-cp build/python-asan/python/_ringcast*.so "$site/ringcast/"
+cmake/site.sh build/python-asan
 
 # libstdc++ beside the runtime: it looks once, at the start, for the function by which torch's libraries throw.
 LD_PRELOAD="$runtime $($cc -print-file-name=libstdc++.so.6)"
-export LD_PRELOAD PYTHONMALLOC=malloc PYTHONPATH=$PWD/$site${PYTHONPATH:+:$PYTHONPATH}
+export LD_PRELOAD PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/python-asan/site${PYTHONPATH:+:$PYTHONPATH}
 # A test that shows that a wrong write ends the process expects its signal.
 export ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0 UBSAN_OPTIONS=print_stacktrace=1
 if [ "${1:-}" = --run ]; then
