@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of cmake/coverage.sh: a line for C, a line for Python, and the files whose lines are reached least.
 
-    coverage.py FOLDER [--page PAGE]
+    coverage.py FOLDER [--page]
 
 reads FOLDER/c.json (gcovr --json-summary) and FOLDER/python.json (coverage json). A file below the threshold has a
 reason in the table of docs/coverage.md, which is written by hand; --page writes the figures around the reasons anew.
@@ -50,13 +50,12 @@ def below(files):
 
 
 def page_of(text, sums, low):
-    """The page with the figures of today and the reasons that it has."""
-    reasons = dict(ROW.findall(text))
+    """The page with the figures of today. low: (file, share of lines, reason)."""
     figures = "; ".join(
         f"{name}: {lines:.1f} % of the lines, {branches:.1f} % of the branches"
         for name, (lines, branches) in sums.items()
     )
-    rows = [f"| `{name}` | {lines:.0f} % | {reasons.get(name, NO_REASON)} |" for name, lines in low]
+    rows = [f"| `{name}` | {lines:.0f} % | {reason} |" for name, lines, reason in low]
     table = "\n".join(["| file | lines | why not more |", "| --- | --- | --- |", *rows])
     return fill(text, {"coverage": f"{datetime.date.today()}. {figures}.\n\n{table}"})
 
@@ -66,19 +65,20 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
+    page = PAGE.read_text()
+    reasons = dict(ROW.findall(page))
     files = {"C": dict(of_c(options.folder / "c.json")), "Python": dict(of_python(options.folder / "python.json"))}
     sums, low = {}, []
     for name, each in files.items():
         total = [sum(counts) for counts in zip(*each.values())]
         sums[name] = lines, branches = share(*total[:2]), share(*total[2:])
-        low += below(each)
+        low += [(file, least, reasons.get(file, NO_REASON)) for file, least in below(each)]
         print(f"coverage of {name}: {lines:.1f} % of {total[0]} lines, {branches:.1f} % of {total[2]} branches")
-    reasons = dict(ROW.findall(PAGE.read_text()))
     print(f"\nFiles below {LEAST} % of their lines:")
-    for name, lines in low:
-        print(f"{lines:5.1f} %  {name}: {reasons.get(name, NO_REASON)}")
+    for name, lines, reason in low:
+        print(f"{lines:5.1f} %  {name}: {reason}")
     if options.page:
-        PAGE.write_text(page_of(PAGE.read_text(), sums, low))
+        PAGE.write_text(page_of(page, sums, low))
     return 0 if all(lines >= LEAST for lines, _ in sums.values()) else 1
 
 
