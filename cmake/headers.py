@@ -26,7 +26,7 @@ ERROR = re.compile(
 ONLY_CODES = re.compile(r"(?:(?<=\.\s)|^)-E[A-Z0-9]+(?:\s\([^()]*\))?(?:,\s-E[A-Z0-9]+(?:\s\([^()]*\))?)*\.(?=\s|$)")
 AS = re.compile(r"\b(?:[Ee]rrors as|As) (\w+(?:(?:, | and )ringcast_\w+)*)")
 EXCEPT = re.compile(rf", except ({CODES})[^.]*")
-RETURNS = r"^Returns?\b|^returns?\b|\band returns\b"
+RETURNS = re.compile(r"^Returns?\b|^returns?\b|\band returns\b")
 
 
 class Group:
@@ -139,11 +139,11 @@ def sentences(text):
     return re.split(r"(?<=\.)\s+(?=[A-Z0-9`-])", one_line(text))
 
 
-def clauses(text, pattern):
-    """The parts of sentences, between semicolons, in which the pattern is found; errors are no such parts."""
+def returns(text):
+    """The parts of sentences, between semicolons, that say what is returned; errors are no such parts."""
     text = re.sub(r"\s*\([^()]*\)(?=[\s.,;:])", "", one_line(text))
     parts = [part for said in sentences(text) if not said.startswith("-E") for part in re.split(r";\s", said)]
-    found = [part.rstrip(".") + "." for part in parts if re.search(pattern, part)]
+    found = [part.rstrip(".") + "." for part in parts if RETURNS.search(part)]
     return " ".join(part[:1].upper() + part[1:] for part in found)
 
 
@@ -199,8 +199,6 @@ class Headers:
         for code, why in () if seen else self.implied(group):
             said = found.get(code, "")
             found[code] = f"{said}; {why}" if said and why not in (said, general[code]) else why
-        if "-EINVAL" in found and not any("char *handle" in code for code in group.code):
-            found["-EINVAL"] = found["-EINVAL"].replace(", or the handle string is not a handle of ringcast", "")
         return dict(sorted(found.items()))
 
     def implied(self, group):
@@ -223,7 +221,7 @@ class Headers:
         """What the functions of the group return, in words."""
         if returned_types(group) == {"void"}:
             return ""
-        said = re.sub(r"\bReturns (.)", lambda found: found[1].upper(), clauses(group.comment, RETURNS))
+        said = re.sub(r"\bReturns (.)", lambda found: found[1].upper(), returns(group.comment))
         first = sentences(group.comment)[0]
         plain = "int" in returned_types(group) and not first[0].isdigit()
         return said or ("0, or a negative errno." if plain else first)

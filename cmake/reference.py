@@ -2,8 +2,9 @@
 """The reference of the C API, made of the comments in include/ringcast/*.h.
 
 reference.py check       complaints: a public function without a comment, or without a summary
-reference.py man FOLDER [LOWDOWN]  man pages of section 3, by that lowdown: a page for each comment that describes
-                         functions; its other functions, and the structs shown there first, have a page that sources it
+reference.py man FOLDER LOWDOWN
+                         man pages of section 3, by that lowdown: a page for each comment that describes functions; its
+                         other functions, and the structs shown there first, have a page that sources it
 page() is called by docs_hooks.py: a page for each header.
 """
 
@@ -187,7 +188,7 @@ def write_man(headers, folder, lowdown):
             (folder / f"{other}.3").write_text(f".so man3/{first}.3\n", encoding="utf-8")
 
 
-def main(what, folder=None, lowdown="lowdown"):
+def main(what, folder=None, lowdown=None):
     headers = Headers()
     if what == "check":
         complaints = list(headers.complaints())

@@ -66,7 +66,7 @@
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
  *   -EDEADLK     another thread waits on this handle, or the same thread does and a signal handler called; or a waiting
  *                thread was cancelled or left the wait by longjmp: then only close the handle
- *   -EINVAL      an argument is out of range, or the handle string is not a handle of ringcast
+ *   -EINVAL      an argument is out of range
  *   -E2BIG       a struct sets fields that this library does not know (see Sizes)
  *   -ENOENT      the ring that the handle names no longer exists
  *   -EACCES      the ring belongs to another user, or the caller may not read the writer's /proc entry
