@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cmake/release.sh check says, in repositories made here: all is well, or a disagreement by its name."""
+"""What cmake/release.sh check says, in repositories made here: all is well, or each disagreement by its name."""
 
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,11 @@ FILES = {
 
 # File, what is there, what comes in its place, and what is then said.
 DISAGREEMENTS = [
+    ("include/ringcast/version.h", "PATCH 3", "PATCH 4", "its parts are others"),
     ("CHANGELOG.md", "[1.2.3]", "[1.2.4]", "CHANGELOG.md: the newest release"),
+    ("CHANGELOG.md", " - 2026-11-27", "", "CHANGELOG.md: the newest release"),
+    ("CHANGELOG.md", "## [Unreleased]\n", "", "'## [Unreleased]'"),
+    ("CHANGELOG.md", "## [Unreleased]\n", "## [Unreleased]\n\nMore.\n", "'## [Unreleased]'"),
     ("ringcast.map", "RINGCAST_1.2 {", "RINGCAST_1.10 {", "the newest node is RINGCAST_1.10"),
     ("debian/changelog", "1.2.3", "1.2.2", "debian/changelog: the newest version"),
 ]
@@ -45,23 +50,34 @@ def repository(folder, change=None):
     git(folder, "commit", "--quiet", "--message=all")
 
 
-def expect(folder, words, status, said):
+def run(folder, *words):
     found = subprocess.run(["bash", "cmake/release.sh", *words], cwd=folder, capture_output=True, text=True)
-    assert found.returncode == status and said in found.stdout + found.stderr, (words, found)
+    return found.returncode, found.stdout + found.stderr
+
+
+def expect(folder, words, status, said):
+    found = run(folder, *words)
+    assert found[0] == status and said in found[1], (words, found)
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         repository(folder)
         expect(folder, ["check"], 0, "1.2.3 can be released")
-        expect(folder, ["notes"], 0, "\nNew.\n\n")
+        assert run(folder, "notes") == (0, "\nNew.\n\n")
+        expect(folder, ["check", "v1.2.3"], 1, "not of this commit")
         git(folder, "tag", "--annotate", "--message=1.2.3", "v1.2.3")
         expect(folder, ["check", "v1.2.3"], 0, "1.2.3 can be released")
         expect(folder, ["check", "v1.2.4"], 1, "the tag is v1.2.4")
+        expect(folder, ["check"], 1, "there is a tag v1.2.3 already")
+        pathlib.Path(folder, "new").touch()
+        expect(folder, ["check", "v1.2.3"], 1, "not clean")
+        expect(folder, [], 2, "release.sh check")
     for change in DISAGREEMENTS:
         with tempfile.TemporaryDirectory() as folder:
             repository(folder, change)
-            expect(folder, ["check"], 1, change[3])
+            status, said = run(folder, "check")
+            assert status == 1 and change[3] in said and len(re.findall("^release: ", said, re.M)) == 1, (change, said)
     print(f"release.sh names {len(DISAGREEMENTS)} disagreements")
 
 

@@ -143,10 +143,10 @@ def test_dicts_arrive_with_their_keys_in_order_and_as_dicts_of_their_own(name):
 
 def test_the_keys_of_records_are_sent_once():
     # The shape that the second dict defines refers to the key in the first one. Two texts may share a place in the
-    # table of texts, which then has the later one only; not all of these do.
+    # table of texts, which then has the later one only (one pair in 900): not two of these pairs do.
     others = [f"another long key, the {number}th" for number in range(4)]
     frames = [(key, bytes(ringcast.pack([{"a long key": n, key: n} for n in range(100)]))) for key in others]
-    assert 1 in [data.count(key.encode()) for key, data in frames]
+    assert [data.count(key.encode()) for key, data in frames].count(1) >= 3
     assert all(len(data) < 100 * 4 + 300 for _, data in frames)
 
 

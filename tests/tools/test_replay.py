@@ -3,12 +3,11 @@
 
 import json
 import re
-import signal
 import time
 
 from actors import state_of
 from case import TOOL, run
-from recordings import INTERRUPT, KILL, STOP, Recordings, of_type, until
+from recordings import GO_ON, INTERRUPT, KILL, STOP, Recordings, of_type, until
 
 
 class Replay(Recordings):
@@ -45,11 +44,11 @@ class Replay(Recordings):
         writer = self.writer(count=1000, least=1000, most=1000, capacity=65536)
         dump = self.process(TOOL, "dump", writer.handle)
         self.assertIn("seconds", dump.line())  # the observer is there
-        dump.kill(signal.SIGSTOP)
+        dump.kill(STOP)
         until(lambda: state_of(dump.popen.pid) == "T", "the stop")
         writer.tell()
         writer.line()
-        dump.kill(signal.SIGCONT)
+        dump.kill(GO_ON)
         lost = int(re.fullmatch(r" *(\d+) bytes of the ring were lost: the writer was faster .*", dump.line())[1])
         self.assertGreater(lost, 900 * 1000)
         dump.kill(INTERRUPT)
