@@ -161,10 +161,14 @@ def await_answers(state, handle):
     state["calls"].wait_until_ready()
 
 
-def wait_for_a_call(state):
+def get_ready(state):
     process = state["process"]
     process.rpc_broadcast_mq.wait_until_ready()
     process.worker_response_mq._end._gather(_waits.Wait(None))
+
+
+def wait_for_a_call(state):
+    process = state["process"]
     until_lost(process.worker_response_mq)
     try:
         return process.rpc_broadcast_mq.dequeue()
@@ -176,6 +180,7 @@ def test_a_worker_is_not_misled_by_the_death_of_the_executor(team):
     executor, worker = team(2)
     handle = worker.call(make_worker, executor.call(make_executor), 0)
     executor.call(await_answers, handle)
+    worker.call(get_ready)
     worker.start(wait_for_a_call)
     kill(executor)
     name, text = worker.finish()
