@@ -3,6 +3,10 @@
 #ifndef RC_TESTS_LOST_H
 #define RC_TESTS_LOST_H
 
+#include <errno.h>
+
+#include "shm/os.h"
+#include "shm/wait.h"
 #include "tests/support/channel.h"
 #include "tests/support/children.h"
 
@@ -22,6 +26,24 @@ static inline int fill(ringcast_writer *writer, int64_t timeout_ns) {
 static inline void fill_and_hurry(ringcast_writer *writer) {
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   writer->liveness.slow_ns = SECOND / 100;
+}
+
+/* A clock of the test's own, which stands still when the process does: it goes on by a microsecond with each look, and
+ * by each sleep. */
+static int64_t own_now;
+
+static inline int64_t look_at_own_clock(void) { return own_now += 1000; }
+
+static inline int sleep_by_own_clock(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)word, (void)value;
+  own_now += timeout_ns;
+  return -ETIMEDOUT;
+}
+
+static inline void use_own_clock(void) {
+  own_now = rc_now_ns();
+  rc_os.now_ns = look_at_own_clock;
+  rc_os.futex_wait = sleep_by_own_clock;
 }
 
 struct party {

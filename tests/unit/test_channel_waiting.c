@@ -37,8 +37,9 @@ LOOP_TEST(a_descriptor_tells_when_to_look, 0, 2) {
   ck_assert_int_eq(ringcast_reader_fd(reader), fd);
   ck_assert(is_readable(fd, 0));
   for (int i = 0; i < 200; i++) {
-    ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
-    ck_assert(!is_readable(fd, 0));
+    /* It may have taken so long from there to here that it is time to look again. */
+    do ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
+    while (is_readable(fd, 0));
     for (int k = 0; k <= i % 3; k++) ck_assert_int_eq(ringcast_writer_send(writer, &i, sizeof i, 0, 0), 0);
     ck_assert(is_readable(fd, -1));
     for (int k = 0; k <= i % 3; k++) {

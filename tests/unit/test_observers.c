@@ -104,6 +104,7 @@ TEST(a_reader_in_the_way_beside_an_observer_is_the_one_that_is_named) {
 
 /* A try with timeout 0 does not wait, so the observer's time runs from one try to the next. */
 TEST(tries_wait_for_an_observer_no_longer_than_its_time) {
+  use_own_clock();
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER observer = observer_of(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -116,6 +117,7 @@ TEST(tries_wait_for_an_observer_no_longer_than_its_time) {
 
 /* The time is shared by all waits and all observers, also by one that attaches again and again. */
 TEST(time_in_the_way_is_used_up) {
+  use_own_clock();
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *observer = observer_of(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -136,6 +138,7 @@ TEST(time_in_the_way_is_used_up) {
 }
 
 TEST(time_in_the_way_comes_back) {
+  use_own_clock();
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER observer = observer_of(writer);
   writer->liveness.patience = 0;
@@ -287,6 +290,7 @@ TEST(taps_and_observers_do_not_sleep_where_readers_do) {
 }
 
 TEST(a_tap_sees_since_when_a_reader_blocks) {
+  use_own_clock();
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER slow = attach(writer);
   SCOPED_READER quick = attach(writer);
@@ -312,6 +316,7 @@ TEST(a_tap_sees_since_when_a_reader_blocks) {
 
 /* The writer does not wait any more: it sends smaller frames, or has given up. */
 LOOP_TEST(a_tap_does_not_believe_an_old_clock, 0, 2) {
+  use_own_clock();
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER slow = attach(writer);
   struct ringcast_peer peers[4] = {{.size = sizeof *peers}};
@@ -352,6 +357,7 @@ TEST(lags_in_frames_are_each_readers_own) {
 }
 
 TEST(a_tap_sees_a_reader_that_takes_too_few_frames) {
+  use_own_clock();
   SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 2, .ahead = 1);
   SCOPED_READER slow = attach(writer);
   struct ringcast_peer peers[4] = {{.size = sizeof *peers}};

@@ -273,8 +273,8 @@ LOOP_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4) {
   pthread_t thread;
   int fd = ringcast_reader_fd(reader), room = polls ? ringcast_writer_room_fd(writer) : -1;
   struct retained retained = send_and_keep(writer, reader, 1, MIB);
-  settle(reader); /* arms it */
-  ck_assert(!is_readable(fd, 0));
+  do settle(reader); /* arms it, for a second at most */
+  while (is_readable(fd, 0));
   if (polls) ck_assert_int_eq(ringcast_writer_reserve(writer, most, 0, &span), -EAGAIN);
   else ck_assert_int_eq(pthread_create(&thread, NULL, reserve_all, writer), 0);
   while (reader->retained > 0) {
