@@ -96,10 +96,10 @@ static void *tap_all(void *nothing) {
   return nothing;
 }
 
-TEST(threads_read_what_one_writes_while_others_come_and_go) {
+static void run_threads(void) {
   pthread_t writer, tap, steady[STEADY], visitors[VISITORS];
   struct rc_ring_reader readers[STEADY];
-  send_so_many(200000);
+  finished = 0;
   make_ring();
   for (int i = 0; i < STEADY; i++) readers[i] = join(1);
   for (int i = 0; i < STEADY; i++) start(&steady[i], read_every_frame, &readers[i]);
@@ -111,14 +111,18 @@ TEST(threads_read_what_one_writes_while_others_come_and_go) {
   finished = 1;
   for (int i = 0; i < VISITORS; i++) pthread_join(visitors[i], NULL);
   pthread_join(tap, NULL);
-  ck_assert_uint_gt(tapped, 0);
-  ck_assert_uint_gt(tapped_spilled, 0);
   ck_assert_uint_gt(ring.control->spill_floor, 0);
   printf("tap: %llu frames copied, %llu of them spilled; %llu bytes of the ring lost\n", (unsigned long long)tapped,
          (unsigned long long)tapped_spilled, (unsigned long long)lost);
-  ck_assert_uint_gt(visits, 10);
   /* Whether a reader comes while a frame is half there is up to the scheduler. */
   free_ring();
+}
+
+/* Again, if the tap or the visitors hardly had a CPU meanwhile. */
+TEST(threads_read_what_one_writes_while_others_come_and_go) {
+  send_so_many(200000);
+  do run_threads();
+  while (tapped_spilled == 0 || visits <= 10);
 }
 
 RUN_TESTS("ring_threads", NULL, NULL)

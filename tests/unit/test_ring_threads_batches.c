@@ -233,9 +233,9 @@ static void *tap_all(void *nothing) {
   return nothing;
 }
 
-TEST(threads_get_each_message_of_a_batch_whole_and_in_order) {
+static void run_threads(void) {
   pthread_t writer, each, groups, visitor, sloth, tap;
-  send_so_many(400000);
+  total = MORE;
   make_ring();
   struct rc_ring_reader one = join(STAYS), many = join(STAYS);
   one.leases = LEASES;
@@ -255,12 +255,15 @@ TEST(threads_get_each_message_of_a_batch_whole_and_in_order) {
       "%llu evicted, %llu of them from a group that was overwritten; %llu visits, %llu parts of groups, %llu tapped\n",
       (unsigned long long)evictions, (unsigned long long)torn, (unsigned long long)visits, (unsigned long long)halves,
       (unsigned long long)tapped);
-  ck_assert_uint_gt(evictions, 10);
-  ck_assert_uint_gt(visits, 10);
-  ck_assert_uint_gt(halves, 10);
-  ck_assert_uint_gt(tapped, 0);
   for (int i = 0; i < SLOTS; i++) ck_assert_uint_eq(rc_owner_state(ring.control->slots[i].owner), RC_SLOT_FREE);
   free_ring();
+}
+
+/* Again, if one of them hardly had a CPU meanwhile. */
+TEST(threads_get_each_message_of_a_batch_whole_and_in_order) {
+  send_so_many(400000);
+  do run_threads();
+  while (evictions <= 10 || visits <= 10 || halves <= 10 || tapped == 0);
 }
 
 RUN_TESTS("ring_threads, batches", NULL, NULL)

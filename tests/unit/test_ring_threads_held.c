@@ -112,10 +112,10 @@ static void *be_slow(void *nothing) {
   return nothing;
 }
 
-TEST(what_is_held_stays_as_it_is_and_who_is_evicted_learns_of_it_before_it_believes_anything) {
+static void run_threads(void) {
   pthread_t writer, holders[HOLDERS], sloths[SLOTHS];
   struct rc_ring_reader readers[HOLDERS];
-  send_so_many(200000);
+  finished = 0;
   make_ring();
   for (int i = 0; i < HOLDERS; i++) {
     readers[i] = join(HOLDER);
@@ -129,10 +129,15 @@ TEST(what_is_held_stays_as_it_is_and_who_is_evicted_learns_of_it_before_it_belie
   for (int i = 0; i < SLOTHS; i++) pthread_join(sloths[i], NULL);
   printf("%llu evicted, %llu of them in the middle of a frame that was overwritten\n", (unsigned long long)evictions,
          (unsigned long long)torn);
-  ck_assert_uint_eq(most_held, LEASES);
-  ck_assert_uint_gt(evictions, 10);
   for (int i = 0; i < SLOTS; i++) ck_assert_uint_eq(rc_owner_state(ring.control->slots[i].owner), RC_SLOT_FREE);
   free_ring();
+}
+
+/* Again, if the sloths hardly had a CPU meanwhile. */
+TEST(what_is_held_stays_as_it_is_and_who_is_evicted_learns_of_it_before_it_believes_anything) {
+  send_so_many(200000);
+  do run_threads();
+  while (most_held < LEASES || evictions <= 10);
 }
 
 RUN_TESTS("ring_threads, held", NULL, NULL)
