@@ -10,7 +10,7 @@ from actors import Actor
 from case import TOOL, Case
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "tools" / "completion"
-NAME = f"completion{os.getpid()}"
+NAME = f"{os.getpid()}.completion"  # so that no beginning of it is one of another run's
 
 SCRIPT = """
 source "$1"
