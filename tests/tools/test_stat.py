@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -41,16 +42,27 @@ class Ring:
         self.writer.tell("send", 0, 2 * CAPACITY // 1024, 1000)
 
 
+def await_held_back(case, name):
+    """What JSON says once the second reader holds a `Ring` back, and the first has read all."""
+
+    def look():
+        found = case.json("stat", name)
+        return found if found["held_back_by"] and not found["readers"][0]["lag_frames"] else None
+
+    return await_until(look, "no reader holds the ring back")
+
+
+def await_said(case, wanted, *words):
+    """What the command prints once it has the pattern: a writer that had no CPU for a second is not seen to wait."""
+
+    def look():
+        text = case.succeed(*words)
+        return text if re.search(wanted, text) else None
+
+    return await_until(look, f"{' '.join(words)} does not say {wanted}")
+
+
 class Stat(Case):
-    def await_held_back(self, name):
-        """What JSON says once a reader holds the ring back."""
-
-        def look():
-            found = self.json("stat", name)
-            return found if found["held_back_by"] else None
-
-        return await_until(look, "no reader holds the ring back")
-
     def test_a_quiet_ring_is_held_back_by_none(self):
         with Actor() as writer, Actor() as reader:
             handle = writer.ring(NAME, CAPACITY)
@@ -80,7 +92,7 @@ class Stat(Case):
         with Ring() as ring:
             ring.second.stop()
             ring.fill()
-            found = self.await_held_back(NAME)
+            found = await_held_back(self, NAME)
             by = found["held_back_by"]
             self.assertEqual([by["name"], by["pid"], by["state"]], ["rank 2", ring.second.pid, "stopped"])
             self.positive(by["blocked_ns"])
@@ -88,7 +100,7 @@ class Stat(Case):
             self.assertEqual(by["lag_bytes"], 1024 * by["lag_frames"])
             self.positive(by["lag_frames"])
             self.assertEqual(by, {**found["readers"][1], "blocked_ns": by["blocked_ns"]})
-            text = self.succeed("stat", NAME)
+            text = await_said(self, "held back by", "stat", NAME)
             first = text.splitlines()[0]
             said = rf"held back by reader 1 'rank 2' \(pid {ring.second.pid}, stopped by a signal\) for [\d.]+ m?s: "
             self.assertRegex(first, said + rf"{by['lag_frames']} frames, [\d.]+ KiB behind$")
@@ -135,9 +147,9 @@ class Stat(Case):
     def test_a_suspect_beside_the_reader_that_holds_the_ring_back(self):
         with Ring() as ring:
             ring.fill()
-            self.await_held_back(NAME)
+            await_held_back(self, NAME)
             ring.first.stop()
-            first, more, *_ = self.succeed("stat", NAME).splitlines()
+            first, more, *_ = await_said(self, "held back by", "stat", NAME).splitlines()
             self.assertIn("held back by reader 1 'rank 2'", first)
             self.assertEqual(more, "1 more reader is stopped, dead or evicted: see STATE")
 
@@ -158,8 +170,8 @@ class Stat(Case):
     def test_a_running_reader_that_takes_nothing_is_named(self):
         with Ring(second=None) as ring:
             ring.fill()
-            self.assertEqual(self.await_held_back(NAME)["held_back_by"]["state"], "active")
-            first = self.succeed("stat", NAME).splitlines()[0]
+            self.assertEqual(await_held_back(self, NAME)["held_back_by"]["state"], "active")
+            first = await_said(self, "held back by", "stat", NAME).splitlines()[0]
             self.assertRegex(first, rf"held back by reader 1 \(pid {ring.second.pid}, running\) for ")
 
     def test_a_dead_reader_is_shown_as_dead(self):
@@ -321,8 +333,9 @@ class Prometheus(Case):
         with Ring() as ring:
             ring.second.stop()
             ring.fill()
-            await_until(lambda: self.json("stat", NAME)["held_back_by"], "no reader holds the ring back")
-            samples, found = self.samples(NAME), self.json("stat", NAME)
+            await_held_back(self, NAME)
+            metrics = await_said(self, r"_blocked_seconds\{.*\} .*[1-9]", "stat", NAME, "--prometheus")
+            samples, found = parse_prometheus(self, metrics), await_held_back(self, NAME)
             of_ring = (("ring", NAME), ("pid", str(ring.writer.pid)))
             for name, value in (
                 ("ringcast_frames_total", found["writer"]["frames"]),
