@@ -10,7 +10,7 @@ from actors import Actor
 from case import TOOL, Case
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "tools" / "completion"
-NAME = f"{os.getpid()}.completion"  # so that no beginning of it is one of another run's
+NAME = f"{os.getpid()}.completion"  # no beginning of the name is a beginning in another run
 
 SCRIPT = """
 source "$1"

@@ -27,7 +27,7 @@ class Hz(Case):
 
     def test_count_ends_with_a_summary(self):
         with Actor() as writer:
-            writer.ring(NAME, 1 << 26)  # what a busy machine holds up for a minute is not lost
+            writer.ring(NAME, 1 << 26)  # nothing is lost on a machine that is busy for a minute
             writer.ask("stream", 0, 1000, 1000)
             (found,) = [
                 line
@@ -56,7 +56,7 @@ class Hz(Case):
             line = next(line for line in lines if line["frames"] == 10)
             self.assertEqual([line["summary"], line["bytes"]], [False, 1000])
             self.check(line)
-            next(other for other in lines if other["gap_ns"] != line["gap_ns"])  # there are more than ten by now
+            next(other for other in lines if other["gap_ns"] != line["gap_ns"])  # more than ten frames have come
             process.send_signal(signal.SIGINT)
             rest, said = process.communicate(timeout=60)
             self.assertEqual([process.returncode, said], [0, ""])
@@ -89,7 +89,7 @@ class Hz(Case):
 
     def test_frames_that_it_was_too_slow_for_are_counted_as_lost(self):
         with Actor() as writer:
-            writer.ring(NAME, 1 << 24)  # in which it comes after the stream, however late it is
+            writer.ring(NAME, 1 << 24)  # room for a minute of the stream
             with self.start("--count", "2") as process:
                 self.assertEqual(process.stdout.readline(), "no new frame\n")
                 os.kill(process.pid, signal.SIGSTOP)

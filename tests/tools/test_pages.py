@@ -222,7 +222,7 @@ class Examples(Case):
                 print(f"SKIPPED tools_pages: {example.where}: {lacking}")
                 continue
             output, status = self.stage.run(command)
-            # Again where the stage's processes had no CPU: who waits for room is not seen to for a second.
+            # Again after a second in which a process of the stage had no CPU: no writer is seen to wait for room then.
             end = time.monotonic() + DEADLINE_S
             while STATE.match(command) and any(lacks(shown, output)) and time.monotonic() < end:
                 output, status = self.stage.run(command)

@@ -25,7 +25,7 @@ SOURCES = (
 
 
 def cpu_seconds():
-    """What the children took that have ended."""
+    """The time of the children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -129,7 +129,7 @@ class Record(Recordings):
         return [json.loads(line) for line in self.succeed(*arguments, "--format", "json").splitlines()]
 
     def gap_with_frames_behind(self, place):
-        """The gap at this place. The recorder may have stood still, and left a gap, at others too."""
+        """The gap at this place. A recorder that had no CPU leaves gaps elsewhere too."""
         lines = self.dump()
         gaps = [gap for gap in of_type(lines, "gap") if gap["from"] < place < (gap["to"] or 0)]
         return lines[-2]["type"] == "frame" and gaps and gaps[0]

@@ -64,7 +64,7 @@ class Replay(Recordings):
             self.record(count=20, gap_us=2000)
             frames = of_type(self.dump(), "frame")
             length = frames[-1]["time"] - frames[0]["time"]
-            return length > 0.03 and length  # else the recorder stood still, and took them together
+            return length > 0.03 and length  # else the recorder stood still, and the frames have one time
 
         length = until(length_of_a_recording, "a recording of some length")
         start = time.monotonic()
@@ -76,7 +76,7 @@ class Replay(Recordings):
         times = [frame["time"] for frame in of_type(self.dump(), "frame")]
         for begin, end in ((0, times[-1] / 2), (times[700], times[-1] + 1), (times[900], times[1500])):
             _, summary = self.replay("--from", f"{begin:.9f}", "--to", f"{end:.9f}")
-            near = 1e-8  # those that came together have one time, which may be rounded to either side
+            near = 1e-8  # frames that came together have one time, and that is rounded
             self.assertGreaterEqual(summary["frames"], sum(begin + near <= at <= end - near for at in times))
             self.assertLessEqual(summary["frames"], sum(begin - near <= at <= end + near for at in times))
             self.assertGreater(summary["frames"], 0)

@@ -43,7 +43,7 @@ class Ring:
 
 
 def await_held_back(case, name):
-    """What JSON says once the second reader holds a `Ring` back, and the first has read all."""
+    """The JSON, once the second reader holds a `Ring` back, and the first reader has read all frames."""
 
     def look():
         found = case.json("stat", name)
@@ -53,7 +53,7 @@ def await_held_back(case, name):
 
 
 def await_said(case, wanted, *words):
-    """What the command prints once it has the pattern: a writer that had no CPU for a second is not seen to wait."""
+    """The command's text, once the pattern is in the text. A writer without a CPU for a second is not seen to wait."""
 
     def look():
         text = case.succeed(*words)

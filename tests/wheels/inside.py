@@ -23,13 +23,14 @@ NOT_RUN = """_device _torch_ _vllm_ _dropins _sglang _machines _share_once _tp_w
              _peers _engines _profile _tp_model _pipeline"""
 
 WITHOUT_NUMPY = """
-import subprocess, sys, ringcast
-with ringcast.Writer(1 << 20, name="camera") as writer, ringcast.Reader(writer.handle, name="screen") as reader:
+import os, subprocess, sys, ringcast
+camera = f"camera.{os.getpid()}"
+with ringcast.Writer(1 << 20, name=camera) as writer, ringcast.Reader(writer.handle, name="screen") as reader:
     writer.send({"step": 7, "image": b"x" * 1000}, 3, hash="xxh3")  # only with xxHash inside
     program = [sys.executable, "-m", "ringcast"]
-    for command in (["list"], ["stat", "camera"], ["top", "--once"]):
+    for command in (["list"], ["stat", camera], ["top", "--once"]):
         said = subprocess.run([*program, *command], check=True, capture_output=True, text=True).stdout
-        assert "camera" in said, said
+        assert camera in said, said
     assert reader.recv(3)["step"] == 7 and "numpy" not in sys.modules
 """
 DROP_INS = """
@@ -55,6 +56,7 @@ dist.init_process_group("gloo")
 batch = {"ids": torch.arange(8), "step": 7} if dist.get_rank() == 0 else None
 batch = broadcast_tensor_dict(batch, src=0)
 assert batch["ids"].tolist() == list(range(8)) and batch["step"] == 7
+dist.barrier()  # no rank leaves while another rank receives
 dist.destroy_process_group()
 """
 
