@@ -39,7 +39,7 @@ class Hz(Case):
             self.ratio(found["bytes_per_s"], 1000 * 49, found["seconds"])
             self.check(found)
             text = self.succeed("hz", NAME, "--count", "50")
-            self.assertRegex(text, rf"(?m)^{NAME}@{writer.pid}: 50 frames, 48.8 KiB in [\d.]+ m?s$")
+            self.assertRegex(text, rf"(?m)^{NAME}@{writer.pid}: 50 frames, 48.8 KiB in [\d.]+ [num]?s$")
             number, time = r"[\d.]+", r"([\d.]+ [num]?s|-)"
             self.assertRegex(
                 text.splitlines()[-1],
