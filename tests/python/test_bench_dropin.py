@@ -80,7 +80,7 @@ def test_every_case_is_measured_with_each_number_of_ranks(stub):
         [*command, "--ranks", "2", "--ranks", "3", "--format", "json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         cwd=ROOT,
     )
@@ -153,7 +153,7 @@ def test_at_a_cadence_every_way_is_measured_with_each_gap(stub):
     arguments = ["cadence", "--vllm", stub, "--gap", "0.5", "--gap", "0.1", "--ranks", "2", "--seconds", "0.001"]
     options = command_line.parser().parse_args(arguments)
     command = [sys.executable, "-m", "ringcast.bench", *arguments, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [(row["name"], row["ranks"]) for row in found["cases"]] == [("0.1 ms", 2), ("0.5 ms", 2)]
@@ -173,7 +173,7 @@ def test_a_way_that_this_vllm_lacks_is_left_out_with_the_reason(stub):
     module.write_text(STUB.replace("busy_loop_s=1", "other=1"))
     options = ["cadence", "--vllm", stub, "--gap", "0.1", "--ranks", "3", "--seconds", "0.001", "--format", "json"]
     command = [sys.executable, "-m", "ringcast.bench", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["left_out"] == {"vllm-2ms": "the readers of this vLLM's queue have no busy_loop_s to change"}

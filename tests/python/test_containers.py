@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import socket
+import tempfile
 import threading
 
 import numpy as np
@@ -31,8 +32,14 @@ SMALL = {"max_chunk_bytes": 512 << 10, "max_chunks": 2}
 MESSAGES = [None, {"a": [1, "two"]}, bytes(100), np.arange(1 << 18), bytes(3 << 20), b"x" * (40 << 20), "last"]
 
 
-def doors():
-    return [name for name in os.listdir(_doors.FOLDER) if name.startswith("ringcast-")]
+@contextlib.contextmanager
+def own_doors(patch):
+    """A folder for doors that no other run has, also for processes that are started; nothing is left in it."""
+    with tempfile.TemporaryDirectory(dir=_doors.FOLDER) as folder:
+        patch.setattr(_doors, "FOLDER", folder)
+        patch.setenv("DOORS", folder)
+        yield
+        assert os.listdir(folder) == []
 
 
 # ---- What the processes do -------------------------------------------------------------------------------------------
@@ -44,6 +51,7 @@ def act(engine, make, *args):
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())
     logging.getLogger("ringcast.vllm").addHandler(handler)
+    _doors.FOLDER = os.environ.get("DOORS", _doors.FOLDER)
     kind = importlib.import_module(QUEUES[engine]).MessageQueue
     if make == "write":
         queue = kind(*args, **SMALL)
@@ -85,14 +93,12 @@ class Actor:
 @contextlib.contextmanager
 def group(engine="vllm", far=2):
     """The writer and rank 0 are in one container, the ranks 1 to `far` in another."""
-    before = doors()
-    with machines.machines(2) as (one, two):
+    with pytest.MonkeyPatch.context() as patch, own_doors(patch), machines.machines(2) as (one, two):
         writer = Actor(one, engine, "write", 1 + far, 1 + far)
         handle = writer.first
         readers = [Actor(two if rank else one, engine, "read", handle, rank) for rank in range(1 + far)]
         assert [reader.first for reader in readers] == [False] + [True] * far
         yield writer, readers
-    assert doors() == before
 
 
 def make_ready(*actors):
@@ -184,17 +190,16 @@ def test_the_process_of_the_same_pid_is_not_taken_for_the_writer():
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """Readers made from now on find another PID namespace. Nothing is left in /dev/shm."""
-    before = doors()
+    """Readers made from now on find another PID namespace."""
 
     def tell(**differs):
         place = containers.here()._replace(**(differs or {"pid_namespace": 1}))
         monkeypatch.setattr(containers, "here", lambda: place)
         monkeypatch.setattr(containers, "_told", False)
 
-    yield tell
-    gc.collect()
-    assert doors() == before
+    with own_doors(monkeypatch):
+        yield tell
+        gc.collect()
 
 
 def make(elsewhere, readers=1):

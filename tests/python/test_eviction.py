@@ -247,6 +247,10 @@ def test_an_error_made_of_what_was_overwritten_is_not_told_even_if_an_array_is_l
 
 
 def test_a_frame_that_is_dropped_during_a_call_does_not_hide_the_eviction():
+    assert any(is_evicted_while_it_waits() for _ in range(20))  # the reader may give the frame back in time
+
+
+def is_evicted_while_it_waits():
     with evicting_ring(leases=64) as (writer, reader):
         writer.send_bytes(b"whole")
         frame = reader.next(0)
@@ -271,10 +275,14 @@ def test_a_frame_that_is_dropped_during_a_call_does_not_hide_the_eviction():
                 reader.stats()
             except RuntimeError:
                 break
-        del frame  # to be given back at the end of that call
+        del frame  # to be given back by that call
         writer.reserve(4000, WATCHDOG).abort()
+        is_evicted = writer.peers()[0].state == "evicted"
+        if not is_evicted:
+            reader.cancel()
         thread.join(WATCHDOG)
-        assert type(result[0]) is ringcast.Evicted
+        assert type(result[0]) is (ringcast.Evicted if is_evicted else ringcast.Cancelled)
+        return is_evicted
 
 
 class Trap:

@@ -3,6 +3,7 @@
 
 import datetime
 import os
+import re
 import signal
 from typing import Any, List
 
@@ -165,7 +166,8 @@ def test_a_call_ends_with_the_timeout_of_its_group_and_names_the_missing_ranks()
             patch.setattr(gather, "seconds_of", lambda backend: seconds_of(backend) / 600)
             for call in lambda: transports.barrier(group), lambda: gathered(rank, group):
                 text = text_of(TimeoutError, call)
-                assert f"rank 1 (pid {pid}, alive) has not come within 0.1 s, the group's timeout" in text
+                # The other one may be late, too.
+                assert re.search(rf"rank 1 \(pid {pid}, alive\).* ha(s|ve) not come within 0.1 s, the group's", text)
     meet()
     if rank == 1:  # finds what the others have sent
         transports.barrier(group)
@@ -205,12 +207,18 @@ def test_after_an_interrupted_call_no_value_of_it_is_taken_for_the_next_one() ->
         raise Interrupted
 
     assert gathered(f"first of {rank}") == ["first of 0", "first of 1"]
-    if rank == 0:  # waits for rank 1, which waits below
+    meet()
+    if rank == 0:
         before = signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
         with pytest.raises(Interrupted):
             gathered("second of 0")
         signal.signal(signal.SIGALRM, before)
+    else:
+        (mine,) = [end.ring for end in rings.ends(dist.group.WORLD).values() if isinstance(end.ring, ringcast.Writer)]
+        waits = mine.peers()[0].stats.waits
+        while mine.peers()[0].stats.waits == waits:  # counted at the end of each part of a wait
+            pass
+        os.kill(mine.peers()[0].pid, signal.SIGALRM)
     dist.barrier()
     if rank == 1:
         assert gathered("second of 1") == ["second of 0", "second of 1"]

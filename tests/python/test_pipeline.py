@@ -47,6 +47,8 @@ SHORT = {{"rounds": (1,) * 7, "stage_ms": {{gil: [1.0] * 7 for gil in ("hold", "
          "mapping": {{"loop_ms": 1.0, "vectorised_ms": 0.01, "ratio": 100.0}}}}
 pipeline_measure.measure = lambda settings: SHORT
 {changed}
+import pipeline_processes
+pipeline_processes.GRACE = 60  # seconds: a process may stand still before it says why it ends
 import pipeline
 if __name__ == "__main__":
     sys.exit(pipeline.main())
@@ -284,16 +286,15 @@ def test_the_deadline_ends_the_run_and_leaves_no_process(tmp_path):
     pids = tmp_path / "pids"
     pids.mkdir()
     changed = f"open(os.path.join({str(pids)!r}, str(os.getpid())), 'w').close()\n"
-    changed += BREAK.format(process="A2 NPU", stage=6, action="time.sleep(1000)")
+    late = tmp_path / "late"
+    changed += BREAK.format(process="A2 NPU", stage=6, action=f"open({str(late)!r}, 'w').close(), time.sleep(1000)")
     arguments = ["--mode", "processes", "--gil", "release", "--bare", "0", "--deadline"]
-    for deadline in (1.5, 6, 24):  # on a busy machine the workers may not have started by then
+    for deadline in (1.5, 6, 24, 60):  # on a busy machine the workers may not be at work by then
         done = run_changed(tmp_path, changed, *arguments, deadline)
         assert done.returncode == 1 and "processes: no answer in time from " in done.stderr
-        assert "A2 NPU" in done.stderr
-        if len(list(pids.iterdir())) >= 9:  # the program, a process for each of two runs, six workers
+        if late.exists():
             break
-    else:
-        raise AssertionError("the workers never started")
+    assert re.search("processes: no answer in time from .*A2 NPU", done.stderr)
     until = time.monotonic() + WATCHDOG
     while alive := [path.name for path in pids.iterdir() if is_alive(path.name)]:
         assert time.monotonic() < until, f"{alive} are left"

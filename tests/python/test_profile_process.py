@@ -176,6 +176,10 @@ dist.init_process_group("gloo")
 for number in range(3):
     assert rt.broadcast_object(number if dist.get_rank() == 0 else None) == number
     dist.all_reduce(torch.ones(2))
+store = dist.distributed_c10d._get_default_store()  # torchrun's own: a rank that leaves ends what others are in
+store.add("done", 1)
+while store.add("done", 0) < 2:
+    pass
 dist.destroy_process_group()
 """
 
@@ -209,7 +213,9 @@ def rank(number, store):
     loader = multiprocessing.get_context("fork").Process(target=loads)
     loader.start()
     loader.join()
-    dist.barrier()
+    open(f"{store}.{number}", "w").close()
+    while not os.path.exists(f"{store}.{1 - number}"):  # a rank that leaves ends what the other is in
+        pass
     dist.destroy_process_group()
 
 if __name__ == "__main__":

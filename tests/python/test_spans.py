@@ -90,12 +90,15 @@ def test_a_packed_frame_is_copied(ring):
 @pytest.mark.parametrize("hash", [None, "sha256"])
 def test_a_frame_in_spill_memory(hash):
     array = np.zeros(1 << 20)
-    spans = pair(lambda writer: writer.send(array, hash=hash), lambda reader: reader.recv())
-    check(spans)
-    assert spans.kinds() == SENT + RECEIVED
-    assert all(span.bytes > array.nbytes and span.position == 0 for span in spans)
-    copy = spans.of("copy")[0]
-    assert copy.end_ns - copy.start_ns > spans.of("publish")[0].end_ns - spans.of("publish")[0].start_ns
+    took = {"copy": [], "publish": []}
+    for _ in range(5):
+        spans = pair(lambda writer: writer.send(array, hash=hash), lambda reader: reader.recv())
+        check(spans)
+        assert spans.kinds() == SENT + RECEIVED
+        assert all(span.bytes > array.nbytes and span.position == 0 for span in spans)
+        for kind, times in took.items():
+            times += [span.end_ns - span.start_ns for span in spans.of(kind)]
+    assert min(took["copy"]) > min(took["publish"])  # else a phase may be interrupted
 
 
 @pytest.mark.parametrize("options", [{}, {"gpu_pool_bytes": 0}], ids=["pool", "inline"])
@@ -204,9 +207,8 @@ def test_a_task_that_waits_for_room(ring):
         task = asyncio.ensure_future(writer.asend({"last": 1}))
         await asyncio.sleep(0)
         count = 1
-        while reader.recv(0) != {"last": 1}:
+        while await reader.arecv(WATCHDOG) != {"last": 1}:
             count += 1
-            await asyncio.sleep(0)
         await task
         return count
 

@@ -8,7 +8,7 @@ import signal
 import warnings
 
 import pytest
-from _dist import join_group
+from _dist import join_group, meet
 from needs import needs_torch
 from peers import WATCHDOG, in_a_fork
 from traces import TO_ITSELF, Events, run
@@ -88,18 +88,25 @@ def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
     assert {event["args"]["ring"] for event in events.slices()} == {'a "ring"'}
 
 
+def start_patiently(file):
+    """In a process that may end its trace while another one stands still in a flush."""
+    _trace_file._WAIT = WATCHDOG
+    trace.start(file)
+
+
 def broadcast_in_a_group_of_its_own(file, store):
     import torch.distributed as dist
 
     import ringcast.torch as rt
 
     rank, world = dist.get_rank(), dist.get_world_size()
+    meet()
     dist.destroy_process_group()
-    trace.start(file)
+    start_patiently(file)
     join_group(store, rank, world)
     rt.broadcast_object("of the test")
     rt.close()
-    dist.barrier()
+    meet()
     dist.destroy_process_group()
     trace.stop()
     return os.getpid(), f"rank {rank}"
@@ -137,8 +144,7 @@ def test_a_ring_without_a_name_is_its_number(file, ring):
 
 
 def receive(state, file, handle, count):
-    if file:
-        trace.start(file)
+    start_patiently(file)
     with ringcast.Reader(handle, name=f"reader of {count}") as reader:
         state["pipe"].send("attached")
         for _ in range(count):
