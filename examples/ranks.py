@@ -12,7 +12,7 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NoReturn, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, NoReturn, Sequence, Tuple
 
 LAST_WORDS = 2.0  # seconds for the other ranks to answer or to die when a rank has failed
 
@@ -85,14 +85,16 @@ def _main(body: Callable[..., Any], rank: int, given: Sequence[Any], answer: Any
     try:
         answer.send((True, body(rank, *given)))
     except BaseException as error:
-        answer.send((False, str(error) if isinstance(error, SystemExit) else traceback.format_exc()))
+        text = str(error) if isinstance(error, SystemExit) else traceback.format_exc()
+        answer.send((False, (time.monotonic(), text)))
 
 
 def _collect(answers: List[Any], processes: List[Any], deadline: float) -> List[Any]:
-    """A rank that dies makes the others fail, maybe before its death is seen here: then both are told, deaths first."""
+    """A rank that fails makes the others fail: the first failure is told. So does a rank that dies, maybe before its
+    death is seen here: then both are told, deaths first."""
     results: List[Any] = [None] * len(answers)
     missing = {answer: rank for rank, answer in enumerate(answers)}
-    failed: Dict[int, str] = {}
+    failed: List[Tuple[float, str]] = []  # when, by the clock of all processes, and the text
     dead: List[str] = []
     while missing:
         ready = multiprocessing.connection.wait(list(missing), max(0, deadline - time.monotonic()))
@@ -106,16 +108,16 @@ def _collect(answers: List[Any], processes: List[Any], deadline: float) -> List[
             try:
                 ok, results[rank] = answer.recv()
                 if not ok:
-                    failed[rank] = f"rank {rank}: {results[rank]}"
+                    when, text = results[rank]
+                    failed.append((when, f"rank {rank}: {text}"))
             except EOFError:
-                failed[rank] = f"rank {rank}: the process died ({_end_of(processes[rank])})"
-                dead.append(failed[rank])
-        if failed and not dead:
-            deadline = min(deadline, time.monotonic() + LAST_WORDS)
-        elif failed:
+                dead.append(f"rank {rank}: the process died ({_end_of(processes[rank])})")
+        if dead:
             break
-    if failed:
-        raise SystemExit("\n".join(dict.fromkeys([*dead, next(iter(failed.values()))])))
+        if failed:
+            deadline = min(deadline, time.monotonic() + LAST_WORDS)
+    if dead or failed:
+        raise SystemExit("\n".join([*dead, *(text for _, text in sorted(failed)[:1])]))
     return results
 
 

@@ -175,6 +175,7 @@ class Queue(Way):
 
     def __init__(self, _: Any) -> None:
         os.environ["VLLM_HOST_IP"] = "127.0.0.1"
+        os.environ["RINGCAST_HEARTBEAT"] = "100"  # a rank may stand still
         self.queues: Dict[int, MessageQueue] = {}
 
     def call(self, function: str, given: Any, src: int) -> Any:

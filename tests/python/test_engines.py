@@ -8,6 +8,7 @@ import itertools
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -137,18 +138,31 @@ def test_a_killed_rank_must_raise_an_error_of_the_engines_in_time(stand_in, rais
     assert session.killed(engine, 16)["ok"] is good
 
 
+@pytest.fixture
+def stops_at_once(monkeypatch):
+    """A signal takes effect after kill(2) returns: here it has by then."""
+    kill = os.kill
+
+    def kill_and_wait(pid, number):
+        kill(pid, number)
+        while number == signal.SIGSTOP and not session.usage.is_stopped(pid):
+            pass
+
+    monkeypatch.setattr(session, "STOPPED", 0.01)
+    monkeypatch.setattr(session.os, "kill", kill_and_wait)
+
+
 @pytest.mark.parametrize("sent", [True, False])
-def test_a_rank_that_was_not_stopped_while_idle_is_told(stand_in, monkeypatch, sent):
-    monkeypatch.setattr(session, "STOPPED", 0.05)
-    engine, kill = stand_in(), os.kill
-    monkeypatch.setattr(session.os, "kill", lambda *arguments: kill(*arguments) if sent else None)
+def test_a_rank_that_was_not_stopped_while_idle_is_told(stand_in, stops_at_once, monkeypatch, sent):
+    engine = stand_in()
+    if not sent:
+        monkeypatch.setattr(session.os, "kill", lambda *_: None)
     found = session.stopped_while_idle(engine, 2)
     assert found["ok"] == sent and ("the rank was not stopped" in found["note"]) != sent
     assert not session.usage.is_stopped(engine.rank.pid)
 
 
-def test_a_token_that_is_late_after_a_stop_while_idle_is_no_success(stand_in, monkeypatch):
-    monkeypatch.setattr(session, "STOPPED", 0.05)
+def test_a_token_that_is_late_after_a_stop_while_idle_is_no_success(stand_in, stops_at_once, monkeypatch):
     engine, late = stand_in(), run.registry.Generation([[1]], 0.0, [session.STALL + 1])
     monkeypatch.setattr(engine, "generate", lambda *_: late)
     found = session.stopped_while_idle(engine, 1)

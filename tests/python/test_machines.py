@@ -20,6 +20,12 @@ from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
 pytestmark = pytest.mark.alike
 
 
+@pytest.fixture(autouse=True)
+def heartbeat(monkeypatch):
+    """Whoever stands still for less is there."""
+    monkeypatch.setenv("RINGCAST_HEARTBEAT", "10")
+
+
 def write(ip, remote_readers, capacity=1 << 20):
     """On the writer's machine: does what it is told to, and tells who is lost."""
     told = queue.Queue()
@@ -97,8 +103,7 @@ def test_each_machine_has_one_ring_whatever_it_is_called():
             assert reader.result() == ["WriterGone"]
 
 
-def test_a_machine_that_disappears_is_named_and_everyone_hears_of_it(monkeypatch):
-    monkeypatch.setenv("RINGCAST_HEARTBEAT", "0.5")
+def test_a_machine_that_disappears_is_named_and_everyone_hears_of_it():
     with group([[1], [2, 3]]) as (others, writer, readers, _):
         writer.send(("send", "all there"))
         assert [reader.recv() for reader in readers.values()] == ["all there"] * 3
@@ -118,8 +123,7 @@ def test_a_machine_that_disappears_is_named_and_everyone_hears_of_it(monkeypatch
         assert readers[1].result() == ["WriterGone"]
 
 
-def test_a_machine_that_disappears_while_it_holds_the_writer_back_lets_go(monkeypatch):
-    monkeypatch.setenv("RINGCAST_HEARTBEAT", "0.5")
+def test_a_machine_that_disappears_while_it_holds_the_writer_back_lets_go():
     with group([[1], [2]]) as (others, writer, readers, _):
         others[1].unplug()
         for _ in range(300):  # far more than a ring

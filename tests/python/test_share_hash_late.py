@@ -49,7 +49,8 @@ def test_a_rank_that_is_late_is_not_waited_for() -> None:
 @on_ranks(2)
 def test_the_hashes_of_a_late_rank_are_waited_for_in_ever_fewer_calls() -> None:
     given = features(4)
-    check(share_hash(given, how="hash"), given)
+    with slack(PATIENT):
+        check(share_hash(given, how="hash"), given)
     ranks, rank = here(), dist.get_rank()
     meet()
     if rank == 0:
@@ -104,6 +105,7 @@ def test_a_rank_that_is_stopped_holds_nobody_up() -> None:
     """However many calls: there is room in no ring towards a stopped rank, in the end."""
     given, pids, rank = features(6, 10), everywhere(os.getpid()), dist.get_rank()
     stopped: List[Any] = []
+    others = dist.new_group([0, 1])
 
     def stop(feature: Any) -> int:
         if not stopped:
@@ -120,6 +122,7 @@ def test_a_rank_that_is_stopped_holds_nobody_up() -> None:
                 os.sched_yield()
             for _ in range(700):  # a ring has room for 500 frames
                 check(share_hash(given, how="hash", compute=Hasher()), given)
+            dist.barrier(others)
     if rank == 0:
         os.kill(pids[2], signal.SIGCONT)
     dist.barrier()
@@ -285,7 +288,9 @@ def test_whatever_the_load_a_small_call_is_not_told() -> None:
     check(share_hash(given, how="hash"), given)
     ranks, told = here(), []
     ranks.tell = lambda *frame: told.append(frame)
-    check(share_hash(given, compute=Hasher()), given)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(telling, "_TELLING", 1e9)  # else a rank that stands still while it hashes may have news
+        check(share_hash(given, compute=Hasher()), given)
     assert told == []
 
 
@@ -294,6 +299,7 @@ def test_each_ranks_load_reaches_the_others() -> None:
     given, rank = features(2), dist.get_rank()
     check(share_hash(given, how="hash"), given)
     here()._own_slowdown = 3.0 if rank == 0 else 5.0
-    with slack(PATIENT):
+    with slack(PATIENT), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(telling, "_TELLING", 1e9)  # what the hashing takes here changes nothing
         check(share_hash(given, how="hash", compute=Hasher()), given)
-    assert here()._peers[1 - rank].slowdown == pytest.approx(3.0 if rank else 5.0, rel=0.3)
+    assert here()._peers[1 - rank].slowdown == (3.0 if rank else 5.0)

@@ -13,7 +13,7 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import check_usable, on_ranks, text_of
+from _dist import check_usable, meet, on_ranks, text_of
 from peers import in_a_fork, names_of_rings
 from values import assert_same
 
@@ -156,6 +156,7 @@ def ranks_again(store: str) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     check_usable()
     first, held = rt.rings()[0].handle, dist.group.WORLD
+    meet()
     dist.destroy_process_group()
     assert rt.broadcast_object(rank, 0, held) == rank
     del held
@@ -176,6 +177,7 @@ def test_destroying_a_sub_group_frees_its_rings() -> None:
     group = dist.new_group([0, 1])
     check_usable(1, group)
     assert len(rt.rings(group)) == 1 and _dist.memory_of_rings()
+    meet()
     dist.destroy_process_group(group)
     del group
     assert not _dist.memory_of_rings(), _dist.memory_of_rings()

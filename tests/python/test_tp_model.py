@@ -296,7 +296,8 @@ def run_model(*arguments, program=EXAMPLES / "tp_model.py", launcher=(), **envir
 DYING = """
 import os, signal, sys
 sys.path.insert(0, {folder!r})
-import tp_model, tp_model_run
+import ranks, tp_model, tp_model_run
+ranks.LAST_WORDS = 100.0
 step = tp_model_run.Runner.step
 def dying(runner, number, turn, tokens):
     if (runner.place.rank, number) == (1, 3):
@@ -327,7 +328,7 @@ class Killed:
 def test_a_death_is_told_before_the_errors_that_it_causes(monkeypatch):
     """Even if the other rank's error comes first."""
     (other, sends), (killed, end) = multiprocessing.Pipe(), multiprocessing.Pipe()
-    sends.send((False, "gloo's error"))
+    sends.send((False, (0.0, "gloo's error")))
     end.close()
     wait = multiprocessing.connection.wait
     monkeypatch.setattr(multiprocessing.connection, "wait", lambda answers, _: wait(answers, 0)[:1])

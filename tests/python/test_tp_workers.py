@@ -145,7 +145,7 @@ def test_a_worker_that_dies_ends_the_run(tmp_path):
 
 
 def test_the_deadline_ends_the_run(tmp_path):
-    done = run_demo(tmp_path, "--deadline", "0.1")
+    done = run_demo(tmp_path, "--steps", "0", "--deadline", "0.1")  # without an end of their own
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == "no answer in time from rank 0, 1\n"
 
@@ -157,6 +157,7 @@ DEADLINE_BY_FILE = """
 import os, ranks
 wait = ranks.multiprocessing.connection.wait
 def wait_for_file(ready, _):
+    open({waits!r}, "w").close()  # from now on Ctrl-C ends it
     while not os.path.exists({file!r}):
         if found := wait(ready, 0.02):
             return found
@@ -171,7 +172,8 @@ def endless(folder, world):
     """A run without end: the process, the pids by rank, and a call that says which ranks `ringcast stat` calls
     stopped."""
     changed = folder / "changed.py"
-    over = DEADLINE_BY_FILE.format(file=str(folder / "over"))
+    waits = folder / "waits"
+    over = DEADLINE_BY_FILE.format(file=str(folder / "over"), waits=str(waits))
     changed.write_text(CHANGED.format(folder=str(DEMO.parent), changed=over))
     command = [sys.executable, str(changed), "--world", str(world), "--steps", "0", "--deadline", str(WATCHDOG)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -179,6 +181,7 @@ def endless(folder, world):
         ring = await_until(lambda: next((ring for ring in ringcast.rings() if parent(ring.pid) == process.pid), None))
         with ringcast.Tap(ring.handle) as tap:
             await_until(lambda: len(tap.peers()) == world - 1 and all(peer.stats.frames for peer in tap.peers()))
+            await_until(waits.exists)
             pids = {peer.name: peer.pid for peer in tap.peers()}
             yield process, pids, lambda: [peer.name for peer in tap.peers() if peer.state == "stopped"]
     finally:

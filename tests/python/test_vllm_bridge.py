@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The leg between machines, on loopback: all processes are of one machine, so the relay's ring is shared."""
 
-import contextlib
 import json
 import multiprocessing.util
 import os
@@ -43,6 +42,7 @@ def peers():
 
 
 def call(state, address, ipv6, rank):
+    uplinks.be_patient(pytest.MonkeyPatch())
     state["downlink"] = ReaderLink(address, ipv6, rank)
     multiprocessing.util.Finalize(None, state["downlink"].close, exitpriority=0)  # as a MessageQueue's
     return os.getpid()
@@ -240,10 +240,11 @@ def test_waiting_tells_who_is_there_and_how_many_are_missing(legs):
 def test_an_address_that_is_none_says_what_is_wrong(legs, monkeypatch):
     with pytest.raises(ValueError, match="not the address of a writer"):
         ReaderLink("tcp://127.0.0.1:80", False, 1)
-    with contextlib.closing(socket.create_server((LOOPBACK, 0))) as unused:
-        port = unused.getsockname()[1]
-    with pytest.raises(ringcast.WriterGone, match=f"no writer at tcp://127.0.0.1:{port}"):
-        ReaderLink(f"tcp://127.0.0.1:{port}#{'0' * 32}", False, 1)
+    with socket.socket() as silent:  # does not listen, and nobody else can
+        silent.bind((LOOPBACK, 0))
+        port = silent.getsockname()[1]
+        with pytest.raises(ringcast.WriterGone, match=f"no writer at tcp://127.0.0.1:{port}"):
+            ReaderLink(f"tcp://127.0.0.1:{port}#{'0' * 32}", False, 1)
     with ringcast.Writer(1 << 16) as writer:
         with pytest.raises(ValueError, match="remote_readers must be 1 or more"):
             ZmqHub(writer.handle, 0, LOOPBACK, print)
@@ -376,6 +377,7 @@ def test_waiting_for_a_reader_that_has_died_names_it(legs, peers):
 
 
 def make_leg(state):
+    uplinks.be_patient(pytest.MonkeyPatch())
     state["leg"] = Leg()
     return state["leg"].uplink.address
 

@@ -64,8 +64,12 @@ def _wait_for_loss(connection):
 def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
     leg = legs()
     reader = leg.downlink()
+    relay = leg.downlinks[0]._relay
+    take = relay._link.take
     with reader:
-        leg.downlinks[0]._relay._link.sock.send(body)  # its thread sleeps: nothing is under way
+        # In its own thread: no other may use the socket.
+        relay._link.take = lambda: (relay._link.sock.send(body), take())[1]
+        relay._wake.set()
         assert re.match(r"rank 3 \(pid \d+ on .*\) has sent an invalid message: ", leg.lost())
         with pytest.raises(ringcast.SendError, match="has sent an invalid message"):
             reader.recv(WATCHDOG)
@@ -189,7 +193,8 @@ def false_writer(state, messages, capacity):
     return said
 
 
-def test_a_writer_that_sends_what_it_must_not_is_named_to_the_readers(crew):
+def test_a_writer_that_sends_what_it_must_not_is_named_to_the_readers(crew, monkeypatch):
+    monkeypatch.setattr(zmq_transport.Connection, "goodbye_seconds", WATCHDOG)
     head = b"F" + framing.pack_heads([framing.Head(0, 1, 1 << 40)])
     for messages, text in (
         ([[b"?"]], r"the writer \(pid 1 on nowhere\) has sent an invalid message"),

@@ -210,6 +210,7 @@ def attach_and_end(handle, rank, waiting):
     gc.disable()
     if waiting:
         threading.excepthook = print  # "cancelled" is no news here
+        _endpoints.AT_EXIT_SECONDS = WATCHDOG
         with once_it_waits(queue):
             threading.Thread(target=queue.dequeue, daemon=True).start()
 

@@ -12,7 +12,7 @@ import ringcast
 pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
 from ringcast.vllm.zmq_hub import ZmqHub  # noqa: E402
-from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
+from ringcast.vllm.zmq_transport import Connection, ReaderLink  # noqa: E402
 
 LOOPBACK = "127.0.0.1"
 
@@ -30,8 +30,9 @@ class Leg:
         self.told.put(text)
 
     def downlink(self, rank=3):
-        self.downlinks.append(ReaderLink(self.uplink.address, self.uplink.ipv6, rank))
-        return self.downlinks[-1].reader
+        downlink = ReaderLink(self.uplink.address, self.uplink.ipv6, rank)
+        self.downlinks.append(downlink)
+        return downlink.reader
 
     def lost(self):
         return self.told.get(timeout=WATCHDOG)
@@ -44,7 +45,14 @@ class Leg:
         assert self.told.empty(), f"nobody was told: {self.told.get()}"
 
 
+def be_patient(patch):
+    """A process that stands still for seconds is none that is gone, and a goodbye is waited for."""
+    patch.setenv("RINGCAST_HEARTBEAT", str(WATCHDOG))
+    patch.setattr(Connection, "goodbye_seconds", WATCHDOG)
+
+
 def legs():
     """A fixture: makes Legs that are closed after the test."""
     with contextlib.ExitStack() as stack:
+        be_patient(stack.enter_context(pytest.MonkeyPatch.context()))
         yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(Leg(*args, **kwargs)))

@@ -272,7 +272,8 @@ class Source(WriterEnd):
             link.close()
 
     def _raise_lost(self) -> NoReturn:
-        raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+        with self._checking:  # who leaves now closes the ring: another thread may be about to tell the others
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
         """The error to raise here; the other ranks get the text."""

@@ -395,7 +395,7 @@ class Relay:
         deadline = time.monotonic() + self._link.goodbye_seconds
         with contextlib.suppress(Lost, Malformed):
             while (left := deadline - time.monotonic()) > 0:
-                self._link.poll([], int(left * 1000) + 1, True)
-                while (message := self._link.take()) is not None:
+                while (message := self._link.take()) is not None:  # first: a loss may be known
                     if message[0] == b"D":
                         return
+                self._link.poll([], int(left * 1000) + 1, True)

@@ -232,10 +232,12 @@ class Sender(WriterEnd):
         executor makes room, if room is missing, in its next look."""
         deadline = time.monotonic() + _TELL_SECONDS
         with contextlib.suppress(ringcast.Error, ValueError):
-            while time.monotonic() < deadline:
+            while True:
                 try:
                     return self.ring.send(failure, 0, tag=_FAILED)
                 except (TimeoutError, RuntimeError):  # or the thread of asynchronous answers has the Writer
+                    if time.monotonic() >= deadline:
+                        return
                     time.sleep(_RETRY)
 
     # ---- Deaths ----
@@ -459,11 +461,12 @@ def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
     """At exit a call of another thread ends as by shutdown(). An open ring would look like a death."""
     deadline = time.monotonic() + AT_EXIT_SECONDS
     while True:
+        is_last = time.monotonic() >= deadline
         try:
             return ring.close()
         except RuntimeError:
             ring.cancel()
-        if time.monotonic() >= deadline:
+        if is_last:
             return
         time.sleep(_RETRY)
 
