@@ -32,7 +32,8 @@ _MOST_NAMED = 8
 _FIRST = 0.05
 # How often a waiting writer checks its readers.
 _CHECK = 0.05
-# How soon a thread tries again if another thread uses the ring, and how long an exit tries.
+# How soon a thread tries again if another thread uses the ring, and how long an exit tries. Tries are counted, since a
+# process may stand still between two of them.
 _RETRY = 0.001
 AT_EXIT_SECONDS = 1.0
 # How often a wait for an answer looks for failures of other workers, and how long a worker tries to tell one.
@@ -230,14 +231,11 @@ class Sender(WriterEnd):
     def tell_failure(self, failure: Any) -> None:
         """Of a call, to the executor; without an error, since the exception of the call is raised next. A waiting
         executor makes room, if room is missing, in its next look."""
-        deadline = time.monotonic() + _TELL_SECONDS
         with contextlib.suppress(ringcast.Error, ValueError):
-            while True:
+            for _ in range(round(_TELL_SECONDS / _RETRY)):
                 try:
                     return self.ring.send(failure, 0, tag=_FAILED)
                 except (TimeoutError, RuntimeError):  # or the thread of asynchronous answers has the Writer
-                    if time.monotonic() >= deadline:
-                        return
                     time.sleep(_RETRY)
 
     # ---- Deaths ----
@@ -459,16 +457,12 @@ class Receiver:
 
 def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
     """At exit a call of another thread ends as by shutdown(). An open ring would look like a death."""
-    deadline = time.monotonic() + AT_EXIT_SECONDS
-    while True:
-        is_last = time.monotonic() >= deadline
+    for _ in range(round(AT_EXIT_SECONDS / _RETRY)):
         try:
             return ring.close()
         except RuntimeError:
             ring.cancel()
-        if is_last:
-            return
-        time.sleep(_RETRY)
+            time.sleep(_RETRY)
 
 
 def _go_slowly(*_: Any) -> NoReturn:
