@@ -114,9 +114,11 @@ class Stage:
         return re.sub(r"\b\d{4}\b", lambda found: str(self.pids.get(int(found[0]), found[0])), command)
 
     def told_of(self, name):
-        """Whether a reader holds the ring back; of the ring that is in lock-step, whether one is stopped."""
-        key = "suspects" if name in LOCKSTEP else "held_back_by"
-        return json.loads(run("stat", self.suffixed(name), "--format", "json").stdout)[key]
+        """Whether a reader holds the ring back; of the ring that is in lock-step, whether one is stopped, and whether
+        one is behind."""
+        found = json.loads(run("stat", self.suffixed(name), "--format", "json").stdout)
+        is_behind = any(reader["lag_frames"] for reader in found["readers"])
+        return (found["suspects"], is_behind) if name in LOCKSTEP else (found["held_back_by"],)
 
     @contextlib.contextmanager
     def as_told(self, example):
@@ -129,12 +131,14 @@ class Stage:
             name = next(name for name in LOCKSTEP if name in example.text)
             writer, reader, *frames = LOCKSTEP[name]
         self.actors[reader].stop()
-        if lockstep:
-            self.actors[writer].ask("send", 0, *frames)
-        await_until(lambda: self.told_of(name), "the stopped reader is not in the way")
-        yield
-        self.actors[reader].go_on()
-        await_until(lambda: not self.told_of(name), "the reader that goes on is in the way")
+        try:
+            if lockstep:
+                self.actors[writer].ask("send", 0, *frames)
+            await_until(lambda: all(self.told_of(name)), "the stopped reader is not in the way")
+            yield
+        finally:
+            self.actors[reader].go_on()
+        await_until(lambda: not any(self.told_of(name)), "the reader that goes on is in the way")
 
     def start(self, command):
         environment = {**os.environ, "PATH": f"{os.path.dirname(TOOL)}:{os.environ['PATH']}"}
