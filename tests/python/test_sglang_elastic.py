@@ -74,11 +74,11 @@ def ranks_going_on() -> List[str]:
         patch.setattr(dist, "barrier", lambda *args, **keywords: called.append(args))
         transports.barrier(group=group)
         assert called == [(group, False)]
-    meet()
-    if rank == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        meet()
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
         for step in range(2000):  # more than a ring holds, without the dead one's place
             assert len(broadcast_pyobj([bytes(10_000)], rank, group)[0]) == 10_000
             assert len(queue.broadcast_object(bytes(10_000))) == 10_000

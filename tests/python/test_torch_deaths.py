@@ -31,9 +31,9 @@ def ranks_going_on() -> List[str]:
     rank = dist.get_rank()
     os.environ["RINGCAST_ON_DEATH"] = "evict"
     check_usable()
-    meet()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        meet()
         if rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         while rank == 0 and not caught:
