@@ -41,7 +41,7 @@ def dequeue(state, timeout=WATCHDOG):
 
 
 def drop(state):
-    state.clear()
+    state.pop("queue", None)
     gc.collect()
 
 
