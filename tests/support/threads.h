@@ -37,6 +37,9 @@ static inline void free_ring(void) {
   free((void *)ring.spill);
 }
 
+/* How often a test runs its threads, since some of them may hardly have a CPU. */
+enum { MOST_RUNS = 20 };
+
 /* So many frames, or a share of them; RINGCAST_TEST_TIMES as many for those who have the time; a fifth of it where each
  * step is watched. */
 static inline void send_so_many(uint64_t count) {

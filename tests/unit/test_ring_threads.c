@@ -118,11 +118,12 @@ static void run_threads(void) {
   free_ring();
 }
 
-/* Again, if the tap or the visitors hardly had a CPU meanwhile. */
 TEST(threads_read_what_one_writes_while_others_come_and_go) {
   send_so_many(200000);
-  do run_threads();
-  while (tapped_spilled == 0 || visits <= 10);
+  for (int i = 0; i < MOST_RUNS && (tapped_spilled == 0 || visits <= 10); i++) run_threads();
+  ck_assert_uint_gt(tapped, 0);
+  ck_assert_uint_gt(tapped_spilled, 0);
+  ck_assert_uint_gt(visits, 10);
 }
 
 RUN_TESTS("ring_threads", NULL, NULL)
