@@ -172,6 +172,7 @@ TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND / 50);
   SCOPED_READER reader = attach(writer);
   use_own_clock();
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   at_each_sleep(NULL);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
   ck_assert_int_ge(sleeps, 1);
