@@ -36,7 +36,10 @@ FAKES = '''
 import os
 import time
 
+import scenarios
 from adapters.stdlib import Pipe
+
+scenarios.AGAIN = 2.0  # seconds that a reader may be late
 
 
 class Counting(Pipe):
@@ -263,7 +266,7 @@ def test_a_way_that_says_that_it_loses_messages_has_them_counted(peers: Any, mon
     stream, one_way = rows(peers, monkeypatch, "LossyAndSaysSo", steps)
     assert stream["status"] == "ok" and stream["lossless"] is False
     assert "of 27 messages were lost" in stream["note"]  # the first 3 warm up
-    assert one_way["status"] == "ok" and 0 < one_way["messages"] < 9  # those that were written twice don't count
+    assert one_way["status"] == "ok" and 5 <= one_way["messages"] < 9  # messages that were written twice don't count
 
 
 def test_a_repeated_message_is_found_out(peers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
