@@ -194,7 +194,7 @@ def false_writer(state, messages, capacity):
 
 
 def test_a_writer_that_sends_what_it_must_not_is_named_to_the_readers(crew, monkeypatch):
-    monkeypatch.setattr(zmq_transport.Connection, "goodbye_seconds", WATCHDOG)
+    uplinks.be_patient(monkeypatch)
     head = b"F" + framing.pack_heads([framing.Head(0, 1, 1 << 40)])
     for messages, text in (
         ([[b"?"]], r"the writer \(pid 1 on nowhere\) has sent an invalid message"),
