@@ -166,7 +166,7 @@ def test_a_call_ends_with_the_timeout_of_its_group_and_names_the_missing_ranks()
             patch.setattr(gather, "seconds_of", lambda backend: seconds_of(backend) / 600)
             for call in lambda: transports.barrier(group), lambda: gathered(rank, group):
                 text = text_of(TimeoutError, call)
-                # The other one may be late, too.
+                # The other rank that waits may be late, too.
                 assert re.search(rf"rank 1 \(pid {pid}, alive\).* ha(s|ve) not come within 0.1 s, the group's", text)
     meet()
     if rank == 1:  # finds what the others have sent

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.alike
 
 @pytest.fixture(autouse=True)
 def heartbeat(monkeypatch):
-    """Whoever stands still for less is there."""
+    """A process that stands still for less is not lost."""
     monkeypatch.setenv("RINGCAST_HEARTBEAT", "10")
 
 

@@ -176,7 +176,7 @@ dist.init_process_group("gloo")
 for number in range(3):
     assert rt.broadcast_object(number if dist.get_rank() == 0 else None) == number
     dist.all_reduce(torch.ones(2))
-store = dist.distributed_c10d._get_default_store()  # torchrun's own: a rank that leaves ends what others are in
+store = dist.distributed_c10d._get_default_store()  # torchrun's; a rank that leaves breaks the others' calls
 store.add("done", 1)
 while store.add("done", 0) < 2:
     pass
@@ -214,7 +214,7 @@ def rank(number, store):
     loader.start()
     loader.join()
     open(f"{store}.{number}", "w").close()
-    while not os.path.exists(f"{store}.{1 - number}"):  # a rank that leaves ends what the other is in
+    while not os.path.exists(f"{store}.{1 - number}"):  # a rank that leaves breaks the other's call
         pass
     dist.destroy_process_group()
 

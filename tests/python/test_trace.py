@@ -89,7 +89,7 @@ def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
 
 
 def start_patiently(file):
-    """In a process that may end its trace while another one stands still in a flush."""
+    """The process may end its trace while another process stands still in a flush."""
     _trace_file._WAIT = WATCHDOG
     trace.start(file)
 

@@ -240,7 +240,7 @@ def test_waiting_tells_who_is_there_and_how_many_are_missing(legs):
 def test_an_address_that_is_none_says_what_is_wrong(legs, monkeypatch):
     with pytest.raises(ValueError, match="not the address of a writer"):
         ReaderLink("tcp://127.0.0.1:80", False, 1)
-    with socket.socket() as silent:  # does not listen, and nobody else can
+    with socket.socket() as silent:  # bound and not listening: no other process can take the port
         silent.bind((LOOPBACK, 0))
         port = silent.getsockname()[1]
         with pytest.raises(ringcast.WriterGone, match=f"no writer at tcp://127.0.0.1:{port}"):

@@ -124,7 +124,7 @@ TEST(a_recorder_that_is_in_the_way_comes_back_once_a_second) {
   struct record_result result = record((struct record_options){.stop = &enough});
   ck_assert_int_eq(result.end, RECORD_STOPPED);
   ck_assert_uint_ge(result.let_go, 1);
-  ck_assert_int_eq(releases, 4); /* the first one is none of those that fail */
+  ck_assert_int_eq(releases, 4); /* the first one succeeds */
   ck_assert_double_ge(result.seconds, 2);
   ck_assert_int_eq(recording_open(path, &recording, why), 0);
   while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END)

@@ -272,7 +272,7 @@ class Source(WriterEnd):
             link.close()
 
     def _raise_lost(self) -> NoReturn:
-        with self._checking:  # who leaves now closes the ring: another thread may be about to tell the others
+        with self._checking:  # the caller may close the ring next: another thread tells the ranks first
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
