@@ -38,7 +38,6 @@ import time
 
 import scenarios
 from adapters.stdlib import Pipe
-
 scenarios.AGAIN = 2.0  # seconds that a reader may be late
 
 
