@@ -19,7 +19,7 @@ need="build-essential cmake ninja-build pkg-config check python3-dev python3-ven
 # wheels-test need unzip, lowdown, debootstrap and Debian's keys, make abi abigail-tools.
 want="liburing-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
 want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 gcc-12 shellcheck"
-want+=" lowdown mandoc systemtap-sdt-dev bpftrace unzip debootstrap debian-archive-keyring abigail-tools"
+want+=" lowdown systemtap-sdt-dev bpftrace unzip debootstrap debian-archive-keyring abigail-tools"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What cmake/test.sh and cmake/test-all.sh share: steps, their results and their summary; cmake/soak.sh takes some of
 # what steps run. Sourced, in the root of the sources. build/test/ gets of each step NAME the log NAME.log, which is
-# printed when the step ends, the result NAME.result and the test times NAME.*.xml; from them come the summary and
-# times.tsv, the seconds of each test.
+# printed when the step ends, the result NAME.result and the tests' results NAME.*.xml; the summary comes from them.
 # shellcheck disable=SC2034 # what those who source this read
 jobs=$(nproc) failed=0
 mkdir -p build/test/stamps
@@ -220,7 +219,6 @@ by_reason() {
 summarize() {
   local steps name
   mapfile -t steps <build/test/ended
-  python3 -B cmake/times.py build/test
   printf '\n==== summary\n'
   for name in "${steps[@]}"; do line_of "$name"; done
   left_out "${steps[@]}" | by_reason

@@ -4,8 +4,7 @@
 # whatever fails; then a summary. Exit status 0 only if every step passed. Expects what `make deps` makes, and the
 # package in build/venv. cmake/test-all.sh runs the rest.
 #
-# ONLY=gpu: of each step the tests of device tensors alone, whose seconds the line above the summary says (make test has
-# that line too).
+# ONLY=gpu: of each step the tests of device tensors alone.
 #
 # Two rows of steps side by side, as half of the tests wait for something most of the time. The first row, one step
 # after the other, has what makes rings as users do. The second, `aside`, builds for the first at a lower priority.
