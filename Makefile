@@ -12,7 +12,8 @@ inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE ringcast.
                        python tools docs/man \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test test-all pythons lint format docs coverage soak bench bench-docs gpu-test
+.NOTPARALLEL:
+.PHONY: help deps deps-test deps-build build demo test test-all pythons lint format docs coverage soak bench bench-docs gpu-test
 .PHONY: vllm-compat sglang-compat engines peers peers-compare wheels wheels-test install uninstall deb abi clean distclean
 .DEFAULT_GOAL := help
 
@@ -42,14 +43,21 @@ help:
 	@echo 'make peers-compare OLD=... NEW=...: two results of make peers (build/peers/kept)'
 	@echo 'make wheels     dist/: the source distribution, and a wheel for each Python, for x86-64 and 64-bit Arm'
 	@echo '                (ARGS="3.11 3.12": only these); make wheels-test tries them in a clean Debian, as root'
-	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
+	@echo 'make deps       all Debian packages and all of build/venv; the others install what they need (TORCH= leaves torch out)'
 	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
 
+# Three levels, each of which contains the one before: to build, to test, and all the rest.
 deps:
-	@cmake/deps.sh
+	@cmake/deps.sh all
 
-# deps leaves the file alone when it has nothing to do; the recipe makes make look at it again.
-build/venv/.requirements: deps
+deps-test:
+	@cmake/deps.sh test
+
+deps-build:
+	@cmake/deps.sh build
+
+# deps-build leaves the file alone when it has nothing to do; the recipe makes make look at it again.
+build/venv/.requirements: deps-build
 	@:
 
 $(installed): build/venv/.requirements $(inputs)
@@ -57,7 +65,7 @@ $(installed): build/venv/.requirements $(inputs)
 	  --config-settings=build-dir=build/python .
 	@touch $@
 
-build: deps $(installed)
+build: deps-build $(installed)
 	cmake --preset release
 	cmake --build --preset release
 
@@ -79,7 +87,7 @@ deb:
 demo: build
 	$(python) examples/tp_workers.py $(ARGS)
 
-test: deps $(installed)
+test: deps-test $(installed)
 	@cmake/test.sh
 
 test-all: deps $(installed)
@@ -107,7 +115,7 @@ coverage: deps $(installed)
 soak: deps $(installed)
 	@cmake/soak.sh
 
-bench: build
+bench: deps-test build
 	@test -x build/release/bench/ringcast_bench || \
 	  { echo 'The benchmarks need Google Benchmark (Debian: libbenchmark-dev).' >&2; exit 1; }
 	build/release/bench/ringcast_bench $(ARGS)
@@ -128,7 +136,7 @@ sglang-compat: build
 	$(python) tests/compat/sglang.py $(ARGS)
 
 # Fetches gigabytes the first time. ENGINE, QUICK and what ARGS may be: cmake/engines.sh and tests/engines/run.py.
-engines: deps $(installed)
+engines: deps-test $(installed)
 	@ENGINE='$(ENGINE)' QUICK='$(QUICK)' cmake/engines.sh $(ARGS)
 
 # What ARGS may be: bench/peers/run.py --help.

@@ -1,25 +1,44 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes what building and testing needs: Debian packages, and build/venv for Python. Does nothing when all is there.
-#   deps.sh [packages]   packages: those of Debian alone
+# Makes what the other scripts need: Debian packages, and build/venv for Python. Does nothing when all is there.
+#   deps.sh build     what building, the demo and the examples need; with torch
+#   deps.sh test      the same, and what `make test` needs
+#   deps.sh all       the same, and what `make test-all`, soak, coverage, wheels, deb and abi need
+#   deps.sh packages  of `all` the Debian packages alone
 #   TORCH=<requirement>  the torch to install; empty: none
 #   CI=true              torch must be had; otherwise its lack is told, here and after the tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
-torch=${TORCH-torch}
-venv=build/venv
+level=${1:-all} torch=${TORCH-torch} venv=build/venv
 
 say() { echo "deps: $*"; }
 
-# ---- Debian packages ----
+# Without the packages in `need` nothing can be built. The build and the tests do without those in `want`, and say so.
+need="build-essential cmake ninja-build pkg-config python3-dev python3-venv"
+want="liburing-dev libxxhash-dev"
+python="scikit-build-core>=0.11 numpy"
+extras=""
+lint=""
+if [ "$level" != build ]; then
+  need+=" check"
+  want+=" libbenchmark-dev systemtap-sdt-dev lowdown iproute2 shellcheck"
+  python+=" pytest hypothesis mypy"
+  extras="uvloop msgspec xxhash pyzmq ormsgpack pyfory matplotlib>=3.10 pyyaml"
+  # Of these versions exactly, as another one judges, or counts, differently.
+  lint="ruff==0.17.6 codespell==2.4.3 clang-format==14.0.6"
+fi
+case $level in
+build | test) ;;
+all | packages)
+  # Models, fuzzing, memcheck, 64-bit Arm, probes; clean Debians for wheels; abidiff.
+  want+=" spin clang libclang-rt-dev valgrind gcc-12 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user bpftrace"
+  want+=" unzip debootstrap debian-archive-keyring abigail-tools"
+  lint+=" clang-tidy==21.1.6 gcovr==8.8 coverage==7.17.5"
+  ;;
+*) say "'$level' is not build, test, all or packages" >&2 && exit 2 ;;
+esac
 
-need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
-# The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
-# memcheck, 64-bit Arm, machines (network namespaces), lint, man pages, probes. make wheels and
-# wheels-test need unzip, lowdown, debootstrap and Debian's keys, make abi abigail-tools.
-want="liburing-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
-want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 gcc-12 shellcheck"
-want+=" lowdown systemtap-sdt-dev bpftrace unzip debootstrap debian-archive-keyring abigail-tools"
+# ---- Debian packages ----
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package
@@ -60,36 +79,34 @@ else
     say "could not install:" $needed >&2
     exit 1
   fi
-  for package in $wanted; do
-    apt_install "$package" || say "could not install $package; going on without"
-  done
+  # shellcheck disable=SC2086
+  if [ -n "$wanted" ] && ! apt_install $wanted; then
+    for package in $wanted; do
+      apt_install "$package" || say "could not install $package; going on without"
+    done
+  fi
 fi
 
-[ "${1:-}" != packages ] || exit 0
+[ "$level" != packages ] || exit 0
 
 # ---- build/venv ----
 
-requirements="scikit-build-core>=0.11 numpy pytest hypothesis mypy"
-# Tests, and columns of the benchmarks, are left out without them.
-extras="uvloop msgspec xxhash pyzmq ormsgpack pyfory matplotlib>=3.10 pyyaml"
-key="$requirements $extras | $torch | $(python3 -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')"
+pip() { "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@" 2>build/pip.log; }
 
-if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; } 2>/dev/null ||
+# installed FILE KEY: whether the file in build/venv says that what the key names is there
+installed() { grep -qxF "$2" "$venv/$1" 2>/dev/null; }
+
+key="$torch | $(python3 -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')"
+if ! { "$venv/bin/python" -c '' && installed .requirements "$key"; } 2>/dev/null ||
   { [ "${CI:-}" = true ] && [ -n "$torch" ] && [ -e "$venv/.without-torch" ]; }; then
-  say "filling $venv: $requirements $torch"
+  say "filling $venv: numpy $torch"
   "$venv/bin/python" -c '' 2>/dev/null || rm -rf "$venv"
   python3 -m venv "$venv"
-  rm -f "$venv/.requirements" "$venv/.without-torch"
-  # shellcheck disable=SC2086
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check $requirements
-  for package in $extras; do
-    "$venv/bin/python" -m pip install -q --disable-pip-version-check "$package" 2>build/pip.log ||
-      say "could not install $package; going on without"
-  done
+  rm -f "$venv/.requirements" "$venv/.without-torch" "$venv/.packages"
   if [ -z "$torch" ]; then
     echo "left out, as asked (TORCH=)" >"$venv/.without-torch"
-  elif ! "$venv/bin/python" -m pip install -q --disable-pip-version-check "$torch" 2>build/torch.log; then
-    grep -v '^WARNING' build/torch.log >&2 || true
+  elif ! pip "$torch"; then
+    grep -v '^WARNING' build/pip.log >&2 || true
     if [ "${CI:-}" = true ]; then
       say "could not install $torch" >&2
       exit 1
@@ -98,12 +115,21 @@ if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; 
   fi
   echo "$key" >"$venv/.requirements"
 fi
-# Of these versions exactly, as another one judges, or counts, differently.
-lint="ruff==0.17.6 codespell==2.4.3 clang-format==14.0.6 clang-tidy==21.1.6 gcovr==8.8 coverage==7.17.5"
-if [ "$(cat "$venv/.lint" 2>/dev/null)" != "$lint" ]; then
+
+# A line for each level in .packages, so that no level undoes what another has installed.
+key="$python | $extras | $lint"
+if ! installed .packages "$key"; then
+  say "adding to $venv: $python $extras $lint"
   # shellcheck disable=SC2086
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check $lint 2>build/pip.log &&
-    echo "$lint" >"$venv/.lint" || say "could not install $lint; make lint, or coverage, goes without"
+  pip $python || { grep -v '^WARNING' build/pip.log >&2; exit 1; }
+  # Tests, and columns of the benchmarks, are left out without the others.
+  # shellcheck disable=SC2086
+  if [ -n "$extras$lint" ] && ! pip $extras $lint; then
+    for package in $extras $lint; do
+      pip "$package" || say "could not install $package; going on without"
+    done
+  fi
+  echo "$key" >>"$venv/.packages"
 fi
 if [ -e "$venv/.without-torch" ]; then
   say "no torch: $(cat "$venv/.without-torch")"
