@@ -11,7 +11,7 @@ endif()
 set(manual ${CMAKE_CURRENT_BINARY_DIR}/manual)
 file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/ringcast/*.h)
 add_custom_command(OUTPUT ${manual}/made
-                   DEPENDS ${headers} ${CMAKE_CURRENT_LIST_DIR}/reference.py ${CMAKE_CURRENT_LIST_DIR}/headers.py
+                   DEPENDS ${headers} ${CMAKE_CURRENT_LIST_DIR}/reference.py
                            ${PROJECT_SOURCE_DIR}/docs/man/ringcast.7.md
                    COMMAND ${CMAKE_COMMAND} -E rm -rf ${manual}
                    COMMAND ${CMAKE_COMMAND} -E make_directory ${manual}/man7

@@ -21,4 +21,4 @@ if ! "$venv/bin/mkdocs" build --strict >build/docs/log 2>&1; then
   grep -v '^INFO' build/docs/log >&2
   exit 1
 fi
-"$venv/bin/python" -B cmake/docs_check.py build/docs/site
+echo "docs: $(find build/docs/site -name '*.html' | wc -l) pages in build/docs/site"

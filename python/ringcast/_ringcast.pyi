@@ -453,7 +453,7 @@ class Writer:
         an unsupported device, or on a device that this process can't use. ValueError: a tensor without memory.
         RecursionError: the nesting is too deep for the thread's stack, or for pickle. RuntimeError: the value changed
         during the call.
-        Any error of pickle, with the place in front: "value['a'][2]: ...". After an error nothing was sent.
+        Any error of pickle, with the place in front: `value['a'][2]: ...`. After an error nothing was sent.
         """
 
     def asend(
