@@ -4,6 +4,8 @@
 
 #include <stdarg.h>
 
+#include "ringcast/inspect.h"
+
 PyObject *rc_py_import(const char *module_name, const char *name) {
   PyObject *module = PyImport_ImportModule(module_name);
   PyObject *object = module ? PyObject_GetAttrString(module, name) : NULL;
@@ -107,12 +109,49 @@ PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct r
   return NULL;
 }
 
+/* Of each line, if `has_lines`, or else of the whole. Returns the length of the copy. */
+static size_t print_lines(const char *from, size_t left, bool has_lines, char *out, size_t room) {
+  size_t used = 0;
+  for (;;) {
+    const char *end = has_lines ? memchr(from, '\n', left) : NULL;
+    size_t length = end ? (size_t)(end - from) : left;
+    used += ringcast_printable(from, length, out + used, room - used);
+    if (!end) return used;
+    out[used++] = '\n';
+    from = end + 1;
+    left -= length + 1;
+  }
+}
+
+PyObject *rc_py_printable(PyObject *text, bool has_lines) {
+  PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+  if (!bytes) return NULL;
+  size_t length = (size_t)PyBytes_GET_SIZE(bytes), room = 4 * length + 1;
+  char *out = PyMem_Malloc(room);
+  PyObject *made = NULL;
+  if (out) {
+    size_t used = print_lines(PyBytes_AS_STRING(bytes), length, has_lines, out, room);
+    made = PyUnicode_DecodeUTF8(out, (Py_ssize_t)used, NULL);
+  } else {
+    PyErr_NoMemory();
+  }
+  PyMem_Free(out);
+  Py_DECREF(bytes);
+  return made;
+}
+
 PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   PyObject *text = PyUnicode_FromFormatV(format, arguments);
   va_end(arguments);
-  return raise_errno(state, errnum, text);
+  PyObject *shown = text ? rc_py_printable(text, false) : NULL;
+  Py_XDECREF(text);
+  return raise_errno(state, errnum, shown);
+}
+
+PyObject *rc_py_raise_lines(struct rc_py_state *state, int errnum, PyObject *text) {
+  return raise_errno(state, errnum, rc_py_printable(text, true));
 }
 
 PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what) {

@@ -17,8 +17,12 @@ PyObject *rc_py_raise(struct rc_py_state *state, int rc);
 PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes);
 /* rc_py_raise for attaching to `handle`; `text` is the handle's UTF-8. */
 PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text);
-/* Raises the ringcast.Error for `errnum`. Always NULL. */
+/* A str of foreign text, fit to be shown (ringcast_printable); the ends of lines stay if `has_lines`. NULL: raised. */
+PyObject *rc_py_printable(PyObject *text, bool has_lines);
+/* Raises the ringcast.Error for `errnum`, with a printable text. Always NULL. */
 PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...);
+/* The same, of a text that may have several lines. Always NULL. */
+PyObject *rc_py_raise_lines(struct rc_py_state *state, int errnum, PyObject *text);
 /* Raises ProtocolError for a damaged frame. Always NULL. */
 PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what);
 /* If a damaged frame led to a ValueError, TypeError, OverflowError or plain RuntimeError, replaces the exception by a

@@ -16,7 +16,7 @@ import sys
 import types
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ringcast._allowed import Allowed, is_class, names_in, shorten
+from ringcast._allowed import Allowed, is_class, names_in, printable
 from ringcast.exceptions import ProtocolError
 
 # enum ringcast_class of ringcast/object.h; SCALAR is for this package alone. DATACLASS: the state has these names, all
@@ -313,7 +313,9 @@ def _find_module(name: str, holds: str, may_import: bool) -> Any:
         try:
             __import__(name)
         except (ImportError, TypeError, ValueError) as error:
-            raise ImportError(f"{holds}, and its module can't be imported here: {error}", name=name) from error
+            raise ImportError(
+                f"{holds}, and its module can't be imported here: {printable(str(error), 1000)}", name=name
+            ) from error
     return sys.modules.get(name)
 
 
@@ -346,7 +348,7 @@ def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> T
         raise ValueError("too many names")
     if isinstance(known, Allowed):
         known.require(_named(sys.modules.get(module_name), qualname), module_name, qualname)
-    holds = f"the frame holds an instance of {shorten(module_name + '.' + qualname)}"
+    holds = f"the frame holds an instance of {printable(module_name + '.' + qualname)}"
     cls = _named(_find_module(module_name, holds, may_import), qualname)
     if cls is None:
         # Each program has a __main__ of its own.
@@ -371,7 +373,7 @@ def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> T
         wanted = description[4]
         is_right = sorted(wanted) == sorted(names)  # __slots__ may be a set
     if not is_right:
-        fields = [shorten(", ".join(of), 1000) or "none" for of in (names, wanted)]
+        fields = [printable(", ".join(of), 1000) or "none" for of in (names, wanted)]
         raise ProtocolError(
             errno.EPROTO,
             f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it",
