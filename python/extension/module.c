@@ -151,6 +151,12 @@ static PyObject *printable(PyObject *Py_UNUSED(module), PyObject *text) {
   return rc_py_printable(text, false);
 }
 
+/* _intern(name): as sys.intern(), for names that frames bring. */
+static PyObject *intern(PyObject *module, PyObject *name) {
+  if (!PyUnicode_CheckExact(name)) return PyErr_Format(PyExc_TypeError, "name must be a str");
+  return rc_py_intern(PyModule_GetState(module), name);
+}
+
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef module_functions[] = {
     {"add_size", rc_py_add_size, METH_VARARGS, RC_DOC_add_size},
@@ -162,6 +168,7 @@ static PyMethodDef module_functions[] = {
     {"recycling", rc_py_recycling, METH_NOARGS, RC_DOC_recycling},
     {"set_recycling", rc_py_set_recycling, METH_O, RC_DOC_set_recycling},
     {"_printable", printable, METH_O, NULL},
+    {"_intern", intern, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

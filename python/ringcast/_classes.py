@@ -17,6 +17,7 @@ import types
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ringcast._allowed import Allowed, is_class, names_in, printable
+from ringcast._ringcast import _intern
 from ringcast.exceptions import ProtocolError
 
 # enum ringcast_class of ringcast/object.h; SCALAR is for this package alone. DATACLASS: the state has these names, all
@@ -230,13 +231,13 @@ def shape(cls: type, keys: Optional[Tuple[Any, ...]]) -> Optional[Description]:
     slots, fields = _instance_slots(cls), _own_fields(cls)
     if keys is None and fields is not None:
         keys = tuple(sys.intern(name) for name in fields if name not in (slots or ()))
-    if slots is None or keys is None or not all(type(key) is str and sys.intern(key) is key for key in keys):
+    if slots is None or keys is None or not all(type(key) is str and _intern(key) is key for key in keys):
         return None
     names = slots + keys
     text = _text(cls, names) if len(names) <= _MOST_NAMES and _is_shape(cls, names, slots) else None
     if text is None or len(text) > _MOST_TEXT:
         return None
-    return DATACLASS, tuple(sys.intern(name) for name in names), text, None, slots
+    return DATACLASS, tuple(_intern(name) for name in names), text, None, slots
 
 
 _KIND_NAMES = {
@@ -329,7 +330,7 @@ def _described_as(cls: Any, kind: int, names: Tuple[str, ...]) -> Optional[Descr
         return None
     if kind not in (DATACLASS, INSTANCE):
         return description
-    return (kind, tuple(sys.intern(name) for name in names), *description[2:])
+    return (kind, tuple(_intern(name) for name in names), *description[2:])
 
 
 def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> Tuple[type, Description]:

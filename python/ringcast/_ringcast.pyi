@@ -37,6 +37,7 @@ KIND_BYTES: Final[int]
 KIND_TENSORS: Final[int]
 """The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
 
+def _intern(name: str, /) -> str: ...
 def _printable(text: str, /) -> str: ...
 def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] = None) -> PackedFrame:
     """Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame.

@@ -422,6 +422,21 @@ PyObject *rc_py_class_member(struct rc_py_state *state, const struct rc_py_class
   return PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
 }
 
+PyObject *rc_py_intern(struct rc_py_state *state, PyObject *name) {
+  PyObject *found = rc_py_ref(name);
+#if PY_VERSION_HEX >= 0x030c0000 && PY_VERSION_HEX < 0x030d0000
+  size_t bytes = (size_t)PyUnicode_GET_LENGTH(name) * PyUnicode_KIND(name) + sizeof(PyASCIIObject);
+  if (bytes > RC_PY_INTERNED_MOST - state->interned) return found;
+  bool is_new = !PyUnicode_CHECK_INTERNED(name);
+  PyUnicode_InternInPlace(&found);
+  if (is_new && found == name) state->interned += bytes;
+#else
+  (void)state;
+  PyUnicode_InternInPlace(&found);
+#endif
+  return found;
+}
+
 /* Sets the attributes as unpickling does: into the __dict__, under interned names. */
 static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObject *attributes) {
   Py_ssize_t position = 0;
@@ -434,9 +449,8 @@ static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObje
   PyObject *dict = PyObject_GenericGetDict(instance, NULL);
   bool ok = dict;
   while (ok && PyDict_Next(attributes, &position, &key, &value)) {
-    Py_INCREF(key);
+    key = PyUnicode_CheckExact(key) ? rc_py_intern(state, key) : rc_py_ref(key);
     Py_INCREF(value);
-    if (PyUnicode_CheckExact(key)) PyUnicode_InternInPlace(&key);
     ok = PyDict_SetItem(dict, key, value) == 0;
     Py_DECREF(key);
     Py_DECREF(value);
