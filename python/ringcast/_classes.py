@@ -57,6 +57,10 @@ _MOST_NAME = 1000
 _DLPACK_CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
 
 
+class Unbound(LookupError):
+    """A class is not to be found by its name, or not yet."""
+
+
 def _has_own_ways(cls: type, names: Sequence[str], is_whole: bool = False) -> bool:
     """Whether `cls` or a parent, other than object and tuple, defines one of `names`. `is_whole`: the methods that
     dataclasses adds do not count, since an instance is its fields."""
@@ -193,13 +197,13 @@ def _text(cls: type, names: Sequence[str]) -> Optional[bytes]:
 
 
 def describe(cls: type) -> Optional[Description]:
-    """How instances of the class travel; None: in a pickle. LookupError: the class has no name yet."""
+    """How instances of the class travel; None: in a pickle."""
     scalar = _scalar_dtype(cls)
     if scalar is not None:
         return SCALAR, (), b"", scalar, ()
     if not _is_found(cls):
         if cls.__flags__ & _HEAP:
-            raise LookupError("the module may be at work, and bind the name later")
+            raise Unbound("the module may be at work, and bind the name later")
         return None
     if cls.__flags__ & _ABSTRACT:
         return None
@@ -287,17 +291,14 @@ _MOST_BITS = 64
 
 
 def member_of(cls: Any, value: int) -> Any:
-    """The member of a Flag with this value. An IntFlag keeps the member, of any bits, for good."""
+    """The member of a Flag with this value. An IntFlag keeps the member, of any bits, for good. ValueError: none."""
     if not issubclass(cls, enum.Flag) or getattr(cls._missing_, "__func__", None) not in _MISSING:
         raise ProtocolError(
             errno.EPROTO, f"the frame holds a member of {cls!r} by value: here it has none without name"
         )
-    try:
-        if value.bit_length() > _MOST_BITS and value.bit_length() > max(each._value_.bit_length() for each in cls):
-            raise ValueError(f"a value of {value.bit_length()} bits")
-        return cls(value)
-    except ValueError as error:
-        raise ProtocolError(errno.EPROTO, f"the frame holds a member of {cls!r} that is none here: {error}") from error
+    if value.bit_length() > _MOST_BITS and value.bit_length() > max(each._value_.bit_length() for each in cls):
+        raise ValueError(f"a value of {value.bit_length()} bits")
+    return cls(value)
 
 
 # ---- Found by name ---------------------------------------------------------------------------------------------------
@@ -311,9 +312,11 @@ def _find_module(name: str, holds: str, may_import: bool) -> Any:
                 "frame can make it be",
                 name=name,
             )
+        if not all(name.split(".")):  # a finder may fail at it
+            raise ValueError("a module without a name")
         try:
             __import__(name)
-        except (ImportError, TypeError, ValueError) as error:
+        except ImportError as error:
             raise ImportError(
                 f"{holds}, and its module can't be imported here: {printable(str(error), 1000)}", name=name
             ) from error
@@ -324,7 +327,7 @@ def _described_as(cls: Any, kind: int, names: Tuple[str, ...]) -> Optional[Descr
     """How instances of the kind, with these names, are made; None: the class is of another kind here."""
     try:
         description = describe(cls) if is_class(cls) else None
-    except LookupError:
+    except Unbound:
         return None
     if description is None or description[0] != (INSTANCE if kind == DATACLASS else kind):
         return None

@@ -391,8 +391,7 @@ bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void 
   while (ringcast_token_read(&object, &token) == 0) {
     if (token.tag != RINGCAST_TAG_CLASS) continue;
     if (rc_py_class_find(state, cache, token.kind, token.data, token.count, false)) continue;
-    bool is_streams = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError);
-    if (is_streams) rc_py_protocol_from_current(state, "a class");
+    rc_py_protocol_from_current(state, "a class");
     return false;
   }
   return true;
@@ -419,7 +418,9 @@ static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fie
 PyObject *rc_py_class_member(struct rc_py_state *state, const struct rc_py_class *class, PyObject *value) {
   if (!has_function(&state->class_member, "member_of")) return NULL;
   state->ran_code++;
-  return PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
+  PyObject *member = PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
+  if (!member) rc_py_protocol_from_current(state, "a member by value");
+  return member;
 }
 
 PyObject *rc_py_intern(struct rc_py_state *state, PyObject *name) {

@@ -292,11 +292,8 @@ static bool take_class(struct rc_py_token_reader *getting, const struct ringcast
   if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
   struct rc_py_class *class =
       rc_py_class_find(getting->state, getting->classes, token->kind, token->data, token->count, getting->may_import);
-  if (class) {
-    getting->class[getting->class_count++] = class;
-  } else if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
-    stream_refused(getting, "a class");
-  }
+  if (class) getting->class[getting->class_count++] = class;
+  else stream_refused(getting, "a class");
   return class;
 }
 

@@ -128,8 +128,9 @@ static PyObject *reader_iternext(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   PyObject *received = rc_py_receive(self, RINGCAST_FOREVER, &tag, false);
   /* Decoding may have raised the WriterGone of another Reader, or the device part its own WriterGone. */
-  if (received || !self->has_ended || !PyErr_ExceptionMatches(state->writer_gone)) return received;
-  PyErr_Clear(); /* NULL without an exception: the end */
+  if (received) return received;
+  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) PyErr_Clear(); /* NULL, nothing raised: the end */
+  else rc_py_end_by_none();
   return NULL;
 }
 
