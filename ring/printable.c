@@ -8,8 +8,8 @@
 
 enum { ESCAPE = 4 /* the length of \xNN */ };
 
-/* The length of the UTF-8 character at `at`, 1 to 4, and its code point. 0: the first byte begins no valid character.
- */
+/* The length of the UTF-8 character at `at`, 1 to 4, and its code point. 0: the first byte begins
+ * no valid character. */
 static size_t character(const uint8_t *at, size_t left, uint32_t *code) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   size_t length = 0;
@@ -27,7 +27,8 @@ static size_t character(const uint8_t *at, size_t left, uint32_t *code) {
   return *code < least[length] || *code > 0x10ffff || is_surrogate ? 0 : length;
 }
 
-/* Whether the character controls the terminal, the direction of writing or the end of lines, or can't be seen. */
+/* Whether the character controls the terminal, the direction of writing or the end of lines, or
+ * can't be seen. */
 static bool controls(uint32_t code) {
   static const struct {
     uint32_t first, last;

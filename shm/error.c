@@ -10,7 +10,8 @@
 static _Thread_local char text[512];
 static _Thread_local const char *sentence_now = "";
 
-/* Arguments may be texts of other processes, or cut inside a character, so that the whole sentence is made printable. */
+/* Arguments may be texts of other processes, or cut inside a character, so that the whole sentence
+ * is made printable. */
 int rc_fail(int code, const char *format, ...) {
   char fresh[sizeof text]; /* apart, because an argument may point into text */
   va_list arguments;

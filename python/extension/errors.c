@@ -165,7 +165,8 @@ static bool may_come_of_damage(void) {
          PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_Occurred() == PyExc_RuntimeError;
 }
 
-/* Whether the code of the traceback's entry is the standard library's, NumPy's, torch's or this package's. */
+/* Whether the code of the traceback's entry is the standard library's, NumPy's, torch's or this
+ * package's. */
 static bool is_of_library(PyObject *entry) {
   static const char *const others[] = {"ringcast", "numpy", "torch"};
   PyObject *frame = PyObject_GetAttrString(entry, "tb_frame");

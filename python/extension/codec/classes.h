@@ -72,8 +72,9 @@ static inline Py_ssize_t rc_py_class_values(const struct rc_py_class *class) {
   return PyTuple_GET_SIZE(class->names) + (class->kind == RINGCAST_CLASS_INSTANCE);
 }
 
-/* The interned str that equals the exact str `name`, which a frame may have brought: a new reference. Python 3.12 keeps
- * interned strs for ever, so there `name` itself once frames have added RC_PY_INTERNED_MOST bytes. */
+/* The interned str that equals the exact str `name`, which a frame may have brought: a new
+ * reference. Python 3.12 keeps interned strs for ever, so there `name` itself once frames have
+ * added RC_PY_INTERNED_MOST bytes. */
 enum { RC_PY_INTERNED_MOST = 1 << 20 };
 PyObject *rc_py_intern(struct rc_py_state *state, PyObject *name);
 
