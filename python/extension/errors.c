@@ -4,6 +4,8 @@
 
 #include <stdarg.h>
 
+#include "ringcast/inspect.h"
+
 PyObject *rc_py_import(const char *module_name, const char *name) {
   PyObject *module = PyImport_ImportModule(module_name);
   PyObject *object = module ? PyObject_GetAttrString(module, name) : NULL;
@@ -107,12 +109,49 @@ PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct r
   return NULL;
 }
 
+/* Of each line, if `has_lines`, or else of the whole. Returns the length of the copy. */
+static size_t print_lines(const char *from, size_t left, bool has_lines, char *out, size_t room) {
+  size_t used = 0;
+  for (;;) {
+    const char *end = has_lines ? memchr(from, '\n', left) : NULL;
+    size_t length = end ? (size_t)(end - from) : left;
+    used += ringcast_printable(from, length, out + used, room - used);
+    if (!end) return used;
+    out[used++] = '\n';
+    from = end + 1;
+    left -= length + 1;
+  }
+}
+
+PyObject *rc_py_printable(PyObject *text, bool has_lines) {
+  PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+  if (!bytes) return NULL;
+  size_t length = (size_t)PyBytes_GET_SIZE(bytes), room = 4 * length + 1;
+  char *out = PyMem_Malloc(room);
+  PyObject *made = NULL;
+  if (out) {
+    size_t used = print_lines(PyBytes_AS_STRING(bytes), length, has_lines, out, room);
+    made = PyUnicode_DecodeUTF8(out, (Py_ssize_t)used, NULL);
+  } else {
+    PyErr_NoMemory();
+  }
+  PyMem_Free(out);
+  Py_DECREF(bytes);
+  return made;
+}
+
 PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   PyObject *text = PyUnicode_FromFormatV(format, arguments);
   va_end(arguments);
-  return raise_errno(state, errnum, text);
+  PyObject *shown = text ? rc_py_printable(text, false) : NULL;
+  Py_XDECREF(text);
+  return raise_errno(state, errnum, shown);
+}
+
+PyObject *rc_py_raise_lines(struct rc_py_state *state, int errnum, PyObject *text) {
+  return raise_errno(state, errnum, rc_py_printable(text, true));
 }
 
 PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what) {
@@ -126,6 +165,42 @@ static bool may_come_of_damage(void) {
          PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_Occurred() == PyExc_RuntimeError;
 }
 
+/* Whether the code of the traceback's entry is the standard library's, NumPy's, torch's or this
+ * package's. */
+static bool is_of_library(PyObject *entry) {
+  static const char *const others[] = {"ringcast", "numpy", "torch"};
+  PyObject *frame = PyObject_GetAttrString(entry, "tb_frame");
+  PyObject *globals = frame ? PyObject_GetAttrString(frame, "f_globals") : NULL;
+  PyObject *name = globals && PyDict_Check(globals) ? PyDict_GetItemString(globals, "__name__") : NULL;
+  PyObject *parts = name && PyUnicode_Check(name) ? PyObject_CallMethod(name, "partition", "s", ".") : NULL;
+  PyObject *top = parts ? PyTuple_GET_ITEM(parts, 0) : NULL, *standard = PySys_GetObject("stdlib_module_names");
+  bool is_one = top && standard && PySequence_Contains(standard, top) > 0;
+  for (size_t i = 0; top && i < sizeof others / sizeof *others; i++) {
+    is_one = is_one || PyUnicode_CompareWithASCIIString(top, others[i]) == 0;
+  }
+  Py_XDECREF(parts);
+  Py_XDECREF(globals);
+  Py_XDECREF(frame);
+  PyErr_Clear();
+  return is_one;
+}
+
+bool rc_py_is_of_libraries(void) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject *entry = rc_py_ref(traceback ? traceback : Py_None);
+  bool all = true;
+  while (all && entry && entry != Py_None) {
+    all = is_of_library(entry);
+    PyObject *next = PyObject_GetAttrString(entry, "tb_next");
+    Py_DECREF(entry);
+    entry = next;
+  }
+  Py_XDECREF(entry);
+  PyErr_Restore(type, value, traceback);
+  return all;
+}
+
 /* Makes `cause` the __cause__ of the current exception; consumes `cause`. */
 static void set_cause(PyObject *cause) {
   PyObject *type, *value, *traceback;
@@ -137,12 +212,24 @@ static void set_cause(PyObject *cause) {
 }
 
 void rc_py_protocol_from_current(struct rc_py_state *state, const char *what) {
-  if (!may_come_of_damage()) return;
+  if (!may_come_of_damage() || !rc_py_is_of_libraries()) return;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s: %S", what, value ? value : Py_None);
   if (value && traceback) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  set_cause(value);
+}
+
+void rc_py_end_by_none(void) {
+  PyObject *type, *value, *traceback;
+  if (!PyErr_ExceptionMatches(PyExc_StopIteration)) return;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (value && traceback) PyException_SetTraceback(value, traceback);
+  PyErr_Format(PyExc_RuntimeError, "a value was not received, as its own code raised %.200R", value);
   Py_XDECREF(type);
   Py_XDECREF(traceback);
   set_cause(value);

@@ -17,13 +17,26 @@ PyObject *rc_py_raise(struct rc_py_state *state, int rc);
 PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes);
 /* rc_py_raise for attaching to `handle`; `text` is the handle's UTF-8. */
 PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text);
-/* Raises the ringcast.Error for `errnum`. Always NULL. */
+/* A str of foreign text, fit to be shown (ringcast_printable); the ends of lines stay if
+ * `has_lines`. NULL: raised. */
+PyObject *rc_py_printable(PyObject *text, bool has_lines);
+/* Raises the ringcast.Error for `errnum`, with a printable text. Always NULL. */
 PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...);
+/* The same, of a text that may have several lines. Always NULL. */
+PyObject *rc_py_raise_lines(struct rc_py_state *state, int errnum, PyObject *text);
 /* Raises ProtocolError for a damaged frame. Always NULL. */
 PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what);
-/* If a damaged frame led to a ValueError, TypeError, OverflowError or plain RuntimeError, replaces the exception by a
- * ProtocolError with the original as its __cause__. */
+/* Whether the current exception is a library's: raised in C, or by Python code that is all the
+ * standard library's, NumPy's, torch's or this package's. False: code of the user's has raised, or
+ * a signal's handler. */
+bool rc_py_is_of_libraries(void);
+/* If a damaged frame led to a library's ValueError, TypeError, OverflowError or plain
+ * RuntimeError, replaces the exception by a ProtocolError with the original as its __cause__. What
+ * the user's code raises stays as it is. */
 void rc_py_protocol_from_current(struct rc_py_state *state, const char *what);
+/* For an iteration, which only the end of the ring may end: a StopIteration of a value's own code
+ * becomes the __cause__ of a RuntimeError, as in a generator. */
+void rc_py_end_by_none(void);
 PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char *what);
 
 #endif

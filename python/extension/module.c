@@ -145,6 +145,18 @@ static void module_free(void *module) {
   rc_py_repeats_free(state->spare.repeats);
 }
 
+/* _printable(text): foreign text, fit to be shown in one line. */
+static PyObject *printable(PyObject *Py_UNUSED(module), PyObject *text) {
+  if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "text must be a str");
+  return rc_py_printable(text, false);
+}
+
+/* _intern(name): as sys.intern(), for names that frames bring. */
+static PyObject *intern(PyObject *module, PyObject *name) {
+  if (!PyUnicode_CheckExact(name)) return PyErr_Format(PyExc_TypeError, "name must be a str");
+  return rc_py_intern(PyModule_GetState(module), name);
+}
+
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef module_functions[] = {
     {"add_size", rc_py_add_size, METH_VARARGS, RC_DOC_add_size},
@@ -155,6 +167,8 @@ static PyMethodDef module_functions[] = {
     {"gpu_status", rc_py_gpu_status, METH_NOARGS, RC_DOC_gpu_status},
     {"recycling", rc_py_recycling, METH_NOARGS, RC_DOC_recycling},
     {"set_recycling", rc_py_set_recycling, METH_O, RC_DOC_set_recycling},
+    {"_printable", printable, METH_O, NULL},
+    {"_intern", intern, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

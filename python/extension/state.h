@@ -104,6 +104,7 @@ struct rc_py_state {
   struct rc_py_torch torch;
 
   PyObject *keys[RC_PY_KEYS];
+  size_t interned;   /* bytes that rc_py_intern has added */
   uint64_t serial;   /* of the last stream written */
   uint64_t ran_code; /* how often decoding ran code that may be the user's */
   struct rc_py_spare spare;

@@ -6,6 +6,7 @@ import os
 import types
 from typing import Any, Dict, Iterable, Mapping, NoReturn, Optional, Set, Tuple
 
+from ringcast._ringcast import _printable
 from ringcast.exceptions import PickleRefused
 
 # The most entries of a cache, two for a class, as in codec/classes.c: a frame may name a class in many ways.
@@ -39,9 +40,9 @@ def names_in(holder: Any) -> Mapping[str, Any]:
     return names
 
 
-def shorten(text: str, most: int = 100) -> str:
-    """For messages: a frame may hold long names."""
-    return text if len(text) <= most else text[: most - 3] + "..."
+def printable(text: str, most: int = 100) -> str:
+    """For messages: text of another process, which may be long, and hold what controls a terminal."""
+    return _printable(text if len(text) <= most else text[: most - 3] + "...")
 
 
 class _Rules:
@@ -119,7 +120,7 @@ class Allowed(Dict[bytes, Any]):
 
 
 def _refuse(name: str, deletes: bool) -> NoReturn:
-    name = shorten(ascii(name)[1:-1])
+    name = printable(name)
     what = "the class itself (it has a __del__, so its module is not enough)" if deletes else "the class or its module"
     raise PickleRefused(
         errno.EOPNOTSUPP,

@@ -220,6 +220,8 @@ async def anext_(reader):
         if not reader._has_ended:
             raise  # from a Reader that unpickled code uses, or from a device
         raise StopAsyncIteration from None
+    except StopAsyncIteration as error:  # only the end of the ring ends an iteration
+        raise RuntimeError(f"a value was not received, as its own code raised {error!r:.200}") from error
 
 
 # ---- Writer ------------------------------------------------------------------------------------------------------
@@ -250,6 +252,8 @@ async def asend_many(writer, values, timeout, tag):
             writer.send_many(some, 0, tag=tag)
             sent += len(some)
         except TimeoutError as full:
+            if full.__traceback__.tb_next is not None:
+                raise  # out of a value's own code, and no word of the ring's
             sent += full.sent
             return None if full.sent else _nothing
 

@@ -16,7 +16,8 @@ import sys
 import types
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ringcast._allowed import Allowed, is_class, names_in, shorten
+from ringcast._allowed import Allowed, is_class, names_in, printable
+from ringcast._ringcast import _intern
 from ringcast.exceptions import ProtocolError
 
 # enum ringcast_class of ringcast/object.h; SCALAR is for this package alone. DATACLASS: the state has these names, all
@@ -54,6 +55,10 @@ _MOST_NAMES, _MOST_TEXT = 200, 8192
 _MOST_NAME = 1000
 
 _DLPACK_CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
+
+
+class Unbound(LookupError):
+    """A class is not to be found by its name, or not yet."""
 
 
 def _has_own_ways(cls: type, names: Sequence[str], is_whole: bool = False) -> bool:
@@ -192,13 +197,13 @@ def _text(cls: type, names: Sequence[str]) -> Optional[bytes]:
 
 
 def describe(cls: type) -> Optional[Description]:
-    """How instances of the class travel; None: in a pickle. LookupError: the class has no name yet."""
+    """How instances of the class travel; None: in a pickle."""
     scalar = _scalar_dtype(cls)
     if scalar is not None:
         return SCALAR, (), b"", scalar, ()
     if not _is_found(cls):
         if cls.__flags__ & _HEAP:
-            raise LookupError("the module may be at work, and bind the name later")
+            raise Unbound("the module may be at work, and bind the name later")
         return None
     if cls.__flags__ & _ABSTRACT:
         return None
@@ -230,13 +235,13 @@ def shape(cls: type, keys: Optional[Tuple[Any, ...]]) -> Optional[Description]:
     slots, fields = _instance_slots(cls), _own_fields(cls)
     if keys is None and fields is not None:
         keys = tuple(sys.intern(name) for name in fields if name not in (slots or ()))
-    if slots is None or keys is None or not all(type(key) is str and sys.intern(key) is key for key in keys):
+    if slots is None or keys is None or not all(type(key) is str and _intern(key) is key for key in keys):
         return None
     names = slots + keys
     text = _text(cls, names) if len(names) <= _MOST_NAMES and _is_shape(cls, names, slots) else None
     if text is None or len(text) > _MOST_TEXT:
         return None
-    return DATACLASS, tuple(sys.intern(name) for name in names), text, None, slots
+    return DATACLASS, tuple(_intern(name) for name in names), text, None, slots
 
 
 _KIND_NAMES = {
@@ -286,17 +291,14 @@ _MOST_BITS = 64
 
 
 def member_of(cls: Any, value: int) -> Any:
-    """The member of a Flag with this value. An IntFlag keeps the member, of any bits, for good."""
+    """The member of a Flag with this value. An IntFlag keeps the member, of any bits, for good. ValueError: none."""
     if not issubclass(cls, enum.Flag) or getattr(cls._missing_, "__func__", None) not in _MISSING:
         raise ProtocolError(
             errno.EPROTO, f"the frame holds a member of {cls!r} by value: here it has none without name"
         )
-    try:
-        if value.bit_length() > _MOST_BITS and value.bit_length() > max(each._value_.bit_length() for each in cls):
-            raise ValueError(f"a value of {value.bit_length()} bits")
-        return cls(value)
-    except ValueError as error:
-        raise ProtocolError(errno.EPROTO, f"the frame holds a member of {cls!r} that is none here: {error}") from error
+    if value.bit_length() > _MOST_BITS and value.bit_length() > max(each._value_.bit_length() for each in cls):
+        raise ValueError(f"a value of {value.bit_length()} bits")
+    return cls(value)
 
 
 # ---- Found by name ---------------------------------------------------------------------------------------------------
@@ -310,10 +312,14 @@ def _find_module(name: str, holds: str, may_import: bool) -> Any:
                 "frame can make it be",
                 name=name,
             )
+        if not all(name.split(".")):  # a finder may fail at it
+            raise ValueError("a module without a name")
         try:
             __import__(name)
-        except (ImportError, TypeError, ValueError) as error:
-            raise ImportError(f"{holds}, and its module can't be imported here: {error}", name=name) from error
+        except ImportError as error:
+            raise ImportError(
+                f"{holds}, and its module can't be imported here: {printable(str(error), 1000)}", name=name
+            ) from error
     return sys.modules.get(name)
 
 
@@ -321,13 +327,13 @@ def _described_as(cls: Any, kind: int, names: Tuple[str, ...]) -> Optional[Descr
     """How instances of the kind, with these names, are made; None: the class is of another kind here."""
     try:
         description = describe(cls) if is_class(cls) else None
-    except LookupError:
+    except Unbound:
         return None
     if description is None or description[0] != (INSTANCE if kind == DATACLASS else kind):
         return None
     if kind not in (DATACLASS, INSTANCE):
         return description
-    return (kind, tuple(sys.intern(name) for name in names), *description[2:])
+    return (kind, tuple(_intern(name) for name in names), *description[2:])
 
 
 def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> Tuple[type, Description]:
@@ -346,7 +352,7 @@ def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> T
         raise ValueError("too many names")
     if isinstance(known, Allowed):
         known.require(_named(sys.modules.get(module_name), qualname), module_name, qualname)
-    holds = f"the frame holds an instance of {shorten(module_name + '.' + qualname)}"
+    holds = f"the frame holds an instance of {printable(module_name + '.' + qualname)}"
     cls = _named(_find_module(module_name, holds, may_import), qualname)
     if cls is None:
         # Each program has a __main__ of its own.
@@ -371,7 +377,7 @@ def find(kind: int, text: bytes, may_import: bool, known: Dict[bytes, Any]) -> T
         wanted = description[4]
         is_right = sorted(wanted) == sorted(names)  # __slots__ may be a set
     if not is_right:
-        fields = [shorten(", ".join(of), 1000) or "none" for of in (names, wanted)]
+        fields = [printable(", ".join(of), 1000) or "none" for of in (names, wanted)]
         raise ProtocolError(
             errno.EPROTO,
             f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it",

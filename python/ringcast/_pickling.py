@@ -15,7 +15,7 @@ import reprlib
 import sys
 from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
-from ringcast._allowed import shorten
+from ringcast._allowed import printable
 from ringcast._classes import why_not
 from ringcast.exceptions import PickleRefused
 
@@ -319,8 +319,6 @@ def refuse_frame(keys: Sequence[str], data: bytes) -> NoReturn:
     """Raise that a frame is not loaded; `data` is the pickle, or the start of a long pickle."""
     names, is_whole = _names_in(data)
     where = f", for {_list([_names.repr(key) for key in keys])}" if keys else ""
-    asks = (
-        f"asks for {_list([shorten(ascii(name))[1:-1] for name in names])}" if names else "is of built-in types alone"
-    )
+    asks = f"asks for {_list([printable(name) for name in names])}" if names else "is of built-in types alone"
     more = "" if is_whole else ", as far as it was looked at"
     raise PickleRefused(errno.EOPNOTSUPP, f"the frame holds a pickle{where}, which {asks}{more}; {_OFF}")

@@ -37,6 +37,8 @@ KIND_BYTES: Final[int]
 KIND_TENSORS: Final[int]
 """The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
 
+def _intern(name: str, /) -> str: ...
+def _printable(text: str, /) -> str: ...
 def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] = None) -> PackedFrame:
     """Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame.
 
@@ -727,9 +729,9 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         the writer could not send an object. ProtocolError: the frame is damaged, or a class has other fields here.
         ImportError: torch, or the module or class of an instance, is missing. PickleRefused: the frame holds a
         pickle, which this Reader refuses. RecursionError: the nesting is too deep for the thread's stack. Any
-        error of unpickling. After any error from SendError on, the Reader goes on
-        with the next frame. Error (EBUSY): the Reader holds as many Frames of next() as `leases` allows. Evicted:
-        the writer has evicted this Reader.
+        error of unpickling, and what the value's own code raises, as it is; in an iteration a RuntimeError in place of
+        StopIteration. After any error from SendError on, the Reader goes on with the next frame. Error (EBUSY): the
+        Reader holds as many Frames of next() as `leases` allows. Evicted: the writer has evicted this Reader.
         """
 
     def recv_tagged(self, timeout: Optional[float] = None) -> Tuple[Any, int]:

@@ -193,7 +193,7 @@ def test_a_frame_learns_nothing_of_what_is_imported_here():
         ringcast.unpack(frame.replace(HERE.encode(), b"allowed_h_re"), classes=["allowed_h_re"])
     many = ringcast.pack([Beside("x")])
     shown = bytes(many).replace(b"Beside", b"B\n\xc3\xa9de")
-    refused(shown, HERE + r"_not.B\n\xe9de")
+    refused(shown, HERE + r"_not.B\x0aéde")
 
 
 class RunsClass:

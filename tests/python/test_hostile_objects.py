@@ -465,3 +465,17 @@ def test_a_frame_with_bytes_cut_out_put_in_or_changed_does_no_harm():
         refused += isinstance(attempt(damaged), Exception)
     assert refused > 1000
     assert print_of(attempt(whole)) == print_of(rich())
+
+
+def test_the_names_of_attributes_do_not_live_for_ever():
+    """As interned strs of Python 3.12 do; the count of references to such a str is huge."""
+    for_ever = 0
+    for number in range(300):
+        names = [f"{number}_{index}_".ljust(350, "x") for index in range(20)]
+        items = b"".join(bytes([ASCII, *count(351)]) + b"y" + name.encode() + bytes([NONE]) for name in names)
+        told = unpack([*class_token(DATACLASS, "natives", "Bare", *names), INSTANCE, 0, *[NONE] * 20])
+        held = unpack([*class_token(STATE, "natives", "Bare"), INSTANCE, 0, DICT, 20, *items])
+        assert [*vars(told)] == names and len(vars(held)) == 20
+        assert ringcast.unpack(ringcast.pack([told, held]))[1].read == held.read
+        for_ever += sum(len(name) for value in (told, held) for name in vars(value) if sys.getrefcount(name) > 1 << 30)
+    assert for_ever <= 1 << 20

@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import pickle
 import re
+import signal
 import struct
 import sys
 import threading
+import time
 import tracemalloc
 
 import numpy as np
@@ -17,11 +19,27 @@ import values
 from hypothesis import given, settings
 from needs import needs_torch, torch
 from peers import WATCHDOG, still_works
-from test_hostile_frames import BOMBS, DICT, HOSTILE, KEYED, LEAF, NONE, PICKLE, entry, frame_of, send_frame
+from test_hostile_frames import (
+    BOMBS,
+    DICT,
+    HOSTILE,
+    KEYED,
+    LEAF,
+    NONE,
+    NUMPY,
+    OBJECT,
+    PICKLE,
+    TENSOR,
+    entry,
+    frame_of,
+    send_frame,
+)
 
 import ringcast
 
 pytestmark = pytest.mark.alike
+
+XXH3 = 128
 
 
 @dataclasses.dataclass
@@ -382,6 +400,46 @@ def test_keys_that_share_their_bytes_take_no_memory(ring):
             assert tracemalloc.get_traced_memory()[1] < 4 * len(frame) + (1 << 20)
         finally:
             tracemalloc.stop()
+
+
+def hashed_frame(objects, values):
+    """A dict of a tensor with a hash, and of nested values that share a stream: a list of None."""
+    stream = b"\xcf\xfd" + struct.pack("<I", values) + b"\xc0" * values
+    keys = [(8 * index, 8) for index in range(objects + 1)]
+    names = b"".join(b"%08d" % index for index in range(objects + 1)) + struct.pack("<2q", 1, 1)
+    entries = [entry(TENSOR, KEYED | NUMPY | XXH3, size=1, dtype=(1, 8, 1), key=keys[0], dims=(1, 8 * len(keys)))]
+    entries += [entry(OBJECT, KEYED, size=len(stream), key=key) for key in keys[1:]]
+    data = bytearray(frame_of(DICT, entries, stream, names))
+    struct.pack_into("<H", data, 4, 2)  # the version that has nested values
+    return bytes(data)
+
+
+def test_streams_that_share_their_bytes_are_refused_by_each_look(ring):
+    writer, reader = ring
+    send_frame(writer, hashed_frame(1, 1000))
+    send_frame(writer, hashed_frame(2, 1000))
+    with reader.next(0) as frame:
+        assert frame.hashes == {"00000000": 0}
+    with reader.next(0) as frame:
+        for look in (lambda: frame.hashes), frame.view, lambda: ringcast.unpack(frame):
+            with pytest.raises(ringcast.ProtocolError, match="share their bytes"):
+                look()
+        assert frame["00000001"] == [None] * 1000
+
+
+def test_a_signal_ends_the_search_for_hashes(ring):
+    data, found = hashed_frame(1, 8_000_000), []
+    saved = signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(InterruptedError))
+    with ringcast.Writer(spill_bytes=1 << 30) as writer, ringcast.Reader(writer.handle) as reader:
+        send_frame(writer, data)
+        try:
+            with reader.next(1) as frame, pytest.raises(InterruptedError):
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
+                found.append(frame.hashes)
+                time.sleep(WATCHDOG)
+        finally:
+            signal.signal(signal.SIGALRM, saved)
+    assert not found
 
 
 def test_a_frame_has_its_senders_tag(ring):

@@ -391,8 +391,7 @@ bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void 
   while (ringcast_token_read(&object, &token) == 0) {
     if (token.tag != RINGCAST_TAG_CLASS) continue;
     if (rc_py_class_find(state, cache, token.kind, token.data, token.count, false)) continue;
-    bool is_streams = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError);
-    if (is_streams) rc_py_protocol_from_current(state, "a class");
+    rc_py_protocol_from_current(state, "a class");
     return false;
   }
   return true;
@@ -419,7 +418,24 @@ static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fie
 PyObject *rc_py_class_member(struct rc_py_state *state, const struct rc_py_class *class, PyObject *value) {
   if (!has_function(&state->class_member, "member_of")) return NULL;
   state->ran_code++;
-  return PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
+  PyObject *member = PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
+  if (!member) rc_py_protocol_from_current(state, "a member by value");
+  return member;
+}
+
+PyObject *rc_py_intern(struct rc_py_state *state, PyObject *name) {
+  PyObject *found = rc_py_ref(name);
+#if PY_VERSION_HEX >= 0x030c0000 && PY_VERSION_HEX < 0x030d0000
+  size_t bytes = (size_t)PyUnicode_GET_LENGTH(name) * PyUnicode_KIND(name) + sizeof(PyASCIIObject);
+  if (bytes > RC_PY_INTERNED_MOST - state->interned) return found;
+  bool is_new = !PyUnicode_CHECK_INTERNED(name);
+  PyUnicode_InternInPlace(&found);
+  if (is_new && found == name) state->interned += bytes;
+#else
+  (void)state;
+  PyUnicode_InternInPlace(&found);
+#endif
+  return found;
 }
 
 /* Sets the attributes as unpickling does: into the __dict__, under interned names. */
@@ -434,9 +450,8 @@ static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObje
   PyObject *dict = PyObject_GenericGetDict(instance, NULL);
   bool ok = dict;
   while (ok && PyDict_Next(attributes, &position, &key, &value)) {
-    Py_INCREF(key);
+    key = PyUnicode_CheckExact(key) ? rc_py_intern(state, key) : rc_py_ref(key);
     Py_INCREF(value);
-    if (PyUnicode_CheckExact(key)) PyUnicode_InternInPlace(&key);
     ok = PyDict_SetItem(dict, key, value) == 0;
     Py_DECREF(key);
     Py_DECREF(value);

@@ -14,7 +14,7 @@ struct rc_py_class {
   bool has_post_init;
   uint8_t looked;              /* of an INSTANCE: how many shapes were looked at */
   struct ringcast_dtype dtype; /* of a SCALAR; of a STANDARD, `code` is the enum ringcast_standard */
-  PyObject *names;             /* of the values: a tuple of interned str */
+  PyObject *names;             /* of the values: a tuple of str, interned by rc_py_intern */
   PyObject *text;              /* bytes, as in a frame */
   Py_ssize_t slots;            /* how many of the names are slots: in a shape for sending, the first names */
   Py_ssize_t *offsets;         /* of the slots in an instance; -1: the name is an attribute of the __dict__ */
@@ -71,6 +71,12 @@ PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *
 static inline Py_ssize_t rc_py_class_values(const struct rc_py_class *class) {
   return PyTuple_GET_SIZE(class->names) + (class->kind == RINGCAST_CLASS_INSTANCE);
 }
+
+/* The interned str that equals the exact str `name`, which a frame may have brought: a new
+ * reference. Python 3.12 keeps interned strs for ever, so there `name` itself once frames have
+ * added RC_PY_INTERNED_MOST bytes. */
+enum { RC_PY_INTERNED_MOST = 1 << 20 };
+PyObject *rc_py_intern(struct rc_py_state *state, PyObject *name);
 
 /* The int for a composite member of a Flag; NULL: raised, or, without an exception, no composite member. And the
  * class's member for the int. */

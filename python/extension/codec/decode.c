@@ -40,7 +40,7 @@ static void copy_all(const struct rc_py_decoding *decoding) {
 
 static bool raise_sent_error(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   PyObject *text = rc_py_make_text(decoding, item->data, item->bytes);
-  if (text) rc_py_raise_text(decoding->state, EREMOTEIO, "%U", text);
+  if (text) rc_py_raise_lines(decoding->state, EREMOTEIO, text);
   Py_XDECREF(text);
   return false;
 }

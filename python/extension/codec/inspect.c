@@ -8,6 +8,9 @@
  *
  * A dict without entries for its items (many items that are no tensors, or keys that are no str) is a single nested
  * value or a pickle, and is read as a whole.
+ *
+ * As in decode.c, what is read adds up to no more than the frame's size: entries with shared bytes could otherwise take
+ * any amount of memory and time. A signal ends each loop.
  */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/inspect.h"
@@ -15,7 +18,7 @@
 struct look {
   const struct rc_py_inspector *how;
   struct ringcast_frame_reader frame;
-  uint64_t taken; /* bytes turned into keys so far */
+  uint64_t taken; /* bytes of keys and streams read so far */
 };
 
 static bool damaged(const struct look *look, const char *what) {
@@ -25,6 +28,12 @@ static bool damaged(const struct look *look, const char *what) {
 
 static bool get_entry(const struct look *look, uint32_t index, struct ringcast_item *out) {
   return ringcast_frame_item(&look->frame, index, out) == 0 || damaged(look, "an entry points outside it");
+}
+
+static bool take_bytes(struct look *look, uint64_t bytes) {
+  if (bytes > look->frame.bytes - look->taken) return damaged(look, "its entries share their bytes");
+  look->taken += bytes;
+  return true;
 }
 
 static PyObject *read_by(const struct look *look, const struct rc_py_selection *selection) {
@@ -71,11 +80,7 @@ static PyObject *whole_dict(const struct look *look) {
 
 /* From a copy: the ring may change during the read. */
 static PyObject *make_key(struct look *look, const struct ringcast_item *item) {
-  look->taken += item->key_bytes;
-  if (look->taken > look->frame.bytes) {
-    damaged(look, "its entries share their bytes");
-    return NULL;
-  }
+  if (!take_bytes(look, item->key_bytes)) return NULL;
   PyObject *copy = PyBytes_FromStringAndSize(item->key, (Py_ssize_t)item->key_bytes);
   if (!copy) return NULL;
   const char *text = PyBytes_AS_STRING(copy);
@@ -94,7 +99,7 @@ static PyObject *entry_keys(struct look *look) {
   PyObject *keys = PyDict_New();
   bool ok = keys;
   for (uint32_t i = 0; ok && i < look->frame.count; i++) {
-    ok = get_entry(look, i, &item);
+    ok = rc_py_heed_signals(i) && get_entry(look, i, &item);
     if (!ok || !item.key) break;
     PyObject *key = make_key(look, &item);
     ok = key && PyDict_SetItem(keys, key, Py_None) == 0;
@@ -138,7 +143,7 @@ static int find(const struct look *look, PyObject *key, uint32_t *index, struct 
   int has_text = rc_py_utf8(key, &text, &bytes);
   if (has_text <= 0) return has_text;
   for (*index = 0; *index < look->frame.count; ++*index) {
-    if (!get_entry(look, *index, item)) return -1;
+    if (!rc_py_heed_signals(*index) || !get_entry(look, *index, item)) return -1;
     if (!item->key) return 0;
     if (item->key_bytes == (size_t)bytes && memcmp(item->key, text, (size_t)bytes) == 0) return 1;
   }
@@ -146,8 +151,8 @@ static int find(const struct look *look, PyObject *key, uint32_t *index, struct 
 }
 
 /* A copy of a nested value's stream, because the stream is read more than once; and the needs of the stream. */
-static PyObject *stream_of(const struct look *look, const struct ringcast_item *item,
-                           struct ringcast_object_needs *needs) {
+static PyObject *stream_of(struct look *look, const struct ringcast_item *item, struct ringcast_object_needs *needs) {
+  if (!take_bytes(look, item->bytes)) return NULL;
   PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
   if (!copy) return NULL;
   rc_py_copy(false, PyBytes_AS_STRING(copy), item->data, item->bytes);
@@ -158,7 +163,7 @@ static PyObject *stream_of(const struct look *look, const struct ringcast_item *
 }
 
 /* The needs of the item, beside its own entry and parts. */
-static bool needs_of(const struct look *look, const struct ringcast_item *item, struct ringcast_object_needs *out) {
+static bool needs_of(struct look *look, const struct ringcast_item *item, struct ringcast_object_needs *out) {
   *out = (struct ringcast_object_needs){.leaves = item->kind == RINGCAST_ITEM_LEAF};
   if (item->kind != RINGCAST_ITEM_OBJECT) return true;
   PyObject *stream = stream_of(look, item, out);
@@ -184,7 +189,7 @@ static bool add_pickle(const struct look *look, struct rc_py_selection *selectio
 }
 
 /* 1; 0: the item refers to other items, so all must be read; -1: raised. */
-static int select_item(const struct look *look, uint32_t index, const struct ringcast_item *item,
+static int select_item(struct look *look, uint32_t index, const struct ringcast_item *item,
                        struct rc_py_selection *out) {
   struct ringcast_object_needs needs;
   if (!needs_of(look, item, &needs)) return -1;
@@ -209,7 +214,7 @@ static int find_in_whole(const struct look *look, PyObject *key, PyObject **out)
 }
 
 /* As find; also gives the value in `*out`, unless NULL. */
-static int find_entry(const struct look *look, PyObject *key, PyObject **out) {
+static int find_entry(struct look *look, PyObject *key, PyObject **out) {
   struct rc_py_selection selection = {.count = 0};
   struct ringcast_item item;
   uint32_t index;
@@ -259,7 +264,7 @@ static PyObject *hash_of(const struct ringcast_item *item) {
 
 /* The search through a nested value's tokens, with state of the frame so far: */
 struct walk {
-  const struct look *look;
+  struct look *look;
   PyObject *marked;    /* for each mark: the tensor's hash, or None */
   uint64_t next;       /* parts from here on have not been used */
   PyObject *found;     /* the hashes of the nested value */
@@ -324,8 +329,8 @@ static PyObject *hashes_of_nested(struct walk *walk, const struct ringcast_item 
   walk->found = ok ? PyList_New(0) : NULL;
   walk->any = walk->is_marked = false;
   if (walk->found) object.at = (const uint8_t *)PyBytes_AS_STRING(stream), object.end = object.at + item->bytes;
-  while (walk->found && ringcast_token_read(&object, &token) == 0) {
-    if (!walk_token(walk, &token, &part)) Py_CLEAR(walk->found);
+  for (uint64_t i = 0; walk->found && ringcast_token_read(&object, &token) == 0; i++) {
+    if (!rc_py_heed_signals(i) || !walk_token(walk, &token, &part)) Py_CLEAR(walk->found);
   }
   Py_XDECREF(stream);
   if (!walk->found || (walk->any && needs.values > 1)) return walk->found;
@@ -343,7 +348,7 @@ static PyObject *hashes_of_item(struct walk *walk, const struct ringcast_item *i
 static int has_hashes(const struct look *look) {
   struct ringcast_item item;
   for (uint32_t i = 0; i < look->frame.count; i++) {
-    if (!get_entry(look, i, &item)) return -1;
+    if (!rc_py_heed_signals(i) || !get_entry(look, i, &item)) return -1;
     if (item.flags & (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3)) return 1;
   }
   return 0;
@@ -355,7 +360,7 @@ static PyObject *hashes_of_dict(struct look *look, struct walk *walk) {
   PyObject *dict = has < 0 ? NULL : PyDict_New();
   bool ok = dict;
   for (uint32_t i = 0; ok && has && i < look->frame.count; i++) {
-    ok = get_entry(look, i, &item);
+    ok = rc_py_heed_signals(i) && get_entry(look, i, &item);
     if (!ok || !item.key) break;
     PyObject *hashes = hashes_of_item(walk, &item);
     PyObject *key = hashes && hashes != Py_None ? make_key(look, &item) : NULL;
@@ -367,7 +372,7 @@ static PyObject *hashes_of_dict(struct look *look, struct walk *walk) {
   return dict;
 }
 
-static PyObject *hashes_of_value(const struct look *look, struct walk *walk) {
+static PyObject *hashes_of_value(struct look *look, struct walk *walk) {
   struct ringcast_item item;
   int has = has_hashes(look);
   if (has <= 0) return has < 0 ? NULL : rc_py_ref(Py_None);

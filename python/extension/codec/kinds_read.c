@@ -169,7 +169,7 @@ static PyObject *make_zoneinfo(struct rc_py_state *state, PyObject *plain) {
   PyObject *made = PyObject_CallOneArg((PyObject *)type, plain);
   bool is_missing = !made && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_OSError) ||
                               PyErr_ExceptionMatches(PyExc_ValueError));
-  if (!is_missing) return made;
+  if (!is_missing || !rc_py_is_of_libraries()) return made;
   PyErr_Clear();
   return rc_py_raise_text(state, EPROTO, "the frame holds the time zone %R, and there is none here", plain);
 }
@@ -234,7 +234,7 @@ static PyObject *make_windows_path(struct rc_py_state *state, PyObject *plain) {
 
 static PyObject *make_decimal(struct rc_py_state *state, PyObject *plain) {
   PyObject *made = call_one(state, RINGCAST_STANDARD_DECIMAL, plain);
-  if (made || !PyErr_ExceptionMatches(PyExc_ArithmeticError)) return made;
+  if (made || !PyErr_ExceptionMatches(PyExc_ArithmeticError) || !rc_py_is_of_libraries()) return made;
   PyErr_Clear();
   return damaged(state);
 }

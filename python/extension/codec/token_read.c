@@ -176,14 +176,11 @@ static PyObject *dict_new(uint64_t count) {
   return PyDict_New();
 }
 
-/* Before item `i`: equal hashes make the time quadratic, so a signal may end a dict or set. False: raised. */
-static inline bool heed_signals(uint64_t i) { return i % 128 != 127 || PyErr_CheckSignals() == 0; }
-
 static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, int depth) {
   if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
-    PyObject *key = heed_signals(i) ? get_key(getting, count <= KEYS_KNOWN_MOST, depth) : NULL;
+    PyObject *key = rc_py_heed_signals(i) ? get_key(getting, count <= KEYS_KNOWN_MOST, depth) : NULL;
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
     if (value && !ok) stream_refused(getting, "a key of a dict");
@@ -197,7 +194,7 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
 static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
-    PyObject *member = heed_signals(i) ? get_key(getting, false, depth) : NULL;
+    PyObject *member = rc_py_heed_signals(i) ? get_key(getting, false, depth) : NULL;
     bool ok = member && PySet_Add(set, member) == 0;
     if (member && !ok) stream_refused(getting, "a member of a set");
     Py_XDECREF(member);
@@ -295,11 +292,8 @@ static bool take_class(struct rc_py_token_reader *getting, const struct ringcast
   if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
   struct rc_py_class *class =
       rc_py_class_find(getting->state, getting->classes, token->kind, token->data, token->count, getting->may_import);
-  if (class) {
-    getting->class[getting->class_count++] = class;
-  } else if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
-    stream_refused(getting, "a class");
-  }
+  if (class) getting->class[getting->class_count++] = class;
+  else stream_refused(getting, "a class");
   return class;
 }
 

@@ -69,6 +69,10 @@ PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes);
 PyObject *rc_py_text(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes, const char *errors);
 PyObject *rc_py_text_named(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes);
 
+/* Before item `i` of what may take long: a dict with equal hashes takes quadratic time. False:
+ * raised. */
+static inline bool rc_py_heed_signals(uint64_t i) { return i % 128 != 127 || PyErr_CheckSignals() == 0; }
+
 static inline bool rc_py_is_ascii(const uint8_t *data, size_t bytes) {
   uint64_t all = 0, word;
   const uint8_t *end = data + bytes;

@@ -6,6 +6,7 @@
 #include "python/extension/handles/status.h"
 
 #include "python/docstrings.h"
+#include "ringcast/inspect.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
     return NULL;
   }
   self->base.text = rc_py_ref(handle);
-  if (options->name) snprintf(self->base.name, sizeof self->base.name, "%s", options->name);
+  if (options->name) ringcast_printable(options->name, strlen(options->name), self->base.name, sizeof self->base.name);
   self->classes = allowed;
   self->retains = retains;
   self->starts_latest = options->start == RINGCAST_START_LATEST;
@@ -127,8 +128,9 @@ static PyObject *reader_iternext(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   PyObject *received = rc_py_receive(self, RINGCAST_FOREVER, &tag, false);
   /* Decoding may have raised the WriterGone of another Reader, or the device part its own WriterGone. */
-  if (received || !self->has_ended || !PyErr_ExceptionMatches(state->writer_gone)) return received;
-  PyErr_Clear(); /* NULL without an exception: the end */
+  if (received) return received;
+  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) PyErr_Clear(); /* NULL, nothing raised: the end */
+  else rc_py_end_by_none();
   return NULL;
 }
 

@@ -120,8 +120,9 @@ static PyObject *tap_iternext(PyObject *object) {
   uint32_t tag;
   struct tap *self = (struct tap *)object;
   PyObject *received = receive(self, RINGCAST_FOREVER, &tag);
-  if (received || !self->has_ended || !PyErr_ExceptionMatches(state->writer_gone)) return received;
-  PyErr_Clear(); /* NULL without an exception: the end */
+  if (received) return received;
+  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) PyErr_Clear(); /* NULL, nothing raised: the end */
+  else rc_py_end_by_none();
   return NULL;
 }
 

@@ -18,6 +18,7 @@ import weakref
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import ringcast
+from ringcast._allowed import printable
 from ringcast._group import config
 from ringcast._group.packing import may_pack, pack
 from ringcast._watch import watch
@@ -422,7 +423,7 @@ class Receiver(ReaderEnd):
 
     def _raise_mismatch(self, operation: int, expected: str, tag: int, value: Any) -> NoReturn:
         if tag in (NOTICE, GONE):
-            text = value if isinstance(value, str) else value[0]
+            text = printable(value if isinstance(value, str) else value[0], config.MOST_CHARACTERS)
             if tag == NOTICE:
                 self._raise_lost(text)
             self.ring.close()

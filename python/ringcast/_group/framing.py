@@ -50,11 +50,6 @@ def unpack_words(body: Any, **kinds: type) -> Dict[str, Any]:
     return words
 
 
-def printable(text: str, most: int) -> str:
-    """A peer's text, safe to show."""
-    return "".join(character if character.isprintable() else "?" for character in text[:most])
-
-
 class Head(NamedTuple):
     kind: int
     here: int

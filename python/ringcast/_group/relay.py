@@ -33,8 +33,9 @@ import weakref
 from typing import Any, Callable, List, Optional
 
 import ringcast
+from ringcast._allowed import printable
 from ringcast._group.config import MOST_CHARACTERS
-from ringcast._group.framing import LEASES, Inlet, Malformed, Outlet, Wake, pack_words, printable, unpack_words
+from ringcast._group.framing import LEASES, Inlet, Malformed, Outlet, Wake, pack_words, unpack_words
 
 WINDOW_BYTES = 64 << 20
 # Messages that are sent before the hub listens again, or received before a side sends again.

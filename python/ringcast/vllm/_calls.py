@@ -27,6 +27,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple
 
 import ringcast
+from ringcast._allowed import printable
 from ringcast._group.config import MOST_CHARACTERS, name_of
 
 # How many workers a warning names, besides the awaited one.
@@ -187,7 +188,8 @@ def _give_up(team: List[Worker], worker: Worker, failure: Failure) -> NoReturn:
         each.answers.settle(failure.owed(each.peer.name))
     raise RuntimeError(
         f"{worker.peer.name} (pid {worker.peer.pid}) has failed in call {failure.call} ({failure.method}), and the "
-        f"answer of {team[0].peer.name} is awaited: {failure.text}. The log has the worker's stack trace"
+        f"answer of {team[0].peer.name} is awaited: {printable(failure.text, MOST_CHARACTERS)}. The log has the "
+        "worker's stack trace"
     )
 
 

@@ -37,7 +37,8 @@ import time
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 import ringcast
-from ringcast._group.framing import Malformed, pack_words, printable, unpack_words
+from ringcast._allowed import printable
+from ringcast._group.framing import Malformed, pack_words, unpack_words
 from ringcast._group.relay import TURN_HEARD, Hub, Peer
 from ringcast.vllm import zmq_transport as transport
 from ringcast.vllm.zmq_transport import Person, z85, zmq

@@ -20,8 +20,9 @@ except ImportError as error:
     raise ImportError("a MessageQueue with readers on other machines needs pyzmq: pip install pyzmq") from error
 
 import ringcast
+from ringcast._allowed import printable
 from ringcast._group import config
-from ringcast._group.framing import Malformed, pack_words, printable, unpack_words
+from ringcast._group.framing import Malformed, pack_words, unpack_words
 from ringcast._group.names import relay_of
 from ringcast._group.relay import Lost, Relay
 
