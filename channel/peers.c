@@ -7,15 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ringcast/inspect.h"
 #include "shm/error.h"
 #include "shm/sized.h"
 
-/* Copies a name that another process wrote; control characters would break a line of a log. */
+/* Copies a name that another process wrote. */
 static void copy_name(const char from[RC_NAME_MAX], char to[RC_NAME_MAX]) {
-  memcpy(to, from, RC_NAME_MAX);
-  to[RC_NAME_MAX - 1] = '\0';
-  for (char *c = to; *c; c++)
-    if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+  char copy[RC_NAME_MAX]; /* the process may change the shared bytes meanwhile */
+  memcpy(copy, from, sizeof copy);
+  rc_fence_light();
+  ringcast_printable(copy, strnlen(copy, sizeof copy), to, RC_NAME_MAX);
 }
 
 bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, const struct rc_blocked *blocked,

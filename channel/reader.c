@@ -3,6 +3,7 @@
 #include "channel/channel.h"
 #include "channel/retain.h"
 #include "ringcast/batch.h"
+#include "ringcast/inspect.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -70,7 +71,7 @@ static int join(ringcast_reader *reader, const char *name, bool observes, struct
   char padded[RC_NAME_MAX] = "";
   uint32_t slot;
   uint64_t owner;
-  if (name) strncpy(padded, name, sizeof padded - 1);
+  if (name) ringcast_printable(name, strlen(name), padded, sizeof padded);
   int result = rc_process_self(&self);
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));

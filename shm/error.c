@@ -5,16 +5,19 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ringcast/inspect.h"
+
 static _Thread_local char text[512];
 static _Thread_local const char *sentence_now = "";
 
+/* Arguments may be texts of other processes, or cut inside a character, so that the whole sentence is made printable. */
 int rc_fail(int code, const char *format, ...) {
   char fresh[sizeof text]; /* apart, because an argument may point into text */
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(fresh, sizeof fresh, format, arguments);
   va_end(arguments);
-  memcpy(text, fresh, sizeof text);
+  ringcast_printable(fresh, strlen(fresh), text, sizeof text);
   sentence_now = text;
   return code;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looking at rings from outside, for tools and for processes that come late: finding rings by name, and taps.
+ * Looking at rings from outside, for tools and for processes that come late: finding rings by name, taps, and text that
+ * other processes wrote.
  */
 #ifndef RINGCAST_INSPECT_H
 #define RINGCAST_INSPECT_H
@@ -61,6 +62,15 @@ RINGCAST_API int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uin
 RINGCAST_API int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out);
 RINGCAST_API int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out);
 RINGCAST_API int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity);
+
+/* ---- Foreign text ----------------------------------------------------------------------------------------------- */
+
+/* Copies `length` bytes of a text that another process wrote to `out`, fit for a terminal, a log or an error. A byte
+ * that is no valid UTF-8 becomes \xNN. So does each byte of a character that is a control (C0, DEL, C1), that changes
+ * the direction of writing, that ends a line, or that has no width. The copy ends before the first character, or
+ * escape, for which `out` has no room. 4 * length + 1 bytes are always enough. Returns the length of the copy, without
+ * the zero that ends it; with 0 bytes nothing is written. The copy of a copy is the same. Any thread. Wait-free. */
+RINGCAST_API size_t ringcast_printable(const char *text, size_t length, char *out, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -212,7 +212,7 @@ struct ringcast_reader_options {
   uint32_t size;
   uint32_t flags;   /* RINGCAST_READER_RETAIN, RINGCAST_READER_OBSERVER */
   int64_t spin_ns;  /* as above */
-  const char *name; /* shown in peers and error texts ("rank 3"); the first 31 bytes count; NULL = none */
+  const char *name; /* shown in peers and error texts ("rank 3"), where 31 bytes have room; NULL = none */
   uint32_t leases;  /* the most frames held at a time; default 1, at most 64 */
   uint32_t wait;    /* enum ringcast_wait_mode */
   /* Called in ringcast_reader_next by the calling thread, shortly before the next message of a regular cadence is due,

@@ -138,6 +138,22 @@ LOOP_TEST(a_slot_that_names_no_process_holds_nobody_up, 0, 4) {
   ringcast_writer_close(writer);
 }
 
+TEST(a_long_name_is_cut_between_characters) {
+  SCOPED_WRITER writer = make_writer_that(RINGCAST_FAIL);
+  struct ringcast_reader_options options = {.size = sizeof options, .name = "0123456789012345678901234567\u4e2d\u4e2d"};
+  struct ringcast_peer peer = {.size = sizeof peer};
+  ringcast_reader *reader;
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
+  ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 1);
+  ck_assert_str_eq(peer.name, "0123456789012345678901234567\u4e2d");
+  ringcast_reader_close(reader);
+  options.name = "01234567890123456789012345678\u4e2d";
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
+  ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 1);
+  ck_assert_str_eq(peer.name, "01234567890123456789012345678");
+  ringcast_reader_close(reader);
+}
+
 /* One that is attached may write to all of them. */
 TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   SCOPED_WRITER writer = make_writer_that(RINGCAST_FAIL);
@@ -155,7 +171,7 @@ TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   slot->stalls = UINT64_MAX;
   slot->cursor = (uint64_t)1 << 40;
   ck_assert_int_eq(ringcast_writer_peers(writer, peers, 2), 1);
-  ck_assert_str_eq(peers[0].name, "a?b?[31m?xxxxxxxxxxxxxxxxxxxxxx");
+  ck_assert_str_eq(peers[0].name, "a\\x0ab\\x1b[31m\\x7fxxxxxxxxxxxxx");
   ck_assert_uint_eq(peers[0].lag, 0);
   ck_assert_int_eq(ringcast_writer_slowest(writer, peers), 1);
   stats_of_reader(reader);
@@ -165,7 +181,7 @@ TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   ck_assert_int_eq(ringcast_reader_lag(reader, &lag), 0);
   ck_assert_uint_eq(lag, 5);
   ck_assert_int_eq(send_some(writer, 100), -EPROTO);
-  ck_says("'a?b?[31m?");
+  ck_says("'a\\x0ab\\x1b[31m\\x7f");
   ringcast_reader_close(reader);
   ck_assert_int_eq(send_some(writer, 100), 0);
 }

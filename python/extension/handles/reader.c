@@ -6,6 +6,7 @@
 #include "python/extension/handles/status.h"
 
 #include "python/docstrings.h"
+#include "ringcast/inspect.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
     return NULL;
   }
   self->base.text = rc_py_ref(handle);
-  if (options->name) snprintf(self->base.name, sizeof self->base.name, "%s", options->name);
+  if (options->name) ringcast_printable(options->name, strlen(options->name), self->base.name, sizeof self->base.name);
   self->classes = allowed;
   self->retains = retains;
   self->starts_latest = options->start == RINGCAST_START_LATEST;
