@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -375,10 +374,10 @@ static int check_header(struct recording *recording, const char *path, char why[
   return 0;
 }
 
+/* A lock for reading, which anybody who may read the file can take, makes no recorder. */
 static bool is_locked(const struct recording *recording) {
-  if (flock(recording->fd, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
-  flock(recording->fd, LOCK_UN);
-  return false;
+  struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+  return fcntl(recording->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_WRLCK;
 }
 
 static void find_end(struct recording *recording) {

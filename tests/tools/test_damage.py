@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings that are torn, damaged, or made to do harm."""
 
+import fcntl
 import random
 
 from case import run
@@ -115,6 +116,14 @@ class Damage(Recordings):
         done = run("dump", str(self.write(changed).file))
         self.assertEqual(done.returncode, 1)
         self.assertIn("first block is damaged", done.stderr)
+
+    def test_a_lock_that_any_user_can_take_makes_no_recorder(self):
+        data, places, _ = self.whole(count=5)
+        self.write(data[: places[-1][1]])
+        with open(self.file, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.lockf(file, fcntl.LOCK_SH)
+            self.assertEqual(self.dump()[-1]["state"], "not ended")
 
     def test_other_files(self):
         for data, words in (
