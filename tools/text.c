@@ -7,44 +7,50 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ringcast/inspect.h"
 #include "tools/cli.h"
 
 /* ---- Names ------------------------------------------------------------------------------------------------------ */
 
-size_t text_character(const char *text, uint32_t *code) {
+/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are none. */
+static size_t character(const char *text, size_t left, uint32_t *code) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   const unsigned char *at = (const unsigned char *)text;
-  size_t length = *at < 0x80 ? 1 : *at >= 0xc2 && *at < 0xe0 ? 2 : *at >= 0xe0 && *at < 0xf0 ? 3 : *at < 0xf5 ? 4 : 0;
-  if (*at >= 0x80 && *at < 0xc2) length = 0;
-  if (length == 0) return 0;
+  size_t length = *at < 0x80 ? 1 : *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : 4;
+  if ((*at >= 0x80 && *at < 0xc2) || *at > 0xf4 || length > left) return 0;
   *code = length == 1 ? *at : *at & (0xffu >> (length + 1));
   for (size_t i = 1; i < length; i++) {
     if ((at[i] & 0xc0) != 0x80) return 0;
     *code = *code << 6 | (at[i] & 0x3f);
   }
-  return *code < least[length] || *code > 0x10ffff || (*code >= 0xd800 && *code < 0xe000) ? 0 : length;
-}
-
-bool text_controls(uint32_t code) {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) ||
-         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
+  bool is_surrogate = *code >= 0xd800 && *code < 0xe000;
+  return *code < least[length] || *code > 0x10ffff || is_surrogate ? 0 : length;
 }
 
 char *text_clean(const char *text, char *out, size_t size) {
-  size_t used = 0;
-  while (*text) {
-    uint32_t code;
-    size_t length = text_character(text, &code), taken = length ? length : 1;
-    bool shown = length > 0 && !text_controls(code);
-    if (used + (shown ? taken : 4 * taken) >= size) break;
-    if (shown) memcpy(out + used, text, taken);
-    else
-      for (size_t i = 0; i < taken; i++) sprintf(out + used + 4 * i, "\\x%02x", (unsigned char)text[i]);
-    used += shown ? taken : 4 * taken;
-    text += taken;
-  }
-  out[used] = '\0';
+  ringcast_printable(text, strlen(text), out, size);
   return out;
+}
+
+static void put_escape(uint32_t code, FILE *out) {
+  if (code < 0x10000) fprintf(out, "\\u%04x", (unsigned)code);
+  else fprintf(out, "\\u%04x\\u%04x", 0xd7c0 + (unsigned)(code >> 10), 0xdc00 + (unsigned)(code & 0x3ff));
+}
+
+void text_json(const char *text, size_t bytes, FILE *out) {
+  const char *end = text + bytes;
+  fputc('"', out);
+  while (text < end) {
+    char shown[TEXT_CLEAN * 4 + 1];
+    uint32_t code;
+    size_t length = character(text, (size_t)(end - text), &code);
+    if (length == 0) fputs("\\ufffd", out);
+    else if (code == '"' || code == '\\') fprintf(out, "\\%c", (int)code);
+    else if (ringcast_printable(text, length, shown, sizeof shown) == length) fputs(shown, out);
+    else put_escape(code, out);
+    text += length > 0 ? length : 1;
+  }
+  fputc('"', out);
 }
 
 /* How many columns a clean text takes: one for each character. */

@@ -8,16 +8,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are none. */
-size_t text_character(const char *text, uint32_t *code);
-
-/* Whether a character controls the terminal, the direction of writing, or the end of lines. */
-bool text_controls(uint32_t code);
-
-/* Copies `text` for a terminal: a byte that is not valid UTF-8, and each byte of a character that controls, becomes
- * \xNN. Returns `out`. */
+/* Copies `text` for a terminal (ringcast_printable). Returns `out`. */
 char *text_clean(const char *text, char *out, size_t size);
 enum { TEXT_CLEAN = 4 }; /* by how many times the copy may be longer */
+
+/* Prints a JSON string, in quotes. What ringcast_printable does not show becomes \uXXXX; a byte that is not valid
+ * UTF-8 becomes U+FFFD, the replacement character. */
+void text_json(const char *text, size_t bytes, FILE *out);
 
 /* Numbers, with three digits or so. */
 struct text_number {
