@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -237,6 +238,19 @@ static void run(struct recorder *recorder) {
 
 /* ---- The whole -------------------------------------------------------------------------------------------------- */
 
+/* A file without a frame goes: the next try finds the name free. */
+static int give_up_file(const struct recorder *recorder, int result) {
+  struct record_result *out = recorder->out;
+  unlink(recorder->options->file);
+  snprintf(out->why, sizeof out->why, "can't write %.180s: %s", recorder->options->file, strerror(-result));
+  return result;
+}
+
+static bool has_frames(const struct recorder *recorder) {
+  struct stat file;
+  return fstat(disk_fd(recorder->disk), &file) != 0 || file.st_size > RECORDING_BLOCK;
+}
+
 static int open_file(struct recorder *recorder) {
   const struct ringcast_info *info = &recorder->info;
   struct recording_header header = {
@@ -251,11 +265,7 @@ static int open_file(struct recorder *recorder) {
   snprintf(header.ringcast, sizeof header.ringcast, "%s", ringcast_version());
   if (getrandom(&header.id, sizeof header.id, 0) != sizeof header.id) header.id = (uint64_t)header.wall_ns;
   result = recording_create(recorder->disk, &header, &recorder->writer);
-  if (result == 0) return 0;
-  unlink(recorder->options->file); /* no recording without its first block: the next try finds the name free */
-  snprintf(recorder->out->why, sizeof recorder->out->why, "can't write %.180s: %s", recorder->options->file,
-           strerror(-result));
-  return result;
+  return result == 0 ? 0 : give_up_file(recorder, result);
 }
 
 static void finish(struct recorder *recorder) {
@@ -313,6 +323,7 @@ int record_run(const struct record_options *options, const char *handle, void (*
     if (started) started(context);
     run(&recorder);
     finish(&recorder);
+    if (out->end == RECORD_DISK_FAILED && !has_frames(&recorder)) result = give_up_file(&recorder, out->error);
   }
   if (recorder.writer) recording_destroy(recorder.writer);
   if (recorder.disk) disk_close(recorder.disk);

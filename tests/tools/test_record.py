@@ -206,10 +206,11 @@ class Record(Recordings):
                     writer.tell()
                     self.assertRegex(writer.line(), r"^\d+ \d+ ")
 
-    def test_a_disk_without_room_for_the_first_block_leaves_the_name_free(self):
-        writer = self.writer(count=5)
+    def test_a_disk_without_room_for_a_frame_leaves_the_name_free(self):
+        writer = self.writer(gap_us=100)
+        writer.tell()
         for environment in WAYS:
-            for room in (0, 512):
+            for room in (0, 512, 4096):
                 recorder = self.process(
                     *(TOOL, "record", writer.handle, self.file),
                     environment=environment,
