@@ -161,22 +161,57 @@ static void print_apart(const struct text_table *table, size_t cell, FILE *out) 
   text_wrap(line, table->most, 4, out);
 }
 
+/* A column of width 0 is not shown. */
 static void print_rows(const struct text_table *table, const int widths[TEXT_COLUMNS], bool apart, FILE *out) {
-  int owed = 0, shown = table->columns - apart; /* spaces before the next text: a line does not end with spaces */
+  int owed = 0; /* spaces before the next text: a line does not end with spaces */
   for (size_t i = 0; i < table->cells; i++) {
     int column = (int)(i % (size_t)table->columns), space = widths[column] - width_of(table->cell[i]);
     bool right = table->right[column];
-    owed += right ? space : 0;
-    if (*table->cell[i] && column < shown) {
-      fprintf(out, "%*s%s", owed, "", table->cell[i]);
-      owed = 0;
+    if (widths[column] > 0) {
+      owed += right ? space : 0;
+      if (*table->cell[i]) {
+        fprintf(out, "%*s%s", owed, "", table->cell[i]);
+        owed = 0;
+      }
+      owed += 2 + (right ? 0 : space);
     }
-    owed += 2 + (right ? 0 : space);
     if (column < table->columns - 1) continue;
     fputc('\n', out);
     if (apart) print_apart(table, i, out);
     owed = 0;
   }
+}
+
+/* Where character `count` of the text begins. */
+static char *skip(char *text, int count) {
+  for (; *text; text++) {
+    if (((unsigned char)*text & 0xc0) == 0x80) continue;
+    if (count-- == 0) break;
+  }
+  return text;
+}
+
+/* A name and the pid behind it are told by their ends: the middle goes. */
+static void elide(char *text, int width) {
+  const int own = width_of(text), head = (width - 3) / 2, tail = width - 3 - head;
+  if (own <= width) return;
+  char *from = skip(text, head);
+  const char *to = skip(text, own - tail);
+  memcpy(from, "...", 3);
+  memmove(from + 3, to, strlen(to) + 1);
+}
+
+/* Makes the table no wider than the screen, if that is possible. */
+static void narrow(struct text_table *table, int widths[TEXT_COLUMNS], int whole) {
+  enum { LEAST = 12 };
+  for (const char *drop = table->drops; whole > table->most && drop && *drop; drop++) {
+    whole -= widths[*drop - '0'] + 2;
+    widths[*drop - '0'] = 0;
+  }
+  const int first = widths[0] - (whole - table->most);
+  if (whole <= table->most || widths[0] <= LEAST) return;
+  widths[0] = first < LEAST ? LEAST : first;
+  for (size_t i = 0; i < table->cells; i += (size_t)table->columns) elide(table->cell[i], widths[0]);
 }
 
 void text_table_print(struct text_table *table, FILE *out) {
@@ -186,7 +221,14 @@ void text_table_print(struct text_table *table, FILE *out) {
     if (own > *width) *width = own;
   }
   for (int i = 0; i < table->columns; i++) whole += widths[i] + 2;
-  print_rows(table, widths, table->most > 0 && whole > table->most, out);
+  bool apart = table->most > 0 && whole > table->most;
+  if (apart) {
+    const int last = table->columns - 1;
+    whole -= widths[last] + 2;
+    widths[last] = 0;
+    narrow(table, widths, whole);
+  }
+  print_rows(table, widths, apart, out);
   for (size_t i = 0; i < table->cells; i++) free(table->cell[i]);
   free(table->cell);
   *table = (struct text_table){0};

@@ -32,7 +32,9 @@ void text_wrap(const char *text, int columns, int indent, FILE *out);
 enum { TEXT_COLUMNS = 16 };
 struct text_table {
   int columns;
-  int most; /* if the table is wider, the last column gets lines of its own, each after its row; 0: never */
+  int most; /* columns of the screen; 0: any. In a table that is wider the last column gets lines of its own, each after
+             * its row; then columns of `drops` go, and at last the cells of the first one lose their middles */
+  const char *drops; /* the digits of columns, the first to go first; NULL: none */
   size_t cells, room;
   bool right[TEXT_COLUMNS];
   char **cell;
