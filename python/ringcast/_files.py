@@ -13,22 +13,25 @@ import secrets
 import stat
 from typing import IO, Any, Iterator
 
+_FOREIGN = "belongs to another user: give another name"
 _FLAGS = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_shared(path: str) -> int:
     """A descriptor of a file that processes of this user share; the file is made if it is not there. OSError."""
+    # O_NOATIME takes the owner: in a user namespace, all users that it does not know have one uid.
     try:
-        fd = _above_the_streams(os.open(path, os.O_RDWR | _FLAGS, 0o600))
+        fd = _above_the_streams(os.open(path, os.O_RDWR | os.O_NOATIME | _FLAGS, 0o600))
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        words = {errno.ELOOP: "is a symbolic link: name the file itself", errno.EPERM: _FOREIGN}.get(error.errno or 0)
+        if words is None:
             raise
-        raise OSError(errno.ELOOP, "is a symbolic link: name the file itself", path) from None
+        raise OSError(error.errno, words, path) from None
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            what = "belongs to another user" if stat.S_ISREG(found.st_mode) else "is no file"
-            raise PermissionError(errno.EPERM, f"{what}: give another name", path)
+            words = _FOREIGN if stat.S_ISREG(found.st_mode) else "is no file: give another name"
+            raise PermissionError(errno.EPERM, words, path)
     except BaseException:
         os.close(fd)
         raise
