@@ -11,10 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ringcast/inspect.h"
+
+/* Names of files and rings, and texts of other processes, are in it. */
 static void say(const char *format, va_list arguments) {
-  fputs("ringcast: ", stderr);
-  vfprintf(stderr, format, arguments);
-  fputc('\n', stderr);
+  char text[8192], clean[4 * sizeof text];
+  vsnprintf(text, sizeof text, format, arguments);
+  ringcast_printable(text, strlen(text), clean, sizeof clean);
+  fprintf(stderr, "ringcast: %s\n", clean);
 }
 
 int cli_misused(const char *usage, const char *format, ...) {

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -45,18 +44,18 @@ static int fail(int result, char why[256], const char *what, const char *path) {
   return result;
 }
 
+/* A new file, for this user alone: frames may hold what nobody else may see. A name that is there
+ * is refused, also a link that leads nowhere. */
 static int open_file(struct disk *disk, const char *path, char why[256]) {
-  const int flags = O_RDWR | O_CREAT | O_CLOEXEC;
-  disk->fd = open(path, flags | O_EXCL | O_DIRECT, 0644);
-  disk->direct = disk->fd >= 0;
-  /* A file system without O_DIRECT has made the file before it refuses. */
-  if (disk->fd < 0 && errno == EINVAL) disk->fd = open(path, flags, 0644);
+  struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+  disk->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (disk->fd < 0 && errno == EEXIST) {
     snprintf(why, 256, "%.180s exists, and is not overwritten: give another file", path);
     return -EEXIST;
   }
   if (disk->fd < 0) return fail(-errno, why, "can't make", path);
-  flock(disk->fd, LOCK_EX | LOCK_NB); /* some file systems have no locks */
+  disk->direct = fcntl(disk->fd, F_SETFL, O_DIRECT) == 0; /* some file systems do without */
+  fcntl(disk->fd, F_OFD_SETLK, &lock);                    /* and some without locks */
   return 0;
 }
 

@@ -31,8 +31,8 @@ struct disk_chunk {
   bool is_free;
 };
 
-/* Makes the file, which must not exist, and locks it (flock) until close, for readers to know. `buffer`: bytes of all
- * chunks together; chunks are of DISK_CHUNK, or less if the buffer is small. -errno, and in words in `why`. */
+/* Makes the file, which must not exist, and locks it for writing until close, for readers to know. `buffer`: bytes of
+ * all chunks together; chunks are of DISK_CHUNK, or less if the buffer is small. -errno, and in words in `why`. */
 int disk_open(const char *path, uint64_t buffer, struct disk **out, char why[256]);
 void disk_close(struct disk *disk);
 int disk_fd(const struct disk *disk);

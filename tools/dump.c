@@ -14,6 +14,7 @@
 #include "tools/cli.h"
 #include "tools/parse.h"
 #include "tools/recording.h"
+#include "tools/text.h"
 #include "tools/view.h"
 
 static const char usage[] = "usage: ringcast dump FILE|RING [--frames N] [--data] [--format text|json]\n";
@@ -61,6 +62,8 @@ static void on_signal(int number) {
   stop = 1;
 }
 
+bool dump_is_stopped(void) { return stop; }
+
 /* ---- Lines ------------------------------------------------------------------------------------------------------ */
 
 static double seconds_of(struct dump *dump, int64_t time) {
@@ -77,7 +80,7 @@ static const char *kind_name(uint16_t kind, char out[16]) {
 
 static void print_data(const uint8_t *data, uint64_t bytes, bool json) {
   if (json) fputs(", \"data\": \"", stdout);
-  for (uint64_t i = 0; i < bytes; i++) {
+  for (uint64_t i = 0; i < bytes && !stop; i++) {
     if (!json && i % 32 == 0) printf("\n  %08" PRIx64 " ", i);
     printf(!json && i % 4 == 0 ? " %02x" : "%02x", data[i]);
   }
@@ -108,7 +111,7 @@ static void print_head(const struct dump *dump, const struct recording_header *h
   if (gmtime_r(&second, &parts)) strftime(wall, sizeof wall, "%Y-%m-%dT%H:%M:%SZ", &parts);
   if (dump->json) {
     fputs("{\"type\": \"recording\", \"file\": ", stdout);
-    dump_json_string(dump->what, strlen(dump->what));
+    text_json(dump->what, strlen(dump->what), stdout);
     printf(", \"ring\": \"%s\", \"writer_pid\": %d, \"capacity\": %" PRIu64 ", \"begun\": \"%s\", \"version\": %u"
            ", \"ringcast\": \"%s\"}\n",
            header->name, header->writer_pid, header->capacity, wall, header->version, header->ringcast);
@@ -211,17 +214,14 @@ static int dump_next(struct dump *dump, struct recording *recording) {
 static int dump_file(struct dump *dump) {
   struct recording *recording;
   char why[256];
-  int result = recording_open(dump->what, &recording, why);
-  if (result != 0) {
-    fprintf(stderr, "ringcast: %s\n", why);
-    return result == -ENOENT ? CLI_NO_RING : CLI_FAILED;
-  }
+  int result = recording_open(dump->what, &stop, &recording, why);
+  if (result != 0) return cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s", why);
   print_head(dump, recording_header_of(recording));
   while (result == 0 && !stop && (dump->frames == 0 || dump->shown < dump->frames)) result = dump_next(dump, recording);
   const struct recording_facts *facts = recording_facts_of(recording);
   print_facts(dump, facts);
-  bool good = (result == 0 || result == -EAGAIN) && facts->damages == 0;
-  if (result < 0 && result != -EAGAIN) fprintf(stderr, "ringcast: can't read %s: %s\n", dump->what, strerror(-result));
+  bool read = result == 0 || result == -EAGAIN || result == -ECANCELED, good = read && facts->damages == 0;
+  if (!read) cli_fail(CLI_FAILED, "can't read %s: %s", dump->what, strerror(-result));
   recording_close(recording);
   return good ? CLI_OK : CLI_FAILED;
 }
@@ -264,15 +264,13 @@ static int dump_ring(struct dump *dump) {
   int status = view_find(dump->what, handle);
   if (status != CLI_GO_ON) return status;
   int result = ringcast_tap_attach(handle, &tap);
-  if (result != 0) {
-    fprintf(stderr, "ringcast: %s: %s\n", dump->what, ringcast_last_error());
-    return result == -ENOENT ? CLI_NO_RING : CLI_FAILED;
-  }
+  if (result != 0)
+    return cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s: %s", dump->what, ringcast_last_error());
   if (!dump->json) printf("%14s %16s %12s  %s\n", "seconds", "position", "bytes", "kind");
   fflush(stdout);
   while (result == 0 && !stop && (dump->frames == 0 || dump->shown < dump->frames))
     result = dump_tapped(dump, tap, &lost);
-  if (result < 0 && result != -EAGAIN) fprintf(stderr, "ringcast: %s: %s\n", dump->what, ringcast_last_error());
+  if (result < 0 && result != -EAGAIN) cli_fail(CLI_FAILED, "%s: %s", dump->what, ringcast_last_error());
   if (dump->json)
     printf("{\"type\": \"summary\", \"frames\": %" PRIu64 ", \"lost_bytes\": %" PRIu64 "}\n", dump->shown, lost);
   else printf("%" PRIu64 " frames, %" PRIu64 " bytes of the ring lost\n", dump->shown, lost);

@@ -32,6 +32,6 @@ void dump_value(struct dump_text *text, const struct ringcast_frame_reader *read
  * members. */
 void dump_tensors(const void *data, size_t bytes, bool json);
 
-void dump_json_string(const char *text, size_t bytes); /* in quotes; invalid UTF-8 becomes U+FFFD */
+bool dump_is_stopped(void); /* by a signal */
 
 #endif

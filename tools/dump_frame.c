@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "tools/dump.h"
+#include "tools/text.h"
 
 enum { MOST_SHOWN = 1000 /* entries of a frame */, MOST_KEY = 200 };
 
@@ -25,32 +26,6 @@ void dump_shape(struct dump_text *text, const struct ringcast_item *item) {
   dump_put(text, "[");
   for (int32_t i = 0; i < item->ndim; i++) dump_put(text, "%s%" PRId64, i > 0 ? ", " : "", item->shape[i]);
   dump_put(text, "]");
-}
-
-/* The length of the UTF-8 character at `at`, or 0. */
-static size_t character(const uint8_t *at, size_t bytes) {
-  size_t length = at[0] < 0x80 ? 1 : at[0] >= 0xc2 && at[0] < 0xe0 ? 2 : at[0] >= 0xe0 && at[0] < 0xf0 ? 3 : 4;
-  if (length > bytes || (length == 4 && (at[0] < 0xf0 || at[0] > 0xf4))) return 0;
-  for (size_t i = 1; i < length; i++)
-    if ((at[i] & 0xc0) != 0x80) return 0;
-  if (at[0] == 0xe0 && at[1] < 0xa0) return 0; /* longer than it need be */
-  if (at[0] == 0xed && at[1] > 0x9f) return 0; /* half of a surrogate pair */
-  if ((at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f)) return 0;
-  return length;
-}
-
-void dump_json_string(const char *text, size_t bytes) {
-  const uint8_t *at = (const uint8_t *)text, *end = at + bytes;
-  putchar('"');
-  while (at < end) {
-    size_t length = character(at, (size_t)(end - at));
-    if (length == 0) fputs("\\ufffd", stdout), at++;
-    else if (*at == '"' || *at == '\\') printf("\\%c", *at++);
-    else if (*at < ' ' || *at == 0x7f) printf("\\u%04x", *at++);
-    else if (*at == 0xc2 && at[1] < 0xa0) printf("\\u%04x", at[1]), at += 2; /* a terminal may obey these, too */
-    else fwrite(at, 1, length, stdout), at += length;
-  }
-  putchar('"');
 }
 
 /* ---- One entry -------------------------------------------------------------------------------------------------- */
@@ -101,7 +76,7 @@ static void print_json_item(const struct ringcast_frame_reader *reader, const st
   putchar('{');
   if (item->key) {
     fputs("\"key\": ", stdout);
-    dump_json_string(item->key, item->key_bytes);
+    text_json(item->key, item->key_bytes, stdout);
     fputs(", ", stdout);
   }
   printf("\"kind\": \"%s\"", kind_name(item->kind));
@@ -113,7 +88,7 @@ static void print_json_item(const struct ringcast_frame_reader *reader, const st
   } else put_value(&text, reader, item);
   if (item->kind != RINGCAST_ITEM_TENSOR && text.used > 0) {
     fputs(", \"value\": ", stdout);
-    dump_json_string(text.data, text.used);
+    text_json(text.data, text.used, stdout);
   }
   printf(", \"bytes\": %" PRIu64 "}", item->bytes);
 }
@@ -126,11 +101,22 @@ static bool is_shown(const struct ringcast_frame_reader *reader, const struct ri
   return reader->root == RINGCAST_ROOT_DICT ? (item->flags & RINGCAST_ITEM_KEYED) != 0 : index == 0;
 }
 
+/* Writers give each key and value bytes of its own. Entries that share bytes are damage: a small
+ * frame of them would be gigabytes of text, or hours of checks. */
+static bool takes_its_own(const struct ringcast_item *item, uint64_t *left) {
+  uint64_t bytes = item->key ? item->key_bytes : 0;
+  if (item->data && item->kind != RINGCAST_ITEM_TENSOR) bytes += item->bytes;
+  if (bytes > *left) return false;
+  *left -= bytes;
+  return true;
+}
+
 static void print_entries(const struct ringcast_frame_reader *reader, bool json) {
   uint32_t shown = 0, damaged = 0;
-  for (uint32_t i = 0; i < reader->count; i++) {
+  uint64_t left = reader->bytes;
+  for (uint32_t i = 0; i < reader->count && !dump_is_stopped(); i++) {
     struct ringcast_item item;
-    if (ringcast_frame_item(reader, i, &item) != 0) {
+    if (ringcast_frame_item(reader, i, &item) != 0 || !takes_its_own(&item, &left)) {
       damaged++;
       continue;
     }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ringcast/ringcast.h"
 #include "tools/cli.h"
@@ -67,7 +69,16 @@ static bool is_help(const char *word) {
   return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
+/* If the caller has closed stderr, no file of ours takes its number: messages would be written there. */
+static void open_standard_streams(void) {
+  int fd;
+  do fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
+  open_standard_streams();
   if (argc < 2) return cli_misused(usage, "no command given; 'ringcast --help' lists them");
   const char *command = argv[1];
   bool of_command = strcmp(command, "help") == 0 && argc > 2;

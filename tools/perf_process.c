@@ -32,8 +32,7 @@ void perf_die(const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  fprintf(stderr, "ringcast: %s\n", text);
-  _exit(CLI_FAILED);
+  _exit(cli_fail(CLI_FAILED, "%s", text));
 }
 
 void perf_die_of(const char *what) { perf_die("%s: %s", what, ringcast_last_error()); }

@@ -95,8 +95,8 @@ int perf_scale(const struct perf_options *options) {
   static struct step steps[PERF_MAX_READERS];
   struct ringcast_info info = {.size = sizeof info};
   if (options->readers + 1 > (uint32_t)options->cpu_count)
-    fprintf(stderr, "ringcast: more readers than CPUs: %u readers and the writer on %d; those steps are not pinned\n",
-            options->readers, options->cpu_count);
+    cli_fail(CLI_OK, "more readers than CPUs: %u readers and the writer on %d; those steps are not pinned",
+             options->readers, options->cpu_count);
   for (uint32_t i = 0; i < options->readers; i++) {
     steps[i] = (struct step){.readers = i + 1, .pinned = perf_cpu_of(options, 0, i + 2) >= 0};
     run_step(options, &steps[i], &info);

@@ -64,20 +64,19 @@ static void watch_signals(void) {
 
 static void tell_start(void *context) {
   const struct record_options *options = context;
-  fprintf(stderr, "ringcast: recording %s to %s; Ctrl-C ends it\n", options->ring, options->file);
+  cli_fail(CLI_OK, "recording %s to %s; Ctrl-C ends it", options->ring, options->file);
 }
 
 static void tell_end(const struct record_options *options, const struct record_result *result) {
-  if (result->end == RECORD_RING_FAILED) fprintf(stderr, "ringcast: %s: %s\n", options->ring, result->why);
+  if (result->end == RECORD_RING_FAILED) cli_fail(CLI_FAILED, "%s: %s", options->ring, result->why);
   if (result->end == RECORD_DISK_FAILED)
-    fprintf(stderr, "ringcast: can't write %s: %s; 'ringcast dump' shows which frames it holds\n", options->file,
-            result->why);
+    cli_fail(CLI_FAILED, "can't write %s: %s; 'ringcast dump' shows which frames it holds", options->file, result->why);
   if (result->let_go > 0)
-    fprintf(stderr,
-            "ringcast: %s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each place is "
-            "marked in the file; a larger --buffer, a faster disk or --lossless helps\n",
-            options->ring, (unsigned long long)result->let_go, result->let_go == 1 ? "" : "s",
-            (unsigned long long)result->gap_bytes);
+    cli_fail(CLI_OK,
+             "%s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each place is "
+             "marked in the file; a larger --buffer, a faster disk or --lossless helps",
+             options->ring, (unsigned long long)result->let_go, result->let_go == 1 ? "" : "s",
+             (unsigned long long)result->gap_bytes);
 }
 
 static void print(const struct record_options *options, const struct record_result *result) {
@@ -140,11 +139,11 @@ int record_main(int argc, char **argv) {
   if (failed != 0) {
     bool of_ring = result.end == RECORD_RING_FAILED;
     if (of_ring && failed == -EUSERS && !options.lossless)
-      fprintf(stderr,
-              "ringcast: %s has two observers already, and no place for one more: end one of them, or give "
-              "--lossless to take a reader's place\n",
-              options.ring);
-    else fprintf(stderr, "ringcast: %s%s%s\n", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
+      cli_fail(CLI_FAILED,
+               "%s has two observers already, and no place for one more: end one of them, or give "
+               "--lossless to take a reader's place",
+               options.ring);
+    else cli_fail(CLI_FAILED, "%s%s%s", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
     return of_ring && failed == -ENOENT ? CLI_NO_RING : CLI_FAILED;
   }
   tell_end(&options, &result);

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,6 +47,7 @@ struct recorder {
   ringcast_reader *reader;
   struct ringcast_info info;
   int64_t began, attached, heard, flushed; /* times */
+  int64_t last;                            /* the time of the last frame that was kept; at first, of the beginning */
   int64_t poll_ns;
   uint64_t taken;    /* bytes since the last poll without a frame */
   uint64_t position; /* of the last frame that was kept; at first, of the ring's end */
@@ -102,15 +104,15 @@ static void begin_gap(struct recorder *recorder) {
   recorder->in_gap = true;
   recorder->gap = (struct recording_gap){.from = recorder->position,
                                          .to = RECORDING_UNKNOWN,
-                                         .began = now(),
+                                         .began = recorder->last,
                                          .reason = recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LET_GO};
 }
 
-/* `to`: the position of the frame that ends the gap. */
-static void end_gap(struct recorder *recorder, uint64_t to) {
+/* `to`, `time`: of the frame that ends the gap. */
+static void end_gap(struct recorder *recorder, uint64_t to, int64_t time) {
   recorder->in_gap = false;
   recorder->gap.to = to;
-  recorder->gap.ended = now();
+  recorder->gap.ended = recorder->last = time;
   if (to != RECORDING_UNKNOWN) {
     recorder->out->gap_bytes += to > recorder->gap.from ? to - recorder->gap.from : 0;
     recorder->position = to; /* where the next gap begins, unless a frame is kept before */
@@ -181,6 +183,7 @@ static void keep(struct recorder *recorder, const struct ringcast_frame *frames,
     end_by_ring(recorder, released);
   } else {
     recorder->position = frames[count - 1].position;
+    recorder->last = recorder->heard;
     check_limits(recorder);
   }
 }
@@ -188,7 +191,7 @@ static void keep(struct recorder *recorder, const struct ringcast_frame *frames,
 static void copy(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
   int64_t time = now();
   recorder->heard = time;
-  if (recorder->in_gap) end_gap(recorder, frames[0].position);
+  if (recorder->in_gap) end_gap(recorder, frames[0].position, time);
   for (uint32_t i = 0; i < count; i++) {
     int result =
         recording_copy(recorder->writer, frames[i].kind, frames[i].data, frames[i].bytes, frames[i].position, time);
@@ -235,6 +238,19 @@ static void run(struct recorder *recorder) {
 
 /* ---- The whole -------------------------------------------------------------------------------------------------- */
 
+/* A file without a frame goes: the next try finds the name free. */
+static int give_up_file(const struct recorder *recorder, int result) {
+  struct record_result *out = recorder->out;
+  unlink(recorder->options->file);
+  snprintf(out->why, sizeof out->why, "can't write %.180s: %s", recorder->options->file, strerror(-result));
+  return result;
+}
+
+static bool has_frames(const struct recorder *recorder) {
+  struct stat file;
+  return fstat(disk_fd(recorder->disk), &file) != 0 || file.st_size > RECORDING_BLOCK;
+}
+
 static int open_file(struct recorder *recorder) {
   const struct ringcast_info *info = &recorder->info;
   struct recording_header header = {
@@ -249,13 +265,12 @@ static int open_file(struct recorder *recorder) {
   snprintf(header.ringcast, sizeof header.ringcast, "%s", ringcast_version());
   if (getrandom(&header.id, sizeof header.id, 0) != sizeof header.id) header.id = (uint64_t)header.wall_ns;
   result = recording_create(recorder->disk, &header, &recorder->writer);
-  if (result != 0) snprintf(recorder->out->why, sizeof recorder->out->why, "can't write: %s", strerror(-result));
-  return result;
+  return result == 0 ? 0 : give_up_file(recorder, result);
 }
 
 static void finish(struct recorder *recorder) {
   struct record_result *out = recorder->out;
-  if (recorder->in_gap) end_gap(recorder, RECORDING_UNKNOWN);
+  if (recorder->in_gap) end_gap(recorder, RECORDING_UNKNOWN, now());
   if (recorder->reader) leave(recorder); /* before the disk takes its time */
   int result = recording_finish(recorder->writer);
   if (result != 0 && out->end != RECORD_DISK_FAILED) {
@@ -304,10 +319,11 @@ int record_run(const struct record_options *options, const char *handle, void (*
   *out = (struct record_result){0};
   int result = begin(&recorder);
   if (result == 0) {
-    recorder.began = recorder.flushed = now();
+    recorder.began = recorder.flushed = recorder.last = now();
     if (started) started(context);
     run(&recorder);
     finish(&recorder);
+    if (out->end == RECORD_DISK_FAILED && !has_frames(&recorder)) result = give_up_file(&recorder, out->error);
   }
   if (recorder.writer) recording_destroy(recorder.writer);
   if (recorder.disk) disk_close(recorder.disk);

@@ -10,6 +10,7 @@
 #ifndef TOOLS_RECORDING_H
 #define TOOLS_RECORDING_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -141,10 +142,13 @@ int recording_finish(struct recording_writer *writer);
 
 struct recording;
 
-/* -errno, and in words in `why`. */
-int recording_open(const char *path, struct recording **out, char why[256]);
+/* -errno, and in words in `why`. `stop` may be NULL; once `*stop` is not 0, reading ends with -ECANCELED. */
+int recording_open(const char *path, const volatile sig_atomic_t *stop, struct recording **out, char why[256]);
 void recording_close(struct recording *recording);
 const struct recording_header *recording_header_of(const struct recording *recording);
+/* Bytes: what the file's blocks hold, 64 MiB at least. A longer record counts only if it has no hole; a shorter one may
+ * have holes, which are zeros in a copy that was made sparse. */
+uint64_t recording_believed(const struct recording *recording);
 
 enum recording_found {
   RECORDING_FOUND_FRAME,     /* `record` is the frame's; next: recording_load or recording_pass */
@@ -163,7 +167,7 @@ struct recording_item {
   struct recording_gap gap;
 };
 
-/* The next frame, gap or damage in the file. -EIO and other codes of reading. */
+/* The next frame, gap or damage in the file. -ECANCELED, -EIO and other codes of reading. */
 int recording_next(struct recording *recording, struct recording_item *out);
 
 /* The frame's payload: copied to `to`, which has room (_load), or only looked at (_check). 0: whole. 1: not whole, and

@@ -4,6 +4,9 @@
  * and the record's place: a recording inside a frame's payload, or a block in the wrong place, is never taken for a
  * record of this file. Where there is no record, the reader looks for the next record, line by line. The file is read,
  * not mapped: a file that becomes shorter meanwhile is an end and no signal.
+ *
+ * Nor is a length trusted: a file of a few blocks can have any size, by holes. A record is one only where its bytes
+ * are.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -11,20 +14,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tools/recording.h"
 #include "tools/recording_hash.h"
 
-enum { WINDOW = 1 << 20, MOST_INDEX = 64 << 20, LAST = 128 /* bytes of the record at the end */ };
+enum {
+  WINDOW = 1 << 20,
+  MOST_INDEX = 64 << 20,
+  LEAST_BELIEVED = 64 << 20,
+  LAST = 128 /* bytes of the record at the end */
+};
 _Static_assert(sizeof(struct recording_record) + sizeof(struct recording_end) + 8 <= LAST, "a line more or less");
 
 struct recording {
   int fd;
+  const volatile sig_atomic_t *stop;
   bool at_frame, is_broken; /* a frame is to be read; was read and is not whole */
   uint64_t size;
+  uint64_t believed;
   struct recording_header header;
   struct recording_record record; /* the frame's */
   uint64_t at;                    /* the frame's record, or the next one */
@@ -35,6 +44,8 @@ struct recording {
   uint64_t window_at;
   size_t window_bytes;
 };
+
+static bool is_stopped(const struct recording *recording) { return recording->stop && *recording->stop; }
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------ */
 
@@ -77,9 +88,14 @@ static bool is_record(const struct recording *recording, const uint8_t *at, uint
   return out->check == recording_record_check(out, recording->header.id, offset);
 }
 
-/* Whether all of the record can be in the file. */
+/* Whether all of the record is in the file: whoever reads the record takes memory and time for that many bytes. */
 static bool is_within(const struct recording *recording, const struct recording_record *record, uint64_t offset) {
-  return record->bytes < recording->size && recording_length(record->bytes) <= recording->size - offset;
+  if (record->bytes >= recording->size) return false;
+  uint64_t length = recording_length(record->bytes);
+  if (length > recording->size - offset) return false;
+  if (length <= recording->believed) return true;
+  off_t hole = lseek(recording->fd, (off_t)offset, SEEK_HOLE);
+  return hole < 0 || (uint64_t)hole >= offset + length; /* below 0: a file system without holes */
 }
 
 /* 1: a record, of which at least the head is there. 0: none. -errno. */
@@ -150,6 +166,7 @@ static int search(struct recording *recording, uint64_t start, uint64_t from, st
   *out = (struct stretch){.used = start};
   while (offset < recording->size) {
     const uint8_t *at;
+    if (is_stopped(recording)) return -ECANCELED;
     if (offset % WINDOW == 0 || offset == start) offset = skip_hole(recording, out, offset);
     if (offset >= recording->size) break;
     size_t bytes = WINDOW - offset % WINDOW; /* windows are read as wholes */
@@ -264,7 +281,7 @@ static int next_once(struct recording *recording, struct recording_item *out) {
 int recording_next(struct recording *recording, struct recording_item *out) {
   int result = recording->at_frame ? recording_pass(recording) : 0;
   if (result < 0) return result;
-  do result = next_once(recording, out);
+  do result = is_stopped(recording) ? -ECANCELED : next_once(recording, out);
   while (result == -EAGAIN);
   return result;
 }
@@ -313,6 +330,7 @@ static int load(struct recording *recording, uint8_t *to) {
   int result = recording->at_frame ? 1 : -EINVAL;
   XXH3_64bits_reset(&state);
   for (uint64_t done = 0; done < bytes && result == 1;) {
+    if (is_stopped(recording)) return -ECANCELED;
     size_t some = bytes - done < WINDOW / 4 ? (size_t)(bytes - done) : WINDOW / 4;
     result = load_some(recording, done, some, to ? to + done : NULL, &state);
     done += some;
@@ -375,10 +393,10 @@ static int check_header(struct recording *recording, const char *path, char why[
   return 0;
 }
 
+/* A lock for reading, which anybody who may read the file can take, makes no recorder. */
 static bool is_locked(const struct recording *recording) {
-  if (flock(recording->fd, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
-  flock(recording->fd, LOCK_UN);
-  return false;
+  struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+  return fcntl(recording->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_WRLCK;
 }
 
 static void find_end(struct recording *recording) {
@@ -389,11 +407,12 @@ static void find_end(struct recording *recording) {
     recording->facts.is_ended = read_small(recording, &record, offset, &recording->end, sizeof recording->end) == 1;
 }
 
-int recording_open(const char *path, struct recording **out, char why[256]) {
+int recording_open(const char *path, const volatile sig_atomic_t *stop, struct recording **out, char why[256]) {
   struct recording *recording = calloc(1, sizeof *recording);
   if (!recording) return fail(-ENOMEM, why, path, "no memory");
   struct stat status;
   int result = 0;
+  recording->stop = stop;
   recording->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   recording->window = malloc(WINDOW);
   if (recording->fd < 0 || !recording->window || fstat(recording->fd, &status) != 0)
@@ -402,6 +421,8 @@ int recording_open(const char *path, struct recording **out, char why[256]) {
   if (result == 0) {
     recording->facts.is_live = is_locked(recording);
     recording->size = (uint64_t)status.st_size;
+    recording->believed = (uint64_t)status.st_blocks * 512;
+    if (recording->believed < LEAST_BELIEVED) recording->believed = LEAST_BELIEVED;
     result = check_header(recording, path, why);
   }
   if (result == 0) {
@@ -455,3 +476,4 @@ void recording_close(struct recording *recording) {
 }
 
 const struct recording_header *recording_header_of(const struct recording *recording) { return &recording->header; }
+uint64_t recording_believed(const struct recording *recording) { return recording->believed; }

@@ -132,15 +132,16 @@ static void tell(const struct replay *replay, enum recording_found found, const 
       [RECORDING_FOUND_TORN] = "torn, as the recorder died first: cut off",
   };
   if (found >= sizeof words / sizeof *words || !words[found]) return;
-  fprintf(stderr, "ringcast: %s: from byte %llu on: %llu bytes %s\n", replay->file, (unsigned long long)item->offset,
-          (unsigned long long)item->bytes, words[found]);
+  cli_fail(CLI_FAILED, "%s: from byte %llu on: %llu bytes %s", replay->file, (unsigned long long)item->offset,
+           (unsigned long long)item->bytes, words[found]);
 }
 
 /* -EAGAIN: the end, or `to`. */
 static int send_next(struct replay *replay) {
   struct recording_item item;
   int found = recording_next(replay->recording, &item);
-  if (found < 0) fprintf(stderr, "ringcast: can't read %s: %s\n", replay->file, strerror(-found));
+  if (found == -ECANCELED) return -EAGAIN;
+  if (found < 0) cli_fail(CLI_FAILED, "can't read %s: %s", replay->file, strerror(-found));
   if (found < 0) return found;
   tell(replay, (enum recording_found)found, &item);
   if (found == RECORDING_FOUND_END) return -EAGAIN;
@@ -156,7 +157,7 @@ static int send_next(struct replay *replay) {
   if (after < replay->from) return 0; /* is passed */
   int result = send_frame(replay, &item.record);
   if (result == -ECANCELED) return -EAGAIN;
-  if (result != 0) fprintf(stderr, "ringcast: can't send: %s\n", ringcast_last_error());
+  if (result != 0) cli_fail(CLI_FAILED, "can't send: %s", ringcast_last_error());
   return result;
 }
 
@@ -166,7 +167,7 @@ static int wait_for_readers(struct replay *replay) {
     result = ringcast_writer_wait_readers(replay->writer, (uint32_t)replay->readers, SLICE);
     if (result != -ETIMEDOUT && result != -EINTR) break;
   }
-  if (result < 0 && !stop) fprintf(stderr, "ringcast: no readers: %s\n", ringcast_last_error());
+  if (result < 0 && !stop) cli_fail(CLI_FAILED, "no readers: %s", ringcast_last_error());
   return stop || result >= 0 ? 0 : result;
 }
 
@@ -176,11 +177,13 @@ static int make_ring(struct replay *replay) {
   const struct recording_header *header = recording_header_of(replay->recording);
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = replay->capacity, .on_death = RINGCAST_EVICT};
+  /* A ring takes its memory at once: as much as all frames of the file can use, whatever its first block says. */
+  const uint64_t most = 2 * recording_believed(replay->recording);
   if (!replay->name) replay->name = header->name;
-  if (options.capacity == 0 && header->capacity <= UINT64_C(1) << 32) options.capacity = header->capacity;
+  if (options.capacity == 0) options.capacity = header->capacity < most ? header->capacity : most;
   options.name = *replay->name ? replay->name : NULL;
   int result = ringcast_writer_create_ex(&options, &replay->writer);
-  if (result != 0) fprintf(stderr, "ringcast: can't make the ring: %s\n", ringcast_last_error());
+  if (result != 0) cli_fail(CLI_FAILED, "can't make the ring: %s", ringcast_last_error());
   return result;
 }
 
@@ -213,11 +216,8 @@ static void print_end(const struct replay *replay) {
 
 static int run(struct replay *replay) {
   char why[256];
-  int result = recording_open(replay->file, &replay->recording, why);
-  if (result != 0) {
-    fprintf(stderr, "ringcast: %s\n", why);
-    return CLI_FAILED;
-  }
+  int result = recording_open(replay->file, &stop, &replay->recording, why);
+  if (result != 0) return cli_fail(CLI_FAILED, "%s", why);
   result = make_ring(replay);
   if (result != 0) {
     recording_close(replay->recording);
@@ -232,10 +232,10 @@ static int run(struct replay *replay) {
   ringcast_writer_close(replay->writer); /* readers still take what is in the ring */
   print_end(replay);
   if (replay->too_large > 0)
-    fprintf(stderr,
-            "ringcast: %llu frames are larger than the ring can take, and were left out: give --capacity, or "
-            "RINGCAST_SPILL_BYTES\n",
-            (unsigned long long)replay->too_large);
+    cli_fail(CLI_FAILED,
+             "%llu frames are larger than the ring can take, and were left out: give --capacity, or "
+             "RINGCAST_SPILL_BYTES",
+             (unsigned long long)replay->too_large);
   bool whole = recording_facts_of(replay->recording)->damages == 0 && replay->too_large == 0;
   recording_close(replay->recording);
   return result == 0 && whole ? CLI_OK : CLI_FAILED;

@@ -2,6 +2,7 @@
 #include "tools/report.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,21 +12,6 @@
 enum { NAME = 26, CELL = 10 }; /* columns of a name; of a figure, at least */
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
-
-/* Controls of a terminal are escaped; a byte that is not UTF-8 becomes U+FFFD, the replacement character. */
-static void quote(const char *text) {
-  putchar('"');
-  while (*text) {
-    uint32_t code;
-    size_t length = text_character(text, &code);
-    if (length == 0) fputs("\\ufffd", stdout);
-    else if (code == '"' || code == '\\') printf("\\%c", (int)code);
-    else if (text_controls(code)) printf("\\u%04x", (unsigned)code);
-    else fwrite(text, 1, length, stdout);
-    text += length ? length : 1;
-  }
-  putchar('"');
-}
 
 static void break_line(const struct report *report) {
   if (report->line) putchar(' ');
@@ -37,7 +23,7 @@ static void begin(struct report *report, const char *key) {
   if (report->depth > 0 && (report->follows || !report->line)) break_line(report);
   report->follows = true;
   if (!key) return;
-  quote(key);
+  text_json(key, strlen(key), stdout);
   fputs(": ", stdout);
 }
 
@@ -105,11 +91,12 @@ void report_close(struct report *report) {
 
 void report_string(struct report *report, const char *key, const char *value) {
   if (!report->json) {
-    if (*value) add(report, key, value);
+    char clean[TEXT_CLEAN * PATH_MAX];
+    if (*value) add(report, key, text_clean(value, clean, sizeof clean));
     return;
   }
   begin(report, key);
-  quote(value);
+  text_json(value, strlen(value), stdout);
 }
 
 static void plain(struct report *report, const char *key, const char *value) {

@@ -198,10 +198,9 @@ bool screen_wait(double seconds) {
   while (!stopped && (left = end - now()) > 0) {
     int ready = await_key(left);
     if (suspended) suspend();
-    if (resized && screen.full) draw();
-    resized = 0;
-    fflush(stdout);
     if (ready > 0 && is_quit()) return false;
+    if (resized && screen.full) end = 0; /* what is shown depends on the width */
+    resized = 0;
   }
   return !stopped;
 }

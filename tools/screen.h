@@ -27,7 +27,7 @@ FILE *screen_begin(void);
 /* Shows the block, cut to the window's size. False: stdout can't be written. */
 bool screen_show(void);
 
-/* Waits, redrawing the block when the window changes. False: interrupted, or 'q'. */
+/* Waits, but not on when the window changes: the next block is for the new size. False: interrupted, or 'q'. */
 bool screen_wait(double seconds);
 
 /* The last block once more, for the terminal that screen_close has restored. */

@@ -7,44 +7,50 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ringcast/inspect.h"
 #include "tools/cli.h"
 
 /* ---- Names ------------------------------------------------------------------------------------------------------ */
 
-size_t text_character(const char *text, uint32_t *code) {
+/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are none. */
+static size_t character(const char *text, size_t left, uint32_t *code) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   const unsigned char *at = (const unsigned char *)text;
-  size_t length = *at < 0x80 ? 1 : *at >= 0xc2 && *at < 0xe0 ? 2 : *at >= 0xe0 && *at < 0xf0 ? 3 : *at < 0xf5 ? 4 : 0;
-  if (*at >= 0x80 && *at < 0xc2) length = 0;
-  if (length == 0) return 0;
+  size_t length = *at < 0x80 ? 1 : *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : 4;
+  if ((*at >= 0x80 && *at < 0xc2) || *at > 0xf4 || length > left) return 0;
   *code = length == 1 ? *at : *at & (0xffu >> (length + 1));
   for (size_t i = 1; i < length; i++) {
     if ((at[i] & 0xc0) != 0x80) return 0;
     *code = *code << 6 | (at[i] & 0x3f);
   }
-  return *code < least[length] || *code > 0x10ffff || (*code >= 0xd800 && *code < 0xe000) ? 0 : length;
-}
-
-bool text_controls(uint32_t code) {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) ||
-         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
+  bool is_surrogate = *code >= 0xd800 && *code < 0xe000;
+  return *code < least[length] || *code > 0x10ffff || is_surrogate ? 0 : length;
 }
 
 char *text_clean(const char *text, char *out, size_t size) {
-  size_t used = 0;
-  while (*text) {
-    uint32_t code;
-    size_t length = text_character(text, &code), taken = length ? length : 1;
-    bool shown = length > 0 && !text_controls(code);
-    if (used + (shown ? taken : 4 * taken) >= size) break;
-    if (shown) memcpy(out + used, text, taken);
-    else
-      for (size_t i = 0; i < taken; i++) sprintf(out + used + 4 * i, "\\x%02x", (unsigned char)text[i]);
-    used += shown ? taken : 4 * taken;
-    text += taken;
-  }
-  out[used] = '\0';
+  ringcast_printable(text, strlen(text), out, size);
   return out;
+}
+
+static void put_escape(uint32_t code, FILE *out) {
+  if (code < 0x10000) fprintf(out, "\\u%04x", (unsigned)code);
+  else fprintf(out, "\\u%04x\\u%04x", 0xd7c0 + (unsigned)(code >> 10), 0xdc00 + (unsigned)(code & 0x3ff));
+}
+
+void text_json(const char *text, size_t bytes, FILE *out) {
+  const char *end = text + bytes;
+  fputc('"', out);
+  while (text < end) {
+    char shown[TEXT_CLEAN * 4 + 1];
+    uint32_t code;
+    size_t length = character(text, (size_t)(end - text), &code);
+    if (length == 0) fputs("\\ufffd", out);
+    else if (code == '"' || code == '\\') fprintf(out, "\\%c", (int)code);
+    else if (ringcast_printable(text, length, shown, sizeof shown) == length) fputs(shown, out);
+    else put_escape(code, out);
+    text += length > 0 ? length : 1;
+  }
+  fputc('"', out);
 }
 
 /* How many columns a clean text takes: one for each character. */
@@ -155,22 +161,57 @@ static void print_apart(const struct text_table *table, size_t cell, FILE *out) 
   text_wrap(line, table->most, 4, out);
 }
 
+/* A column of width 0 is not shown. */
 static void print_rows(const struct text_table *table, const int widths[TEXT_COLUMNS], bool apart, FILE *out) {
-  int owed = 0, shown = table->columns - apart; /* spaces before the next text: a line does not end with spaces */
+  int owed = 0; /* spaces before the next text: a line does not end with spaces */
   for (size_t i = 0; i < table->cells; i++) {
     int column = (int)(i % (size_t)table->columns), space = widths[column] - width_of(table->cell[i]);
     bool right = table->right[column];
-    owed += right ? space : 0;
-    if (*table->cell[i] && column < shown) {
-      fprintf(out, "%*s%s", owed, "", table->cell[i]);
-      owed = 0;
+    if (widths[column] > 0) {
+      owed += right ? space : 0;
+      if (*table->cell[i]) {
+        fprintf(out, "%*s%s", owed, "", table->cell[i]);
+        owed = 0;
+      }
+      owed += 2 + (right ? 0 : space);
     }
-    owed += 2 + (right ? 0 : space);
     if (column < table->columns - 1) continue;
     fputc('\n', out);
     if (apart) print_apart(table, i, out);
     owed = 0;
   }
+}
+
+/* Where character `count` of the text begins. */
+static char *skip(char *text, int count) {
+  for (; *text; text++) {
+    if (((unsigned char)*text & 0xc0) == 0x80) continue;
+    if (count-- == 0) break;
+  }
+  return text;
+}
+
+/* A name and the pid behind it are told by their ends: the middle goes. */
+static void elide(char *text, int width) {
+  const int own = width_of(text), head = (width - 3) / 2, tail = width - 3 - head;
+  if (own <= width) return;
+  char *from = skip(text, head);
+  const char *to = skip(text, own - tail);
+  memcpy(from, "...", 3);
+  memmove(from + 3, to, strlen(to) + 1);
+}
+
+/* Makes the table no wider than the screen, if that is possible. */
+static void narrow(struct text_table *table, int widths[TEXT_COLUMNS], int whole) {
+  enum { LEAST = 12 };
+  for (const char *drop = table->drops; whole > table->most && drop && *drop; drop++) {
+    whole -= widths[*drop - '0'] + 2;
+    widths[*drop - '0'] = 0;
+  }
+  const int first = widths[0] - (whole - table->most);
+  if (whole <= table->most || widths[0] <= LEAST) return;
+  widths[0] = first < LEAST ? LEAST : first;
+  for (size_t i = 0; i < table->cells; i += (size_t)table->columns) elide(table->cell[i], widths[0]);
 }
 
 void text_table_print(struct text_table *table, FILE *out) {
@@ -180,7 +221,14 @@ void text_table_print(struct text_table *table, FILE *out) {
     if (own > *width) *width = own;
   }
   for (int i = 0; i < table->columns; i++) whole += widths[i] + 2;
-  print_rows(table, widths, table->most > 0 && whole > table->most, out);
+  bool apart = table->most > 0 && whole > table->most;
+  if (apart) {
+    const int last = table->columns - 1;
+    whole -= widths[last] + 2;
+    widths[last] = 0;
+    narrow(table, widths, whole);
+  }
+  print_rows(table, widths, apart, out);
   for (size_t i = 0; i < table->cells; i++) free(table->cell[i]);
   free(table->cell);
   *table = (struct text_table){0};

@@ -8,16 +8,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are none. */
-size_t text_character(const char *text, uint32_t *code);
-
-/* Whether a character controls the terminal, the direction of writing, or the end of lines. */
-bool text_controls(uint32_t code);
-
-/* Copies `text` for a terminal: a byte that is not valid UTF-8, and each byte of a character that controls, becomes
- * \xNN. Returns `out`. */
+/* Copies `text` for a terminal (ringcast_printable). Returns `out`. */
 char *text_clean(const char *text, char *out, size_t size);
 enum { TEXT_CLEAN = 4 }; /* by how many times the copy may be longer */
+
+/* Prints a JSON string, in quotes. What ringcast_printable does not show becomes \uXXXX; a byte that is not valid
+ * UTF-8 becomes U+FFFD, the replacement character. */
+void text_json(const char *text, size_t bytes, FILE *out);
 
 /* Numbers, with three digits or so. */
 struct text_number {
@@ -35,7 +32,9 @@ void text_wrap(const char *text, int columns, int indent, FILE *out);
 enum { TEXT_COLUMNS = 16 };
 struct text_table {
   int columns;
-  int most; /* if the table is wider, the last column gets lines of its own, each after its row; 0: never */
+  int most; /* columns of the screen; 0: any. In a table that is wider the last column gets lines of its own, each after
+             * its row; then columns of `drops` go, and at last the cells of the first one lose their middles */
+  const char *drops; /* the digits of columns, the first to go first; NULL: none */
   size_t cells, room;
   bool right[TEXT_COLUMNS];
   char **cell;

@@ -29,7 +29,8 @@ static const char help[] =
     "  BEHIND            of the reader that is furthest behind: frames (a batch counts as one), and bytes\n"
     "  BLOCKED           for how long the writer has been waiting for a reader\n"
     "  BY                that reader; of a ring that is not held back, a reader that is stopped, dead or evicted: a\n"
-    "                    lock-step engine waits for its answer. On a line of its own where the terminal is narrow\n"
+    "                    lock-step engine waits for its answer. On a line of its own where the terminal is narrow; if\n"
+    "                    that is not enough, READERS to FRAMES/S go, and RING loses its middle\n"
     "\n"
     "OPTIONS\n"
     "  --interval SECONDS  from one look to the next, 0.01 to 86400 (default 1)\n"
@@ -119,6 +120,7 @@ static void print_text(FILE *out, const struct view *views, int count) {
   if (count == 0) return;
   text_table_open(&table, heads, 8);
   table.most = screen_columns();
+  table.drops = "34251"; /* the ring, and for how long its writer has been waiting, stay */
   for (int i = 0; i < count; i++) add_row(&table, &views[i]);
   text_table_print(&table, out);
 }

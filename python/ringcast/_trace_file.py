@@ -7,6 +7,7 @@ flush. A process killed inside a flush leaves a torn end; the next flush of any 
 A process keeps a shared lock until the trace ends. The first process of a run finds no such lock, and replaces the file
 of an earlier run; all others append. Both locks are of bytes far behind the end. They belong to the open file
 description, so the kernel ends the locks with the process. (flock would not do: NFS turns it into a lock of all bytes.)
+Whoever can read a file can lock it, so the file is for this user alone.
 """
 
 import contextlib
@@ -15,7 +16,9 @@ import fcntl
 import os
 import struct
 import time
-from typing import Iterator
+from typing import Iterator, Tuple
+
+from ringcast import _files
 
 HEAD = b'{"traceEvents":[\n'
 MARK = HEAD + b'{"cat":"ringcast",'  # how each trace of ringcast begins
@@ -41,11 +44,13 @@ class TraceFile:
         no trace."""
         self.path, self.limit = path, limit
         self.fd = -1
+        self.id = (-1, -1)
         self._open(first, _PATIENCE)
 
     def _open(self, first: bytes, patience: float) -> None:
         self.close()
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.fd = _files.open_shared(self.path)
+        self.id = _id(os.fstat(self.fd))
         try:
             with self._locked(patience):
                 if self._lock(_LIVE, fcntl.F_WRLCK):
@@ -59,6 +64,8 @@ class TraceFile:
         found = os.pread(self.fd, len(MARK), 0)
         if found and found != MARK:
             raise ValueError(f"{self.path} is there, and no trace of ringcast: give another name, or delete the file")
+        with contextlib.suppress(OSError):  # of a file system without modes
+            os.fchmod(self.fd, 0o600)  # the file of an earlier release
         os.ftruncate(self.fd, 0)
         self._write(HEAD + first + TAIL, 0)
 
@@ -98,14 +105,17 @@ class TraceFile:
 
     def _is_gone(self) -> bool:
         """Whether the file was deleted or replaced, or could not be opened anew."""
-        if self.fd < 0:
-            return True
         try:
-            found = os.stat(self.path)
+            return not self._is_mine() or _id(os.lstat(self.path)) != self.id
         except FileNotFoundError:
             return True
-        mine = os.fstat(self.fd)
-        return (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino)
+
+    def _is_mine(self) -> bool:
+        """Whether the descriptor is still the file's: the program may have closed it, and opened a file of its own."""
+        try:
+            return self.fd >= 0 and _id(os.fstat(self.fd)) == self.id
+        except OSError:
+            return False
 
     def _end(self) -> int:
         """Where the last whole line ends."""
@@ -133,6 +143,10 @@ class TraceFile:
             rest, at = rest[written:], at + written
 
     def close(self) -> None:
-        if self.fd >= 0:
+        if self._is_mine():
             os.close(self.fd)
         self.fd = -1
+
+
+def _id(found: os.stat_result) -> Tuple[int, int]:
+    return found.st_dev, found.st_ino

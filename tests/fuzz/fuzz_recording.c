@@ -99,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (bytes == 0) return 0;
   int lowest = lowest_descriptor(), fd = make_file(data + 1, bytes - 1, *data);
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  int result = recording_open(path, &recording, why);
+  int result = recording_open(path, NULL, &recording, why);
   allowed(result, -EPROTO, -EPROTONOSUPPORT);
   if (result == 0) {
     read_file(recording, (size_t)lseek(fd, 0, SEEK_END), *data);

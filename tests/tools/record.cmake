@@ -12,6 +12,11 @@ add_test(NAME tools_record
                  $<TARGET_FILE:ringcast_tool> ${CMAKE_CURRENT_BINARY_DIR}/fake_cuda $<TARGET_FILE:record_peer>)
 set_tests_properties(tools_record PROPERTIES TIMEOUT 900 LABELS "tools;alike")
 
+set(dump dump_frame.c dump_value.c text.c cli.c)
+list(TRANSFORM dump PREPEND ${PROJECT_SOURCE_DIR}/tools/)
+ringcast_add_test(test_dump SOURCES unit/test_dump.c ${dump} LABELS unit alike sanitized)
+add_dependencies(programs_sanitized test_dump)
+
 # The writing of a recording, read back; and the recorder, with releases that fail.
 set(recording cli.c disk.c disk_thread.c disk_uring.c recording.c recording_read.c recording_write.c)
 foreach(name recording record_run)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings that are torn, damaged, or made to do harm."""
 
+import fcntl
+import json
 import random
 
-from case import run
+from case import TOOL, run
 from recordings import Recordings, of_type
 
 BLOCK = 4096
@@ -115,6 +117,33 @@ class Damage(Recordings):
         done = run("dump", str(self.write(changed).file))
         self.assertEqual(done.returncode, 1)
         self.assertIn("first block is damaged", done.stderr)
+
+    def test_the_capacity_in_the_file_takes_no_memory(self):
+        data, _, _ = self.whole(count=5)
+        self.write(data[:32] + (1 << 31).to_bytes(8, "little") + data[40:])
+        replay = self.process(TOOL, "replay", self.file, "--readers", "1", "--format", "json")
+        self.assertLessEqual(self.json("stat", json.loads(replay.line())["handle"])["capacity"], 128 << 20)
+
+    def test_a_lock_that_any_user_can_take_makes_no_recorder(self):
+        data, places, _ = self.whole(count=5)
+        self.write(data[: places[-1][1]])
+        with open(self.file, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.lockf(file, fcntl.LOCK_SH)
+            self.assertEqual(self.dump()[-1]["state"], "not ended")
+
+    def test_names_of_files_do_not_control_the_terminal(self):
+        data, _, _ = self.whole(count=5)
+        file = self.folder / "\u202egnp\u2028\x9b2J\x1b[2J.rcrec"
+        self.file = file.with_name(file.name + "\U000e0041")  # is not there
+        file.write_bytes(data[:-100])
+        for name in (file, self.file):
+            for words in (["dump"], ["dump", "--format", "json"], ["replay"], ["replay", "--format", "json"]):
+                done = run(*words, str(name))
+                text = (done.stdout + done.stderr).replace("\n", "")
+                self.assertTrue(text.isprintable(), (words, text))
+                self.assertIn("gnp" if name == self.file else "", text)
+        self.assertEqual(self.dump(file=file)[0]["file"], str(file))
 
     def test_other_files(self):
         for data, words in (

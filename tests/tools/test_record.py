@@ -5,10 +5,13 @@ test_record.py <path of the tool> <folder of the CUDA drivers> <path of record_p
 """
 
 import json
+import os
 import resource
+import stat
+import tempfile
 import unittest
 
-from case import run
+from case import TOOL, run
 from recordings import GO_ON, INTERRUPT, KILL, STOP, TERMINATE, WAYS, Recordings, of_type, until
 from test_damage import Damage  # noqa: F401
 from test_replay import PerfRecord, Replay  # noqa: F401
@@ -105,6 +108,14 @@ class Record(Recordings):
                 self.assertEqual((gap["to"], gap["bytes"]), (after["to"], after["to"] - after["from"]))
                 self.assertGreater(gap["bytes"], 65536)
                 self.assertIn("in the way", gap["reason"])
+                self.check_gaps(self.dump())
+
+    def check_gaps(self, lines):
+        """A gap lasts from the frame before to the frame after."""
+        for before, gap, after in zip(lines, lines[1:], lines[2:], strict=False):
+            if (before["type"], gap["type"], after["type"]) == ("frame", "gap", "frame"):
+                self.assertAlmostEqual(gap["time"], before["time"], 8)
+                self.assertAlmostEqual(gap["time"] + gap["seconds"], after["time"], 8)
 
     def test_a_recording_of_many_frames_is_read_while_it_grows(self):
         writer = self.writer(count=200000, most=100, capacity=1 << 20)
@@ -194,6 +205,45 @@ class Record(Recordings):
                     self.assertEqual(self.replay()[0], self.expected(summary["frames"], **source))
                     writer.tell()
                     self.assertRegex(writer.line(), r"^\d+ \d+ ")
+
+    def test_a_disk_without_room_for_a_frame_leaves_the_name_free(self):
+        writer = self.writer(gap_us=100)
+        writer.tell()
+        for environment in WAYS:
+            for room in (0, 512, 4096):
+                recorder = self.process(
+                    *(TOOL, "record", writer.handle, self.file),
+                    environment=environment,
+                    preexec_fn=lambda most=room: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+                )
+                code, _, err = recorder.end()
+                self.assertEqual((code, self.file.exists()), (1, False))
+                self.assertIn(str(self.file), err)
+
+    def test_a_recording_is_for_its_user_alone(self):
+        writer = self.writer(gap_us=100)
+        writer.tell()
+        recorder = self.recorder(writer.handle, "--frames", "3", umask=0)
+        self.finish(recorder)
+        self.assertEqual(stat.S_IMODE(self.file.stat().st_mode), 0o600)
+        link = self.folder / "link"
+        link.symlink_to(self.folder / "elsewhere")
+        done = run("record", writer.handle, str(link), "--frames", "3")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("exists", done.stderr)
+        self.assertFalse((self.folder / "elsewhere").exists())
+
+    def test_a_recording_never_takes_the_number_of_a_closed_stream(self):
+        writer = self.writer(gap_us=100)
+        writer.tell()
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")  # takes a write of any length, also with O_DIRECT
+        self.addCleanup(folder.cleanup)
+        for number in (0, 1, 2):
+            file = f"{folder.name}/{number}"
+            command = [TOOL, "record", writer.handle, file, "--frames", "3"]
+            recorder = self.process(*command, preexec_fn=lambda closed=number: os.close(closed))
+            recorder.end()
+            self.assertEqual(self.dump(file=file)[-1]["frames"], 3)
 
     def test_limits_and_signals_end_a_recording(self):
         writer = self.writer(gap_us=100)

@@ -277,6 +277,22 @@ class Screen(Case):
                     terminal.await_shown(ENTERED)
                     await_until(lambda: shows(terminal), f"{wanted} is not shown")
 
+    def test_in_a_very_narrow_window_the_ring_and_its_trouble_stay(self):
+        long = f"{NAME}.a-name-wider-than-the-window"
+        for name, label in ((NAME, f"{NAME}@PID"), (long, rf"{NAME}\S*\.\.\.\S*@PID")):
+            with Ring(name) as ring, Terminal("top", "--interval", "0.05", columns=40) as terminal:
+                ring.second.stop()
+                ring.fill()
+                row = re.compile(label.replace("PID", str(ring.writer.pid)) + r" .*\d (us|ms|s|min)")
+
+                def shows(terminal=terminal, row=row):
+                    block = terminal.await_shown(r"\x1b\[H(.*?)\x1b\[J")[1].replace("\x1b[K", "").split("\r\n")
+                    self.assertLessEqual(max(map(len, block)), 40)
+                    return any(map(row.fullmatch, block))
+
+                with self.subTest(name=name):
+                    await_until(shows, f"{label} is not shown")
+
     def test_while_it_is_suspended_the_terminal_is_as_before(self):
         with Actor() as writer:
             writer.ring(NAME)

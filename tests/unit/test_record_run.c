@@ -59,7 +59,7 @@ static void check_file(const char *file) {
   struct recording_item item;
   char why[256];
   int found, frames = 0, gaps = 0;
-  ck_assert_msg(recording_open(file, &recording, why) == 0, "%s", why);
+  ck_assert_msg(recording_open(file, NULL, &recording, why) == 0, "%s", why);
   while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END) {
     ck_assert(found == RECORDING_FOUND_FRAME || found == RECORDING_FOUND_GAP);
     if (found == RECORDING_FOUND_GAP) {
@@ -126,7 +126,7 @@ TEST(a_recorder_that_is_in_the_way_comes_back_once_a_second) {
   ck_assert_uint_ge(result.let_go, 1);
   ck_assert_int_eq(releases, 4); /* the first one succeeds */
   ck_assert_double_ge(result.seconds, 2);
-  ck_assert_int_eq(recording_open(path, &recording, why), 0);
+  ck_assert_int_eq(recording_open(path, NULL, &recording, why), 0);
   while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END)
     ck_assert(found == RECORDING_FOUND_FRAME || found == RECORDING_FOUND_GAP);
   ck_assert_uint_eq(recording_facts_of(recording)->sum.gaps, result.sum.gaps);

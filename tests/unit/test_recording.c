@@ -3,9 +3,11 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <stdio.h>
-#include <sys/resource.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/support/pattern.h"
@@ -83,7 +85,7 @@ static int read_back(bool ended) {
   struct recording_item item;
   char why[256];
   int found, frames = 0, found_gaps = 0;
-  ck_assert_msg(recording_open(path, &recording, why) == 0, "%s", why);
+  ck_assert_msg(recording_open(path, NULL, &recording, why) == 0, "%s", why);
   ck_assert_str_eq(recording_header_of(recording)->name, "a.ring");
   ck_assert_int_eq(recording_facts_of(recording)->is_ended, ended); /* found at the end of the file, before reading */
   while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END) {
@@ -110,7 +112,7 @@ static void compare(void) {
   struct recording_item item;
   char why[256];
   int found, number = 0;
-  ck_assert_msg(recording_open(path, &recording, why) == 0, "%s", why);
+  ck_assert_msg(recording_open(path, NULL, &recording, why) == 0, "%s", why);
   while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END) {
     if (found != RECORDING_FOUND_FRAME) continue;
     struct recording_item copy_of = item;
@@ -207,7 +209,7 @@ LOOP_TEST(the_index_leads_to_frames, 0, 2) {
   ck_assert_int_eq(recording_finish(writer), 0);
   close_all();
   for (int64_t time = 0; time < frames * 10 + 5000; time += frames / 20 - 3) {
-    ck_assert_int_eq(recording_open(path, &recording, why), 0);
+    ck_assert_int_eq(recording_open(path, NULL, &recording, why), 0);
     recording_seek(recording, time);
     ck_assert_int_eq(recording_next(recording, &item), RECORDING_FOUND_FRAME);
     ck_assert_int_le(item.record.time, time);
@@ -238,7 +240,7 @@ LOOP_TEST(a_full_disk_leaves_whole_frames, 0, 60) {
   ck_assert_int_lt(result, 0);
   ck_assert_int_eq(recording_finish(writer), result);
   close_all();
-  ck_assert_msg(recording_open(path, &recording, why) == 0, "%s", why);
+  ck_assert_msg(recording_open(path, NULL, &recording, why) == 0, "%s", why);
   while ((found = recording_next(recording, &item)) == RECORDING_FOUND_FRAME)
     if (check_frame(recording, &item, frames)) end = recording_at(recording), frames++;
   ck_assert(found == RECORDING_FOUND_TORN || found == RECORDING_FOUND_END);
@@ -246,6 +248,66 @@ LOOP_TEST(a_full_disk_leaves_whole_frames, 0, 60) {
   ck_assert_int_lt(frames, kept_count);
   recording_close(recording);
   unlink(path);
+}
+
+/* ---- A file of a few blocks, made long by holes ----------------------------------------------------------------- */
+
+static const struct claim {
+  uint64_t bytes;
+  bool is_written;
+  int found;
+} claims[] = {
+    {UINT64_C(1) << 55, false, RECORDING_FOUND_TORN}, /* as if the recorder had died in it */
+    {UINT64_C(1) << 30, false, RECORDING_FOUND_TORN},
+    {(UINT64_C(1) << 26) + 1, true, RECORDING_FOUND_FRAME},
+    {UINT64_C(1) << 25, false, RECORDING_FOUND_FRAME}, /* zeros, in a copy that was made sparse */
+};
+
+static volatile sig_atomic_t stop;
+
+static struct recording *open_claim(const struct claim *claim) {
+  struct recording_header header = {.version = RECORDING_VERSION,
+                                    .header_bytes = RECORDING_BLOCK,
+                                    .line = RECORDING_LINE,
+                                    .record_bytes = sizeof(struct recording_record),
+                                    .id = 7};
+  struct recording_record record = {.magic = RECORDING_RECORD_MAGIC, .type = RECORDING_FRAME, .bytes = claim->bytes};
+  struct recording *recording;
+  char why[256];
+  int fd = memfd_create("claim", MFD_CLOEXEC);
+  memcpy(header.magic, RECORDING_MAGIC, sizeof header.magic);
+  header.check = recording_header_check(&header);
+  record.check = recording_record_check(&record, header.id, RECORDING_BLOCK);
+  off_t size = (off_t)(RECORDING_BLOCK + recording_length(claim->bytes));
+  ck_assert_int_eq(pwrite(fd, &header, sizeof header, 0), sizeof header);
+  for (off_t at = RECORDING_BLOCK; claim->is_written && at < size; at += (off_t)sizeof data)
+    ck_assert_int_eq(pwrite(fd, data, sizeof data, at), sizeof data);
+  ck_assert_int_eq(pwrite(fd, &record, sizeof record, RECORDING_BLOCK), sizeof record);
+  ck_assert_int_eq(ftruncate(fd, size), 0);
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  ck_assert_msg(recording_open(path, &stop, &recording, why) == 0, "%s", why);
+  close(fd);
+  return recording;
+}
+
+LOOP_TEST(a_length_is_believed_where_its_bytes_are, 0, sizeof claims / sizeof *claims) {
+  struct recording *recording = open_claim(&claims[_i]);
+  struct recording_item item;
+  ck_assert_int_eq(recording_next(recording, &item), claims[_i].found);
+  recording_close(recording);
+}
+
+TEST(a_signal_ends_each_loop_of_a_reader) {
+  struct recording *recording = open_claim(&claims[3]);
+  struct recording_item item;
+  ck_assert_int_eq(recording_next(recording, &item), RECORDING_FOUND_FRAME);
+  stop = 1;
+  ck_assert_int_eq(recording_check(recording), -ECANCELED);
+  stop = 0;
+  ck_assert_int_eq(recording_check(recording), 1); /* no hash */
+  stop = 1;
+  ck_assert_int_eq(recording_next(recording, &item), -ECANCELED);
+  recording_close(recording);
 }
 
 RUN_TESTS("recording", NULL, NULL)

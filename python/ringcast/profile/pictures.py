@@ -4,6 +4,7 @@
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
+from ringcast import _files
 from ringcast.profile import analysis, findings
 from ringcast.profile.report import number
 from ringcast.profile.store import process_of
@@ -37,15 +38,14 @@ def draw(found: "Results", folder: str, kind: str = "png") -> List[str]:
     notes = []
     metadata = {"Date": None} if kind == "svg" else None
     for name, (size, function) in PICTURES.items():
-        part = os.path.join(folder, f"{name}.part")
         try:
             with matplotlib.rc_context(
                 {"svg.fonttype": "none", "svg.hashsalt": name}
             ):  # text as text, the same each time
                 figure = Figure(figsize=size, dpi=DPI, layout="constrained")
                 function(figure, found)
-                figure.savefig(part, format=kind, metadata=metadata)
-            os.replace(part, os.path.join(folder, f"{name}.{kind}"))
+                with _files.replacing(os.path.join(folder, f"{name}.{kind}"), "wb") as file:
+                    figure.savefig(file, format=kind, metadata=metadata)
         except Exception as error:  # the results must not be lost with a picture
             notes.append(f"no {name}.{kind}: {error!r}")
     return notes

@@ -12,6 +12,7 @@ import time
 from typing import Any, Dict, Iterable, List, Optional
 
 import ringcast
+from ringcast import _files
 from ringcast.profile import analysis, pictures, report
 from ringcast.profile.store import COLUMNS, Store, process_of
 
@@ -47,7 +48,7 @@ def _summary(store: Store) -> Dict[str, Any]:
 def check_folder(folder: str) -> None:
     """Refuse a folder that can't be written, at the start and not after hours."""
     try:
-        os.makedirs(folder, exist_ok=True)
+        _files.make_folder(folder)
     except OSError as error:
         raise OSError(
             f"the folder {folder} for the profile can't be made: {error.strerror}; name another one"
@@ -67,7 +68,7 @@ def write(found: Results, folder: Optional[str], apart: Optional[str], draw: boo
     if world < 2:
         return _write_alone(found, folder, apart, draw)
     rank = found.facts["rank"]
-    told = write_folder(found, os.path.join(folder, f"rank{rank}"), False)
+    told = write_folder(found, _files.make_inner_folder(folder, f"rank{rank}"), False)
     if rank == 0 and timeout > 0:
         _await_ranks(folder, world, found.facts["started"], timeout)
         return write_folder(merge_folder(folder, found.facts["started"]), folder, draw)
@@ -77,13 +78,13 @@ def write(found: Results, folder: Optional[str], apart: Optional[str], draw: boo
 def _write_alone(found: Results, folder: str, apart: Optional[str], draw: bool) -> Dict[str, Any]:
     is_empty = not (found.store.operations or found.store.regions or found.store.metrics)
     if apart is not None:
-        return {} if is_empty else write_folder(found, os.path.join(folder, apart), False)
+        return {} if is_empty else write_folder(found, _files.make_inner_folder(folder, apart), False)
     started = found.facts["started"]
     if not folders_of_processes(folder, started):
         return write_folder(found, folder, draw)
     # The process that started the others ends after them.
     if not is_empty:
-        write_folder(found, os.path.join(folder, f"process{found.facts['pid']}"), False)
+        write_folder(found, _files.make_inner_folder(folder, f"process{found.facts['pid']}"), False)
     merged = merge_folder(folder, started)
     if is_empty:
         merged.facts["left_out"].insert(0, process_of(found.facts))
@@ -91,7 +92,7 @@ def _write_alone(found: Results, folder: str, apart: Optional[str], draw: bool) 
 
 
 def write_folder(found: Results, folder: str, draw: bool, svg: bool = False) -> Dict[str, Any]:
-    os.makedirs(folder, exist_ok=True)
+    _files.make_folder(folder)
     notes = pictures.draw(found, folder) if draw else ["no pictures: python -m ringcast.profile report DIR makes them"]
     notes += pictures.draw(found, folder, "svg") if svg else []
     told = analysis.comprehensive(found, notes)
@@ -110,10 +111,8 @@ def _write_json(folder: str, name: str, value: Any) -> None:
 
 
 def _write_text(path: str, text: str) -> None:
-    """Write the file as a whole or not at all."""
-    with open(f"{path}.part", "w", encoding="utf-8", errors="backslashreplace") as file:
+    with _files.replacing(path, encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
-    os.replace(f"{path}.part", path)
 
 
 def _without_nul(value: Any) -> Any:
@@ -122,9 +121,8 @@ def _without_nul(value: Any) -> Any:
 
 
 def _write_rows(path: str, rows: Iterable[List[Any]]) -> None:
-    with open(f"{path}.part", "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    with _files.replacing(path, encoding="utf-8", errors="backslashreplace", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *(map(_without_nul, row) for row in rows)])
-    os.replace(f"{path}.part", path)
 
 
 def _await_ranks(folder: str, world: int, started: float, timeout: float) -> None:

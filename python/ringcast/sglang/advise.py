@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any, Dict, List
 
+from ringcast import _files
 from ringcast.sglang import rule
 
 SIZES = tuple(base * 10**power for power in range(4, 9) for base in (1, 3)) + (10**9,)
@@ -99,9 +100,11 @@ def draw(found: Dict[str, Any], path: str) -> None:
     axes[0][0].legend(handles=[patches.Patch(color=_COLOURS[way], label=way) for way in WAYS], loc="upper left")
     folder = os.path.dirname(path)
     if folder:
-        os.makedirs(folder, exist_ok=True)
+        _files.make_folder(folder)
     figure.tight_layout()
-    figure.savefig(path)
+    kind = os.path.splitext(path)[1][1:]
+    with _files.replacing(path if kind else f"{path}.png", "wb") as file:
+        figure.savefig(file, format=kind or "png")
 
 
 def run(options: argparse.Namespace) -> int:
