@@ -420,8 +420,6 @@ static int begin_watching(ringcast_writer *writer) {
     if (result != 0) return rc_fail_no_descriptor(result);
     rc_poller_raise(writer->liveness.poller, writer->liveness.count != 0);
   }
-  int fd = rc_poller_fd(writer->liveness.poller);
-  if (fd < 0) return rc_fail_descriptor(&writer->liveness.poller, fd);
   rc_liveness_watch_all(writer);
   return 0;
 }
@@ -429,7 +427,9 @@ static int begin_watching(ringcast_writer *writer) {
 int ringcast_writer_fd(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result == 0) result = begin_watching(writer);
-  return result != 0 ? result : rc_poller_fd(writer->liveness.poller);
+  if (result != 0) return result;
+  int fd = rc_poller_fd(writer->liveness.poller);
+  return fd < 0 ? rc_fail_descriptor(&writer->liveness.poller, fd) : fd;
 }
 
 static bool take_departure(struct rc_liveness *liveness, struct ringcast_peer *out) {
@@ -456,6 +456,7 @@ int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out) {
   for (uint32_t slot; !take_departure(liveness, &peer);) {
     result = rc_poller_find_ended(liveness->poller, &slot);
     if (result == 0) return 0;
+    if (result == -EBADF) return rc_fail_descriptor(&liveness->poller, result);
     uint64_t owner = rc_poller_tag(liveness->poller, slot);
     if (result < 0 && load_owner(writer, slot) == owner) return fail_to_check(writer, slot, result);
     bool here = load_owner(writer, slot) == owner && rc_writer_peer(writer, slot, &peer);

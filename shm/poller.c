@@ -25,6 +25,7 @@ struct rc_poller {
   int epoll, timer;
   int fd; /* the eventfd; -1: there is no event */
   uint32_t forks;
+  int64_t checked; /* when the numbers of watched processes were last checked */
   int64_t most_ns; /* until the armed time; INT64_MAX: none */
   bool raised, cleared;
 
@@ -53,14 +54,11 @@ static bool is_member(const struct rc_poller *poller, int fd) {
   return epoll_ctl(poller->epoll, EPOLL_CTL_MOD, fd, &event) == 0;
 }
 
-/* Whether epoll and timer are ours. A program's own epoll seldom has a timer of the same number. */
-static bool has_timer(const struct rc_poller *poller) {
-  struct itimerspec left;
-  return timerfd_gettime(poller->timer, &left) == 0 && is_member(poller, poller->timer);
-}
-
+/* Whether epoll, timer and eventfd are ours. A program's own epoll seldom has members of the same numbers. */
 static bool is_whole(const struct rc_poller *poller) {
-  return has_timer(poller) && (poller->fd < 0 || is_member(poller, poller->fd));
+  struct itimerspec left;
+  if (!is_member(poller, poller->timer)) return false;
+  return poller->fd < 0 ? timerfd_gettime(poller->timer, &left) == 0 : is_member(poller, poller->fd);
 }
 
 /* Does not block: the count stays far from the limit of an eventfd. */
@@ -85,10 +83,9 @@ static bool has_ended_unpolled(const struct rc_poller *poller) {
   return false;
 }
 
-/* Restarts the timer. An expired timer is no longer readable then. */
+/* Restarts the timer. An expired timer is no longer readable then. The poller is whole. */
 static void set_timer(const struct rc_poller *poller) {
   int64_t ns = poller->most_ns;
-  if (!has_timer(poller)) return;
   if (poller->unpolled > 0 && ns > RC_SLICE_NS) ns = RC_SLICE_NS;
   if (ns < 1 || poller->raised || has_ended_unpolled(poller)) ns = 1; /* 0 would turn it off */
   struct itimerspec once = {.it_value = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}};
@@ -202,8 +199,12 @@ static int open_event(struct rc_poller *poller, struct rc_eventcount *event) {
 
 bool rc_poller_uses_uring(const struct rc_poller *poller) { return poller->event && !poller->threaded; }
 
-/* The numbers of watched processes that are no longer theirs: the timer serves these processes. */
+/* The numbers of watched processes that are no longer theirs: the timer serves these processes. By the clock, since
+ * nothing is done to such a number. */
 static void check_watched(struct rc_poller *poller) {
+  int64_t now = rc_now_ns();
+  if (now - poller->checked < RC_CHECK_NS) return;
+  poller->checked = now;
   for (uint32_t i = 0; i < poller->count; i++) {
     struct watched *one = &poller->watched[i];
     if (!one->polled || is_member(poller, one->process.fd)) continue;
@@ -256,7 +257,7 @@ uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index) { return 
  * would go on to make the descriptor readable. */
 static void unwatch(struct rc_poller *poller, struct watched *one) {
   if (!one->polled) poller->unpolled--;
-  else if (has_timer(poller)) epoll_ctl(poller->epoll, EPOLL_CTL_DEL, one->process.fd, NULL);
+  else if (is_whole(poller)) epoll_ctl(poller->epoll, EPOLL_CTL_DEL, one->process.fd, NULL);
   rc_watch_close(&one->process);
   *one = (struct watched){0};
 }
@@ -274,28 +275,31 @@ void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, con
     one->polled = fd >= 0 && add(poller, fd) == 0;
     poller->unpolled += !one->polled;
   }
-  if (unpolled > 0 || poller->unpolled > 0) set_timer(poller);
+  if ((unpolled > 0 || poller->unpolled > 0) && is_whole(poller)) set_timer(poller);
 }
 
 void rc_poller_raise(struct rc_poller *poller, bool raised) {
   if (poller->raised == raised) return;
   poller->raised = raised;
-  set_timer(poller);
+  if (is_whole(poller)) set_timer(poller);
 }
 
-/* False: all watched processes live. True: the caller checks each process. */
-static bool may_have_ended(struct rc_poller *poller) {
+/* 0: all watched processes live. 1: the caller checks each process. Programs call this often, so that epoll_wait has
+ * its number checked by the clock. */
+static int may_have_ended(struct rc_poller *poller) {
   struct epoll_event event;
-  if (!has_timer(poller)) return true;
+  bool is_due = rc_now_ns() - poller->checked >= RC_CHECK_NS;
+  if ((is_due || poller->unpolled > 0) && !is_whole(poller)) return -EBADF;
   check_watched(poller);
   if (poller->unpolled == 0) return epoll_wait(poller->epoll, &event, 1, 0) != 0;
   set_timer(poller); /* not readable until the next slice */
-  return true;
+  return 1;
 }
 
 int rc_poller_find_ended(struct rc_poller *poller, uint32_t *index) {
-  int result = 0;
-  if (!may_have_ended(poller)) return 0;
+  int result = may_have_ended(poller);
+  if (result != 1) return result;
+  result = 0;
   for (uint32_t i = 0; i < poller->count; i++) {
     struct watched *one = &poller->watched[i];
     if (one->tag == 0) continue;
@@ -315,8 +319,8 @@ static void dismantle(struct rc_poller *poller, bool whole) {
   drop_uring(poller);
   for (uint32_t i = 0; i < poller->count; i++)
     if (poller->watched[i].tag != 0) rc_watch_close(&poller->watched[i].process);
-  if (whole || has_timer(poller)) {
-    if (poller->fd >= 0 && (whole || is_member(poller, poller->fd))) close(poller->fd);
+  if (whole || is_whole(poller)) {
+    if (poller->fd >= 0) close(poller->fd);
     if (poller->timer >= 0) close(poller->timer);
     if (poller->epoll >= 0) close(poller->epoll);
   }

@@ -63,8 +63,8 @@ bool rc_poller_uses_uring(const struct rc_poller *poller);
 void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, const struct rc_watch *whom);
 uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index); /* 0: none */
 
-/* 1: a watched process has ended; *index: the first. 0: all live. Else the error of rc_process_look for the one at
- * *index. A few system calls while all live, if all have pidfds. */
+/* 1: a watched process has ended; *index: the first. 0: all live. -EBADF: as rc_poller_fd. Else the error of
+ * rc_process_look for the one at *index. One system call while all live, if all have pidfds; a few every 5 ms. */
 int rc_poller_find_ended(struct rc_poller *poller, uint32_t *index);
 
 /* Readable until lowered, for the caller's own reasons. */

@@ -384,8 +384,8 @@ RINGCAST_API int ringcast_writer_slowest(ringcast_writer *writer, struct ringcas
 /* Checks whether all readers are alive, before a dead reader blocks a wait. Returns 0 if all are well, or 1 and one
  * reader that is dead or was evicted. With EVICT the call reports each such reader once, including readers that a wait
  * removed (of more than 64, the latest 64); so call again until the result is 0. With FAIL every call reports a dead
- * reader, until its slot is free. A few system calls while all are alive, with pidfds (Linux 5.3) and one descriptor
- * for each reader; without pidfds the call reads /proc. -EMFILE, -ENFILE, -ENOMEM, -EIO, -ENOBUFS, -ECHILD. */
+ * reader, until its slot is free. One system call while all are alive, with pidfds (Linux 5.3) and one descriptor for
+ * each reader; without pidfds the call reads /proc. -EMFILE, -ENFILE, -ENOMEM, -EIO, -ENOBUFS, -ECHILD. */
 RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out);
 
 /* A descriptor for poll, epoll and asyncio: readable when a reader has died, or a wait has removed a reader that
