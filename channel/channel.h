@@ -24,6 +24,7 @@ struct rc_liveness {
   uint64_t wanted;       /* the position that no cursor may be below, at `since` */
   uint64_t tail;         /* the ring's, at `since`; a successful reserve changes the tail or `open` */
   bool open;             /* whether a reservation was open, at `since` */
+  int unknown;           /* in this wait: why nothing tells whether the reader `blocker` lives; 0: it was told */
   int64_t checked;       /* when all other readers were last checked */
   uint64_t joining;      /* the owner word of the first joining reader */
   int64_t joining_since; /* when the word in `joining` was first seen */
@@ -148,8 +149,13 @@ int rc_fail_not_held(uint64_t position);
 int rc_fail_damaged(uint64_t position, const struct rc_segment *segment);
 /* A wait for the frame at `position` has ended with `code`. */
 int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segment);
-/* -ENOBUFS: rc_poller_arm gave `code`. Closes the poller and sets *poller to NULL. */
+/* -ENOBUFS: the poller's function gave `code`. Closes the poller and sets *poller to NULL. */
 int rc_fail_descriptor(struct rc_poller **poller, int code);
+/* rc_poller_open gave `code`. No thread: -ENOMEM, as -EAGAIN would mean "not now". */
+int rc_fail_no_descriptor(int code);
+/* rc_process_look gave `code` for whom the text names. */
+int rc_fail_unknown(int code, const char *whom);
+int rc_fail_unknown_writer(int code, const struct rc_segment *segment);
 
 /* Removes the last pin of a frame without a lease, and counts the frame as released. */
 void rc_reader_return(ringcast_reader *reader, const struct ringcast_frame *frame);
@@ -204,9 +210,19 @@ int rc_check_wait(uint32_t forks, int64_t timeout_ns);
 /* 0, or -EINVAL with its text for an invalid spin time. */
 int rc_check_spin(int64_t spin_ns);
 
-/* Whether the process that an owner word names has ended. Asks /proc. */
-static inline bool rc_owner_is_dead(uint64_t owner) {
-  return !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
+/* rc_process_look for the process that an owner word names. */
+static inline int rc_owner_look(uint64_t owner) {
+  return rc_process_look((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
+}
+
+/* For whom an error of the look is the same as a living process: those that free what only the dead leave. */
+static inline bool rc_owner_is_dead(uint64_t owner) { return rc_owner_look(owner) == RC_PROCESS_ENDED; }
+
+/* How long ago, by a time that another process wrote; 0 for a time to come: the process may be hostile, or its clock
+ * that of another time namespace. */
+static inline uint64_t rc_ns_since(int64_t time) {
+  uint64_t now = (uint64_t)rc_now_ns(), then = (uint64_t)time;
+  return then < now ? now - then : 0;
 }
 
 /* The writer has been waiting since `since` until no cursor is below `below`, and all readers have taken the frames
@@ -283,7 +299,8 @@ void rc_liveness_reap_dead(ringcast_writer *writer);
 /* Watches all readers that are attached now. The poller exists. */
 void rc_liveness_watch_all(ringcast_writer *writer);
 
-uint32_t rc_peer_count(const struct rc_ring *ring); /* active readers that are alive; asks the kernel about each */
+/* The number of active readers that are alive, or the error of rc_process_look. Asks the kernel about each. */
+int rc_peer_count(const struct rc_ring *ring);
 
 /* "reader 3 'rank 2' (pid 4711, active, at position 65536, 1048576 bytes behind, blocking for 12.3 s)" */
 #define RC_DESCRIBED_MAX 240

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checks at the start of every public call, and the errors that several calls share. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "channel/channel.h"
@@ -56,10 +57,35 @@ int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segme
   }
 }
 
+/* Why a descriptor can't be had, or can't wait. */
+static const char *why_no_poller(int code) {
+  switch (code) {
+  case -EAGAIN:
+    return "io_uring is not to be had and no thread can be started: raise the limit of processes (ulimit -u, pids.max)";
+  case -EBADF: return "the program has closed descriptors of the library";
+  default: return strerror(-code);
+  }
+}
+
 int rc_fail_descriptor(struct rc_poller **poller, int code) {
   rc_poller_close(*poller);
   *poller = NULL;
-  return rc_fail(-ENOBUFS, "the descriptor can't wait any more (%s): get a new one from this handle", strerror(-code));
+  return rc_fail(-ENOBUFS, "the descriptor can't wait any more (%s): get a new one from this handle",
+                 why_no_poller(code));
+}
+
+int rc_fail_no_descriptor(int code) {
+  return rc_fail(code == -EAGAIN ? -ENOMEM : code, "can't make a descriptor to wait on: %s", why_no_poller(code));
+}
+
+int rc_fail_unknown(int code, const char *whom) {
+  return rc_fail(code, "can't tell whether %s lives: %s%s", whom, strerror(-code), rc_process_hint(code));
+}
+
+int rc_fail_unknown_writer(int code, const struct rc_segment *segment) {
+  char whom[32];
+  snprintf(whom, sizeof whom, "the writer (pid %d)", segment->writer.pid);
+  return rc_fail_unknown(code, whom);
 }
 
 int rc_fail_not_held(uint64_t position) {

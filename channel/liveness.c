@@ -16,6 +16,7 @@
  * blocked in a collective on a dead one, wherever the dead reader's cursor is.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "channel/channel.h"
@@ -350,6 +351,13 @@ bool rc_liveness_evict_hoarders(ringcast_writer *writer, uint64_t most) {
   return any;
 }
 
+/* Nothing tells whether a reader lives, because of `error`: a wait for the reader might never end. */
+static int give_up(ringcast_writer *writer, uint32_t slot, int error) {
+  writer->ring.blocker = slot; /* for the error text */
+  writer->liveness.unknown = error;
+  return error;
+}
+
 /* Checks all readers but the blocker for death. */
 static int check_others(ringcast_writer *writer) {
   struct rc_liveness *liveness = &writer->liveness;
@@ -358,8 +366,10 @@ static int check_others(ringcast_writer *writer) {
   if (now - liveness->checked < OTHERS_NS) return -EAGAIN;
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (i == writer->ring.blocker || rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_owner_is_dead(owner)) continue;
-    int verdict = judge(writer, i, owner, true);
+    if (i == writer->ring.blocker || rc_owner_state(owner) != RC_SLOT_ACTIVE) continue;
+    int process = rc_owner_look(owner), verdict = -EAGAIN;
+    if (process < 0) verdict = give_up(writer, i, process);
+    if (process == RC_PROCESS_ENDED) verdict = judge(writer, i, owner, true);
     if (verdict == 0) result = 0;
     else if (verdict != -EAGAIN) return verdict;
   }
@@ -371,7 +381,9 @@ int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted) {
   uint32_t slot = writer->ring.blocker;
   uint64_t owner = load_owner(writer, slot);
   struct rc_watch *blocker = rc_liveness_blocker(writer);
-  if (!blocker || rc_watch_is_alive(blocker)) {
+  int process = blocker ? rc_watch_look(blocker) : RC_PROCESS_RUNNING;
+  if (process < 0) return give_up(writer, slot, process);
+  if (process != RC_PROCESS_ENDED) {
     int result = check_others(writer);
     return result == -EAGAIN ? check_slow(writer, wanted) : result;
   }
@@ -405,7 +417,7 @@ void rc_liveness_watch_all(ringcast_writer *writer) {
 static int begin_watching(ringcast_writer *writer) {
   if (!writer->liveness.poller) {
     int result = rc_poller_open(NULL, rc_ring_readers(&writer->ring.view), &writer->liveness.poller);
-    if (result != 0) return rc_fail(result, "can't make a descriptor that watches the readers: %s", strerror(-result));
+    if (result != 0) return rc_fail_no_descriptor(result);
     rc_poller_raise(writer->liveness.poller, writer->liveness.count != 0);
   }
   rc_liveness_watch_all(writer);
@@ -415,7 +427,9 @@ static int begin_watching(ringcast_writer *writer) {
 int ringcast_writer_fd(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result == 0) result = begin_watching(writer);
-  return result != 0 ? result : rc_poller_fd(writer->liveness.poller);
+  if (result != 0) return result;
+  int fd = rc_poller_fd(writer->liveness.poller);
+  return fd < 0 ? rc_fail_descriptor(&writer->liveness.poller, fd) : fd;
 }
 
 static bool take_departure(struct rc_liveness *liveness, struct ringcast_peer *out) {
@@ -426,6 +440,12 @@ static bool take_departure(struct rc_liveness *liveness, struct ringcast_peer *o
   return true;
 }
 
+static int fail_to_check(ringcast_writer *writer, uint32_t slot, int error) {
+  char reader[48];
+  snprintf(reader, sizeof reader, "reader %u (pid %u)", slot, rc_owner_pid(load_owner(writer, slot)));
+  return rc_fail_unknown(error, reader);
+}
+
 int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out) {
   struct rc_liveness *liveness = &writer->liveness;
   int result = rc_check_fork(writer->forks);
@@ -434,8 +454,11 @@ int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out) {
   if (result != 0) return result;
   struct ringcast_peer peer;
   for (uint32_t slot; !take_departure(liveness, &peer);) {
-    if (!rc_poller_find_ended(liveness->poller, &slot)) return 0;
+    result = rc_poller_find_ended(liveness->poller, &slot);
+    if (result == 0) return 0;
+    if (result == -EBADF) return rc_fail_descriptor(&liveness->poller, result);
     uint64_t owner = rc_poller_tag(liveness->poller, slot);
+    if (result < 0 && load_owner(writer, slot) == owner) return fail_to_check(writer, slot, result);
     bool here = load_owner(writer, slot) == owner && rc_writer_peer(writer, slot, &peer);
     if (here && liveness->on_death == RINGCAST_FAIL) {
       peer.state = RINGCAST_PEER_DEAD; /* the pidfd says so, even if /proc hides the process */

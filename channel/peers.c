@@ -27,7 +27,7 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
   bool joining = rc_owner_state(owner) == RC_SLOT_JOINING;
   uint64_t cursor = joining ? tail : rc_load_acquire(&slot->cursor);
   int32_t pid = (int32_t)rc_owner_pid(owner);
-  enum rc_process_state process = rc_process_look(pid, rc_owner_start(owner), RC_START_MASK);
+  int process = rc_owner_look(owner);
   bool alive = process != RC_PROCESS_ENDED, evicted = rc_owner_state(owner) == RC_SLOT_EVICTED;
   /* A reader that left and then exited is not a dead reader: its slot shows the difference. */
   if (!alive && rc_load_acquire(&slot->owner) != owner) return false; /* pairs with the store of FREE */
@@ -35,6 +35,7 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
       .slot = index,
       .pid = pid,
       .state = !alive                          ? RINGCAST_PEER_DEAD
+               : process < 0                   ? RINGCAST_PEER_UNKNOWN
                : evicted                       ? RINGCAST_PEER_EVICTED
                : process == RC_PROCESS_STOPPED ? RINGCAST_PEER_STOPPED
                : joining                       ? RINGCAST_PEER_JOINING
@@ -47,21 +48,25 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
   };
   copy_name(slot->name, out->name);
   if (evicted || joining) return true;
-  if (blocked && rc_slot_blocks(ring, index, blocked)) out->blocked_ns = (uint64_t)(rc_now_ns() - blocked->since);
+  if (blocked && rc_slot_blocks(ring, index, blocked)) out->blocked_ns = rc_ns_since(blocked->since);
   return true;
 }
 
-uint32_t rc_peer_count(const struct rc_ring *ring) {
-  uint32_t count = 0;
+int rc_peer_count(const struct rc_ring *ring) {
+  int count = 0;
   for (uint32_t i = 0; i < rc_ring_readers(ring); i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
-    count += rc_owner_state(owner) == RC_SLOT_ACTIVE && !rc_owner_is_dead(owner);
+    if (rc_owner_state(owner) != RC_SLOT_ACTIVE) continue;
+    int process = rc_owner_look(owner);
+    if (process < 0) return process;
+    count += process != RC_PROCESS_ENDED;
   }
   return count;
 }
 
 void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes) {
-  static const char *const states[] = {"", "joining", "active", "dead", "stopped by a signal or a debugger", "evicted"};
+  static const char *const states[] = {
+      "in an unknown state", "joining", "active", "dead", "stopped by a signal or a debugger", "evicted"};
   const bool named = peer->name[0] != '\0';
   const bool briefly = peer->blocked_ns < 1000000000;
   char blocked[48] = "";

@@ -100,12 +100,13 @@ static int join(ringcast_reader *reader, const char *name, bool observes, struct
   if (result != 0 && observes)
     return rc_fail(result,
                    "both slots for observers of the ring are taken: end a 'ringcast record', or close an observer");
+  int alive = result != 0 ? rc_peer_count(&ring) : 0;
   if (result != 0)
     return rc_fail(result,
                    "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
                    "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
                    "RINGCAST_EVICT frees the slots of dead readers at its next wait or check",
-                   rc_ring_readers(&ring), rc_ring_readers(&ring) - rc_peer_count(&ring));
+                   rc_ring_readers(&ring), alive < 0 ? 0 : rc_ring_readers(&ring) - (uint32_t)alive);
   rc_ring_participants(&ring);
   RC_POINT(JOINED);
   rc_wake(&ring.control->not_full);
@@ -129,6 +130,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
       join(reader, options->name, observes, (struct rc_start){options->start == RINGCAST_START_LATEST, options->tag});
   if (result != 0) return result;
   if (options->leases != 0) reader->ring.leases = options->leases;
+  rc_watch_fd(&reader->writer); /* now: later no descriptor may be free */
   return 0;
 }
 
@@ -238,7 +240,9 @@ static int poll_frame(void *context) {
 /* If the writer died without closing, its committed frames are still readable. */
 static int check_writer(void *context) {
   struct reader_wait *wait = context;
-  if (rc_watch_is_alive(&wait->reader->writer)) return -EAGAIN;
+  int writer = rc_watch_look(&wait->reader->writer);
+  if (writer < 0) return writer;
+  if (writer != RC_PROCESS_ENDED) return -EAGAIN;
   /* Spares the other readers their own check. No wake-up: each sleeper finds `closed`, or the death, within a slice. */
   RC_POINT(MOURN);
   rc_store_release(&wait->reader->ring.view.control->closed, 1);
@@ -252,6 +256,7 @@ static const void *word_of_next_frame(void *context) {
 }
 
 static int fail_to_read(ringcast_reader *reader, int code) {
+  if (code == reader->writer.unknown) return rc_fail_unknown_writer(code, &reader->segment);
   switch (code) {
   case -ESTALE: return rc_fail_evicted();
   case -ENOBUFS: return code; /* from arm, with its text */
@@ -269,10 +274,11 @@ static int fail_to_read(ringcast_reader *reader, int code) {
 /* Polls once more after the announcement, as every sleeper does. -EAGAIN: the descriptor is armed. */
 static int arm(struct reader_wait *wait) {
   ringcast_reader *reader = wait->reader;
-  rc_poller_clear(reader->poller);
+  int result = rc_poller_clear(reader->poller);
   RC_POINT(POLL);
+  if (result != 0) return rc_fail_descriptor(&reader->poller, result);
   uint32_t value = rc_eventcount_prepare(reader->waiter.event);
-  int result = poll_frame(wait);
+  result = poll_frame(wait);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
   result = rc_poller_arm(reader->poller, value, LOST_WAKE_NS);
@@ -285,11 +291,13 @@ int ringcast_reader_fd(ringcast_reader *reader) {
   if (result != 0) return result;
   if (reader->waiter.observes)
     return rc_fail_as(-EINVAL, "an observer has no descriptor to poll: each commit would pay for waking the observer");
-  if (reader->poller) return rc_poller_fd(reader->poller);
-  result = rc_poller_open(reader->waiter.event, 1, &reader->poller);
-  if (result != 0) return rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));
-  rc_poller_watch(reader->poller, 0, 1, &reader->writer);
-  return rc_poller_fd(reader->poller);
+  if (!reader->poller) {
+    result = rc_poller_open(reader->waiter.event, 1, &reader->poller);
+    if (result != 0) return rc_fail_no_descriptor(result);
+    rc_poller_watch(reader->poller, 0, 1, &reader->writer);
+  }
+  int fd = rc_poller_fd(reader->poller);
+  return fd < 0 ? rc_fail_descriptor(&reader->poller, fd) : fd;
 }
 
 /* Checks a spilled frame before its lease. After an error the frame is still the next frame. */

@@ -11,6 +11,7 @@ struct writer_wait {
   ringcast_writer *writer;
   uint64_t bytes;
   uint32_t readers, found;
+  int unknown; /* why nothing tells how many are alive; 0: it was told */
   bool grow;
   void **out;
   uint32_t removals; /* readers that one look may still remove: a hostile peer may fill slots again and again */
@@ -25,7 +26,12 @@ static int poll_readers(void *context) {
   uint32_t active = 0;
   for (uint32_t i = 0; i < rc_ring_readers(ring); i++)
     active += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE; /* pairs with J4 */
-  wait->found = active < wait->readers ? active : rc_peer_count(ring);
+  wait->found = active;
+  if (active < wait->readers) return -EAGAIN;
+  int alive = rc_peer_count(ring);
+  wait->unknown = alive < 0 ? alive : 0;
+  if (alive < 0) return alive;
+  wait->found = (uint32_t)alive;
   return wait->found >= wait->readers ? 0 : -EAGAIN;
 }
 
@@ -51,7 +57,9 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   if (result == -EDEADLK) return rc_fail_shared();
   if (writer->liveness.poller) rc_liveness_watch_all(writer);
   if (result == 0) return (int)wait.found;
-  wait.found = rc_peer_count(&writer->ring.view);
+  if (result == wait.unknown) return rc_fail_unknown(result, "each reader");
+  int alive = rc_peer_count(&writer->ring.view);
+  if (alive >= 0) wait.found = (uint32_t)alive;
   return rc_fail(result, "%u of %u readers are attached", wait.found, count);
 }
 
@@ -180,6 +188,7 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
     bool dead = peer.state == RINGCAST_PEER_DEAD && writer->liveness.on_death == RINGCAST_FAIL;
     if (code == -ETIMEDOUT && dead) code = -EOWNERDEAD; /* a longer wait would not help */
   }
+  if (code == writer->liveness.unknown) return rc_fail_unknown(code, blocker);
   switch (code) {
   case -EDEADLK: return rc_fail_shared();
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for room");
@@ -230,9 +239,11 @@ int ringcast_writer_room_fd(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result == 0 && !writer->poller) {
     result = rc_poller_open(writer->waiter.event, 1, &writer->poller);
-    if (result != 0) rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));
+    if (result != 0) return rc_fail_no_descriptor(result);
   }
-  return result != 0 ? result : rc_poller_fd(writer->poller);
+  if (result != 0) return result;
+  int fd = rc_poller_fd(writer->poller);
+  return fd < 0 ? rc_fail_descriptor(&writer->poller, fd) : fd;
 }
 
 /* The first call that waits. Relaxed: statistics. */
@@ -245,6 +256,7 @@ static void count_stall(ringcast_writer *writer) {
 static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   ringcast_writer *writer = wait->writer;
   uint64_t wanted = wanted_now(wait);
+  writer->liveness.unknown = 0;
   rc_liveness_begin(writer, wanted);
   publish_wanted(wait, wanted);
   if (timeout_ns != 0 && !writer->liveness.waits) count_stall(writer);

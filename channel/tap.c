@@ -50,6 +50,7 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
     return result;
   }
   rc_watch_init(&tap->writer, tap->segment.writer.pid, tap->segment.writer.start, UINT64_MAX);
+  rc_watch_fd(&tap->writer); /* now: later no descriptor may be free */
   struct rc_control *control = rc_segment_control(&tap->segment);
   result = rc_waiter_init_observer(&tap->waiter, &control->not_empty, &control->cpus);
   if (result != 0) {
@@ -123,7 +124,9 @@ static int poll_tap(void *context) {
 
 static int check_tapped_writer(void *context) {
   ringcast_tap *tap = context;
-  if (rc_watch_is_alive(&tap->writer)) return -EAGAIN;
+  int writer = rc_watch_look(&tap->writer);
+  if (writer < 0) return writer;
+  if (writer != RC_PROCESS_ENDED) return -EAGAIN;
   int result = copy_next(tap); /* frames committed before the writer died */
   return result == -EAGAIN ? -EPIPE : result;
 }
@@ -133,6 +136,7 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   if (result != 0) return result;
   const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = tap};
   result = rc_wait(&tap->waiter, &how, timeout_ns);
+  if (result != 0 && result == tap->writer.unknown) return rc_fail_unknown_writer(result, &tap->segment);
   if (result == -ENOMEM) return rc_fail_as(result, "out of memory for the copy of a frame");
   if (result != 0) return rc_fail_no_frame(result, tap->ring.next, &tap->segment);
   *out = tap->frame;
@@ -174,7 +178,7 @@ int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uin
                                      .tail = rc_load_relaxed(&control->blocked_tail)};
   const uint64_t tail = tail_of(tap);
   const int64_t until = rc_load_relaxed(&control->blocked_until);
-  const bool waits = blocked.since != 0 && blocked.tail == tail && rc_now_ns() - until < STILL_NS;
+  const bool waits = blocked.since != 0 && blocked.tail == tail && rc_ns_since(until) < STILL_NS;
   const struct rc_ring *ring = &tap->ring.view;
   return rc_peers_read(ring, ring->slots, tail, waits ? &blocked : NULL, peers, capacity);
 }

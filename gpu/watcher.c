@@ -32,7 +32,7 @@ static int look_at_all(struct pollfd *fds, nfds_t *count, nfds_t room) {
   fds[(*count)++] = (struct pollfd){.fd = watcher.event, .events = POLLIN};
   for (struct rc_watched *watched = watcher.first; watched; watched = watched->next) {
     if (watched->has_died) continue;
-    if (!rc_watch_is_alive(&watched->process)) {
+    if (rc_watch_look(&watched->process) == RC_PROCESS_ENDED) {
       watched->has_died = true;
       watched->died(watched);
       continue;

@@ -25,8 +25,9 @@ struct rc_poller {
   int epoll, timer;
   int fd; /* the eventfd; -1: there is no event */
   uint32_t forks;
+  int64_t checked; /* when the numbers of watched processes were last checked */
   int64_t most_ns; /* until the armed time; INT64_MAX: none */
-  bool raised;
+  bool raised, cleared;
 
   struct rc_eventcount *event;
   struct rc_uring *uring;
@@ -37,7 +38,7 @@ struct rc_poller {
   pthread_mutex_t lock;
   pthread_cond_t changed;
 
-  uint32_t count, unpolled; /* unpolled: how many processes are looked at through /proc */
+  uint32_t count, unpolled; /* unpolled: how many processes the epoll does not watch */
   struct watched watched[];
 };
 
@@ -46,8 +47,24 @@ static int add(const struct rc_poller *poller, int fd) {
   return epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-/* Neither blocks nor fails: the count stays far from the limit of an eventfd. */
-static void raise_fd(const struct rc_poller *poller) { (void)!eventfd_write(poller->fd, 1); }
+/* Programs close descriptors that they don't know, to become a daemon for example; the number may be the program's own
+ * file by now, and then nothing is done to it. The epoll knows its members by file and number. */
+static bool is_member(const struct rc_poller *poller, int fd) {
+  struct epoll_event event = {.events = EPOLLIN};
+  return epoll_ctl(poller->epoll, EPOLL_CTL_MOD, fd, &event) == 0;
+}
+
+/* Whether epoll, timer and eventfd are ours. A program's own epoll seldom has members of the same numbers. */
+static bool is_whole(const struct rc_poller *poller) {
+  struct itimerspec left;
+  if (!is_member(poller, poller->timer)) return false;
+  return poller->fd < 0 ? timerfd_gettime(poller->timer, &left) == 0 : is_member(poller, poller->fd);
+}
+
+/* Does not block: the count stays far from the limit of an eventfd. */
+static void raise_fd(const struct rc_poller *poller) {
+  if (is_member(poller, poller->fd)) (void)!eventfd_write(poller->fd, 1);
+}
 
 static void lower_fd(const struct rc_poller *poller) {
   eventfd_t count;
@@ -62,11 +79,11 @@ static bool word_differs(const struct rc_poller *poller, uint32_t value) {
 
 static bool has_ended_unpolled(const struct rc_poller *poller) {
   for (uint32_t i = 0; poller->unpolled > 0 && i < poller->count; i++)
-    if (poller->watched[i].tag != 0 && poller->watched[i].process.fd == RC_WATCH_ENDED) return true;
+    if (poller->watched[i].tag != 0 && poller->watched[i].process.ended) return true;
   return false;
 }
 
-/* Restarts the timer. An expired timer is no longer readable then. */
+/* Restarts the timer. An expired timer is no longer readable then. The poller is whole. */
 static void set_timer(const struct rc_poller *poller) {
   int64_t ns = poller->most_ns;
   if (poller->unpolled > 0 && ns > RC_SLICE_NS) ns = RC_SLICE_NS;
@@ -182,26 +199,55 @@ static int open_event(struct rc_poller *poller, struct rc_eventcount *event) {
 
 bool rc_poller_uses_uring(const struct rc_poller *poller) { return poller->event && !poller->threaded; }
 
-static void disarm(struct rc_poller *poller, int64_t most_ns) {
-  bool timed = poller->most_ns != INT64_MAX || most_ns != INT64_MAX || poller->unpolled > 0;
+/* The numbers of watched processes that are no longer theirs: the timer serves these processes. By the clock, since
+ * nothing is done to such a number. */
+static void check_watched(struct rc_poller *poller) {
+  int64_t now = rc_now_ns();
+  if (now - poller->checked < RC_CHECK_NS) return;
+  poller->checked = now;
+  for (uint32_t i = 0; i < poller->count; i++) {
+    struct watched *one = &poller->watched[i];
+    if (!one->polled || is_member(poller, one->process.fd)) continue;
+    one->polled = false;
+    poller->unpolled++;
+  }
+}
+
+static int disarm(struct rc_poller *poller) {
+  if (!is_whole(poller)) return -EBADF;
+  check_watched(poller);
   if (poller->threaded) clear_thread(poller);
   else clear_uring(poller);
+  return 0;
+}
+
+static void set_most(struct rc_poller *poller, int64_t most_ns) {
+  bool timed = poller->most_ns != INT64_MAX || most_ns != INT64_MAX || poller->unpolled > 0;
   poller->most_ns = most_ns;
   if (timed) set_timer(poller);
 }
 
 int rc_poller_arm(struct rc_poller *poller, uint32_t value, int64_t most_ns) {
-  disarm(poller, most_ns);
+  int result = poller->cleared ? 0 : disarm(poller);
+  if (result != 0) return result;
+  poller->cleared = false;
+  set_most(poller, most_ns);
   if (!poller->threaded) {
     if (arm_uring(poller, value) == 0) return 0;
-    int result = start_thread(poller); /* from io_uring to the thread, for good */
+    result = start_thread(poller); /* from io_uring to the thread, for good */
     if (result != 0) return result;
   }
   arm_thread(poller, value);
   return 0;
 }
 
-void rc_poller_clear(struct rc_poller *poller) { disarm(poller, INT64_MAX); }
+int rc_poller_clear(struct rc_poller *poller) {
+  int result = disarm(poller);
+  if (result != 0) return result;
+  set_most(poller, INT64_MAX);
+  poller->cleared = true;
+  return 0;
+}
 
 /* ---- Processes -------------------------------------------------------------------------------------------------- */
 
@@ -210,8 +256,8 @@ uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index) { return 
 /* The pidfd is taken out of the epoll before it is closed: in a child made by fork the pidfd may be open still, and
  * would go on to make the descriptor readable. */
 static void unwatch(struct rc_poller *poller, struct watched *one) {
-  if (one->polled) epoll_ctl(poller->epoll, EPOLL_CTL_DEL, one->process.fd, NULL);
-  else poller->unpolled--;
+  if (!one->polled) poller->unpolled--;
+  else if (is_whole(poller)) epoll_ctl(poller->epoll, EPOLL_CTL_DEL, one->process.fd, NULL);
   rc_watch_close(&one->process);
   *one = (struct watched){0};
 }
@@ -229,35 +275,57 @@ void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, con
     one->polled = fd >= 0 && add(poller, fd) == 0;
     poller->unpolled += !one->polled;
   }
-  if (unpolled > 0 || poller->unpolled > 0) set_timer(poller);
+  if ((unpolled > 0 || poller->unpolled > 0) && is_whole(poller)) set_timer(poller);
 }
 
 void rc_poller_raise(struct rc_poller *poller, bool raised) {
   if (poller->raised == raised) return;
   poller->raised = raised;
-  set_timer(poller);
+  if (is_whole(poller)) set_timer(poller);
 }
 
-/* False: all watched processes live. True: the caller checks each process. */
-static bool may_have_ended(const struct rc_poller *poller) {
+/* 0: all watched processes live. 1: the caller checks each process. Programs call this often, so that epoll_wait has
+ * its number checked by the clock. */
+static int may_have_ended(struct rc_poller *poller) {
   struct epoll_event event;
+  bool is_due = rc_now_ns() - poller->checked >= RC_CHECK_NS;
+  if ((is_due || poller->unpolled > 0) && !is_whole(poller)) return -EBADF;
+  check_watched(poller);
   if (poller->unpolled == 0) return epoll_wait(poller->epoll, &event, 1, 0) != 0;
   set_timer(poller); /* not readable until the next slice */
-  return true;
+  return 1;
 }
 
-bool rc_poller_find_ended(struct rc_poller *poller, uint32_t *index) {
-  if (!may_have_ended(poller)) return false;
+int rc_poller_find_ended(struct rc_poller *poller, uint32_t *index) {
+  int result = may_have_ended(poller);
+  if (result != 1) return result;
+  result = 0;
   for (uint32_t i = 0; i < poller->count; i++) {
     struct watched *one = &poller->watched[i];
-    if (one->tag == 0 || rc_watch_is_alive(&one->process)) continue;
+    if (one->tag == 0) continue;
+    int state = rc_watch_look(&one->process);
+    if (state > RC_PROCESS_ENDED || (state < 0 && result < 0)) continue;
     *index = i;
-    return true;
+    if (state == RC_PROCESS_ENDED) return 1;
+    result = state;
   }
-  return false;
+  return result;
 }
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------ */
+
+/* Takes the poller apart. `whole`: the program has not had the time to close a descriptor of the poller. */
+static void dismantle(struct rc_poller *poller, bool whole) {
+  drop_uring(poller);
+  for (uint32_t i = 0; i < poller->count; i++)
+    if (poller->watched[i].tag != 0) rc_watch_close(&poller->watched[i].process);
+  if (whole || is_whole(poller)) {
+    if (poller->fd >= 0) close(poller->fd);
+    if (poller->timer >= 0) close(poller->timer);
+    if (poller->epoll >= 0) close(poller->epoll);
+  }
+  free(poller);
+}
 
 int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller **out) {
   struct rc_poller *poller = calloc(1, sizeof *poller + count * sizeof *poller->watched);
@@ -273,7 +341,7 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
   int result = poller->timer < 0 ? -errno : add(poller, poller->timer);
   if (result == 0 && event) result = open_event(poller, event);
   if (result == 0) *out = poller;
-  else rc_poller_close(poller);
+  else dismantle(poller, true);
   return result;
 }
 
@@ -286,13 +354,7 @@ void rc_poller_close(struct rc_poller *poller) {
     pthread_cond_destroy(&poller->changed);
     pthread_mutex_destroy(&poller->lock);
   }
-  drop_uring(poller);
-  for (uint32_t i = 0; i < poller->count; i++)
-    if (poller->watched[i].tag != 0) rc_watch_close(&poller->watched[i].process);
-  if (poller->fd >= 0) close(poller->fd);
-  if (poller->timer >= 0) close(poller->timer);
-  if (poller->epoll >= 0) close(poller->epoll);
-  free(poller);
+  dismantle(poller, false);
 }
 
-int rc_poller_fd(const struct rc_poller *poller) { return poller->epoll; }
+int rc_poller_fd(const struct rc_poller *poller) { return is_whole(poller) ? poller->epoll : -EBADF; }

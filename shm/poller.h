@@ -9,7 +9,7 @@
  * An io_uring serves one thread, and the eventfd serves all: if the poller moves to a new thread, the new thread gets
  * an io_uring of its own, and the poller's descriptor stays the same.
  *
- * A process without a pidfd (Linux before 5.3, a sandbox, no descriptor free) is checked through /proc: the timer
+ * A process without a pidfd (Linux before 5.3, a sandbox, no descriptor free) is checked by rc_watch_look: the timer
  * makes the descriptor readable every RC_SLICE_NS, and the caller looks.
  *
  * Use, in the manner of rc_wait:
@@ -39,17 +39,19 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
  * child. */
 void rc_poller_close(struct rc_poller *poller);
 
-/* The same descriptor from open to close. */
+/* The same descriptor from open to close. -EBADF: the program has closed the poller's descriptors, and the numbers may
+ * be the program's own files now; the poller can only be closed. */
 int rc_poller_fd(const struct rc_poller *poller);
 
 /* ---- The event and the time ------------------------------------------------------------------------------------- */
 
 /* Readable, until the next arm or clear, once the event's word differs from `value` (at once if already so), or most_ns
- * from now (INT64_MAX: no time). Replaces an earlier arm. -EAGAIN, -ENOMEM: neither io_uring nor a thread is left. */
+ * from now (INT64_MAX: no time). Replaces an earlier arm. -EAGAIN, -ENOMEM: neither io_uring nor a thread is left.
+ * -EBADF: as rc_poller_fd. */
 int rc_poller_arm(struct rc_poller *poller, uint32_t value, int64_t most_ns);
 
-/* Not armed any more, and not readable, unless a watched process has ended. */
-void rc_poller_clear(struct rc_poller *poller);
+/* Not armed any more, and not readable, unless a watched process has ended. -EBADF: as rc_poller_fd. */
+int rc_poller_clear(struct rc_poller *poller);
 
 bool rc_poller_uses_uring(const struct rc_poller *poller);
 
@@ -61,8 +63,9 @@ bool rc_poller_uses_uring(const struct rc_poller *poller);
 void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, const struct rc_watch *whom);
 uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index); /* 0: none */
 
-/* Whether a watched process has ended; *index: the first. One system call while all live, if all have pidfds. */
-bool rc_poller_find_ended(struct rc_poller *poller, uint32_t *index);
+/* 1: a watched process has ended; *index: the first. 0: all live. -EBADF: as rc_poller_fd. Else the error of
+ * rc_process_look for the one at *index. One system call while all live, if all have pidfds; a few every 5 ms. */
+int rc_poller_find_ended(struct rc_poller *poller, uint32_t *index);
 
 /* Readable until lowered, for the caller's own reasons. */
 void rc_poller_raise(struct rc_poller *poller, bool raised);

@@ -9,7 +9,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/select.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shm/environment.h"
@@ -22,19 +26,22 @@ static int why_missing(int32_t pid, int error) {
   return kill(pid, 0) != 0 && errno == ESRCH ? -ENOENT : -EIO;
 }
 
-/* Reads the state and the start time. The program's name, in parentheses, may contain blanks and parentheses, so fields
- * are counted from the last closing parenthesis. A thread group leader that has exited is a zombie (Z) while further
- * threads run; the number of threads is then above 1. */
-static int read_stat(int32_t pid, enum rc_process_state *out, uint64_t *start) {
-  char path[40], text[1024], state;
+/* The descriptor of /proc/<pid>/stat, which shows this process and no later one with the pid. */
+static int open_stat(int32_t pid) {
+  char path[40];
   if (pid <= 0) return -ENOENT; /* not a pid: kill(2) would address a process group */
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return why_missing(pid, errno);
-  ssize_t bytes = read(fd, text, sizeof text - 1);
-  int error = errno;
-  close(fd);
-  if (bytes <= 0) return bytes < 0 && error == ESRCH ? -ENOENT : -EIO;
+  return fd < 0 ? why_missing(pid, errno) : fd;
+}
+
+/* Reads the state and the start time. The program's name, in parentheses, may contain blanks and parentheses, so fields
+ * are counted from the last closing parenthesis. A thread group leader that has exited is a zombie (Z) while further
+ * threads run; the number of threads is then above 1. */
+static int read_stat(int fd, enum rc_process_state *out, uint64_t *start) {
+  char text[1024], state;
+  ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+  if (bytes <= 0) return bytes < 0 && errno == ESRCH ? -ENOENT : -EIO;
   text[bytes] = '\0';
   const char *after = strrchr(text, ')');
   unsigned long long ticks;
@@ -48,16 +55,31 @@ static int read_stat(int32_t pid, enum rc_process_state *out, uint64_t *start) {
   return 0;
 }
 
+static int find(int32_t pid, enum rc_process_state *state, uint64_t *start) {
+  int fd = open_stat(pid);
+  if (fd < 0) return fd;
+  int result = read_stat(fd, state, start);
+  close(fd);
+  return result;
+}
+
 int rc_process_find(int32_t pid, struct rc_process *out) {
   enum rc_process_state state;
   uint64_t start;
-  int result = read_stat(pid, &state, &start);
+  int result = find(pid, &state, &start);
   if (result == 0 && state == RC_PROCESS_ENDED) result = -ENOENT;
   if (result == 0) *out = (struct rc_process){.pid = pid, .start = start};
   return result;
 }
 
 int rc_process_self(struct rc_process *out) { return rc_process_find(getpid(), out); }
+
+bool rc_process_has_other_clock(int32_t pid) {
+  char path[40];
+  struct stat ours, theirs;
+  snprintf(path, sizeof path, "/proc/%d/ns/time", pid);
+  return stat("/proc/self/ns/time", &ours) == 0 && stat(path, &theirs) == 0 && ours.st_ino != theirs.st_ino;
+}
 
 const char *rc_process_hint(int code) {
   switch (code) {
@@ -66,65 +88,142 @@ const char *rc_process_hint(int code) {
   case -ENOTDIR:
   case -EACCES:
   case -EPERM: return "; ringcast needs /proc";
+  case -ENFILE:
   case -EMFILE: return "; raise the limit of open files (ulimit -n)";
   default: return "";
   }
 }
 
-enum rc_process_state rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask) {
-  enum rc_process_state state = RC_PROCESS_RUNNING;
-  uint64_t start = 0;
-  int result = read_stat(pid, &state, &start);
+/* Asks for a byte at `from`. -ESRCH: the process has no memory; the main thread has exited. */
+static int read_byte(int32_t pid, void *from) {
+  char byte;
+  const struct iovec here = {&byte, 1}, there = {from, 1};
+  return process_vm_readv(pid, &here, 1, &there, 1, 0) < 0 ? -errno : 0;
+}
+
+/* Whether all threads have ended of a process whose main thread has. -EIO: nothing tells. The links of the folder
+ * "task" are those of an empty folder, 2, and one for each thread. */
+static int have_all_ended(int32_t pid) {
+  char path[40];
+  struct stat folder;
+  siginfo_t child = {0};
+  snprintf(path, sizeof path, "/proc/%d/task", pid);
+  if (stat(path, &folder) == 0 && folder.st_nlink > 2) return folder.st_nlink <= 3;
+  if (waitid(P_PID, (id_t)pid, &child, WEXITED | WNOHANG | WNOWAIT) != 0) return -EIO;
+  return child.si_pid == pid;
+}
+
+/* /proc/<pid>/stat can't be read, because of `error`. What tells without a descriptor: a signal finds no process, or
+ * the process has no memory. The first look, at this process, shows whether the call is allowed at all. */
+static int look_without_proc(int32_t pid, int error) {
+  char byte = 0;
+  const bool is_short = error == -EMFILE || error == -ENFILE || error == -ENOMEM;
+  if (kill(pid, 0) != 0 && errno == ESRCH) return RC_PROCESS_ENDED;
+  int ended = read_byte(getpid(), &byte) == 0 ? 0 : -EIO;
+  if (ended == 0 && read_byte(pid, NULL) == -ESRCH) ended = have_all_ended(pid);
+  if (ended < 0) return is_short ? error : -EIO;
+  return ended ? RC_PROCESS_ENDED : RC_PROCESS_RUNNING;
+}
+
+int rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask) {
+  enum rc_process_state state;
+  uint64_t start;
+  int result = find(pid, &state, &start);
   if (result == -ENOENT) return RC_PROCESS_ENDED;
-  if (result != 0) return RC_PROCESS_RUNNING;
+  if (result != 0) return look_without_proc(pid, result);
   return (start & mask) == start_bits ? state : RC_PROCESS_ENDED;
 }
 
 const char *rc_process_in_words(const struct rc_process *process) {
   static const char *const words[] = {"dead", "alive", "stopped by a signal or a debugger"};
-  return words[rc_process_look(process->pid, process->start, UINT64_MAX)];
+  int state = rc_process_look(process->pid, process->start, UINT64_MAX);
+  return state < 0 ? "in an unknown state" : words[state];
 }
 
 /* ---- Watching --------------------------------------------------------------------------------------------------- */
 
 void rc_watch_init(struct rc_watch *watch, int32_t pid, uint64_t start_bits, uint64_t mask) {
-  *watch = (struct rc_watch){.pid = pid, .start = start_bits, .mask = mask, .fd = RC_WATCH_NEW};
+  *watch = (struct rc_watch){.pid = pid, .start = start_bits, .mask = mask, .fd = -1};
+}
+
+/* Some programs close all unknown descriptors, for example to become a daemon: the number may belong to the program
+ * now. Before Linux 6.9 all pidfds, eventfds and the like have one inode. */
+static bool is_ours(const struct rc_watch *watch) {
+  struct stat file;
+  if (fstat(watch->fd, &file) != 0 || file.st_dev != watch->device || file.st_ino != watch->inode) return false;
+  return !watch->is_pidfd || syscall(SYS_pidfd_send_signal, watch->fd, 0, NULL, 0) == 0 || errno != EBADF;
 }
 
 void rc_watch_close(struct rc_watch *watch) {
-  if (watch->fd >= 0) close(watch->fd);
-  watch->fd = RC_WATCH_NEW;
+  if (watch->fd >= 0 && is_ours(watch)) close(watch->fd);
+  watch->fd = -1;
 }
 
-/* Opens the pidfd first and then checks the start time, because a later process may have the pid. If /proc does not
- * show the process, the pidfd may belong to a later process: the end is then reported late, but never falsely. */
-static int open_watch(const struct rc_watch *watch) {
-  int fd = rc_feature_disabled("pidfd") ? -ENOSYS : rc_os.pidfd_open(watch->pid);
-  if (rc_process_is_alive_by(watch->pid, watch->start, watch->mask)) {
-    bool short_of = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM; /* passes; /proc can't be read meanwhile */
-    return fd >= 0 ? fd : short_of ? RC_WATCH_NEW : RC_WATCH_REFUSED;
-  }
-  if (fd >= 0) close(fd);
-  return RC_WATCH_ENDED;
+static void keep(struct rc_watch *watch, int fd, bool is_pidfd) {
+  struct stat file = {0};
+  (void)!fstat(fd, &file);
+  watch->fd = fd;
+  watch->is_pidfd = is_pidfd;
+  watch->device = file.st_dev;
+  watch->inode = file.st_ino;
+}
+
+/* The file of /proc shows the right process; while it does, a pidfd that was opened later is of the same process. If
+ * /proc does not show the process, the pidfd may be a later process's: the end is then reported late, never falsely. */
+static void open_watch(struct rc_watch *watch) {
+  enum rc_process_state state;
+  uint64_t start;
+  int file = open_stat(watch->pid), result = file < 0 ? file : read_stat(file, &state, &start);
+  int fd = rc_feature_disabled("pidfd") || result == -ENOENT ? -ENOSYS : rc_os.pidfd_open(watch->pid);
+  if (result == 0 && fd >= 0) result = read_stat(file, &state, &start);
+  watch->ended =
+      result == -ENOENT || (result == 0 && (state == RC_PROCESS_ENDED || (start & watch->mask) != watch->start));
+  if (fd >= 0 && !watch->ended) keep(watch, fd, true);
+  else if (fd >= 0) close(fd);
+  if (file >= 0 && fd < 0 && !watch->ended && result == 0) keep(watch, file, false);
+  else if (file >= 0) close(file);
+}
+
+static bool must_open(struct rc_watch *watch) {
+  if (watch->fd >= 0 && !is_ours(watch)) watch->fd = -1;
+  return watch->fd < 0 && !watch->ended;
 }
 
 int rc_watch_fd(struct rc_watch *watch) {
-  if (watch->fd == RC_WATCH_NEW) watch->fd = open_watch(watch);
-  return watch->fd;
+  if (must_open(watch)) open_watch(watch);
+  return watch->is_pidfd ? watch->fd : -1;
 }
 
-/* Some programs close all unknown descriptors, for example to become a daemon. A process must not count as dead then:
- * a readable descriptor is checked to be a pidfd. If not, the number belongs to the program now and is not closed. */
-bool rc_watch_is_alive(struct rc_watch *watch) {
-  int fd = rc_watch_fd(watch);
-  if (fd >= 0) {
-    struct pollfd look = {.fd = fd, .events = POLLIN};
-    if (poll(&look, 1, 0) <= 0) return true;
-    bool is_pidfd = look.revents != POLLNVAL && (syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF);
-    watch->fd = is_pidfd ? fd : RC_WATCH_REFUSED;
-    if (watch->fd == fd) return false;
+/* Where RLIMIT_NOFILE is 0, poll refuses even one descriptor, and select does not. */
+static int look_at_pidfd(int fd) {
+  struct pollfd one = {.fd = fd, .events = POLLIN};
+  int ready = poll(&one, 1, 0);
+  if (ready < 0 && fd < FD_SETSIZE) {
+    struct timeval at_once = {0};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    ready = select(fd + 1, &set, NULL, NULL, &at_once);
   }
-  return watch->fd != RC_WATCH_ENDED && rc_process_is_alive_by(watch->pid, watch->start, watch->mask);
+  if (ready < 0) return -errno;
+  return ready > 0 ? RC_PROCESS_ENDED : RC_PROCESS_RUNNING;
+}
+
+static int look_at_stat(int fd) {
+  enum rc_process_state state;
+  uint64_t start;
+  int result = read_stat(fd, &state, &start);
+  if (result == -ENOENT) return RC_PROCESS_ENDED;
+  return result == 0 ? (int)state : result;
+}
+
+int rc_watch_look(struct rc_watch *watch) {
+  if (must_open(watch)) open_watch(watch);
+  if (watch->ended) return RC_PROCESS_ENDED;
+  int state = watch->fd < 0 ? -EBADF : watch->is_pidfd ? look_at_pidfd(watch->fd) : look_at_stat(watch->fd);
+  if (state < 0) state = rc_process_look(watch->pid, watch->start, watch->mask);
+  watch->unknown = state < 0 ? state : 0;
+  return state;
 }
 
 /* ---- Threads ---------------------------------------------------------------------------------------------------- */

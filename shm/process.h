@@ -19,40 +19,46 @@ struct rc_process {
 int rc_process_find(int32_t pid, struct rc_process *out);
 int rc_process_self(struct rc_process *out);
 
+/* Whether the process is in another time namespace, whose boot time differs: start times can't be compared then. */
+bool rc_process_has_other_clock(int32_t pid);
+
 /* The advice to append to the error text for `code`, or "". */
 const char *rc_process_hint(int code);
 
 /* ENDED: all threads have exited (also before the parent waits for the process), or a later process has the pid.
- * STOPPED: by a signal (SIGSTOP) or a debugger, and alive. RUNNING: also when the state can't be read. `start_bits` are
- * the bits of the start time under `mask`. About 10 us. */
+ * STOPPED: by a signal (SIGSTOP) or a debugger, and alive. */
 enum rc_process_state { RC_PROCESS_ENDED, RC_PROCESS_RUNNING, RC_PROCESS_STOPPED };
-enum rc_process_state rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask);
 
-static inline bool rc_process_is_alive_by(int32_t pid, uint64_t start_bits, uint64_t mask) {
-  return rc_process_look(pid, start_bits, mask) != RC_PROCESS_ENDED;
-}
+/* A state, or why nothing tells: -EMFILE, -ENFILE, -ENOMEM (to read /proc takes a descriptor), -EIO (/proc does not
+ * show the process). An error never means that the process lives. `start_bits` are the bits of the start time under
+ * `mask`; where /proc can't be read they are not compared, and a later process with the pid counts. About 10 us. */
+int rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask);
 
-/* "alive", "dead", "stopped by a signal or a debugger". */
+/* "alive", "dead", "stopped by a signal or a debugger", "in an unknown state". */
 const char *rc_process_in_words(const struct rc_process *process);
 
-/* A process that is checked repeatedly: by a pidfd (Linux 5.3), which the first check opens, in 0.3 us; or through
- * /proc, if the kernel refuses a pidfd or RINGCAST_DISABLE names pidfd. One thread at a time. */
+/* A process that is checked repeatedly, through a descriptor that stays open: a pidfd (Linux 5.3), in 0.3 us; or
+ * /proc/<pid>/stat, if the kernel refuses a pidfd or RINGCAST_DISABLE names pidfd. An open descriptor serves also when
+ * no descriptor is free, and never shows a later process with the pid. If neither can be opened, each look is one of
+ * rc_process_look. One thread at a time. */
 struct rc_watch {
   int32_t pid;
-  uint64_t start, mask; /* as in rc_process_is_alive_by */
-  int fd;               /* the pidfd, or one of the following */
+  uint64_t start, mask;   /* as in rc_process_look */
+  int fd;                 /* -1: not open */
+  bool is_pidfd, ended;   /* ended: found when the watch was opened */
+  uint64_t device, inode; /* of fd: whether the number is still ours */
+  int unknown;            /* why the last look could not tell; 0: it could */
 };
-enum { RC_WATCH_NEW = -1, RC_WATCH_REFUSED = -2, RC_WATCH_ENDED = -3 };
 
 void rc_watch_init(struct rc_watch *watch, int32_t pid, uint64_t start_bits, uint64_t mask);
 void rc_watch_close(struct rc_watch *watch);
 
-/* The pidfd, which polls readable once the process has ended; RC_WATCH_NEW (no descriptor is free: ask again),
- * RC_WATCH_REFUSED, RC_WATCH_ENDED. */
+/* The pidfd, which polls readable once the process has ended; -1: there is none. Opens the watch: the first look does
+ * so too, but then the descriptors may be used up. */
 int rc_watch_fd(struct rc_watch *watch);
 
-/* As rc_process_is_alive_by. */
-bool rc_watch_is_alive(struct rc_watch *watch);
+/* As rc_process_look. */
+int rc_watch_look(struct rc_watch *watch);
 
 /* Starts a thread that receives no signals: handlers run in the threads of the program. 0, or the negative error of
  * pthread_create. */

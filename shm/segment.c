@@ -256,6 +256,10 @@ int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *ou
   if (result != 0 && result != -ENOENT)
     return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s%s", handle.writer.pid, strerror(-result),
                    rc_process_hint(result));
+  if (result == 0 && found.start != handle.writer.start && rc_process_has_other_clock(found.pid))
+    return rc_fail(-EPROTO,
+                   "the writer, process %" PRId32 ", is in another time namespace: writer and readers must share one",
+                   found.pid);
   if (result != 0 || found.start != handle.writer.start)
     return rc_fail(-ENOENT,
                    "the ring is gone: its writer, process %" PRId32 ", has exited (or is in another PID "

@@ -319,9 +319,11 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
   if (result == 0 && !wait->sleep_only) rc_cadence_came(&waiter->cadence, now);
   learn(waiter, now - began, result == 0, spun, waiter->sleeps != sleeps);
-  if (result != -EAGAIN) return result;
-  result = check_now_and_then(waiter, wait, now);
-  return result == -EAGAIN ? -ETIMEDOUT : result;
+  if (result != -EAGAIN && result != -EINTR) return result;
+  /* Also after a signal, as signals may come more often than a slice ends. */
+  int checked = check_now_and_then(waiter, wait, now);
+  if (checked != -EAGAIN) return checked;
+  return result == -EINTR ? -EINTR : -ETIMEDOUT;
 }
 
 /* A waiter's counts are for one thread, so rc_wait refuses a second thread. The hot path, which does not call rc_wait,

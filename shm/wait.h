@@ -50,8 +50,8 @@ struct rc_waiter {
 };
 
 /* One wait. `poll` and `check` return -EAGAIN to go on waiting; any other result ends the wait. `check` makes the slow
- * checks (is the peer alive?), at most every RC_CHECK_NS across waits, also while spinning. Only a result of -EAGAIN
- * postpones the next check. */
+ * checks (is the peer alive?), at most every RC_CHECK_NS across waits, also while spinning, and before a wait ends by
+ * its timeout or by a signal. Only a result of -EAGAIN postpones the next check. */
 struct rc_wait {
   int (*poll)(void *context);
   int (*check)(void *context);

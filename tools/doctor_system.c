@@ -215,9 +215,25 @@ void doctor_probe_environment(struct doctor *doctor) {
   doctor_facts(doctor, FACTS({"unknown", unknown}));
 }
 
+/* Told only where there is something to tell. */
+static void probe_clock(struct doctor *doctor) {
+  FILE *file = fopen("/proc/self/timens_offsets", "re");
+  long monotonic = 0, boottime = 0;
+  if (!file) return;
+  bool read = fscanf(file, "monotonic %ld %*d boottime %ld", &monotonic, &boottime) == 2;
+  fclose(file);
+  if (!read || (monotonic == 0 && boottime == 0)) return;
+  doctor_add(doctor, "clock", DOCTOR_NOTE, "a time namespace moves monotonic time by %ld s and boot time by %ld s: %s",
+             monotonic, boottime,
+             boottime ? "no ring outside of it can be attached to"
+                      : "how long a writer outside of it waits is not shown");
+  doctor_mend(doctor, "writer and readers in one time namespace");
+}
+
 void doctor_probe_system(struct doctor *doctor) {
   probe_cores(doctor);
   probe_wait(doctor);
+  probe_clock(doctor);
   probe_pidfd(doctor);
   probe_io_uring(doctor);
 }

@@ -72,12 +72,16 @@
  *   -EACCES      the ring belongs to another user, or the caller may not read the writer's /proc entry
  *   -EUSERS      all reader slots are taken
  *   -ENODATA     attach: there is no frame with options.tag to start at (enum ringcast_start)
- *   -EPROTO      the peer is of an incompatible build, in another PID namespace, or wrote invalid data
- *   -ENOBUFS     a try with timeout 0 could not arm the descriptor of ringcast_reader_fd or ringcast_writer_room_fd,
- *                and has closed the descriptor: call the function again for a new descriptor
+ *   -EPROTO      the peer is of an incompatible build, in another PID or time namespace, or wrote invalid data
+ *   -ENOBUFS     a descriptor of the handle can't wait any more, and is closed: a try with timeout 0 could not arm it
+ *                (ringcast_reader_fd, ringcast_writer_room_fd), or the program has closed a descriptor of the library.
+ *                Call the function again for a new descriptor
  *   -ECHILD      the parent process made the handle before a fork
- *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and other codes of the kernel, unchanged: at create or attach, or when the
- *                machine can't provide spill memory
+ *   -EMFILE, -ENFILE, -ENOMEM, -EIO
+ *                a wait: nothing tells whether the process that it waits for lives, as no descriptor is free or /proc
+ * is hidden, and the process may have died. Rare: a handle keeps a descriptor for it from attach on -ENOMEM, -ENOSPC,
+ * -EMFILE, -ENOSYS and other codes of the kernel, unchanged: at create or attach, or when the machine can't provide
+ * spill memory, or no thread
  */
 #ifndef RINGCAST_RINGCAST_H
 #define RINGCAST_RINGCAST_H
@@ -240,6 +244,7 @@ struct ringcast_frame {
 };
 
 enum ringcast_peer_state {
+  RINGCAST_PEER_UNKNOWN = 0, /* nothing tells whether it lives: no descriptor is free, or /proc is hidden */
   RINGCAST_PEER_JOINING = 1,
   RINGCAST_PEER_ACTIVE = 2,
   RINGCAST_PEER_DEAD = 3,
@@ -380,7 +385,7 @@ RINGCAST_API int ringcast_writer_slowest(ringcast_writer *writer, struct ringcas
  * reader that is dead or was evicted. With EVICT the call reports each such reader once, including readers that a wait
  * removed (of more than 64, the latest 64); so call again until the result is 0. With FAIL every call reports a dead
  * reader, until its slot is free. One system call while all are alive, with pidfds (Linux 5.3) and one descriptor for
- * each reader; without pidfds the call reads /proc. -EMFILE, -ENFILE, -ENOMEM, -ECHILD. */
+ * each reader; without pidfds the call reads /proc. -EMFILE, -ENFILE, -ENOMEM, -EIO, -ENOBUFS, -ECHILD. */
 RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out);
 
 /* A descriptor for poll, epoll and asyncio: readable when a reader has died, or a wait has removed a reader that

@@ -572,9 +572,9 @@ class Writer:
     def peers(self) -> List[ReaderStatus]:
         """Return the readers that hold a slot now, a ReaderStatus each.
 
-        state is "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", or "evicted"
-        (and still alive). position and lag are bytes; held is the seconds that the writer has waited for the
-        reader. Each field is true of some moment during the call.
+        state is "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", "evicted"
+        (and still alive), or "unknown" (nothing tells whether the reader lives). position and lag are bytes; held is
+        the seconds that the writer has waited for the reader. Each field is true of some moment during the call.
         """
 
     def readers(self) -> List[ReaderStatus]:

@@ -25,7 +25,8 @@ class ReaderStatus(NamedTuple):
 
     slot: int
     pid: int
-    #: "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", or "evicted" (and alive)
+    #: "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", "evicted" (and alive), or
+    #: "unknown" (nothing tells whether the reader lives)
     state: str
     name: str  #: as given to Reader(..., name=...), or empty
     position: int  #: how far the reader has received, in bytes since the ring was made

@@ -84,7 +84,7 @@ static void look_around(uint64_t how) {
     require(count >= 0 && count <= SLOTS);
     for (int i = 0; i < count; i++)
       require(peers[i].slot < SLOTS && memchr(peers[i].name, 0, sizeof peers[i].name) &&
-              peers[i].state >= RINGCAST_PEER_JOINING && peers[i].state <= RINGCAST_PEER_EVICTED);
+              peers[i].state <= RINGCAST_PEER_EVICTED);
     break;
   case 1:
     count = ringcast_writer_slowest(channel.writer, peers);

@@ -2,6 +2,8 @@
 """Rings by name, and observers."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import ringcast
@@ -35,6 +37,17 @@ def test_a_name_of_several_rings_is_refused_and_they_are_listed(name):
             ringcast.find(name)
         assert first.handle in str(error.value) and second.handle in str(error.value)
         assert len(of_name(name)) == 2
+
+
+def test_a_writer_with_another_boot_time_is_told_in_words():
+    elsewhere = ["unshare", "--time", "--fork", "--boottime", "100000"]
+    if subprocess.run([*elsewhere, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no time namespace can be made")
+    attach = "import ringcast, sys; ringcast.Reader(sys.argv[1])"
+    with ringcast.Writer(4096) as writer:
+        reader = [*elsewhere, sys.executable, "-c", attach, writer.handle]
+        outcome = subprocess.run(reader, capture_output=True, text=True)
+        assert "ProtocolError" in outcome.stderr and "time namespace" in outcome.stderr, outcome.stderr
 
 
 def test_a_ring_without_a_name_has_an_empty_one():

@@ -40,7 +40,7 @@ static inline int check_target(void *context) {
   struct target *target = context;
   target->checks++;
   if (target->watch.pid == 0) return target->check_result;
-  return rc_watch_is_alive(&target->watch) ? -EAGAIN : -EOWNERDEAD;
+  return rc_watch_look(&target->watch) == RC_PROCESS_ENDED ? -EOWNERDEAD : -EAGAIN;
 }
 
 static inline int wait_for(struct target *target, int64_t timeout_ns) {

@@ -3,10 +3,13 @@
  * what the writer does, and who is told. */
 #include <errno.h>
 #include <sched.h>
+#include <sys/syscall.h>
 
 #include "shm/os.h"
 #include "tests/support/fake_files.h"
+#include "tests/support/leaks.h"
 #include "tests/support/liveness.h"
+#include "tests/support/seccomp.h"
 #include "tests/support/sleep.h"
 #include "tests/support/switches.h"
 
@@ -221,6 +224,27 @@ TEST(a_stopped_reader_is_said_to_be_stopped) {
   struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_eq(peer.state, RINGCAST_PEER_STOPPED);
+  kill_child(pid);
+}
+
+/* No descriptor is free, and the kernel does not show whether another process has memory. */
+TEST(a_wait_for_who_may_be_dead_ends) {
+  if (forbid_call(SYS_process_vm_readv) != 0) {
+    tell_skipped(__func__, "no seccomp");
+    return;
+  }
+  SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  pid_t pid = start_reader(writer);
+  struct ringcast_peer peer = {.size = sizeof peer};
+  rlim_t most = limit_descriptors(0);
+  int sent = fill(writer, RINGCAST_FOREVER), found = ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER);
+  int peers = ringcast_writer_peers(writer, &peer, 1);
+  limit_descriptors(most);
+  ck_assert_int_eq(sent, -EMFILE);
+  ck_assert_int_eq(found, -EMFILE);
+  ck_assert_int_eq(peers, 1);
+  ck_assert_uint_eq(peer.state, RINGCAST_PEER_UNKNOWN);
+  ck_assert_int_eq(fill(writer, 1), -ETIMEDOUT); /* as soon as it can be told */
   kill_child(pid);
 }
 

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
@@ -95,7 +96,54 @@ LOOP_TEST(nothing_is_handed_on_by_exec, 0, WAYS) {
     ck_assert_int_eq(flags, FD_CLOEXEC);
     count++;
   }
-  ck_assert_int_eq(count, 3 + (_i == BY_URING) + has_pidfds()); /* epoll, timer, eventfd; the ring; the pidfd */
+  ck_assert_int_eq(count, 4 + (_i == BY_URING)); /* epoll, timer, eventfd, the process; the ring */
+  rc_poller_close(poller);
+}
+
+/* As programs do that close what they don't know: the number is a pipe's from now on. */
+static void take_number(int number, const int ends[2]) { ck_assert_int_eq(dup2(ends[0], number), number); }
+
+static bool is_pipe(int number) {
+  struct stat file;
+  return fstat(number, &file) == 0 && S_ISFIFO(file.st_mode);
+}
+
+LOOP_TEST(a_number_that_the_program_took_is_left_alone, 0, WAYS) {
+  if (!choose(_i, __func__)) return;
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  for (int which = 0; which < 3; which++) { /* epoll, timer, eventfd: made in this order */
+    struct rc_eventcount event = {0};
+    int lowest = dup(0);
+    close(lowest);
+    struct rc_poller *poller = make(_i, &event);
+    ck_assert_int_eq(rc_poller_fd(poller), lowest);
+    take_number(lowest + which, ends);
+    ck_assert_int_eq(rc_poller_fd(poller), -EBADF);
+    ck_assert_int_eq(rc_poller_arm(poller, 0, NEVER), -EBADF);
+    rc_poller_close(poller);
+    ck_assert(is_pipe(lowest + which));
+    for (int i = 0; i < 3; i++) close(lowest + i);
+  }
+}
+
+LOOP_TEST(the_end_is_seen_of_a_process_whose_pidfd_the_program_took, 0, WAYS) {
+  if (!choose(_i, __func__)) return;
+  struct rc_eventcount event = {0};
+  struct peer peer = start_peer();
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  struct rc_poller *poller = make(_i, &event);
+  int lowest = dup(0);
+  close(lowest);
+  rc_poller_watch(poller, 0, 1, &peer.watch);
+  for (int i = 0; i < 2; i++) /* the watch opens two, and keeps one */
+    if (fcntl(lowest + i, F_GETFD) >= 0) take_number(lowest + i, ends);
+  arm(poller, &event);
+  kill_child(peer.pid);
+  must_become_readable(poller);
+  uint32_t found;
+  ck_assert_int_eq(rc_poller_find_ended(poller, &found), 1);
   rc_poller_close(poller);
 }
 

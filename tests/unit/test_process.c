@@ -12,6 +12,7 @@
 #include "shm/os.h"
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
+#include "tests/support/seccomp.h"
 #include "tests/support/suite.h"
 
 enum { BY_PIDFD, BY_PROC, WAYS };
@@ -33,8 +34,8 @@ static bool choose(int way, const char *test) {
   return fd >= 0 || way == BY_PROC;
 }
 
-#define must_be_alive(watch) ck_assert(rc_watch_is_alive(&(watch)))
-#define must_be_dead(watch)  ck_assert(!rc_watch_is_alive(&(watch)))
+#define must_be_alive(watch) ck_assert_int_gt(rc_watch_look(&(watch)), RC_PROCESS_ENDED)
+#define must_be_dead(watch)  ck_assert_int_eq(rc_watch_look(&(watch)), RC_PROCESS_ENDED)
 
 static void live_for_ever(void *context) {
   (void)context;
@@ -49,7 +50,7 @@ LOOP_TEST(a_zombie_is_dead_and_so_is_one_that_was_waited_for, 0, WAYS) {
     pid_t child = start_child(live_for_ever, NULL);
     struct rc_watch watch = watch_of(child);
     if (look_before) must_be_alive(watch);
-    ck_assert_int_eq(watch.fd >= 0, look_before && _i == BY_PIDFD);
+    ck_assert_int_eq(rc_watch_fd(&watch) >= 0, _i == BY_PIDFD);
     ck_assert_int_eq(kill(child, SIGKILL), 0);
     siginfo_t info;
     ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
@@ -111,7 +112,7 @@ LOOP_TEST(a_pid_that_went_to_another_is_dead, 0, WAYS) {
   rc_watch_close(&watch);
   watch.start++;
   must_be_dead(watch);
-  ck_assert_int_eq(watch.fd, RC_WATCH_ENDED);
+  ck_assert_int_eq(watch.fd, -1);
   rc_watch_init(&watch, getpid(), 0, 0); /* none of the start's bits are known */
   must_be_alive(watch);
   rc_watch_close(&watch);
@@ -125,12 +126,11 @@ static void look_from_where_proc_is_hidden(void *context) {
   child_must(chroot("/etc") == 0 && chdir("/") == 0);
   child_must(open("/proc/self/stat", O_RDONLY) < 0);
   child_must(rc_process_find(watch->pid, &process) == -EIO);
-  child_must(rc_watch_is_alive(watch));
+  child_must(rc_watch_look(watch) == RC_PROCESS_RUNNING);
   gate_open(&stop);
-  gate_wait(&stopped); /* it is dead, and nobody has waited for it */
-  bool alive = rc_watch_is_alive(watch);
-  child_must(alive == (watch->fd < 0)); /* without /proc only a pidfd tells a zombie */
-  child_must(alive == (getenv("RINGCAST_DISABLE")[0] != 0));
+  gate_wait(&stopped); /* it is dead, and nobody has waited for it; its main thread alone could have ended */
+  const bool by_pidfd = getenv("RINGCAST_DISABLE")[0] == 0;
+  child_must(rc_watch_look(watch) == (by_pidfd ? RC_PROCESS_ENDED : -EIO));
 }
 
 LOOP_TEST(no_process_has_a_pid_of_0_or_less, 0, WAYS) {
@@ -200,7 +200,7 @@ TEST(where_pidfds_are_refused_proc_is_read) {
   pid_t child = start_child(live_for_ever, NULL);
   struct rc_watch watch = watch_of(child);
   must_be_alive(watch);
-  ck_assert_int_eq(watch.fd, RC_WATCH_REFUSED);
+  ck_assert_int_eq(rc_watch_fd(&watch), -1);
   kill_child(child);
   must_be_dead(watch);
 }
@@ -222,15 +222,53 @@ TEST(one_descriptor_serves_all_looks_and_is_not_handed_on) {
   rc_watch_close(&watch);
 }
 
-TEST(without_descriptors_nobody_is_taken_for_dead) {
-  struct rc_process self;
-  ck_assert_int_eq(rc_process_self(&self), 0);
+enum { LIVES, HAS_LOST_ITS_MAIN_THREAD, IS_A_ZOMBIE, IS_GONE, FATES };
+
+static void meet(pid_t child, int fate) {
+  siginfo_t info;
+  if (fate == HAS_LOST_ITS_MAIN_THREAD)
+    while (state_of(child) != 'Z') sched_yield();
+  if (fate == IS_A_ZOMBIE || fate == IS_GONE) ck_assert_int_eq(kill(child, SIGKILL), 0);
+  if (fate == IS_A_ZOMBIE) ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+  if (fate == IS_GONE) ck_assert_int_eq(waitpid(child, NULL, 0), child);
+}
+
+/* With the limit at 0 not even poll works. Three watches: opened before, opened too late, and one whose number the
+ * program has closed since and uses for a quiet pipe. */
+LOOP_TEST(without_descriptors_the_end_is_still_seen, 0, WAYS *FATES) {
+  const int fate = _i / WAYS;
+  int ends[2];
+  struct rc_process process;
+  if (!choose(_i % WAYS, __func__)) return;
+  if (cannot_under("qemu", __func__, "qemu does not read another process's memory")) return;
+  ck_assert_int_eq(pipe(ends), 0);
+  pid_t child = start_child(fate == HAS_LOST_ITS_MAIN_THREAD ? leave_a_thread_behind : live_for_ever, NULL);
+  struct rc_watch early = watch_of(child), late = watch_of(child), closed = watch_of(child);
+  must_be_alive(early);
+  must_be_alive(closed);
+  ck_assert_int_eq(dup2(ends[0], closed.fd), closed.fd);
+  meet(child, fate);
   rlim_t most = limit_descriptors(0);
-  int found = rc_process_find(self.pid, &self);
-  bool alive = rc_process_is_alive_by(self.pid, self.start, UINT64_MAX);
+  int found = rc_process_find(child, &process), states[3];
+  struct rc_watch *const watches[] = {&early, &late, &closed};
+  for (int i = 0; i < 3; i++) states[i] = rc_watch_look(watches[i]);
   limit_descriptors(most);
   ck_assert_int_eq(found, -EMFILE);
-  ck_assert(alive);
+  for (int i = 0; i < 3; i++) ck_assert_int_eq(states[i], fate < IS_A_ZOMBIE ? RC_PROCESS_RUNNING : RC_PROCESS_ENDED);
+  for (int i = 0; i < 3; i++) rc_watch_close(watches[i]);
+  if (fate < IS_A_ZOMBIE) kill_child(child);
+}
+
+TEST(what_can_not_be_told_is_an_error) {
+  if (forbid_call(SYS_process_vm_readv) != 0) {
+    tell_skipped(__func__, "no seccomp");
+    return;
+  }
+  rlim_t most = limit_descriptors(0);
+  int alive = rc_process_look(getppid(), 0, 0), gone = rc_process_look(INT32_MAX, 0, 0);
+  limit_descriptors(most);
+  ck_assert_int_eq(alive, -EMFILE);
+  ck_assert_int_eq(gone, RC_PROCESS_ENDED);
 }
 
 static void must_be_one_fork_more(void *before) { child_must(rc_fork_count() == *(uint32_t *)before + 1); }

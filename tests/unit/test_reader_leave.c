@@ -28,8 +28,8 @@ TEST(the_writer_goes_on_at_once_and_the_memory_stays) {
 
 TEST(who_has_left_can_only_be_closed) {
   SCOPED_WRITER writer = make_writer(0);
-  ringcast_reader *reader = attach(writer, 1);
   int before = open_descriptors();
+  ringcast_reader *reader = attach(writer, 1);
   struct ringcast_stats stats = {.size = sizeof stats};
   struct ringcast_info info = {.size = sizeof info};
   uint64_t lag;

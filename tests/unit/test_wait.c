@@ -178,6 +178,21 @@ static void stop_parent_and_go_on(void *context) {
 
 static void start_stopper(void *context) { start_child(stop_parent_and_go_on, context); }
 
+static int interrupt_at_once(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)word, (void)value, (void)timeout_ns;
+  return -EINTR;
+}
+
+TEST(signals_that_end_each_sleep_keep_no_death_secret) {
+  struct target *target = make(0);
+  target->check_result = -EOWNERDEAD;
+  rc_os.futex_wait = interrupt_at_once;
+  int result = wait_for(target, RINGCAST_FOREVER);
+  rc_os = real;
+  ck_assert_int_eq(result, -EOWNERDEAD);
+  destroy(target);
+}
+
 TEST(being_stopped_and_continued_does_not_end_it) {
   struct target *target = make(getppid());
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, start_stopper, target), 0);
