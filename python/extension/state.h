@@ -35,7 +35,8 @@ struct rc_py_numpy {
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
       X(resolve_neg) X(resolve_conj) X(view) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
       X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(set_) X(untyped_storage)               \
-      X(record_stream) X(like) X(__dlpack_device__) X(typecode) X(is_safe) X(dump) X(clear_memo) X(buffers)
+      X(record_stream) X(like) X(__dlpack_device__) X(typecode) X(is_safe) X(dump) X(clear_memo) X(buffers) \
+      X(metadata)
 /* clang-format on */
 
 struct rc_py_names {

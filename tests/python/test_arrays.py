@@ -138,13 +138,22 @@ def with_attribute():
     return array
 
 
+class Element(np.void):
+    pass
+
+
 PICKLED = {
     "objects": lambda: np.array(["a", None], object),
     "a field of objects": lambda: np.zeros(2, [("a", "i4"), ("b", "O")]),
     "a nested field of objects": lambda: np.zeros(2, [("a", [("b", "O", (2,))])]),
     "metadata": lambda: np.zeros(2, np.dtype("S3", metadata={"x": 1})),
+    "metadata of numbers": lambda: np.zeros(2, np.dtype("f4", metadata={"x": 1})),
     "metadata of a field": lambda: np.zeros(2, [("a", np.dtype("i4", metadata={"x": 1}))]),
     "a title that is no str": lambda: np.zeros(2, [(((5,), "a"), "i4")]),
+    "numbers with fields": lambda: np.zeros(2, np.dtype(("i4", [("a", "i2"), ("b", "i2")]))),
+    "elements of a class": lambda: np.zeros(2, np.dtype((Element, 8))),
+    "structs of a class": lambda: np.zeros(2, np.dtype((Element, [("a", "i4")]))),
+    "a text that is too long": lambda: np.zeros(2, [(f"field{i}", "i1") for i in range(5000)]),
     "elements of no bytes": lambda: np.zeros(2, "V0"),
     "a subclass": lambda: np.zeros(2, "S3").view(Odd),
     "masked": lambda: np.ma.masked_array(["a", "b"], [True, False]),
@@ -160,6 +169,7 @@ def test_what_is_more_than_its_bytes_is_pickled(make):
         ringcast.pack([sent], allow_pickle=False)
     got = ringcast.unpack(ringcast.pack([sent]))[0]
     assert type(got) is type(sent) and got.dtype == sent.dtype and repr(got.tolist()) == repr(sent.tolist())
+    assert got.dtype.type is sent.dtype.type and got.dtype.metadata == sent.dtype.metadata
 
 
 # ---- Without a copy --------------------------------------------------------------------------------------------------
