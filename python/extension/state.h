@@ -5,7 +5,8 @@
 
 #include "python/extension/extension.h"
 
-#define RC_PY_DTYPES 41
+#define RC_PY_DTYPES     41
+#define RC_PY_MODE_CALLS 6
 
 struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
@@ -15,11 +16,11 @@ struct rc_py_torch {
   PyObject *stream;                               /* torch's Stream object that was recorded last; NULL: none yet */
   PyObject *dtype_type, *device_type, *size_type; /* torch_names.c; NULL until needed */
   PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: torch has no such dtype */
+  PyObject *mode_calls[RC_PY_MODE_CALLS];         /* length, pop and push, of functions and of dispatch; NULL: none */
   const struct rc_py_exchange *exchange;          /* NULL: torch below 2.13 */
   void *stream_is;                                /* the driver's handle of `stream`, ... */
   int32_t stream_device;                          /* ... and its device */
   bool is_built_with_cuda;                        /* as torch reports */
-  bool met_mode;                                  /* a mode of torch was the reason that a frame was not decoded */
 };
 
 struct rc_py_numpy {
