@@ -54,6 +54,7 @@ done
 RINGCAST_DISABLE=$everything RINGCAST_TEST_EXAMPLES=30 python no-extras-python -m 'not alike'
 run python-asan python_asan
 run python-fuzz cmake/python-asan.sh --run tests/fuzz/mutate.py --rounds 100000
+run python-dtypes cmake/python-asan.sh --run tests/fuzz/dtypes.py --rounds 100000
 run pythons cmake/pythons.sh --codec --ends
 until_finished asan
 run asan-rest asan_rest

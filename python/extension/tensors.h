@@ -68,6 +68,13 @@ PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object);
 bool rc_py_torch_seen(struct rc_py_state *state);
 /* Imports torch if necessary. False: raised. */
 bool rc_py_torch_needed(struct rc_py_state *state);
+/* Takes the modes of torch in force off the thread (FakeTensorMode, `with torch.device(...)`); the exception stays.
+ * NULL: there are none. */
+PyObject *rc_py_torch_leave_modes(struct rc_py_state *state);
+/* The same after a failure that they may have caused, which is then forgotten. */
+PyObject *rc_py_torch_leave_modes_after(struct rc_py_state *state);
+/* Puts them back; the exception stays. NULL is allowed. */
+void rc_py_torch_enter_modes(struct rc_py_state *state, PyObject *modes);
 /* NumPy's dtype, borrowed. NULL: raised, or NumPy has no such dtype. */
 PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype);
 /* numpy.frombuffer(data, dtype) */

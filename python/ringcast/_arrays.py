@@ -8,15 +8,18 @@ import copy
 import functools
 import json
 import re
-from typing import Any, Dict, Optional, Set, Tuple
+from typing import Any, Dict, NoReturn, Optional, Set, Tuple
 
 import numpy as np
 
-# No count of units that is 0: NumPy takes it, and then divides by it.
-_SIMPLE = re.compile(r"[<>|=]?[?bBiufcmMSUV][0-9]{0,9}(\[([1-9][0-9]{0,8})?[a-zA-Z]{1,7}\])?")
+# What NumPy writes, and no count of units that is 0: NumPy takes it, and then divides by it.
+_UNIT = r"(?:\[(?:[1-9][0-9]{0,8})?(?:[YMWDhms]|[munpfa]s)\])?"
+_SIMPLE = re.compile(rf"[<>|](?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8{_UNIT}|([SV]|U)([0-9]{{1,10}}))")
+_MOST_BYTES = 2**31 - 1  # of an element and of each of its fields: NumPy counts some of them in a C int
 _MOST_DEPTH = 32
-_MOST_BRACKETS = 3 * _MOST_DEPTH  # open at a time; json.loads() recurses, and a thread's stack may be small
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_MOST_BRACKETS = 3 * _MOST_DEPTH  # open at a time; the decoder recurses, and a thread's stack may be small
+_MOST_CHARACTERS = 1 << 16  # of a text: a frame names it again in a few bytes, and each array costs a copy of its names
+_KEYS = {"names", "formats", "offsets", "titles", "itemsize", "aligned", "record"}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _proven: Set[str] = set()  # texts from which NumPy makes the same dtype again
 _MOST_PROVEN = 1000
@@ -28,23 +31,47 @@ _MOST_TOLD = 256
 _MOST_AXES = 32  # the most axes that every NumPy has; the elements need one axis more than the array
 
 
+class _Refused(Exception):
+    """A dtype that no text says, or a text that says no dtype. Any other exception is a signal handler's."""
+
+
+def _need(holds: bool) -> None:
+    if not holds:
+        raise _Refused
+
+
+def _refuse(_: str) -> NoReturn:
+    raise _Refused
+
+
+def _int(digits: str) -> int:
+    _need(len(digits) <= len(str(_MOST_BYTES)))
+    return int(digits)
+
+
+_decode = json.JSONDecoder(parse_int=_int, parse_float=_refuse, parse_constant=_refuse).decode
+
+
 def _state(dtype: Any, depth: int = 0) -> Any:
-    """The dtype in JSON: a str, [of an element, shape], or a dict of fields. Raises ValueError if JSON lacks a part."""
-    if depth == _MOST_DEPTH or dtype.hasobject or dtype.metadata is not None:
-        raise ValueError(dtype)
+    """The dtype in JSON: a str, [of an element, shape], or a dict of fields."""
+    _need(depth < _MOST_DEPTH and not dtype.hasobject and dtype.metadata is None)
     if dtype.subdtype:
         base, shape = dtype.subdtype
         return [_state(base, depth + 1), list(shape)]
     if dtype.names is None:
-        if not _SIMPLE.fullmatch(dtype.str) or type(np.dtype(dtype.str)) is not type(dtype):
-            raise ValueError(dtype)
+        _need(_SIMPLE.fullmatch(dtype.str) is not None)
+        plain = np.dtype(dtype.str)
+        _need(type(plain) is type(dtype) and plain.type is dtype.type)
         return dtype.str
+    _need(dtype.type in (np.void, np.record))
     fields = [dtype.fields[name] for name in dtype.names]
+    titles = [field[2] if len(field) > 2 else None for field in fields]
+    _need(all(title is None or type(title) is str for title in titles))
     return {
         "names": list(dtype.names),
         "formats": [_state(field[0], depth + 1) for field in fields],
         "offsets": [field[1] for field in fields],
-        "titles": [field[2] if len(field) > 2 else None for field in fields],
+        "titles": titles,
         "itemsize": dtype.itemsize,
         "aligned": dtype.isalignedstruct,
         "record": dtype.type is np.record,
@@ -52,34 +79,78 @@ def _state(dtype: Any, depth: int = 0) -> Any:
 
 
 def _dtype(state: Any, depth: int = 0) -> Any:
-    """The dtype of a state, which any writer may have sent. Raises the exception that NumPy raises."""
-    if depth == _MOST_DEPTH:
-        raise ValueError("a dtype that is nested too deep")
-    if isinstance(state, str):
-        if not _SIMPLE.fullmatch(state):
-            raise ValueError("no dtype")
-        return np.dtype(state)
-    if isinstance(state, list):
-        base, shape = state
-        return np.dtype((_dtype(base, depth + 1), tuple(shape)))
-    fields: Any = {key: state[key] for key in ("names", "offsets", "itemsize")}
-    fields["formats"] = [_dtype(each, depth + 1) for each in state["formats"]]
-    if any(title is not None for title in state["titles"]):
-        fields["titles"] = state["titles"]
-    dtype = np.dtype(fields, align=state["aligned"])
-    return np.dtype((np.record, dtype)) if state["record"] else dtype
+    """The dtype of a state, which any writer may have sent: NumPy sees what was checked here."""
+    _need(depth < _MOST_DEPTH)
+    if type(state) is str:
+        return _simple(state)
+    if type(state) is list:
+        _need(len(state) == 2)
+        return _subarray(_dtype(state[0], depth + 1), state[1])
+    _need(type(state) is dict and state.keys() == _KEYS)
+    _need(type(state["formats"]) is list)
+    return _structure(state, [_dtype(each, depth + 1) for each in state["formats"]])
+
+
+def _simple(text: str) -> Any:
+    match = _SIMPLE.fullmatch(text)
+    _need(match is not None and int(match[2] or 0) * (4 if match[1] == "U" else 1) <= _MOST_BYTES)
+    return np.dtype(text)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST_BYTES
+
+
+def _subarray(base: Any, shape: Any) -> Any:
+    _need(type(shape) is list and 0 < len(shape) <= _MOST_AXES and base.itemsize > 0)
+    most = base.itemsize
+    for length in shape:
+        _need(_is_size(length))
+        most *= max(length, 1)
+        _need(most <= _MOST_BYTES)
+    return np.dtype((base, tuple(shape)))
+
+
+def _structure(state: Any, formats: Any) -> Any:
+    names, offsets, titles = state["names"], state["offsets"], state["titles"]
+    _need(all(type(each) is list and len(each) == len(formats) for each in (names, offsets, titles)))
+    said = [*names, *(title for title in titles if title is not None)]
+    _need(all(type(each) is str for each in said) and len(set(said)) == len(said))
+    itemsize, aligned, record = state["itemsize"], state["aligned"], state["record"]
+    _need(_is_size(itemsize) and type(aligned) is bool and type(record) is bool)
+    for field, offset in zip(formats, offsets):
+        _need(_is_size(offset) and offset <= itemsize - field.itemsize)
+        _need(not aligned or offset % field.alignment == itemsize % field.alignment == 0)
+    fields = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
+    if len(said) > len(names):
+        fields["titles"] = titles
+    dtype = np.dtype(fields, align=aligned)
+    return np.dtype((np.record, dtype)) if record else dtype
+
+
+def _is_shallow(text: str) -> bool:
+    """Whether few brackets are open at a time, up to where the text is no JSON. In linear time."""
+    opened = most = 0
+    outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])  # of the strings
+    for bracket in re.findall("[][{}]", outside):
+        opened += 1 if bracket in "[{" else -1
+        most = max(most, opened)
+    return most <= _MOST_BRACKETS
 
 
 def _of_text(text: str) -> Any:
-    """The dtype of a text. Raises as _dtype() does."""
-    if text[:1] != "{":
-        return _dtype(text)
-    opened = 0
-    for bracket in re.findall(r"[][{}]", _STRING.sub("", text)):
-        opened += 1 if bracket in "[{" else -1
-        if opened > _MOST_BRACKETS:
-            raise ValueError("a dtype that is nested too deep")
-    return _dtype(json.loads(text))
+    """The dtype of a text."""
+    state: Any = text
+    _need(len(text) <= _MOST_CHARACTERS)
+    if text[:1] == "{":
+        _need(_is_shallow(text))
+        try:
+            state = _decode(text)
+        except json.JSONDecodeError:
+            raise _Refused from None
+    dtype = _dtype(state)
+    _need(_state(dtype) == state)  # NumPy has made what the text says
+    return dtype
 
 
 _remembered = functools.lru_cache(maxsize=256)(_of_text)
@@ -102,11 +173,10 @@ def text_of(array: Any) -> Optional[str]:
             return state if np.dtype(state) == dtype else None
         text = _encode(state)
         if text not in _proven:
-            if _state(_dtype(json.loads(text))) != state:
-                return None
+            _of_text(text)
             if len(_proven) < _MOST_PROVEN:
                 _proven.add(text)
-    except (TypeError, ValueError):  # a title that JSON lacks, a dtype of another library
+    except _Refused:
         return None
     if len(text) <= _MOST_REMEMBERED and isinstance(state, dict) and not any(map(_has_names, state["formats"])):
         if len(_told) >= _MOST_TOLD:
@@ -120,7 +190,7 @@ def _has_names(state: Any) -> bool:
 
 
 def make(text: str, elements: Any, is_record: bool, known: Dict[str, Any]) -> Any:
-    """The array over `elements`, an array of uint8 with an element along the last axis. Raises for any other state.
+    """The array over `elements`, an array of uint8 with an element along the last axis. None: there is no such array.
 
     `known`: the dtypes of the frame by text, since a frame may name a text for each array. A copy shares the fields;
     renaming the fields of an array's dtype leaves the dtypes of further arrays unchanged.
@@ -129,12 +199,12 @@ def make(text: str, elements: Any, is_record: bool, known: Dict[str, Any]) -> An
         if text not in known:
             is_flat = text.count("{") <= 1  # of fields with names of their own, a copy shares the names
             known[text] = (_remembered if is_flat and len(text) <= _MOST_REMEMBERED else _of_text)(text)
-        dtype = copy.copy(known[text]) if text[:1] == "{" else known[text]
-    except Exception as error:  # of any kind, by NumPy
-        raise ValueError("no dtype") from error
+    except _Refused:
+        return None
+    dtype = copy.copy(known[text]) if text[:1] == "{" else known[text]
     if type(elements) is not np.ndarray or elements.dtype != np.uint8 or elements.ndim == 0:
-        raise ValueError("elements that are no array of uint8")
-    if dtype.hasobject or not 0 < dtype.itemsize == elements.shape[-1]:
-        raise ValueError("elements of another size")
+        return None
+    if not 0 < dtype.itemsize == elements.shape[-1] or (elements.size > 1 and elements.strides[-1] != 1):
+        return None
     array = elements.view(dtype)[..., 0]
     return array.view(np.recarray) if is_record else array

@@ -45,9 +45,16 @@ class _ElsewhereError(Exception):
     """A tensor outside the CPU's memory."""
 
 
-def _rebuild_tensor(data: Any, dtype: str, shape: Tuple[int, ...], requires_grad: bool, is_parameter: bool) -> Any:
-    """Makes a tensor from a pickle. A large tensor keeps `data`, the bytes in C order, in a view a copy of them:
-    torch has no tensors that can't be written to. A small tensor has memory of torch's."""
+def _rebuild_tensor(
+    data: Any,
+    dtype: str,
+    shape: Tuple[int, ...],
+    requires_grad: bool,
+    is_parameter: bool,
+    strides: Optional[Tuple[int, ...]] = None,
+) -> Any:
+    """Makes a tensor from a pickle. Of less than 64 KiB it has memory of torch's. Else it keeps `data`, in a view a
+    copy: torch has no tensors that can't be written to. `strides`: of the bytes; None: C order."""
     import torch
 
     kind = getattr(torch, dtype)
@@ -58,7 +65,8 @@ def _rebuild_tensor(data: Any, dtype: str, shape: Tuple[int, ...], requires_grad
     else:
         flat = torch.frombuffer(data, dtype=torch.uint8)
         flat = flat.clone() if len(data) < _RESIZABLE_BELOW else flat
-        tensor = flat.view(kind).reshape(shape)
+        flat = flat.view(kind)
+        tensor = flat.reshape(shape) if strides is None else flat.as_strided(shape, strides)
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_() if requires_grad else tensor
@@ -74,7 +82,8 @@ def _reduce_tensor(tensor: Any) -> Any:
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.element_size() == 1:  # torch can't make some of these dtypes contiguous
         plain = plain.view(torch.uint8)
-    plain = plain.contiguous()
+    strides = None if plain.is_contiguous() or not _is_dense(plain.shape, plain.stride()) else plain.stride()
+    plain = plain if strides else plain.contiguous()
     if plain.numel() and not plain.data_ptr():  # torch's own pickle would send arbitrary memory
         raise ValueError(
             "a tensor without memory: its storage was freed (untyped_storage().resize_(0)), or it only "
@@ -92,7 +101,32 @@ def _reduce_tensor(tensor: Any) -> Any:
         tuple(tensor.shape),
         tensor.requires_grad,
         is_parameter,
+        strides,
     )
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements of an array, which has some, lie side by side, in whichever order of the axes."""
+    expected = 1
+    for stride, length in sorted((stride, length) for stride, length in zip(strides, shape) if length != 1):
+        if stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+def _turn(array: Any, axes: Tuple[int, ...]) -> Any:
+    return array.transpose(axes)
+
+
+def _reduce_array(array: Any) -> Any:
+    """NumPy's own way keeps C and Fortran order; axes in another order are put in C order, and turned back."""
+    if not array.flags.forc and array.size and array.itemsize:
+        strides = [stride // array.itemsize for stride in array.strides]
+        if not any(stride % array.itemsize for stride in array.strides) and _is_dense(array.shape, strides):
+            axes = sorted(range(array.ndim), key=lambda axis: -strides[axis])
+            return _turn, (array.transpose(axes), tuple(axes.index(axis) for axis in range(array.ndim)))
+    return array.__reduce_ex__(5)
 
 
 def _tensor_types() -> Sequence[Any]:
@@ -196,9 +230,12 @@ def _pickler(
     file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any], reduce: Callable[[Any], Any] = _reduce_tensor
 ) -> pickle.Pickler:
     pickler = pickle.Pickler(file, 5, buffer_callback=buffer_callback)
-    types = _tensor_types()
-    if types:
-        pickler.dispatch_table = {**copyreg.dispatch_table, **dict.fromkeys(types, reduce)}
+    reducers = dict.fromkeys(_tensor_types(), reduce)
+    array = getattr(sys.modules.get("numpy"), "ndarray", None)  # NumPy's import changes copyreg's table
+    if array is not None:
+        reducers[array] = _reduce_array
+    if reducers:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
     return pickler
 
 
@@ -208,17 +245,14 @@ class _Written(List[bytes]):
     write = list.append
 
 
-def make_pickler() -> Tuple[pickle.Pickler, List[bytes], List[pickle.PickleBuffer], Optional[Dict[Any, Any]], Any, Any]:
+def make_pickler() -> Tuple[pickle.Pickler, List[bytes], List[pickle.PickleBuffer], Dict[Any, Any], Any, Any]:
     """Return a pickler for codec/leaves.c, the list that the pickler writes pieces to, the list of buffers, a copy of
-    copyreg's table (None: the pickler has no table), copyreg's table, and torch of sys.modules (False: torch is half
-    imported)."""
+    copyreg's table, copyreg's table, and torch of sys.modules (False: torch is half imported)."""
     torch = sys.modules.get("torch")
     written, buffers = _Written(), []  # type: Tuple[_Written, List[pickle.PickleBuffer]]
     table = dict(copyreg.dispatch_table)
     pickler = _pickler(written, buffers.append)
-    if not hasattr(pickler, "dispatch_table"):
-        return pickler, written, buffers, None, copyreg.dispatch_table, torch and False
-    return pickler, written, buffers, table, copyreg.dispatch_table, torch
+    return pickler, written, buffers, table, copyreg.dispatch_table, torch if _tensor_types() else torch and False
 
 
 def has_met(pickler: pickle.Pickler, containers: Sequence[Any]) -> bool:

@@ -2,9 +2,11 @@
 """NumPy arrays of strings, times and structs go as their bytes, without a pickle, and arrive as they were."""
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
+import values
 from keeping import KEEPS, is_kept, keeping
 from links import linked
 from needs import needs_torch, torch
@@ -138,13 +140,22 @@ def with_attribute():
     return array
 
 
+class Element(np.void):
+    pass
+
+
 PICKLED = {
     "objects": lambda: np.array(["a", None], object),
     "a field of objects": lambda: np.zeros(2, [("a", "i4"), ("b", "O")]),
     "a nested field of objects": lambda: np.zeros(2, [("a", [("b", "O", (2,))])]),
     "metadata": lambda: np.zeros(2, np.dtype("S3", metadata={"x": 1})),
+    "metadata of numbers": lambda: np.zeros(2, np.dtype("f4", metadata={"x": 1})),
     "metadata of a field": lambda: np.zeros(2, [("a", np.dtype("i4", metadata={"x": 1}))]),
     "a title that is no str": lambda: np.zeros(2, [(((5,), "a"), "i4")]),
+    "numbers with fields": lambda: np.zeros(2, np.dtype(("i4", [("a", "i2"), ("b", "i2")]))),
+    "elements of a class": lambda: np.zeros(2, np.dtype((Element, 8))),
+    "structs of a class": lambda: np.zeros(2, np.dtype((Element, [("a", "i4")]))),
+    "a text that is too long": lambda: np.zeros(2, [(f"field{i}", "i1") for i in range(5000)]),
     "elements of no bytes": lambda: np.zeros(2, "V0"),
     "a subclass": lambda: np.zeros(2, "S3").view(Odd),
     "masked": lambda: np.ma.masked_array(["a", "b"], [True, False]),
@@ -160,6 +171,34 @@ def test_what_is_more_than_its_bytes_is_pickled(make):
         ringcast.pack([sent], allow_pickle=False)
     got = ringcast.unpack(ringcast.pack([sent]))[0]
     assert type(got) is type(sent) and got.dtype == sent.dtype and repr(got.tolist()) == repr(sent.tolist())
+    assert got.dtype.type is sent.dtype.type and got.dtype.metadata == sent.dtype.metadata
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f8", ">i4", "S3", "O", STRUCT, "M8[s]"], ids=str)
+def test_an_array_in_a_pickle_keeps_its_order(dtype):
+    plain = np.arange(24).astype("S2").astype("O").reshape(2, 3, 4) if dtype == "O" else filled(dtype, (2, 3, 4)).copy()
+    for axes in itertools.permutations(range(3)):
+        for sent in (plain.transpose(axes), plain[:1].transpose(axes), plain[::2, ::-1].transpose(axes)):
+            got = ringcast.unpack(ringcast.pack(ValueError(sent))).args[0]
+            assert got.dtype == pickle.loads(pickle.dumps(sent, 5)).dtype  # of one with gaps, in native byte order
+            assert got.shape == sent.shape and repr(got.tolist()) == repr(sent.tolist())
+            assert got.flags.writeable and (sent.base.size != sent.size or got.strides == sent.strides)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["float32", "bool", "complex64", "bfloat16", "float8_e5m2", "uint4", "bits8"])
+def test_a_tensor_in_a_pickle_keeps_its_order(name):
+    dtype = getattr(torch, name)
+    for shape in ((2, 3, 4, 5), (1, 3, 4, 5), (64, 64, 4, 5)):
+        raw = torch.ones(shape, dtype=torch.uint8)
+        plain = raw.view(dtype) if name in ("uint4", "bits8") else raw.to(dtype)
+        for axes in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)):
+            sent = plain.permute(axes)
+            got = ringcast.unpack(ringcast.pack(ValueError(sent))).args[0]
+            values.assert_same(got, sent)
+            assert got.stride() == sent.stride()
+        got = ringcast.unpack(ringcast.pack(ValueError(plain[:, :2]))).args[0]
+        assert got.is_contiguous() and got.shape == plain[:, :2].shape
 
 
 # ---- Without a copy --------------------------------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 
 import itertools
 import json
+import pathlib
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -84,6 +87,18 @@ HOSTILE = {
     "a field beyond the end": of(fields(offsets=[3])),
     "a field before the start": of(fields(offsets=[-2])),
     "a field that is too wide": of(fields(formats=["<i8"])),
+    **{
+        f"a field at {offset}": of(fields(formats=["|u1"], offsets=[offset]))
+        for offset in (2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1, -(2**31), True, 2.0, "2", None)
+    },
+    "a nested field beyond the end": of(fields(formats=[json.loads(fields(offsets=[2**31 - 4]))], offsets=[0])),
+    "a field of more bytes than a C int counts": of(fields(formats=["|V4294967298"])),
+    "a field that is too wide by its axes": of(fields(formats=[["<i4", [2**31 - 1, 2**31 + 1]]])),
+    "more axes than NumPy has": of(fields(formats=[["<i4", [1] * 65]])),
+    "a title that is a name": of(fields(titles=["a"])),
+    "a number of many digits": of(fields(itemsize=6).replace("6", "6" * 5000)),
+    "an unclosed string of quotes": of('{"' + '\\"' * 4000),
+    "a long text": of(fields(names=["a" * (1 << 16)])),
     "an element of less than its fields": of(fields(itemsize=5)),
     "an element of less than nothing": of(fields(itemsize=-6)),
     "misaligned": of(fields(aligned=True)),
@@ -115,12 +130,33 @@ def test_a_text_that_is_named_again_is_parsed_once(monkeypatch):
     sent, parsed = np.zeros(3, [("a", "<i4"), ("b", "S2")]), []
     packed = ringcast.pack([[sent, sent.copy()], sent[:2]])
     _arrays._remembered.cache_clear()
-    monkeypatch.setattr(_arrays.json, "loads", lambda text, loads=json.loads: parsed.append(text) or loads(text))
+    monkeypatch.setattr(_arrays, "_decode", lambda text, decode=_arrays._decode: parsed.append(text) or decode(text))
     got = ringcast.unpack(packed)
     assert len(parsed) == 1
     first, second, third = *got[0], got[1]
     first.dtype.names = ("x", "y")
     assert (first.dtype.names, second.dtype.names, third.dtype) == (("x", "y"), ("a", "b"), sent.dtype)
+
+
+def test_random_dtypes_are_within_their_elements_or_refused():
+    script = pathlib.Path(__file__).parents[1] / "fuzz/dtypes.py"
+    done = subprocess.run(
+        [sys.executable, "-B", str(script), "--jobs=1", "--rounds=3000"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "hostile dtypes: 3000" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("error", [TimeoutError, ValueError, KeyboardInterrupt])
+def test_what_a_signal_handler_raises_is_no_damage(monkeypatch, error):
+    def interrupted(state, *_):
+        raise error("of a handler")
+
+    packed = of("|V6")
+    ringcast.unpack(packed)
+    _arrays._remembered.cache_clear()
+    monkeypatch.setattr(_arrays, "_simple", interrupted)
+    with pytest.raises(error, match="of a handler"):
+        ringcast.unpack(packed)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -113,7 +113,7 @@ def test_a_part_that_is_no_such_array_is_refused(name):
 
 def text(of):
     data = of.encode()
-    return [0xCB, 252, len(data) & 255, len(data) >> 8, *data]
+    return [0xCB, 253, *len(data).to_bytes(4, "little"), *data]
 
 
 def raw(*data):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DLPack's exchange API: which one is used, what becomes of tensors where it fails, and modes of torch."""
 
-import concurrent.futures
+import collections
 import contextlib
 import ctypes
 import gc
@@ -33,7 +33,6 @@ MODES = {
     "refuses": Refuses,
     "fakes": FakeTensorMode,
 }
-BITS = torch.ones(3, dtype=torch.uint8).view(torch.bits8)
 
 
 @pytest.fixture
@@ -42,50 +41,56 @@ def link():
         yield link
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_no_mode_of_torch_comes_between(link, mode):
-    sent = {
-        "t": torch.arange(3),
-        "p": torch.nn.Parameter(torch.ones(2)),
-        "none": torch.ones(0),
-        "l": torch.ones(1 << 15),
-    }
-    with mode():
-        link.writer.send(sent, 0)
-        got = link.reader.recv(0)
-    values.assert_same(got, sent)
+class InAPickle(collections.UserDict):
+    def __getstate__(self):
+        return self.data
+
+    def __setstate__(self, state):
+        self.data = state
 
 
-# What only torch can make, or has to make before it is sent: how it is refused.
+BYTES, CONJUGATE = torch.ones(3, dtype=torch.uint8), torch.ones(3, dtype=torch.complex64).conj()
 IN_A_MODE = {
-    "int4": (torch.ones(3, dtype=torch.uint8).view(torch.uint4), "recv"),
-    "bits": (BITS, "send"),
-    "conjugate": (torch.ones(3, dtype=torch.complex64).conj(), "send"),
+    "t": torch.arange(3),
+    "p": torch.nn.Parameter(torch.ones(2)),
+    "grad": torch.ones(2, requires_grad=True),
+    "none": torch.ones(0),
+    "l": torch.ones(1 << 15),
+    "turned": torch.ones(3, 4).t(),
+    "int4": BYTES.view(torch.uint4),
+    "bits": BYTES.view(torch.bits8),
+    "conjugate": CONJUGATE,
+}
+BY_TORCH = {
+    "sparse": torch.eye(3).to_sparse(),
+    "rows": torch.eye(3).to_sparse_csr(),
+    "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
 }
 
 
-def look_in_a_mode(link, tensor, where):
+@pytest.mark.parametrize("wrap", [lambda value: value, InAPickle], ids=["typed", "pickled"])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_no_mode_of_torch_comes_between(link, mode, wrap):
+    sent = {**IN_A_MODE, **BY_TORCH}
+    with mode():
+        before = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
+        link.writer.send(wrap(sent), 0)
+        got = dict(link.reader.recv(0))
+        assert before == (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack())
+    values.assert_same({name: got[name] for name in IN_A_MODE}, {**IN_A_MODE, "conjugate": CONJUGATE.resolve_conj()})
+    for name, tensor in BY_TORCH.items():
+        assert got[name].is_cpu and repr(got[name]) == repr(tensor)
+
+
+def test_an_error_in_a_mode_leaves_the_mode_in_force(link):
+    meta = torch.ones(2, device="meta")
     with FakeTensorMode():
-        if where == "send":
-            with pytest.raises(
-                RuntimeError, match=r"value\['t'\] has to be .*FakeTensorMode.*send outside of the mode"
-            ):
-                link.writer.send({"t": tensor}, 0)
-            link.writer.send(None, 0)
-            assert link.reader.recv(0) is None
-    link.writer.send({"t": tensor}, 0)
-    if tensor is not IN_A_MODE["conjugate"][0]:
-        for _ in range(2):
-            with FakeTensorMode(), pytest.raises(RuntimeError, match="FakeTensorMode.*receive outside of the mode"):
-                link.reader.recv(0)
-    values.assert_same(link.reader.recv(0), {"t": tensor.resolve_conj()})
-
-
-@pytest.mark.parametrize("tensor, where", IN_A_MODE.values(), ids=IN_A_MODE)
-def test_a_fake_mode_is_named_and_nothing_is_lost(link, tensor, where):
-    """In a thread of its own: after torch has refused bits8 in the mode, it makes no gradients there any more."""
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        thread.submit(look_in_a_mode, link, tensor, where).result()
+        with pytest.raises(TypeError, match="meta"):
+            link.writer.send(InAPickle(x=meta), 0)
+        with pytest.raises(Exception, match="lambda|pickle"):
+            link.writer.send(lambda: 0, 0)
+        assert type(torch.ones(2)) is not torch.Tensor
 
 
 # ---- Another API, or one that fails --------------------------------------------------------------------------------

@@ -451,15 +451,13 @@ def test_torch_without_memory_is_no_damage():
 
 
 @needs_torch
-def test_a_mode_that_puts_a_tensor_elsewhere_is_told(ring):
+def test_a_mode_that_puts_a_tensor_elsewhere_is_left(ring):
     class Elsewhere(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), more=None):
             made = function(*args, **(more or {}))
             return made.clone() if function is torch.Tensor.requires_grad_ else made
 
     writer, reader = ring
-    for _ in range(2):
-        writer.send(torch.ones(1000).requires_grad_(), 0)
-    with Elsewhere(), pytest.raises(RuntimeError, match="in other memory"):
-        reader.recv(0)
-    assert reader.recv(0).sum() == 1000
+    writer.send(torch.ones(1000).requires_grad_(), 0)
+    with Elsewhere():
+        assert reader.recv(0).sum() == 1000

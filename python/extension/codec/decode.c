@@ -347,7 +347,6 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame,
                        const struct rc_py_decode_options *options, uint32_t *tag) {
   *tag = 0;
-  state->torch.met_mode = false;
   if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, options, tag);
   if (frame->kind != RINGCAST_KIND_BYTES) {
     return rc_py_raise_text(state, EPROTO,

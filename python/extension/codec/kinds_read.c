@@ -260,9 +260,7 @@ static PyObject *make_time_kind(struct rc_py_state *state, int number, PyObject 
 static PyObject *make_ndarray(struct rc_py_state *state, PyObject *plain, bool is_record, PyObject **dtypes) {
   PyObject *text, *elements;
   if (!take_pair(plain, &text, &elements) || !PyUnicode_CheckExact(text)) return damaged(state);
-  PyObject *made = rc_py_numpy_of_bytes(state, text, elements, is_record, dtypes);
-  if (!made) rc_py_protocol_from_current(state, "an array that NumPy can't make");
-  return made;
+  return rc_py_numpy_of_bytes(state, text, elements, is_record, dtypes);
 }
 
 PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain, PyObject **dtypes) {

@@ -6,11 +6,14 @@
  * writes to (made by ringcast/_pickling.py). The pickler's dispatch table is a copy of copyreg's, with torch's tensors
  * added: after a change of copyreg's table, or an import of torch, a new pickler is made. If pickling a value starts
  * another encoding, the inner encoding has a pickler of its own.
+ *
+ * Pickles are made and loaded outside of torch's modes, which would change the tensors in them.
  */
 #include "python/extension/codec/leaves.h"
 
 #include "python/extension/call.h"
 #include "python/extension/errors.h"
+#include "python/extension/tensors.h"
 
 /* The members of _pickling.make_pickler()'s tuple. */
 enum { PICKLER, WRITTEN, BUFFERS, TABLE, COPYREG, TORCH };
@@ -24,8 +27,7 @@ static int is_current(const struct rc_py_state *state, PyObject *tools) {
   PyObject *torch = PyDict_GetItemWithError(PyImport_GetModuleDict(), state->names.torch);
   if (!torch && PyErr_Occurred()) return -1;
   if ((torch ? torch : Py_None) != PyTuple_GET_ITEM(tools, TORCH)) return 0;
-  PyObject *table = PyTuple_GET_ITEM(tools, TABLE);
-  return table == Py_None ? 1 : PyObject_RichCompareBool(table, PyTuple_GET_ITEM(tools, COPYREG), Py_EQ);
+  return PyObject_RichCompareBool(PyTuple_GET_ITEM(tools, TABLE), PyTuple_GET_ITEM(tools, COPYREG), Py_EQ);
 }
 
 static PyObject *take_pickler(struct rc_py_state *state) {
@@ -108,8 +110,8 @@ static void explain(PyObject *value, PyObject *root) {
   Py_XDECREF(traceback);
 }
 
-int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders, PyObject **data,
-                      PyObject **buffers) {
+static int dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders, PyObject **data,
+                PyObject **buffers) {
   *data = *buffers = NULL;
   PyObject *tools = take_pickler(state);
   if (!tools) return -1;
@@ -131,12 +133,27 @@ int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root
   return met > 0 ? 0 : -1;
 }
 
-PyObject *rc_py_leaves_load(struct rc_py_state *state, PyObject *data, PyObject *buffers) {
+int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders, PyObject **data,
+                      PyObject **buffers) {
+  PyObject *modes = rc_py_torch_leave_modes(state);
+  int dumped = dump(state, value, root, holders, data, buffers);
+  rc_py_torch_enter_modes(state, modes);
+  return dumped;
+}
+
+static PyObject *load(struct rc_py_state *state, PyObject *data, PyObject *buffers) {
   PyObject *arguments[] = {data, buffers};
   if (!state->loads && !(state->loads = rc_py_import("pickle", "loads"))) return NULL;
   if (PyList_GET_SIZE(buffers) == 0) return PyObject_CallOneArg(state->loads, data);
   PyObject *names = PyTuple_Pack(1, state->names.buffers);
   PyObject *value = names ? PyObject_Vectorcall(state->loads, arguments, 1, names) : NULL;
   Py_XDECREF(names);
+  return value;
+}
+
+PyObject *rc_py_leaves_load(struct rc_py_state *state, PyObject *data, PyObject *buffers) {
+  PyObject *modes = rc_py_torch_leave_modes(state);
+  PyObject *value = load(state, data, buffers);
+  rc_py_torch_enter_modes(state, modes);
   return value;
 }

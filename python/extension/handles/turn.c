@@ -55,10 +55,9 @@ static bool is_captured(struct rc_py_state *state) {
 }
 
 bool rc_py_reader_stash(struct rc_py_reader *self, const struct ringcast_frame *frame, bool device_failed) {
-  struct rc_py_state *state = rc_py_state_of(self);
   if (self->has_stash) return false;
-  bool is_devices = self->gpu && (self->gpu->is_interrupted || (device_failed && is_captured(state)));
-  self->has_stash = is_devices || state->torch.met_mode;
+  bool is_captured_now = device_failed && is_captured(rc_py_state_of(self));
+  self->has_stash = self->gpu && (self->gpu->is_interrupted || is_captured_now);
   if (self->has_stash) self->stash = *frame;
   return self->has_stash;
 }

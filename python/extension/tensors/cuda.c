@@ -94,10 +94,13 @@ int rc_py_cuda_move(struct rc_py_state *state, PyObject *Py_UNUSED(object), int3
 PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, const struct ringcast_item *item, int32_t device,
                                uint64_t *out) {
   PyObject *where = PyUnicode_FromFormat("cuda:%d", (int)device);
-  PyObject *tensor = where ? rc_py_torch_empty(state, dtype, item, where) : NULL;
-  Py_XDECREF(where);
   void *data = NULL;
-  if (tensor && !rc_py_torch_data_ptr(state, tensor, &data)) Py_CLEAR(tensor);
+  if (!where) return NULL;
+  PyObject *tensor = rc_py_torch_empty(state, dtype, item, where, &data);
+  PyObject *modes = tensor ? NULL : rc_py_torch_leave_modes_after(state);
+  if (modes) tensor = rc_py_torch_empty(state, dtype, item, where, &data);
+  rc_py_torch_enter_modes(state, modes);
+  Py_DECREF(where);
   *out = (uint64_t)(uintptr_t)data;
   return tensor;
 }

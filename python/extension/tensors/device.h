@@ -40,9 +40,11 @@ bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **ou
 bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out);
 /* torch's current stream of the device. */
 bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out);
-/* torch.empty(shape, dtype=..., device=...), or empty_strided, with the item's shape and order. `dtype` is an index.
- * The device is explicit, as a `with torch.device(...)` may be active. */
-PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device);
+/* torch.empty(shape, dtype=..., device=...), or empty_strided, with the item's shape and order; `out` gets the address.
+ * `dtype` is an index. The device is explicit, as a `with torch.device(...)` may be active. NULL: raised, also if a
+ * mode of torch gives a tensor without memory. */
+PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device,
+                            void **out);
 /* rc_py_torch_empty on a CUDA device; `out` gets the address. */
 PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, const struct ringcast_item *item, int32_t device,
                                uint64_t *out);

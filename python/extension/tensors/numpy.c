@@ -69,19 +69,47 @@ static int fill_dims(struct rc_py_source *source) {
   return 1;
 }
 
-static int describe(PyObject *array, struct rc_py_source *out) {
-  struct ringcast_dtype dtype;
-  if (PyObject_GetBuffer(array, &out->view, PyBUF_STRIDES | PyBUF_FORMAT) < 0) {
-    out->view.obj = NULL;
-    PyErr_Clear(); /* datetimes and the like have no buffer */
-    return 0;
+static bool get_buffer(PyObject *array, int flags, Py_buffer *view) {
+  if (PyObject_GetBuffer(array, view, flags) == 0) return true;
+  view->obj = NULL;
+  PyErr_Clear(); /* datetimes and the like have no buffer */
+  return false;
+}
+
+/* The index of NumPy's own object for a plain number, which most arrays have; -1: another object. */
+static int plain_index(const struct rc_py_numpy *numpy, const PyObject *dtype) {
+  for (int i = 0; i < RC_PY_DTYPES; i++) {
+    if (numpy->dtypes[i] == dtype) return i;
   }
-  if (!format_dtype(out->view.format, out->view.itemsize, &dtype)) return 0;
-  int described = fill_dims(out);
+  return -1;
+}
+
+/* A buffer's format leaves out the metadata. */
+static bool has_metadata(struct rc_py_state *state, PyObject *dtype) {
+  PyObject *metadata = PyObject_GetAttr(dtype, state->names.metadata);
+  Py_XDECREF(metadata);
+  return metadata != Py_None;
+}
+
+static bool get_numbers(struct rc_py_state *state, PyObject *array, PyObject *dtype, struct rc_py_source *out) {
+  Py_buffer *view = &out->view;
+  int index = plain_index(&state->numpy, dtype);
+  out->tensor.dtype = rc_py_dtypes[index < 0 ? 0 : index].dtype;
+  if (index >= 0) return get_buffer(array, PyBUF_STRIDES, view);
+  return !has_metadata(state, dtype) && get_buffer(array, PyBUF_STRIDES | PyBUF_FORMAT, view) &&
+         format_dtype(view->format, view->itemsize, &out->tensor.dtype);
+}
+
+static int describe(struct rc_py_state *state, PyObject *array, struct rc_py_source *out) {
+  PyObject *dtype = PyObject_GetAttr(array, state->names.dtype);
+  if (!dtype) return -1;
+  bool is_numbers = get_numbers(state, array, dtype, out);
+  Py_DECREF(dtype);
+  int described = is_numbers ? fill_dims(out) : PyErr_Occurred() ? -1 : 0;
   if (described <= 0) return described;
   out->tensor = (struct ringcast_tensor){
       .data = out->view.buf,
-      .dtype = dtype,
+      .dtype = out->tensor.dtype,
       .ndim = out->view.ndim,
       .shape = out->dims,
       .strides = out->dims + out->view.ndim,
@@ -92,7 +120,7 @@ static int describe(PyObject *array, struct rc_py_source *out) {
 
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
   if (!numpy_seen(state) || (PyObject *)Py_TYPE(object) != state->numpy.ndarray) return 0;
-  int described = describe(object, out);
+  int described = describe(state, object, out);
   if (described <= 0) rc_py_source_clear(out);
   return described;
 }
@@ -140,7 +168,11 @@ PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObje
   struct rc_py_numpy *numpy = &state->numpy;
   if (!numpy->make && !(numpy->make = rc_py_import("ringcast._arrays", "make"))) return NULL;
   if (!*dtypes && !(*dtypes = PyDict_New())) return NULL;
-  return PyObject_CallFunctionObjArgs(numpy->make, text, elements, is_record ? Py_True : Py_False, *dtypes, NULL);
+  PyObject *record = is_record ? Py_True : Py_False;
+  PyObject *array = PyObject_CallFunctionObjArgs(numpy->make, text, elements, record, *dtypes, NULL);
+  if (array != Py_None) return array; /* an exception is a signal handler's */
+  Py_DECREF(array);
+  return rc_py_raise_damaged(state, "a dtype or elements that make no array");
 }
 
 PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object) {

@@ -45,6 +45,17 @@ static bool take_attribute(PyObject *module, const char *name, PyObject **out) {
   return *out;
 }
 
+/* The calls of torch's stacks of modes. An older torch without them has no such modes. */
+static void take_mode_calls(struct rc_py_torch *torch, PyObject *module) {
+  static const char *const names[] = {"_len_torch_function_stack",     "_pop_torch_function_stack",
+                                      "_push_on_torch_function_stack", "_len_torch_dispatch_stack",
+                                      "_pop_torch_dispatch_stack",     "_push_on_torch_dispatch_stack"};
+  PyObject *c = PyObject_GetAttrString(module, "_C");
+  for (int i = 0; c && i < RC_PY_MODE_CALLS && take_attribute(c, names[i], &torch->mode_calls[i]); i++) continue;
+  Py_XDECREF(c);
+  PyErr_Clear();
+}
+
 static bool torch_load(struct rc_py_state *state, PyObject *module) {
   struct rc_py_torch *torch = &state->torch;
   PyObject *nn = PyObject_GetAttrString(module, "nn");
@@ -56,6 +67,7 @@ static bool torch_load(struct rc_py_state *state, PyObject *module) {
   if (ok && !torch->cpu) torch->cpu = PyObject_CallMethod(module, "device", "s", "cpu");
   if (ok && !torch->keywords) torch->keywords = PyTuple_Pack(2, state->names.dtype, state->names.device);
   ok = ok && torch->cpu && torch->keywords;
+  if (ok) take_mode_calls(torch, module);
   if (ok && !torch->exchange) torch->exchange = rc_py_dlpack_exchange(tensor);
   if (ok && !torch->tensor) torch->tensor = rc_py_ref(tensor);
   Py_XDECREF(nn);
@@ -80,6 +92,76 @@ bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **ou
   return *out || !PyErr_Occurred();
 }
 
+/* ---- Modes ------------------------------------------------------------------------------------------------------ */
+
+/* Pops a stack; `key` is what the pop takes, or NULL. No bytecode runs, so that no signal handler comes between. False:
+ * raised. */
+static bool pop_stack(PyObject *const calls[3], PyObject *key, PyObject *popped) {
+  PyObject *length = PyObject_CallNoArgs(calls[0]);
+  Py_ssize_t count = length ? PyLong_AsSsize_t(length) : -1;
+  Py_XDECREF(length);
+  bool ok = count >= 0;
+  for (Py_ssize_t i = 0; ok && i < count; i++) {
+    PyObject *mode = PyObject_CallFunctionObjArgs(calls[1], key, NULL);
+    ok = mode && PyList_Append(popped, mode) == 0;
+    if (mode && !ok) Py_XDECREF(PyObject_CallOneArg(calls[2], mode)); /* for want of memory: it stays in force */
+    Py_XDECREF(mode);
+  }
+  return ok;
+}
+
+static void push_stack(PyObject *push, PyObject *popped) {
+  for (Py_ssize_t i = PyList_GET_SIZE(popped); i-- > 0;) {
+    PyObject *none = PyObject_CallOneArg(push, PyList_GET_ITEM(popped, i));
+    if (!none) PyErr_WriteUnraisable(push);
+    Py_XDECREF(none);
+  }
+}
+
+static bool has_modes(PyObject *const calls[RC_PY_MODE_CALLS]) {
+  bool found = false;
+  for (int i = 0; !found && calls[RC_PY_MODE_CALLS - 1] && i < RC_PY_MODE_CALLS; i += 3) {
+    PyObject *length = PyObject_CallNoArgs(calls[i]);
+    found = length && PyObject_IsTrue(length) > 0;
+    Py_XDECREF(length);
+  }
+  PyErr_Clear();
+  return found;
+}
+
+PyObject *rc_py_torch_leave_modes(struct rc_py_state *state) {
+  PyObject *type, *error, *traceback;
+  PyObject *const *calls = state->torch.mode_calls;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyObject *modes = rc_py_torch_seen(state) && has_modes(calls) ? Py_BuildValue("([][])") : NULL;
+  bool ok = modes && pop_stack(calls, NULL, PyTuple_GET_ITEM(modes, 0)) &&
+            pop_stack(calls + 3, Py_None, PyTuple_GET_ITEM(modes, 1));
+  if (modes && !ok) {
+    PyErr_Clear();
+    rc_py_torch_enter_modes(state, modes);
+    modes = NULL;
+  }
+  PyErr_Restore(type, error, traceback);
+  return modes;
+}
+
+PyObject *rc_py_torch_leave_modes_after(struct rc_py_state *state) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+  PyObject *modes = rc_py_torch_leave_modes(state);
+  if (modes) PyErr_Clear();
+  return modes;
+}
+
+void rc_py_torch_enter_modes(struct rc_py_state *state, PyObject *modes) {
+  PyObject *type, *error, *traceback;
+  if (!modes) return;
+  PyErr_Fetch(&type, &error, &traceback);
+  push_stack(state->torch.mode_calls[2], PyTuple_GET_ITEM(modes, 0));
+  push_stack(state->torch.mode_calls[5], PyTuple_GET_ITEM(modes, 1));
+  Py_DECREF(modes);
+  PyErr_Restore(type, error, traceback);
+}
+
 /* ---- Received --------------------------------------------------------------------------------------------------- */
 
 bool rc_py_torch_needed(struct rc_py_state *state) {
@@ -98,7 +180,7 @@ static bool takes_dlpack(const struct rc_py_torch *torch, int index) {
   return torch->exchange && !rc_py_dtypes[index].flags && rc_py_dtypes[index].dtype.code != RC_PY_OPAQUE_CODE;
 }
 
-PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device) {
+static PyObject *empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device) {
   struct rc_py_torch *torch = &state->torch;
   bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
   PyObject *shape = rc_py_dims(item->shape, item->ndim, 1), *tensor = NULL;
@@ -115,16 +197,30 @@ PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct r
   return tensor;
 }
 
-/* A tensor in torch's own memory. NULL: raised, or, with nothing raised, an active torch mode (such as FakeTensorMode)
- * replaced the tensor. */
-static PyObject *allocated(struct rc_py_state *state, int index, const struct ringcast_item *item, void **out) {
-  PyObject *tensor = rc_py_torch_empty(state, index, item, state->torch.cpu);
+static bool has_elements(const struct ringcast_item *item) {
+  for (int32_t i = 0; i < item->ndim; i++) {
+    if (item->shape[i] == 0) return false;
+  }
+  return true;
+}
+
+PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device,
+                            void **out) {
+  PyObject *tensor = empty(state, dtype, item, device);
   if (!tensor) return NULL;
   bool is_real = (PyObject *)Py_TYPE(tensor) == state->torch.tensor && rc_py_torch_data_ptr(state, tensor, out);
-  if (is_real && (*out || !item->bytes)) return tensor;
+  if (is_real && (*out || !has_elements(item))) return tensor;
   Py_DECREF(tensor);
-  if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "torch gives no real tensors here");
   return NULL;
+}
+
+/* True, with the exception cleared: make the tensor in another way. False: made, or an exception beyond torch (Ctrl-C)
+ * is set. */
+static bool may_try_on(const PyObject *tensor) {
+  if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return false;
+  PyErr_Clear();
+  return true;
 }
 
 /* A tensor in a block, or in memory allocated with the tensor. NULL: raised. */
@@ -138,29 +234,14 @@ static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item
                : rc_py_dlpack_make(state->torch.exchange, item, *out, PyMem_RawFree, memory);
 }
 
-/* True, with the exception cleared: make the tensor in another way. False: made, or an exception beyond torch (Ctrl-C)
- * is set. */
-static bool may_try_on(const PyObject *tensor) {
-  if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return false;
-  PyErr_Clear();
-  return true;
-}
-
-static PyObject *raise_in_mode(struct rc_py_state *state) {
-  state->torch.met_mode = true;
-  PyErr_SetString(PyExc_RuntimeError, "torch gives no real tensors here, as a mode of torch is in force "
-                                      "(FakeTensorMode): receive outside of the mode");
-  return NULL;
-}
-
 static PyObject *make(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes,
                       void **out) {
   bool may_be_ours = takes_dlpack(&state->torch, index);
   struct rc_py_block *block = may_be_ours && rc_py_is_worth_recycling(bytes) ? rc_py_block_take(bytes) : NULL;
   PyObject *tensor = block ? over_ours(state, item, block, bytes, out) : NULL;
-  if (may_try_on(tensor)) tensor = allocated(state, index, item, out);
+  if (may_try_on(tensor)) tensor = rc_py_torch_empty(state, index, item, state->torch.cpu, out);
   if (may_be_ours && may_try_on(tensor)) tensor = over_ours(state, item, NULL, bytes, out);
-  return tensor || PyErr_Occurred() ? tensor : raise_in_mode(state);
+  return tensor;
 }
 
 PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32_t flags) {
@@ -187,26 +268,35 @@ int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *ite
   return -1;
 }
 
-/* A torch mode may replace the new tensor. False: raised. */
+/* False: raised. */
 static bool is_at(struct rc_py_state *state, PyObject *tensor, const void *data) {
   void *kept;
   if (!rc_py_torch_data_ptr(state, tensor, &kept)) return false;
   if (kept == data) return true;
-  state->torch.met_mode = true;
   PyErr_SetString(PyExc_RuntimeError, "torch has put a Parameter, or a tensor that requires_grad, in other memory than "
-                                      "its data: receive outside of the mode (torch.utils._python_dispatch) in force");
+                                      "its data");
   return false;
 }
 
-PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
-  int index = rc_py_torch_index(state, item);
-  if (index < 0) return NULL;
+static PyObject *make_finished(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes,
+                               void **out) {
   PyObject *tensor = make(state, index, item, bytes, out);
-  if (!tensor && (bytes > 0 || state->torch.met_mode)) return NULL; /* the frame has as many: no damage */
+  if (!tensor && bytes > 0) return NULL; /* the frame has as many: no damage */
   if (tensor) tensor = rc_py_torch_finish(state, tensor, item->flags);
   if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
   bool is_finished = item->flags & (RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_REQUIRES_GRAD);
   if (tensor && is_finished && bytes > 0 && !is_at(state, tensor, *out)) Py_CLEAR(tensor);
+  return tensor;
+}
+
+/* The modes are not looked for before something fails: most threads have none. */
+PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
+  int index = rc_py_torch_index(state, item);
+  if (index < 0) return NULL;
+  PyObject *tensor = make_finished(state, index, item, bytes, out);
+  PyObject *modes = tensor ? NULL : rc_py_torch_leave_modes_after(state);
+  if (modes) tensor = make_finished(state, index, item, bytes, out);
+  rc_py_torch_enter_modes(state, modes);
   return tensor;
 }
 

@@ -57,9 +57,8 @@ static PyObject *raise_not_plain(rc_py_where where, void *context) {
   PyObject *place = where(context);
   if (place) {
     PyErr_Format(PyExc_RuntimeError,
-                 "%U has to be resolved or viewed as bytes to be sent, and torch can't do that here: %S. If a mode of "
-                 "torch is in force (FakeTensorMode), send outside of the mode",
-                 place, error ? error : type);
+                 "%U has to be resolved or viewed as bytes to be sent, and torch can't do that here: %S", place,
+                 error ? error : type);
   }
   Py_XDECREF(place);
   Py_XDECREF(type);
@@ -197,7 +196,9 @@ static int describe_made_plain(struct rc_py_state *state, PyObject *object, rc_p
   if (!is_cpu && !is_cuda) return raise_device(state, object, where, context);
   int index = dense_dtype(state, object);
   if (index < 0) return index + 1;
+  PyObject *modes = rc_py_torch_leave_modes(state);
   PyObject *plain = make_plain(state, object, index, is_cuda, where, context);
+  rc_py_torch_enter_modes(state, modes);
   if (!plain) return -1;
   int described = plain == object ? 0 : describe_memory(state, plain, where, context, out);
   Py_DECREF(plain);
