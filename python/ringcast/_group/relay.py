@@ -160,6 +160,8 @@ class Hub:
 
     def _turn(self) -> None:
         more = self._forward()
+        if self._finished():  # that was the last: nobody is there to wait for
+            return
         descriptors = [self._wake.descriptor, *([self._ring] if self._may_forward() else [])]
         if self._wake.descriptor in self._poll(descriptors, 0 if more else self._patience()):
             self._wake.clear()
