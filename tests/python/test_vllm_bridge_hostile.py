@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import threading
 import types
 
 import pytest
@@ -66,6 +67,19 @@ def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
         assert re.match(r"rank 3 \(pid \d+ on .*\) has sent an invalid message: ", leg.lost())
         with pytest.raises(ringcast.SendError, match="has sent an invalid message"):
             reader.recv(WATCHDOG)
+
+
+def test_reports_without_an_end_take_one_thread_and_are_told_in_order(legs):
+    told, goes_on = [], threading.Event()
+    with ringcast.Writer(1 << 16) as writer:
+        hub = zmq_hub.ZmqHub(writer.handle, 1, LOOPBACK, lambda text: (goes_on.wait(WATCHDOG), told.append(text)))
+        for number in range(50):
+            hub._report(str(number))
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "ringcast-lost")
+        goes_on.set()
+        hub.close(0)
+        thread.join(WATCHDOG)
+    assert told == [str(number) for number in range(50)]
 
 
 class Damage:
