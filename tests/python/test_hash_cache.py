@@ -28,7 +28,7 @@ def remembered(monkeypatch):
 def is_known(known: Any, feature: Any) -> bool:
     found = known.get(feature)
     assert found in (None, feature_hash(feature)), "a stale hash"
-    share_hash([feature], remember=True).result()
+    share_hash([feature], key="a", remember=True).result()
     return found is not None
 
 
@@ -56,9 +56,9 @@ def test_a_tensor_is_hashed_once_until_it_changes(remembered):
 
 def test_nothing_is_remembered_unless_asked_for(remembered):
     tensor = torch.arange(1000.0)
-    assert share_hash([tensor]).result()[1] == [feature_hash(tensor)]
+    assert share_hash([tensor], key="a").result()[1] == [feature_hash(tensor)]
     tensor.untyped_storage()[0] = 7  # torch does not count this change
-    assert share_hash([tensor]).result()[1] == [feature_hash(tensor)]
+    assert share_hash([tensor], key="a").result()[1] == [feature_hash(tensor)]
     assert not remembered._known
 
 
@@ -99,7 +99,7 @@ def test_a_file_is_hashed_once_until_it_changes(remembered, tmp_path, monkeypatc
     assert not is_known(remembered, path) and is_known(remembered, path)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        share_hash([path]).result()
+        share_hash([path], key="a").result()
 
 
 def test_a_change_while_hashing_is_not_remembered(remembered, monkeypatch):

@@ -16,11 +16,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from _dist import meet, on_ranks, text_of
-from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features, here, slack
+from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features, here, slack, share_hash
+from receiving import Receiving
 
 import ringcast
+import ringcast.sglang
 import ringcast.torch
-from ringcast.sglang import feature_hash, share_hash, share_once, telling
+from ringcast.sglang import feature_hash, share_once, telling
 from ringcast.sglang.hashes import digest_of
 
 pytestmark = pytest.mark.alike
@@ -29,13 +31,13 @@ pytestmark = pytest.mark.alike
 # ---- Who hashes ------------------------------------------------------------------------------------------------------
 
 
-def ranks_sharing(keyed: bool) -> None:
+def ranks_sharing() -> None:
     given, counted = features(8), Hasher()
     given[1] = given[1].reshape(50, 100).T  # neither in order
     given[2], given[3] = given[2].numpy(), [given[3], [given[4].to(torch.bfloat16)]]
     given[5], given[6] = given[6].view(torch.complex64).conj(), b"bytes"
     with slack(PATIENT):
-        shared = share_hash(given, how="hash", compute=counted, key="one" if keyed else None)
+        shared = share_hash(given, how="hash", compute=counted)
         own = len(counted.features)
         check(shared, given)
         assert len(counted.features) == own, "a hash of another rank's part was not taken"
@@ -45,9 +47,8 @@ def ranks_sharing(keyed: bool) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize("keyed", [False, True])
-def test_each_feature_is_hashed_by_one_rank(ranks, world, keyed):
-    ranks.run(world, ranks_sharing, keyed)
+def test_each_feature_is_hashed_by_one_rank(ranks, world):
+    ranks.run(world, ranks_sharing)
 
 
 @on_ranks(2)
@@ -158,11 +159,13 @@ def test_bad_arguments_are_refused_on_each_rank() -> None:
         (ValueError, dict(how="share")),
         (TypeError, dict(compute=3)),
         (TypeError, dict(key=3)),
+        (TypeError, dict(key=None)),
         (TypeError, dict(group="world")),
         (ValueError, dict(lacking=(2,))),
         (ValueError, dict(lacking=(0, 1))),
     ]:
         text_of(error, lambda: share_hash(given, **arguments))  # noqa: B023
+    assert "key" in text_of(TypeError, lambda: ringcast.sglang.share_hash(given))
     assert "feature_hash takes" in text_of(TypeError, lambda: share_hash(["text"]))
     assert "must be None" in text_of(ValueError, lambda: share_hash(given, lacking=(dist.get_rank(),)))
 
@@ -288,6 +291,21 @@ def test_it_is_done_when_no_rank_is_worth_waiting_for() -> None:
             asyncio.run(awaited(shared))
         check(shared, given)
         assert len(threads) == 4 and threading.main_thread() not in threads[2:]
+    dist.barrier()
+
+
+@on_ranks(2)
+def test_several_threads_share_hashes_at_once() -> None:
+    first = features(2)
+    check(share_hash(first, key="the rings", how="hash"), first)
+
+    def calls(thread: int) -> None:
+        for number in range(30):
+            given = features(3, 1000 + thread)
+            check(share_hash(given, key=f"{thread} {number}", how="hash"), given)
+
+    for running in [Receiving(lambda thread=thread: calls(thread)) for thread in range(3)]:
+        running.finish()
     dist.barrier()
 
 

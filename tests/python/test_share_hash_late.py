@@ -16,10 +16,10 @@ if needs.torch is None:
 
 import torch.distributed as dist
 from _dist import meet, on_ranks, text_of
-from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features, hashes_of, here, slack
+from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features, hashes_of, here, slack, share_hash
 
 from ringcast._group.endpoint import state_of
-from ringcast.sglang import feature_hash, share, share_hash, telling
+from ringcast.sglang import feature_hash, share, telling
 
 pytestmark = pytest.mark.alike
 

@@ -4,6 +4,7 @@
 import contextlib
 import hashlib
 import os
+import threading
 import traceback
 import types
 from dataclasses import dataclass
@@ -19,12 +20,13 @@ import _dist
 import torch
 import torch.distributed as dist
 from _dist import on_ranks, text_of
-from peers import names_of_rings
+from peers import WATCHDOG, names_of_rings
+from receiving import Receiving
 from values import assert_same, scribble
 
 import ringcast
 import ringcast.torch
-from ringcast.sglang import feature_hash, rule, share, share_once
+from ringcast.sglang import feature_hash, rule, share, share_hash, share_once
 
 pytestmark = pytest.mark.alike
 
@@ -151,6 +153,41 @@ def test_a_wait_that_ends_in_time_has_lost_nothing() -> None:
         assert "rank 1 of the group" in text_of(TimeoutError, lambda: shared.result(0))
         dist.barrier()
         check(shared.result(_dist.JOB_SECONDS), 1)
+    else:
+        dist.barrier()
+        check(share_once(lambda: mm_inputs(1), 20_000, src=1, how="share").result(), 1)
+
+
+@on_ranks(2)
+def test_a_wait_for_room_ends_in_time_and_has_lost_nothing() -> None:
+    os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = str(1 << 17), "0"
+    check(share_once(lambda: mm_inputs(0), 20_000, src=0, how="share").result(), 0)
+    if dist.get_rank() != 0:
+        dist.barrier()
+    calls = [
+        share_once(lambda seed=seed: mm_inputs(seed), 60_000, src=0, how="share", thread=True) for seed in range(8)
+    ]
+    if dist.get_rank() == 0:
+        share.in_thread(int).result()  # all are computed
+        assert "room" in text_of(TimeoutError, lambda: calls[-1].result(0.01))
+        dist.barrier()
+    for seed, one in enumerate(calls):
+        check(one.result(_dist.JOB_SECONDS), seed)
+
+
+@on_ranks(2)
+def test_a_second_thread_that_takes_in_is_told_and_loses_nothing() -> None:
+    check(share_once(lambda: mm_inputs(0), 20_000, src=1, how="share").result(), 0)
+    if dist.get_rank() == 0:
+        shared = share_once(lambda: None, 20_000, src=1, how="share")
+        waiting = Receiving(shared.result)
+        sharing = share.sharing_of(None)
+        assert sharing is not None
+        while sharing._taking.acquire(blocking=False):  # until the other thread waits
+            sharing._taking.release()
+        assert "another thread" in text_of(RuntimeError, shared.result) and not shared.done()
+        dist.barrier()
+        check(waiting.finish(), 1)
     else:
         dist.barrier()
         check(share_once(lambda: mm_inputs(1), 20_000, src=1, how="share").result(), 1)
@@ -402,6 +439,28 @@ def test_all_ranks_decide_as_the_first_one_has_measured(ranks, told, sources):
 
 
 # ---- Hashes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize(
+    "inside",
+    [lambda: share_once(lambda: 1, 1, thread=True).result(), lambda: share_hash([b"x"], key="inside").result()],
+)
+def test_who_shares_inside_what_one_rank_computes_is_told(inside, thread):
+    with pytest.raises(RuntimeError, match="inside"):
+        share_once(inside, 1, thread=thread).result(WATCHDOG)
+    with pytest.raises(RuntimeError, match="inside"):
+        share_hash([b"x"], key="outside", compute=lambda _: inside()).result(WATCHDOG)
+
+
+def test_what_the_thread_computes_later_is_not_waited_for_in_the_thread():
+    later, is_there = [], threading.Event()
+    first = share_once(lambda: (is_there.wait(), later[0].result())[1], 1, thread=True)
+    later.append(share_once(lambda: 1, 1, thread=True, hash=None))
+    is_there.set()
+    with pytest.raises(RuntimeError, match="later"):
+        first.result(WATCHDOG)
+    assert later[0].result(WATCHDOG) == (1, None)
 
 
 def test_feature_hash_is_that_of_the_bytes():

@@ -80,7 +80,7 @@ def test_an_address_that_is_not_this_machines_is_told_by_name(address):
 def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch, curve):
     monkeypatch.setenv("RINGCAST_CURVE", curve)
     leg = legs()
-    assert bool(zmq_transport.parse_address(leg.uplink.address).key) == (curve == "1" and zmq.has("curve"))
+    assert zmq_transport.parse_address(leg.uplink.address).is_encrypted == (curve == "1" and zmq.has("curve"))
     near, far = ringcast.Reader(leg.writer.handle), leg.downlink()
     leg.uplink.wait(WATCHDOG)
     sizes = [0, 1, 63, 64, 1000, 1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20, 40 << 20, 7, 0]
@@ -195,14 +195,14 @@ def test_a_newcomer_that_does_not_decide_is_passed_over(legs, monkeypatch):
     monkeypatch.setattr(zmq_transport, "ANSWER_SECONDS", 0.3)
     leg = legs(2)
     idle = zmq_transport.Connection(zmq_transport.parse_address(leg.uplink.address), False)
-    idle.sock.send(b"H" + zmq_transport._pack_hello(idle.address, zmq_transport.me(7)))
+    idle.sock.send(b"H" + zmq_transport._pack_hello(zmq_transport.me(7)))
     parts = idle.sock.recv_multipart()
     assert parts[0][:1] == b"W"
     monkeypatch.setattr(zmq_transport, "ANSWER_SECONDS", WATCHDOG)
     leg.downlink(3)
     assert b"has not answered within" in idle.sock.recv_multipart()[0]
     gone = zmq_transport.Connection(idle.address, False)
-    gone.sock.send(b"H" + zmq_transport._pack_hello(idle.address, zmq_transport.me(8)))
+    gone.sock.send(b"H" + zmq_transport._pack_hello(zmq_transport.me(8)))
     gone.sock.recv_multipart()
     joining = Receiving(lambda: leg.downlink(4))
     gone.close()
@@ -214,8 +214,7 @@ def test_a_newcomer_that_does_not_decide_is_passed_over(legs, monkeypatch):
 def test_who_comes_too_late_or_is_of_another_version_is_told(legs):
     leg = legs(1)
     with pytest.MonkeyPatch.context() as patch:
-        address = zmq_transport.parse_address(leg.uplink.address)
-        hello = json.loads(zmq_transport._pack_hello(address, zmq_transport.me(8)))
+        hello = json.loads(zmq_transport._pack_hello(zmq_transport.me(8)))
         hello["version"] = "0.0.0-old"
         patch.setattr(zmq_transport, "_pack_hello", lambda *_: json.dumps(hello).encode())
         with pytest.raises(ConnectionRefusedError, match="ringcast is 0.0.0-old there, but"):

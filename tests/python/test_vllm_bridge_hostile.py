@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import threading
 import types
 
 import pytest
@@ -28,20 +29,13 @@ pytestmark = pytest.mark.alike
 legs = pytest.fixture(uplinks.legs)
 
 
-def test_who_does_not_know_the_token_gets_no_answer_and_disturbs_nobody(legs, monkeypatch):
+def test_who_knows_the_secret_and_says_nonsense_disturbs_nobody(legs):
     leg = legs()
     address = zmq_transport.parse_address(leg.uplink.address)
     port = int(address.endpoint.rsplit(":", 1)[1])
     with socket.create_connection((LOOPBACK, port)) as plain:
         with contextlib.suppress(ConnectionError):
             plain.sendall(os.urandom(1 << 16))
-    with monkeypatch.context() as patch:
-        patch.setattr(zmq_transport, "ANSWER_SECONDS", 0.3)
-        with pytest.raises(TimeoutError, match="has not answered"):
-            ReaderLink(str(address._replace(token="0" * 32)), False, 1)
-        if address.key:
-            with pytest.raises((ringcast.WriterGone, TimeoutError)):
-                ReaderLink(str(address._replace(key=zmq_transport.new_keys()[0].hex()[:64])), False, 1)
     stranger = zmq_transport.Connection(address, False)
     for body in b"", b"H", b"H{", b"H[]", b"H" + b"[" * 10000, b"A" + bytes(8), b"B", b"\xff" * 1000, b"F":
         stranger.sock.send(body)
@@ -73,6 +67,19 @@ def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
         assert re.match(r"rank 3 \(pid \d+ on .*\) has sent an invalid message: ", leg.lost())
         with pytest.raises(ringcast.SendError, match="has sent an invalid message"):
             reader.recv(WATCHDOG)
+
+
+def test_reports_without_an_end_take_one_thread_and_are_told_in_order(legs):
+    told, goes_on = [], threading.Event()
+    with ringcast.Writer(1 << 16) as writer:
+        hub = zmq_hub.ZmqHub(writer.handle, 1, LOOPBACK, lambda text: (goes_on.wait(WATCHDOG), told.append(text)))
+        for number in range(50):
+            hub._report(str(number))
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "ringcast-lost")
+        goes_on.set()
+        hub.close(0)
+        thread.join(WATCHDOG)
+    assert told == [str(number) for number in range(50)]
 
 
 class Damage:
@@ -168,8 +175,11 @@ def false_writer(state, messages, capacity):
     """A writer's side that gives each relay what it is told to."""
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
+    public, router.curve_secretkey = zmq.curve_keypair()
+    router.curve_server = True
     router.bind("tcp://127.0.0.1:*")
-    state["pipe"].send(router.getsockopt_string(zmq.LAST_ENDPOINT) + "#" + "0" * 32)
+    secret = zmq_transport.z85.decode(public).hex()
+    state["pipe"].send(str(zmq_transport.Address(router.getsockopt_string(zmq.LAST_ENDPOINT), secret)))
     welcome = {
         "relays": [],
         "capacity": capacity,

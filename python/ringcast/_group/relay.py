@@ -24,6 +24,7 @@ heartbeats, because ZeroMQ's own thread answers them while the relay's thread co
 
 import contextlib
 import os
+import queue
 import struct
 import sys
 import threading
@@ -71,7 +72,8 @@ class Hub:
     """The thread of the writer's side. A transport's subclass sends and receives; the thread does not refer to the
     owner, which calls close() when collected.
 
-    lost: called with a text that names a dead process, in a new thread; a method's object is held weakly.
+    lost: called with a text that names a dead process, in one thread for all such calls; a method's object is held
+    weakly.
     """
 
     linger_seconds = 30.0
@@ -88,6 +90,8 @@ class Hub:
         self._ended = False
         self._close_by: Optional[float] = None
         self._wake = Wake()
+        self._reports: "queue.SimpleQueue[Optional[str]]" = queue.SimpleQueue()
+        self._reporter: Optional[threading.Thread] = None
         try:
             self._reader = ringcast.Reader(handle, name=name, leases=LEASES)
         except BaseException:
@@ -148,6 +152,7 @@ class Hub:
             self._reader.close()
             self._close_transport()
             self._wake.close()
+            self._reports.put(None)
             with self.changed:
                 self.over = True
                 self.changed.notify_all()
@@ -161,6 +166,8 @@ class Hub:
 
     def _turn(self) -> None:
         more = self._forward()
+        if self._finished():  # that was the last: nobody is there to wait for
+            return
         descriptors = [self._wake.descriptor, *([self._ring] if self._may_forward() else [])]
         if self._wake.descriptor in self._poll(descriptors, 0 if more else self._patience()):
             self._wake.clear()
@@ -232,13 +239,28 @@ class Hub:
                 self._report(peer.describe_loss(why))
 
     def _report(self, text: str) -> None:
-        """In a new thread: the callee may send, and wait for room that this thread makes."""
+        """In another thread: the callee may send, and wait for room that this thread makes."""
         with self.changed:
             self.trouble = self.trouble or text
             self.changed.notify_all()
-        lost = self._lost()
-        if lost is not None:
-            threading.Thread(target=lost, args=(text,), name="ringcast-lost", daemon=True).start()
+        self._reports.put(text)
+        if self._reporter is None:
+            self._reporter = threading.Thread(
+                target=_tell, args=(self._reports, self._lost), name="ringcast-lost", daemon=True
+            )
+            self._reporter.start()
+
+
+def _tell(reports: "queue.SimpleQueue[Optional[str]]", callee: Callable[[], Any]) -> None:
+    """Each report, until None. callee: gives `lost`, or None if its object is gone."""
+    while (text := reports.get()) is not None:
+        lost = callee()
+        try:
+            if lost is not None:
+                lost(text)
+        except Exception:  # such as a warning that is an error; the next report is told, too
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+        del lost  # while this thread waits, it holds no object
 
 
 # ---- The side of another machine -------------------------------------------------------------------------------------

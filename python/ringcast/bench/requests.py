@@ -65,6 +65,7 @@ class Rank:
         self.rank, self.group, self.dist = rank, dist.group.WORLD, dist
         random = torch.Generator().manual_seed(1)
         # Memory that torch does not own, as received features have: no rank remembers a hash.
+        self.calls = 0
         self.features = [
             torch.from_numpy(torch.randn(nbytes // 4, generator=random).numpy().copy()) for _ in range(DIFFERENT)
         ]
@@ -136,7 +137,8 @@ class Rank:
         import ringcast.sglang
 
         features = [request.mm_inputs.mm_items[0].feature for request in requests]
-        shared = ringcast.sglang.share_hash(features, group=self.group)
+        self.calls += 1
+        shared = ringcast.sglang.share_hash(features, key=str(self.calls), group=self.group)
         for request, hash in zip(requests, shared.result()[1]):
             request.mm_inputs.mm_items[0].hash = hash
             handled(request)
@@ -233,7 +235,9 @@ class Rank:
         named = (time.monotonic() - begun) / count
         self.dist.barrier()
         begun = time.monotonic()
-        shared = share_hash([self.features[index % DIFFERENT] for index in range(count)], how="hash")
+        self.calls += 1
+        given = [self.features[index % DIFFERENT] for index in range(count)]
+        shared = share_hash(given, key=str(self.calls), how="hash")
         own = time.monotonic() - begun
         shared.result()
         whole = time.monotonic() - begun

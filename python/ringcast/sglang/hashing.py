@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 import weakref
 from concurrent import futures
@@ -15,15 +16,23 @@ from ringcast.sglang import rule
 from ringcast.sglang.awaiting import Awaited
 from ringcast.sglang.hashes import feature_hash
 from ringcast.sglang.plan import Call
-from ringcast.sglang.share import Shared, in_thread, is_open, sharing_of
+from ringcast.sglang.share import (
+    Shared,
+    in_thread,
+    is_open,
+    refuse_inside,
+    sharing_of,
+    until_of,
+    wait_for_thread,
+)
 from ringcast.sglang.telling import CAPACITY, LOCAL, STREAM, Ranks
 
 
 def share_hash(
     features: Sequence[Any],
     *,
+    key: str,
     group: Any = None,
-    key: Optional[str] = None,
     how: str = "auto",
     compute: Callable[[Any], int] = feature_hash,
     lacking: Sequence[int] = (),
@@ -32,7 +41,7 @@ def share_hash(
 ) -> "SharedHashes":
     """Have each feature hashed by one rank of `group`; result() returns the features and their hashes.
 
-        shared = share_hash([item.feature for item in items], group=cpu_group, key=request.rid)
+        shared = share_hash([item.feature for item in items], key=request.rid, group=cpu_group)
         ...                                             # other work; shared.done() says whether result() would wait
         features, hashes = shared.result()              # or await shared; hashes[0] is SGLang's hash of features[0]
 
@@ -40,28 +49,28 @@ def share_hash(
     is late (see above) here. Without `lacking` no call hangs when a rank is late, stopped or dead.
 
     features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks
-    and never used for other features; None: the number of the call, and then all ranks make the same calls in order,
-    or may get wrong hashes of features with equal samples. how: "hash"; "local": each rank for itself; "auto": by
-    RINGCAST_SHARE_HASH in the environment of the group's first rank, and by default by what this call would cost
-    (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64. lacking: the ranks in the group that have
-    no features, the same on all ranks: each gives `features` of None, and gets the features by share_once() from a
-    rank in turn, while the others hash. All ranks make calls with `lacking` in the same order, with a key or not; the
-    first call in which a rank sends is a collective, and the sending rank waits for room as in share_once(). thread:
-    hash this rank's part in a thread; the call returns at once. remember: take the hash of a tensor or file that was
-    hashed before, and keep the hashes of this call, where `compute` is feature_hash(); not every change in place is
-    seen (ringcast/sglang/cache.py).
+    and never used for other features, such as a request's id: the ranks take each other's hashes by it. how: "hash";
+    "local": each rank for itself; "auto": by RINGCAST_SHARE_HASH in the environment of the group's first rank, and by
+    default by what this call would cost (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64.
+    lacking: the ranks in the group that have no features, the same on all ranks: each gives `features` of None, and
+    gets the features by share_once() from a rank in turn, while the others hash. All ranks make calls with `lacking`
+    in the same order; the first call in which a rank sends is a collective, and the sending rank waits for room as in
+    share_once(). thread: hash this rank's part in a thread; the call returns at once. remember: take the hash of a
+    tensor or file that was hashed before, and keep the hashes of this call, where `compute` is feature_hash(); not
+    every change in place is seen (ringcast/sglang/cache.py). Several threads may make calls, each with its own key.
 
     The first call for a group is a collective. In a group on several machines, an elastic group and a group of one,
     every call is "local".
     TypeError, ValueError: invalid arguments. OSError: a file can't be read. result() raises errors of compute(), and
     with `lacking` those of share_once().
     """
+    refuse_inside("share_hash")
     features = list(features)
     if how not in rule.HOW_TO_HASH:
         raise ValueError(f"how must be one of {', '.join(rule.HOW_TO_HASH)}, not {how!r}")
     if not callable(compute):
         raise TypeError(f"compute must be a function of a feature, not {type(compute).__name__}")
-    if key is not None and not isinstance(key, str):
+    if not isinstance(key, str):
         raise TypeError(f"key must be a str, not {type(key).__name__}")
     ranks = ranks_of(group)
     if ranks is None:
@@ -98,16 +107,16 @@ class SharedHashes(Awaited):
         """(features, hashes), in the order of the call. timeout: seconds; TimeoutError: the time is up, and a later
         result() can succeed. Without `lacking` the wait has a bound anyway."""
         self._ask()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        until = until_of(timeout)
         if not self._features_are_here(timeout):
             raise TimeoutError("the features of the call are not there yet")
         if self._own is not None:
-            if not futures.wait([self._own], _left(deadline)).done:
+            if not wait_for_thread(self._own, until):
                 raise TimeoutError(f"the hashes of this rank's part are not there in {timeout} s")
             self._own.result()
         while not self._is_whole():
             for index in self._call.missing():
-                self._bring(index, deadline)
+                self._bring(index, until)
         return self._call.features, list(self._call.hashes)  # type: ignore[arg-type]
 
     def hash_at(self, index: int) -> int:
@@ -115,7 +124,7 @@ class SharedHashes(Awaited):
         self._ask()
         if self._ranks is None or self._call.digest is None or self._own is not None:
             return self.result()[1][index]
-        self._bring(index, None)
+        self._bring(index, math.inf)
         hash = self._call.hashes[index]
         assert hash is not None
         return hash
@@ -124,7 +133,7 @@ class SharedHashes(Awaited):
         if self._unasked is not None:
             self._unasked.discard(self)
 
-    def _bring(self, index: int, deadline: Optional[float]) -> None:
+    def _bring(self, index: int, until: float) -> None:
         """Wait for a hash until the hash is late, then hash."""
         while self._call.hashes[index] is None:
             late = 0.0 if self._ranks is None else self._ranks.until_late(self._call, index)
@@ -132,11 +141,11 @@ class SharedHashes(Awaited):
                 self._hash(index)
             if self._call.hashes[index] is not None:
                 break
-            left = _left(deadline)
-            if left is not None and left <= 0:
+            left = until - time.monotonic()
+            if left <= 0:
                 raise TimeoutError(f"rank {self._call.owners[index]} of the group has not sent a hash in time")
             assert self._ranks is not None
-            self._ranks.wait(late if left is None else min(late, left))
+            self._ranks.wait(min(late, left))
 
     def _is_whole(self) -> bool:
         if self._call.missing():
@@ -197,10 +206,6 @@ class SharedHashes(Awaited):
 
     def __repr__(self) -> str:
         return f"<SharedHashes: {len(self._call.missing())} of {len(self._call.features)} to come>"
-
-
-def _left(deadline: Optional[float]) -> Optional[float]:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 # ---- The ranks of a group --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any, Callable, List, Optional, Sequence, Set
 
 from ringcast.sglang.cache import Cache, identity_of
 from ringcast.sglang.hashes import digest_of, feature_hash, nbytes_of
+from ringcast.sglang.share import computing
 
 # Of all calls with `remember` and the usual `compute`.
 remembered = Cache()
@@ -21,14 +22,13 @@ class Call:
         features: List[Any],
         compute: Callable[[Any], int],
         text: str = "",
-        turn: Optional[int] = None,
         ranks: Sequence[int] = (0,),
         remember: bool = False,
     ) -> None:
         self.compute, self.text, self.ranks = compute, text, ranks
         self.remembers = remember and compute is feature_hash
         self.name = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        self.turn = int.from_bytes(self.name, "big") if turn is None else turn
+        self.turn = int.from_bytes(self.name, "big")
         self.digest: Optional[bytes] = None  # of the features and the owners; None: there is no plan
         self.owners: List[int] = []  # by feature: the rank that hashes
         self.order: List[int] = []  # the features by owner: a hash is told by the place in this order
@@ -70,7 +70,7 @@ class Call:
     def hash(self, index: int) -> None:
         feature = self.features[index]
         identity = identity_of(feature) if self.remembers else None
-        hash = self.compute(feature)
+        hash = computing(self.compute, feature)
         try:
             hash = operator.index(hash)
         except TypeError:

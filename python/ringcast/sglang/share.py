@@ -8,13 +8,14 @@ other ranks have made the same call and take the frame in: no circle of waits ca
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
 import weakref
 from collections import deque
 from concurrent import futures
-from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch.distributed as dist
 
@@ -63,8 +64,10 @@ def share_once(
     All ranks of the group make the same calls in the same order, with the same arguments except compute, from one
     thread each; the first call, and the first call that a rank computes, is a collective. Without torch.distributed
     initialised, or in a group of one rank, every call is "local".
-    TypeError, ValueError: invalid arguments. result() raises all other errors.
+    TypeError, ValueError: invalid arguments. RuntimeError: the call is made inside a `compute` of share_once() or
+    share_hash(). result() raises all other errors.
     """
+    refuse_inside("share_once")
     _check(compute, nbytes, src, hash, how)
     sharing = sharing_of(group)
     if sharing is None:
@@ -105,11 +108,11 @@ class Shared(Awaited):
         the ranks made different calls.
         """
         if not self.done():
-            sharing, made = self._sharing, self._made
-            if made is not None:
-                _wait_for_thread(made, timeout)
-            if sharing is not None:
-                sharing.wait_for(self, timeout)
+            sharing, made, until = self._sharing, self._made, until_of(timeout)
+            if made is not None and not wait_for_thread(made, until):
+                raise TimeoutError(f"compute() has not returned in {timeout} s")
+            if sharing is not None and not sharing.wait_for(self, until):
+                raise TimeoutError(f"{sharing.describe(self)} in {timeout} s")
         if isinstance(self._outcome, BaseException):
             raise self._outcome.with_traceback(self._traceback)  # or the traceback would grow each time
         outcome: Tuple[Any, Any] = self._outcome
@@ -158,7 +161,7 @@ class _Made(NamedTuple):
 
 def _make(compute: Callable[[], Any], hash: Optional[str], packs: bool) -> _Made:
     try:
-        value = compute()
+        value = computing(compute)
         return _Made(value, pack(value, hash) if packs else None)
     except BaseException as error:
         return _Made(failure=error)
@@ -188,13 +191,57 @@ def in_thread(function: Callable[..., Any], *arguments: Any) -> "futures.Future[
     thread = _threads.get(os.getpid())
     if thread is None:
         _threads.clear()
-        thread = _threads[os.getpid()] = futures.ThreadPoolExecutor(1, "ringcast-compute")
+        thread = _threads[os.getpid()] = futures.ThreadPoolExecutor(1, "ringcast-compute", _is_for_computing)
     return thread.submit(function, *arguments)
 
 
-def _wait_for_thread(made: "futures.Future[Any]", timeout: Optional[float]) -> None:
-    if not futures.wait([made], timeout).done:
-        raise TimeoutError(f"compute() has not returned in {timeout} s")
+class _Here(threading.local):
+    computes = False  # a function that one rank computes with
+    is_for_computing = False  # the thread
+
+
+_here = _Here()
+
+
+def _is_for_computing() -> None:
+    _here.is_for_computing = True
+
+
+def computing(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the caller's that one rank may call alone."""
+    before, _here.computes = _here.computes, True
+    try:
+        return function(*arguments)
+    finally:
+        _here.computes = before
+
+
+def refuse_inside(name: str) -> None:
+    if _here.computes:
+        raise RuntimeError(
+            f"{name}() is called inside a function that computes for the other ranks: they do not make this call, and "
+            "the ranks would wait for each other. Call it outside, on all ranks"
+        )
+
+
+# ---- Deadlines -------------------------------------------------------------------------------------------------------
+
+
+def until_of(timeout: Optional[float]) -> float:
+    """The time of time.monotonic() when a call is over."""
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def seconds_until(until: float) -> Optional[float]:
+    """As a wait takes them; None: for ever."""
+    return None if until == math.inf else max(0.0, until - time.monotonic())
+
+
+def wait_for_thread(made: "futures.Future[Any]", until: float) -> bool:
+    """Whether what in_thread() runs is done."""
+    if _here.is_for_computing and not made.done():
+        raise RuntimeError("result() waits, in the thread that computes, for what this thread computes later")
+    return bool(futures.wait([made], seconds_until(until)).done)
 
 
 # ---- The ranks of a group --------------------------------------------------------------------------------------------
@@ -255,6 +302,7 @@ class _Sharing:
         self._failed: Dict[int, Exception] = {}
         self._due: "Deque[_Due]" = deque()  # computed, or being computed, and not yet sent
         self._sending = threading.RLock()  # around each send; a warning's handler may send
+        self._taking = threading.RLock()  # of the thread that takes in
         self._how, _, self._rates = agreed_of(group)
 
     def closed(self, group: Any) -> bool:
@@ -298,9 +346,9 @@ class _Sharing:
         end = self._ends.get(src)
         if end is None:
             # The exchange that makes the ring takes no frame in: take all frames in before, and send all.
-            self._send_due(True)
+            self._send_due(math.inf)
             while any(self._pending.values()):
-                self._wait(None)
+                self._wait(math.inf)
             made = end_of(self._group(), src, stream=_STREAM, engine="sglang")
             assert made is not None
             end = self._ends[src] = made
@@ -325,29 +373,29 @@ class _Sharing:
         if thread:
             made.add_done_callback(lambda _: self._send_more())
             return shared
-        self._send_due(True)
+        self._send_due(math.inf)
         if shared._outcome is not None and not isinstance(shared._outcome, (tuple, Exception)):
             raise shared._outcome  # a KeyboardInterrupt and the like
         return shared
 
-    def _send_due(self, wait: bool) -> None:
-        """Send what has been computed, in the order of the calls. wait: until all is sent; else what can be sent now.
-        A rank that waits for room takes in what the others have sent."""
-        while self._due:
+    def _send_due(self, until: float, shared: Optional[Shared] = None) -> None:
+        """Send what has been computed, in the order of the calls, up to `shared` (None: all) or until the time is up;
+        0: what can be sent now. A rank that waits for room takes in what the others have sent."""
+        while self._due and (shared is None or shared._outcome is None):
             with self._sending:
                 due = self._due[0] if self._due else None
                 if due is None or due.made.done() and self._sent(due):
                     continue
-            if not wait:
+            if time.monotonic() >= until:
                 return
             if due.made.done():
-                self._wait(None, self._room(due.end))
+                self._wait(until, self._room(due.end))
             else:
-                futures.wait([due.made])
+                wait_for_thread(due.made, until)
 
     def _send_more(self) -> None:
         """In the thread, when a value is computed."""
-        self._send_due(False)
+        self._send_due(0)
         for due in tuple(self._due):  # there is no room: tasks wait for that from now on
             due.shared._wake()
 
@@ -394,13 +442,27 @@ class _Sharing:
 
     # ---- Taking in ----
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A second thread would take the first one's frames, and the first would wait for ever."""
+        if not self._taking.acquire(blocking=False):
+            raise RuntimeError(
+                "another thread of this process waits in share_once() or result() for a value of the group: one thread "
+                "at a time shares values"
+            )
+        try:
+            yield
+        finally:
+            self._taking.release()
+
     def take_all(self) -> None:
         """Take in all that has come."""
-        for src, pending in self._pending.items():
-            if pending:
-                self.take(src)
+        with self._alone():
+            for src, pending in self._pending.items():
+                if pending:
+                    self._take(src)
 
-    def take(self, src: int, until: Optional[Shared] = None) -> bool:
+    def _take(self, src: int, until: Optional[Shared] = None) -> bool:
         """Take in the frames that `src` has sent: all, or up to `until`. Whether there was one."""
         end, pending = self._ends[src], self._pending[src]
         assert isinstance(end, Receiver)
@@ -435,9 +497,14 @@ class _Sharing:
     def look(self, shared: Shared) -> None:
         """Settle the call if that takes no waiting."""
         if shared.source == self._rank:
-            self._send_due(False)
+            self._send_due(0)
         else:
-            self.take(shared.source, shared)  # type: ignore[arg-type]
+            # A thread that takes in settles this call, too.
+            if self._taking.acquire(blocking=False):
+                try:
+                    self._take(shared.source, shared)  # type: ignore[arg-type]
+                finally:
+                    self._taking.release()
 
     def descriptors(self, shared: Shared) -> List[int]:
         """Readable when look() may settle the call."""
@@ -451,20 +518,26 @@ class _Sharing:
         with self._sending:  # a thread may be sending
             return end.ring.room_fileno()
 
-    def wait_for(self, shared: Shared, timeout: Optional[float]) -> None:
+    def wait_for(self, shared: Shared, until: float) -> bool:
+        """Whether the call is settled."""
         if shared.source == self._rank:
-            return self._send_due(True)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while shared._outcome is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"rank {shared.source} of the group has sent nothing for this call in {timeout} s")
-            self._wait(left)
+            self._send_due(until, shared)
+        else:
+            while shared._outcome is None and time.monotonic() < until:
+                self._wait(until)
+        return shared._outcome is not None
 
-    def _wait(self, timeout: Optional[float], room: Optional[int] = None) -> None:
+    def describe(self, shared: Shared) -> str:
+        """What a call waits for."""
+        if shared.source == self._rank:
+            return "the value has found no room in this rank's ring: a rank has not taken in the values before"
+        return f"rank {shared.source} of the group has sent nothing for this call"
+
+    def _wait(self, until: float, room: Optional[int] = None) -> None:
         """Take in all frames that came. If none did, wait for a frame, or for room."""
-        pending = [src for src, calls in self._pending.items() if calls]
-        took = [self.take(src) for src in pending]
-        if not any(took):
-            awaited = [self._ends[src].ring.fileno() for src in pending]
-            wait_for(awaited if room is None else [*awaited, room], timeout)
+        with self._alone():
+            pending = [src for src, calls in self._pending.items() if calls]
+            took = [self._take(src) for src in pending]
+            if not any(took):
+                awaited = [self._ends[src].ring.fileno() for src in pending]
+                wait_for(awaited if room is None else [*awaited, room], seconds_until(until))

@@ -11,10 +11,10 @@ A hash is late if this rank has done its own part, the other rank was due, and h
 now. Until a hash of the late rank comes in time, this rank waits for the rank in the second, fourth, eighth call only.
 A rank never waits to send: without room the hashes are not told.
 
-A call's name is the `key`, or the number of the call. The digest is of types, shapes and a sample of the elements, in
-the order of the features, and of the rank for each feature. Nothing else is compared: where ranks number the calls
-differently, features with equal samples may get a wrong hash, and only a `key` rules out the mistake. Hashes of a call
-not made here are kept for a while: a rank may be ahead.
+A call's name is the `key`, which the caller gives to the same features on all ranks, and never to others. The digest
+is of types, shapes and a sample of the elements, in the order of the features, and of the rank for each feature: it
+finds most mistakes, such as a key for other features, but a hash is another feature's if the key is wrong and the
+samples are equal. Hashes of a call not made here are kept for a while: a rank may be ahead.
 
 Where the load makes a difference, one rank decides for all: the first to make the call tells "local" or "hash" at once,
 and the ranks that come later do the same. Ranks that come at the same time may decide differently; a rank that shares
@@ -79,8 +79,8 @@ class Ranks:
         self._peers = {src: _Peer(end) for src, end in enumerate(made) if isinstance(end, Receiver)}
         self._how, self._rates = agreed_of(group)[1:]
         self._own_slowdown = self._told_slowdown = 1.0
-        self._calls = 0
         self._telling = threading.RLock()
+        self._hearing = threading.RLock()  # around each look at a Reader, which takes no time
         self._begun: "weakref.WeakValueDictionary[bytes, Call]" = weakref.WeakValueDictionary()  # by name
         # Of calls that were not made here: by name; by name, digest and place, the rank and the hash.
         self._decided: "OrderedDict[bytes, str]" = OrderedDict()
@@ -90,17 +90,12 @@ class Ranks:
     def new_call(
         self,
         features: List[Any],
-        key: Optional[str],
+        key: str,
         compute: Callable[[Any], int],
         lacking: Sequence[int],
         remember: bool = False,
     ) -> Call:
-        number = self._calls
-        self._calls += 1
-        having = self._check(features, lacking)
-        if key is None:
-            return Call(features, compute, f"call {number}", number, having, remember)
-        return Call(features, compute, f"key {key}", None, having, remember)
+        return Call(features, compute, f"key {key}", self._check(features, lacking), remember)
 
     def _check(self, features: List[Any], lacking: Sequence[int]) -> Tuple[int, ...]:
         """The ranks that have the features."""
@@ -208,8 +203,8 @@ class Ranks:
             peer.late += peer.late > 0
             if peer.late & peer.late - 1:  # no power of two
                 call.absent.add(src)
-        self._begun[call.name] = call
-        if self._early:
+        with self._hearing:
+            self._begun[call.name] = call
             for place in range(len(call.order)):
                 early = self._early.pop((call.name, call.digest, place), None)
                 if early is not None:
@@ -217,20 +212,24 @@ class Ranks:
 
     def take_in(self) -> bool:
         """Take in what the other ranks have told. Whether there was anything."""
+        with self._hearing:
+            took = [self._hear(src, peer) for src, peer in self._peers.items()]
+        return any(took)
+
+    def _hear(self, src: int, peer: _Peer) -> bool:
         took = False
-        for src, peer in self._peers.items():
-            while not peer.is_gone:
-                try:
-                    data = peer.end.hear()
-                except RuntimeError:  # a second thread takes in from the rank
-                    break
-                except (ringcast.Error, ValueError) as error:
-                    peer.is_gone = True
-                    logging.getLogger("sglang.ringcast").warning("Rank %d shares no more hashes: %s", src, error)
-                    break
-                if data is None:
-                    break
-                took = self._heard(src, peer, data) or took
+        while not peer.is_gone:
+            try:
+                data = peer.end.hear()
+            except RuntimeError:  # a call further up, which a signal's handler has interrupted, takes in
+                break
+            except (ringcast.Error, ValueError) as error:
+                peer.is_gone = True
+                logging.getLogger("sglang.ringcast").warning("Rank %d shares no more hashes: %s", src, error)
+                break
+            if data is None:
+                break
+            took = self._heard(src, peer, data) or took
         return took
 
     def _heard(self, src: int, peer: _Peer, data: bytes) -> bool:
@@ -290,4 +289,5 @@ class Ranks:
             wait_for(self.descriptors(), seconds)
 
     def descriptors(self) -> List[int]:
-        return [peer.end.ring.fileno() for peer in self._peers.values() if not peer.is_gone]
+        with self._hearing:
+            return [peer.end.ring.fileno() for peer in self._peers.values() if not peer.is_gone]

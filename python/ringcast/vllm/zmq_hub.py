@@ -12,14 +12,16 @@ ring if possible, or becomes a relay. Newcomers decide in turn; else two process
 relays.
 
     newcomer -> hub                                     hub -> newcomer
-    H  hello: token, rank, pid, host                    W  welcome: the relays' rings, the ring's size
+    H  hello: rank, pid, host                           W  welcome: the relays' rings, the ring's size
     S  served: by the ring of this relay                D  done: the newcomer is counted
     R  relay: has made this ring                        N  no: why not
 
-The two sides know each other by the address: a token, and the hub's public key. With CURVE, ZeroMQ's encryption, no
-third party can read or forge the messages. RINGCAST_CURVE=0 in the writer's environment turns CURVE off, for a private
-network: encryption takes a core about 2 ms per MiB on either side, seven times the cost of plain sending, and 4 µs for
-a small message.
+The two sides know each other by the address, which has a secret. ZeroMQ's handshake asks for the secret, and nothing
+of a connection without it is kept: the hub's public key with CURVE, ZeroMQ's encryption, so that no third party can
+read or forge the messages, or a password with PLAIN, without encryption: for the Unix socket, and where RINGCAST_CURVE
+is 0 in the writer's environment, for a private network. Encryption takes a core about 2 ms per MiB on either side,
+seven times the cost of plain sending, and 4 µs for a small message. A listener over TCP lets in only so many
+connections at a time that have not shown the secret (_Gate).
 
 The hub notices a killed process at once, and after RINGCAST_HEARTBEAT seconds (default 5, in the environment of each
 side) a silent machine, a killed process with connections in a forked child, and a stopped process, which counts as
@@ -28,11 +30,14 @@ dead.
 
 import collections
 import contextlib
+import ctypes
 import errno
 import hmac
+import multiprocessing.util
 import os
 import secrets
 import socket
+import struct
 import time
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
@@ -48,7 +53,61 @@ _SMALL_BYTES = 1 << 16
 # How many messages of a peer may wait for the hub; then the peer waits.
 _KEPT_MESSAGES = 128
 _IPC = "ipc://"
-_HUB_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+_HUB_EVENTS = (
+    zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+)
+# How many connections beside the readers' may come over TCP without the secret in so many seconds,
+# after which ZeroMQ ends a handshake.
+_MOST_STRANGERS, _STRANGER_SECONDS = 64, 10.0
+_AT_EXIT_SECONDS = 1.0
+# Linux's SO_ATTACH_FILTER and SO_DETACH_FILTER, and the filter (BPF) that drops each packet.
+_ATTACH_FILTER, _DETACH_FILTER = 26, 27
+_DROP = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0), 8)
+
+
+class _Gate:
+    """The door of a listener over TCP. While too many that have not shown the secret have come, the
+    kernel drops the packets that would open one more connection, and sends nothing back: who knows
+    the secret comes in by TCP's next try, and connections that are open go on.
+
+    ZeroMQ has no such bound: strangers would take all descriptors of the process, and a listener
+    without a descriptor for the next one spins.
+    """
+
+    def __init__(self, descriptor: int, most: int) -> None:
+        self._listener = socket.socket(fileno=os.dup(descriptor))
+        self._most = most
+        self._leave: Deque[float] = collections.deque()  # when each of them is over, whether closed before or not
+        self._is_shut = False
+
+    def came(self) -> None:
+        self._leave.append(time.monotonic() + _STRANGER_SECONDS)
+        if len(self._leave) >= self._most and not self._is_shut:
+            self._is_shut = self._set(_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(_DROP)))
+
+    def shown(self) -> None:
+        """Whoever of them it was."""
+        if self._leave:
+            self._leave.pop()
+
+    def look(self) -> None:
+        while self._leave and self._leave[0] <= time.monotonic():
+            self._leave.popleft()
+        if self._is_shut and len(self._leave) < self._most:
+            self._is_shut = not self._set(_DETACH_FILTER, struct.pack("i", 0))
+
+    def deadline(self) -> Optional[float]:
+        return self._leave[0] if self._is_shut and self._leave else None
+
+    def _set(self, option: int, value: bytes) -> bool:
+        """False: this kernel has no filters, and ends each handshake in time alone."""
+        with contextlib.suppress(OSError):
+            self._listener.setsockopt(socket.SOL_SOCKET, option, value)
+            return True
+        return False
+
+    def close(self) -> None:
+        self._listener.close()
 
 
 class _Process(Peer):
@@ -102,12 +161,15 @@ class ZmqHub(Hub):
         self._deadline = 0.0
         self._connections: Set[int] = set()
         self._gone: List[_Process] = []
+        self._gate: Optional[_Gate] = None
+        self._zap: Any = None  # answers ZeroMQ's question whether a password is right
         self._context = zmq.Context()
         try:
             self._open(ip)
             super().__init__(handle, "remote machines", lost)
         except BaseException:
             self._context.destroy(0)
+            self._shut()
             raise
         self._thread.start()
 
@@ -118,11 +180,21 @@ class ZmqHub(Hub):
         self._router.setsockopt(zmq.RCVHWM, _KEPT_MESSAGES)
         keys = None if self._path else transport.new_keys()
         if keys is not None:
+            secret = z85.decode(keys[0]).hex()
             self._router.curve_server = True
             self._router.curve_secretkey = keys[1]
+        else:
+            secret = secrets.token_hex(16)
+            self._router.plain_server = True
+            self._zap = self._context.socket(zmq.REP)
+            self._zap.bind("inproc://zeromq.zap.01")
+        self._secret = secret.encode()
         self._monitor = self._router.get_monitor_socket(_HUB_EVENTS)
         try:
-            self._router.bind(ip if self._path else f"tcp://[{ip}]:*" if self.ipv6 else f"tcp://{ip}:*")
+            if self._path:
+                self._bind_path()
+            else:
+                self._bind_tcp(f"[{ip}]" if self.ipv6 else ip)
         except zmq.ZMQError as error:
             raise zmq.ZMQError(  # vLLM's error, with more words
                 error.errno,
@@ -130,9 +202,31 @@ class ZmqHub(Hub):
                 f"{ip!r} can't be listened at: {error.strerror}",
             ) from None
         endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        key = z85.decode(keys[0]).hex() if keys is not None else ""
-        self._token = secrets.token_hex(16)
-        self.address = str(transport.Address(endpoint, self._token, key))
+        self.address = str(transport.Address(endpoint, secret))
+
+    def _bind_path(self) -> None:
+        """For this user alone, by the mode and by the kernel's word on who connects."""
+        self._router.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            try:
+                listener.bind(self._path)
+            except OSError:
+                self._path = ""  # another's, which stays
+                raise
+            os.chmod(self._path, 0o600)  # before anybody can connect, and whatever the umask
+            listener.listen(self.wanted)
+            self._router.setsockopt(zmq.USE_FD, listener.fileno())
+            self._router.bind(_IPC + self._path)
+            listener.detach()  # ZeroMQ closes it
+
+    def _bind_tcp(self, ip: str) -> None:
+        most = _MOST_STRANGERS + self.wanted
+        self._router.setsockopt(zmq.HANDSHAKE_IVL, int(_STRANGER_SECONDS * 1000))
+        self._router.setsockopt(zmq.BACKLOG, most)
+        self._router.bind(f"tcp://{ip}:*")
+        for event, descriptor in transport.events(self._monitor):
+            if event == zmq.EVENT_LISTENING:
+                self._gate = _Gate(descriptor, most)
 
     # For other threads.
 
@@ -167,6 +261,10 @@ class ZmqHub(Hub):
             parts.append(f"{self.wanted - len(self.connected())} of {self.wanted} have not come yet")
         return "; ".join(parts) or "no remote reader is connected any more"
 
+    def close(self, linger: Optional[float] = None) -> None:
+        exits = linger is None and multiprocessing.util.is_exiting()
+        super().close(_AT_EXIT_SECONDS if exits else linger)
+
     # The transport.
 
     def _send(self, peer: Any, letter: bytes, body: bytes = b"", data: Any = None) -> None:
@@ -176,12 +274,20 @@ class ZmqHub(Hub):
             self._router.send(data, copy=False)
 
     def _poll(self, descriptors: List[int], milliseconds: int) -> List[Any]:
-        return transport.wait_for([*descriptors, self._router, self._monitor], 0 if self._gone else milliseconds)
+        ways = [*descriptors, self._router, self._monitor]
+        if self._zap is not None:
+            ways.append(self._zap)
+        return transport.wait_for(ways, 0 if self._gone else milliseconds)
 
     def _close_transport(self) -> None:
         self._router.disable_monitor()
         self._monitor.close()
         self._context.destroy(0)
+        self._shut()
+
+    def _shut(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
         self._remove_path()
 
     def _remove_path(self) -> None:
@@ -191,13 +297,22 @@ class ZmqHub(Hub):
 
     def _patience(self) -> int:
         patience = super()._patience()
-        if self._deciding is None:
-            return patience
-        answer = max(0, int((self._deadline - time.monotonic()) * 1000) + 1)
-        return answer if patience < 0 else min(answer, patience)
+        deadlines = [
+            None if self._deciding is None else self._deadline,
+            None if self._gate is None else self._gate.deadline(),
+        ]
+        for deadline in deadlines:
+            if deadline is not None:
+                left = max(0, int((deadline - time.monotonic()) * 1000) + 1)
+                patience = left if patience < 0 else min(left, patience)
+        return patience
 
     def _listen(self) -> None:
         self._look_at_connections()
+        if self._gate is not None:
+            self._gate.look()
+        if self._zap is not None:
+            self._answer_zap()
         if self._hear():
             for process in self._gone:
                 self._drop(process, transport.OUT_OF_REACH)
@@ -209,10 +324,27 @@ class ZmqHub(Hub):
         for event, descriptor in transport.events(self._monitor):
             if event == zmq.EVENT_ACCEPTED:
                 self._connections.add(descriptor)
+                if self._gate is not None:
+                    self._gate.came()
+                continue
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:  # of which connection, ZeroMQ does not say
+                if self._gate is not None:
+                    self._gate.shown()
                 continue
             self._connections.discard(descriptor)
             # Messages from before the loss come first.
             self._gone += [process for process in self._processes.values() if process.descriptor == descriptor]
+
+    def _answer_zap(self) -> None:
+        """ZeroMQ asks for each connection. At "400", the usual refusal, ZeroMQ leaves the end of the connection to the
+        other side, for as long as a handshake may take; at an answer that is none ZeroMQ ends it at once."""
+        for _ in range(TURN_HEARD):
+            try:
+                asked = self._zap.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            knows = len(asked) == 8 and hmac.compare_digest(asked[7], self._secret)
+            self._zap.send_multipart([b"1.0", asked[1], b"200" if knows else b"no", b"", b"", b""])
 
     def _hear(self) -> bool:
         """True: no more messages."""
@@ -238,7 +370,7 @@ class ZmqHub(Hub):
     # ---- Newcomers ----
 
     def _welcome(self, identity: bytes, body: bytes, descriptor: int) -> None:
-        person, why_not = _unpack_hello(body, self._token)
+        person, why_not = _unpack_hello(body)
         self._look_at_connections()  # else the number of a closed descriptor could mislead
         if descriptor not in self._connections:
             return
@@ -320,11 +452,9 @@ class ZmqHub(Hub):
             self._serve_next()
 
 
-def _unpack_hello(body: bytes, token: str) -> Tuple[Person, str]:
-    """The newcomer, and the reason to refuse, or "". Malformed: the token is wrong."""
-    words = unpack_words(body, token=str, protocol=int, version=str, rank=int, pid=int, host=str)
-    if not hmac.compare_digest(words["token"].encode("utf-8", "replace"), token.encode()):
-        raise Malformed("the token is wrong")
+def _unpack_hello(body: bytes) -> Tuple[Person, str]:
+    """The newcomer, and the reason to refuse, or ""."""
+    words = unpack_words(body, protocol=int, version=str, rank=int, pid=int, host=str)
     person = Person(words["rank"], words["pid"], printable(words["host"], 64))
     if (words["protocol"], words["version"]) != (transport.PROTOCOL, ringcast.__version__):
         theirs = printable(words["version"], 40)

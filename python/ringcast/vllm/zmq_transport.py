@@ -26,7 +26,7 @@ from ringcast._group.framing import Malformed, pack_words, unpack_words
 from ringcast._group.names import relay_of
 from ringcast._group.relay import Lost, Relay
 
-PROTOCOL = 3
+PROTOCOL = 4
 # How long a process may take to answer.
 ANSWER_SECONDS = 60.0
 # A lost connection stays lost: the hub has forgotten this process by then.
@@ -39,7 +39,7 @@ _LINK_EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_ADDRESS = re.compile(r"(tcp://[^#]+:\d+|ipc:///[^#]+)#([0-9a-f]{32})(?:\.([0-9a-f]{64}))?")
+_ADDRESS = re.compile(r"(tcp://[^#]+:\d+|ipc:///[^#]+)#([0-9a-f]{32}|[0-9a-f]{64})")
 OUT_OF_REACH = "has died, or its machine can't be reached any more"
 
 
@@ -62,22 +62,28 @@ def me(rank: int) -> Person:
 
 
 class Address(NamedTuple):
-    """Where a hub listens, and the secrets that both sides know."""
+    """Where a hub listens, and the secret that both sides know."""
 
     endpoint: str
-    token: str
-    #: the public key, in hexadecimal; empty: no encryption
-    key: str
+    #: in hexadecimal: 16 bytes are a password (PLAIN); 32 are the hub's public key (CURVE), which
+    #: a process must know to be understood, and which never crosses the network
+    secret: str
+
+    @property
+    def is_encrypted(self) -> bool:
+        return len(self.secret) == 64
 
     def __str__(self) -> str:
-        return f"{self.endpoint}#{self.token}" + (f".{self.key}" if self.key else "")
+        return f"{self.endpoint}#{self.secret}"
 
 
 def parse_address(text: str) -> Address:
     found = _ADDRESS.fullmatch(text)
     if found is None:
-        raise ValueError(f"not the address of a writer (tcp://ip:port#token, made by ringcast): {text[:100]!r}")
-    return Address(found[1], found[2], found[3] or "")
+        raise ValueError(
+            f"not the address of a writer (tcp://ip:port#secret, of this version of ringcast): {text[:100]!r}"
+        )
+    return Address(found[1], found[2])
 
 
 def local_ip() -> str:
@@ -141,9 +147,12 @@ class Connection:
             prepare(self.sock, ipv6)
             self.sock.setsockopt(zmq.RECONNECT_IVL, _NEVER_MILLISECONDS)
             self.sock.setsockopt(zmq.SNDTIMEO, 0)
-            if address.key:
-                self.sock.curve_serverkey = z85.encode(bytes.fromhex(address.key))
+            if address.is_encrypted:
+                self.sock.curve_serverkey = z85.encode(bytes.fromhex(address.secret))
                 self.sock.curve_publickey, self.sock.curve_secretkey = zmq.curve_keypair()
+            else:
+                self.sock.plain_username = b"ringcast"
+                self.sock.plain_password = address.secret.encode()
             self.monitor = self.sock.get_monitor_socket(_LINK_EVENTS)
             self.sock.connect(address.endpoint)
         except BaseException:
@@ -203,8 +212,8 @@ class Connection:
 Asking = Generator[None, None, Tuple[bytes, Dict[str, Any]]]
 
 
-def _pack_hello(address: Address, person: Person) -> bytes:
-    return pack_words(token=address.token, protocol=PROTOCOL, version=ringcast.__version__, **person._asdict())
+def _pack_hello(person: Person) -> bytes:
+    return pack_words(protocol=PROTOCOL, version=ringcast.__version__, **person._asdict())
 
 
 def _unpack_answer(letter: bytes, body: Any) -> Tuple[bytes, Dict[str, Any]]:
@@ -289,7 +298,7 @@ class ReaderLink:
 
     def _join(self, connection: Connection, rank: int) -> Generator[None, None, None]:
         """Attach to the ring of this machine's relay, or become the relay. Yields as long as an answer is missing."""
-        letter, words = yield from connection.ask(b"H", _pack_hello(connection.address, me(rank)))
+        letter, words = yield from connection.ask(b"H", _pack_hello(me(rank)))
         with contextlib.ExitStack() as undo:
             while letter == b"W":
                 welcome, writer = words, None
