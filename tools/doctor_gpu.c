@@ -36,9 +36,8 @@ enum { DEVICES = 8, FRAMES = 4, TENSOR = 65536 };
 #define BUSY                                                                                                     \
   "ask doctor again when others leave the device time (nvidia-smi lists them). A reader tries again by itself; " \
   "a writer that was opened meanwhile has no pool until it is opened anew" BY_THE_RING
-#define NOT_ASKED                                                                                                   \
-  "; nothing asks for a pool: by default engines' tensors go as without ringcast; RINGCAST_GPU_POOL_BYTES above 0 " \
-  "asks"
+#define NOT_ASKED \
+  "; Python and the engines' drop-ins make a pool only where RINGCAST_GPU_POOL_BYTES above 0 asks for one"
 #define TAKES_NO_MORE                                                                                     \
   "nvidia-smi -c DEFAULT (as root), or CUDA's MPS, where its compute mode (nvidia-smi -q -d COMPUTE) is " \
   "EXCLUSIVE_PROCESS, and another process has it, or PROHIBITED"
@@ -250,6 +249,7 @@ static void tell_inline(struct doctor *doctor, const char *name, const struct pa
 
 static void tell_pair(struct doctor *doctor, const char *name, const struct pair *pair, const char *words) {
   const struct ringcast_gpu_info *writer = &pair->info[0], *reader = &pair->info[1];
+  const char *asked = getenv("RINGCAST_GPU_POOL_BYTES");
   if (*words) {
     bool misset = strstr(words, "RINGCAST_GPU_POOL_BYTES is '");
     doctor_add(doctor, name, misset ? DOCTOR_PROBLEM : DOCTOR_NOTE, "tensors can't be sent: %s", words);
@@ -265,7 +265,7 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
                "%llu through the ring, with which the reader opened the pool (%.1f ms)%s",
                FRAMES, (unsigned long long)writer->pool_frames, (unsigned long long)(writer->pool_bytes >> 20),
                (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6,
-               getenv("RINGCAST_GPU_POOL_BYTES") ? "" : NOT_ASKED);
+               asked && *asked ? "" : NOT_ASKED);
   } else {
     tell_inline(doctor, name, pair);
   }

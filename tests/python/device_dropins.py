@@ -300,6 +300,9 @@ def apart(group, steps=3):
         for src in range(dist.get_world_size()):
             broadcasts(group, src, step)
         dist.barrier()
+    whole = payload(1)
+    shared = sglang.share_once(lambda: whole, 100, src=0, how="share").result()
+    check(shared, (whole, None))  # no hashes in a pickle
     ends = [end.ring for each in (group.cpu_group, group.device_group) for end in rings.ends(each).values()]
     assert len(ends) == 3 * dist.get_world_size() and not any(end.gpu for end in ends)
     assert device_peers.calls(*OURS) == before
