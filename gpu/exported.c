@@ -19,7 +19,6 @@
 #include <sys/stat.h>
 
 #include "gpu/point.h"
-#include "shm/environment.h"
 #include "shm/error.h"
 
 static struct {
@@ -88,8 +87,6 @@ static int fill_identity(struct rc_exported *exported, int64_t patience_ns) {
 
 int rc_exported_new(int32_t ordinal, const ringcast_writer *writer, uint64_t pool_bytes, uint32_t slots,
                     struct rc_exported **out) {
-  if (rc_feature_disabled("cuda_pool"))
-    return rc_fail_as(-ENOTSUP, "there is no device pool: RINGCAST_DISABLE says cuda_pool");
   struct rc_exported *exported = calloc(1, sizeof *exported);
   if (!exported) return rc_fail(-ENOMEM, "out of memory");
   int failed = rc_device_open(ordinal, &exported->device); /* a hold of its own: the pool may outlive the writer */

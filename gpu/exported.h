@@ -23,8 +23,7 @@ struct rc_exported {
   struct rc_exported *next;
 };
 
-/* A pool for a ring, of device `ordinal`, still without memory. -ENOTSUP (RINGCAST_DISABLE), -ENOMEM, -EIO, with the
- * error text. */
+/* A pool for a ring, of device `ordinal`, still without memory. -ENOMEM, -EIO, with the error text. */
 int rc_exported_new(int32_t ordinal, const ringcast_writer *writer, uint64_t pool_bytes, uint32_t slots,
                     struct rc_exported **out);
 /* Allocates and exports the memory, and makes the semaphores, or sets `failed`: blocks while the driver works. A device

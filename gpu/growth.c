@@ -136,7 +136,8 @@ int rc_gpu_writer_first_pool(ringcast_gpu_writer *gpu, uint64_t asked) {
   if (found < 0) return found;
   if (found && (given == 0 || given == RINGCAST_NO_POOL)) {
     snprintf(gpu->why, sizeof gpu->why,
-             given == 0 ? "RINGCAST_GPU_POOL_BYTES is 0: no device pool" : "the options ask for no device pool");
+             given == 0 ? "RINGCAST_GPU_POOL_BYTES is 0: no device pool"
+                        : "no device pool is asked for, by the options or RINGCAST_GPU_POOL_BYTES");
     return 0;
   }
   if (given > RC_GPU_MAX_POOL)

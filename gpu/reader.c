@@ -77,8 +77,11 @@ static int open_pool(ringcast_gpu_reader *gpu) {
   rc_cuda_relax(&relaxed);
   put_aside(gpu, 0);
   forget_imports(gpu, false);
-  int failed = rc_feature_disabled("cuda_pool") ? rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool")
-                                                : rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
+  uint64_t bytes;
+  int found = rc_environment_number("RINGCAST_GPU_POOL_BYTES", RC_GPU_MAX_POOL, "bytes", "none", &bytes);
+  int failed = found < 0                  ? found
+               : found != 0 && bytes == 0 ? rc_fail_as(-ENOTSUP, "RINGCAST_GPU_POOL_BYTES is 0: no device pool")
+                                          : rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
   rc_cuda_leave(&relaxed);
   if (failed == 0) gpu->opens++;
   else note_failure(gpu, place.epoch, rc_gpu_is_for_now(failed));

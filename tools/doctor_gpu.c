@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -35,6 +36,8 @@ enum { DEVICES = 8, FRAMES = 4, TENSOR = 65536 };
 #define BUSY                                                                                                     \
   "ask doctor again when others leave the device time (nvidia-smi lists them). A reader tries again by itself; " \
   "a writer that was opened meanwhile has no pool until it is opened anew" BY_THE_RING
+#define NOT_ASKED \
+  "; Python and the engines' drop-ins make a pool only where RINGCAST_GPU_POOL_BYTES above 0 asks for one"
 #define TAKES_NO_MORE                                                                                     \
   "nvidia-smi -c DEFAULT (as root), or CUDA's MPS, where its compute mode (nvidia-smi -q -d COMPUTE) is " \
   "EXCLUSIVE_PROCESS, and another process has it, or PROHIBITED"
@@ -240,13 +243,13 @@ static void run_pair(struct pair *pair, char *words, size_t size) {
 static void tell_inline(struct doctor *doctor, const char *name, const struct pair *pair) {
   const struct ringcast_gpu_info *writer = &pair->info[0], *reader = &pair->info[1];
   const char *why = reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why : writer->why;
-  const char *off = cli_is_disabled("cuda_pool") && !strstr(why, "RINGCAST_DISABLE") ? DOCTOR_SWITCHED_OFF : "";
-  doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %d tensors went through the ring, by the CPU%s: %s", FRAMES, off, why);
-  if (!*off) mend_by(doctor, mend_of(why));
+  doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %d tensors went through the ring, by the CPU: %s", FRAMES, why);
+  mend_by(doctor, mend_of(why));
 }
 
 static void tell_pair(struct doctor *doctor, const char *name, const struct pair *pair, const char *words) {
   const struct ringcast_gpu_info *writer = &pair->info[0], *reader = &pair->info[1];
+  const char *asked = getenv("RINGCAST_GPU_POOL_BYTES");
   if (*words) {
     bool misset = strstr(words, "RINGCAST_GPU_POOL_BYTES is '");
     doctor_add(doctor, name, misset ? DOCTOR_PROBLEM : DOCTOR_NOTE, "tensors can't be sent: %s", words);
@@ -255,13 +258,14 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
   } else if (pair->wrong) {
     doctor_add(doctor, name, DOCTOR_PROBLEM, "%d of %d tensors came with other bytes than were sent", pair->wrong,
                FRAMES);
-    doctor_mend(doctor, "RINGCAST_DISABLE=cuda_pool; and please report it, with all that is printed here");
+    doctor_mend(doctor, "leave RINGCAST_GPU_POOL_BYTES unset; and please report it, with all that is printed here");
   } else if (writer->pool_frames > 0) {
     doctor_add(doctor, name, DOCTOR_OK,
                "POOL: of %d tensors, %llu went from process to process within the device, by a pool of %llu MiB, after "
-               "%llu through the ring, with which the reader opened the pool (%.1f ms)",
+               "%llu through the ring, with which the reader opened the pool (%.1f ms)%s",
                FRAMES, (unsigned long long)writer->pool_frames, (unsigned long long)(writer->pool_bytes >> 20),
-               (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6);
+               (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6,
+               asked && *asked ? "" : NOT_ASKED);
   } else {
     tell_inline(doctor, name, pair);
   }

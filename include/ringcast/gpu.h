@@ -118,8 +118,9 @@ struct ringcast_gpu_writer_options {
   uint32_t size;
   int32_t device;      /* ordinal: 0 is the first device, and no default; -1, or NULL options: that of the context that
                         * is current, else 0 */
-  uint64_t pool_bytes; /* at most 1 TiB, rounded up to 2 MiB, and allocated at open; 0: RINGCAST_GPU_POOL_BYTES, else
-                        * 32 MiB, and up to 256 MiB when frames find no room; RINGCAST_NO_POOL: none, all is INLINE */
+  uint64_t pool_bytes; /* at most 1 TiB, rounded up to 2 MiB, and allocated at open; 0: RINGCAST_GPU_POOL_BYTES (where
+                        * 0 is none, for readers too), else 32 MiB, and up to 256 MiB when frames find no room;
+                        * RINGCAST_NO_POOL: none, all is INLINE */
   uint32_t slots;      /* the most frames under way in the pool; 0: 128; at most 1024 */
   uint32_t flags;      /* must be 0 */
 };

@@ -161,6 +161,7 @@ static PyObject *intern(PyObject *module, PyObject *name) {
 static PyMethodDef module_functions[] = {
     {"add_size", rc_py_add_size, METH_VARARGS, RC_DOC_add_size},
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_pack},
+    {"_pack_of_cpu", FAST(rc_py_pack_of_cpu), METH_FASTCALL, NULL},
     {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_unpack},
     {"rings", rc_py_rings, METH_NOARGS, RC_DOC_rings},
     {"find", rc_py_find, METH_O, RC_DOC_find},

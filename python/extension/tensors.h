@@ -51,9 +51,10 @@ struct rc_py_source {
 };
 
 /* Each describes `object` and returns 1; 0: `object` is of another library or can't be sent as a tensor; -1: raised.
- * `where(context)` gives the object's place in words for an error message. */
+ * `where(context)` gives the object's place in words for an error message. Without `takes_cuda` CUDA is a device like
+ * any other: refused. */
 typedef PyObject *(*rc_py_where)(void *context);
-int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
+int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, bool takes_cuda, rc_py_where where, void *context,
                          struct rc_py_source *out);
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 /* An array of another dtype, described as uint8 with an axis more, and the dtype as text (ringcast._arrays). NULL, also

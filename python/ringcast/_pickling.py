@@ -147,8 +147,8 @@ def elsewhere(place: str, device: Any) -> TypeError:
         return TypeError(f"{place} is a tensor on device 'meta', which has no data to send: make it on the CPU")
     if str(device).startswith("cuda"):
         return TypeError(
-            f"{place} is a tensor on device '{device}' in what only pickle can send: move it with .cpu(), or send it "
-            f"beside that"
+            f"{place} is a tensor on device '{device}', inside what only pickle can send, or in a group without "
+            f"RINGCAST_GPU_POOL_BYTES: move it with .cpu(), or send it beside that"
         )
     return TypeError(
         f"{place} is a tensor on device '{device}'; ringcast sends those of the CPU and of CUDA devices: move it with "

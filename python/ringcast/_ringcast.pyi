@@ -53,6 +53,7 @@ def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] =
     TypeError: a tensor on any other device. PickleRefused, and any error of pickle, as in Writer.send().
     """
 
+def _pack_of_cpu(obj: Any, hash: Optional[str], /) -> PackedFrame: ...
 def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None, classes: _Classes = None) -> Any:
     """Return the object of a frame, as recv() would: `frame` is a PackedFrame, a Frame of Reader.next(), or the
     bytes of a frame in any buffer.
@@ -354,7 +355,7 @@ class Writer:
     slow: seconds that a live reader may block the writer, over all calls until one succeeds; None: for ever.
     on_slow: what happens after `slow`: "fail" raises TimeoutError, "evict" goes on, and the reader gets Evicted.
     gpu_pool_bytes: device memory for tensors on a CUDA device, allocated by the first such tensor. None:
-    RINGCAST_GPU_POOL_BYTES, else 32 MiB that grow to 256 MiB as needed. 0: no pool; such tensors use the ring.
+    RINGCAST_GPU_POOL_BYTES, else 0. 0: no pool; such tensors are copied to the ring.
     wait: how much to spin when a regular message is due: "balanced" (RINGCAST_WAIT, else 5 %), "latency" or "power".
     ahead: the most frames that a Reader may have left to take; then send() waits as for room. None: no such bound.
     name: by which rings(), find() and the command line know the ring: 1 to 47 letters, digits and any of ._:+-
@@ -381,6 +382,9 @@ class Writer:
         ahead: Optional[int] = None,
         name: Optional[str] = None,
     ) -> Self: ...
+
+    _takes_cuda: bool  # False: send() refuses torch's tensors on a CUDA device
+
     @property
     def gpu(self) -> Optional[GpuInfo]:
         """How tensors of a CUDA device travel: a GpuInfo, or None: none was sent yet, or there is no device."""

@@ -23,14 +23,15 @@ import ringcast
 
 try:
     import numpy  # noqa: F401 - torch.distributed.all_gather_object needs it
-    import torch  # noqa: F401
+    import torch.distributed as _dist
 except ModuleNotFoundError as error:
     raise ImportError(f"ringcast.torch needs {error.name}: python -m pip install {error.name}") from error
 
+from ringcast._group import apart as _apart
 from ringcast._group import config as _config
 from ringcast._group import prepare as _prepare
 from ringcast._group import rings as _rings
-from ringcast._group.endpoint import OBJECT, TENSOR_DICT, Source, broadcast_into
+from ringcast._group.endpoint import OBJECT, broadcast_into
 from ringcast._group.rings import end_of
 
 __all__ = ["broadcast_object", "broadcast_object_list", "broadcast_tensor_dict", "close", "prepare", "rings"]
@@ -59,11 +60,7 @@ def broadcast_tensor_dict(
     ring = end_of(group, src, metadata_group)
     if ring is None:
         return tensor_dict
-    if isinstance(ring, Source):
-        ring.send(tensor_dict, TENSOR_DICT, dict)
-        return tensor_dict
-    received: Dict[Any, Any] = ring.receive(TENSOR_DICT)
-    return received
+    return _apart.broadcast_dict(ring, tensor_dict, src, _dist.group.WORLD if group is None else group, True)
 
 
 def broadcast_object(obj: Optional[Any] = None, src: int = 0, group: Any = None) -> Any:

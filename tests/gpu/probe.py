@@ -8,6 +8,8 @@ if os.environ.get("GPU_FAKE"):
 else:
     stand_in = None
 
+os.environ.setdefault("RINGCAST_GPU_POOL_BYTES", str(256 << 20))  # by default nothing asks for a pool
+
 LIMIT = 90.0
 FIGURES = {}
 

@@ -69,7 +69,7 @@ def kill(peer):
 
 def begin(state, names):
     gc.freeze()
-    os.environ.update(names)
+    os.environ.update({"RINGCAST_GPU_POOL_BYTES": str(32 * MEGABYTE), **names})  # by default nothing asks for a pool
     sys.path.insert(0, str(HERE / "fake_torch"))
     import torch
 

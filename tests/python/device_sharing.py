@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks do with share_once in test_device_dropins.py. As device_dropins.py, to be imported in them alone."""
 
+import functools
 import os
 
 import torch
@@ -19,7 +20,7 @@ def share(compute):
 
 def in_little_memory(capacity):
     os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = str(capacity), "0"
-    os.environ["RINGCAST_GPU_POOL_BYTES"] = "0"  # the ring has the tensors
+    ringcast.Writer = functools.partial(ringcast.Writer, gpu_pool_bytes=0)  # the ring has the tensors
 
 
 def sharing_behind_a_device():

@@ -219,6 +219,17 @@ def test_a_full_pool_and_one_that_is_too_small_send_through_the_ring(gpu):
     assert writer.gpu.pool_frames == 4
 
 
+@pytest.mark.parametrize("value", ["", "0"])
+def test_without_an_ask_there_is_no_pool(gpu, value):
+    with peers.environment(RINGCAST_GPU_POOL_BYTES=value):
+        writer, reader = gpu.pair()
+        for _ in range(2):
+            assert passed(gpu, writer, reader, {"x": ("cuda", np.arange(5))}) == expected({"x": ("cuda", np.arange(5))})
+        assert (writer.gpu.way, writer.gpu.pool_frames, writer.gpu.inline_frames) == ("no_pool", 0, 2)
+        asking, _ = gpu.opened({"gpu_pool_bytes": 2 * MEGABYTE})
+        assert (asking.gpu.way, asking.gpu.pool_bytes) == ("pool" if value == "" else "waiting", 2 * MEGABYTE)
+
+
 def test_options_are_checked():
     with pytest.raises((ValueError, OverflowError), match="gpu_pool_bytes"):
         ringcast.Writer(gpu_pool_bytes=-1)

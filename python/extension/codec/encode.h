@@ -30,8 +30,9 @@ struct rc_py_part {
   void *out;                       /* where in the ring the data goes */
 };
 
-/* Instead of a device number: each tensor stays on its own device; all tensors go to the first tensor's. */
-enum rc_py_sends_from { RC_PY_FROM_EACH = -2, RC_PY_FROM_FIRST = -1 };
+/* Instead of a device number: there are none, and a torch tensor of a device is refused; each tensor stays on its own
+ * device; all tensors go to the first tensor's. */
+enum rc_py_sends_from { RC_PY_FROM_NONE = -3, RC_PY_FROM_EACH = -2, RC_PY_FROM_FIRST = -1 };
 
 struct rc_py_encoding {
   struct rc_py_state *state;

@@ -41,7 +41,7 @@ bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *o
 static int describe_empty(struct rc_py_state *state, PyObject *placeholder, struct rc_py_step *step,
                           struct rc_py_source *out) {
   PyObject *like = PyObject_GetAttr(placeholder, state->names.like);
-  int described = like ? rc_py_torch_describe(state, like, rc_py_step_path, step, out) : -1;
+  int described = like ? rc_py_torch_describe(state, like, true, rc_py_step_path, step, out) : -1;
   if (described == 0) described = rc_py_numpy_describe(state, like, out);
   Py_XDECREF(like);
   out->is_empty = described > 0;
@@ -55,9 +55,10 @@ int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct r
     int is_described = describe_empty(state, value, step, out);
     return is_described <= 0 ? is_described : rc_py_source_finish(encoding, out, step, bytes) ? 1 : -1;
   }
-  int described = rc_py_torch_describe(state, value, rc_py_step_path, step, out);
+  bool takes_cuda = encoding->sends_from != RC_PY_FROM_NONE;
+  int described = rc_py_torch_describe(state, value, takes_cuda, rc_py_step_path, step, out);
   if (described == 0) described = rc_py_numpy_describe(state, value, out);
-  if (described == 0) {
+  if (described == 0 && takes_cuda) {
     described = rc_py_cuda_describe(state, value, out);
     if (described < 0) return place_buffer_error(step);
   }

@@ -70,7 +70,8 @@ PyObject *rc_py_writer_compose(PyObject *object, PyObject *const *args, Py_ssize
   if (!knows_empty(state) || !rc_py_writer_begin(self)) return NULL;
   PyObject *composed = NULL;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
-  if (rc_py_encoding_measure(&encoding, state, args[0], self->base.allow_pickle, RC_PY_FROM_EACH, true)) {
+  int32_t device = self->takes_cuda ? RC_PY_FROM_EACH : RC_PY_FROM_NONE;
+  if (rc_py_encoding_measure(&encoding, state, args[0], self->base.allow_pickle, device, true)) {
     encoding.call = self->base.call;
     composed = compose(self, &encoding, timeout_ns, (uint32_t)tag);
     rc_py_encoding_clear(&encoding);

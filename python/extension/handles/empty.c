@@ -9,10 +9,16 @@
  */
 #include "python/extension/handles/gpu.h"
 
+/* In C a gpu part without a size has a pool; in Python a pool is asked for. */
+static uint64_t asked_bytes(const struct rc_py_writer *self) {
+  const char *text = getenv("RINGCAST_GPU_POOL_BYTES");
+  return self->gpu_pool_bytes != 0 || (text && *text) ? self->gpu_pool_bytes : RINGCAST_NO_POOL;
+}
+
 int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
   if (self->gpu) return 0;
   const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = device, .pool_bytes = self->gpu_pool_bytes};
+      .size = sizeof options, .device = device, .pool_bytes = asked_bytes(self)};
   int rc;
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);

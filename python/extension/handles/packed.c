@@ -55,26 +55,36 @@ static PyObject *repack(struct rc_py_state *state, PyObject *object, bool allow_
   return packed->pickled && !allow_pickle ? rc_py_packed_refuse(state, packed) : rc_py_ref(object);
 }
 
-PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"obj", "allow_pickle", "hash", NULL};
-  struct rc_py_state *state = PyModule_GetState(module);
+/* `values` as pack()'s arguments. */
+static PyObject *pack(struct rc_py_state *state, PyObject *const *values, int32_t sends_from) {
   struct rc_py_encoding encoding;
-  PyObject *values[3] = {NULL};
   bool allow_pickle;
   uint32_t hash;
-  if (!rc_py_arguments("pack", names, 1, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_allow_pickle(state, values[1], &allow_pickle)) return NULL;
   if (!rc_py_hash_argument(state, values[2], &hash)) return NULL;
   if (Py_TYPE(values[0]) == state->packed_type) {
     return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);
   }
-  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, RC_PY_FROM_EACH, false)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, sends_from, false)) return NULL;
   encoding.hash = hash;
   struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
   if (self && !fill(self, &encoding)) Py_CLEAR(self);
   if (self) self->pickled = encoding.pickled;
   rc_py_encoding_clear(&encoding);
   return (PyObject *)self;
+}
+
+PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"obj", "allow_pickle", "hash", NULL};
+  PyObject *values[3] = {NULL};
+  if (!rc_py_arguments("pack", names, 1, 1, args, count, keywords, values)) return NULL;
+  return pack(PyModule_GetState(module), values, RC_PY_FROM_EACH);
+}
+
+PyObject *rc_py_pack_of_cpu(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "_pack_of_cpu() takes a value and a hash");
+  PyObject *const values[] = {args[0], NULL, args[1]};
+  return pack(PyModule_GetState(module), values, RC_PY_FROM_NONE);
 }
 
 /* The Frame behind the bytes of a memoryview or a NumPy array, directly or through each other. NULL: no Frame. Each

@@ -69,7 +69,7 @@ PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, i
     if (packed->pickled && !self->base.allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
-  int32_t device = self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
+  int32_t device = rc_py_writer_sends_from(self);
   bool allow_pickle = self->base.allow_pickle;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
   if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) return NULL;

@@ -95,7 +95,7 @@ static bool sent_alone(struct batch *batch, PyObject *result) {
 static bool add_encoded(struct batch *batch, PyObject *object, uint32_t tag) {
   struct rc_py_writer *self = batch->writer;
   struct rc_py_encoding encoding;
-  int32_t device = self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
+  int32_t device = rc_py_writer_sends_from(self);
   bool allow_pickle = self->base.allow_pickle;
   if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) return false;
   size_t bytes = ringcast_plan_bytes(&encoding.plan);

@@ -28,10 +28,11 @@ struct rc_py_writer {
   struct rc_py_lease lease;
   struct ringcast_span span;
   bool offering;              /* the call at work is _offer() */
+  bool takes_cuda;            /* False: _group/config.py asks for no tensors of a device */
   ringcast_gpu_writer *gpu;   /* NULL until a tensor of a device was sent; of ... */
   int32_t gpu_device;         /* ... this one */
   int gpu_late;               /* a failure of the last frame, discovered after the send; 0: none */
-  uint64_t gpu_pool_bytes;    /* as ringcast_gpu_writer_options.pool_bytes */
+  uint64_t gpu_pool_bytes;    /* as ringcast_gpu_writer_options.pool_bytes; 0: the environment, else no pool */
   struct rc_py_place *places; /* empty.c: memory in the pool, of living tensors */
 };
 
@@ -47,6 +48,12 @@ static inline bool rc_py_writer_enter(struct rc_py_writer *self) { return rc_py_
 static inline void rc_py_writer_leave(struct rc_py_writer *self) {
   rc_py_handle_leave(&self->base);
   if (self->lease.doomed) rc_py_writer_end_doomed(self); /* the last array may have gone during the call */
+}
+
+/* As struct rc_py_encoding.sends_from. */
+static inline int32_t rc_py_writer_sends_from(const struct rc_py_writer *self) {
+  if (!self->takes_cuda) return RC_PY_FROM_NONE;
+  return self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
 }
 
 /* The same, with spans: of a whole send, or RC_PY_SPAN_NONE. */

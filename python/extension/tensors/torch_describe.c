@@ -188,10 +188,10 @@ static int describe_as_it_is(struct rc_py_state *state, PyObject *object, rc_py_
   return describe_flags(state, object, index, out);
 }
 
-static int describe_made_plain(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
-                               struct rc_py_source *out) {
+static int describe_made_plain(struct rc_py_state *state, PyObject *object, bool takes_cuda, rc_py_where where,
+                               void *context, struct rc_py_source *out) {
   int is_cpu = attribute_is_true(object, state->names.is_cpu);
-  int is_cuda = is_cpu == 0 ? attribute_is_true(object, state->names.is_cuda) : 0;
+  int is_cuda = is_cpu == 0 && takes_cuda ? attribute_is_true(object, state->names.is_cuda) : 0;
   if (is_cpu < 0 || is_cuda < 0) return -1;
   if (!is_cpu && !is_cuda) return raise_device(state, object, where, context);
   int index = dense_dtype(state, object);
@@ -221,16 +221,16 @@ static int raise_unsupported(void) {
   return -1;
 }
 
-int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
+int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, bool takes_cuda, rc_py_where where, void *context,
                          struct rc_py_source *out) {
   if (!rc_py_torch_seen(state)) return 0;
   PyObject *type = (PyObject *)Py_TYPE(object);
   if (type != state->torch.tensor && type != state->torch.parameter) return 0;
   if (!state->torch.exchange) return raise_unsupported();
   int described = describe_as_it_is(state, object, where, context, out);
-  if (described == 0) {
+  if (described == 0 || (described > 0 && out->is_on_device && !takes_cuda)) {
     rc_py_source_clear(out);
-    described = describe_made_plain(state, object, where, context, out);
+    described = describe_made_plain(state, object, takes_cuda, where, context, out);
   }
   if (described <= 0) rc_py_source_clear(out);
   return completed(state, object, described, out);

@@ -87,17 +87,10 @@ def heartbeat_seconds() -> float:
     return _number("RINGCAST_HEARTBEAT", float, 0.01, 86400, "seconds, such as 5") or 5.0
 
 
-def gpu_is_off() -> bool:
-    """Whether tensors on a CUDA device of this process travel as without ringcast. make_writer() reports an invalid
-    value."""
-    return os.environ.get("RINGCAST_GPU") == "0"
-
-
-def most_cuda_bytes(receivers: int) -> float:
-    """The most bytes of a tensor on a CUDA device that go by the ring if there is a device group. A single receiver has
-    no gain from a collective."""
-    route = _bytes("RINGCAST_GPU_ROUTE_BYTES")
-    return math.inf if route is None or receivers == 1 else route / receivers
+def asks_for_pool() -> bool:
+    """Whether tensors on a CUDA device go by the rings: by default they travel as without ringcast."""
+    what = "a whole number of bytes, such as 268435456, or 0 for no pool"
+    return bool(_number("RINGCAST_GPU_POOL_BYTES", int, 0, 1 << 40, what))
 
 
 def machine() -> str:
@@ -118,9 +111,10 @@ _MOST_READERS = 1024  # of one ring
 def make_writer(capacity: Optional[int], readers: int, **options: Any) -> ringcast.Writer:
     """The Writer of a ring among the processes of a group or a queue. A group of many machines may have more readers
     than a ring; a ring serves those of one machine."""
-    readers = min(readers, _MOST_READERS)
-    pool = 0 if choice("RINGCAST_GPU", "1", "0") == "0" else None
-    return ringcast.Writer(capacity, readers, gpu_pool_bytes=pool, wait=_wait(), **options)
+    asks = asks_for_pool()
+    writer = ringcast.Writer(capacity, min(readers, _MOST_READERS), wait=_wait(), **options)
+    writer._takes_cuda = asks  # else send() refuses tensors on a CUDA device, which the caller sends another way
+    return writer
 
 
 def make_reader(handle: str, rank: int, spin: Optional[float] = None, leases: int = 1) -> ringcast.Reader:

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which way tensors on a CUDA device go: by the rings, or as without ringcast.
 
-Such tensors go by the rings if all ranks are on one machine, no rank has RINGCAST_GPU=0, and ringcast can use CUDA in
-every rank that uses CUDA: the ranks agree when they make a ring. A rank that has not used CUDA yet counts as able to: a
-question to the driver would keep processes forked later from using CUDA.
-
-Large tensors may go as without ringcast even so (RINGCAST_GPU_ROUTE_BYTES): by the rings all receivers copy a tensor
-out of one device's memory, while a broadcast of NCCL passes the tensor on from device to device.
+Such tensors go by the rings if all ranks ask for that (RINGCAST_GPU_POOL_BYTES), all are on one machine, and ringcast
+can use CUDA in every rank that uses CUDA: the ranks agree when they make a ring. A rank that has not used CUDA yet
+counts as able to: a question to the driver would keep processes forked later from using CUDA.
 """
 
 import struct
@@ -19,14 +16,12 @@ from ringcast._group import config
 
 def may_carry() -> bool:
     """Whether, as far as this rank knows by now, the rings carry tensors on a CUDA device."""
-    return not config.gpu_is_off() and (not _has_used_cuda() or ringcast.gpu_status().ready)
+    return config.asks_for_pool() and (not _has_used_cuda() or ringcast.gpu_status().ready)
 
 
 def carries(end: Any, tensor: Any) -> bool:
     """Whether the ring of `end`, a source, carries this tensor on its CUDA device."""
-    if not (tensor.is_cuda and end.carries_cuda and _is_plain(tensor)):
-        return False
-    return tensor.numel() * tensor.element_size() <= end.most_cuda_bytes and can_enqueue(tensor)
+    return tensor.is_cuda and end.carries_cuda and _is_plain(tensor) and can_enqueue(tensor)
 
 
 def can_enqueue(tensor: Any) -> bool:

@@ -11,7 +11,6 @@ pid.
 """
 
 import errno
-import math
 import threading
 import warnings
 import weakref
@@ -165,12 +164,17 @@ def _tell_or_close(ring: ringcast.Writer, text: str, closing: threading.Event) -
 
 
 class Source(WriterEnd):
-    """The endpoint of the rank that sends to its group."""
+    """The endpoint of the rank that sends to its group.
+
+    divides: dicts are searched for tensors that go apart, since earlier ones had such tensors; else the Writer finds
+    the first one, and refuses it.
+    """
+
+    divides = False
 
     def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
         self.is_near = True  # all ranks are on this machine
         self.carries_cuda = False  # as the ranks have agreed
-        self.most_cuda_bytes = math.inf  # of a tensor, if there is a way beside the ring
         self.links: Sequence[Any] = ()  # to other machines
         self._rank = rank
         self._call = 0
@@ -187,11 +191,11 @@ class Source(WriterEnd):
         kind: Any = None,
         hash: Optional[str] = None,
         timeout: Optional[float] = None,
-        inside: bool = False,
+        divide: Optional[Callable[[Any], Any]] = None,
     ) -> None:
-        """kind: of the value; None: any. inside: the values of a dict may hold anything, since the original pickles the
-        values. timeout: for room, also for an error in place of the value. TimeoutError: nothing was sent, and the call
-        can be repeated."""
+        """kind: of the value; None: any. divide: makes the dict for the ring of a dict that the Writer refuses.
+        timeout: for room, also for an error in place of the value. TimeoutError: nothing was sent, and the call can be
+        repeated."""
         if self.lost is not None:
             self._raise_lost()
         tag = operation << CALL_BITS | self._call
@@ -204,9 +208,12 @@ class Source(WriterEnd):
             try:
                 self._send(value, timeout, tag=tag, hash=hash)
             except TypeError:
-                if operation not in _ANYTHING and not (inside and may_pack(value)):
+                if divide is not None:
+                    value = divide(value)
+                # The originals pickle the values of a dict: the values may hold anything.
+                if operation not in _ANYTHING and not (operation == TENSOR_DICT and may_pack(value)):
                     raise
-                self.ring.send(pack(value), timeout, tag=tag)
+                self.ring.send(pack(value, self.carries_cuda), timeout, tag=tag)
             self._call = (self._call + 1) & CALL_MASK
         except Exception as error:
             if timeout is not None and isinstance(error, TimeoutError):

@@ -153,7 +153,7 @@ def _sent(end: Source, value: Any, operation: int, wait: _Wait) -> Any:
         _send(end, value, operation, wait)
         return value
     try:
-        packed = pack(value)
+        packed = pack(value, end.carries_cuda)
     except Exception as error:
         with contextlib.suppress(ringcast.Error):  # the ring has failed
             end.refuse(error, operation)

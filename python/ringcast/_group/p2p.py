@@ -18,7 +18,6 @@ with. All messages have tags of their own: other point to point traffic on the s
 
 import contextlib
 import errno
-import math
 import os
 import threading
 import time
@@ -39,7 +38,7 @@ from ringcast._group.endpoint import (
     ReaderEnd,
     operation_of,
 )
-from ringcast._group.packing import may_pack, pack
+from ringcast._group.packing import may_pack, pack, pack_typed
 
 # Tags of torch.distributed, for messages and for answers.
 _TAG, _ANSWER_TAG = 0x52494E47, 0x52494E48
@@ -132,10 +131,6 @@ class _Queued(Handle):
 # ---- The end that sends ----------------------------------------------------------------------------------------------
 
 
-def _packed(value: Any) -> ringcast.PackedFrame:
-    return value if isinstance(value, ringcast.PackedFrame) else ringcast.pack(value)
-
-
 class Sender:
     """The lock is for the thread that empties the outbox: while the thread runs, only the thread uses the Writer."""
 
@@ -143,7 +138,6 @@ class Sender:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
         self.ring = config.make_writer(config.capacity(), 1, name=name)
-        self._gpu_is_off = config.gpu_is_off()
         self._lock = threading.Lock()
         self._call = 0
         self._on_ring = False
@@ -156,13 +150,11 @@ class Sender:
         # The caller's tensors under way, on the group's own device path.
         self.beside: Deque[Handle] = deque()
 
-    most_cuda_bytes = math.inf  # of one receiver
-
     @property
     def carries_cuda(self) -> bool:
         """Whether tensors on a CUDA device go by the ring, or before RING in the frames on torch.distributed's way.
         False once the receiver is known to be on another machine."""
-        return not self._gpu_is_off and not self.ring.closed
+        return self.ring._takes_cuda and not self.ring.closed
 
     def isend(self, group: Any, value: Any, operation: int) -> Handle:
         with self._lock:
@@ -177,7 +169,7 @@ class Sender:
                 except TypeError:
                     if operation != SEND_OBJECT and not may_pack(value):
                         raise
-                    handle = self._isend(group, pack(value), tag)
+                    handle = self._isend(group, pack(value, self.ring._takes_cuda), tag)
             except Exception as error:
                 named = config.name_setting(error, f"on rank {self._rank}")
                 if config.is_of_value(named) and not isinstance(named, _NotReceived):
@@ -194,7 +186,7 @@ class Sender:
         if self.posted:
             self._look_for_answers(group)
         if not self._on_ring:
-            return self._isend_far(group, _FRAME, tag, _packed(value))
+            return self._isend_far(group, _FRAME, tag, self._packed(value))
         if not self._outbox:
             if time.monotonic() >= self._next_look:
                 self._look()
@@ -206,7 +198,10 @@ class Sender:
             except ringcast.ReaderDied:
                 self._look()
                 raise
-        return self._queue(_Queued(_packed(value), tag))
+        return self._queue(_Queued(self._packed(value), tag))
+
+    def _packed(self, value: Any) -> ringcast.PackedFrame:
+        return value if isinstance(value, ringcast.PackedFrame) else pack_typed(value, self.ring._takes_cuda)
 
     def _tell(self, group: Any, error: Exception, tag: int) -> None:
         """Send the error to the receiver, which waits for this call."""

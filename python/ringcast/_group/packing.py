@@ -6,13 +6,18 @@ import sys
 from typing import Any, Dict, Optional, Tuple
 
 import ringcast
+from ringcast._ringcast import _pack_of_cpu
 
 
-def pack(value: Any, hash: Optional[str] = None) -> ringcast.PackedFrame:
-    """As ringcast.pack(); a value with tensors on other devices than CUDA's goes as a pickle as a whole, without
-    hashes."""
+def pack_typed(value: Any, takes_cuda: bool, hash: Optional[str] = None) -> ringcast.PackedFrame:
+    """As ringcast.pack(). takes_cuda: else tensors on a CUDA device are refused (TypeError), as on any other device."""
+    return ringcast.pack(value, hash=hash) if takes_cuda else _pack_of_cpu(value, hash)
+
+
+def pack(value: Any, takes_cuda: bool, hash: Optional[str] = None) -> ringcast.PackedFrame:
+    """As pack_typed(); a value with tensors that are refused goes as a pickle as a whole, without hashes."""
     try:
-        return ringcast.pack(value, hash=hash)
+        return pack_typed(value, takes_cuda, hash)
     except TypeError as refused:
         try:
             pickled = _Pickled(pickle.dumps(value))

@@ -8,7 +8,6 @@ the group.
 
 import atexit
 import contextlib
-import math
 import operator
 import os
 import platform
@@ -187,7 +186,6 @@ class _Making:
         self._machines: List[List[int]] = []  # the ranks on each, the leader first; the source's machine comes first
         self._writer: Optional[ringcast.Writer] = None
         self._reader: Optional[ringcast.Reader] = None
-        self._most_cuda_bytes = math.inf
 
     def run(self) -> End:
         left = list(range(len(self._ranks)))
@@ -206,6 +204,9 @@ class _Making:
         end = self._end()
         end.is_near = len(self._machines) == 1
         end.carries_cuda = end.is_near and all(theirs["gpu"] for theirs in self._offers)
+        if isinstance(end, Source):
+            end.divides |= end.carries_cuda
+            end.ring._takes_cuda = end.carries_cuda
         return end
 
     def undo(self) -> None:
@@ -223,7 +224,6 @@ class _Making:
             ahead = config.ahead() if self._bounded else None
             name = names.relay_of(self._ring_name) if self._machines else self._ring_name
             self._writer = config.make_writer(capacity, slots, on_death=on_death, ahead=ahead, name=name)
-            self._most_cuda_bytes = config.most_cuda_bytes(len(self._ranks) - 1)
         return {
             "src": self._src,
             "version": ringcast.__version__,
@@ -261,7 +261,6 @@ class _Making:
         if self._me == self._src:
             assert self._writer is not None
             end = Source(self._writer, rank, goes_on)
-            end.most_cuda_bytes = self._most_cuda_bytes
             leaders = [machine[0] for machine in self._machines[1:]]
             end.links = [
                 torch_transport.TorchHub(end, backend, each, self._tag(), self._name(each), seconds) for each in leaders

@@ -26,8 +26,8 @@ def broadcast_pyobj(
     The source gets `data` itself back, every other rank an equal list; a receiver's `data` is ignored. Any empty
     container, and None, arrives as []. rank: this process's global rank. dist_group: a ProcessGroup, or None for the
     default group. force_cpu_device: ignored; SGLang's pickle would lie on that device.
-    Tensors on a CUDA device arrive on the receiver's current device (docs/torch.md). Values without a form in the ring,
-    such as tensors on another kind of device, go as a pickle, as all values do in SGLang.
+    Values without a form in the ring, such as tensors on a device, go as a pickle, as all values do in SGLang; with
+    RINGCAST_GPU_POOL_BYTES tensors on a CUDA device have a form, and arrive on the receiver's current device.
 
     ValueError: torch.distributed is not initialised; `src` is not in the group; `rank` is not this process's rank.
     TypeError: `data` has no length, on the source. Other errors as in ringcast.torch. Contract: SGLang's
@@ -128,13 +128,11 @@ def broadcast_tensor_dict(
 ) -> Optional[Dict[Any, Any]]:
     """Broadcast a dict of tensors and other values from `src`, a rank in `group`, as ringcast.torch's function does.
 
-    Tensors on a CUDA device arrive on the receiver's current device. If the ranks are on several machines or
-    RINGCAST_GPU=0 is set, tensors on a CUDA device, and always tensors on any other kind of device, in the dict or in
-    dicts inside, go by torch.distributed.broadcast over `group`, as in SGLang. Contract: SGLang's
-    GroupCoordinator.broadcast_tensor_dict (August 2026).
+    Tensors on a device, in the dict or in dicts inside, go by torch.distributed.broadcast over `group`, as in SGLang,
+    and arrive on the receiver's current device; RINGCAST_GPU_POOL_BYTES asks for another way (docs/dropins.md).
+    Contract: SGLang's GroupCoordinator.broadcast_tensor_dict (August 2026).
     """
     ring = end_of(group, src, metadata_group, engine="sglang")
     if ring is None:
         return tensor_dict
-    group = dist.group.WORLD if group is None else group
-    return broadcast_dict(ring, tensor_dict, dist.get_global_rank(group, src), group, True)
+    return broadcast_dict(ring, tensor_dict, src, dist.group.WORLD if group is None else group, True)

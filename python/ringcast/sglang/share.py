@@ -20,7 +20,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTup
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group.config import whole
+from ringcast._group.config import asks_for_pool, whole
 from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
 from ringcast._group.rings import end_of, ends
@@ -159,10 +159,10 @@ class _Made(NamedTuple):
         return self.value, None if hash is None else self.packed.hashes
 
 
-def _make(compute: Callable[[], Any], hash: Optional[str], packs: bool) -> _Made:
+def _make(compute: Callable[[], Any], hash: Optional[str], packs: bool, takes_cuda: bool) -> _Made:
     try:
         value = computing(compute)
-        return _Made(value, pack(value, hash) if packs else None)
+        return _Made(value, pack(value, takes_cuda, hash) if packs else None)
     except BaseException as error:
         return _Made(failure=error)
 
@@ -170,14 +170,14 @@ def _make(compute: Callable[[], Any], hash: Optional[str], packs: bool) -> _Made
 def _local(compute: Callable[[], Any], hash: Optional[str], thread: bool) -> Shared:
     """Every rank for itself."""
     if not thread:
-        made = _make(compute, hash, hash is not None)
+        made = _make(compute, hash, hash is not None, asks_for_pool())
         if made.failure is not None and not isinstance(made.failure, Exception):
             raise made.failure
         return Shared(None, made.outcome(hash))
     shared = Shared(None)
 
     def run() -> None:
-        shared._settle(_make(compute, hash, hash is not None).outcome(hash))
+        shared._settle(_make(compute, hash, hash is not None, asks_for_pool()).outcome(hash))
 
     shared._made = in_thread(run)
     return shared
@@ -365,10 +365,10 @@ class _Sharing:
         shared = Shared(self._rank, None, self)
         made: "futures.Future[_Made]" = futures.Future()
         if thread:
-            made = in_thread(_make, compute, hash, packs)
+            made = in_thread(_make, compute, hash, packs, end.carries_cuda)
             shared._made = made
         else:
-            made.set_result(_make(compute, hash, packs))
+            made.set_result(_make(compute, hash, packs, end.carries_cuda))
         self._due.append(_Due(end, number, hash, shared, made))
         if thread:
             made.add_done_callback(lambda _: self._send_more())
@@ -428,7 +428,7 @@ class _Sharing:
             due.end.send(made.value, SHARE, timeout=0)
             return made
         except TimeoutError:
-            packed = _make(lambda: made.value, due.hash, True)
+            packed = _make(lambda: made.value, due.hash, True, due.end.carries_cuda)
         except Exception:
             raise
         except BaseException as error:

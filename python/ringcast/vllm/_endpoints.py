@@ -101,7 +101,7 @@ class Sender(WriterEnd):
             except TimeoutError:
                 pass
             except TypeError:  # a tensor on another device, which vLLM's pickle takes
-                obj = pack(obj)
+                obj = pack(obj, self.ring._takes_cuda)
             self._enqueue_slowly(obj, timeout)
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
@@ -117,7 +117,7 @@ class Sender(WriterEnd):
         if not self._complete:
             self._gather(wait)
         if not isinstance(obj, ringcast.PackedFrame):
-            obj = pack(obj)  # once, and not for each slice of the wait
+            obj = pack(obj, self.ring._takes_cuda)  # once, and not for each slice of the wait
         self._send_waiting(obj, wait)
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:

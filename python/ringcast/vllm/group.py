@@ -11,10 +11,9 @@ Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks
 of (cpu_group, src), as those of ringcast.torch; from one rank to another goes a ring of these two ranks alone
 (ringcast._group.p2p). vLLM's own queue (mq_broadcaster) and its CPU communicator's way for dicts are not used.
 
-Tensors on a CUDA device go by the rings and arrive on the receiver's current device, in the order of its current
-stream. If the ring can't carry a tensor, the tensor goes by `device_group`, as in vLLM: on other kinds of devices and,
-if the ranks are on several machines or RINGCAST_GPU=0 is set, on a CUDA device. The frame in the ring then holds the
-tensor's type of device, dtype and shape.
+Tensors on a device go by `device_group`, as in vLLM; the frame in the ring then holds the tensor's type of device,
+dtype and shape. With RINGCAST_GPU_POOL_BYTES on all ranks, tensors on a CUDA device go by the rings where the rings can
+carry them (docs/dropins.md), and arrive on the receiver's current device, in the order of its current stream.
 
 Errors beside those of ringcast.torch: AssertionError where vLLM has an assert, a rank out of range or a broadcast of no
 dict; ringcast.ReaderDied if the receiver has died or left, ringcast.WriterGone if the sender has. Both name the rank
@@ -183,7 +182,7 @@ class GroupOperations:
         if isinstance(ring, Source) and not isinstance(tensor_dict, dict):
             ring.refuse(TypeError(f"the source must give a dict, not {type(tensor_dict).__name__}"), TENSOR_DICT)
             raise AssertionError(f"Expecting a dictionary, got {type(tensor_dict)}")
-        return _apart.broadcast_dict(ring, tensor_dict, self.ranks[src], self.device_group, False)
+        return _apart.broadcast_dict(ring, tensor_dict, src, self.device_group, False)
 
     def send_object(self, obj: Any, dst: int) -> None:
         """Send an object to one rank, and wait until the rank can receive the object."""

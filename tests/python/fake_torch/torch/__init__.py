@@ -29,6 +29,11 @@ class _Storage:
         self.memory = memory
 
 
+def _rebuilt(array, kind, ordinal):
+    tensor = from_numpy(array, kind)
+    return tensor if ordinal < 0 else tensor.cuda(ordinal)
+
+
 class Tensor:
     layout, is_nested, requires_grad = strided, False, False
 
@@ -41,6 +46,10 @@ class Tensor:
     is_cpu = property(lambda self: self.memory.device is None)
     is_cuda = property(lambda self: self.memory.device is not None)
     device = property(lambda self: device("cpu") if self.is_cpu else device("cuda", self.memory.device))
+
+    def __reduce__(self):
+        """By value, and to the device of that number, as torch's own."""
+        return _rebuilt, (self.numpy(), self.dtype, self.get_device())
 
     def stride(self):
         return self.strides
@@ -167,9 +176,6 @@ class Tensor:
 
     def element_size(self):
         return self.dtype.itemsize
-
-    def __reduce__(self):
-        raise TypeError("a fake tensor is not pickled")
 
 
 class Parameter(Tensor):
