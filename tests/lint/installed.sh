@@ -109,6 +109,8 @@ for cxx in g++ clang++; do
     # shellcheck disable=SC2046,SC2086
     $cxx -std=$standard ${warnings/-fsyntax-only/} tests/process/test_hpp.cc -o "$dir/hpp" \
       $(pkg-config --cflags --libs ringcast) -Wl,-rpath,"$libdir"
+    echo '#include <ringcast/ringcast.hpp>' | # shellcheck disable=SC2086
+      $cxx -x c++ -std=$standard -fno-exceptions $warnings -I "$prefix/include" -
     "$dir/hpp" | sed "s/^/$cxx: /"
   done
 done
