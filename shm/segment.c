@@ -137,8 +137,8 @@ static int open_file(const struct rc_handle *handle, int32_t number, int flags, 
   snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);
   if (stat(path, file) != 0) return fail_to_open(handle, path, errno);
   if (!S_ISREG(file->st_mode)) return fail_gone(handle);
-  int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return fail_to_open(handle, path, errno);
+  int fd = rc_fd_above_2(open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (fd < 0) return fail_to_open(handle, path, -fd);
   if (fstat(fd, file) != 0 || !S_ISREG(file->st_mode) || file->st_size <= 0) {
     close(fd);
     return fail_gone(handle);
@@ -228,10 +228,14 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
   if (fd < 0) return fd;
   int result = as == RC_ATTACH_OBSERVER ? rc_memory_check_spill(fd, id->spill_bytes)
                                         : rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
-  if (as == RC_ATTACH_READER || result != 0) close(fd);
-  else if (as == RC_ATTACH_RETAINER) segment->spill.fd = fd;
-  else segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};
-  return result;
+  if (as == RC_ATTACH_READER || result != 0) {
+    close(fd);
+    return result;
+  }
+  if (as == RC_ATTACH_OBSERVER)
+    segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page()};
+  rc_memory_keep(&segment->spill, fd);
+  return 0;
 }
 
 int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint64_t inode, uint64_t bytes,
@@ -242,7 +246,7 @@ int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint
   int fd = open_told_file(&handle, number, O_RDWR, inode);
   if (fd < 0) return fd;
   int result = rc_memory_map_control(fd, bytes, out);
-  if (result == 0) out->fd = fd;
+  if (result == 0) rc_memory_keep(out, fd);
   else close(fd);
   return result;
 }

@@ -32,7 +32,8 @@
  *   Files    A writer holds three descriptors. A reader that retains frames holds one, and so does a tap of a ring with
  *            spill memory; every other reader holds none. A handle that has waited holds one more (the peer's pidfd);
  *            ringcast_writer_check and _fd hold two, and one for each reader; ringcast_reader_fd and
- *            ringcast_writer_room_fd up to five each. Closing the handle closes them.
+ *            ringcast_writer_room_fd up to five each. Closing the handle closes them. None has a number below 3; one
+ *            that the program closes is lost, and the library does not touch the file that has the number then.
  *   Trust    Only processes of the same user that may read the writer's /proc entry can open a ring.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
@@ -76,6 +77,7 @@
  *   -ENOBUFS     a try with timeout 0 could not arm the descriptor of ringcast_reader_fd or ringcast_writer_room_fd,
  *                and has closed the descriptor: call the function again for a new descriptor
  *   -ECHILD      the parent process made the handle before a fork
+ *   -EBADF       the program has closed the descriptor by which a tap reads large frames: attach again
  *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and other codes of the kernel, unchanged: at create or attach, or when the
  *                machine can't provide spill memory
  */
