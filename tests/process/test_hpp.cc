@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdexcept>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -324,6 +325,7 @@ static void await_ticks(int stage) {
 }
 
 static void answer_slowly(const char *handle) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   ringcast::writer writer;
   std::strcpy(shared->handle, writer.handle());
   shared->stage = 1;
