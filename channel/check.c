@@ -53,6 +53,7 @@ int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segme
                    "no frame has come from the writer (pid %d), which is %s; a reader gets only frames sent after it "
                    "attached",
                    writer->pid, rc_process_in_words(writer));
+  case -EBADF: return rc_fail_as(code, "the program has closed this tap's descriptor: attach again");
   default: return rc_fail(code, "can't read the ring's spill memory: %s", strerror(-code));
   }
 }

@@ -140,7 +140,7 @@ static void open_retainer(ringcast_reader *reader, bool observes) {
   struct rc_memory *spill = &reader->segment.spill;
   if (!observes && rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
     reader->retainer = rc_retainer_open(spill->fd, spill->bytes);
-  if (spill->fd >= 0) close(spill->fd);
+  rc_fd_close(spill->fd, &spill->id);
   spill->fd = -1;
 }
 

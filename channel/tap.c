@@ -28,6 +28,8 @@ struct ringcast_tap {
  * memory again, or raise a signal if there is none. pread gives zeros there, and the floor shows the loss. */
 static int fetch_spilled(void *context, uint64_t offset, void *to, uint64_t bytes) {
   const ringcast_tap *tap = context;
+  int result = rc_memory_check_file(&tap->segment.spill);
+  if (result != 0) return result;
   for (uint8_t *at = to; bytes > 0;) {
     ssize_t got = pread(tap->segment.spill.fd, at, bytes, (off_t)offset);
     if (got < 0 && errno == EINTR) continue;

@@ -15,21 +15,25 @@
 #include <unistd.h>
 
 #include "shm/error.h"
+#include "shm/os.h"
 
-#define ASK_MS 50 /* between two checks of a process without a pidfd */
+#define ASK_MS  50   /* between two checks of a process without a pidfd */
+#define LOOK_MS 1000 /* between two checks whether the program has closed the eventfd */
 
 static struct {
   pthread_mutex_t mutex;
   struct rc_watched *first;
   int event; /* while the thread runs */
+  struct rc_fd_id event_id;
   bool is_running;
 } watcher = {.mutex = PTHREAD_MUTEX_INITIALIZER, .event = -1};
 
 /* Called with the mutex held. Returns the timeout of the sleep. */
 static int look_at_all(struct pollfd *fds, nfds_t *count, nfds_t room) {
-  int timeout = -1;
+  bool can_wake = rc_fd_is(watcher.event, &watcher.event_id);
+  int timeout = can_wake ? LOOK_MS : ASK_MS;
   *count = 0;
-  fds[(*count)++] = (struct pollfd){.fd = watcher.event, .events = POLLIN};
+  fds[(*count)++] = (struct pollfd){.fd = can_wake ? watcher.event : -1, .events = POLLIN};
   for (struct rc_watched *watched = watcher.first; watched; watched = watched->next) {
     if (watched->has_died) continue;
     if (rc_watch_look(&watched->process) == RC_PROCESS_ENDED) {
@@ -57,7 +61,7 @@ static void *watch(void *unused) {
     if (poll(fds, count, timeout) > 0 && fds[0].revents) (void)!read(fds[0].fd, &value, sizeof value);
     pthread_mutex_lock(&watcher.mutex);
   }
-  close(watcher.event);
+  rc_fd_close(watcher.event, &watcher.event_id);
   watcher.is_running = false;
   pthread_mutex_unlock(&watcher.mutex);
   return NULL;
@@ -66,15 +70,16 @@ static void *watch(void *unused) {
 /* Called with the mutex held. */
 static void wake(void) {
   uint64_t one = 1;
-  (void)!write(watcher.event, &one, sizeof one);
+  if (rc_fd_is(watcher.event, &watcher.event_id)) (void)!write(watcher.event, &one, sizeof one);
 }
 
 /* Called with the mutex held. */
 static int start(void) {
   pthread_t thread;
   if (watcher.is_running) return 0;
-  watcher.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  watcher.event = rc_fd_above_2(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (watcher.event < 0) return rc_fail_as(-ENOMEM, "no descriptor is free to watch the writer's process");
+  rc_fd_identify(watcher.event, &watcher.event_id);
   if (rc_thread_start(watch, NULL, &thread) != 0) {
     close(watcher.event);
     return rc_fail_as(-ENOMEM, "no thread can be started to watch the writer's process");

@@ -107,7 +107,7 @@ static uint64_t trim_run(struct rc_backing *backing, uint64_t first, uint64_t ch
     bytes += backing->used[end] != 0 ? RC_BACKING_CHUNK : 0;
   if (bytes == 0) return end;
   RC_POINT(PUNCH);
-  if (rc_os.punch(backing->memory->fd, first * RC_BACKING_CHUNK, (end - first) * RC_BACKING_CHUNK) != 0) return end;
+  if (rc_memory_punch(backing->memory, first * RC_BACKING_CHUNK, (end - first) * RC_BACKING_CHUNK) != 0) return end;
   RC_POINT(PUNCHED);
   memset(&backing->used[first], 0, (end - first) * sizeof *backing->used);
   backing->in_place -= bytes;

@@ -41,6 +41,31 @@ void rc_name_copy(const char from[RC_RING_NAME], char to[RC_RING_NAME]) {
   else to[0] = '?';
 }
 
+/* ---- /proc ------------------------------------------------------------------------------------------------------ */
+
+int rc_proc_check(void) {
+  char text[16];
+  ssize_t length = readlink("/proc/self", text, sizeof text - 1);
+  if (length < 0) return 0; /* no /proc: who reads it next says so */
+  text[length] = '\0';
+  if (strtol(text, NULL, 10) == getpid()) return 0;
+  return rc_fail(-EIO,
+                 "/proc is of another PID namespace: process %d is process %s there; mount the one "
+                 "of this namespace (unshare --mount-proc, or mount -t proc proc /proc)",
+                 (int)getpid(), text);
+}
+
+/* The entries of a folder of /proc. NULL: *result is 0 if the folder is not for this process, or
+ * has gone; any other error could hide a ring, and is an error of the search. */
+static DIR *open_folder(const char *path, int *result) {
+  DIR *folder = opendir(path);
+  int error = errno;
+  *result = 0;
+  if (folder || error == EACCES || error == EPERM || error == ENOENT || error == ESRCH) return folder;
+  *result = rc_fail(-error, "can't read %s: %s", path, strerror(error));
+  return NULL;
+}
+
 /* ---- Searching -------------------------------------------------------------------------------------------------- */
 
 struct search {
@@ -72,8 +97,10 @@ static int look_at(const struct search *search, int directory, int32_t number, c
   char target[sizeof control];
   ssize_t length = readlinkat(directory, entry, target, sizeof target);
   if (length < (ssize_t)sizeof control - 1 || memcmp(target, control, sizeof control - 1) != 0) return 0;
-  int fd = openat(directory, entry, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return errno == EMFILE || errno == ENFILE ? rc_fail(-errno, "can't open a ring: %s", strerror(errno)) : 0;
+  int fd = rc_fd_above_2(openat(directory, entry, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
+    return rc_fail(fd, "can't open one of the rings: %s; raise the limit or free memory", strerror(-fd));
+  if (fd < 0) return 0;
   struct rc_identity id;
   bool is_ring = read_identity(fd, &id);
   close(fd);
@@ -94,10 +121,10 @@ static int look_at(const struct search *search, int directory, int32_t number, c
 static int look_into(const struct search *search) {
   char path[32];
   snprintf(path, sizeof path, "/proc/%d/fd", search->pid);
-  DIR *files = opendir(path);
-  if (!files)
-    return errno == EMFILE || errno == ENFILE ? rc_fail(-errno, "can't read %s: %s", path, strerror(errno)) : 0;
-  int result = 0, directory = dirfd(files);
+  int result;
+  DIR *files = open_folder(path, &result);
+  if (!files) return result;
+  int directory = dirfd(files);
   for (struct dirent *entry; directory >= 0 && result == 0 && (entry = readdir(files));) {
     int32_t number = number_of(entry);
     if (number >= 0) result = look_at(search, directory, number, entry->d_name);
@@ -107,11 +134,12 @@ static int look_into(const struct search *search) {
 }
 
 int rc_find_rings(int (*found)(void *context, const struct rc_found *ring), void *context) {
-  DIR *processes = opendir("/proc");
-  if (!processes)
-    return rc_fail(errno == EMFILE || errno == ENFILE ? -errno : -EIO, "can't read /proc: %s", strerror(errno));
+  int result = rc_proc_check();
+  if (result != 0) return result;
+  DIR *processes = open_folder("/proc", &result);
+  if (!processes && result == 0) result = rc_fail_as(-EIO, "can't read /proc, which shows the rings");
+  if (!processes) return result;
   struct search search = {.found = found, .context = context};
-  int result = 0;
   for (struct dirent *entry; result == 0 && (entry = readdir(processes));)
     if ((search.pid = number_of(entry)) > 0) result = look_into(&search);
   closedir(processes);

@@ -21,6 +21,10 @@ struct rc_found {
   struct rc_handle handle;
 };
 
+/* 0; -EIO, with the error text: /proc is of another PID namespace, and shows other processes under
+ * the pids of this one. */
+int rc_proc_check(void);
+
 /* Calls `found` for each ring; a result other than 0 ends the search and is returned. -EIO: /proc can't be read;
  * -EMFILE and other codes of the kernel. Sets the error text, but not for the results of `found`. */
 int rc_find_rings(int (*found)(void *context, const struct rc_found *ring), void *context);

@@ -109,9 +109,21 @@ static int map_file(struct rc_memory *memory, int protection) {
   return result;
 }
 
+void rc_memory_keep(struct rc_memory *memory, int fd) {
+  memory->fd = fd;
+  rc_fd_identify(fd, &memory->id);
+}
+
+int rc_memory_check_file(const struct rc_memory *memory) { return rc_fd_is(memory->fd, &memory->id) ? 0 : -EBADF; }
+
+int rc_memory_punch(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
+  int result = rc_memory_check_file(memory);
+  return result != 0 ? result : rc_os.punch(memory->fd, offset, bytes);
+}
+
 void rc_memory_destroy(struct rc_memory *memory) {
   if (memory->base) munmap(memory->base, memory->bytes * memory->mappings);
-  if (memory->fd >= 0) close(memory->fd);
+  rc_fd_close(memory->fd, &memory->id);
   memory->base = NULL;
   memory->fd = -1;
 }
@@ -172,7 +184,8 @@ static int touch(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   int result = rc_os.advise(start, bytes * memory->mappings, MADV_POPULATE_WRITE);
   if (result == -EFAULT) return -ENOMEM; /* a store would be SIGBUS */
   if (result != -EINVAL && result != -ENOSYS) return result;
-  result = rc_os.allocate(memory->fd, offset, bytes);
+  result = rc_memory_check_file(memory);
+  if (result == 0) result = rc_os.allocate(memory->fd, offset, bytes);
   for (uint64_t i = 0; result == 0 && i < bytes; i += memory->page_size) start[i] = 0;
   return result;
 }
@@ -180,8 +193,9 @@ static int touch(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
 static int make_file(struct rc_memory *memory, const char *name, unsigned flags, const struct plan *plan) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && memory->bytes > limit.rlim_cur) return -EFBIG; /* else SIGXFSZ */
-  memory->fd = rc_os.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
-  if (memory->fd < 0) return memory->fd;
+  int fd = rc_os.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+  if (fd < 0) return fd;
+  rc_memory_keep(memory, fd);
   int result = rc_os.truncate(memory->fd, memory->bytes);
   if (result == 0) result = map_file(memory, PROT_READ | PROT_WRITE);
   if (result == 0) place(plan, memory);
@@ -236,6 +250,8 @@ static const char *hint_for(int code, uint32_t kind) {
   };
   if (code == -EFBIG) return "raise the limit of file sizes (ulimit -f), which applies to shared memory too";
   if (code == -EMFILE) return "raise the limit of open files (ulimit -n)";
+  if (kind == RINGCAST_MEMORY_PAGES && (code == -EPERM || code == -EACCES || code == -ENOSYS))
+    return "a sandbox (seccomp) may refuse memfd_create, ftruncate, fallocate or mmap: allow these";
   if (code == -ENOSYS && kind != RINGCAST_MEMORY_PAGES && rc_feature_disabled(ringcast_memory_name(kind)))
     return "RINGCAST_DISABLE in the environment disables this kind: remove it there, or ask for another kind";
   return hints[kind];
@@ -323,7 +339,7 @@ int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes)
   int result = memory->huge ? make_huge(memory, offset, bytes) : 0;
   if (result == -EINVAL || result == -ENOSYS) memory->huge = false; /* this kernel or its settings forbid it */
   result = touch(memory, offset, bytes);
-  if (result != 0) rc_os.punch(memory->fd, offset, bytes); /* the pages provided so far */
+  if (result != 0) rc_memory_punch(memory, offset, bytes); /* the pages provided so far */
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "ringcast/ringcast.h"
+#include "shm/os.h"
 
 #define RC_HUGE_PAGE ((uint64_t)2 << 20)
 
@@ -24,6 +25,7 @@ struct rc_memory {
   uint64_t bytes;
   uint64_t page_size;
   int fd; /* -1: only the mapping is kept */
+  struct rc_fd_id id;
   /* The functions that create memory set the fields below. The functions that map a peer's file set only `mappings`,
    * `sparse` and `private_map`; the caller sets the others. */
   uint32_t memory;    /* enum ringcast_memory */
@@ -67,6 +69,16 @@ int rc_memory_map_spill(int fd, uint64_t bytes, bool private_map, struct rc_memo
 
 /* -EPROTO: the file of spill memory lacks the seals, or has another size. */
 int rc_memory_check_spill(int fd, uint64_t bytes);
+
+/* Takes the descriptor over. */
+void rc_memory_keep(struct rc_memory *memory, int fd);
+
+/* -EBADF: the program has closed the descriptor, and the number may belong to another file. The
+ * mapping stays valid. */
+int rc_memory_check_file(const struct rc_memory *memory);
+
+/* Gives pages of spill memory back, which read as 0 then. -EBADF, and errors of the kernel. */
+int rc_memory_punch(const struct rc_memory *memory, uint64_t offset, uint64_t bytes);
 
 void rc_memory_destroy(struct rc_memory *memory);
 

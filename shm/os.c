@@ -13,9 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ring/atomics.h"
+
 static int result_of(long result) { return result < 0 ? -errno : (int)result; }
 
-static int os_memfd_create(const char *name, unsigned flags) { return result_of(memfd_create(name, flags)); }
+static int os_memfd_create(const char *name, unsigned flags) { return rc_fd_above_2(memfd_create(name, flags)); }
 
 static int os_truncate(int fd, uint64_t bytes) { return result_of(ftruncate(fd, (off_t)bytes)); }
 
@@ -50,7 +52,7 @@ static int os_futex_wake(_Atomic uint32_t *word, int count) {
 }
 
 /* The kernel sets close-on-exec. */
-static int os_pidfd_open(int32_t pid) { return result_of(syscall(SYS_pidfd_open, pid, 0)); }
+static int os_pidfd_open(int32_t pid) { return rc_fd_above_2((int)syscall(SYS_pidfd_open, pid, 0)); }
 
 static uint64_t os_pid_namespace(void) {
   struct stat file;
@@ -73,8 +75,8 @@ static int os_current_cpu(int *node) {
 static long os_configured(int name) { return sysconf(name); }
 
 static int os_read_file(const char *path, char *text, size_t bytes) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -errno;
+  int fd = rc_fd_above_2(open(path, O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return fd;
   size_t length = 0;
   ssize_t got = 1;
   while (got > 0 && length < bytes - 1) {
@@ -94,7 +96,7 @@ static int os_place(void *address, size_t bytes, const unsigned long *nodes, uns
   return result_of(syscall(SYS_mbind, address, bytes, policy, nodes, count + 1ul, 0ul));
 }
 
-static int os_pagemap(void) { return result_of(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)); }
+static int os_pagemap(void) { return rc_fd_above_2(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)); }
 
 static uint32_t os_seconds(void) {
   struct timespec now;
@@ -132,3 +134,35 @@ struct rc_os rc_os = {
     .seconds = os_seconds,
     .now_ns = os_now_ns,
 };
+
+/* ---- Descriptors ------------------------------------------------------------------------------------------------ */
+
+int rc_fd_above_2(int made) {
+  if (made < 0) return -errno;
+  if (made > 2) return made;
+  int moved = fcntl(made, F_DUPFD_CLOEXEC, 3);
+  int error = errno == EINVAL ? EMFILE : errno; /* EINVAL: the limit of open files is below 3 */
+  close(made);
+  return moved < 0 ? -error : moved;
+}
+
+/* The mark is the signal that F_SETSIG sets, which only a file with O_ASYNC would send. Each
+ * descriptor has another mark than the 63 before it. */
+void rc_fd_identify(int fd, struct rc_fd_id *out) {
+  static _Atomic uint32_t count;
+  int mark = 1 + (int)(rc_add_acq_rel(&count, 1) % 64);
+  struct stat file = {0};
+  fstat(fd, &file);
+  if (fcntl(fd, F_SETSIG, mark) != 0) mark = 0;
+  *out = (struct rc_fd_id){.device = file.st_dev, .inode = file.st_ino, .mark = mark};
+}
+
+bool rc_fd_is(int fd, const struct rc_fd_id *id) {
+  struct stat file;
+  return fd >= 0 && fstat(fd, &file) == 0 && file.st_dev == id->device && file.st_ino == id->inode &&
+         fcntl(fd, F_GETSIG) == id->mark;
+}
+
+void rc_fd_close(int fd, const struct rc_fd_id *id) {
+  if (rc_fd_is(fd, id)) close(fd);
+}

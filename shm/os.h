@@ -57,4 +57,25 @@ struct rc_os {
 
 extern struct rc_os rc_os;
 
+/* ---- Descriptors ------------------------------------------------------------------------------------------------ */
+
+/* Programs write to 0, 1 and 2, whatever is open there, and close numbers that are not theirs: a
+ * daemon closes all. So every descriptor that may be written through, or that is kept, is made by
+ * rc_fd_above_2. A kept one also has an identity, and the library uses its number only while
+ * rc_fd_is says that it is the same file: else the number may belong to a file of the program by
+ * now. A file that is opened for reading and closed in the same call needs neither: nobody can
+ * write through it. */
+
+/* `made` is the result of a system call that makes a descriptor. Returns the descriptor, moved to 3
+ * or above, or a negative errno. */
+int rc_fd_above_2(int made);
+
+struct rc_fd_id {
+  uint64_t device, inode;
+  int mark; /* on the open file: eventfds, epolls and the like have one inode for all */
+};
+void rc_fd_identify(int fd, struct rc_fd_id *out);
+bool rc_fd_is(int fd, const struct rc_fd_id *id);    /* false for a negative fd too */
+void rc_fd_close(int fd, const struct rc_fd_id *id); /* if rc_fd_is */
+
 #endif

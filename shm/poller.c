@@ -191,8 +191,8 @@ static void clear_uring(struct rc_poller *poller) {
 
 static int open_event(struct rc_poller *poller, struct rc_eventcount *event) {
   poller->event = event;
-  poller->fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK); /* readable at first */
-  int result = poller->fd < 0 ? -errno : add(poller, poller->fd);
+  poller->fd = rc_fd_above_2(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)); /* readable at first */
+  int result = poller->fd < 0 ? poller->fd : add(poller, poller->fd);
   if (result != 0) return result;
   return rc_uring_open(poller->fd, &poller->uring) == 0 ? 0 : start_thread(poller);
 }
@@ -336,9 +336,10 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
   poller->fd = poller->timer = -1;
   pthread_mutex_init(&poller->lock, NULL);
   pthread_cond_init(&poller->changed, NULL);
-  poller->epoll = epoll_create1(EPOLL_CLOEXEC);
-  if (poller->epoll >= 0) poller->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-  int result = poller->timer < 0 ? -errno : add(poller, poller->timer);
+  poller->epoll = rc_fd_above_2(epoll_create1(EPOLL_CLOEXEC));
+  int result = poller->epoll < 0 ? poller->epoll : 0;
+  if (result == 0) poller->timer = rc_fd_above_2(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (result == 0) result = poller->timer < 0 ? poller->timer : add(poller, poller->timer);
   if (result == 0 && event) result = open_event(poller, event);
   if (result == 0) *out = poller;
   else dismantle(poller, true);

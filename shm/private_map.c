@@ -26,6 +26,7 @@ int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out) {
   if (rc_feature_disabled("retain")) return -ENOTSUP;
   struct rc_private_map private_map = {.pagemap = rc_os.pagemap()};
   if (private_map.pagemap < 0) return private_map.pagemap;
+  rc_fd_identify(private_map.pagemap, &private_map.id);
   int result = rc_memory_map_spill(fd, bytes, true, &private_map.memory);
   if (result != 0) close(private_map.pagemap);
   else *out = private_map;
@@ -34,11 +35,11 @@ int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out) {
 
 void rc_private_map_close(struct rc_private_map *private_map) {
   rc_memory_destroy(&private_map->memory);
-  if (private_map->pagemap >= 0) close(private_map->pagemap);
+  rc_fd_close(private_map->pagemap, &private_map->id);
 }
 
 void rc_private_map_forked(struct rc_private_map *private_map) {
-  close(private_map->pagemap);
+  rc_fd_close(private_map->pagemap, &private_map->id);
   private_map->pagemap = -1; /* from here on every page is dropped */
 }
 
@@ -59,9 +60,11 @@ void rc_private_map_unshare(const struct rc_private_map *private_map, uint64_t o
 
 static bool is_private(uint64_t entry) { return entry & IS_THERE && !(entry & IS_OF_FILE); }
 
-/* Reads the pagemap entries from page `first` on. Returns how many entries were read: 0 in a child of fork. */
+/* Reads the pagemap entries from page `first` on. Returns how many entries were read: 0 in a child of
+ * fork, and where the number belongs to a file of the program, whose bytes are no entries. */
 static uint64_t look(const struct rc_private_map *private_map, uint64_t first, uint64_t count, uint64_t *entries) {
   uint64_t number = (uint64_t)(uintptr_t)private_map->memory.base / rc_small_page() + first;
+  if (!rc_fd_is(private_map->pagemap, &private_map->id)) return 0;
   ssize_t got = pread(private_map->pagemap, entries, count * sizeof *entries, (off_t)(number * sizeof *entries));
   return got < 0 ? 0 : (uint64_t)got / sizeof *entries;
 }

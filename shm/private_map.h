@@ -12,6 +12,7 @@
 struct rc_private_map {
   struct rc_memory memory;
   int pagemap; /* /proc/self/pagemap */
+  struct rc_fd_id id;
 };
 
 /* Maps the whole file; `fd` stays the caller's. -ENOTSUP: switched off (RINGCAST_DISABLE=retain). Codes of the kernel,

@@ -31,8 +31,8 @@ static int open_stat(int32_t pid) {
   char path[40];
   if (pid <= 0) return -ENOENT; /* not a pid: kill(2) would address a process group */
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  return fd < 0 ? why_missing(pid, errno) : fd;
+  int fd = rc_fd_above_2(open(path, O_RDONLY | O_CLOEXEC));
+  return fd < 0 ? why_missing(pid, -fd) : fd;
 }
 
 /* Reads the state and the start time. The program's name, in parentheses, may contain blanks and parentheses, so fields

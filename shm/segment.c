@@ -38,7 +38,9 @@ static int inode_of(int fd, uint64_t *out) {
 
 static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   struct rc_identity *id = &rc_segment_control(segment)->id;
-  int result = rc_process_self(&segment->writer);
+  int result = rc_proc_check();
+  if (result != 0) return result;
+  result = rc_process_self(&segment->writer);
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
   result = inode_of(segment->data.fd, &id->data_inode);
@@ -119,15 +121,31 @@ static bool may_be_ours(const char *path) {
   return length < 0 || (length >= (ssize_t)sizeof ours - 1 && memcmp(target, ours, sizeof ours - 1) == 0);
 }
 
+/* The kernel gives the private part of /proc to root if a process is not dumpable. Where the writer
+ * is root's, this does not tell. */
+static bool is_dumpable(int32_t pid) {
+  char path[40];
+  struct stat process, files;
+  snprintf(path, sizeof path, "/proc/%" PRId32, pid);
+  if (stat(path, &process) != 0) return true;
+  snprintf(path, sizeof path, "/proc/%" PRId32 "/fd", pid);
+  return stat(path, &files) != 0 || process.st_uid == files.st_uid;
+}
+
 static int fail_to_open(const struct rc_handle *handle, const char *path, int error) {
   if (error == EMFILE || error == ENFILE || error == ENOMEM)
     return rc_fail(-error, "can't open the ring: %s", strerror(error));
-  if ((error == EACCES || error == EPERM) && may_be_ours(path))
+  if ((error != EACCES && error != EPERM) || !may_be_ours(path)) return fail_gone(handle);
+  if (!is_dumpable(handle->writer.pid))
     return rc_fail(-EACCES,
-                   "process %" PRId32 " may not be looked into: attaching takes the same user and group, the same user "
-                   "namespace, all capabilities of that process, and ptrace that is not forbidden",
+                   "process %" PRId32 " is not dumpable, so no other process may look into it: it has "
+                   "changed its user, or set PR_SET_DUMPABLE to 0; it may set it to 1 (prctl)",
                    handle->writer.pid);
-  return fail_gone(handle);
+  return rc_fail(-EACCES,
+                 "process %" PRId32 " may not be looked into: attaching takes the same user and group, the "
+                 "same user namespace, all capabilities of that process, a process that is dumpable, and "
+                 "ptrace that is not forbidden",
+                 handle->writer.pid);
 }
 
 /* Opens a file of the writer. Returns the descriptor. Checks the type of the file before opening: a handle may name any
@@ -137,8 +155,8 @@ static int open_file(const struct rc_handle *handle, int32_t number, int flags, 
   snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);
   if (stat(path, file) != 0) return fail_to_open(handle, path, errno);
   if (!S_ISREG(file->st_mode)) return fail_gone(handle);
-  int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return fail_to_open(handle, path, errno);
+  int fd = rc_fd_above_2(open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (fd < 0) return fail_to_open(handle, path, -fd);
   if (fstat(fd, file) != 0 || !S_ISREG(file->st_mode) || file->st_size <= 0) {
     close(fd);
     return fail_gone(handle);
@@ -228,10 +246,14 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
   if (fd < 0) return fd;
   int result = as == RC_ATTACH_OBSERVER ? rc_memory_check_spill(fd, id->spill_bytes)
                                         : rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
-  if (as == RC_ATTACH_READER || result != 0) close(fd);
-  else if (as == RC_ATTACH_RETAINER) segment->spill.fd = fd;
-  else segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};
-  return result;
+  if (as == RC_ATTACH_READER || result != 0) {
+    close(fd);
+    return result;
+  }
+  if (as == RC_ATTACH_OBSERVER)
+    segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page()};
+  rc_memory_keep(&segment->spill, fd);
+  return 0;
 }
 
 int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint64_t inode, uint64_t bytes,
@@ -242,7 +264,7 @@ int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint
   int fd = open_told_file(&handle, number, O_RDWR, inode);
   if (fd < 0) return fd;
   int result = rc_memory_map_control(fd, bytes, out);
-  if (result == 0) out->fd = fd;
+  if (result == 0) rc_memory_keep(out, fd);
   else close(fd);
   return result;
 }
@@ -252,7 +274,9 @@ int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *ou
   if (rc_handle_parse(text, &handle) != 0)
     return rc_fail(-EINVAL, "not a ringcast handle: it should look like rc1:<pid>:...; take the writer's handle whole");
   struct rc_process found = {0};
-  int result = rc_process_find(handle.writer.pid, &found);
+  int result = rc_proc_check();
+  if (result != 0) return result;
+  result = rc_process_find(handle.writer.pid, &found);
   if (result != 0 && result != -ENOENT)
     return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s%s", handle.writer.pid, strerror(-result),
                    rc_process_hint(result));

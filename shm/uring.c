@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "shm/environment.h"
+#include "shm/os.h"
 
 #if RINGCAST_HAVE_LIBURING
 
@@ -24,6 +25,7 @@ enum { NAME_CANCEL, NAME_FIRST_WAIT };
 
 struct rc_uring {
   struct io_uring ring;
+  struct rc_fd_id id;
   uint64_t wait; /* the name of the latest wait */
   bool waiting;
   int error;
@@ -37,6 +39,14 @@ static int check_operation(struct io_uring *ring) {
   return known ? 0 : -EOPNOTSUPP;
 }
 
+/* liburing has made the descriptor and kept the number. A failure to move it has closed it. */
+static int keep_fd(struct rc_uring *uring) {
+  int fd = rc_fd_above_2(uring->ring.ring_fd);
+  uring->ring.ring_fd = uring->ring.enter_ring_fd = fd;
+  rc_fd_identify(fd, &uring->id);
+  return fd < 0 ? fd : 0;
+}
+
 int rc_uring_open(int event_fd, struct rc_uring **out) {
   if (rc_feature_disabled("io_uring")) return -ENOSYS;
   struct rc_uring *uring = calloc(1, sizeof *uring);
@@ -47,7 +57,8 @@ int rc_uring_open(int event_fd, struct rc_uring **out) {
     free(uring);
     return result == -EINVAL ? -EOPNOTSUPP : result; /* flags that came with 6.1 */
   }
-  result = check_operation(&uring->ring);
+  result = keep_fd(uring);
+  if (result == 0) result = check_operation(&uring->ring);
   if (result == 0) result = io_uring_register_eventfd(&uring->ring, event_fd);
   if (result < 0) {
     rc_uring_close(uring);
@@ -58,7 +69,9 @@ int rc_uring_open(int event_fd, struct rc_uring **out) {
   return 0;
 }
 
+/* liburing closes the number: -1 where the number belongs to a file of the program by now. */
 void rc_uring_close(struct rc_uring *uring) {
+  if (!rc_fd_is(uring->ring.ring_fd, &uring->id)) uring->ring.ring_fd = uring->ring.enter_ring_fd = -1;
   io_uring_queue_exit(&uring->ring);
   free(uring);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tools/cli.h"
@@ -60,6 +61,42 @@ static void probe_attach(struct doctor *doctor, const char *handle) {
                       "namespace, /proc mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
   }
   munmap(shared, sizeof *shared);
+}
+
+/* Whether the process `name` is of this user and not dumpable: the kernel gives the private part of
+ * its folder to root then. */
+static bool is_closed(int proc, const char *name) {
+  char path[300];
+  struct stat process, files;
+  snprintf(path, sizeof path, "%s/fd", name);
+  return name[strspn(name, "0123456789")] == '\0' && fstatat(proc, name, &process, 0) == 0 &&
+         process.st_uid == geteuid() && fstatat(proc, path, &files, 0) == 0 && files.st_uid != process.st_uid;
+}
+
+/* What prctl(PR_SET_DUMPABLE) and a change of the user do to attaching. */
+static void probe_dumpable(struct doctor *doctor) {
+  char list[96] = "";
+  size_t used = 0;
+  int64_t count = 0;
+  DIR *dir = opendir("/proc");
+  for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+    if (!is_closed(dirfd(dir), entry->d_name)) continue;
+    if (used + sizeof ", 2147483647" < sizeof list) /* the first ones, whole */
+      used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", count > 0 ? ", " : "", entry->d_name);
+    count++;
+  }
+  if (dir) closedir(dir);
+  if (count == 0) {
+    doctor_add(doctor, "dumpable", DOCTOR_OK, "all processes of this user let readers attach");
+  } else {
+    doctor_add(doctor, "dumpable", DOCTOR_NOTE,
+               "%lld processes of this user are not dumpable, so no reader could attach to a ring of theirs: %s",
+               (long long)count, list);
+    doctor_mend(doctor,
+                "of importance only if one of them is a writer: it should not set PR_SET_DUMPABLE to 0, and set "
+                "it to 1 where it changes its user");
+  }
+  doctor_facts(doctor, FACTS({"closed", count}));
 }
 
 static void tell_large_frames(struct doctor *doctor) {
@@ -152,6 +189,7 @@ void doctor_probe_ring(struct doctor *doctor) {
                FACTS({"capacity", (int64_t)ring->capacity}, {"page_size", (int64_t)ring->page_size}, {"files", held}));
   tell_large_frames(doctor);
   probe_attach(doctor, ringcast_writer_handle(writer));
+  probe_dumpable(doctor);
   ringcast_writer_close(writer);
   probe_keeping(doctor);
 }

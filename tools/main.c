@@ -69,16 +69,16 @@ static bool is_help(const char *word) {
   return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* If the caller has closed stderr, no file of ours takes its number: messages would be written there. */
-static void open_standard_streams(void) {
-  int fd;
-  do fd = open("/dev/null", O_RDWR);
-  while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd >= 0) close(fd);
+/* Files that a command opens never get the numbers 0 to 2, even where the caller has closed these:
+ * what is printed would go into a recording. Writing to the stand-ins is an error, as before. */
+static void occupy_standard_numbers(void) {
+  int fd = 0;
+  while (fd >= 0 && fd < 3) fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (fd > 2) close(fd);
 }
 
 int main(int argc, char **argv) {
-  open_standard_streams();
+  occupy_standard_numbers();
   if (argc < 2) return cli_misused(usage, "no command given; 'ringcast --help' lists them");
   const char *command = argv[1];
   bool of_command = strcmp(command, "help") == 0 && argc > 2;

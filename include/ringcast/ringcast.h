@@ -32,7 +32,8 @@
  *   Files    A writer holds three descriptors. A reader that retains frames holds one, and so does a tap of a ring with
  *            spill memory; every other reader holds none. A handle that has waited holds one more (the peer's pidfd);
  *            ringcast_writer_check and _fd hold two, and one for each reader; ringcast_reader_fd and
- *            ringcast_writer_room_fd up to five each. Closing the handle closes them.
+ *            ringcast_writer_room_fd up to five each. Closing the handle closes them. None has a number below 3; one
+ *            that the program closes is lost, and the library does not touch the file that has the number then.
  *   Trust    Only processes of the same user that may read the writer's /proc entry can open a ring.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
@@ -77,11 +78,12 @@
  *                (ringcast_reader_fd, ringcast_writer_room_fd), or the program has closed a descriptor of the library.
  *                Call the function again for a new descriptor
  *   -ECHILD      the parent process made the handle before a fork
+ *   -EBADF       the program has closed the descriptor by which a tap reads large frames: attach again
  *   -EMFILE, -ENFILE, -ENOMEM, -EIO
- *                a wait: nothing tells whether the process that it waits for lives, as no descriptor is free or /proc
- * is hidden, and the process may have died. Rare: a handle keeps a descriptor for it from attach on -ENOMEM, -ENOSPC,
- * -EMFILE, -ENOSYS and other codes of the kernel, unchanged: at create or attach, or when the machine can't provide
- * spill memory, or no thread
+ *                a wait: nothing tells whether the awaited process lives, as no descriptor is free or /proc is hidden,
+ *                and the process may have died. Rare: a handle keeps a descriptor for it from attach on
+ *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and other codes of the kernel, unchanged: at create or attach, or when the
+ *                machine can't provide spill memory, or no thread
  */
 #ifndef RINGCAST_RINGCAST_H
 #define RINGCAST_RINGCAST_H

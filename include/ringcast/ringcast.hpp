@@ -8,10 +8,12 @@
  *
  * Errors. A call that fails throws ringcast::error: code() is the errno, and what() has the text of
  * ringcast_last_error(). The try_ calls are noexcept and return what the C function returns: 0, or a negative errno.
+ * Built without exceptions (-fno-exceptions), a call that would throw prints the text and aborts; use the try_ calls.
  * Timeouts are durations of std::chrono: 0 tries once, `forever` waits without limit.
+ * Signals. After a signal handler has run, a wait goes on for the rest of its time. The try_ calls return -EINTR.
  * Ownership. The classes can be moved, not copied. A reservation or a frame must end before its writer or reader does.
  * A moved-from object can only be assigned to or destroyed.
- * Threads, fork and signals: as in ringcast.h. The rest of the API takes the handles that get() returns:
+ * Threads and fork: as in ringcast.h. The rest of the API takes the handles that get() returns:
  *
  *     auto info = ringcast::sized<ringcast_info>();
  *     ringcast::check(ringcast_writer_info(writer.get(), &info));
@@ -23,6 +25,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44,13 +48,38 @@ public:
 };
 
 [[noreturn, gnu::cold, gnu::noinline]] inline void fail(int result, const char *text = ringcast_last_error()) {
+#if defined(__cpp_exceptions)
   throw error(-result, text);
+#else
+  std::fprintf(stderr, "ringcast: %s (errno %d)\n", text, -result);
+  std::abort();
+#endif
 }
 
 /* Throws if `result`, of a C function of ringcast, is an error; else returns it. */
 inline int check(int result) {
   if (__builtin_expect(result < 0, 0)) fail(result);
   return result;
+}
+
+/* The rest of a wait with a time limit, for `undisturbed`: the first try found that there is something to wait for. */
+template <class F> [[gnu::noinline]] int wait_until_over(nanoseconds timeout, F &call) {
+  const auto start = std::chrono::steady_clock::now();
+  int result = call(timeout.count());
+  while (result == -EINTR) {
+    const nanoseconds left = timeout - (std::chrono::steady_clock::now() - start);
+    result = call(left.count() > 0 ? left.count() : 1); /* 0 would be a try, and -EAGAIN */
+  }
+  return result;
+}
+
+/* Makes a call that may wait, and goes on with the wait when a signal handler has run. A call that need not wait looks
+ * at no clock. */
+template <class F> int undisturbed(nanoseconds timeout, F call) {
+  const bool is_limited = timeout.count() > 0 && timeout != forever;
+  int result = call(is_limited ? 0 : timeout.count());
+  while (result == -EINTR) result = call(timeout.count());
+  return is_limited && result == -EAGAIN ? wait_until_over(timeout, call) : result;
 }
 
 /* A struct of the C API with its `size` set and the rest zero: options with their defaults, or info to be filled. */
@@ -98,7 +127,9 @@ public:
   std::size_t size() const noexcept { return span_.bytes; }
   span<std::byte> bytes() const noexcept { return {static_cast<std::byte *>(span_.data), span_.bytes}; }
 
-  void grow(std::size_t bytes, nanoseconds timeout = forever) { done(try_grow(bytes, timeout)); }
+  void grow(std::size_t bytes, nanoseconds timeout = forever) {
+    done(undisturbed(timeout, [&](std::int64_t ns) { return try_grow(bytes, nanoseconds(ns)); }));
+  }
   int try_grow(std::size_t bytes, nanoseconds timeout = {}) noexcept {
     return open_ ? ringcast_writer_grow(open_.get(), bytes, timeout.count(), &span_) : -EINVAL;
   }
@@ -131,11 +162,11 @@ public:
   const char *handle() const noexcept { return ringcast_writer_handle(get()); }
   void close() noexcept { writer_.reset(); } /* as the end of the scope does */
   int wait_readers(std::uint32_t count, nanoseconds timeout = forever) {
-    return check(ringcast_writer_wait_readers(get(), count, timeout.count()));
+    return check(undisturbed(timeout, [&](std::int64_t ns) { return ringcast_writer_wait_readers(get(), count, ns); }));
   }
   reservation reserve(std::size_t bytes, nanoseconds timeout = forever) {
     ringcast_span got;
-    check(ringcast_writer_reserve(get(), bytes, timeout.count(), &got));
+    check(undisturbed(timeout, [&](std::int64_t ns) { return ringcast_writer_reserve(get(), bytes, ns, &got); }));
     return {get(), got};
   }
   /* Aborts the reservation that `out` holds, if any, and makes the new. */
@@ -148,7 +179,7 @@ public:
   }
   void send(const void *data, std::size_t bytes, nanoseconds timeout = forever,
             std::uint16_t kind = RINGCAST_KIND_BYTES) {
-    check(try_send(data, bytes, timeout, kind));
+    check(undisturbed(timeout, [&](std::int64_t ns) { return try_send(data, bytes, nanoseconds(ns), kind); }));
   }
   void send(std::string_view text, nanoseconds timeout = forever) { send(text.data(), text.size(), timeout); }
   int try_send(const void *data, std::size_t bytes, nanoseconds timeout = {},
@@ -195,7 +226,7 @@ public:
 
   frame next(nanoseconds timeout = forever) {
     ringcast_frame got;
-    check(ringcast_reader_next(get(), timeout.count(), &got));
+    check(undisturbed(timeout, [&](std::int64_t ns) { return ringcast_reader_next(get(), ns, &got); }));
     return {get(), got};
   }
   /* Releases the frame that `out` holds, if any, and leases the next. */
@@ -214,6 +245,7 @@ public:
     frame &operator*() noexcept { return frame_; }
     iterator &operator++() {
       int result = from_->try_next(frame_, forever);
+      while (result == -EINTR) result = from_->try_next(frame_, forever);
       if (result != -EPIPE) check(result);
       ended_ = result < 0;
       return *this;

@@ -136,7 +136,8 @@ class Guide:
             self.repository(folder / "ringcast.git")
         if "add_subdirectory(ringcast)" in code:
             (folder / "ringcast").symlink_to(ROOT)
-        output_of([self.args.cmake, "-S", str(folder), "-B", str(folder / "build")], env=self.environment)
+        unite = "-DCMAKE_UNITY_BUILD=ON"  # which a project around ours may have chosen
+        output_of([self.args.cmake, "-S", str(folder), "-B", str(folder / "build"), unite], env=self.environment)
         output_of([self.args.cmake, "--build", str(folder / "build"), "--target", "hello", "-j", "2"])
         return output_of([str(folder / "build" / "hello")], env=self.environment)
 

@@ -109,6 +109,9 @@ for cxx in g++ clang++; do
     # shellcheck disable=SC2046,SC2086
     $cxx -std=$standard ${warnings/-fsyntax-only/} tests/process/test_hpp.cc -o "$dir/hpp" \
       $(pkg-config --cflags --libs ringcast) -Wl,-rpath,"$libdir"
+    echo '#include <ringcast/ringcast.hpp>' >"$dir/no_exceptions.cc"
+    # shellcheck disable=SC2086
+    $cxx -std=$standard -fno-exceptions $warnings -I "$prefix/include" "$dir/no_exceptions.cc"
     "$dir/hpp" | sed "s/^/$cxx: /"
   done
 done

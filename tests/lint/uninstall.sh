@@ -20,7 +20,8 @@ project() { # project FILE...: what the sources install
 run() { DESTDIR=$dir/$1 PREFIX=$2 "$dir/cmake/install.sh" "${@:3}" >"$dir/log" 2>&1; }
 
 project one
-run stage /usr && run other /usr && run stage /opt || fail "the install failed: $(cat "$dir/log")"
+(umask 077 && run stage /usr) && run other /usr && run stage /opt || fail "the install failed: $(cat "$dir/log")"
+[ "$(stat -c %a "$dir/stage/usr/lib")" = 755 ] || fail "after a strict umask others can't read what is installed"
 project two
 run stage /usr || fail "the second install failed: $(cat "$dir/log")"
 
@@ -36,4 +37,11 @@ for name in one two; do
 done
 [ -e "$dir/other/usr/lib/one" ] && [ -e "$dir/stage/opt/lib/one" ] || fail "uninstall removes files of another place"
 run stage /usr uninstall && fail "uninstall removes twice"
+[ ! -e "$dir/stage/usr" ] || fail "folders of the install are left: $(find "$dir/stage/usr")"
+touch "$dir/other/usr/theirs"
+run other /usr uninstall || fail "$(cat "$dir/log")"
+[ -e "$dir/other/usr/theirs" ] && [ ! -e "$dir/other/usr/lib" ] || fail "of the folders, not the empty ones are removed"
+mkdir -p "$dir/before/usr/lib"
+run before /usr && run before /usr uninstall || fail "$(cat "$dir/log")"
+[ -e "$dir/before/usr/lib" ] || fail "uninstall removes a folder that was there before the install"
 echo "uninstall: what was installed to the place, and nothing else"

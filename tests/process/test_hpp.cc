@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ringcast.hpp, as C++17 and as C++20 (tests/CMakeLists.txt), and by other compilers too (tests/lint/installed.sh).
- * Plain checks: check's macros are C. The last case has two processes. */
+ * Plain checks: check's macros are C. The last cases have two processes. */
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sched.h>
 #include <stdexcept>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #if __cplusplus >= 202002L
@@ -304,6 +309,77 @@ static void another_process_reads_all_until_the_writer_is_gone() {
   WANT(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* What two processes know of each other while one of them is interrupted once a millisecond. */
+struct board {
+  volatile int stage, ticks;
+  char handle[RINGCAST_HANDLE_BYTES];
+};
+static board *shared;
+
+static void tick(int) { shared->ticks = shared->ticks + 1; }
+
+/* Returns when the other process has been interrupted some times in this stage. */
+static void await_ticks(int stage) {
+  while (shared->stage < stage) sched_yield();
+  for (int seen = shared->ticks; shared->ticks < seen + 20;) sched_yield();
+}
+
+static void answer_slowly(const char *handle) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ringcast::writer writer;
+  std::strcpy(shared->handle, writer.handle());
+  shared->stage = 1;
+  await_ticks(2);
+  ringcast::reader reader(handle);
+  for (int stage = 3; stage <= 5; stage++) {
+    await_ticks(stage);
+    writer.send("text");
+  }
+  await_ticks(5);
+  writer.close();
+  await_ticks(6);
+  int count = 0;
+  for (auto &frame : reader) count += frame.size() == 1000;
+  std::_Exit(count == 200 ? 0 : 1);
+}
+
+static void waits_go_on_after_a_signal() {
+  pair_of ring;
+  shared =
+      static_cast<board *>(mmap(nullptr, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  WANT(shared != MAP_FAILED);
+  pid_t child = fork();
+  WANT(child >= 0);
+  if (child == 0) answer_slowly(ring.writer.handle());
+  while (shared->stage < 1) sched_yield();
+  struct sigaction action = {};
+  action.sa_handler = tick;
+  action.sa_flags = SA_RESTART;
+  const itimerval often = {{0, 1000}, {0, 1000}}, never = {};
+  WANT(sigaction(SIGALRM, &action, nullptr) == 0);
+  ringcast::reader reader(shared->handle);
+  WANT(setitimer(ITIMER_REAL, &often, nullptr) == 0);
+  shared->stage = 2;
+  WANT(ring.writer.wait_readers(2) == 2);
+  shared->stage = 3;
+  WANT(reader.next(60s).text() == "text");
+  WANT(code_of([&] { reader.next(20ms); }) == ETIMEDOUT);
+  shared->stage = 4;
+  WANT(reader.next().text() == "text");
+  shared->stage = 5;
+  int count = 0;
+  for (auto &frame : reader) count += frame.text() == "text";
+  WANT(count == 1);
+  { auto last = std::move(ring.reader); } /* only the other process holds the writer back */
+  shared->stage = 6;
+  const char block[1000] = {0};
+  for (int i = 0; i < 200; i++) ring.writer.send(block, sizeof block, i % 2 ? 60s : ringcast::forever);
+  ring.writer.close();
+  int status = 1, result = -1;
+  while (result < 0) result = waitpid(child, &status, 0);
+  WANT(setitimer(ITIMER_REAL, &never, nullptr) == 0 && status == 0);
+}
+
 int main() {
   an_error_has_the_errno_and_the_text_of_the_call();
   timeouts_are_durations();
@@ -319,6 +395,7 @@ int main() {
   tensors_without_elements_are_in_order();
   a_frame_of_bytes_holds_no_tensors();
   another_process_reads_all_until_the_writer_is_gone();
-  std::printf("test_hpp: 14 cases, C++ %ld\n", static_cast<long>(__cplusplus));
+  waits_go_on_after_a_signal();
+  std::printf("test_hpp: 15 cases, C++ %ld\n", static_cast<long>(__cplusplus));
   return 0;
 }

@@ -290,6 +290,50 @@ static void be_a_big_writer_for_ever(void *context) {
   for (;;) pause();
 }
 
+/* ---- What the kernel does not let a reader see ------------------------------------------------------------------ */
+
+static void attach_to_closed(void *handle) {
+  ringcast_reader *reader;
+  child_must(ringcast_reader_attach(handle, &reader) == -EACCES && strstr(ringcast_last_error(), "dumpable"));
+}
+
+static void write_undumpable(void *unused) {
+  ringcast_writer *writer;
+  int status;
+  (void)unused;
+  if (geteuid() == 0) child_must(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+  child_must(prctl(PR_SET_DUMPABLE, 0) == 0);
+  child_must(ringcast_writer_create(&writer) == 0);
+  char handle[RINGCAST_HANDLE_BYTES];
+  strcpy(handle, ringcast_writer_handle(writer));
+  pid_t reader = start_child(attach_to_closed, handle);
+  child_must(waitpid(reader, &status, 0) == reader && status == 0);
+}
+
+TEST(a_writer_that_is_not_dumpable_is_named) { child_must_succeed(start_child(write_undumpable, NULL)); }
+
+static void begin_namespace(void *unused) {
+  ringcast_writer *writer;
+  (void)unused;
+  child_must(ringcast_writer_create(&writer) == -EIO && strstr(ringcast_last_error(), "PID namespace"));
+  child_must(ringcast_rings(NULL, 0) == -EIO && strstr(ringcast_last_error(), "PID namespace"));
+}
+
+static void leave_namespace(void *handle) {
+  ringcast_reader *reader;
+  int status;
+  child_must(unshare(CLONE_NEWPID) == 0);
+  pid_t child = start_child(begin_namespace, handle);
+  child_must(waitpid(child, &status, 0) == child && status == 0);
+  child_must(ringcast_reader_attach(handle, &reader) == 0); /* this process itself has not left */
+}
+
+TEST(a_proc_of_another_namespace_is_named) {
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1);
+  if (geteuid() != 0) tell_skipped(__func__, "a PID namespace takes root");
+  else child_must_succeed(start_child(leave_namespace, (void *)ringcast_writer_handle(writer)));
+}
+
 TEST(the_memory_goes_with_the_last_process_however_they_die) {
   if (cannot_under("qemu", __func__, "qemu passes no advice about memory on to the kernel")) return;
   long before = shared_memory_in_use();

@@ -1,20 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast doctor, but for what it says of GPUs."""
 
+import ctypes
 import json
 import os
 import pathlib
 import re
 import subprocess
+import tempfile
 import unittest.mock
 
 from case import CPUS, TOOL, Case, run
 
 LEVELS = {"ok", "note", "problem"}
 NAMES = set(
-    "ring,large frames,attach,kernel,huge pages,shmem huge,container memory,open files,NUMA,cores,CPU wait,pidfd,"
-    "io_uring,environment".split(",")
+    "ring,large frames,attach,dumpable,kernel,huge pages,shmem huge,container memory,open files,NUMA,cores,CPU wait,"
+    "pidfd,io_uring,environment".split(",")
 )
+
+
+def fork_as_user(body):
+    """A child that is not root's, since what is closed to a user is open to root. It does not return."""
+    if (pid := os.fork()) == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            body()
+        finally:
+            os._exit(1)
+    return pid
 
 
 class Doctor(Case):
@@ -79,6 +95,32 @@ class Doctor(Case):
 
     def test_what_no_ring_could_show_is_not_concluded(self):
         self.check_nothing_is_concluded(self.problems(RINGCAST_SPIN_US="x"))
+
+    def test_a_process_that_is_not_dumpable_is_listed(self):
+        (ready, tell), (wait, end) = os.pipe(), os.pipe()
+
+        def be_closed():
+            os.close(end)
+            ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+            os.write(tell, b"x")
+            os.read(wait, 1)
+
+        closed = fork_as_user(be_closed)
+        os.read(ready, 1)
+        with tempfile.TemporaryFile() as found, open(TOOL, "rb") as tool:
+            command = ["ringcast", "doctor", "--format", "json"]
+            doctor = fork_as_user(lambda: (os.dup2(found.fileno(), 1), os.execve(tool.fileno(), command, os.environ)))
+            self.assertEqual(os.waitpid(doctor, 0)[1], 0)
+            found.seek(0)
+            lines = json.load(found)["lines"]
+        for fd in (ready, tell, wait, end):
+            os.close(fd)
+        os.waitpid(closed, 0)
+        line = next(line for line in lines if line["name"] == "dumpable")
+        self.assertEqual(line["level"], "note")
+        self.assertGreaterEqual(line["facts"]["closed"], 1)
+        if line["facts"]["closed"] < 6:  # the first ones are named
+            self.assertIn(str(closed), line["found"])
 
     def test_too_few_files_are_not_told_as_something_else(self):
         told = set()

@@ -6,6 +6,7 @@ test_record.py <path of the tool> <folder of the CUDA drivers> <path of record_p
 
 import json
 import os
+import pathlib
 import resource
 import stat
 import tempfile
@@ -51,6 +52,33 @@ class Record(Recordings):
                         got, again = self.replay()
                         self.assertEqual(got, sent)
                         self.assertEqual({summary["hash"], lines[-1]["hash"], again["hash"]}, {summary["hash"]})
+
+    def test_nothing_is_printed_into_a_recording_where_the_caller_has_closed_0_to_2(self):
+        for environment in WAYS:
+            self.file.unlink(missing_ok=True)
+            writer = self.writer(count=3)
+            command = [
+                "sh",
+                "-c",
+                'exec "$@" <&- >&- 2>&-',
+                "-",
+                TOOL,
+                "record",
+                writer.handle,
+                self.file,
+                "--lossless",
+            ]
+            recorder = self.process(*command, environment=environment)
+            until(lambda ring=writer.handle: self.json("stat", ring)["readers"], "the recorder")
+            links = pathlib.Path(f"/proc/{recorder.popen.pid}/fd")
+            for number in "012":
+                self.assertEqual(os.readlink(links / number), "/dev/null")
+            writer.tell()
+            writer.line()
+            writer.tell()
+            recorder.popen.wait(60)
+            lines = self.dump()
+            self.assertEqual((len(of_type(lines, "frame")), lines[-1]["state"]), (3, "ended well"))
 
     def test_the_way_of_writing_is_told(self):
         for environment, word in zip(WAYS, ("", "pwrite"), strict=True):

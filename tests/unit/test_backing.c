@@ -239,6 +239,31 @@ TEST(where_nothing_can_be_given_back_all_goes_on) {
   ck_in_place(10);
 }
 
+static int advise_of_an_old_kernel(void *address, size_t bytes, int advice) {
+  return advice == MADV_POPULATE_WRITE ? -EINVAL : real.advise(address, bytes, advice);
+}
+
+TEST(a_file_that_has_got_the_number_is_neither_punched_nor_filled_nor_closed) {
+  struct stat before, after;
+  memory.huge = false;
+  ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
+  int own = memfd_create("own", MFD_CLOEXEC);
+  ck_assert_int_eq(rc_os.allocate(own, 0, 20 * CHUNK), 0);
+  ck_assert_int_eq(dup2(own, memory.fd), memory.fd);
+  ck_assert_int_eq(fstat(own, &before), 0);
+  now += 50;
+  ck_assert(!rc_backing_trim(&backing, &spill));
+  ck_assert_int_eq(rc_backing_provide(&backing, 30 * CHUNK, CHUNK), 0); /* takes no descriptor */
+  rc_os.advise = advise_of_an_old_kernel;
+  ck_assert_int_eq(rc_backing_provide(&backing, 40 * CHUNK, CHUNK), -EBADF);
+  int number = memory.fd;
+  rc_memory_destroy(&memory);
+  ck_assert_int_eq(fstat(number, &after), 0);
+  ck_assert(after.st_size == before.st_size && after.st_blocks == before.st_blocks && after.st_ino == before.st_ino);
+  close(number);
+  close(own);
+}
+
 /* ---- The reader's side ------------------------------------------------------------------------------------------ */
 
 TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {

@@ -180,4 +180,26 @@ TEST(fewer_places_than_rings_are_filled) {
   ck_assert_int_eq(ringcast_rings(rings, 2), -EINVAL);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) /* whose shadow takes more addresses than there may be */
+/* Takes all memory that this process may still have. */
+static void find_without_memory(void *unused) {
+  char handle[RINGCAST_HANDLE_BYTES];
+  unsigned long pages;
+  char text[64];
+  (void)unused;
+  child_must(rc_os.read_file("/proc/self/statm", text, sizeof text) > 0 && sscanf(text, "%lu", &pages) == 1);
+  rlim_t most = pages * (rlim_t)sysconf(_SC_PAGESIZE);
+  child_must(setrlimit(RLIMIT_AS, &(struct rlimit){most, most}) == 0);
+  for (size_t bytes = 1 << 20; bytes >= 4096; bytes /= 2)
+    for (void **taken; (taken = malloc(bytes)) != NULL;) *taken = taken; /* seen by the compiler as used */
+  child_must(ringcast_find(name, handle) == -ENOMEM);
+}
+
+TEST(a_search_without_memory_finds_no_answer) {
+  if (cannot_under("qemu", __func__, "qemu keeps no limit of the address space")) return;
+  SCOPED_WRITER writer = named(name);
+  child_must_succeed(start_child(find_without_memory, NULL));
+}
+#endif
+
 RUN_TESTS("finding rings", set_up, nothing_is_left)

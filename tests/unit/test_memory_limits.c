@@ -14,6 +14,7 @@
 #include "shm/memory.h"
 #include "tests/support/children.h"
 #include "tests/support/fake_files.h"
+#include "tests/support/seccomp.h"
 #include "tests/support/suite.h"
 
 static const uint64_t MIB = 1 << 20;
@@ -74,6 +75,19 @@ static void with_little_locked(void *context) {
 }
 
 TEST(a_limit_of_locked_memory_is_an_error) { child_must_succeed(start_child(with_little_locked, NULL)); }
+
+static void in_a_sandbox(void *context) {
+  struct rc_memory memory;
+  (void)context;
+  child_must(forbid_call(SYS_memfd_create) == 0);
+  child_must(create(64 * 1024, RINGCAST_MEMORY_PAGES, &memory) == -EPERM && strstr(rc_error_text(), "seccomp"));
+  child_must(rc_memory_create_small("control", 4096, &memory) == -EPERM && strstr(rc_error_text(), "seccomp"));
+}
+
+TEST(a_sandbox_without_memfds_is_named) {
+  if (cannot_under("qemu", __func__, "qemu has no seccomp")) return;
+  child_must_succeed(start_child(in_a_sandbox, NULL));
+}
 
 /* ---- Where the kernel would kill -------------------------------------------------------------------------------- */
 
