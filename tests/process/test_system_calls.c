@@ -317,8 +317,9 @@ static int trace_calls(pid_t pid) {
   return calls / 2;
 }
 
-/* In each sleep: the sleep itself, and the look whether the other side lives (at its pidfd, or in /proc: open, read,
- * close). To this come the CPU quotas, read once, the verdict at the end, and the exit. */
+/* In each sleep: the sleep itself, and the look whether the other side lives: two calls whether the descriptor is ours
+ * still, and one at the pidfd or the file of /proc. To this come the CPU quotas, read once, the verdict at the end, and
+ * the exit. */
 LOOP_TEST(who_waits_long_makes_a_few_calls_a_sleep, 0, 2) {
   static void (*const wait_in_vain[])(void *) = {wait_for_a_frame, wait_for_room};
   if (_i == 0) writer = make_writer(4096);
@@ -328,7 +329,7 @@ LOOP_TEST(who_waits_long_makes_a_few_calls_a_sleep, 0, 2) {
     return;
   }
   int sleeps = _i == 0 ? 6 : 11;
-  ck_assert_msg(calls > 0 && calls <= sleeps * (has_pidfds() ? 2 : 4) + 30, "%d calls in %d sleeps", calls, sleeps);
+  ck_assert_msg(calls > 0 && calls <= sleeps * 4 + 30, "%d calls in %d sleeps", calls, sleeps);
 }
 
 static void prepare(void) {
