@@ -164,14 +164,14 @@ def _tell_or_close(ring: ringcast.Writer, text: str, closing: threading.Event) -
 
 
 class Source(WriterEnd):
-    """The endpoint of the rank that sends to its group."""
+    """The endpoint of the rank that sends to its group. rank: this process's, a global one."""
 
     def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
         self.is_near = True  # all ranks are on this machine
         self.carries_cuda = False  # as the ranks have agreed
         self.most_cuda_bytes = math.inf  # of a tensor, if there is a way beside the ring
         self.links: Sequence[Any] = ()  # to other machines
-        self._rank = rank
+        self.rank = rank
         self._call = 0
         self._send = writer.send
         self._telling: Optional[threading.Thread] = None
@@ -277,7 +277,7 @@ class Source(WriterEnd):
 
     def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
         """The error to raise here; the other ranks get the text."""
-        error = config.name_setting(error, f"on rank {self._rank}")
+        error = config.name_setting(error, f"on rank {self.rank}")
         try:
             if config.is_of_value(error):
                 self._send_error(error, operation, tag, timeout)
@@ -288,7 +288,7 @@ class Source(WriterEnd):
         return error if self.lost is None else ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _send_error(self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None) -> None:
-        text = config.text_of(operation_of(tag), self._rank, error)
+        text = config.text_of(operation_of(tag), self.rank, error)
         self.ring.send_error(text, timeout, tag=tag)
         self._call = (self._call + 1) & CALL_MASK
 
@@ -355,7 +355,7 @@ class ReaderEnd:
 
 
 class Receiver(ReaderEnd):
-    """The endpoint of a rank that receives from its group."""
+    """The endpoint of a rank that receives from its group. rank, source, sender: global ranks."""
 
     def __init__(self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]) -> None:
         self.ring = reader
@@ -363,7 +363,7 @@ class Receiver(ReaderEnd):
         self.lost: Optional[str] = None  # the text that names the dead rank, for good
         self.is_near = True  # as the source's
         self.carries_cuda = False  # as the source's
-        self._rank = rank
+        self.rank = rank
         self._sender = sender  # the rank that sends into the ring of this machine
         self._pids = pids  # of the ranks of this machine
         self._relay: Any = None
@@ -429,7 +429,7 @@ class Receiver(ReaderEnd):
             raise ringcast.WriterGone(errno.EPIPE, text)
         raise RuntimeError(
             f"mismatched ranks: call {tag & CALL_MASK} of the source, rank {self.source}, was {operation_of(tag)}; "
-            f"here, on rank {self._rank}, call {expected} is {_OPERATIONS[operation]}: all ranks must make the same "
+            f"here, on rank {self.rank}, call {expected} is {_OPERATIONS[operation]}: all ranks must make the same "
             "calls in the same order"
         )
 
