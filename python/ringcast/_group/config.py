@@ -171,12 +171,13 @@ _OF_VALUES = (
 )
 
 
-def is_of_value(error: Exception) -> bool:
-    """Whether the value can't be sent: for its type, its size or a device's failure. False: the ring or a peer has
-    failed, and the ring reports that to the receivers."""
+def is_of_value(error: BaseException, refused: bool) -> bool:
+    """Whether the value can't be sent: for its type, its size or a device's failure. refused: the error came up where
+    the value is encoded. False: the ring or a peer has failed, which the ring reports to the receivers; or a signal
+    handler has raised the error."""
     if isinstance(error, ringcast.Error) and not isinstance(error, ringcast.PickleRefused):
         return error.errno in _OF_VALUES
-    return True
+    return refused and isinstance(error, Exception)
 
 
 def is_ours(error: BaseException) -> bool:

@@ -74,12 +74,6 @@ def state_of(pid: int) -> str:
     return "dead" if letter in b"ZX" else "stopped" if letter in b"Tt" else "alive"
 
 
-def is_of_a_message(error: TimeoutError) -> bool:
-    """Whether the unpickling of a message has raised the error: then the traceback has a frame of Python code. For the
-    function that has called the Reader."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
-
-
 class WriterEnd:
     """The endpoint that sends into a ring, and learns of its readers' deaths while no call is made.
 
@@ -171,6 +165,7 @@ class Source(WriterEnd):
         self.carries_cuda = False  # as the ranks have agreed
         self.most_cuda_bytes = math.inf  # of a tensor, if there is a way beside the ring
         self.links: Sequence[Any] = ()  # to other machines
+        self.refused = False  # the last call that failed did so for its value
         self.rank = rank
         self._call = 0
         self._send = writer.send
@@ -190,25 +185,37 @@ class Source(WriterEnd):
     ) -> None:
         """kind: of the value; None: any. inside: the values of a dict may hold anything, since the original pickles the
         values. timeout: for room, also for an error in place of the value. TimeoutError: nothing was sent, and the call
-        can be repeated."""
+        can be repeated.
+
+        An error of the value goes to the receivers in its place. What a signal handler raises in the wait does not, and
+        leaves at once: the receivers still wait for this call, which the next send() is."""
         if self.lost is not None:
             self._raise_lost()
         tag = operation << CALL_BITS | self._call
+        refused = kind is not None and type(value) is not kind
         try:
-            if kind is not None and type(value) is not kind:
+            if refused:
                 if not isinstance(value, kind):
                     raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
                 if kind is dict:
                     value = dict(value)  # a subclass may have no typed form
+                refused = False
             try:
                 self._send(value, timeout, tag=tag, hash=hash)
             except TypeError:
-                if operation not in _ANYTHING and not (inside and may_pack(value)):
+                refused = self.ring._value_failed
+                if not refused or (operation not in _ANYTHING and not (inside and may_pack(value))):
                     raise
-                self.ring.send(pack(value), timeout, tag=tag)
+                value = pack(value)
+                refused = False
+                self.ring.send(value, timeout, tag=tag)
             self._call = (self._call + 1) & CALL_MASK
-        except Exception as error:
-            if timeout is not None and isinstance(error, TimeoutError):
+        except BaseException as error:
+            if self.ring._sent == tag:  # a signal handler has raised when the frame was sent
+                self._call = (self._call + 1) & CALL_MASK
+                raise
+            self.refused = refused or self.ring._value_failed
+            if not isinstance(error, Exception) or (timeout is not None and isinstance(error, TimeoutError)):
                 raise
             raised = self._fail(error, operation, tag, timeout)
             if raised is error:
@@ -279,7 +286,7 @@ class Source(WriterEnd):
         """The error to raise here; the other ranks get the text."""
         error = config.name_setting(error, f"on rank {self.rank}")
         try:
-            if config.is_of_value(error):
+            if config.is_of_value(error, self.refused):
                 self._send_error(error, operation, tag, timeout)
         except (ringcast.ReaderDied, ringcast.Cancelled) as death:  # lose() cancels
             error = death
@@ -289,8 +296,11 @@ class Source(WriterEnd):
 
     def _send_error(self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None) -> None:
         text = config.text_of(operation_of(tag), self.rank, error)
-        self.ring.send_error(text, timeout, tag=tag)
-        self._call = (self._call + 1) & CALL_MASK
+        try:
+            self.ring.send_error(text, timeout, tag=tag)
+        finally:
+            if self.ring._sent == tag:  # also if a signal handler has raised since
+                self._call = (self._call + 1) & CALL_MASK
 
     def _lose(self, name: str, what: str = "") -> None:
         text = f"{name} {what}".rstrip()
@@ -382,6 +392,12 @@ class Receiver(ReaderEnd):
         """Receive the source's value: this rank's part of a broadcast. The own `value` is ignored."""
         return self.receive(operation)
 
+    @property
+    def refused(self) -> bool:
+        """Whether the last value that came could not be unpacked."""
+        failed: bool = self.ring._value_failed
+        return failed
+
     def describe_source(self) -> str:
         """The source, which is on this machine."""
         pid = self._pids[self.source]
@@ -456,6 +472,14 @@ class Receiver(ReaderEnd):
 
 
 End = Union[Source, Receiver]
+
+
+def is_of_one_call(error: Exception, end: End) -> bool:
+    """Whether the value of a call is at fault, and the next call works. False: the ring or a peer has failed, or a
+    signal handler has raised the error."""
+    if isinstance(error, (ringcast.SendError, TypeError, ValueError)) and config.is_ours(error):
+        return True
+    return config.is_of_value(error, end.refused)
 
 
 def broadcast_into(end: Optional[End], objects: List[Any]) -> List[Any]:

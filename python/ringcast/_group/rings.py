@@ -34,6 +34,8 @@ _rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], Any]]" = weakref.W
 # (id(group), stream, src) -> the same end, for each call's look: a look into _rings makes a weak reference, which takes
 # longer than all else. The entries of a group go with the group, before another object can have the id.
 _found: Dict[Tuple[int, str, int], End] = {}
+# The groups in whose exchanges a thread is: torch.distributed would mix two threads' exchanges up.
+_making: Dict[Any, object] = {}
 _HAS_GROUPS = dist.is_available()
 
 
@@ -152,8 +154,13 @@ def _look(
     made = ends(group)
     ring: Optional[End] = made.get((stream, src))
     if ring is None or (ring.ring.closed and ring.lost is None):
-        family = names.family(group, engine)
-        ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream, family)
+        family, me = names.family(group, engine), object()
+        if _making.setdefault(group, me) is not me:
+            raise RuntimeError("another thread makes a ring of the group: each is made by one thread, as by prepare()")
+        try:
+            ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream, family)
+        finally:
+            del _making[group]
     _found[id(group), stream, src] = ring
     return ring
 
