@@ -16,6 +16,7 @@ if needs.torch is None:
 import torch
 import torch.distributed as dist
 from _dist import meet, on_ranks, text_of
+from peers import names_of_rings
 from sending import end_to, send_some
 
 import ringcast
@@ -222,14 +223,22 @@ def test_threads_whose_first_send_coincides_send_all() -> None:
     if group.rank_in_group == 1:
         assert sorted(group.recv_object(0) for _ in range(count)) == list(range(count))
         return
-    together = threading.Barrier(count)
+    together, make = threading.Barrier(count), p2p.config.make_writer
 
     def send(number: int) -> None:
         together.wait()
         group.send_object(number, 1)
 
-    with futures.ThreadPoolExecutor(count) as threads:
-        list(threads.map(send, range(count)))
+    def make_slowly(*args: Any, **options: Any) -> Any:
+        for _ in range(1000):
+            os.sched_yield()  # to the other threads
+        return make(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(p2p.config, "make_writer", make_slowly)
+        with futures.ThreadPoolExecutor(count) as threads:
+            list(threads.map(send, range(count)))
+    assert len(names_of_rings()) == 1
 
 
 @on_ranks(2)
