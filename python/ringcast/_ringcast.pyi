@@ -421,6 +421,10 @@ class Writer:
     def page_size(self) -> int:
         """Bytes of a page of the ring's memory."""
 
+    # For ringcast._group: see handle.h and writer.h of the extension.
+    _value_failed: bool
+    _sent: int
+
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
@@ -716,6 +720,9 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     @property
     def lag(self) -> int:
         """Bytes sent and not received yet."""
+
+    # For ringcast._group: see handle.h of the extension.
+    _value_failed: bool
 
     @property
     def closed(self) -> bool:

@@ -90,8 +90,10 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
                    struct ringcast_gpu_extent *lease) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   size_t bytes;
+  self->base.value_failed = false;
   int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_ENCODE);
   if (rc == 0) {
+    self->base.value_failed = true;
     rc = rc_py_encoding_write_device(encoding, self->gpu, &call.span, tag, lease, &bytes);
     if (rc == 0) rc = commit(self, encoding, lease, bytes);
     if (rc == 0) return 0;
@@ -103,6 +105,7 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
 
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct ringcast_gpu_extent place;
+  self->base.value_failed = true; /* but for a failure in the wait, and for one by its errno */
   if (self->gpu_late < 0) return raise_late(self);
   if (!self->gpu && !rc_py_device_may_start(rc_py_state_of(self))) return RC_PY_RAISED;
   int rc = rc_py_gpu_writer_open(self, encoding->device);

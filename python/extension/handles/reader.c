@@ -269,6 +269,7 @@ static PyMemberDef reader_members[] = {
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY, RC_DOC_Reader_capacity},
     {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY, RC_DOC_Reader_writer_pid},
     {"_has_ended", T_BOOL, offsetof(struct rc_py_reader, has_ended), READONLY, NULL},
+    {"_value_failed", T_BOOL, offsetof(struct rc_py_reader, base.value_failed), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_reader, base.watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };

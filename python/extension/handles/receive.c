@@ -118,7 +118,10 @@ static int read_arrived(struct rc_py_reader *self, struct arrival *call, uint32_
   bool skips = !*object && rc_py_gpu_skips(self);
   if (*object && !call->retained) rc_py_warming_keep(self, &call->frame, rc_py_state_of(self)->ran_code != ran_code);
   if (!call->retained && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
-  if (!*object && PyErr_Occurred()) return RC_PY_RAISED;
+  if (!*object && PyErr_Occurred()) {
+    self->base.value_failed = !self->has_stash;
+    return RC_PY_RAISED;
+  }
   return skips ? RC_PY_SKIPPED : 0;
 }
 
@@ -141,6 +144,7 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
   struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
   PyObject *object = NULL;
   int rc;
+  self->base.value_failed = false;
   do {
     rc = arrive(self, &call);
     if (rc < 0) break;

@@ -27,6 +27,7 @@ static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encod
   size_t bytes;
   rc = rc_py_encoding_write(encoding, call.span.bytes > self->info.ring_frame, &call.span, tag, &bytes);
   if (rc == 0) return rc_py_writer_publish(self, bytes, RINGCAST_KIND_TENSORS);
+  self->base.value_failed = true;
   ringcast_writer_abort(self->writer);
   if (rc == RC_PY_RAISED) return rc;
   rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
@@ -65,14 +66,19 @@ PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, i
   struct rc_py_encoding encoding;
   if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
     const struct rc_py_packed *packed = (struct rc_py_packed *)object;
+    bool is_refused = packed->pickled && !self->base.allow_pickle;
+    self->base.value_failed = hash || is_refused;
     if (hash) return rc_py_hash_of_packed();
-    if (packed->pickled && !self->base.allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
+    if (is_refused) return rc_py_packed_refuse(rc_py_state_of(self), packed);
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
   int32_t device = rc_py_writer_sends_from(self);
   bool allow_pickle = self->base.allow_pickle;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) {
+    self->base.value_failed = true;
+    return NULL;
+  }
   encoding.hash = hash;
   encoding.call = self->base.call;
   PyObject *result = rc_py_writer_send_encoding(self, &encoding, timeout_ns, tag);
@@ -92,7 +98,9 @@ PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t 
   if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!rc_py_writer_begin(self)) return NULL;
+  self->base.value_failed = false;
   PyObject *result = rc_py_writer_send_value(self, values[0], timeout_ns, (uint32_t)tag, hash);
+  if (result) self->sent = (int64_t)tag;
   rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && timeout_ns == 0);
   return result;
 }
@@ -180,6 +188,7 @@ PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ss
     result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   }
   rc_py_encoding_clear(&encoding);
+  if (result) self->sent = (int64_t)tag;
   rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && timeout_ns == 0);
   return result;
 }

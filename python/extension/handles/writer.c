@@ -52,6 +52,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   if (!self) return NULL;
   self->gpu_pool_bytes = gpu_pool_bytes;
   self->takes_cuda = true;
+  self->sent = -1;
   self->fail_ns = options.on_slow == RINGCAST_FAIL ? options.slow_ns : 0;
   if (rc == 0) return (PyObject *)self;
   rc_py_raise(rc_py_state_of(self), rc);
@@ -267,6 +268,8 @@ static PyMemberDef writer_members[] = {
     {"page_size", T_ULONGLONG, offsetof(struct rc_py_writer, info.page_size), READONLY, RC_DOC_Writer_page_size},
     {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
     {"_takes_cuda", T_BOOL, offsetof(struct rc_py_writer, takes_cuda), 0, NULL},
+    {"_value_failed", T_BOOL, offsetof(struct rc_py_writer, base.value_failed), READONLY, NULL},
+    {"_sent", T_LONGLONG, offsetof(struct rc_py_writer, sent), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_writer, base.watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };

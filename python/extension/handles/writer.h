@@ -29,6 +29,7 @@ struct rc_py_writer {
   struct ringcast_span span;
   bool offering;              /* the call at work is _offer() */
   bool takes_cuda;            /* False: _group/config.py asks for no tensors of a device */
+  int64_t sent;               /* the tag of the last frame of send() or _send_error(); -1: none */
   ringcast_gpu_writer *gpu;   /* NULL until a tensor of a device was sent; of ... */
   int32_t gpu_device;         /* ... this one */
   int gpu_late;               /* a failure of the last frame, discovered after the send; 0: none */

@@ -80,7 +80,7 @@ def _put_back(frame: Dict[Any, Any], nested: bool) -> List[Tuple[Any, Any]]:
 
 
 def broadcast_dict(end: Any, tensor_dict: Any, src: int, group: Any, nested: bool) -> Dict[Any, Any]:
-    """Broadcast a dict by the ring of `end`, and tensors that travel apart by `group`, from `src`, a rank in `group`.
+    """Broadcast a dict by the ring of `end`, and tensors that travel apart by `group`, from `src`, a rank in it.
     Without a group all goes into the frame, which refuses values without a form there."""
     received: Dict[Any, Any] = tensor_dict
     apart: List[Tuple[Any, Any]] = []
@@ -99,8 +99,6 @@ def broadcast_dict(end: Any, tensor_dict: Any, src: int, group: Any, nested: boo
         received = end.receive(TENSOR_DICT)
         apart = put_back(received, nested)
     whole = [tensor.detach().contiguous() for _, tensor in apart if tensor.numel()]
-    if whole:
-        src = dist.get_global_rank(group, src)
-    for work in [dist.broadcast(tensor, src, group, async_op=True) for tensor in whole]:
+    for work in [dist.broadcast(tensor, group_src=src, group=group, async_op=True) for tensor in whole]:
         work.wait()
     return received

@@ -71,12 +71,26 @@ def on_death(group: Any) -> str:
 
 def is_elastic(group: Any) -> bool:
     """Whether the backend of a ProcessGroup goes on without dead ranks: SGLang's --elastic-ep-backend mooncake."""
+    return backend_of(group).startswith("mooncake")
+
+
+def is_fake(group: Any) -> bool:
+    """Whether what is in a CPU's memory would go by torch.distributed's "fake" backend."""
+    try:
+        return bool(group._get_backend(sys.modules["torch"].device("cpu")).name() == "fake")
+    except RuntimeError:  # no backend for the CPU
+        return False
+
+
+def backend_of(group: Any) -> str:
+    """The name of a ProcessGroup's backend. "": not a ProcessGroup, or one that torch.distributed does not know."""
     dist = sys.modules.get("torch.distributed")
-    return (
-        dist is not None
-        and isinstance(group, dist.ProcessGroup)
-        and str(dist.get_backend(group)).startswith("mooncake")
-    )
+    if dist is None or not isinstance(group, dist.ProcessGroup):
+        return ""
+    try:
+        return str(dist.get_backend(group))
+    except ValueError:
+        return ""
 
 
 def curve_is_on() -> bool:
@@ -151,12 +165,22 @@ _OF_VALUES = (
 )
 
 
-def is_of_value(error: Exception) -> bool:
-    """Whether the value can't be sent: for its type, its size or a device's failure. False: the ring or a peer has
-    failed, and the ring reports that to the receivers."""
+def is_of_value(error: BaseException, refused: bool) -> bool:
+    """Whether the value can't be sent: for its type, its size or a device's failure. refused: the error came up where
+    the value is encoded. False: the ring or a peer has failed, which the ring reports to the receivers; or a signal
+    handler has raised the error."""
     if isinstance(error, ringcast.Error) and not isinstance(error, ringcast.PickleRefused):
         return error.errno in _OF_VALUES
-    return True
+    return refused and isinstance(error, Exception)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether a function that ringcast has called raised the error. False: code of a value or of a signal handler did,
+    which has a frame of its own in the traceback."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and str(traceback.tb_frame.f_globals.get("__name__")).startswith("ringcast.")
 
 
 def name_setting(error: Exception, where: str, what: str = "ring", capacity: bool = True) -> Exception:

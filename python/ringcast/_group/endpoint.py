@@ -74,12 +74,6 @@ def state_of(pid: int) -> str:
     return "dead" if letter in b"ZX" else "stopped" if letter in b"Tt" else "alive"
 
 
-def is_of_a_message(error: TimeoutError) -> bool:
-    """Whether the unpickling of a message has raised the error: then the traceback has a frame of Python code. For the
-    function that has called the Reader."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
-
-
 class WriterEnd:
     """The endpoint that sends into a ring, and learns of its readers' deaths while no call is made.
 
@@ -164,7 +158,7 @@ def _tell_or_close(ring: ringcast.Writer, text: str, closing: threading.Event) -
 
 
 class Source(WriterEnd):
-    """The endpoint of the rank that sends to its group.
+    """The endpoint of the rank that sends to its group. rank: this process's, a global one.
 
     divides: dicts are searched for tensors that go apart, since earlier ones had such tensors; else the Writer finds
     the first one, and refuses it.
@@ -176,7 +170,8 @@ class Source(WriterEnd):
         self.is_near = True  # all ranks are on this machine
         self.carries_cuda = False  # as the ranks have agreed
         self.links: Sequence[Any] = ()  # to other machines
-        self._rank = rank
+        self.refused = False  # the last call that failed did so for its value
+        self.rank = rank
         self._call = 0
         self._send = writer.send
         self._telling: Optional[threading.Thread] = None
@@ -195,28 +190,42 @@ class Source(WriterEnd):
     ) -> None:
         """kind: of the value; None: any. divide: makes the dict for the ring of a dict that the Writer refuses.
         timeout: for room, also for an error in place of the value. TimeoutError: nothing was sent, and the call can be
-        repeated."""
+        repeated.
+
+        An error of the value goes to the receivers in its place. What a signal handler raises in the wait does not, and
+        leaves at once: the receivers still wait for this call, which the next send() is."""
         if self.lost is not None:
             self._raise_lost()
         tag = operation << CALL_BITS | self._call
+        refused = kind is not None and type(value) is not kind
         try:
-            if kind is not None and type(value) is not kind:
+            if refused:
                 if not isinstance(value, kind):
                     raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
                 if kind is dict:
                     value = dict(value)  # a subclass may have no typed form
+                refused = False
             try:
                 self._send(value, timeout, tag=tag, hash=hash)
             except TypeError:
+                refused = self.ring._value_failed
+                if not refused:
+                    raise
                 if divide is not None:
                     value = divide(value)
                 # The originals pickle the values of a dict: the values may hold anything.
                 if operation not in _ANYTHING and not (operation == TENSOR_DICT and may_pack(value)):
                     raise
-                self.ring.send(pack(value, self.carries_cuda), timeout, tag=tag)
+                value = pack(value, self.carries_cuda)
+                refused = False
+                self.ring.send(value, timeout, tag=tag)
             self._call = (self._call + 1) & CALL_MASK
-        except Exception as error:
-            if timeout is not None and isinstance(error, TimeoutError):
+        except BaseException as error:
+            if self.ring._sent == tag:  # a signal handler has raised when the frame was sent
+                self._call = (self._call + 1) & CALL_MASK
+                raise
+            self.refused = refused or self.ring._value_failed
+            if not isinstance(error, Exception) or (timeout is not None and isinstance(error, TimeoutError)):
                 raise
             raised = self._fail(error, operation, tag, timeout)
             if raised is error:
@@ -285,9 +294,9 @@ class Source(WriterEnd):
 
     def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
         """The error to raise here; the other ranks get the text."""
-        error = config.name_setting(error, f"on rank {self._rank}")
+        error = config.name_setting(error, f"on rank {self.rank}")
         try:
-            if config.is_of_value(error):
+            if config.is_of_value(error, self.refused):
                 self._send_error(error, operation, tag, timeout)
         except (ringcast.ReaderDied, ringcast.Cancelled) as death:  # lose() cancels
             error = death
@@ -296,9 +305,12 @@ class Source(WriterEnd):
         return error if self.lost is None else ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _send_error(self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None) -> None:
-        text = config.text_of(operation_of(tag), self._rank, error)
-        self.ring.send_error(text, timeout, tag=tag)
-        self._call = (self._call + 1) & CALL_MASK
+        text = config.text_of(operation_of(tag), self.rank, error)
+        try:
+            self.ring.send_error(text, timeout, tag=tag)
+        finally:
+            if self.ring._sent == tag:  # also if a signal handler has raised since
+                self._call = (self._call + 1) & CALL_MASK
 
     def _lose(self, name: str, what: str = "") -> None:
         text = f"{name} {what}".rstrip()
@@ -363,7 +375,7 @@ class ReaderEnd:
 
 
 class Receiver(ReaderEnd):
-    """The endpoint of a rank that receives from its group."""
+    """The endpoint of a rank that receives from its group. rank, source, sender: global ranks."""
 
     def __init__(self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]) -> None:
         self.ring = reader
@@ -371,7 +383,7 @@ class Receiver(ReaderEnd):
         self.lost: Optional[str] = None  # the text that names the dead rank, for good
         self.is_near = True  # as the source's
         self.carries_cuda = False  # as the source's
-        self._rank = rank
+        self.rank = rank
         self._sender = sender  # the rank that sends into the ring of this machine
         self._pids = pids  # of the ranks of this machine
         self._relay: Any = None
@@ -389,6 +401,12 @@ class Receiver(ReaderEnd):
     def broadcast(self, value: Any, operation: int) -> Any:
         """Receive the source's value: this rank's part of a broadcast. The own `value` is ignored."""
         return self.receive(operation)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the last value that came could not be unpacked."""
+        failed: bool = self.ring._value_failed
+        return failed
 
     def describe_source(self) -> str:
         """The source, which is on this machine."""
@@ -437,7 +455,7 @@ class Receiver(ReaderEnd):
             raise ringcast.WriterGone(errno.EPIPE, text)
         raise RuntimeError(
             f"mismatched ranks: call {tag & CALL_MASK} of the source, rank {self.source}, was {operation_of(tag)}; "
-            f"here, on rank {self._rank}, call {expected} is {_OPERATIONS[operation]}: all ranks must make the same "
+            f"here, on rank {self.rank}, call {expected} is {_OPERATIONS[operation]}: all ranks must make the same "
             "calls in the same order"
         )
 
@@ -464,6 +482,14 @@ class Receiver(ReaderEnd):
 
 
 End = Union[Source, Receiver]
+
+
+def is_of_one_call(error: Exception, end: End) -> bool:
+    """Whether the value of a call is at fault, and the next call works. False: the ring or a peer has failed, or a
+    signal handler has raised the error."""
+    if isinstance(error, (ringcast.SendError, TypeError, ValueError)) and config.is_ours(error):
+        return True
+    return config.is_of_value(error, end.refused)
 
 
 def broadcast_into(end: Optional[End], objects: List[Any]) -> List[Any]:

@@ -8,10 +8,9 @@ machines, where the relays would cost more than a collective, and elastic groups
 dead.
 """
 
-import contextlib
 import time
 import weakref
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch.distributed as dist
 
@@ -26,7 +25,7 @@ from ringcast._group.endpoint import (
     Receiver,
     Source,
     is_before,
-    is_of_a_message,
+    is_of_one_call,
     operation_of,
 )
 from ringcast._group.packing import pack
@@ -38,8 +37,6 @@ STREAM = "gather"
 _CAPACITY = 256 << 10
 # Seconds of a wait that asks for no timeout.
 _FIRST = 0.05
-# After these errors the ring is at an end.
-_ENDS = (ringcast.WriterGone, ringcast.ReaderDied, ringcast.Evicted, ringcast.ForkedError, ringcast.Cancelled)
 
 # Groups on several machines.
 _of_torch: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -74,15 +71,8 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
         return None
     wait, missing = _Wait(group), []
     source = next(end for end in ends if isinstance(end, Source))
-    call, failure = source.call, None
-    try:
-        value = _sent(source, value, operation, wait)
-    except _ENDS:
-        raise
-    except Exception as error:
-        if source.call == call:
-            raise  # nothing was sent
-        failure = error  # the other ranks have the text
+    call = source.call
+    value, failure = _sent(source, value, operation, wait)
     everyone = []
     for end in ends:
         if isinstance(end, Receiver):
@@ -90,10 +80,10 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
                 everyone.append(_received(end, operation, call, wait))
             except _Missing:
                 missing.append(end.describe_source())
-            except _ENDS:
-                raise
-            except Exception as error:  # take all frames of the call
-                failure = failure or error
+            except Exception as error:
+                if not is_of_one_call(error, end):
+                    raise
+                failure = failure or error  # take all frames of the call
         else:
             everyone.append(value)
     if failure is not None:
@@ -135,7 +125,7 @@ def _received(end: Receiver, operation: int, call: int, wait: _Wait) -> Any:
             try:
                 value, tag = end.ring.recv_tagged(wait.left())
             except TimeoutError as error:
-                if is_of_a_message(error):
+                if not config.is_ours(error):
                     raise
                 if wait.over():
                     raise _Missing from None
@@ -147,27 +137,41 @@ def _received(end: Receiver, operation: int, call: int, wait: _Wait) -> Any:
     return end.receive(operation, take)
 
 
-def _sent(end: Source, value: Any, operation: int, wait: _Wait) -> Any:
-    """Send the own value, and return the own result. TimeoutError: the ring has no room."""
-    if operation != GATHER:
-        _send(end, value, operation, wait)
-        return value
+def _sent(end: Source, value: Any, operation: int, wait: _Wait) -> Tuple[Any, Optional[Exception]]:
+    """Send the own value. Returns the own result, or the error of a value that can't be sent: the other ranks have its
+    text."""
+    packed = value
     try:
-        packed = pack(value, end.carries_cuda)
+        if operation == GATHER:
+            packed = pack(value, end.carries_cuda)
     except Exception as error:
-        with contextlib.suppress(ringcast.Error):  # the ring has failed
-            end.refuse(error, operation)
-        raise
-    _send(end, packed, operation, wait)
-    return ringcast.unpack(packed)
+        failure = error
+        try:
+            _in_time(wait, lambda left: end.refuse(failure, operation, left))
+        except ringcast.Error:  # the ring has failed
+            raise failure from None
+        return None, failure
+    try:
+        _in_time(wait, lambda left: end.send(packed, operation, timeout=left))
+    except Exception as error:
+        if not config.is_of_value(error, end.refused):
+            raise
+        return None, error
+    if operation != GATHER:
+        return value, None
+    try:
+        return ringcast.unpack(packed), None
+    except Exception as error:
+        return None, error
 
 
-def _send(end: Source, value: Any, operation: int, wait: _Wait) -> None:
+def _in_time(wait: _Wait, send: Callable[[float], None]) -> None:
+    """TimeoutError: the ring has no room."""
     while True:
         try:
-            return end.send(value, operation, timeout=wait.left())
-        except TimeoutError:
-            if wait.over():
+            return send(wait.left())
+        except TimeoutError as error:
+            if wait.over() or not config.is_ours(error):
                 raise
 
 

@@ -66,10 +66,6 @@ class Handle:
 _SENT = Handle()
 
 
-class _NotReceived(TimeoutError):
-    """The group's timeout has passed. Any other TimeoutError comes from the pickling of a value."""
-
-
 class _Posted(Handle):
     """A message on torch.distributed's way."""
 
@@ -96,6 +92,8 @@ class _Posted(Handle):
                 for work in works:
                     work.wait()
             except RuntimeError as error:
+                if not config.is_ours(error):
+                    raise
                 self._sender.raise_unreachable(error)
             self._retained = []
 
@@ -140,12 +138,14 @@ class Sender:
         self.ring = config.make_writer(config.capacity(), 1, name=name)
         self._lock = threading.Lock()
         self._call = 0
+        self._refused = False  # the last call failed where the value is encoded
         self._on_ring = False
         self._next_look = 0.0
         self._failure: Optional[str] = None  # once and for all
         self._greeted = False
         self.posted: Deque[_Posted] = deque()
-        self._outbox: Deque[_Queued] = deque()
+        self._outbox: Deque[_Queued] = deque()  # a frame stays until it is in the ring
+        self._lost = 0, 0  # frames that were in the outbox at its end, and the tag of the first
         self._thread: Optional[threading.Thread] = None
         # The caller's tensors under way, on the group's own device path.
         self.beside: Deque[Handle] = deque()
@@ -159,20 +159,17 @@ class Sender:
     def isend(self, group: Any, value: Any, operation: int) -> Handle:
         with self._lock:
             tag = operation << CALL_BITS | self._call
+            self._refused = False
             try:
-                if operation == SEND_TENSOR_DICT:
-                    if not isinstance(value, dict):
-                        raise TypeError(f"{operation_of(tag)} needs a dict, not {type(value).__name__}")
-                    value = value if type(value) is dict else dict(value)  # a subclass may have no form in a frame
-                try:
-                    handle = self._isend(group, value, tag)
-                except TypeError:
-                    if operation != SEND_OBJECT and not may_pack(value):
-                        raise
-                    handle = self._isend(group, pack(value, self.ring._takes_cuda), tag)
-            except Exception as error:
+                handle = self._isend(group, value, operation, tag)
+            except BaseException as error:
+                if self.ring._sent == tag:  # a signal handler has raised when the frame was sent
+                    self._call = (self._call + 1) & CALL_MASK
+                    raise
+                if not isinstance(error, Exception):
+                    raise
                 named = config.name_setting(error, f"on rank {self._rank}")
-                if config.is_of_value(named) and not isinstance(named, _NotReceived):
+                if config.is_of_value(named, self._refused or self.ring._value_failed):
                     self._tell(group, named, tag)
                 if named is error:
                     raise
@@ -180,28 +177,55 @@ class Sender:
             self._call = (self._call + 1) & CALL_MASK
             return handle
 
-    def _isend(self, group: Any, value: Any, tag: int) -> Handle:
+    def _isend(self, group: Any, value: Any, operation: int, tag: int) -> Handle:
         if self._failure is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self._failure)
         if self.posted:
             self._look_for_answers(group)
+        if operation == SEND_TENSOR_DICT and type(value) is not dict:
+            value = self._as_dict(value, tag)
         if not self._on_ring:
-            return self._isend_far(group, _FRAME, tag, self._packed(value))
+            return self._isend_far(group, _FRAME, tag, self._packed(value, operation))
         if not self._outbox:
             if time.monotonic() >= self._next_look:
                 self._look()
             try:
-                self.ring.send(value, 0, tag=tag)
-                return _SENT
-            except TimeoutError:
-                pass
+                return self._send_now(value, operation, tag)
+            except TimeoutError as error:
+                if not config.is_ours(error):
+                    raise
             except ringcast.ReaderDied:
                 self._look()
                 raise
-        return self._queue(_Queued(self._packed(value), tag))
+        return self._queue(_Queued(self._packed(value, operation), tag))
 
-    def _packed(self, value: Any) -> ringcast.PackedFrame:
-        return value if isinstance(value, ringcast.PackedFrame) else pack_typed(value, self.ring._takes_cuda)
+    def _as_dict(self, value: Any, tag: int) -> Any:
+        """A subclass may have no form in a frame."""
+        self._refused = True
+        if not isinstance(value, dict):
+            raise TypeError(f"{operation_of(tag)} needs a dict, not {type(value).__name__}")
+        value = dict(value)
+        self._refused = False
+        return value
+
+    def _send_now(self, value: Any, operation: int, tag: int) -> Handle:
+        """TimeoutError: there is no room."""
+        try:
+            self.ring.send(value, 0, tag=tag)
+        except TypeError:
+            if not self.ring._value_failed:
+                raise
+            self.ring.send(self._packed(value, operation), 0, tag=tag)
+        return _SENT
+
+    def _packed(self, value: Any, operation: int) -> ringcast.PackedFrame:
+        if isinstance(value, ringcast.PackedFrame):
+            return value
+        self._refused = True
+        packs = pack if operation == SEND_OBJECT or may_pack(value) else pack_typed
+        frame = packs(value, self.ring._takes_cuda)
+        self._refused = False
+        return frame
 
     def _tell(self, group: Any, error: Exception, tag: int) -> None:
         """Send the error to the receiver, which waits for this call."""
@@ -227,7 +251,7 @@ class Sender:
 
     def raise_unreachable(self, error: Exception) -> NoReturn:
         if "imed out" in str(error):
-            raise _NotReceived(f"rank {self._peer} has not received within the group's timeout: {error}") from None
+            raise TimeoutError(f"rank {self._peer} has not received within the group's timeout: {error}") from None
         self._fail(f"can't be reached ({str(error).strip()})")
 
     # ---- before the ring
@@ -239,6 +263,8 @@ class Sender:
                 self._greeted = True
             return self._post(group, kind, tag, payload)
         except RuntimeError as error:
+            if not config.is_ours(error):
+                raise
             self.raise_unreachable(error)
 
     def _post(self, group: Any, kind: int, tag: int, payload: Any) -> Handle:
@@ -289,6 +315,8 @@ class Sender:
             with self._lock:
                 if error is not None:
                     error = self._judge(error, item)
+                if error is not None and self._failure is not None:
+                    self._lost = len(self._outbox), item.tag
                 self._outbox.popleft().end(error)
                 while self._outbox and self._failure is not None:
                     self._outbox.popleft().end(error)
@@ -298,7 +326,7 @@ class Sender:
 
     def _judge(self, error: Exception, item: _Queued) -> Exception:
         """The error for the handle: the frame's own, which the receiver gets too, or the end of the connection."""
-        if config.is_of_value(error) and not self.ring.closed:
+        if config.is_of_value(error, self.ring._value_failed) and not self.ring.closed:
             text = config.text_of(operation_of(item.tag), self._rank, error)
             self._outbox.insert(1, _Queued(text, item.tag))
             return error
@@ -314,7 +342,18 @@ class Sender:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        self._tell_lost()
         self.ring.close()
+
+    def _tell_lost(self) -> None:
+        """In place of the first lost frame: a text may have room where the frame has none."""
+        count, tag = self._lost
+        if count:
+            text = (
+                f"rank {self._rank} has closed the ring before what isend() still had for it found room: {count} lost"
+            )
+            with contextlib.suppress(TimeoutError, ringcast.Error):
+                self.ring.send_error(text, 0, tag=tag)
 
 
 # ---- The end that receives -------------------------------------------------------------------------------------------
@@ -327,8 +366,25 @@ class Receiver(ReaderEnd):
         self.ring: Optional[ringcast.Reader] = None
         self._on_ring = False
         self._answer: Tuple[Any, ...] = ()
+        self._turn = threading.Lock()  # before the ring, whose Reader has a turn of its own
 
     def recv(self, group: Any, operation: int) -> Any:
+        if not self._on_ring:
+            if not self._turn.acquire(blocking=False):
+                raise RuntimeError(f"another thread receives from rank {self._peer}: one may at a time")
+            try:
+                taken = self._recv_before_ring(group, operation)
+            finally:
+                self._turn.release()
+            if taken is not None:
+                return taken[0]
+        if self.ring is None:
+            what = f"rank {self._peer} sends into a ring that was closed here: close it on both sides"
+            raise ringcast.Error(errno.EPIPE, what)
+        return self.receive(operation)
+
+    def _recv_before_ring(self, group: Any, operation: int) -> Optional[Tuple[Any]]:
+        """The value, in a tuple. None: it is in the ring."""
         while not self._on_ring:
             kind, tag, payload = self._recv_far(group)
             if kind == _HELLO:
@@ -341,11 +397,8 @@ class Receiver(ReaderEnd):
                 expected, self._call = self._call, (tag + 1) & CALL_MASK
                 if kind == _ERROR:
                     raise ringcast.SendError(errno.EREMOTEIO, payload.numpy().tobytes().decode())
-                return self._accept(operation, expected, self._unpack(payload.numpy()), tag)
-        if self.ring is None:
-            what = f"rank {self._peer} sends into a ring that was closed here: close it on both sides"
-            raise ringcast.Error(errno.EPIPE, what)
-        return self.receive(operation)
+                return (self._accept(operation, expected, self._unpack(payload.numpy()), tag),)
+        return None
 
     def _unpack(self, frame: Any) -> Any:
         """Only a Reader makes tensors on a CUDA device: take one of a private ring."""
@@ -369,6 +422,8 @@ class Receiver(ReaderEnd):
             if size:
                 group.recv([payload], self._peer_in_group, _TAG).wait()
         except RuntimeError as error:
+            if not config.is_ours(error):
+                raise
             if "imed out" in str(error):
                 raise TimeoutError(f"rank {self._peer} has sent nothing within the group's timeout: {error}") from None
             self._raise_lost(f"can't be reached ({str(error).strip()})")
@@ -400,7 +455,10 @@ class Receiver(ReaderEnd):
 
     def _raise_gone(self) -> NoReturn:
         self.close()  # a sender that lives begins anew, with HELLO
-        self._raise_lost("has died, or its group was destroyed; all that it sent was received")
+        self._raise_lost(
+            "has died, or its group was destroyed; what was in its ring was received, and what isend() had not yet put "
+            "there is lost: wait for each handle before a process exits"
+        )
 
     def _raise_lost(self, what: str) -> NoReturn:
         pid = f"pid {self._peer_pid}" if self._peer_pid else "its pid is not known: nothing has come from it"
@@ -423,16 +481,20 @@ class Receiver(ReaderEnd):
 
 # ---- Finding the ends ------------------------------------------------------------------------------------------------
 
+_making = threading.RLock()  # each end is made once, also if two threads need it at the same time
+
 
 def sender(group: Any, ranks: List[int], me: int, peer: int, engine: str = "torch") -> Sender:
     """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` has the global numbers. engine: for
     the name of a new ring."""
     ends = rings.ends(group)
     if ("to", peer) not in ends:
-        name = names.join(*names.family(group, engine), f"{ranks[me]}-{ranks[peer]}")
-        made = ends["to", peer] = Sender(ranks[me], ranks[peer], peer, name)
-        # Closed or not, the end stays until the group goes: answers still arrive in its memory.
-        weakref.finalize(group, made.close).atexit = False
+        with _making:
+            if ("to", peer) not in ends:
+                name = names.join(*names.family(group, engine), f"{ranks[me]}-{ranks[peer]}")
+                made = ends["to", peer] = Sender(ranks[me], ranks[peer], peer, name)
+                # Closed or not, the end stays until the group goes: answers still arrive in its memory.
+                weakref.finalize(group, made.close).atexit = False
     end: Sender = ends["to", peer]
     return end
 
@@ -441,6 +503,6 @@ def receiver(group: Any, ranks: List[int], me: int, peer: int) -> Receiver:
     """This rank's end for the frames of `peer`."""
     ends = rings.ends(group)
     if ("from", peer) not in ends:
-        ends["from", peer] = Receiver(ranks[me], ranks[peer], peer)
+        ends.setdefault(("from", peer), Receiver(ranks[me], ranks[peer], peer))  # another thread may be here too
     end: Receiver = ends["from", peer]
     return end

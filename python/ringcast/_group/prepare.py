@@ -16,9 +16,10 @@ from datetime import timedelta
 from typing import Any, Dict, List
 
 import torch
-import torch.distributed as dist
 
+from ringcast._group.config import is_ours
 from ringcast._group.endpoint import PREPARE, Source
+from ringcast._group.ranks import global_ranks
 from ringcast._group.rings import BROADCAST, end_of, ends
 
 # Broadcasts of each kind: by the first ones of large values, a Reader learns what to retain.
@@ -49,27 +50,28 @@ def _meet(group: Any, src: int, timeout: float) -> None:
     """Return once all ranks are here. TimeoutError: a rank is not, and no rank returns."""
     numbers = _meetings.setdefault(group, {})
     numbers[src] = numbers.get(src, -1) + 1
-    store, ranks = group.get_group_store(), dist.get_process_group_ranks(group)
+    store, ranks = group.get_group_store(), global_ranks(group)
     key = f"ringcast.prepare/{src}/{numbers[src]}/"
-    store.set(key + str(dist.get_rank()), "here")
-    missing = _missing(store, key, ranks, timeout)
-    names = ", ".join(f"rank {rank}" for rank in missing)
+    store.set(key + str(group.rank()), "here")
+    missing = _missing(store, key, len(ranks), timeout)
+    names = ", ".join(f"rank {ranks[rank]}" for rank in missing)
     mine = f"{names} did not call prepare() within {timeout:g} s" if missing else _ALL_HERE
     outcome = store.compare_set(key + "outcome", "", mine).decode()
     if outcome != _ALL_HERE:
         raise TimeoutError(f"{outcome}; nothing was prepared: call prepare() again, on all ranks of the group {ranks}")
 
 
-def _missing(store: Any, key: str, ranks: List[int], timeout: float) -> List[int]:
-    """The ranks that have not come in time."""
+def _missing(store: Any, key: str, ranks: int, timeout: float) -> List[int]:
+    """The ranks in the group that have not come in time."""
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
         try:
-            store.wait([key + str(rank) for rank in ranks], timedelta(seconds=min(left, _SLICE)))
+            store.wait([key + str(rank) for rank in range(ranks)], timedelta(seconds=min(left, _SLICE)))
             return []
-        except RuntimeError:  # in time or not, the keys tell
-            continue
-    return [rank for rank in ranks if not store.check([key + str(rank)])]
+        except RuntimeError as error:  # in time or not, the keys tell
+            if not is_ours(error):
+                raise
+    return [rank for rank in range(ranks) if not store.check([key + str(rank)])]
 
 
 def _warm_up(end: Any, size: int) -> None:

@@ -7,17 +7,28 @@ from typing import Any, Callable, List, Tuple, TypeVar
 _Made = TypeVar("_Made")
 
 
+def global_ranks(group: Any) -> List[int]:
+    """The number of each rank of a ProcessGroup in torch.distributed, where a global rank is asked for. A group that
+    torch.distributed does not know, made without new_group() or outliving destroy_process_group(), has its own numbers
+    only."""
+    try:
+        return list(sys.modules["torch.distributed"].get_process_group_ranks(group))
+    except KeyError:
+        return list(range(group.size()))
+
+
 class Ranks:
     """A torch ProcessGroup, or an object with rank, world_size and broadcast_obj(obj, src), as vLLM's
-    StatelessProcessGroup. rank: this process's, in the group. globally: the global number of every rank."""
+    StatelessProcessGroup. rank: this process's, in the group: dist.get_rank() would count in the default group, which
+    need not be there. globally: the global number of every rank."""
 
     def __init__(self, group: Any) -> None:
         dist = sys.modules.get("torch.distributed")  # a ProcessGroup's owner has imported torch
         self._group = group
         self._dist = dist if dist is not None and isinstance(group, dist.ProcessGroup) else None
         if self._dist is not None:
-            self.globally: List[int] = self._dist.get_process_group_ranks(group)
-            self.rank: int = self._dist.get_rank(group)
+            self.globally: List[int] = global_ranks(group)
+            self.rank: int = group.rank()
         elif all(hasattr(group, name) for name in ("rank", "world_size", "broadcast_obj")):
             self.globally = list(range(group.world_size))
             self.rank = group.rank

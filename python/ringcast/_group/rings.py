@@ -22,7 +22,7 @@ import torch.distributed as dist
 import ringcast
 from ringcast._group import config, devices, names, torch_transport
 from ringcast._group.endpoint import End, Receiver, Source
-from ringcast._group.ranks import Ranks
+from ringcast._group.ranks import Ranks, global_ranks
 
 _SLOTS = 64
 # The stream of broadcasts, which ranks receive in lock-step: the source may be only a few frames ahead.
@@ -33,6 +33,8 @@ _rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], Any]]" = weakref.W
 # (id(group), stream, src) -> the same end, for each call's look: a look into _rings makes a weak reference, which takes
 # longer than all else. The entries of a group go with the group, before another object can have the id.
 _found: Dict[Tuple[int, str, int], End] = {}
+# The groups in whose exchanges a thread is: torch.distributed would mix two threads' exchanges up.
+_making: Dict[Any, object] = {}
 _HAS_GROUPS = dist.is_available()
 
 
@@ -40,7 +42,7 @@ def ends(group: Any) -> Dict[Tuple[str, int], Any]:
     """This process's ends of the rings of `group`, a ProcessGroup, made so far."""
     made = _rings.get(group)
     if made is None:
-        made = _rings[group] = {}
+        made = _rings.setdefault(group, {})  # another thread may be here too
         weakref.finalize(group, _forget, id(group)).atexit = False
         trace = sys.modules.get("ringcast.trace")
         if trace is not None:
@@ -104,10 +106,9 @@ def end_of(
     group: a ProcessGroup, or None for the default group. stream: frames of two streams have no common order. capacity:
     of a new ring; None: as the environment says. engine: for the name of a new ring.
     """
-    default = dist.group.WORLD if _HAS_GROUPS else None
-    if group is None:
-        group = default
-    if type(src) is int and default is not None:
+    if group is None and _HAS_GROUPS:
+        group = dist.group.WORLD
+    if type(src) is int:
         found = _found.get((id(group), stream, src))
         if found is not None and not found.ring.closed:
             return found
@@ -115,24 +116,29 @@ def end_of(
 
 
 def group_of(group: Any, src: int) -> Optional[Tuple[Any, int]]:
-    """The ProcessGroup and the rank that the arguments of a broadcast mean. None: the group has one rank."""
+    """The ProcessGroup and the rank that the arguments of a broadcast mean. None: the group has one rank, or there is
+    none."""
     try:
         src = operator.index(src)
     except TypeError:
         raise TypeError(f"src must be an int, a rank in the group, not {type(src).__name__}") from None
-    default = _default_group()
-    if default is None:
+    group = _default_group() if group is None else group
+    if group is None or not _HAS_GROUPS:
         return None
-    group = default if group is None else group
     if not isinstance(group, dist.ProcessGroup):
         if group == dist.GroupMember.NON_GROUP_MEMBER:
-            raise ValueError(f"this process, rank {dist.get_rank()}, is not in the group")
+            raise ValueError("this process is not in the group")
         raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
     size = group.size()
     if size == 1:
         return None
     if not 0 <= src < size:
         raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
+    if config.is_fake(group):
+        raise ValueError(
+            "the group's backend is torch.distributed's \"fake\", which sends nothing: its other ranks are not "
+            "processes that could attach to a ring. For a dry run of one rank leave ringcast out"
+        )
     return group, src
 
 
@@ -147,8 +153,13 @@ def _look(
     made = ends(group)
     ring: Optional[End] = made.get((stream, src))
     if ring is None or (ring.ring.closed and ring.lost is None):
-        family = names.family(group, engine)
-        ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream, family)
+        family, me = names.family(group, engine), object()
+        if _making.setdefault(group, me) is not me:
+            raise RuntimeError("another thread makes a ring of the group: each is made by one thread, as by prepare()")
+        try:
+            ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream, family)
+        finally:
+            del _making[group]
     _found[id(group), stream, src] = ring
     return ring
 
@@ -158,7 +169,7 @@ def _make_ring(
 ) -> End:
     if metadata_group is None:
         metadata_group = group
-    elif dist.get_process_group_ranks(metadata_group) != dist.get_process_group_ranks(group):
+    elif global_ranks(metadata_group) != global_ranks(group):
         raise ValueError("metadata_group must have the same ranks as group, in the same order")
     making = _Making(Ranks(metadata_group), src, metadata_group, capacity, stream, family)
     try:
@@ -291,7 +302,7 @@ class _Making:
         if backend is None:
             parts = "; ".join(", ".join(self._name(rank) for rank in machine) for machine in self._machines)
             raise RuntimeError(
-                f"the group spans machines ({parts}), between which its backend, {dist.get_backend(self._group)}, "
+                f"the group spans machines ({parts}), between which its backend, {config.backend_of(self._group)}, "
                 "can't carry what is in a CPU's memory: give metadata_group, a gloo group of the same ranks"
             )
         return backend, torch_transport.seconds_of(backend)

@@ -20,12 +20,12 @@ import torch.distributed
 
 import ringcast
 import ringcast.torch
-from ringcast._group.config import is_of_value
+from ringcast._group.endpoint import broadcast_into, is_of_one_call
 from ringcast._install import Caller, Replacements, signature_of, unknown_code
 from ringcast._group.gather import is_of_ranks_here
 from ringcast.sglang import ahead, transports
 from ringcast.sglang._known import KNOWN
-from ringcast.sglang.pyobj import broadcast_list, broadcast_pyobj, broadcast_tensor_dict, point_to_point_pyobj
+from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict, end_for_lists, point_to_point_pyobj
 
 # ---- What is replaced ------------------------------------------------------------------------------------------------
 
@@ -95,11 +95,12 @@ def _instead_of_mm_inputs(original: Any) -> Any:
     module = original.__globals__
 
     def broadcast(object_list: List[Any], src: int = 0, group: Any = None) -> None:
+        end = end_for_lists(group, src)
         try:
-            broadcast_list(object_list, src, group)
+            broadcast_into(end, object_list)
         except Exception as error:
             request_error = module.get("_MultimodalInputProcessingError")
-            if request_error is not None and (isinstance(error, ringcast.SendError) or is_of_value(error)):
+            if end is not None and request_error is not None and is_of_one_call(error, end):
                 raise request_error(f"The multimodal inputs can't be broadcast: {error}") from error
             raise
 

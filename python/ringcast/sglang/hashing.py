@@ -215,9 +215,9 @@ _known: "weakref.WeakKeyDictionary[Any, Optional[Ranks]]" = weakref.WeakKeyDicti
 
 def ranks_of(group: Any) -> Optional[Ranks]:
     """The first call for a group is a collective. None: each rank for itself."""
-    if not (dist.is_available() and dist.is_initialized()):
+    group = dist.group.WORLD if group is None and dist.is_available() else group
+    if group is None:
         return None
-    group = dist.group.WORLD if group is None else group
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
     if group not in _known or (ranks := _known[group]) and not is_open(group, STREAM, ranks.made):

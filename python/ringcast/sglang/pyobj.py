@@ -10,7 +10,8 @@ import torch.distributed as dist
 import ringcast
 from ringcast._group import p2p
 from ringcast._group.apart import broadcast_dict
-from ringcast._group.endpoint import PYOBJ, SEND_OBJECT, Source, broadcast_into
+from ringcast._group.endpoint import PYOBJ, SEND_OBJECT, End, Source, broadcast_into
+from ringcast._group.ranks import global_ranks
 from ringcast._group.rings import end_of
 
 
@@ -37,7 +38,7 @@ def broadcast_pyobj(
     if ring is None:  # a group of one
         return data
     if isinstance(ring, Source) != (rank == src):
-        here = dist.get_rank()
+        here = ring.rank
         wrong = ValueError(
             f"rank={rank} and src={src} here, on rank {here}: rank must be this process's global rank, {here}"
         )
@@ -77,7 +78,7 @@ def point_to_point_pyobj(
     if rank not in (src, dst):
         return []
     group = dist.group.WORLD if group is None else group
-    ranks = dist.get_process_group_ranks(group)
+    ranks = global_ranks(group)
     if rank == dst != src:
         return p2p.receiver(group, ranks, ranks.index(dst), ranks.index(src)).recv(group, SEND_OBJECT)
     sender = p2p.sender(group, ranks, ranks.index(src), ranks.index(dst), "sglang")
@@ -90,16 +91,20 @@ def point_to_point_pyobj(
 
 def broadcast_list(objects: List[Any], src: int, group: Any) -> None:
     """As torch.distributed.broadcast_object_list: fill `objects` from `src`, a GLOBAL rank, in place."""
-    broadcast_into(end_of(group, _rank_in(group, src), engine="sglang"), objects)
+    broadcast_into(end_for_lists(group, src), objects)
+
+
+def end_for_lists(group: Any, src: int) -> Optional[End]:
+    return end_of(group, _rank_in(group, src), engine="sglang")
 
 
 def _rank_in(group: Any, src: int) -> int:
     """The rank in the group of a global rank."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not dist.is_available() or (group is None and not dist.is_initialized()):
         raise ValueError("broadcast_pyobj needs torch.distributed: call torch.distributed.init_process_group first")
     if not isinstance(group, dist.ProcessGroup):
         return src  # of the default group; end_of() refuses an invalid group
-    ranks = dist.get_process_group_ranks(group)
+    ranks = global_ranks(group)
     if src not in ranks:
         raise ValueError(f"src is a global rank in the group, one of {ranks}, not {src}")
     found: int = ranks.index(src)
@@ -135,4 +140,5 @@ def broadcast_tensor_dict(
     ring = end_of(group, src, metadata_group, engine="sglang")
     if ring is None:
         return tensor_dict
-    return broadcast_dict(ring, tensor_dict, src, dist.group.WORLD if group is None else group, True)
+    group = dist.group.WORLD if group is None else group
+    return broadcast_dict(ring, tensor_dict, src, group, True)

@@ -267,9 +267,9 @@ def is_open(group: Any, stream: str, made: Mapping[int, End]) -> bool:
 
 def sharing_of(group: Any) -> "Optional[_Sharing]":
     """None: the group has one rank."""
-    if not (dist.is_available() and dist.is_initialized()):
+    group = dist.group.WORLD if group is None and dist.is_available() else group
+    if group is None:
         return None
-    group = dist.group.WORLD if group is None else group
     sharing = _all.get(group) if isinstance(group, dist.ProcessGroup) else None
     if sharing is None or sharing.closed(group):
         if not isinstance(group, dist.ProcessGroup):

@@ -13,8 +13,8 @@ import warnings
 from typing import Any, Callable, Deque, Dict, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
-from ringcast._group.config import MOST_CHARACTERS, name_setting
-from ringcast._group.endpoint import WriterEnd, is_of_a_message, state_of
+from ringcast._group.config import MOST_CHARACTERS, is_ours, name_setting
+from ringcast._group.endpoint import WriterEnd, state_of
 from ringcast._group.packing import pack
 from ringcast.vllm import _calls
 from ringcast.vllm._doors import Visits, new_name
@@ -98,10 +98,13 @@ class Sender(WriterEnd):
             try:
                 self._send(obj, _FIRST if timeout is None else _first(timeout))
                 return
-            except TimeoutError:
-                pass
-            except TypeError:  # a tensor on another device, which vLLM's pickle takes
-                obj = pack(obj, self.ring._takes_cuda)
+            except TimeoutError as error:
+                if not is_ours(error):
+                    raise
+            except TypeError:
+                if not self.ring._value_failed:
+                    raise
+                obj = pack(obj, self.ring._takes_cuda)  # a tensor on another device, which vLLM's pickle takes
             self._enqueue_slowly(obj, timeout)
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
@@ -112,7 +115,7 @@ class Sender(WriterEnd):
                 self._catch_up()
 
     def _enqueue_slowly(self, obj: Any, timeout: Optional[float]) -> None:
-        """There is no room, or a reader is missing; or obj can't be sent, which raises again."""
+        """There is no room, or a reader is missing."""
         wait = Wait(timeout, _first(timeout) if self._complete else 0.0)
         if not self._complete:
             self._gather(wait)
@@ -151,8 +154,8 @@ class Sender(WriterEnd):
             try:
                 self.ring.send(obj, wait.slice(_CHECK), tag=tag)
                 return wait.end()
-            except TimeoutError:
-                if wait.over():
+            except TimeoutError as error:
+                if wait.over() or not is_ours(error):
                     raise
 
     def _gather(self, wait: Wait) -> None:
@@ -170,7 +173,9 @@ class Sender(WriterEnd):
                 self._send = self.ring.send
                 self._visits.close()
                 return
-            except TimeoutError:
+            except TimeoutError as error:
+                if not is_ours(error):
+                    raise
                 if self._cancelled:  # during the wait for a relay
                     raise RuntimeError("cancelled") from None
                 self._visit_readers()
@@ -231,12 +236,15 @@ class Sender(WriterEnd):
     def tell_failure(self, failure: Any) -> None:
         """Of a call, to the executor; without an error, since the exception of the call is raised next. A waiting
         executor makes room, if room is missing, in its next look."""
-        with contextlib.suppress(ringcast.Error, ValueError):
-            for _ in range(round(_TELL_SECONDS / _RETRY)):
-                try:
-                    return self.ring.send(failure, 0, tag=_FAILED)
-                except (TimeoutError, RuntimeError):  # or the thread of asynchronous answers has the Writer
-                    time.sleep(_RETRY)
+        for _ in range(round(_TELL_SECONDS / _RETRY)):
+            try:
+                return self.ring.send(failure, 0, tag=_FAILED)
+            except (TimeoutError, RuntimeError) as error:  # or the thread of asynchronous answers has the Writer
+                if not is_ours(error):
+                    raise
+            except (ringcast.Error, ValueError):
+                return
+            time.sleep(_RETRY)
 
     # ---- Deaths ----
 
@@ -324,7 +332,7 @@ class Receiver:
                     return obj if not self._early else self._after_early(obj)
                 self._take_notice(obj, tag)
             except TimeoutError as error:
-                if is_of_a_message(error):
+                if not is_ours(error):
                     raise
                 spent = _first(timeout)
             except ringcast.Cancelled:
@@ -342,13 +350,15 @@ class Receiver:
 
     def _drop(self, wait: Wait) -> None:
         """Receive a message, or a notice. A message that can't be unpacked is dropped, too."""
-        before = self.messages()
+        tag = 0
         try:
-            obj, tag = self._receive_waiting(wait)
+            if self._early:
+                self._drop_early(self._early.popleft())
+            else:
+                obj, tag = self._receive_waiting(wait)
         except Exception:
-            if self.messages() == before:
+            if not self.ring._value_failed:
                 raise
-            tag = 0
         if tag:
             self._take_notice(obj, tag)
         else:
@@ -419,7 +429,7 @@ class Receiver:
             except ringcast.WriterGone as error:
                 raise _calls.name_gone(error, self) from None
             except TimeoutError as error:
-                if wait.over() or is_of_a_message(error):
+                if wait.over() or not is_ours(error):
                     raise
                 most = _LOOK if _calls.look(self) else math.inf
 
@@ -429,6 +439,10 @@ class Receiver:
             return early[0]
         with early:
             return ringcast.unpack(early)
+
+    def _drop_early(self, early: _Early) -> None:
+        if not isinstance(early, tuple):
+            early.release()
 
     def _after_early(self, obj: Any) -> Any:
         """For an object received just after another thread looked ahead."""

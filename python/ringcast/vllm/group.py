@@ -38,6 +38,7 @@ from ringcast._group.endpoint import (
     broadcast_into,
 )
 from ringcast._group.p2p import Handle
+from ringcast._group.ranks import global_ranks
 from ringcast._group.rings import end_of
 
 __all__ = ["Group", "GroupOperations", "Handle"]
@@ -173,7 +174,7 @@ class GroupOperations:
 
         The groups given are ignored, as in vLLM. A tensor on a device arrives on the current device of the same type.
         """
-        if self.world_size == 1 or not dist.is_initialized():
+        if self.world_size == 1:
             return tensor_dict
         _check_src(self, src)
         ring = end_of(self.cpu_group, src, engine="vllm")
@@ -213,7 +214,7 @@ class GroupOperations:
 
         In a group of one rank, the dict is returned.
         """
-        if self.world_size == 1 or not dist.is_initialized():
+        if self.world_size == 1:
             return tensor_dict
         for handle in _isend_tensor_dict(self, tensor_dict, dst, all_gather_group, all_gather_tensors):
             handle.wait()
@@ -240,7 +241,7 @@ class GroupOperations:
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> Optional[Dict[Any, Any]]:
         """The next dict that rank `src` (None: the previous) sends here. In a group of one rank, None."""
-        if self.world_size == 1 or not dist.is_initialized():
+        if self.world_size == 1:
             return None
         received, handles, postprocess = _irecv_tensor_dict(self, src, all_gather_group, all_gather_tensors)
         for handle in handles:
@@ -257,13 +258,13 @@ class GroupOperations:
     ) -> Tuple[Optional[Dict[Any, Any]], List[Handle], List[Callable[[], None]]]:
         """The same as soon as the frame is there: (dict, handles, functions). The tensors that travel apart are whole
         once the caller has waited for the handles and then called the functions."""
-        if self.world_size == 1 or not dist.is_initialized():
+        if self.world_size == 1:
             return None, [], []
         return _irecv_tensor_dict(self, src, all_gather_group, all_gather_tensors)
 
 
 def _broadcast_apart(group: GroupOperations, tensor: Any, src: int) -> Any:
-    dist.broadcast(tensor, src=group.ranks[src], group=group.device_group)
+    dist.broadcast(tensor, group_src=src, group=group.device_group)
     return tensor
 
 
@@ -286,7 +287,7 @@ def _isend_tensor_dict(
         if _is_gathered(key, tensor.numel(), all_gather_group, all_gather_tensors):
             tensor = _part(tensor, all_gather_group)
         tensor = tensor.contiguous()
-        work = dist.isend(tensor, dst=group.ranks[dst], group=group.device_group)
+        work = dist.isend(tensor, group_dst=dst, group=group.device_group)
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
         handles.append(_Work(work, tensor))
@@ -311,7 +312,7 @@ def _irecv_tensor_dict(
             shape, tensor = tensor.shape, _part(tensor, all_gather_group)
             tensor_dict[key] = tensor
             postprocess.append(_gathering(tensor_dict, key, tensor, shape, all_gather_group))
-        work = dist.irecv(tensor, src=group.ranks[src], group=group.device_group)
+        work = dist.irecv(tensor, group_src=src, group=group.device_group)
         handles.append(_Work(work, tensor))
     return tensor_dict, handles, postprocess
 
@@ -340,8 +341,8 @@ class Group(GroupOperations):
             if not isinstance(group, dist.ProcessGroup):
                 raise TypeError(f"{name} must be a torch.distributed.ProcessGroup, not {type(group).__name__}")
         self.cpu_group, self.device_group = cpu_group, device_group
-        self.ranks = dist.get_process_group_ranks(cpu_group)
-        if device_group is not None and dist.get_process_group_ranks(device_group) != self.ranks:
+        self.ranks = global_ranks(cpu_group)
+        if device_group is not None and global_ranks(device_group) != self.ranks:
             raise ValueError("device_group must have the same ranks as cpu_group, in the same order")
         self.world_size = len(self.ranks)
         self.rank_in_group = cpu_group.rank()
