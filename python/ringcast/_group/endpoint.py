@@ -62,15 +62,15 @@ def is_before(tag: int, call: int) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """Of a process on this machine: "alive", "stopped" or "dead". A process without a readable state counts as alive:
-    a wait for the process goes on."""
+    """Of a process on this machine: "alive", "stopped", "dead", or "in an unknown state". For texts alone: the rings
+    tell who lives."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             letter = stat.read().rpartition(b")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return "dead"
     except (OSError, IndexError):
-        return "alive"
+        return "in an unknown state"
     return "dead" if letter in b"ZX" else "stopped" if letter in b"Tt" else "alive"
 
 
