@@ -121,7 +121,7 @@ def _structure(state: Any, formats: Any) -> Any:
     for field, offset in zip(formats, offsets):
         _need(_is_size(offset) and offset <= itemsize - field.itemsize)
         _need(not aligned or offset % field.alignment == itemsize % field.alignment == 0)
-    fields = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
+    fields: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if len(said) > len(names):
         fields["titles"] = titles
     dtype = np.dtype(fields, align=aligned)
