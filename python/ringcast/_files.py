@@ -21,7 +21,7 @@ def open_shared(path: str) -> int:
     """A descriptor of a file that processes of this user share; the file is made if it is not there. OSError."""
     # O_NOATIME takes the owner: in a user namespace, all users that it does not know have one uid.
     try:
-        fd = _above_the_streams(os.open(path, os.O_RDWR | os.O_NOATIME | _FLAGS, 0o600))
+        fd = above_the_streams(os.open(path, os.O_RDWR | os.O_NOATIME | _FLAGS, 0o600))
     except OSError as error:
         words = {errno.ELOOP: "is a symbolic link: name the file itself", errno.EPERM: _FOREIGN}.get(error.errno or 0)
         if words is None:
@@ -38,7 +38,7 @@ def open_shared(path: str) -> int:
     return fd
 
 
-def _above_the_streams(fd: int) -> int:
+def above_the_streams(fd: int) -> int:
     """The number of a stream that the program has closed is not taken: what is printed would go into the file."""
     if fd > 2:
         return fd
@@ -52,7 +52,7 @@ def _above_the_streams(fd: int) -> int:
 def replacing(path: str, mode: str = "w", **options: Any) -> Iterator[IO[Any]]:
     """A new file that takes the place of `path` at the end, as a whole or not at all. A link there is replaced."""
     part = f"{path}.{secrets.token_hex(8)}.part"
-    fd = _above_the_streams(os.open(part, os.O_WRONLY | os.O_EXCL | _FLAGS, 0o600))
+    fd = above_the_streams(os.open(part, os.O_WRONLY | os.O_EXCL | _FLAGS, 0o600))
     try:
         with open(fd, mode, **options) as file:
             yield file

@@ -14,6 +14,7 @@ import threading
 from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import ringcast
+from ringcast._files import above_the_streams
 
 # The most bytes of frames in a message; a longer message would delay the heartbeats on a slow network.
 PIECE_BYTES = 1 << 20
@@ -206,7 +207,7 @@ class Wake:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.descriptor, self._near = os.pipe()
+        self.descriptor, self._near = map(above_the_streams, os.pipe())
         self._closed = False
         os.set_blocking(self.descriptor, False)
         os.set_blocking(self._near, False)

@@ -11,6 +11,8 @@ import os
 import select
 from typing import Any, Callable, Generator, Iterable, List, Optional
 
+from ringcast._files import above_the_streams
+
 
 def wait_for(descriptors: Iterable[int], seconds: Optional[float]) -> None:
     """Until one is readable, or the time is up."""
@@ -57,7 +59,7 @@ class Awaited:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(changed.set)
 
-        copies = [os.dup(descriptor) for descriptor in self._descriptors()]
+        copies = [above_the_streams(os.dup(descriptor)) for descriptor in self._descriptors()]
         self._wakers.append(waker)
         try:
             for copy in copies:

@@ -26,6 +26,7 @@ import time
 from typing import Dict, Iterator, List, Optional, Sequence
 
 import ringcast
+from ringcast._files import above_the_streams
 from ringcast._group.framing import Wake
 
 FOLDER = "/dev/shm"
@@ -48,6 +49,11 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
+def _new_socket() -> socket.socket:
+    family, kind = socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+    return socket.socket(family, kind, fileno=above_the_streams(socket.socket(family, kind).detach()))
+
+
 def _is_of_this_user(sock: socket.socket) -> bool:
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(raw)[1] == os.geteuid())
@@ -65,7 +71,7 @@ class Door:
         self._visitor: Optional[socket.socket] = None
         self._heard = b""
         self._cancelled = False
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener = _new_socket()
         try:
             self._open()
         except BaseException:
@@ -108,7 +114,7 @@ class Door:
 
     def _answer(self) -> Optional[str]:
         with contextlib.suppress(BlockingIOError):
-            visitor, _ = self._listener.accept()
+            visitor = socket.socket(fileno=above_the_streams(self._listener.accept()[0].detach()))
             if not _is_of_this_user(visitor):
                 visitor.close()
                 return None
@@ -184,7 +190,7 @@ class Visits:
     def _visit(self, name: str) -> None:
         path = _name_of_door(self._handle, name)
         with contextlib.ExitStack() as undo:
-            sock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            sock = undo.enter_context(_new_socket())
             sock.connect(path)
             if not _is_of_this_user(sock):
                 return

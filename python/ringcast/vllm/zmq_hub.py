@@ -43,6 +43,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 import ringcast
 from ringcast._allowed import printable
+from ringcast._files import above_the_streams
 from ringcast._group.framing import Malformed, pack_words, unpack_words
 from ringcast._group.relay import TURN_HEARD, Hub, Peer
 from ringcast.vllm import zmq_transport as transport
@@ -75,7 +76,7 @@ class _Gate:
     """
 
     def __init__(self, descriptor: int, most: int) -> None:
-        self._listener = socket.socket(fileno=os.dup(descriptor))
+        self._listener = socket.socket(fileno=above_the_streams(os.dup(descriptor)))
         self._most = most
         self._leave: Deque[float] = collections.deque()  # when each of them is over, whether closed before or not
         self._is_shut = False
