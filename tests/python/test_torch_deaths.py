@@ -199,7 +199,7 @@ def ranks_dying_while_a_call_is_made(on_death: str) -> str:
     if on_death == "evict":
         source = rings._rings[dist.group.WORLD]["broadcast", 0]
         with source._checking:  # not while the watching thread has come again, to find nothing
-            assert not source._alarm and source.ring.fileno() in _watch._watcher._methods  # again
+            assert not source._alarm and source.ring.fileno() in _watch._watcher._watched  # again
         return rt.broadcast_object("on")
     return text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(2))
 

@@ -93,12 +93,20 @@ class WriterEnd:
     def check(self) -> None:
         """Find the dead readers and send the notice. RuntimeError: another thread's call is under way."""
         with self._checking:
-            while self.lost is None and (reader := self.ring.check()) is not None:
+            while self.lost is None and (reader := self._find_dead()) is not None:
                 what = "has died" if reader.state == "dead" else "is alive, but wrote invalid data into the ring"
                 self._lose(f"{reader.name} (pid {reader.pid})", what)
             if self.lost is not None and not self.ring.closed:
                 self._tell(self.lost)
             self._alarm = False
+
+    def _find_dead(self) -> Optional[ringcast.ReaderStatus]:
+        try:
+            return self.ring.check()
+        except ringcast.Error as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            return self.ring.check()  # by new descriptors: the program had closed the first ones
 
     def lose(self, name: str) -> None:
         """For the thread of a relay: a rank on another machine has died or is out of reach."""
