@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks do in test_device_dropins.py. To be imported in them alone: torch is the fake one (fake_torch)."""
 
-import contextlib
 import ctypes
 import gc
 import os
@@ -14,7 +13,7 @@ import torch.distributed as dist
 import ringcast
 import ringcast.torch as rt
 from ringcast import sglang
-from ringcast._group import config, rings
+from ringcast._group import rings
 from ringcast.vllm import group as groups
 from ringcast.vllm.queue import MessageQueue
 
@@ -83,27 +82,6 @@ def device_group():
     return dist.new_group(kind="none")
 
 
-@contextlib.contextmanager
-def on_machines(*of):
-    """Each is the ranks of a machine: a Reader finds no ring of another."""
-    pids = [None] * dist.get_world_size()
-    dist.all_gather_object(pids, os.getpid())
-    mine = next(machine for machine in of if dist.get_rank() in machine)
-    reader, machine = ringcast.Reader, config.machine
-
-    def attach(handle, **keywords):
-        if int(handle.split(":")[1]) not in [pids[rank] for rank in mine]:
-            raise ringcast.RingNotFound(2, "it is on another machine")
-        return reader(handle, **keywords)
-
-    ringcast.Reader, config.machine = attach, lambda: f"machine {mine}"
-    try:
-        yield
-    finally:
-        rt.close()
-        ringcast.Reader, config.machine = reader, machine
-
-
 # ---- The functions ---------------------------------------------------------------------------------------------------
 
 
@@ -158,24 +136,6 @@ def ranks_all(steps):
     assert group.device_group.calls == []
 
 
-def ranks_inline_then_pool():
-    """What each way has had after each of five calls, at the source and at the others."""
-    group = groups.Group(dist.group.WORLD, device_group())
-    seen = []
-    for step in range(5):
-        filled = cuda(numbers(step if dist.get_rank() == 0 else 77))
-        if step:
-            before = device_peers.calls("cuStreamSynchronize", "cuCtxSynchronize")
-        group.broadcast(filled)
-        if step:
-            assert device_peers.calls("cuStreamSynchronize", "cuCtxSynchronize") == before, "the host waits"
-        check(filled, cuda(numbers(step)))
-        dist.barrier()
-        info = rt.rings()[0].gpu
-        seen.append((info.inline_frames, info.pool_frames, info.opens))
-    return seen
-
-
 def ranks_queue(count, tell=lambda gpu: (gpu.way, gpu.pool_frames, gpu.opens)):
     """Of a MessageQueue. What the writer's way was, or how many pools each reader has opened."""
     queue = MessageQueue.create_from_process_group(dist.group.WORLD, 1 << 20, 4)
@@ -220,6 +180,19 @@ def ranks_without(value, told):
     return apart(groups.Group(dist.group.WORLD, dist.new_group(kind="device")))
 
 
+def ranks_pairs_without():
+    os.environ["RINGCAST_GPU_POOL_BYTES"] = ""
+    group = groups.Group(dist.group.WORLD, dist.new_group(kind="device"))
+    for step in range(4):
+        whole = payload(step)
+        if dist.get_rank() == 0:
+            group.send_tensor_dict(whole, 1)
+        else:
+            check(group.recv_tensor_dict(0), whole)
+        dist.barrier()
+    return len(group.device_group.calls)
+
+
 def ranks_capturing():
     """The current stream captures a graph, on all ranks, as in any collective; what the device group is asked for."""
     group, mine = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.get_rank() == 0
@@ -231,11 +204,6 @@ def ranks_capturing():
         del torch.cuda.is_current_stream_capturing
     check(filled, cuda(numbers(1)))
     return group.device_group.calls, len(rt.rings())
-
-
-def ranks_on_machines(*of):
-    with on_machines(*of):
-        return apart(groups.Group(dist.group.WORLD, dist.new_group(kind="device")))
 
 
 def ranks_lacking():

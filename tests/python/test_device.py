@@ -116,16 +116,6 @@ def test_a_frame_goes_by_the_pool_once_all_readers_have_had_one(rings, gpus):
     gpus[4].call(peers.close)
 
 
-def test_a_reader_that_starts_at_a_frame_in_the_pool_passes_over_it(gpu):
-    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle) as reader:
-        for step in range(3):
-            assert passed(gpu, writer, reader, {"x": ("cuda", np.arange(5)), "step": step})
-        assert writer.gpu.pool_frames > 0
-        with ringcast.Reader(writer.handle, start="latest") as late:
-            writer.send("host", WATCHDOG)
-            assert late.recv(WATCHDOG) == reader.recv(WATCHDOG) == "host"
-
-
 @pytest.mark.parametrize("options", [{}, INLINE])
 def test_nothing_waits_for_the_device_and_small_tensors_are_one_copy(gpu, options):
     writer, reader = gpu.opened(options)

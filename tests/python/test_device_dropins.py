@@ -73,15 +73,6 @@ def test_each_function_carries_them_and_nobody_asks_the_device_group(ranks, worl
         assert peer.call(device_peers.left) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_the_first_goes_through_the_ring_and_the_others_by_a_pool_that_is_opened_once(ranks, world):
-    source, *others = run(ranks[:world], "ranks_inline_then_pool")
-    assert [seen[:2] for seen in source] == [(1, number) for number in range(5)]
-    for seen in others:
-        assert [each[:2] for each in seen] == [(1, number) for number in range(5)]
-        assert seen[-1][2] == 1
-
-
 def test_a_message_queue_carries_them(ranks):
     (way, sent, _), *others = run(ranks[:3], "ranks_queue", 4)
     # All but the first, by which both readers open it before any rank goes on.
@@ -102,13 +93,12 @@ def test_unless_all_ranks_ask_for_a_pool_ringcast_does_nothing_with_a_device(ran
     assert run(ranks[:3], "ranks_without", value, who) == [3 * 3 * APART] * 3
 
 
+def test_unless_the_sender_asks_for_a_pool_ringcast_does_nothing_with_a_device(ranks):
+    assert run(ranks[:2], "ranks_pairs_without") == [12] * 2
+
+
 def test_a_tensor_that_is_broadcast_in_a_capture_takes_the_device_group_alone(ranks):
     assert run(ranks[:3], "ranks_capturing") == [(["broadcast"], 0)] * 3
-
-
-@pytest.mark.parametrize("of", [((0, 1), (2, 3)), ((0,), (1, 2), (3,))])
-def test_between_machines_they_go_by_the_device_group(ranks, of):
-    assert run(ranks, "ranks_on_machines", *of) == [3 * 4 * APART] * 4
 
 
 def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_driver):

@@ -116,30 +116,6 @@ def test_cupy_s_stream_is_kept_as_long_as_what_came_by_it(gpu, how):
 # ---- torch's memory --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(gpu, is_there):
-    """On another stream than the look before; and torch gives out memory that its stream has still to write to."""
-    torch = gpu.torch
-    writer, reader = gpu.pair()
-    large = torch.segment(np.arange(200000.0))
-    if is_there:
-        writer.empty((1,), torch.uint8)
-    assert reader.prepare_gpu() == is_there
-    writer.send({"x": gpu.tensor(np.arange(3)), "y": large}, WATCHDOG)
-    with reader.next(WATCHDOG) as frame, gpu.on_side():
-        with gpu.on(torch.cuda.Stream(0, 0)):
-            seen(frame["x"])
-        before = gpu.tensor(np.full(200000, -1.0))
-        torch.cuda.synchronize()
-        with gpu.gate(gpu.side):
-            used = gpu.copied(before)
-            with mock.patch.object(torch, "_DeviceMemory", lambda *_: used.memory):
-                got = frame["y"]
-            for _ in range(1000):  # for what does not wait
-                torch.driver().cuStreamQuery(None)
-        assert (got.numpy() == np.arange(200000.0)).all() and writer.gpu.pool_frames == is_there
-
-
 def test_torch_is_told_which_stream_looks_at_a_tensor(gpu):
     writer, _ = gpu.pair()
     one, other = gpu.torch.cuda.Stream(), gpu.torch.cuda.Stream()
@@ -173,21 +149,6 @@ def test_the_sender_may_write_to_its_tensor_at_once_in_the_order_of_its_stream(g
     assert writer.gpu.pool_frames == 40
 
 
-def test_memory_that_is_not_kept_is_copied_before_the_call_is_over(gpu):
-    """As of a library that is not known: the array is gone, and its memory is somebody else's by another stream."""
-    writer, reader = gpu.opened({"capacity": 4 * MEGABYTE})
-    tensor = gpu.tensor(np.zeros(100000))
-    for i in range(15):
-        tensor.fill_(i)
-        gpu.torch.cuda.synchronize()
-        writer.send(Other(tensor), WATCHDOG)
-        with gpu.on_side():
-            tensor.fill_(-1)
-        gpu.torch.cuda.synchronize()
-    for i in range(15):
-        assert set(np.frombuffer(seen(reader.recv(WATCHDOG))[3])) == {float(i)}
-
-
 def test_of_a_mixed_frame_all_goes_by_torch_s_stream(gpu):
     """What torch's stream is held up with is still to use the memory that torch gives out anew."""
     writer, reader = gpu.pair()
@@ -201,23 +162,6 @@ def test_of_a_mixed_frame_all_goes_by_torch_s_stream(gpu):
             assert i == 0 or waits == [0]
             assert got["o"].__cuda_array_interface__["stream"] == gpu.side.cuda_stream
             assert got["t"].numpy().tolist() == [i] * 9 and seen(got["o"])[2] == (5,)
-
-
-def test_a_device_tensor_that_is_sent_on_and_dropped_arrives(gpu):
-    """The legacy stream is held up: what is sent on goes by the stream that it came by, and is freed in its order."""
-    (writer, reader), (second, other) = gpu.pair(), gpu.opened()
-    for i in range(5):
-        with gpu.on_side():
-            value = {"t": gpu.tensor(np.zeros(4)), "o": Other(gpu.tensor(np.full(50000, float(i))))}
-            gpu.torch.cuda.synchronize()
-            writer.send(value, WATCHDOG)
-            received = reader.recv(WATCHDOG)["o"]
-            gpu.side.synchronize()
-        with gpu.gate(None):
-            second.send({"o": received}, WATCHDOG)
-            del received
-            gc.collect()
-        assert (gpu.torch.from_dlpack(other.recv(WATCHDOG)["o"]).numpy() == i).all()
 
 
 @pytest.mark.parametrize("kind", ["other", "cupy"])
@@ -394,19 +338,10 @@ def freeing_a_tensor(gpu, writer, reader):
     return "cuMemFreeAsync", [receive_other(gpu, (writer, reader), np.arange(1000.0))].clear
 
 
-def freeing_a_capsule(gpu, writer, reader):
-    return "cuMemFreeAsync", [receive_other(gpu, (writer, reader), np.arange(1000.0)).__dlpack__()].clear
-
-
 def giving_a_view_back(gpu, writer, reader):
     writer.send({"o": Other(gpu.tensor(np.arange(1000.0)))}, WATCHDOG)
     with reader.view(WATCHDOG) as value:
         return "cuStreamWriteValue64", [value.pop("o")].clear
-
-
-def handing_over(gpu, writer, reader):
-    got = receive_other(gpu, (writer, reader), np.arange(1000.0))
-    return "cuEventCreate", lambda: got.__dlpack__(stream=gpu.side.cuda_stream)
 
 
 def beginning(gpu, writer, reader):
@@ -417,23 +352,6 @@ def beginning(gpu, writer, reader):
 def sending(gpu, writer, reader):
     tensor = gpu.tensor(np.arange(3))
     return "cuStreamWriteValue64", lambda: writer.send({"x": tensor}, WATCHDOG)
-
-
-def giving_memory_of_the_pool_back(gpu, writer, reader):
-    writer.empty((5,), gpu.torch.float32)
-    tensor = gpu.tensor(np.arange(3))
-    return "cuStreamIsCapturing", lambda: writer.send({"x": tensor}, WATCHDOG)
-
-
-def looking_after_a_capture(gpu, writer, reader):
-    """Memory that was dropped in a capture is given back by a look at the Writer's figures."""
-    with gpu.on_side():
-        tensor, other = writer.empty((5,), gpu.torch.float32), gpu.tensor(np.arange(3))
-        with gpu.capture():
-            del tensor
-            with pytest.raises(ringcast.Error, match="captures a CUDA graph"):
-                writer.send({"x": other}, WATCHDOG)
-    return "cuStreamIsCapturing", lambda: writer.gpu
 
 
 def closing_the_writer(gpu, writer, reader):
@@ -452,8 +370,7 @@ def opening_the_reader(gpu, writer, reader):
 
 
 CALLS = (
-    *(allocating, freeing_a_tensor, freeing_a_capsule, giving_a_view_back, handing_over, beginning, sending),
-    *(giving_memory_of_the_pool_back, looking_after_a_capture),
+    *(allocating, freeing_a_tensor, giving_a_view_back, beginning, sending),
     *(closing_the_writer, closing_the_reader, opening_the_reader),
 )
 
