@@ -43,34 +43,28 @@ SINGLE = [
 ]
 
 
-def random_array(chance, most=2000):
-    shape = [chance.choice([0, 1, 1, 2, 3, 5, 7]) for _ in range(chance.randrange(4))]
-    if chance.random() < 0.1:
-        shape = [chance.randrange(1, most)]
-    kind = np.dtype(chance.choice(KINDS))
-    raw = chance.randbytes(int(np.prod(shape)) * kind.itemsize)
-    return np.frombuffer(raw if kind.kind != "b" else bytes(byte & 1 for byte in raw), kind).reshape(shape)
+def random_array(chance):
+    shape = [chance.choice([0, 1, 2, 3, 7]) for _ in range(chance.randrange(4))]
+    return np.arange(np.prod(shape, dtype=int)).astype(chance.choice(KINDS)).reshape(shape)
+
+
+STRIDED = [
+    {"shape": (4, 5), "strides": (1, 4), "offset": 3},
+    {"shape": (3, 4, 5), "strides": (40, 2, 8)},
+    {"shape": (6, 3), "strides": (7, 0)},
+    {"shape": (10,), "strides": (20,), "offset": 1},
+]
 
 
 def random_tensor(chance):
-    how, kind = {}, chance.choice(["cuda", "cuda", "cuda", "cpu", "other"])
-    array = random_array(chance, 300000)
-    if kind == "cuda" and array.dtype in (np.float32, np.float16) and chance.random() < 0.2:
-        how = {"parameter": True, "grad": chance.random() < 0.5}
-    elif kind == "cuda" and chance.random() < 0.1:
-        array, how = np.frombuffer(chance.randbytes(60), np.uint16), {"dtype": "bfloat16"}
-    elif kind != "cpu" and chance.random() < 0.3:
-        array = np.frombuffer(chance.randbytes(960), np.float32)
-        how = chance.choice(
-            [
-                {"shape": (4, 5), "strides": (1, 4), "offset": 3},
-                {"shape": (3, 4, 5), "strides": (40, 2, 8)},
-                {"shape": (6, 3), "strides": (7, 0)},
-                {"shape": (10,), "strides": (20,), "offset": 1},
-            ]
-        )
-        how = {**how, "dtype": "float32"}
-    return kind, array, how
+    kind = chance.choice(["cuda", "cuda", "cuda", "cpu", "other"])
+    if kind != "cpu" and chance.random() < 0.3:
+        return kind, np.arange(240, dtype=np.float32), chance.choice(STRIDED)
+    if kind == "cuda" and chance.random() < 0.2:
+        return kind, np.arange(9.0), {"parameter": True, "grad": chance.random() < 0.5}
+    if kind == "cuda" and chance.random() < 0.1:
+        return kind, np.arange(30, dtype=np.uint16), {"dtype": "bfloat16"}
+    return kind, random_array(chance), {}
 
 
 def random_value(chance):

@@ -78,19 +78,6 @@ def test_a_frame_can_be_looked_into(gpu):
     assert (writer.gpu.pool_frames, writer.gpu.slots_used) == (2, 0)
 
 
-def test_frames_that_are_dropped_are_given_back_read_or_not(gpu):
-    writer, reader = gpu.opened(leases=3)
-    for i in range(3):
-        writer.send(gpu.make({"x": ("cuda", np.full(9, i))}), WATCHDOG)
-    frames = [reader.next(WATCHDOG) for _ in range(3)]
-    assert [seen(frames[i]["x"]) for i in (2, 0)] == [told("cuda", np.full(9, i)) for i in (2, 0)]
-    with pytest.raises(ringcast.Error):
-        reader.next(0)
-    del frames
-    gpu.settle()
-    assert writer.gpu.slots_used == 0
-
-
 def test_a_frame_whose_tensors_are_in_the_pool_is_not_passed_on(gpu):
     writer, reader = gpu.opened()
     other, its = gpu.pair()
@@ -198,19 +185,6 @@ def test_it_is_copied_while_a_frame_of_it_is_unread_or_no_reader_has_the_pool(gp
     assert sent(gpu, writer, made) == [0, 0, 1] and received(gpu, reader) == filled(5)  # through the ring
     assert [sent(gpu, writer, made) for _ in range(2)] == [[0, 0, 0], [1, 0, 0]]
     assert [received(gpu, reader) for _ in range(2)] == [filled(5)] * 2
-
-
-def test_its_memory_is_used_again_when_it_is_gone_and_was_read(gpu):
-    writer, reader = gpu.pair()
-    made = writer.empty((4, 6), gpu.torch.float32).fill_(7)
-    assert reader.prepare_gpu() and sent(gpu, writer, made) == [0, 0, 0]
-    del made
-    gpu.settle()
-    other = writer.empty((1,), gpu.torch.uint8)  # by this call the memory of the first is dropped
-    assert (writer.gpu.slots_used, writer.gpu.bytes_used) == (3, 512)  # it, the frame, and the other
-    assert received(gpu, reader) == filled(7)
-    assert (writer.gpu.slots_used, writer.gpu.bytes_used) == (1, 256)
-    del other
 
 
 def test_what_can_not_be_made_is_refused(gpu):

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from device_peers import MEGABYTE, Other, calls, live, opens_once_others_run, seen
+from device_peers import Other, calls, live, opens_once_others_run, seen
 from peers import WATCHDOG
 from test_device import INLINE, WAITS
 
@@ -116,20 +116,6 @@ def test_cupy_s_stream_is_kept_as_long_as_what_came_by_it(gpu, how):
 # ---- torch's memory --------------------------------------------------------------------------------------------------
 
 
-def test_torch_is_told_which_stream_looks_at_a_tensor(gpu):
-    writer, _ = gpu.pair()
-    one, other = gpu.torch.cuda.Stream(), gpu.torch.cuda.Stream()
-    with gpu.on(one):
-        tensors = [gpu.tensor(np.arange(12.0)) for _ in range(2)]
-    tensors[1] = tensors[1].as_strided((3, 2), (1, 3))
-    for stream in (other, one, other):
-        for tensor in tensors:
-            tensor.memory.recorded.clear()
-        with gpu.on(stream):
-            writer.send({"x": tensors[0], "y": [tensors[1]]}, WATCHDOG)
-        assert all(tensor.memory.recorded == {(0, stream.cuda_stream)} for tensor in tensors)
-
-
 # ---- Several streams -------------------------------------------------------------------------------------------------
 
 
@@ -162,31 +148,6 @@ def test_of_a_mixed_frame_all_goes_by_torch_s_stream(gpu):
             assert i == 0 or waits == [0]
             assert got["o"].__cuda_array_interface__["stream"] == gpu.side.cuda_stream
             assert got["t"].numpy().tolist() == [i] * 9 and seen(got["o"])[2] == (5,)
-
-
-@pytest.mark.parametrize("kind", ["other", "cupy"])
-def test_a_place_in_the_pool_that_another_stream_reads_is_kept(gpu, kind):
-    """CuPy names its current stream, and the frame came by torch's."""
-    import cupy
-
-    writer, reader = gpu.opened({"gpu_pool_bytes": 2 * MEGABYTE})
-    beside = {"t": ("cuda", np.arange(3))} if kind == "cupy" else {}
-    writer.send(gpu.make({"o": (kind, np.zeros(150000)), **beside}), WATCHDOG)
-    others = [gpu.tensor(np.full(150000, float(i))) for i in (1, 2, 3)]
-    gpu.settle()
-    with contextlib.ExitStack() as gates:
-        stream = mock.patch.object(cupy.cuda, "stream", gpu.side if kind == "cupy" else None)
-        with stream, reader.view(WATCHDOG) as value, gpu.on_side():
-            tensor = value["o"].tensor if kind == "cupy" else gpu.torch.from_dlpack(value["o"])
-            gates.enter_context(gpu.gate(gpu.side))
-            copy = gpu.copied(tensor)
-            del tensor, value
-            gc.collect()
-        with gpu.on(gpu.torch.cuda.Stream()):
-            for each in others:
-                writer.send(each, WATCHDOG)
-        assert writer.gpu.pool_frames == 1  # two have no room, and nothing else has had its place
-    assert set(copy.numpy()) == {0.0}
 
 
 # ---- A device that is slow -------------------------------------------------------------------------------------------
