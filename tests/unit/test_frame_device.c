@@ -271,15 +271,9 @@ TEST(words_are_all_there_or_none_is) {
     uint16_t version;
     int opens;
   } cases[] = {
-      {1, 2, 3, 3, 1},
-      {0, 1, 1, 3, 1},
-      {UINT32_MAX, UINT32_MAX, UINT64_MAX, 3, 1},
-      {0, 0, 0, 3, 1},
-      {0, 0, 0, 1, 1},
-      {1, 0, 0, 3, 0},
-      {0, 0, 1, 3, 0},
-      {0, 2, 0, 3, 0},
-      {1, 2, 3, 2, 0},
+      {1, 2, 3, 3, 1}, {0, 1, 1, 3, 1}, {UINT32_MAX, UINT32_MAX, UINT64_MAX, 3, 1},
+      {0, 0, 0, 3, 1}, {0, 0, 0, 1, 1}, {1, 0, 0, 3, 0},
+      {0, 0, 1, 3, 0}, {0, 2, 0, 3, 0}, {1, 2, 3, 2, 0},
       {1, 2, 3, 1, 0},
   };
   struct ringcast_frame_reader reader = sample(), again;
