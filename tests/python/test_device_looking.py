@@ -142,7 +142,7 @@ def test_tasks_send_and_receive(gpu):
         assert writer.gpu.pool_frames - before.pool_frames == 10 - pack.call_count
 
 
-# ---- Tensors in the pool, by Writer.empty ---------------------------------------------------------------------------
+# ---- Tensors in the pool, by Writer.empty ----------------------------------------------------------------------------
 
 
 VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)

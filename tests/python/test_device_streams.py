@@ -113,9 +113,6 @@ def test_cupy_s_stream_is_kept_as_long_as_what_came_by_it(gpu, how):
     assert (live("streams"), live("strays"), writer.gpu.slots_used) == (streams, strays, 0)
 
 
-# ---- torch's memory --------------------------------------------------------------------------------------------------
-
-
 # ---- Several streams -------------------------------------------------------------------------------------------------
 
 
@@ -191,7 +188,7 @@ def test_ctrl_c_ends_the_wait_for_a_device_and_the_frame_is_the_next_one(gpu, ca
     assert [int(each.numpy()[0]) for each in got] == list(range(CHUNKS + 1))
 
 
-# ---- Captures -------------------------------------------------------------------------------------------------------
+# ---- Captures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 8])  # 8: torch packs them
@@ -260,7 +257,7 @@ def test_a_view_that_was_dropped_in_a_capture_is_given_back_without_a_call(gpu):
     gpu.await_until(lambda: writer.gpu.slots_used == 0)
 
 
-# ---- Threads: others run while a call of the driver waits -----------------------------------------------------------
+# ---- Threads: others run while a call of the driver waits ------------------------------------------------------------
 
 
 class Held:
