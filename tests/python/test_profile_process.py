@@ -19,12 +19,15 @@ from ringcast.profile.__main__ import main
 pytestmark = pytest.mark.alike
 
 
-def run(program: str, *arguments: Any, folder: Any = None, status: int = 0, **more: str) -> Any:
-    """A new process; RINGCAST_PROFILE is the folder. Its output and its errors."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_PROFILE")}
+def run(
+    program: str, *arguments: Any, folder: Any = None, step: str = "", first: str = "", status: int = 0, **more: str
+) -> Any:
+    """A new process; RINGCAST_PROFILE is the folder, and the rest. Its output and its errors."""
+    environment = {name: value for name, value in os.environ.items() if name != "RINGCAST_PROFILE"}
     environment.update(more)
     if folder is not None:
-        environment["RINGCAST_PROFILE"] = str(folder)
+        told = [f"{name}={value}" for name, value in (("step", step), ("first", first)) if value]
+        environment["RINGCAST_PROFILE"] = ",".join([str(folder), *told])
     command = [sys.executable, *(["-c", program] if program else []), *map(str, arguments)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == status, ended.stdout + ended.stderr
@@ -76,11 +79,11 @@ except ZeroDivisionError:
 """
     for place, steps in ("engine:Worker.run", 2), ("engine:Worker.walk", 1), ("engine:run", 1), ("other:run", 1):
         _, told = run(program, folder=tmp_path / "out", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
-                      RINGCAST_PROFILE_STEP=place)  # fmt: skip
+                      step=place)  # fmt: skip
         assert read(tmp_path / "out", "analysis_report.json")["steps"]["count"] == steps
         assert ("no step will end" in told) == (place in ("engine:Worker.walk", "engine:run"))
     _, told = run(program, folder=tmp_path / "out", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
-                  RINGCAST_PROFILE_STEP="engine.run")  # fmt: skip
+                  step="engine.run")  # fmt: skip
     assert "step_at is module:function" in told
 
 
@@ -110,8 +113,8 @@ def test_a_bad_folder_is_a_warning_and_the_program_goes_on(tmp_path):
 
 
 def test_results_that_cannot_be_written_are_a_warning(tmp_path):
-    program = RING + "import os\nos.rmdir(os.environ['RINGCAST_PROFILE'])\nopen(os.environ['RINGCAST_PROFILE'], 'w')"
-    out, told = run(program, folder=tmp_path / "results")
+    folder = tmp_path / "results"
+    out, told = run(RING + f"import os\nos.rmdir({str(folder)!r})\nopen({str(folder)!r}, 'w')", folder=folder)
     assert "the profile is not written" in told
 
 
@@ -164,7 +167,7 @@ def has(folder: Any, name: str) -> bool:
 
 
 def test_a_child_that_inherits_the_environment_of_a_rank_is_none(tmp_path):
-    run(RING, folder=tmp_path, RANK="0", WORLD_SIZE="2", RINGCAST_PROFILE_FIRST="1")
+    run(RING, folder=tmp_path, first="1", RANK="0", WORLD_SIZE="2")
     assert [path.name[:7] for path in tmp_path.iterdir()] == ["process"]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RINGCAST_PROFILE=dir: a profile of the whole process, written at its end. Imported only if the variable is set.
-RINGCAST_PROFILE_STEP=module:Class.function: a step ends after each call of this function.
+RINGCAST_PROFILE=dir,step=module:Class.function: a step ends after each call of this function. first=pid is the first
+process; a process that finds none is the first, and adds itself for its children.
 
 A rank of a group writes into dir/rank<r>. The first process without a rank writes into dir itself, its children into
 dir/process<pid>; a child that recorded nothing writes nothing. A problem is a warning: the program goes on.
@@ -10,23 +11,32 @@ import atexit
 import os
 import sys
 import warnings
-from typing import Optional
+from typing import Dict, Optional
 
 from ringcast.profile import profile
 from ringcast.profile.session import Profile, in_group
 
-# The pid of the first process, in the environment of all children.
-FIRST = "RINGCAST_PROFILE_FIRST"
-
+VARIABLE = "RINGCAST_PROFILE"
 _profile: Optional[Profile] = None
 _folder = ""
+_options: Dict[str, str] = {}
 
 
 def start() -> None:
-    global _folder
-    _folder = os.path.abspath(os.environ["RINGCAST_PROFILE"])
-    is_first = os.environ.setdefault(FIRST, str(os.getpid())) == str(os.getpid())
-    _begin(is_first)
+    global _folder, _options
+    folder, *options = os.environ[VARIABLE].split(",")
+    _options = dict(each.partition("=")[::2] for each in options)
+    unknown = [name for name, value in _options.items() if name not in ("step", "first") or not value]
+    if unknown or not folder:
+        text = (
+            f"{VARIABLE}={os.environ[VARIABLE]}: there is no profile: {unknown[0] if unknown else 'the folder'!r} is "
+        )
+        warnings.warn(text + "unknown or empty; it takes DIR,step=MODULE:FUNCTION", RuntimeWarning, stacklevel=2)
+        return
+    _folder = os.path.abspath(folder)
+    if "first" not in _options:
+        os.environ[VARIABLE] = ",".join([folder, *options, f"first={os.getpid()}"])
+    _begin(_options.get("first", str(os.getpid())) == str(os.getpid()))
     atexit.register(stop)
     os.register_at_fork(after_in_child=lambda: _begin(False, -1 if in_group() else None))
     from multiprocessing import util
@@ -40,7 +50,7 @@ def _begin(is_first: bool, rank: Optional[int] = None) -> None:
     global _profile
     _profile = None
     try:
-        made = profile(_folder, rank=rank, step_at=os.environ.get("RINGCAST_PROFILE_STEP") or None)
+        made = profile(_folder, rank=rank, step_at=_options.get("step"))
         made.set_apart(None if is_first else f"process{os.getpid()}")
         _profile = made.start()
     except Exception as error:
