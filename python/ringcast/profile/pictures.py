@@ -8,10 +8,9 @@ import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 from ringcast import _files
-from ringcast.profile import analysis, findings
+from ringcast.profile import analysis
 from ringcast.profile.report import number
-from ringcast.profile.store import process_of
-from ringcast.profile.totals import MIB, RANGES, Totals
+from ringcast.profile.store import MIB, RANGES, Totals, process_of
 
 if TYPE_CHECKING:
     from ringcast.profile.results import Results
@@ -160,7 +159,7 @@ def shorter(name: str, most: int = 34) -> str:
 def bottlenecks(figure: Any, found: "Results") -> None:
     axes = figure.subplots()
     layers = analysis.layers(found.store)
-    parts = findings.bottlenecks(found, {"layer_breakdown": layers})[:MOST]
+    parts = analysis.bottlenecks(found, {"layer_breakdown": layers})[:MOST]
     if not parts:
         return _empty(axes, "Nothing was recorded")
     parts.reverse()
