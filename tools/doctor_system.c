@@ -167,7 +167,7 @@ static bool is_variable(const char *name, size_t length) {
       "RINGCAST_ON_DEATH", "RINGCAST_VLLM",         "RINGCAST_SGLANG",         "RINGCAST_SHARE_ONCE",
       "RINGCAST_CURVE",    "RINGCAST_HEARTBEAT",    "RINGCAST_GPU_POOL_BYTES", "RINGCAST_WAIT",
       "RINGCAST_CLASSES",  "RINGCAST_SHARE_HASH",   "RINGCAST_TRACE",          "RINGCAST_TRACE_BYTES",
-      "RINGCAST_PROFILE",  "RINGCAST_PROFILE_STEP", "RINGCAST_PROFILE_FIRST"};
+      "RINGCAST_PROFILE"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
   return false;

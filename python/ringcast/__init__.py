@@ -107,4 +107,6 @@ if _os.environ.get("RINGCAST_TRACE"):
     _trace.start_as_asked()
 
 if _os.environ.get("RINGCAST_PROFILE"):
-    from ringcast.profile import auto as _auto  # noqa: F401
+    from ringcast.profile import session as _session
+
+    _session.start_as_asked()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For pipeline.py: the graph, the two plans, and the seven stages in two kinds, which release or hold the GIL.
+"""The graph, the two plans, and the seven stages in two kinds, which release or hold the GIL.
 
 A subgraph has own nodes, the destinations of the edges, and ghost nodes of other subgraphs, from which edges come. The
 dataset numbers nodes globally; `load` makes the local numbers. A stage computes for a range of own nodes and the edges
@@ -32,7 +32,6 @@ class Settings(NamedTuple):
     gil: str = "release"
     prepare: str = "preloaded"
     mapping: str = "vectorised"
-    plans: str = "both"
     rounds: Tuple[int, ...] = (1,) * 7  # of the stages in pure Python
     deadline: float = 600.0
 
@@ -59,11 +58,7 @@ class Worker(NamedTuple):
     device: str
 
     def __str__(self) -> str:
-        return f"{self.block_name} {self.device}"
-
-    @property
-    def block_name(self) -> str:
-        return f"{self.plan}{self.block + 1}"
+        return f"{self.plan}{self.block + 1} {self.device}"
 
 
 BLOCKS = {
@@ -75,7 +70,7 @@ BLOCKS = {
 def make_plans(settings: Settings) -> List[Plan]:
     half = (settings.subgraphs + 1) // 2
     subgraphs = {"A": range(half), "B": range(half, settings.subgraphs)}
-    return [Plan(name, subgraphs[name], BLOCKS[name]) for name in BLOCKS if settings.plans in ("both", name.lower())]
+    return [Plan(name, subgraphs[name], BLOCKS[name]) for name in BLOCKS]
 
 
 def workers_of(plan: Plan) -> List[Worker]:
@@ -157,7 +152,7 @@ def blank(settings: Settings) -> Dict[str, Array]:
     """A subgraph to warm the stages up with."""
     edges = np.zeros((2, settings.edges), np.int64)
     edges[1] = np.arange(settings.edges) * settings.nodes // settings.edges
-    return {"x": np.zeros((settings.nodes, settings.width), np.float32), "edges": edges, "starts": [0, settings.edges]}
+    return {"x": np.zeros((settings.nodes, settings.width), np.float32), "edges": edges}
 
 
 # ---- Stages that release the GIL -------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tp_model.py: a rank's part of a transformer, and the rank's calls to the other ranks.
+"""A rank's part of a transformer, and the rank's calls to the other ranks.
 
 The weights are split as in Megatron: the projections into attention and MLP by columns, so that a rank has whole heads,
 and the projections back by rows, so that an all_reduce adds up the ranks' results. Each weight is made head by head
@@ -80,10 +80,7 @@ class Place(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a rank. The n-th calls with the same kind and `among` are one exchange on all ranks of `among`."""
-
-    kind: str  # "all_reduce", "gather", "send", "recv" or "metadata"
-    among: Tuple[int, ...]  # the ranks, a source first
+    kind: str  # "all_reduce", "gather", "send_recv" or "metadata"
     start: int  # nanoseconds; all processes read one clock
     end: int
 
@@ -102,23 +99,22 @@ class Links:
             self._group = [dist.new_group(stage, backend="gloo") for stage in stages][place.stage]
 
     @contextlib.contextmanager
-    def _timed(self, kind: str, among: Tuple[int, ...]) -> Iterator[None]:
+    def _timed(self, kind: str) -> Iterator[None]:
         start = time.perf_counter_ns()
         yield
-        self.calls.append(Call(kind, among, start, time.perf_counter_ns()))
+        self.calls.append(Call(kind, start, time.perf_counter_ns()))
 
     def metadata(self, way: str, inputs: Optional[Inputs]) -> Inputs:
         """Rank 0's inputs, on every rank."""
-        ranks = self.place.tp * self.place.pp
-        if ranks == 1:
+        if self.place.tp * self.place.pp == 1:
             assert inputs is not None
             return inputs
-        with self._timed("metadata", tuple(range(ranks))):
+        with self._timed("metadata"):
             return WAYS[way](inputs)
 
     def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
         if self.place.tp > 1:
-            with self._timed("all_reduce", self.peers):
+            with self._timed("all_reduce"):
                 dist.all_reduce(summand, group=self._group)
         return summand
 
@@ -128,25 +124,25 @@ class Links:
             return columns
         is_first = self.place.rank == self.peers[0]
         parts = [torch.empty_like(columns) for _ in self.peers] if is_first else None
-        with self._timed("gather", self.peers):
+        with self._timed("gather"):
             dist.gather(columns, parts, dst=self.peers[0], group=self._group)
         return torch.cat(parts, dim=-1) if parts else None
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
         """Returns at once. finish_sending() waits for the transfer."""
-        with self._timed("send", (self.place.rank, to)):
+        with self._timed("send_recv"):
             self._sent.append((dist.isend(tensor, to), tensor))
 
     def finish_sending(self) -> None:
         if self._sent:
-            with self._timed("wait", (self.place.rank,)):
+            with self._timed("send_recv"):
                 for work, _ in self._sent:
                     work.wait()
             self._sent.clear()
 
     def recv(self, shape: Tuple[int, ...], dtype: torch.dtype, source: int) -> torch.Tensor:
         tensor = torch.empty(shape, dtype=dtype)
-        with self._timed("recv", (source, self.place.rank)):
+        with self._timed("send_recv"):
             dist.recv(tensor, source)
         return tensor
 
