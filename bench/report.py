@@ -18,8 +18,7 @@ import subprocess
 import sys
 import time
 
-from measured import fill
-from tables import CASES, gb, ns, percent, rate_of, ratio, size_of, table, three, us
+from tables import CASES, fill, gb, ns, percent, rate_of, ratio, size_of, table, three, us
 
 from ringcast.bench import cadence as python_cadence
 from ringcast.bench import codec as python_codec
@@ -100,7 +99,6 @@ def measure(quick, vllm):
     raw["latency"] = {size: perf("latency", 3, "--size", size) for size in (40, 1024, 16384)}
     raw["wake"] = {readers: perf("wake", 4, "--readers", readers) for readers in (1, CROWD)}
     raw["cadence"] = {f"{gap} ms, {n}": perf("cadence", 1.5, "--gap", gap, "--readers", n) for gap, n in gaps}
-    raw["scale"] = perf("scale", 0.5, "--readers", max(CROWD, min(14, raw["machine"]["cores"] - 1)))
     raw["cases"] = run_cases(quick)
     raw["steps"] = {world: steps(world) for world in (2, 4)}
     raw["codec"] = bench("codec", 1, *source)
@@ -203,18 +201,6 @@ def cadence(raw):
     return table_of("gap, readers", columns, raw["cadence"])
 
 
-def scale(raw):
-    columns = [
-        ("writer, per frame", "writer_ns_per_frame", ns),
-        ("to 1 reader", lambda step: step["ratio"] if step["pinned"] else None, ratio),
-        ("frames/s to the slowest", "frames_per_s", rate_of),
-    ]
-    steps = raw["scale"].get("scale", [])
-    found = {f"{step['readers']}{'' if step['pinned'] else ', more than CPUs'}": step for step in steps}
-    text = table_of("readers", columns, found or {"all": raw["scale"]})
-    return text + "\n\nWith more processes than CPUs, the writer's time is its CPU time."
-
-
 def steps(raw):
     columns = [
         ("a step, median: ringcast", "ways.ringcast.median_us", us),
@@ -304,7 +290,6 @@ BLOCKS = {
     "latency": latency,
     "wake": wake,
     "cadence": cadence,
-    "scale": scale,
     "steps": steps,
     "codec": codec,
     "object": objects,

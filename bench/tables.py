@@ -135,3 +135,13 @@ def rate_of(per_second):
 
 def table(head, rows):
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def fill(text, blocks):
+    """The page's text with the blocks, by name, in place. A block without its one place is a ValueError."""
+    for name, block in blocks.items():
+        new = f"<!-- measured: {name} -->\n{block}\n<!-- end -->"
+        text, count = re.subn(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, text, flags=re.S)
+        if count != 1:
+            raise ValueError(f"{count} places for the block '{name}'")
+    return text

@@ -15,7 +15,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 
-from measured import fill  # noqa: E402
+from tables import fill  # noqa: E402
 
 PAGE = ROOT / "docs" / "engines.md"
 RESULTS = ROOT / "build" / "engines" / "results.json"

@@ -22,7 +22,7 @@
 
 #include "tools/cli.h"
 #include "tools/cuda.h"
-#include "tools/perf.h"
+#include "tools/measure/perf.h"
 
 enum { ROUNDS = 400, LEAST_ROUNDS = 5, MOST_IN_A_ROW = 16, WARM_UP = 3, PAGE = 4096 };
 enum order { OPEN = 1, RECEIVE, RECEIVE_HELD, CLOSE };

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the measurements: options, processes on separate CPUs, the clock, and the printing of a head. */
-#ifndef TOOLS_PERF_H
-#define TOOLS_PERF_H
+#ifndef TOOLS_MEASURE_PERF_H
+#define TOOLS_MEASURE_PERF_H
 
 #include <sched.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include "ringcast/ringcast.h"
 #include "tools/report.h"
-#include "tools/sum.h"
 
-#define PERF_MAX_CPUS       1024
-#define PERF_MAX_READERS    256
-#define PERF_MAX_SIZES      32
-#define PERF_LEAST_RECORDED (UINT64_C(256) << 20)
-#define PERF_LINE           128 /* so far apart, two words share no cache line, and no pair that is fetched together */
+#define PERF_MAX_CPUS    1024
+#define PERF_MAX_READERS 256
+#define PERF_MAX_SIZES   32
+#define PERF_LINE        128 /* so far apart, two words share no cache line, and no pair that is fetched together */
 
 struct perf_options {
   const char *name; /* of the measurement */
-  size_t size;
+  uint64_t size;
   int size_count; /* gpu's */
   uint64_t sizes[PERF_MAX_SIZES];
   uint32_t readers;
@@ -29,8 +29,6 @@ struct perf_options {
   bool cold;             /* latency's and cadence's */
   uint64_t cold_bytes;   /* 0: twice the L3 cache */
   uint64_t capacity;     /* 0: the library's default */
-  const char *file;      /* record's; NULL: the default */
-  uint64_t bytes;        /* record's, at least PERF_LEAST_RECORDED; 0: the default */
   bool json;
   int cpu_count;
   int cpus[PERF_MAX_CPUS]; /* that this process may use */
@@ -40,12 +38,10 @@ struct perf_options {
 int perf_latency(const struct perf_options *options);
 int perf_throughput(const struct perf_options *options);
 int perf_wake(const struct perf_options *options);
-int perf_scale(const struct perf_options *options);
 int perf_cadence(const struct perf_options *options);
 int perf_gpu(const struct perf_options *options);
-int perf_record(const struct perf_options *options);
 
-/* ---- Processes (perf_process.c) --------------------------------------------------------------------------------- */
+/* ---- Processes --------------------------------------------------------------------------------- */
 
 /* Zeroed memory that children share. */
 void *perf_shared(size_t bytes);
@@ -144,5 +140,35 @@ void perf_progress(const struct perf_options *options, double done);
 /* Opens the report, with the facts beside the figures. */
 void perf_print_head(struct report *report, const struct perf_options *options, const struct ringcast_info *info,
                      uint32_t parties);
+
+/* ---- Writing and reading every byte of a frame at the least cost ------------------------------------------------ */
+
+/* memcpy; small frames without a call, like a copy of constant size. */
+static inline void copy_bytes(void *to, const void *from, size_t bytes) {
+  if (bytes >= 128 || bytes % 8 != 0) {
+    memcpy(to, from, bytes);
+    return;
+  }
+  for (size_t i = 0; i < bytes; i += 8) memcpy((char *)to + i, (const char *)from + i, 8);
+}
+
+/* In words, then bytes. */
+static inline uint64_t sum_words(const uint8_t *at, size_t bytes) {
+  uint64_t sum = 0, word = 0;
+  for (; bytes >= sizeof word; bytes -= sizeof word, at += sizeof word) {
+    memcpy(&word, at, sizeof word);
+    sum += word;
+  }
+  for (size_t i = 0; i < bytes; i++) sum += (uint64_t)at[i] << 8 * i;
+  return sum;
+}
+
+/* In vectors; not inline, so that the loop has the same alignment for every caller. */
+uint64_t sum_vectors(const uint8_t *at, size_t bytes);
+
+/* Sums all bytes as little-endian words of eight, the last one filled up with zeros. */
+static inline uint64_t sum_bytes(const void *data, size_t bytes) {
+  return bytes < 128 ? sum_words(data, bytes) : sum_vectors(data, bytes);
+}
 
 #endif

@@ -9,14 +9,14 @@
  *   compose   a kernel makes an array, and a second kernel reads the array: in the frame, or in the caller's arrays,
  *             with a copy in and a copy out; and the kernels alone
  */
-#include "bench/cases.h"
+#include "bench/micro/cases.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "ringcast/estimate.h"
 #include "ringcast/frame.h"
-#include "tools/perf.h"
+#include "tools/measure/perf.h"
 
 enum { KI = 1 << 10, MI = 1 << 20, RINGS = 3, TENSORS = 6, NUMBERS = 6, TENSOR_BYTES = 256, RECORDS = 1500 };
 

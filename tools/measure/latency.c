@@ -12,15 +12,15 @@
  * The kinds take turns, in blocks of some hundred trips, so that a drift (of the clock rate, of a neighbour's load, of
  * the host's choice of cores) affects all kinds alike. A reading of the clock takes as long as a part of a trip: p50
  * comes from blocks with one reading in GROUP trips, p99 and p99.9 from blocks with a reading for each trip, and the
- * time of the reading is taken off both. With --cold, both processes walk over a large block (tools/perf.h) before each
- * trip, and the time of a trip starts when both have walked.
+ * time of the reading is taken off both. With --cold, both processes walk over a large block (tools/measure/perf.h)
+ * before each trip, and the time of a trip starts when both have walked.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli.h"
-#include "tools/perf.h"
+#include "tools/measure/perf.h"
 
 enum kind { RING, FLOOR, LINE, KINDS };
 enum { TRIPS = 512, GROUP = 8, SINGLE = 128 /* trips with a reading each */, COLD = 4, WARM = 32 };

@@ -4,8 +4,8 @@
  * the streams of tools/measure/stream.h too. A case's floor stands beside the case, and `make bench
  * ARGS="--benchmark_enable_random_interleaving=true --benchmark_repetitions=5"` runs the cases in turns.
  */
-#ifndef BENCH_CASES_H
-#define BENCH_CASES_H
+#ifndef BENCH_MICRO_CASES_H
+#define BENCH_MICRO_CASES_H
 
 #include <stddef.h>
 #include <stdint.h>

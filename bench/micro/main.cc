@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "bench/cases.h"
+#include "bench/micro/cases.h"
 #include "ringcast/ringcast.h"
 extern "C" {
 #include "tools/cli.h"
