@@ -5,8 +5,7 @@ beside the page. A run takes some minutes; no other load should run on the machi
   report.py                 measures, keeps the raw figures in build/bench/report.json, writes the page
   report.py --vllm FOLDER   also vLLM's own queue, from an unpacked source; needs what vLLM imports
   report.py --from FILE     writes the page from raw figures
-  report.py --codec FILE    only the codec's tables, from what `python -m ringcast.bench codec --format json` printed
-  report.py --cadence FILE  only the table beside vLLM's queue at a cadence, from `... cadence --format json`
+  report.py --json FILE     only the tables of what `python -m bench.python codec --format json` printed, or `cadence`
   report.py --quick         measures for a moment, to test this script; give --page too
 """
 
@@ -18,14 +17,13 @@ import subprocess
 import sys
 import time
 
-from tables import CASES, fill, gb, ns, percent, rate_of, ratio, size_of, table, three, us
-
-from ringcast.bench import cadence as python_cadence
-from ringcast.bench import codec as python_codec
-from ringcast.bench import dropin
-from ringcast.bench import report as python
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from bench.machine import machine as facts_of_the_machine  # noqa: E402
+from bench.python.__main__ import tables_of  # noqa: E402
+from bench.tables import fill, gb, ns, percent, rate_of, ratio, size_of, table, table_of, three, us  # noqa: E402
+
 TOOL = ROOT / "build/bin/ringcast"
 BENCH = ROOT / "build/release/bench/ringcast_bench"
 RAW = ROOT / "build/bench/report.json"
@@ -35,6 +33,96 @@ PICTURE = "cost_per_frame.svg"
 SIZES = [16, 40, 64, 256, *(4**power << 10 for power in range(11))]  # 1 KiB to 1 GiB
 COLD_OBJECTS = ["metadata", "scheduler-64", "scheduler-256", "prefill-64", "tensor-dict", "features"]
 CROWD = 8
+STEPS = 300
+
+# Head, the case to compare with, and the cases with their labels.
+CASES = {
+    "halves": (
+        ["40 B, one process, no peer", "time"],
+        None,
+        {"alone/reserve_commit": "reserve + commit", "alone/next_release": "next + release"},
+    ),
+    "room": (
+        ["1 KiB", "per frame", "to memcpy"],
+        "full/memcpy",
+        {
+            "full/room_enough": "room enough (the default ring)",
+            "full/room_short": "room for three frames: the writer waits for the reader",
+            "full/memcpy": "memcpy into three places, read by the other",
+        },
+    ),
+    "spill": (
+        ["a ring of 1 MiB", "per frame", "to memcpy"],
+        "spill/memcpy",
+        {
+            "spill/in_the_ring": "the largest that fits in",
+            "spill/beside_the_ring": "4 KiB more",
+            "spill/memcpy": "memcpy, read by the other",
+        },
+    ),
+    **{
+        f"batch-{size}": (
+            [f"{size} B, in a stream", "per message", "to memcpy"],
+            f"batch/{size}_memcpy",
+            {
+                f"batch/{size}_one_by_one": "one by one",
+                **({f"batch/{size}_by_16": "in batches of 16"} if size == 16 else {}),
+                f"batch/{size}_by_256": "in batches of 256",
+                f"batch/{size}_memcpy": "memcpy, read by the other",
+            },
+        )
+        for size in (16, 64, 256)
+    },
+    "frames": (
+        ["a dict of 6 small tensors and 6 numbers; a text of some KiB", "time"],
+        None,
+        {
+            "codec/write": "the dict, built in memory",
+            "codec/read": "the dict, read in place",
+            "packed/built_in_each": "the dict to three rings: built in each",
+            "packed/built_once": "built once, sent three times",
+            "packed/sent_again": "sent three times",
+            "estimate/estimated": "numbers of variable length: reserved by estimate, written in place",
+            "estimate/measured": "measured, reserved, written in place",
+            "estimate/written_and_sent": "written elsewhere, then sent",
+        },
+    ),
+    **{
+        f"compose-{size}": (
+            [f"{size} MiB, one process", "time", "to the kernels"],
+            f"compose/kernels_{size}M",
+            {
+                f"compose/in_place_{size}M": "written in the frame, read there",
+                f"compose/by_copies_{size}M": "sent, and copied out",
+                f"compose/kernels_{size}M": "the two kernels alone, without a frame",
+            },
+        )
+        for size in (1, 10)
+    },
+    **{
+        f"stores-{mib}": (
+            [f"{mib} MiB", "per frame", "to memcpy"],
+            f"stores/{mib}_in_memcpy",
+            {
+                f"stores/{mib}_in_memcpy": "in by memcpy, read in place",
+                f"stores/{mib}_in_past": "in past the cache, read in place",
+                f"stores/{mib}_out_memcpy": "in and out by memcpy, the copy read",
+                f"stores/{mib}_out_past": "in by memcpy, out past the cache, the copy read",
+            },
+        )
+        for mib in (1, 4, 16, 64, 256)
+    },
+    "pages": (
+        ["a ring of 64 MiB of", "64 KiB, per frame", "to small pages"],
+        "pages/small",
+        {f"pages/{kind}": kind for kind in ("hugetlb", "shmem-huge", "small")},
+    ),
+    "tap": (
+        ["40 B, watched by", "per frame", "to none"],
+        "tap/nobody",
+        {"tap/nobody": "none", "tap/tap": "a tap", "tap/reader": "a reader", "tap/reader_and_tap": "reader and tap"},
+    ),
+}
 
 
 # ---- Measuring ------------------------------------------------------------------------------------------------------
@@ -47,7 +135,7 @@ def say(text):
 def run(*command):
     """The JSON of a command, or {"skipped": reason}."""
     say(" ".join(str(word) for word in command[1:]))
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=1200)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=1200, cwd=ROOT)
     if done.returncode == 0:
         return json.loads(done.stdout)
     reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
@@ -77,18 +165,18 @@ def run_cases(quick):
 
 def measure(quick, vllm):
     second = 0.02 if quick else 1
-    raw = {"machine": python.machine()}
+    raw = {"machine": facts_of_the_machine()}
 
     def perf(name, seconds, *arguments):
         return run(TOOL, "perf", name, "--seconds", seconds * second, "--format", "json", *arguments)
 
     def bench(command, seconds, *arguments):
         options = ("--seconds", seconds * second, "--format", "json", *arguments)
-        return run(sys.executable, "-m", "ringcast.bench", command, *options)
+        return run(sys.executable, "-m", "bench.python", command, *options)
 
     def steps(world):
         """The example with torch: a driver and its workers, beside gloo."""
-        example = (ROOT / "examples/tp_workers.py", "--world", world, "--steps", 30 if quick else 300)
+        example = (ROOT / "examples/tp_workers.py", "--world", world, "--steps", STEPS // 10 if quick else STEPS)
         return run(sys.executable, *example, "--format", "json")
 
     sizes = [size for size in SIZES if not quick or size <= 1 << 24]
@@ -104,28 +192,11 @@ def measure(quick, vllm):
     raw["codec"] = bench("codec", 1, *source)
     raw["object"] = {"hot": bench("object", 1), "cold": bench("object", 2, "--cold", *objects)}
     raw["dropin"] = {"hot": bench("dropin", 1, *source), "cold": bench("dropin", 2, "--cold", *source)}
-    raw["dropin-cadence"] = bench("cadence", python_cadence.SECONDS, *source)
+    raw["dropin-cadence"] = bench("cadence", 900, *source)
     return json.loads(json.dumps(raw))  # keys become strings, as in a file
 
 
 # ---- Tables ---------------------------------------------------------------------------------------------------------
-
-
-def cell(figures, path, form):
-    value = python.figure_of(figures, path) if isinstance(path, str) else path(figures)
-    return "" if value is None else form(value)
-
-
-def table_of(label, columns, found, name=str):
-    """A row for each measurement: its name, and the figures of the columns (title, path or function, form); or why
-    figures are missing."""
-    rows = [
-        [name(key), f"not measured: {figures['skipped']}", *[""] * (len(columns) - 1)]
-        if "skipped" in figures
-        else [name(key), *(cell(figures, path, form) for _, path, form in columns)]
-        for key, figures in found.items()
-    ]
-    return table([label, *(title for title, _, _ in columns)], rows)
 
 
 def of_40(key):
@@ -212,62 +283,22 @@ def steps(raw):
     return table_of("processes", columns, raw["steps"])
 
 
-# ---- From `python -m ringcast.bench` --------------------------------------------------------------------------------
+# ---- From `python -m bench.python` ----------------------------------------------------------------------------------
 
 
-def python_table(found, columns, cold=None):
-    """A row for each case, or the reason why there is none. `cold`: the same measured cold, with the figures of a row
-    at the path `cold`."""
-    skipped = found.get("skipped") or (cold or {}).get("skipped")
-    if skipped:
-        return f"Not measured: {skipped}."
-    rows, text = found["cases"], ""
-    if cold:
-        chilled = dropin.rows(cold["cases"])
-        rows = {name: {**figures, "cold": chilled.get(name)} for name, figures in dropin.rows(rows).items()}
-        text = f"\n\nCold: {cold['gap_ms']:.0f} ms before each message, and caches evicted in it."
-    text = table_of("case", [(*column, python.number) for column in columns], rows, "`{}`".format) + text
-    return text + "".join(f"\n\n`{name}` is left out: {why}." for name, why in found["left_out"].items())
-
-
-def columns_of(command):
-    return [(f"{group} {title}".strip(), path) for title, group, _, path in python.COLUMNS[command]]
-
-
-COLD = [("cold: p50", "cold.p50_us"), ("CPU of a reader", "cold.cpu_reader_us"), ("ratio", "cold.ratio")]
-
-
-def codec(raw):
-    found = raw["codec"]
+def python(found):
     if "skipped" in found:
-        return python_table(found, [])
-    rows = python_codec.rows(found["cases"])
-    tables = [python_table({**found, "cases": rows}, columns_of("codec"))]
-    for command in ("codec, cold", "codec, bytes"):
-        columns = [(*column, python.number) for column in columns_of(command)]
-        tables.append(table_of("case", columns, rows, "`{}`".format))
+        return f"Not measured: {found['skipped']}."
     facts = found["machine"]
     versions = ", ".join(f"{name} {facts[name]}" for name in ("python", "numpy", "torch"))
     told = f"With {versions}; the load average was {facts['load_average']:.1f} at the start."
-    return "\n\n".join([*tables, *python.tail_of(found), told])
+    return "\n\n".join([*tables_of(found, table, "`{}`".format), told])
 
 
-def objects(raw):
-    columns = [*columns_of("object"), ("GB/s", "gb_per_s"), *COLD]
-    return python_table(raw["object"]["hot"], columns, raw["object"]["cold"])
-
-
-def dropins(raw):
-    return python_table(raw["dropin"]["hot"], columns_of("dropin") + COLD, raw["dropin"]["cold"])
-
-
-def dropin_cadence(raw):
-    found = raw["dropin-cadence"]
-    if "skipped" in found:
-        return python_table(found, [])
-    told = f"{found['seconds']:g} s in all; the load average was {found['machine']['load_average']:.1f} at the start."
-    found = {**found, "cases": python_cadence.rows(found["cases"])}
-    return f"{python_table(found, columns_of('cadence'))}\n\n{told}"
+def hot_and_cold(found):
+    cold = found["cold"]
+    told = f"Cold: {cold.get('gap_ms', 0):.0f} ms before each message, and caches evicted in it."
+    return "\n\n".join([python(found["hot"]), told, python(cold)])
 
 
 # ---- From Google Benchmark ------------------------------------------------------------------------------------------
@@ -291,10 +322,8 @@ BLOCKS = {
     "wake": wake,
     "cadence": cadence,
     "steps": steps,
-    "codec": codec,
-    "object": objects,
-    "dropin": dropins,
-    "dropin-cadence": dropin_cadence,
+    **{name: lambda raw, name=name: python(raw[name]) for name in ("codec", "dropin-cadence")},
+    **{name: lambda raw, name=name: hot_and_cold(raw[name]) for name in ("object", "dropin")},
     **{name: lambda raw, spec=spec: case_table(raw, *spec) for name, spec in CASES.items()},
 }
 
@@ -345,17 +374,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", metavar="FOLDER", help="an unpacked source of vLLM; default: the installed one")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="raw figures to take instead of measuring")
-    parser.add_argument("--codec", type=pathlib.Path, metavar="FILE", help="only the codec's tables, from that file")
-    parser.add_argument("--cadence", type=pathlib.Path, metavar="FILE", help="only that table, from that file")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="only the tables of that command's figures")
     parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="the page to write into")
     parser.add_argument("--quick", action="store_true", help="only see that it works")
     options = parser.parse_args()
     start = time.monotonic()
-    for name, file in (("codec", options.codec), ("dropin-cadence", options.cadence)):
-        if file:
-            write_page({name: json.loads(file.read_text(encoding="utf-8"))}, options.page, [name])
-    if options.codec or options.cadence:
-        return
+    if options.json:
+        found = json.loads(options.json.read_text(encoding="utf-8"))
+        name = {"codec": "codec", "cadence": "dropin-cadence"}[found["command"]]
+        return write_page({name: found}, options.page, [name])
     if options.source:
         raw = json.loads(options.source.read_text(encoding="utf-8"))
     else:

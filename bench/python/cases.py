@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ringcast.bench import engine
+from bench.python import engine
 
 NEW_EVERY = 64  # one of so many requests of a decode step is new
 BLOCK = 16  # tokens in a block of the KV cache: each cached request gets a new block in one step of so many

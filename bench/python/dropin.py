@@ -4,7 +4,7 @@ pickle 5 by the same ring. One way is from the call on rank 0 to the moment when
 object, by the clock that the processes of a machine share.
 
 One message at a time. Each receiver drops the object, then answers on a ring of its own; when all have answered, and
-the gap that --gap asks for is over (ringcast.bench.harness), rank 0 sends the next message. That is the same for all
+the gap that --gap asks for is over (harness.py), rank 0 sends the next message. That is the same for all
 ways, and in no figure but the CPU time, which is that of a process with all its threads. Waits spin and sleep as each
 way's defaults say; those of the ring of objects spin for SPIN_OF_OBJECTS seconds before they sleep.
 
@@ -27,8 +27,9 @@ from importlib import util
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import ringcast
-from ringcast.bench import cases, report, ways
-from ringcast.bench.harness import LIMIT, Failed, Plan, Processes, in_turns, percentile, rest_of
+
+from bench.python import cases, ways
+from bench.python.harness import LIMIT, Failed, Plan, Processes, Table, in_turns, percentile, rest_of, say
 
 RANKS = (2, 4)
 CPUS = sorted(os.sched_getaffinity(0))
@@ -348,7 +349,7 @@ def check(vllm: Optional[str]) -> Optional[str]:
 
 def missing(ranks: Processes, chosen: Sequence[str]) -> Dict[str, str]:
     """Why some ways by vLLM's queue are left out, on any rank."""
-    report.say("looking for vLLM's queue")
+    say("looking for vLLM's queue")
     return {way: why for left_out in ranks.ask(("look", list(chosen))) for way, why in left_out.items()}
 
 
@@ -365,7 +366,7 @@ def run(
             if its:
                 left_out = missing(ranks, its)
             for name in there:
-                report.say(f"{command} {name}, {size} ranks")
+                say(f"{command} {name}, {size} ranks")
                 case = COMMANDS[command][name]
                 ways_there = [way for way in case.ways if way not in left_out]
                 found.append(measure(ranks, name, case, ways_there, seconds, plan.gap))
@@ -373,15 +374,24 @@ def run(
     return {"cases": found, "left_out": left_out}
 
 
-def rows(found: Sequence[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
-    """A row of the table for each way."""
-    return {
+def tables(found: Dict[str, Any]) -> List[Table]:
+    rows = {
         f"{case['name']}, {case['ranks']} ranks: {way}": {
             **measured,
             "cpu_source_us": measured["cpu_us"][0],
             "cpu_reader_us": statistics.mean(measured["cpu_us"][1:]),
             "ratio": case["ratios"].get(way),
         }
-        for case in found
+        for case in found["cases"]
         for way, measured in case["ways"].items()
     }
+    columns = [
+        ("p50, us", "p50_us"),
+        ("p99", "p99_us"),
+        ("CPU of the source, us", "cpu_source_us"),
+        ("of a reader", "cpu_reader_us"),
+        ("ratio", "ratio"),
+    ]
+    optional = [("objects/s", "objects_per_s"), ("GB/s", "gb_per_s")]
+    columns += [column for column in optional if any(column[1] in figures for figures in rows.values())]
+    return [("case", columns, rows)]

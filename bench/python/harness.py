@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import multiprocessing.connection
 import os
+import sys
 import time
 import timeit
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -20,8 +21,16 @@ SLEEP = 0.005  # seconds, where no --gap is given
 LIMIT = 300.0  # seconds until a silent process is an error: importing vLLM takes some, on each rank
 
 
+# Label of the rows, columns (title, path of keys), and the figures by row: see bench.tables.table_of.
+Table = Tuple[str, List[Tuple[str, str]], Dict[str, Any]]
+
+
 class Failed(Exception):
     """A measurement can't go on; the text says what is known."""
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 # ---- Turns -----------------------------------------------------------------------------------------------------------

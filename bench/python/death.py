@@ -13,9 +13,9 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, Tuple
 
-from ringcast.bench import ways
-from ringcast.bench.harness import Processes
-from ringcast.bench.ways import Member
+from bench.python import ways
+from bench.python.harness import Processes
+from bench.python.ways import Member
 
 PAUSE = 0.001  # seconds between the calls of a source
 WARM_UP = 20  # calls; the first few of a pair go by another way

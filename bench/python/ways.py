@@ -12,7 +12,7 @@ import pickle
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ringcast.bench.cases import LeftOut
+from bench.python.cases import LeftOut
 
 VLLM_QUEUE = "vllm.distributed.device_communicators.shm_broadcast"
 

@@ -19,7 +19,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 
-from ringcast.bench import report
+from bench.machine import version
+from bench.python.harness import say
 
 try:
     import msgspec
@@ -171,11 +172,11 @@ def find(vllm: Optional[str]) -> Engine:
             inputs = importlib.import_module("vllm.multimodal.inputs")
     except ImportError as error:
         if vllm is not None:
-            report.say(f"stand-ins are measured, as vLLM can't be imported from {vllm}: {error}")
+            say(f"stand-ins are measured, as vLLM can't be imported from {vllm}: {error}")
         return STAND_IN
-    version = os.path.basename(os.path.abspath(vllm)) if vllm else f"vllm {report.version('vllm')}"
+    told = os.path.basename(os.path.abspath(vllm)) if vllm else f"vllm {version('vllm')}"
     return Engine(
-        version, output.SchedulerOutput, output.NewRequestData, output.CachedRequestData, sampling.SamplingParams,
+        told, output.SchedulerOutput, output.NewRequestData, output.CachedRequestData, sampling.SamplingParams,
         sampling.RequestOutputKind, inputs.MultiModalKwargsItem, inputs.MultiModalFieldElem,
         inputs.MultiModalBatchedField,
     )  # fmt: skip

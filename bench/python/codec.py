@@ -18,11 +18,12 @@ import time
 import timeit
 from functools import partial
 from importlib import util
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import ringcast
-from ringcast.bench import cases, harness, report
-from ringcast.bench.harness import Plan, Rest, in_turns
+
+from bench.python import cases, harness
+from bench.python.harness import Plan, Rest, Table, in_turns
 
 
 class Codec(NamedTuple):
@@ -61,6 +62,7 @@ CODECS = {
     ),
 }
 CODECS_COLD = ("ringcast", "pickle")
+OTHERS = ("msgspec", "ormsgpack", "pyfory")
 WHAT = ("encode_us", "decode_us", "encode_decode_us")
 
 
@@ -124,65 +126,12 @@ def measure(value: Any, seconds: float) -> Dict[str, Any]:
     return found
 
 
-def measure_cold(value: Any, seconds: float) -> Dict[str, Any]:
-    """ringcast's figures and pickle's where each call follows a rest, by the kind of rest."""
-    return {how: times(CODECS_COLD, value, seconds, rest) for how, rest in rests().items()}
-
-
 def rests() -> Dict[str, Rest]:
+    """What comes before a cold call."""
     return {
         "asleep": Rest(Plan(harness.SLEEP, sleep=True), source=True),
         "evicted": Rest(Plan(walk=harness.block_bytes()), source=True),
     }
-
-
-# ---- Calls of a ring -------------------------------------------------------------------------------------------------
-
-
-def retained(value: Any, seconds: float) -> float:
-    """Seconds of a recv() whose arrays stay in the ring's memory (retain=True)."""
-    packed = ringcast.pack(value)
-    with ringcast.Writer() as writer, ringcast.Reader(writer.handle, retain=True) as reader:
-
-        def receive(rounds: int) -> float:
-            times = []
-            for _ in range(rounds):
-                writer.send(packed)
-                start = time.perf_counter()
-                got = reader.recv()
-                times.append(time.perf_counter() - start)
-                del got
-            return statistics.median(times)
-
-        median: float = statistics.median(in_turns({"recv": receive}, seconds)["recv"])
-        return median
-
-
-def calls(seconds: float, rest: Callable[[], None]) -> Dict[str, float]:
-    """What a call after a rest costs: an empty one, and sends of 64 bytes and of a batch's metadata."""
-    metadata, small = cases.metadata(), bytes(64)
-    with ringcast.Writer() as writer, ringcast.Reader(writer.handle) as reader:
-
-        def of(call: Callable[[], Any]) -> Callable[[int], float]:
-            def way(rounds: int) -> float:
-                times = []
-                for _ in range(rounds):
-                    rest()
-                    start = time.perf_counter()
-                    call()
-                    times.append(time.perf_counter() - start)
-                    if reader.lag:
-                        reader.recv(0)
-                return statistics.median(times)
-
-            return way
-
-        ways = {
-            "empty_us": of(lambda: None),
-            "send_bytes_us": of(lambda: writer.send_bytes(small)),
-            "send_us": of(lambda: writer.send(metadata)),
-        }
-        return {name: statistics.median(turns) * 1e6 for name, turns in in_turns(ways, seconds).items()}
 
 
 # ---- All cases -------------------------------------------------------------------------------------------------------
@@ -193,24 +142,42 @@ def run_all(chosen: Sequence[str], seconds: float) -> Dict[str, Any]:
     there, left_out = cases.there(chosen)
     found: Dict[str, Any] = {}
     for name in there:
-        report.say(f"codec {name}")
+        harness.say(f"codec {name}")
         value = cases.CASES[name]()
-        cold = measure_cold(value, seconds / 2)
+        cold = {how: times(CODECS_COLD, value, seconds / 2, rest) for how, rest in rests().items()}
         found[name] = {"classes": cases.classes_of(name), **measure(value, seconds), **cold}
-        if name == "multimodal":
-            found[name]["ringcast"]["recv_retained_us"] = retained(value, seconds / 4) * 1e6
-    for codec in ("msgspec", "ormsgpack", "pyfory"):
+    for codec in OTHERS:
         if util.find_spec(codec) is None:
-            left_out[codec] = f"{codec} is not installed here"
-    how: Dict[str, Callable[[], None]] = {"hot": lambda: None, **rests()}
-    return {
-        "cases": found,
-        "left_out": left_out,
-        "calls": {name: calls(min(seconds, 1.0), rest) for name, rest in how.items()},
-    }
+            left_out[codec] = "is not installed here"
+    return {"cases": found, "left_out": left_out}
 
 
-def rows(found: Dict[str, Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
-    """The rows of a table: "-" for what a codec can't carry."""
+BOTH = "encode_decode"
+
+
+def tables(found: Dict[str, Any]) -> List[Table]:
+    """ "-" for what a codec can't carry."""
     none = dict.fromkeys((*WHAT, "bytes"), "-")
-    return {name: {key: none if of is None else of for key, of in case.items()} for name, case in found.items()}
+    rows = {
+        name: {key: none if of is None else of for key, of in case.items()} for name, case in found["cases"].items()
+    }
+    pair = [
+        (f"{what}, us {codec}", f"{codec}.{key}")
+        for what, key in (("encode", WHAT[0]), ("decode", WHAT[1]), ("both", WHAT[2]))
+        for codec in CODECS_COLD
+    ]
+    others = [(codec, f"{codec}.{BOTH}_us") for codec in OTHERS]
+    cold = [
+        (f"{title}{unit}", f"{how}.{path}")
+        for title, how in (("asleep", "asleep"), ("evicted", "evicted"))
+        for unit, path in (
+            (", us ringcast", f"ringcast.{BOTH}_us"),
+            (" pickle", f"pickle.{BOTH}_us"),
+            (" ratio", f"ratio.{BOTH}"),
+        )
+    ]
+    return [
+        ("case", [*pair, ("ratio", f"ratio.{BOTH}"), *others], rows),
+        ("cold, both", cold, rows),
+        ("bytes", [*((codec, f"{codec}.bytes") for codec in CODECS), ("classes", "classes")], rows),
+    ]

@@ -24,8 +24,8 @@ import warnings
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from ringcast.bench import report, standin
-from ringcast.bench.harness import LIMIT, Processes, percentile
+from bench.python import standin
+from bench.python.harness import LIMIT, Processes, Table, percentile, say
 
 RANKS = (2, 4)
 DIFFERENT = 4  # features that the requests have in turn
@@ -164,19 +164,17 @@ class Rank:
     def phases(self, way: str, rounds: int) -> Dict[str, float]:
         """Seconds of each phase here; of the transport: rank 0 when the bytes were sent, others when they were
         there."""
+        phases = {EACH: self.hashed, "gloo": self.phases_of_gloo}[way]
         times: List[Dict[str, float]] = []
         for index in range(rounds + 1):
             self.dist.barrier()
-            times.append(getattr(self, f"phases_of_{way}")(self.features[index % DIFFERENT]))
+            times.append(phases(self.features[index % DIFFERENT]))
         return {key: statistics.median(each[key] for each in times[1:]) for key in times[0]}
 
     def hashed(self, feature: Any) -> Dict[str, float]:
         begun = time.monotonic()
         standin.load("managers.mm_utils").hash_feature(feature)
         return {"hash": time.monotonic() - begun}
-
-    def phases_of_each(self, feature: Any) -> Dict[str, float]:
-        return self.hashed(feature)
 
     def phases_of_gloo(self, feature: Any) -> Dict[str, float]:
         import pickle
@@ -204,44 +202,6 @@ class Rank:
             pickle.loads(data.numpy().tobytes())
             found["unpickle"] = time.monotonic() - begun
         return found
-
-    def phases_of_ring(self, feature: Any) -> Dict[str, float]:
-        from ringcast._group.endpoint import SHARE
-        from ringcast._group.rings import end_of
-
-        end: Any = end_of(self.group, 0, stream="bench")
-        value = {"feature": feature, "hash": 1}
-        found = self.hashed(feature) if self.rank == 0 else {}
-        self.dist.barrier()
-        if self.rank == 0:
-            begun = time.monotonic()
-            end.send(value, SHARE)
-            return {**found, "pickle": time.monotonic() - begun, "at": time.monotonic()}
-        import ringcast
-
-        with end.ring.next() as frame:
-            there = time.monotonic()
-            ringcast.unpack(frame)
-            return {"unpickle": time.monotonic() - there, "at": there}
-
-    def phases_of_hash(self, feature: Any) -> Dict[str, float]:
-        """Of as many requests as there are ranks: each hashes one."""
-        from ringcast.sglang import share_hash
-        from ringcast.sglang.hashes import digest_of
-
-        count = self.dist.get_world_size()
-        begun = time.monotonic()
-        digest_of(self.features[index % DIFFERENT] for index in range(count))
-        named = (time.monotonic() - begun) / count
-        self.dist.barrier()
-        begun = time.monotonic()
-        self.calls += 1
-        given = [self.features[index % DIFFERENT] for index in range(count)]
-        shared = share_hash(given, key=str(self.calls), how="hash")
-        own = time.monotonic() - begun
-        shared.result()
-        whole = time.monotonic() - begun
-        return {"hash": (own - named * count) / count, "pickle": named, "transport": (whole - own) / count}
 
     def end(self) -> None:
         self.dist.destroy_process_group()
@@ -284,14 +244,14 @@ def in_turns(ranks: Processes, rate: float, plan: Plan) -> Dict[str, Dict[str, f
 
 
 def rates_of(ranks: Processes, plan: Plan) -> Dict[str, Any]:
-    report.say(f"requests, {ranks.count} ranks: at once")
+    say(f"requests, {ranks.count} ranks: at once")
     for way in WAYS:  # makes the rings
         measure(ranks, way, 0.0, 2 * ranks.count)
     saturated = in_turns(ranks, 0.0, plan)
     base = saturated[EACH]["per_s"]
     offered: List[Dict[str, Any]] = []
     for multiple in plan.offered:
-        report.say(f"requests, {ranks.count} ranks: {multiple * base:.1f} a second")
+        say(f"requests, {ranks.count} ranks: {multiple * base:.1f} a second")
         ways = in_turns(ranks, multiple * base, plan)
         offered.append({"multiple": multiple, "per_s": multiple * base, "ways": ways})
     ratios = {way: saturated[way]["per_s"] / base for way in WAYS}
@@ -300,14 +260,10 @@ def rates_of(ranks: Processes, plan: Plan) -> Dict[str, Any]:
 
 def phases_of(ranks: Processes, rounds: int) -> Dict[str, Dict[str, float]]:
     """Milliseconds by way and phase: of the slowest rank, as that is when all have the request."""
-    names = {EACH: "each", "gloo": "gloo", "drop-in, broadcast": "ring", "share_hash": "hash"}
     found = {}
-    for way, name in names.items():
-        told = ranks.ask(("phases", name, rounds))
-        phases = {key: max((each.get(key, 0.0) for each in told), default=0.0) for key in PHASES}
-        if name == "ring":
-            phases["transport"] = max(0.0, max(each["at"] for each in told[1:]) - told[0]["at"])
-        found[way] = {key: value * 1e3 for key, value in phases.items()}
+    for way in (EACH, "gloo"):
+        told = ranks.ask(("phases", way, rounds))
+        found[way] = {key: 1e3 * max(each.get(key, 0.0) for each in told) for key in PHASES}
         found[way]["sum"] = sum(found[way].values())
     return found
 
@@ -319,36 +275,37 @@ def run(sizes: Sequence[int], plan: Plan) -> Dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             with Processes(size, serve, size, os.path.join(folder, "store"), nbytes) as ranks:
                 ranks.hear()
-                report.say(f"requests, {size} ranks: phases")
+                say(f"requests, {size} ranks: phases")
                 phases = phases_of(ranks, 5 * plan.rounds)
-                found.append({"ranks": size, "phases_ms": phases, "bound": float(size), **rates_of(ranks, plan)})
-    return {"megabytes": plan.megabytes, "requests": plan.requests, "rounds": plan.rounds, "cases": found}
+                found.append({"ranks": size, "phases_ms": phases, **rates_of(ranks, plan)})
+    return {
+        "megabytes": plan.megabytes,
+        "requests": plan.requests,
+        "rounds": plan.rounds,
+        "cases": found,
+        "left_out": {},
+    }
 
 
-# ---- As text ---------------------------------------------------------------------------------------------------------
+# ---- As tables -------------------------------------------------------------------------------------------------------
 
 
-def text(found: Dict[str, Any]) -> str:
-    facts = found["machine"]
-    lines = [
-        f"ringcast {facts['ringcast']} on {facts['cpu']}, {facts['cores']} CPUs; load average "
-        f"{facts['load_average']:.1f}",
-        f"Requests of {found['megabytes']:g} MB that every rank has; schedulers: a stand-in for SGLang's.",
-    ]
+def tables(found: Dict[str, Any]) -> List[Table]:
+    made: List[Table] = []
     for case in found["cases"]:
-        lines += ["", f"{case['ranks']} ranks: milliseconds of a request, of the slowest rank", f"{'':20}"]
-        lines[-1] += "".join(f"{key:>11}" for key in (*PHASES, "sum"))
-        for way, phases in case["phases_ms"].items():
-            lines.append(f"{way:20}" + "".join(f"{phases[key]:>11.2f}" for key in (*PHASES, "sum")))
-            if way == "share_hash":
-                lines[-1] += f"   of {case['ranks']} at once, per request"
-        lines += ["", f"{case['ranks']} ranks: requests/s reached at an offered rate (p50 ms)", f"{'':20}"]
-        lines[-1] += "".join(f"{each['per_s']:>15.1f}" for each in case["offered"])
-        lines[-1] += f"{'at once':>11}{'ratio':>8}{'CPU ms':>9}"
-        for way in WAYS:
-            figures = [each["ways"][way] for each in case["offered"]]
-            cells = "".join(f"{each['per_s']:>7.1f} ({each['p50_ms']:5.0f})" for each in figures)
-            end = case["at_once"][way]
-            lines.append(f"{way:20}{cells}{end['per_s']:>11.1f}{case['ratios'][way]:>8.2f}{end['cpu_ms']:>9.1f}")
-        lines.append(f"bound of the ratio, where hashing is all that there is: {case['bound']:g}")
-    return "\n".join(lines)
+        ranks = f"{case['ranks']} ranks"
+        made.append((f"{ranks}: ms of a request", [(key, key) for key in (*PHASES, "sum")], case["phases_ms"]))
+        rows = {
+            way: {
+                **{f"{each['per_s']:.1f}/s": each["ways"][way]["per_s"] for each in case["offered"]},
+                **{f"{each['per_s']:.1f}/s, p50": each["ways"][way]["p50_ms"] for each in case["offered"]},
+                "at once": case["at_once"][way]["per_s"],
+                "ratio": case["ratios"][way],
+                "CPU, ms": case["at_once"][way]["cpu_ms"],
+            }
+            for way in WAYS
+        }
+        # A rate in a title has a point, which is no path of keys.
+        columns: List[Any] = [(key, lambda figures, key=key: figures[key]) for key in rows[EACH]]
+        made.append((f"{ranks}: requests/s at an offered rate, and ms", columns, rows))
+    return made

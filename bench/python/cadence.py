@@ -3,7 +3,7 @@
 second after each message, and with readers that spin for 2 ms; and beside pickle by pipes, whose readers only sleep.
 
 A row of the table has one of GAPS and one of RANKS, all ways in turns. Processes, times and answers are as in
-ringcast.bench.dropin. The CPU time is the sum of all processes with all threads, in percent of one CPU, answers
+dropin.py. The CPU time is the sum of all processes with all threads, in percent of one CPU, answers
 included.
 """
 
@@ -11,8 +11,8 @@ import functools
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from ringcast.bench import dropin, report
-from ringcast.bench.harness import Failed, Plan, Processes, in_turns
+from bench.python import dropin
+from bench.python.harness import Failed, Plan, Processes, Table, in_turns, say
 
 GAPS = (1.0, 5.0, 20.0, 50.0)  # ms
 RANKS = (2, 3, 5)  # 1, 2 and 4 readers
@@ -45,7 +45,7 @@ def measure(ranks: Processes, chosen: Sequence[str], gaps: Sequence[float], shar
         raise Failed(f"cadence, {ranks.count} ranks: what arrived is not what was sent")
     found = []
     for gap in gaps:
-        report.say(f"cadence {gap:g} ms, {ranks.count} ranks")
+        say(f"cadence {gap:g} ms, {ranks.count} ranks")
         ranks.ask(("pace", Plan(gap / 1e3)))
         ways: Dict[str, Callable[[int], Any]] = {way: functools.partial(dropin.turn, ranks, way) for way in chosen}
         turns = in_turns(ways, share(gap), gap / 1e3)
@@ -67,10 +67,13 @@ def run(gaps: Sequence[float], sizes: Sequence[int], seconds: float, vllm: Optio
     return {"cases": found, "left_out": left_out}
 
 
-def rows(found: Sequence[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
-    """A row of the table for each way."""
-    return {
+def tables(found: Dict[str, Any]) -> List[Table]:
+    rows = {
         f"{row['name']}, {row['ranks']} ranks: {way}": {**figures, "ratio": row["ratios"].get(way)}
-        for row in found
+        for row in found["cases"]
         for way, figures in row["ways"].items()
     }
+    titles = {"p50_us": "p50", "p99_us": "p99", "cpu_percent": "CPU, %"}
+    columns = [(f"{title}, us" if key != "cpu_percent" else title, key) for key, title in titles.items()]
+    columns += [(f"ratio of {title.partition(',')[0]}", f"ratio.{key}") for key, title in titles.items()]
+    return [("case", [*columns, ("messages", "messages")], rows)]
