@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engines. Each is a module engine_NAME, with
 
-VERSION               the version that cmake/engines.sh installs
+VERSION               the version that run.sh installs
 VARIABLE              the environment variable that puts ringcast in place (1) or does not (0)
 VARIABLES             the rest of the environment of its processes, beside COMMON
 SEGMENTS              by way a pattern: the names in /dev/shm that the engine itself leaves behind, for other uses than

