@@ -35,93 +35,24 @@ COLD_OBJECTS = ["metadata", "scheduler-64", "scheduler-256", "prefill-64", "tens
 CROWD = 8
 STEPS = 300
 
-# Head, the case to compare with, and the cases with their labels.
+# A block of the page: the cases of Google Benchmark in it, as a pattern, what is measured, and the case that the others
+# are compared with.
 CASES = {
-    "halves": (
-        ["40 B, one process, no peer", "time"],
-        None,
-        {"alone/reserve_commit": "reserve + commit", "alone/next_release": "next + release"},
-    ),
-    "room": (
-        ["1 KiB", "per frame", "to memcpy"],
-        "full/memcpy",
-        {
-            "full/room_enough": "room enough (the default ring)",
-            "full/room_short": "room for three frames: the writer waits for the reader",
-            "full/memcpy": "memcpy into three places, read by the other",
-        },
-    ),
-    "spill": (
-        ["a ring of 1 MiB", "per frame", "to memcpy"],
-        "spill/memcpy",
-        {
-            "spill/in_the_ring": "the largest that fits in",
-            "spill/beside_the_ring": "4 KiB more",
-            "spill/memcpy": "memcpy, read by the other",
-        },
-    ),
+    "halves": ("alone/.*", "40 B, one process, no peer", None),
+    "room": ("full/.*", "1 KiB", "full/memcpy"),
+    "spill": ("spill/.*", "a ring of 1 MiB", "spill/memcpy"),
     **{
-        f"batch-{size}": (
-            [f"{size} B, in a stream", "per message", "to memcpy"],
-            f"batch/{size}_memcpy",
-            {
-                f"batch/{size}_one_by_one": "one by one",
-                **({f"batch/{size}_by_16": "in batches of 16"} if size == 16 else {}),
-                f"batch/{size}_by_256": "in batches of 256",
-                f"batch/{size}_memcpy": "memcpy, read by the other",
-            },
-        )
+        f"batch-{size}": (f"batch/{size}_.*", f"{size} B, in a stream", f"batch/{size}_memcpy")
         for size in (16, 64, 256)
     },
-    "frames": (
-        ["a dict of 6 small tensors and 6 numbers; a text of some KiB", "time"],
-        None,
-        {
-            "codec/write": "the dict, built in memory",
-            "codec/read": "the dict, read in place",
-            "packed/built_in_each": "the dict to three rings: built in each",
-            "packed/built_once": "built once, sent three times",
-            "packed/sent_again": "sent three times",
-            "estimate/estimated": "numbers of variable length: reserved by estimate, written in place",
-            "estimate/measured": "measured, reserved, written in place",
-            "estimate/written_and_sent": "written elsewhere, then sent",
-        },
-    ),
+    "frames": ("(codec|packed|estimate)/.*", "a dict of 6 small tensors and 6 numbers; a text of some KiB", None),
     **{
-        f"compose-{size}": (
-            [f"{size} MiB, one process", "time", "to the kernels"],
-            f"compose/kernels_{size}M",
-            {
-                f"compose/in_place_{size}M": "written in the frame, read there",
-                f"compose/by_copies_{size}M": "sent, and copied out",
-                f"compose/kernels_{size}M": "the two kernels alone, without a frame",
-            },
-        )
-        for size in (1, 10)
+        f"compose-{mib}": (f"compose/.*_{mib}M", f"{mib} MiB, one process", f"compose/kernels_{mib}M")
+        for mib in (1, 10)
     },
-    **{
-        f"stores-{mib}": (
-            [f"{mib} MiB", "per frame", "to memcpy"],
-            f"stores/{mib}_in_memcpy",
-            {
-                f"stores/{mib}_in_memcpy": "in by memcpy, read in place",
-                f"stores/{mib}_in_past": "in past the cache, read in place",
-                f"stores/{mib}_out_memcpy": "in and out by memcpy, the copy read",
-                f"stores/{mib}_out_past": "in by memcpy, out past the cache, the copy read",
-            },
-        )
-        for mib in (1, 4, 16, 64, 256)
-    },
-    "pages": (
-        ["a ring of 64 MiB of", "64 KiB, per frame", "to small pages"],
-        "pages/small",
-        {f"pages/{kind}": kind for kind in ("hugetlb", "shmem-huge", "small")},
-    ),
-    "tap": (
-        ["40 B, watched by", "per frame", "to none"],
-        "tap/nobody",
-        {"tap/nobody": "none", "tap/tap": "a tap", "tap/reader": "a reader", "tap/reader_and_tap": "reader and tap"},
-    ),
+    **{f"stores-{mib}": (f"stores/{mib}_.*", f"{mib} MiB", f"stores/{mib}_in_memcpy") for mib in (1, 4, 16, 64, 256)},
+    "pages": ("pages/.*", "64 KiB in a ring of 64 MiB", "pages/small"),
+    "tap": ("tap/.*", "40 B", "tap/nobody"),
 }
 
 
@@ -304,13 +235,13 @@ def hot_and_cold(found):
 # ---- From Google Benchmark ------------------------------------------------------------------------------------------
 
 
-def case_table(raw, head, floor, labels):
-    found = {label: raw["cases"].get(name, {"skipped": "not here"}) for name, label in labels.items()}
-    columns = [(head[1], "ns", ns)]
+def case_table(raw, pattern, head, floor):
+    found = {name: case for name, case in sorted(raw["cases"].items()) if re.fullmatch(pattern, name)}
+    columns = [("time", "ns", ns)]
     if floor:
-        least = raw["cases"][floor].get("ns")
-        columns.append((head[2], lambda case: case["ns"] / least if least else None, ratio))
-    text = table_of(head[0], columns, found)
+        least = found[floor].get("ns")
+        columns.append((f"to `{floor}`", lambda case: case["ns"] / least if least else None, ratio))
+    text = table_of(head, columns, found, "`{}`".format)
     lost = [case["lost"] for case in found.values() if case.get("lost")]
     return text + "".join(f"\n\nThe tap lost {three(share)} % of the bytes, and counted them." for share in lost[:1])
 

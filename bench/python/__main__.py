@@ -30,7 +30,6 @@ COMMANDS = {
         "from object to object between two processes, beside pickle 5 on the same rings",
         "case seconds gap cold",
     ),
-    "tensors": ("the same for what holds tensors or arrays, with GB/s", "case seconds gap cold"),
     "dropin": (
         "what stands in for gloo's, vLLM's and SGLang's broadcasts, beside them",
         "case seconds gap cold ranks vllm",

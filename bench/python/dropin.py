@@ -87,7 +87,7 @@ BY_VLLM: Dict[str, ways.Way] = {
     "vllm-2ms": ways.vllm_queue_of_2_ms,
 }
 # What each command measures.
-COMMANDS = {"dropin": CASES, "object": BY_RING, "tensors": {name: BY_RING[name] for name in cases.WITH_TENSORS}}
+COMMANDS = {"dropin": CASES, "object": BY_RING}
 
 
 # ---- A rank ----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ ONCE = ["--rounds", "1"]
 COMMANDS = {
     "codec": SHORT,
     "object": SHORT,
-    "tensors": SHORT,
     "batch": SHORT,
     "asyncio": ONCE,
     "compose": ONCE,
