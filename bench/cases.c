@@ -3,7 +3,7 @@
  * The cases between processes, and of the hot path. frames.c has the cases of a frame's contents.
  *   full, spill, pages, tap
  *            streams with a ring of one page, which has room for three frames; with frames just below and just above
- *            half the ring; in each kind of memory; with an observer. `ringcast perf throughput` and `scale` measure
+ *            half the ring; in each kind of memory; with a tap. `ringcast perf throughput` and `scale` measure
  *            frames of any size, and more readers
  *   batch    streams of small messages: single calls, batches, and the floor
  *   stores   streams of large frames, copied into the ring and out of the ring by the ways of past_cache.h

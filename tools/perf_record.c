@@ -3,11 +3,10 @@
  * `ringcast perf record`: the rate of a recorder, and the cost for a ring that is recorded.
  *   The disk's own rate and the recorder's take turns, in the same directory: first chunks without a recording, written
  *   as the recorder writes; then a recording of a writer that sends without a pause,
- *   as an ordinary reader (`record --lossless`), since a writer without a pause lets an observer go.
- *   Then a writer sends a message every 2 ms to a reader, in blocks with an observer that records and blocks without,
- *   in turns: the time of the whole send (reserve, copy, commit), of the commit, and from just before the commit until
- *   the reader has the message.
- * The files are removed as soon as they are open.
+ *   as an ordinary reader (`record --lossless`), since a tap loses frames of a writer without a pause.
+ *   Then a writer sends a message every 2 ms to a reader, in blocks with a tap that records and blocks without, in
+ * turns: the time of the whole send (reserve, copy, commit), of the commit, and from just before the commit until the
+ * reader has the message. The files are removed as soon as they are open.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +46,7 @@ struct measured {
   double disk_rate, record_rate; /* bytes a second */
   char way[64];
   struct perf_series ns[LOADS][2][FIGURES]; /* [1]: with a recorder */
-  uint64_t recorded, let_go;
+  uint64_t recorded, gaps;
 };
 
 /* ---- Rates ------------------------------------------------------------------------------------------------------ */
@@ -149,21 +148,21 @@ static void read_all(void *context, uint32_t index) {
   }
 }
 
-static void on_observing(void *context) {
+static void on_tapping(void *context) {
   struct measured *measured = context;
   unlink(file_of(measured->options));
   perf_store(&measured->shared->started, 1);
 }
 
-static void observe(void *context, uint32_t index) {
+static void tap(void *context, uint32_t index) {
   struct measured *measured = context;
   struct record_options asked = {
       .file = file_of(measured->options), .buffer = RECORD_BUFFER, .stop = &measured->shared->stop};
   struct record_result result;
   (void)index;
-  if (record_run(&asked, measured->shared->handle, on_observing, measured, &result) != 0 || result.error != 0)
+  if (record_run(&asked, measured->shared->handle, on_tapping, measured, &result) != 0 || result.error != 0)
     perf_die("%s", result.why);
-  perf_store(&measured->shared->ended, result.sum.frames + 1 + (result.let_go << 32));
+  perf_store(&measured->shared->ended, result.sum.frames + 1 + (result.sum.gaps << 32));
   for (;;) pause();
 }
 
@@ -213,7 +212,7 @@ static void run_block(struct measured *measured, int load, bool recorded, ringca
   perf_store(&shared->started, 0);
   perf_store(&shared->ended, 0);
   if (recorded) {
-    perf_start(&recorder, measured->options, UNPINNED, observe, measured);
+    perf_start(&recorder, measured->options, UNPINNED, tap, measured);
     while (perf_load(&shared->started) == 0) perf_relax(true);
   }
   run_messages(measured, load, recorded, writer, count);
@@ -221,7 +220,7 @@ static void run_block(struct measured *measured, int load, bool recorded, ringca
   shared->stop = 1;
   while (perf_load(&shared->ended) == 0) perf_relax(true);
   measured->recorded += (uint32_t)perf_load(&shared->ended) - 1;
-  measured->let_go += perf_load(&shared->ended) >> 32;
+  measured->gaps += perf_load(&shared->ended) >> 32;
   perf_stop(&recorder);
 }
 
@@ -275,7 +274,7 @@ static void print(struct measured *measured) {
   report_number(&report, "record_bytes_per_s", measured->record_rate);
   report_number(&report, "ratio", measured->record_rate / measured->disk_rate);
   report_integer(&report, "frames_recorded", (int64_t)measured->recorded);
-  report_integer(&report, "times_let_go", (int64_t)measured->let_go);
+  report_integer(&report, "gaps", (int64_t)measured->gaps);
   report_open(&report, "latency", '[');
   for (int load = 0; load < LOADS; load++)
     for (int what = 0; what < FIGURES; what++) print_latency(&report, measured, load, (enum figure)what);

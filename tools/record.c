@@ -20,9 +20,8 @@ static const char help[] =
     "'ringcast dump FILE' shows them, 'ringcast replay FILE' sends them again. RING is a name, NAME@PID, @PID or a\n"
     "handle; 'ringcast list' shows all.\n"
     "\n"
-    "The recorder is an observer. It is not among the readers that the writer waits for or counts, and if it is 50 ms\n"
-    "in the way, the writer goes on without it. Then the recorder comes back, at most once a second, and the file\n"
-    "tells the gap. A recorder that is killed leaves a file with everything but its last moments.\n"
+    "The recorder is a tap: it costs the writer nothing, and what the writer overwrote before the recorder had copied\n"
+    "it is a gap, which the file tells. A recorder that is killed leaves a file with everything but its last moments.\n"
     "\n"
     "OPTIONS\n"
     "  --seconds S       end after so many seconds (default 0: no limit)\n"
@@ -30,7 +29,7 @@ static const char help[] =
     "  --bytes BYTES     end with the frame that completes so many bytes; K, M and G are understood (default 0: no\n"
     "                    limit)\n"
     "  --lossless        be an ordinary reader, which takes a reader's place: the writer waits for the disk, and\n"
-    "                    nothing is missing (default: an observer)\n"
+    "                    nothing is missing (default: a tap)\n"
     "  --buffer BYTES    memory for what is not on the disk yet, 64K to 4G (default 64M)\n"
     "  --format FORMAT   of the summary at the end: text or json (default text)\n"
     "  --help            this text\n"
@@ -64,18 +63,19 @@ static void watch_signals(void) {
 
 static void tell_start(void *context) {
   const struct record_options *options = context;
-  cli_fail(CLI_OK, "recording %s to %s; Ctrl-C ends it", options->ring, options->file);
+  cli_fail(CLI_OK, "recording %s to %s%s; Ctrl-C ends it", options->ring, options->file,
+           options->lossless ? " as a reader, for which the writer waits" : "");
 }
 
 static void tell_end(const struct record_options *options, const struct record_result *result) {
   if (result->end == RECORD_RING_FAILED) cli_fail(CLI_FAILED, "%s: %s", options->ring, result->why);
   if (result->end == RECORD_DISK_FAILED)
     cli_fail(CLI_FAILED, "can't write %s: %s; 'ringcast dump' shows which frames it holds", options->file, result->why);
-  if (result->let_go > 0)
+  if (result->sum.gaps > 0)
     cli_fail(CLI_OK,
              "%s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each place is "
-             "marked in the file; a larger --buffer, a faster disk or --lossless helps",
-             options->ring, (unsigned long long)result->let_go, result->let_go == 1 ? "" : "s",
+             "marked in the file; a larger ring, a larger --buffer, a faster disk or --lossless helps",
+             options->ring, (unsigned long long)result->sum.gaps, result->sum.gaps == 1 ? "" : "s",
              (unsigned long long)result->gap_bytes);
 }
 
@@ -138,12 +138,7 @@ int record_main(int argc, char **argv) {
   int failed = record_run(&options, handle, tell_start, &options, &result);
   if (failed != 0) {
     bool of_ring = result.end == RECORD_RING_FAILED;
-    if (of_ring && failed == -EUSERS && !options.lossless)
-      cli_fail(CLI_FAILED,
-               "%s has two observers already, and no place for one more: end one of them, or give "
-               "--lossless to take a reader's place",
-               options.ring);
-    else cli_fail(CLI_FAILED, "%s%s%s", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
+    cli_fail(CLI_FAILED, "%s%s%s", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
     return of_ring && failed == -ENOENT ? CLI_NO_RING : CLI_FAILED;
   }
   tell_end(&options, &result);

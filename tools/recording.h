@@ -63,8 +63,8 @@ struct recording_record {
 };
 
 enum recording_reason {
-  RECORDING_LET_GO = 1, /* the recorder was in the way, and the writer let go */
-  RECORDING_EVICTED = 2 /* an ordinary reader (--lossless) was evicted */
+  RECORDING_LOST = 1,   /* overwritten before the recorder had copied it */
+  RECORDING_EVICTED = 2 /* a reader (--lossless) was evicted */
 };
 
 struct recording_gap {

@@ -10,10 +10,9 @@
 
 char *stat_which(const struct ringcast_peer *peer, char out[STAT_WHICH]) {
   char name[TEXT_CLEAN * sizeof peer->name];
-  const char *kind = peer->observer ? "observer" : "reader";
   text_clean(peer->name, name, sizeof name);
-  if (*name) snprintf(out, STAT_WHICH, "%s %" PRIu32 " '%s'", kind, peer->slot, name);
-  else snprintf(out, STAT_WHICH, "%s %" PRIu32, kind, peer->slot);
+  if (*name) snprintf(out, STAT_WHICH, "reader %" PRIu32 " '%s'", peer->slot, name);
+  else snprintf(out, STAT_WHICH, "reader %" PRIu32, peer->slot);
   return out;
 }
 
@@ -41,7 +40,6 @@ static void print_verdict(FILE *out, const struct view *view) {
   const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
   const struct ringcast_peer *suspect = view_suspect(&view->now), *told = blocker ? blocker : suspect;
   char which[STAT_WHICH];
-  uint32_t readers, observers;
   fprintf(out, "%s: ", view->label);
   if (blocker) {
     fprintf(out, "held back by %s (pid %" PRId32 ", %s) for %s", stat_which(blocker, which), blocker->pid,
@@ -54,8 +52,8 @@ static void print_verdict(FILE *out, const struct view *view) {
             slowest->pid, state_in_words(slowest->state));
     print_behind(out, slowest);
   } else {
-    view_count(&view->now, &readers, &observers);
-    fprintf(out, "no reader holds the ring back; %s\n", readers == 0 ? "there is none" : "all have read everything");
+    fprintf(out, "no reader holds the ring back; %s\n",
+            view->now.count == 0 ? "there is none" : "all have read everything");
   }
   if (told && told->state == RINGCAST_PEER_STOPPED)
     fprintf(out, "to let the reader go on: kill -CONT %" PRId32 "\n", told->pid);
@@ -103,7 +101,7 @@ static void add_peer(struct text_table *table, const struct view *view, const st
   text_table_add(table, "%" PRIu32, peer->slot);
   text_table_add(table, "%s", *peer->name ? peer->name : "-");
   text_table_add(table, "%" PRId32, peer->pid);
-  text_table_add(table, "%s%s", view_state(peer->state), peer->observer ? " observer" : "");
+  text_table_add(table, "%s", view_state(peer->state));
   if (peer->state == RINGCAST_PEER_EVICTED) { /* the writer goes on without it: it has no lag */
     text_table_add(table, "-");
     text_table_add(table, "-");

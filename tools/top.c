@@ -25,7 +25,7 @@ static const char help[] =
     "  RING              a RING argument for the other commands: NAME@PID, or @PID for a ring without a name; where a\n"
     "                    process has several rings of one name, 'ringcast list' tells them apart\n"
     "  FRAMES/S, MB/S    sent since the last look; '-' for a ring that is new\n"
-    "  READERS           attached; observers, such as a recorder, are counted apart: '2+1'\n"
+    "  READERS           attached\n"
     "  BEHIND            of the reader that is furthest behind: frames (a batch counts as one), and bytes\n"
     "  BLOCKED           for how long the writer has been waiting for a reader\n"
     "  BY                that reader; of a ring that is not held back, a reader that is stopped, dead or evicted: a\n"
@@ -80,15 +80,12 @@ static void add_row(struct text_table *table, const struct view *view) {
   const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
   const struct ringcast_peer *suspect = view_suspect(&view->now);
   char which[STAT_WHICH];
-  uint32_t readers, observers;
   bool is_handle = !strchr(view->label, '@'); /* too long for a table */
   if (is_handle) text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid);
   else text_table_add(table, "%s", view->label);
   text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.frames, view->before.stats.frames)).text);
   text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.bytes, view->before.stats.bytes) / 1e6).text);
-  view_count(&view->now, &readers, &observers);
-  if (observers) text_table_add(table, "%" PRIu32 "+%" PRIu32, readers, observers);
-  else text_table_add(table, "%" PRIu32, readers);
+  text_table_add(table, "%" PRIu32, view->now.count);
   text_table_add(table, "%" PRIu64, slowest ? slowest->lag_frames : 0);
   text_table_add(table, "%s", text_bytes(slowest ? (double)slowest->lag : 0).text);
   text_table_add(table, "%s", blocker ? text_duration((double)blocker->blocked_ns).text : "-");

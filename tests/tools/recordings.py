@@ -104,7 +104,7 @@ class Recordings(Case):
     def record(self, *options, environment=None, **source):
         """Records all that a writer sends. Returns what it says it sent, and the recorder's summary."""
         writer = self.writer(**source)
-        recorder = self.recorder(writer.handle, *options, environment=environment)
+        recorder = self.recorder(writer.handle, "--lossless", *options, environment=environment)
         writer.tell()
         sent = writer.line()
         writer.tell()
