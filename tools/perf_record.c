@@ -44,7 +44,6 @@ struct measured {
   struct shared *shared;
   struct ringcast_info info;
   double disk_rate, record_rate; /* bytes a second */
-  char way[64];
   struct perf_series ns[LOADS][2][FIGURES]; /* [1]: with a recorder */
   uint64_t recorded, gaps;
 };
@@ -58,24 +57,24 @@ static const char *file_of(const struct perf_options *options) {
 /* The chunks of a recorder, with bytes that no disk can leave out. */
 static double write_disk(const struct perf_options *options, uint64_t bytes) {
   struct disk *disk;
-  struct disk_chunk *chunk;
   char why[256];
   uint64_t word = 88172645463325252;
   if (disk_open(file_of(options), RECORD_BUFFER, &disk, why) != 0) perf_die("%s", why);
   unlink(file_of(options));
   int64_t start = perf_now_ns();
   int result = 0;
-  for (uint64_t done = 0; done < bytes && result == 0; done += chunk->size) {
-    result = disk_take(disk, &chunk);
+  size_t room;
+  for (uint64_t done = 0; done < bytes && result == 0; done += room) {
+    uint8_t *memory;
+    result = disk_room(disk, done, &memory, &room);
     if (result != 0) break;
-    uint64_t *at = (uint64_t *)(void *)chunk->memory;
-    for (size_t i = 0; i < chunk->size / sizeof word && done < RECORD_BUFFER; i++) {
+    uint64_t *at = (uint64_t *)(void *)memory;
+    for (size_t i = 0; i < room / sizeof word && done < RECORD_BUFFER; i++) {
       word ^= word << 13, word ^= word >> 7, word ^= word << 17;
       at[i] = word;
     }
-    chunk->filled = chunk->size;
-    result = disk_write(disk, chunk);
-    if (done + chunk->size == RECORD_BUFFER) { /* the first lap fills the memory; the next begins with an idle disk */
+    result = disk_write(disk, done + room, true);
+    if (done + room == RECORD_BUFFER) { /* the first lap fills the memory; the next begins with an idle disk */
       disk_drain(disk);
       start = perf_now_ns();
     }
@@ -116,7 +115,6 @@ static double record_flood(struct measured *measured, uint64_t bytes) {
     perf_die("%s", result.why);
   if (result.end != RECORD_ENOUGH) perf_die("can't record to %s: %s", file_of(options), result.why);
   perf_stop(&children);
-  snprintf(measured->way, sizeof measured->way, "%s", result.way);
   return (double)result.sum.bytes / result.seconds;
 }
 
@@ -268,7 +266,6 @@ static void print(struct measured *measured) {
   struct report report;
   perf_print_head(&report, measured->options, &measured->info, UNPINNED);
   report_string(&report, "file", file_of(measured->options));
-  report_string(&report, "written_with", measured->way);
   report_integer(&report, "bytes", (int64_t)measured->options->bytes);
   report_number(&report, "disk_bytes_per_s", measured->disk_rate);
   report_number(&report, "record_bytes_per_s", measured->record_rate);

@@ -40,8 +40,7 @@ static const char help[] =
     "\n"
     "EXAMPLES\n"
     "  ringcast record camera minute.rcrec --seconds 60\n"
-    "  ringcast record vllm.mq.calls@4711 calls.rcrec --bytes 10G --format json\n"
-    "  RINGCAST_DISABLE=io_uring ringcast record camera plain.rcrec --frames 100\n";
+    "  ringcast record vllm.mq.calls@4711 calls.rcrec --bytes 10G --format json\n";
 
 static volatile sig_atomic_t stop;
 
@@ -96,7 +95,6 @@ static void print(const struct record_options *options, const struct record_resu
   report_number(&report, "seconds", result->seconds);
   report_number(&report, "bytes_per_s", (double)result->sum.bytes / result->seconds);
   report_string(&report, "hash", digest);
-  report_string(&report, "written_with", result->way);
   report_string(&report, "ended_by", ends[result->end]);
   report_close(&report);
 }

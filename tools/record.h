@@ -32,7 +32,6 @@ struct record_result {
   struct recording_sum sum; /* unless the disk failed */
   uint64_t gap_bytes;       /* of the ring, as far as known */
   double seconds;
-  char way[64];
 };
 
 /* Records until a limit, a signal or an error; then the file is whole. 0, or -errno: nothing was recorded, as

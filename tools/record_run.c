@@ -282,7 +282,6 @@ static void finish(struct recorder *recorder) {
   }
   out->sum = *recording_sum_of(recorder->writer);
   out->seconds = (double)(now() - recorder->began) / 1e9;
-  snprintf(out->way, sizeof out->way, "%s", disk_way(recorder->disk));
 }
 
 /* A reader holds the writer back only when the file is there, and a tap's first frame comes after. */

@@ -4,7 +4,7 @@ find_path(XXHASH_INCLUDE_DIR xxhash.h)
 target_sources(ringcast_tool PRIVATE parse.c)
 if(XXHASH_INCLUDE_DIR)
   target_sources(ringcast_tool PRIVATE
-    dump.c dump_frame.c dump_value.c disk.c disk_thread.c disk_uring.c perf_record.c record.c
+    dump.c dump_frame.c dump_value.c disk.c perf_record.c record.c
     record_run.c
     recording.c recording_read.c recording_write.c replay.c)
   target_include_directories(ringcast_tool SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR})
@@ -13,8 +13,5 @@ if(XXHASH_INCLUDE_DIR)
 else()
   target_sources(ringcast_tool PRIVATE no_recording.c)
   message(STATUS "ringcast: record, replay and dump are left out, as xxhash.h (Debian: libxxhash-dev) is missing")
-endif()
-if(RINGCAST_LIBURING_FOUND)
-  target_link_libraries(ringcast_tool PRIVATE PkgConfig::RINGCAST_LIBURING)
 endif()
 target_link_libraries(ringcast_tool PRIVATE Threads::Threads)

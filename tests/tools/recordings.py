@@ -12,8 +12,6 @@ import time
 from case import ACTOR as PEER
 from case import TOOL, Case, run
 
-PLAIN = {"RINGCAST_DISABLE": "io_uring"}
-WAYS = ({}, PLAIN)  # the environment of each way of writing
 SECONDS = 60
 
 
