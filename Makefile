@@ -135,9 +135,9 @@ vllm-compat: build
 sglang-compat: build
 	$(python) tests/compat/sglang.py $(ARGS)
 
-# Fetches gigabytes the first time. ENGINE, QUICK and what ARGS may be: cmake/engines.sh and tests/engines/run.py.
+# Fetches gigabytes the first time. ENGINE, QUICK and what ARGS may be: bench/engines/run.sh and run.py beside it.
 engines: deps-test $(installed)
-	@ENGINE='$(ENGINE)' QUICK='$(QUICK)' cmake/engines.sh $(ARGS)
+	@ENGINE='$(ENGINE)' QUICK='$(QUICK)' bench/engines/run.sh $(ARGS)
 
 # What ARGS may be: bench/peers/run.py --help.
 peers: build

@@ -9,7 +9,7 @@
 #   FRAMES        frames in sequence (as many as the time allows)
 #   MUTATED       mutated frames of values, which the sanitized extension unpacks (1000000)
 #   STEPS         which steps (all): kill frames gpu codec mutated loops fuzz model threads valgrind aarch64
-#                 or engines: whole engines (cmake/engines.sh) for SOAK_SECONDS each, which is not among all
+#                 or engines: whole engines (bench/engines/run.sh) for SOAK_SECONDS each, which is not among all
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 source cmake/test-steps.sh
@@ -146,7 +146,7 @@ if wants threads; then step threads 'times in a row' threads "$(share 20)"; fi
 if wants model; then step model '.' python3 tests/model/run.py --deep; fi
 if wants valgrind; then step valgrind '% tests passed' memcheck; fi
 if wants engines; then
-  step engines '^engines: .* rows' env "SOAK_SECONDS=$seconds" cmake/engines.sh --only soak
+  step engines '^engines: .* rows' env "SOAK_SECONDS=$seconds" bench/engines/run.sh --only soak
 fi
 if wants aarch64; then step aarch64 '% tests passed' aarch64; fi
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A build without xxhash.h. */
 #include "tools/cli.h"
-#include "tools/perf.h"
 
 static int refuse(const char *command) {
   fprintf(
@@ -15,4 +14,3 @@ int record_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "rec
 int replay_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "replay"); }
 int dump_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "dump"); }
 
-int perf_record(const struct perf_options *options) { return refuse(options->name); }

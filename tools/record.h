@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ringcast record`: a ring's frames into a file. record.c has the options and texts, record_run.c the work,
- * which `ringcast perf record` (perf_record.c) measures. */
+/* `ringcast record`: a ring's frames into a file. record.c has the options and texts, record_run.c the work. */
 #ifndef TOOLS_RECORD_H
 #define TOOLS_RECORD_H
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# record, replay and dump, and `perf record`. The files are hashed with XXH3, whole in its header: nothing is linked.
+# record, replay and dump. The files are hashed with XXH3, whole in its header: nothing is linked.
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
-target_sources(ringcast_tool PRIVATE parse.c)
 if(XXHASH_INCLUDE_DIR)
   target_sources(ringcast_tool PRIVATE
-    dump.c dump_frame.c dump_value.c disk.c perf_record.c record.c
+    dump.c dump_frame.c dump_value.c disk.c record.c
     record_run.c
     recording.c recording_read.c recording_write.c replay.c)
   target_include_directories(ringcast_tool SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR})

@@ -122,7 +122,7 @@ class Missing(Pipe):
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The modules of the harness, which its own programs import by these names. Other tests have modules of such names
-    (tests/engines/run.py), which are put back."""
+    (bench/engines/run.py), which are put back."""
     folder, others = tmp_path_factory.mktemp("fakes"), exchange_modules({})
     (folder / "fakes.py").write_text(FAKES)
     with pytest.MonkeyPatch.context() as patch:

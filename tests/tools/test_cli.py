@@ -14,7 +14,7 @@ from test_doctor import Doctor  # noqa: F401
 from test_gpu import DoctorOfGpus, PerfOfGpus  # noqa: F401
 from test_perf import Perf  # noqa: F401
 
-MEASUREMENTS = {"latency": "40", "throughput": "64K", "wake": "40", "scale": "40", "cadence": "40"}
+MEASUREMENTS = {"latency": "40", "throughput": "64K", "wake": "40", "cadence": "40"}
 
 
 class CommandLine(Case):

@@ -15,7 +15,7 @@ import unittest
 from case import TOOL, run
 from recordings import GO_ON, INTERRUPT, KILL, STOP, TERMINATE, Recordings, of_type, until
 from test_damage import Damage  # noqa: F401
-from test_replay import PerfRecord, Replay  # noqa: F401
+from test_replay import Replay  # noqa: F401
 
 # Frames of every size: of batches, of tensors, larger than a chunk, than the recorder's memory, than the ring.
 SOURCES = (

@@ -118,22 +118,3 @@ class Replay(Recordings):
         self.assertEqual(replay.end()[0], 0)
         until(lambda: reader.popen.poll() is not None, "the reader's end")
         self.assertEqual(int(reader.end()[1].split()[0]), 50)
-
-
-class PerfRecord(Recordings):
-    def test_perf_record(self):
-        words = ["perf", "record", "--bytes", "256M", "--seconds", "0.1", "--capacity", "1M", "--file", str(self.file)]
-        found = self.json(*words)
-        for key in ("disk_bytes_per_s", "record_bytes_per_s", "frames_recorded"):
-            self.positive(found[key])
-        self.ratio(found["ratio"], found["record_bytes_per_s"], found["disk_bytes_per_s"])
-        self.assertEqual(len(found["latency"]), 6)
-        for row in found["latency"]:
-            self.ratio(row["ratio_p50"], row["p50_recorded"], row["p50"])
-            self.ratio(row["ratio_p99"], row["p99_recorded"], row["p99"])
-        self.assertFalse(self.file.exists())
-        self.file.write_text("mine")
-        done = run(*words)
-        self.assertEqual((done.returncode, self.file.read_text()), (1, "mine"))
-        self.refused("perf", "record", "--bytes", "1M", says="at least 256M")
-        self.refused("perf", "latency", "--bytes", "1G", says="are for record")

@@ -10,7 +10,7 @@
 #ifndef TOOLS_MEASURE_STREAM_H
 #define TOOLS_MEASURE_STREAM_H
 
-#include "tools/perf.h"
+#include "tools/measure/perf.h"
 
 enum { STREAM_BATCH = 1024 };
 enum stream_kind { STREAM_RING, STREAM_FLOOR, STREAM_ALONE, STREAM_KINDS };
