@@ -4,7 +4,6 @@
 #include "tools/doctor.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -211,35 +210,15 @@ static void print_text(const struct doctor *doctor, bool healthy) {
 
 /* ---- Command line ----------------------------------------------------------------------------------------------- */
 
-static int parse(int argc, char **argv, bool *json, bool *asks_help) {
-  static const struct option known[] = {{"format", 1, NULL, 'f'}, {"help", 0, NULL, 'h'}, {0}};
-  int option;
-  opterr = 0;
-  while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
-    switch (option) {
-    case 'f':
-      if (!cli_format(optarg, json))
-        return cli_misused(usage, "'%s' is not valid for --format: it takes %s", optarg, CLI_FORMATS);
-      break;
-    case 'h': *asks_help = true; break;
-    case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
-    default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  return optind < argc ? cli_misused(usage, "unexpected argument '%s'", argv[optind]) : 0;
-}
-
 int doctor_main(int argc, char **argv) {
   static void (*const probes[])(struct doctor *) = {doctor_probe_ring,   doctor_probe_kernel, doctor_probe_memory,
                                                     doctor_probe_system, doctor_probe_gpu,    doctor_probe_environment};
   static struct doctor doctor;
-  bool json = false, asks_help = false, healthy = true;
-  int result = parse(argc, argv, &json, &asks_help);
-  if (result != 0) return result;
-  if (asks_help) {
-    printf("%s%s", usage, help);
-    return cli_finish(stdout, CLI_OK);
-  }
+  static const struct cli_texts texts = {usage, help};
+  bool json = false, healthy = true;
+  const struct cli_option options[] = {{"format", parse_format, &json, PARSE_FORMAT, false}};
+  int result = cli_parse(argc, argv, &texts, options, 1, NULL, 0);
+  if (result != CLI_GO_ON) return result;
   for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) probes[i](&doctor);
   for (size_t i = 0; i < doctor.count; i++) healthy &= doctor.lines[i].level != DOCTOR_PROBLEM;
   json ? print_json(&doctor, healthy) : print_text(&doctor, healthy);

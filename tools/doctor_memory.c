@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shm/environment.h"
 #include "tools/cli.h"
 #include "tools/doctor.h"
 
@@ -146,7 +147,7 @@ static int keep_one(void) {
 }
 
 static void probe_keeping(struct doctor *doctor) {
-  const char *off = cli_is_disabled("retain") ? DOCTOR_SWITCHED_OFF : "";
+  const char *off = rc_feature_disabled("retain") ? DOCTOR_SWITCHED_OFF : "";
   int result = keep_one(), pages = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC), lacks = pages < 0 ? errno : 0;
   if (pages >= 0) close(pages);
   if (result == 0)
@@ -199,7 +200,7 @@ void doctor_probe_ring(struct doctor *doctor) {
 static void probe_pool(struct doctor *doctor) {
   int64_t pool = doctor_read_number(HUGE_DIR "nr_hugepages"), spare = doctor_read_number(HUGE_DIR "free_hugepages");
   int64_t reserved = doctor_read_number(HUGE_DIR "resv_hugepages");
-  const char *switched = cli_is_disabled("hugetlb") ? DOCTOR_SWITCHED_OFF : "";
+  const char *switched = rc_feature_disabled("hugetlb") ? DOCTOR_SWITCHED_OFF : "";
   bool huge = doctor->can_make && doctor->ring.memory != RINGCAST_MEMORY_PAGES;
   long long wanted = (long long)(doctor->ring.capacity / (2 * (uint64_t)MIB));
   char gets[128] = "it could not be seen what a default ring gets, because no ring could be made";
@@ -239,7 +240,7 @@ static bool can_make_of(uint32_t memory) {
 static void probe_transparent(struct doctor *doctor) {
   char text[256];
   const char *shmem = chosen(cli_read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", text, sizeof text));
-  bool works = can_make_of(RINGCAST_MEMORY_SHMEM_HUGE), off = cli_is_disabled("shmem-huge");
+  bool works = can_make_of(RINGCAST_MEMORY_SHMEM_HUGE), off = rc_feature_disabled("shmem-huge");
   bool seen = works || can_make_of(RINGCAST_MEMORY_PAGES); /* else it is not for want of huge pages */
   doctor_add(doctor, "shmem huge", works ? DOCTOR_OK : DOCTOR_NOTE,
              "transparent huge pages of shared memory%s: shmem_enabled is '%s', and %s", off ? DOCTOR_SWITCHED_OFF : "",
@@ -297,7 +298,7 @@ static void probe_group_memory(struct doctor *doctor) {
 /* ---- NUMA ------------------------------------------------------------------------------------------------------- */
 
 static void probe_numa(struct doctor *doctor) {
-  const char *off = cli_is_disabled("numa") ? DOCTOR_SWITCHED_OFF : "";
+  const char *off = rc_feature_disabled("numa") ? DOCTOR_SWITCHED_OFF : "";
   int64_t nodes = 0;
   DIR *dir = opendir("/sys/devices/system/node");
   for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;)

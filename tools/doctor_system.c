@@ -16,6 +16,7 @@
 #include <sys/auxv.h>
 #endif
 
+#include "shm/environment.h"
 #include "tools/cli.h"
 #include "tools/doctor.h"
 
@@ -84,7 +85,7 @@ static void probe_wait(struct doctor *doctor) {
 #elif defined(__aarch64__)
   wfet = getauxval(AT_HWCAP2) & (1ul << 31); /* HWCAP2_WFXT */
 #endif
-  bool off = cli_is_disabled("cpu_wait"), used = (waitpkg || monitorx || wfet) && !off;
+  bool off = rc_feature_disabled("cpu_wait"), used = (waitpkg || monitorx || wfet) && !off;
   const char *names = waitpkg ? "umwait" : monitorx ? "mwaitx" : wfet ? "wfet" : "none";
   doctor_add(doctor, "CPU wait", DOCTOR_OK, "instructions that wait at low power: %s; spinning waits %s", names,
              used  ? "use such instructions after the first microsecond"
@@ -103,7 +104,7 @@ static int pidfd_error(void) {
 
 static void probe_pidfd(struct doctor *doctor) {
   int error = pidfd_error();
-  bool off = cli_is_disabled("pidfd"), used = error == 0 && !off;
+  bool off = rc_feature_disabled("pidfd"), used = error == 0 && !off;
   doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: %s", error ? strerror(error) : "available",
              off ? DOCTOR_SWITCHED_OFF : "",
              used ? "the kernel reports when a peer's process ends"
@@ -128,7 +129,7 @@ struct uring_probe {
 
 /* `error`: of io_uring_setup, 0 if it is there. */
 static const char *why_no_uring(int error, int64_t disabled, bool has_pidfd) {
-  if (cli_is_disabled("io_uring")) return DOCTOR_SWITCHED_OFF;
+  if (rc_feature_disabled("io_uring")) return DOCTOR_SWITCHED_OFF;
   if (error != 0 && disabled > 0) return ", kernel.io_uring_disabled is set";
   if (error == EPERM) return ", perhaps a container's seccomp profile";
   if (!RINGCAST_HAVE_LIBURING) return ", and liburing is not built in";
@@ -143,8 +144,8 @@ static void probe_io_uring(struct doctor *doctor) {
   bool futex = fd >= 0 && syscall(SYS_io_uring_register, fd, REGISTER_PROBE, &probe, PROBED) == 0 &&
                probe.last_op >= OP_FUTEX_WAIT && (probe.ops[OP_FUTEX_WAIT].flags & OP_SUPPORTED);
   if (fd >= 0) close(fd);
-  bool watches = pidfd_error() == 0 && !cli_is_disabled("pidfd");
-  bool used = futex && watches && RINGCAST_HAVE_LIBURING && !cli_is_disabled("io_uring");
+  bool watches = pidfd_error() == 0 && !rc_feature_disabled("pidfd");
+  bool used = futex && watches && RINGCAST_HAVE_LIBURING && !rc_feature_disabled("io_uring");
   doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s: %s",
              fd >= 0 ? futex ? "available, with FUTEX_WAIT" : "available, without FUTEX_WAIT (Linux 6.7)"
                      : strerror(error),

@@ -12,7 +12,6 @@
 #include <time.h>
 
 #include "tools/cli.h"
-#include "tools/parse.h"
 #include "tools/recording.h"
 #include "tools/text.h"
 #include "tools/view.h"
@@ -286,7 +285,7 @@ static int parse(int argc, char **argv, struct dump *dump) {
   const struct cli_option known[] = {
       {"frames", parse_whole, &dump->frames, PARSE_WHOLE, false},
       {"data", NULL, &dump->data, NULL, false},
-      {"format", cli_parse_format, &dump->json, CLI_FORMATS, false},
+      {"format", parse_format, &dump->json, PARSE_FORMAT, false},
   };
   int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &dump->what, 1);
   if (status == CLI_GO_ON && !dump->what) return cli_misused(usage, "say which recording or ring to show");

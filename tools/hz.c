@@ -230,16 +230,14 @@ static int run(struct hz *hz) {
   return cli_fail(CLI_FAILED, "%s", why);
 }
 
-static bool parse_window(const char *text, void *out) {
-  return cli_parse_count(text, out) && *(uint64_t *)out <= 1000000;
-}
+static bool parse_window(const char *text, void *out) { return parse_count(text, out) && *(uint64_t *)out <= 1000000; }
 
 int hz_main(int argc, char **argv) {
   struct hz hz = {.window = 1000};
   const char *ring;
   const struct cli_option options[] = {{"window", parse_window, &hz.window, "a whole number, 1 to 1000000", false},
-                                       {"count", cli_parse_count, &hz.most, CLI_COUNTS, false},
-                                       {"format", cli_parse_format, &hz.json, CLI_FORMATS, false}};
+                                       {"count", parse_count, &hz.most, PARSE_COUNT, false},
+                                       {"format", parse_format, &hz.json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, &ring, 1);
   if (result != CLI_GO_ON) return result;
   if (!ring) return cli_misused(usage, "say which ring; 'ringcast list' shows all");

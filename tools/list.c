@@ -97,7 +97,7 @@ static void print_json(const struct view *views, int count) {
 int list_main(int argc, char **argv) {
   bool names = false, json = false;
   const struct cli_option options[] = {{.name = "names", .out = &names},
-                                       {"format", cli_parse_format, &json, CLI_FORMATS, false}};
+                                       {"format", parse_format, &json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 2, NULL, 0);
   if (result != CLI_GO_ON) return result;
   if (names && json) return cli_misused(usage, "--names prints names alone: leave out --format json");

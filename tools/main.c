@@ -10,6 +10,17 @@
 static const char usage[] = "usage: ringcast <command> [options]\n"
                             "       ringcast --help | --version\n";
 
+#if !RINGCAST_HAVE_XXHASH
+static int refuse(int argc, char **argv) {
+  return cli_fail(CLI_FAILED,
+                  "this build has no '%s': xxhash.h was missing; install it (Debian: libxxhash-dev) and build again",
+                  argc > 0 ? argv[0] : "record");
+}
+#define record_main refuse
+#define replay_main refuse
+#define dump_main   refuse
+#endif
+
 static const struct command {
   const char *name;
   int (*run)(int argc, char **argv);

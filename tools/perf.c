@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "tools/cli.h"
-#include "tools/parse.h"
 #include "tools/measure/perf.h"
 
 static const char usage[] =
@@ -150,7 +149,7 @@ int perf_main(int argc, char **argv) {
       {"seconds", parse_duration, &options.seconds, "a number of seconds, 0.001 to 86400", false},
       {"capacity", parse_bytes, &options.capacity, "a number of bytes, such as 64K or 1M; 0: the library's own default",
        false},
-      {"format", cli_parse_format, &options.json, CLI_FORMATS, false},
+      {"format", parse_format, &options.json, PARSE_FORMAT, false},
       {"sizes", parse_sizes, &options, "up to 32 numbers of bytes with commas between them, such as 4K,1M", false},
       {"gap", parse_gap, &options.gap_ms, "a number of milliseconds, 0.01 to 60000", false},
       {"jitter", parse_part, &options.jitter, "a number, 0 to 1", false},

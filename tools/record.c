@@ -7,7 +7,6 @@
 
 #include "tools/cli.h"
 #include "tools/disk.h"
-#include "tools/parse.h"
 #include "tools/report.h"
 #include "tools/view.h"
 
@@ -114,7 +113,7 @@ static int parse(int argc, char **argv, struct record_options *options) {
       {"bytes", parse_bytes, &options->bytes, PARSE_BYTES, false},
       {"lossless", NULL, &options->lossless, NULL, false},
       {"buffer", parse_buffer, &options->buffer, "a number of bytes, 64K to 4G", false},
-      {"format", cli_parse_format, &options->json, CLI_FORMATS, false},
+      {"format", parse_format, &options->json, PARSE_FORMAT, false},
   };
   const char *words[2];
   int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, words, 2);

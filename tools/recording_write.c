@@ -6,7 +6,9 @@
 
 #include "tools/disk.h"
 #include "tools/recording.h"
-#include "tools/recording_hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 enum {
   MOST_ENTRIES = 16384, /* of the index: then every second entry goes */

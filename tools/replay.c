@@ -11,7 +11,6 @@
 
 #include "ringcast/ringcast.h"
 #include "tools/cli.h"
-#include "tools/parse.h"
 #include "tools/recording.h"
 #include "tools/report.h"
 
@@ -258,7 +257,7 @@ static int parse(int argc, char **argv, struct replay *replay) {
       {"from", parse_seconds, &replay->from, PARSE_SECONDS, false},
       {"to", parse_seconds, &replay->to, PARSE_SECONDS, false},
       {"capacity", parse_bytes, &replay->capacity, PARSE_BYTES, false},
-      {"format", cli_parse_format, &replay->json, CLI_FORMATS, false},
+      {"format", parse_format, &replay->json, PARSE_FORMAT, false},
   };
   int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &replay->file, 1);
   if (status != CLI_GO_ON) return status;

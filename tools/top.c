@@ -143,9 +143,9 @@ static bool show(const struct choice *choice, const struct view *views, int coun
 
 int top_main(int argc, char **argv) {
   struct choice choice = {.interval = 1};
-  const struct cli_option options[] = {{"interval", cli_parse_seconds, &choice.interval, CLI_SECONDS, false},
+  const struct cli_option options[] = {{"interval", parse_interval, &choice.interval, PARSE_INTERVAL, false},
                                        {.name = "once", .out = &choice.once},
-                                       {"format", cli_parse_format, &choice.json, CLI_FORMATS, false}};
+                                       {"format", parse_format, &choice.json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, NULL, 0);
   if (result != CLI_GO_ON) return result;
   struct view *views = NULL;

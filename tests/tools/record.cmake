@@ -18,7 +18,7 @@ ringcast_add_test(test_dump SOURCES unit/test_dump.c ${dump} LABELS unit alike s
 add_dependencies(programs_sanitized test_dump)
 
 # The writing of a recording, read back; and the recorder, with releases that fail.
-set(recording cli.c disk.c recording.c recording_read.c recording_write.c)
+set(recording cli.c disk.c recording_read.c recording_write.c)
 foreach(name recording record_run)
   set(sources ${recording})
   if(name STREQUAL record_run)

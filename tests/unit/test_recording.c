@@ -13,7 +13,9 @@
 #include "tests/support/suite.h"
 #include "tools/disk.h"
 #include "tools/recording.h"
-#include "tools/recording_hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 enum { MOST = 4096, BUFFER = 65536, CHUNK = BUFFER / 4, HUGE_FRAME = 6 * CHUNK };
 
