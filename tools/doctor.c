@@ -21,26 +21,10 @@ static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
 
 static const char help[] =
     "\n"
-    "What this machine offers, what ringcast makes of it, and how to mend what is missing. Makes a ring with default\n"
-    "options, has another process attach to the ring, and where there is a GPU sends tensors of the GPU from one\n"
-    "process to another. Changes no setting of the machine.\n"
+    "What this machine offers, what ringcast makes of it, and how to mend what is missing. Changes no setting\n"
+    "of the machine.\n"
     "\n"
-    "LEVELS\n"
-    "  ok        nothing to do\n"
-    "  note      ringcast works, but something is slower than possible, or not usual\n"
-    "  problem   rings can't be made, or others can't attach to them, or tensors of a GPU fail\n"
-    "\n"
-    "OPTIONS\n"
-    "  --format FORMAT   text or json (default text)\n"
-    "  --help            this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 if there is no problem, 1 if there is one, 2 for a wrong command line\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast doctor\n"
-    "  ringcast doctor --format json | jq '.lines[] | select(.level != \"ok\")'\n"
-    "  docker run ... ringcast doctor\n";
+    "  --format FORMAT   text or json (default text)\n";
 
 static const char *const levels[] = {"ok", "note", "problem"};
 

@@ -11,24 +11,11 @@
 
 static const char usage[] = "usage: ringcast list [--names] [--format text|json]\n";
 
-static const char help[] =
-    "\n"
-    "The rings of this user, in this PID namespace, with live writers. Looking changes nothing and holds nothing\n"
-    "back.\n"
-    "\n"
-    "OPTIONS\n"
-    "  --names           only what a RING argument takes: the name, or NAME@PID where several rings have the name,\n"
-    "                    @PID for a ring without a name, the handle where all these stand for several rings\n"
-    "  --format FORMAT   text or json (default text); json has the handles too\n"
-    "  --help            this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 well, also if there is no ring; 1 failed; 2 wrong command line\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast list\n"
-    "  ringcast list --names\n"
-    "  ringcast list --format json\n";
+static const char help[] = "\n"
+                           "The rings of this user, in this PID namespace, with live writers.\n"
+                           "\n"
+                           "  --names           only what a RING argument takes, a ring on each line\n"
+                           "  --format FORMAT   text or json (default text); json has the handles too\n";
 
 static int print_names(void) {
   struct ringcast_ring *rings;

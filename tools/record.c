@@ -15,31 +15,15 @@ static const char usage[] = "usage: ringcast record RING FILE [--seconds S] [--f
 
 static const char help[] =
     "\n"
-    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of the ring's writer.\n"
-    "'ringcast dump FILE' shows them, 'ringcast replay FILE' sends them again. RING is a name, NAME@PID, @PID or a\n"
-    "handle; 'ringcast list' shows all.\n"
+    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of the ring's\n"
+    "writer. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
-    "The recorder is a tap: it costs the writer nothing, and what the writer overwrote before the recorder had copied\n"
-    "it is a gap, which the file tells. A recorder that is killed leaves a file with everything but its last moments.\n"
-    "\n"
-    "OPTIONS\n"
     "  --seconds S       end after so many seconds (default 0: no limit)\n"
     "  --frames N        end after so many frames (default 0: no limit)\n"
-    "  --bytes BYTES     end with the frame that completes so many bytes; K, M and G are understood (default 0: no\n"
-    "                    limit)\n"
-    "  --lossless        be an ordinary reader, which takes a reader's place: the writer waits for the disk, and\n"
-    "                    nothing is missing (default: a tap)\n"
+    "  --bytes BYTES     end with the frame that completes so many bytes, such as 10G (default 0: no limit)\n"
+    "  --lossless        be an ordinary reader, for which the writer waits, so that nothing is missing\n"
     "  --buffer BYTES    memory for what is not on the disk yet, 64K to 4G (default 64M)\n"
-    "  --format FORMAT   of the summary at the end: text or json (default text)\n"
-    "  --help            this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0  the file is whole, also if it has gaps or the writer is gone   1  the ring or the disk failed: FILE holds\n"
-    "  what came before   2  wrong usage   3  no such ring   4  RING stands for several rings\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast record camera minute.rcrec --seconds 60\n"
-    "  ringcast record vllm.mq.calls@4711 calls.rcrec --bytes 10G --format json\n";
+    "  --format FORMAT   of the summary at the end: text or json (default text)\n";
 
 static volatile sig_atomic_t stop;
 

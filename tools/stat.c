@@ -17,36 +17,12 @@ static const char usage[] = "usage: ringcast stat RING [--watch[=SECONDS]] [--fo
 
 static const char help[] =
     "\n"
-    "One ring at this moment. The first line names the reader that holds the ring back, and says for how long, or one\n"
-    "that is stopped, dead or evicted; below are the writer and each reader. RING is a name, NAME@PID where several\n"
-    "rings have the name, @PID for the only ring of a process, or a handle. Looking changes nothing and holds nothing\n"
-    "back.\n"
+    "One ring at this moment: the reader that holds the ring back, or one that is stopped, dead or evicted;\n"
+    "the writer; and each reader. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
-    "READERS\n"
-    "  STATE          active; joining; stopped (by a signal or a debugger); dead; evicted: the writer goes on without\n"
-    "                 the reader\n"
-    "  FRAMES BEHIND  frames that were sent and that the reader has not released (a batch counts as one), and bytes\n"
-    "  BLOCKED        for how long the writer has been waiting for the reader\n"
-    "  STALLS         how often the writer has waited for the reader\n"
-    "  FRAMES, BYTES  released by the reader since it attached\n"
-    "\n"
-    "OPTIONS\n"
-    "  --watch[=SECONDS]  look again every second, or so many seconds (0.01 to 86400), and show rates; on a\n"
-    "                     terminal in place, else block by block, or an object on each line for json. Ends by Ctrl-C\n"
-    "                     or 'q', or when the writer goes\n"
-    "  --prometheus       Prometheus' text format, of RING or of all rings: for node_exporter's textfile collector\n"
-    "  --format FORMAT    text or json (default text)\n"
-    "  --help             this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 well; 1 failed; 2 wrong command line; 3 no such ring; 4 RING stands for several rings, which are listed;\n"
-    "  5 the writer went while --watch was watching\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast stat camera\n"
-    "  ringcast stat camera --watch=0.5\n"
-    "  ringcast stat camera --format json\n"
-    "  ringcast stat --prometheus\n";
+    "  --watch[=SECONDS]  look again every second, or so many seconds (0.01 to 86400), and show rates\n"
+    "  --prometheus       Prometheus' text format, of RING or of all rings\n"
+    "  --format FORMAT    text or json (default text)\n";
 
 /* ---- For people: the reader that is in the way, then the writer, then each reader --------------- */
 

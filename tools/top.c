@@ -17,34 +17,12 @@ static const char usage[] = "usage: ringcast top [--interval SECONDS] [--once] [
 
 static const char help[] =
     "\n"
-    "All rings of this user, live: first the rings that a reader holds back, the longest first, then those with a\n"
-    "reader that is stopped, dead or evicted, then by rate. On a terminal in place (Ctrl-C or 'q' ends it), else\n"
-    "block by block. Rings that come and go are followed.\n"
+    "All rings of this user, live: first those that a reader holds back, then those with a reader that is\n"
+    "stopped, dead or evicted, then by rate. Ctrl-C or 'q' ends it.\n"
     "\n"
-    "COLUMNS\n"
-    "  RING              a RING argument for the other commands: NAME@PID, or @PID for a ring without a name; where a\n"
-    "                    process has several rings of one name, 'ringcast list' tells them apart\n"
-    "  FRAMES/S, MB/S    sent since the last look; '-' for a ring that is new\n"
-    "  READERS           attached\n"
-    "  BEHIND            of the reader that is furthest behind: frames (a batch counts as one), and bytes\n"
-    "  BLOCKED           for how long the writer has been waiting for a reader\n"
-    "  BY                that reader; of a ring that is not held back, a reader that is stopped, dead or evicted: a\n"
-    "                    lock-step engine waits for its answer. On a line of its own where the terminal is narrow; if\n"
-    "                    that is not enough, READERS to FRAMES/S go, and RING loses its middle\n"
-    "\n"
-    "OPTIONS\n"
     "  --interval SECONDS  from one look to the next, 0.01 to 86400 (default 1)\n"
     "  --once              one block, of the rates of one interval\n"
-    "  --format FORMAT     text or json (default text); json: a line for each look, with all that 'ringcast stat' has\n"
-    "  --help              this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 well, also after Ctrl-C; 1 failed; 2 wrong command line\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast top\n"
-    "  ringcast top --once\n"
-    "  ringcast top --interval 5 | tee rings.log\n";
+    "  --format FORMAT     text or json (default text)\n";
 
 struct choice {
   double interval;
