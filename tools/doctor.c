@@ -16,6 +16,7 @@
 
 #include "tools/cli.h"
 #include "tools/report.h"
+#include "tools/text.h"
 
 static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
 
@@ -52,55 +53,6 @@ void doctor_mend(struct doctor *doctor, const char *format, ...) {
 void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]) {
   struct doctor_fact *out = doctor->lines[doctor->count - 1].facts;
   for (int i = 0; i < DOCTOR_FACTS && facts[i].key; i++) out[i] = facts[i];
-}
-
-/* ---- Files of the kernel ---------------------------------------------------------------------------------------- */
-
-int64_t doctor_read_number(const char *path) {
-  char text[128], *end;
-  cli_read_line(path, text, sizeof text);
-  long long value = strtoll(text, &end, 10);
-  return end == text ? -1 : value;
-}
-
-/* Whether `list` ("cpu,cpuacct") names `controller`. */
-static bool names(const char *list, size_t length, const char *controller) {
-  size_t wanted = strlen(controller);
-  while (length >= wanted) {
-    const char *comma = memchr(list, ',', length);
-    size_t word = comma ? (size_t)(comma - list) : length;
-    if (word == wanted && memcmp(list, controller, wanted) == 0) return true;
-    if (!comma) return false;
-    length -= word + 1;
-    list = comma + 1;
-  }
-  return false;
-}
-
-/* A container often sees its own group as the root of the hierarchy,
- * whatever /proc/self/cgroup says: both are tried. */
-bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size) {
-  char line[512], group[512] = "", root[64] = "/sys/fs/cgroup";
-  FILE *file = fopen("/proc/self/cgroup", "re");
-  while (file && fgets(line, sizeof line, file)) {
-    char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
-    if (!path) continue;
-    path[strcspn(path, "\n")] = '\0';
-    if (path == list + 1 && !*group) snprintf(group, sizeof group, "%s", path + 1);
-    if (!names(list + 1, (size_t)(path - list - 1), controller)) continue;
-    snprintf(group, sizeof group, "%s", path + 1);
-    snprintf(root, sizeof root, "/sys/fs/cgroup/%s", controller);
-    break;
-  }
-  if (file) fclose(file);
-  snprintf(out, size, "%s%s/%s", root, group, name);
-  if ((file = fopen(out, "re")) == NULL) {
-    snprintf(out, size, "%s/%s", root, name);
-    file = fopen(out, "re");
-  }
-  if (!file) return false;
-  fclose(file);
-  return true;
 }
 
 /* ---- Processes -------------------------------------------------------------------------------------------------- */
@@ -161,31 +113,15 @@ static void print_json(const struct doctor *doctor, bool healthy) {
   report_close(&report);
 }
 
-/* The text in lines of WIDTH columns, the first of which follows what is printed already. */
-static void wrap(const char *text) {
-  enum { INDENT = 27, WIDTH = 90 };
-  for (;;) {
-    int length = (int)strlen(text), end = length;
-    if (length > WIDTH)
-      for (end = WIDTH; end > 0 && text[end] != ' ';) end--;
-    if (end == 0) end = length; /* one long word */
-    printf("%.*s\n", end, text);
-    if (end == length) return;
-    printf("%*s", INDENT, "");
-    text += end + 1;
-  }
-}
-
 static void print_text(const struct doctor *doctor, bool healthy) {
+  enum { INDENT = 27, WIDTH = INDENT + 90 };
   char text[512];
   printf("ringcast %s on %s\n\n", ringcast_version(), cli_cpu_model(text, sizeof text));
   for (const struct doctor_line *line = doctor->lines; line < doctor->lines + doctor->count; line++) {
-    printf("%-8s  %-16s ", levels[line->level], line->name);
-    wrap(line->found);
-    if (!*line->mend) continue;
-    snprintf(text, sizeof text, "to mend: %s", line->mend);
-    printf("%*s", 27, "");
-    wrap(text);
+    snprintf(text, sizeof text, "%-8s  %-16s %s", levels[line->level], line->name, line->found);
+    text_wrap(text, WIDTH, INDENT, stdout);
+    snprintf(text, sizeof text, "%*sto mend: %s", INDENT, "", line->mend);
+    if (*line->mend) text_wrap(text, WIDTH, INDENT, stdout);
   }
   printf("\n%s\n", !doctor->can_make ? "Rings can't be used here: see the problems above."
                    : healthy         ? "Rings can be made here."
@@ -195,15 +131,13 @@ static void print_text(const struct doctor *doctor, bool healthy) {
 /* ---- Command line ----------------------------------------------------------------------------------------------- */
 
 int doctor_main(int argc, char **argv) {
-  static void (*const probes[])(struct doctor *) = {doctor_probe_ring,   doctor_probe_kernel, doctor_probe_memory,
-                                                    doctor_probe_system, doctor_probe_gpu,    doctor_probe_environment};
   static struct doctor doctor;
   static const struct cli_texts texts = {usage, help};
   bool json = false, healthy = true;
   const struct cli_option options[] = {{"format", parse_format, &json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &texts, options, 1, NULL, 0);
   if (result != CLI_GO_ON) return result;
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) probes[i](&doctor);
+  for (size_t i = 0; doctor_checks[i]; i++) doctor_checks[i](&doctor);
   for (size_t i = 0; i < doctor.count; i++) healthy &= doctor.lines[i].level != DOCTOR_PROBLEM;
   json ? print_json(&doctor, healthy) : print_text(&doctor, healthy);
   return cli_finish(stdout, healthy ? CLI_OK : CLI_FAILED);
