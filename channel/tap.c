@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tap: an observer that copies a ring's frames and shows the ring's state. */
+/* The tap: copies a ring's frames and shows the ring's state. */
 #include "ring/tap.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   if (result != 0) return result;
   ringcast_tap *tap = calloc(1, sizeof *tap);
   if (!tap) return rc_fail(-ENOMEM, "out of memory");
-  result = rc_segment_attach(handle, RC_ATTACH_OBSERVER, &tap->segment);
+  result = rc_segment_attach(handle, RC_ATTACH_TAP, &tap->segment);
   if (result != 0) {
     free(tap);
     return result;
@@ -54,7 +54,7 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   rc_watch_init(&tap->writer, tap->segment.writer.pid, tap->segment.writer.start, UINT64_MAX);
   rc_watch_fd(&tap->writer); /* now: later no descriptor may be free */
   struct rc_control *control = rc_segment_control(&tap->segment);
-  result = rc_waiter_init_observer(&tap->waiter, &control->not_empty, &control->cpus);
+  result = rc_waiter_init_tap(&tap->waiter, &control->not_empty, &control->cpus);
   if (result != 0) {
     ringcast_tap_close(tap);
     return result;
@@ -181,6 +181,5 @@ int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uin
   const uint64_t tail = tail_of(tap);
   const int64_t until = rc_load_relaxed(&control->blocked_until);
   const bool waits = blocked.since != 0 && blocked.tail == tail && rc_ns_since(until) < STILL_NS;
-  const struct rc_ring *ring = &tap->ring.view;
-  return rc_peers_read(ring, ring->slots, tail, waits ? &blocked : NULL, peers, capacity);
+  return rc_peers_read(&tap->ring.view, tail, waits ? &blocked : NULL, peers, capacity);
 }

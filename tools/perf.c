@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "tools/cli.h"
-#include "tools/parse.h"
 #include "tools/measure/perf.h"
 
 static const char usage[] =
@@ -14,55 +13,24 @@ static const char usage[] =
 
 static const char help[] =
     "\n"
-    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in the same run. Of the\n"
-    "CPUs that the command may use (taskset) the writer gets the first and the readers the last ones; if there\n"
-    "are too few, no process is pinned.\n"
+    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in the same run.\n"
     "\n"
-    "MEASUREMENTS\n"
-    "  latency      one way from process to process: half a round trip over two rings, while both sides spin\n"
-    "               floor_ns: the bare ping-pong, a cache line each way; line_ns: one line that both write in turn;\n"
-    "               ratio, ratio_line: the ring's time by each; below 1, if the bare loop's looks delay the stores\n"
+    "  latency      one way from process to process, while both sides spin\n"
     "  throughput   one process copies into each frame, and another reads every byte in place\n"
-    "               memcpy: the same copying and reading in the same kind of memory, with two counters for a ring\n"
-    "  wake         how long a sleeping reader takes to run: from just before the send, with a message every 0.5 ms\n"
-    "               and readers that never spin; futex: the same with a bare futex; and the CPU time of a reader\n"
-    "               while no message comes\n"
-    "  cadence      one message every --gap milliseconds, with the default waiting: the time of the commit, the time\n"
-    "               from just before the commit until a reader runs (wake_us; slowest_us: the last reader of each\n"
-    "               message), and a reader's CPU time; beside them the same with a bare futex, and with readers that\n"
-    "               spin without end. system_calls_per_message: the sleeps and wakes that a reader's own statistics\n"
-    "               count (ringcast_reader_stats); one sleep can be more than one system call. The power of the\n"
-    "               CPUs, in watts, where RAPL can be read (/sys/class/powercap)\n"
-    "  gpu          a tensor of a GPU to other processes on the same GPU, by the device pool (POOL) and through the\n"
-    "               ring (INLINE): the CPU's time, the time until all readers have the tensor (completion_us), the\n"
-    "               rate of several in a row; beside them a plain copy of the same bytes within the device, and a\n"
-    "               copy from the host to the device; and each of POOL's two copies alone, beside the plain copy\n"
+    "  wake         how long a sleeping reader takes to run\n"
+    "  cadence      one message every --gap milliseconds: the commit, the wake-up, CPU time, power\n"
+    "  gpu          a tensor of a GPU to other processes on the same GPU\n"
     "\n"
-    "OPTIONS\n"
-    "  --size BYTES       of a frame, at least 8; K, M and G are understood (default 40; throughput: 64K)\n"
+    "  --size BYTES       of a frame, at least 8, such as 64K (default 40; throughput: 64K)\n"
     "  --sizes A,B,...    of a tensor, for gpu: up to 32 (default 1K to 256M, by powers of 4)\n"
     "  --readers N        1 to 256 (default 1)\n"
-    "  --seconds S        how long to measure (default 2; wake: and twice as long with nothing sent; cadence: for\n"
-    "                     each of the three ways; gpu: for each size, default 1)\n"
+    "  --seconds S        how long to measure (default 2; gpu, for each size: 1)\n"
     "  --gap MS           cadence: from one send to the next, 0.01 to 60000 milliseconds (default 10)\n"
     "  --jitter F         cadence: by which part of itself each gap varies at most, 0 to 1 (default 0.02)\n"
-    "  --cold[=BYTES]     latency, cadence: between two messages each process walks over a block of memory (default\n"
-    "                     twice the L3 cache), so that the message meets cold caches. cadence: the gap must be twice\n"
-    "                     as long as the walk, or longer; latency: --seconds of such trips follow the usual ones\n"
+    "  --cold[=BYTES]     latency, cadence: walk over so much memory between two messages (default twice the\n"
+    "                     L3 cache)\n"
     "  --capacity BYTES   of the ring (default 0: the library's own default)\n"
-    "  --format FORMAT    text or json (default text)\n"
-    "  --help             this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 well; 1 failed; 2 wrong command line; 128 and the signal's number if interrupted\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast perf latency\n"
-    "  taskset -c 0,8 ringcast perf latency --size 1K\n"
-    "  ringcast perf throughput --size 40 --seconds 5\n"
-    "  ringcast perf wake --readers 8 --format json\n"
-    "  ringcast perf cadence --gap 5 --readers 4\n"
-    "  ringcast perf gpu --sizes 64K,16M --readers 2\n";
+    "  --format FORMAT    text or json (default text)\n";
 
 struct measurement {
   const char *name;
@@ -150,7 +118,7 @@ int perf_main(int argc, char **argv) {
       {"seconds", parse_duration, &options.seconds, "a number of seconds, 0.001 to 86400", false},
       {"capacity", parse_bytes, &options.capacity, "a number of bytes, such as 64K or 1M; 0: the library's own default",
        false},
-      {"format", cli_parse_format, &options.json, CLI_FORMATS, false},
+      {"format", parse_format, &options.json, PARSE_FORMAT, false},
       {"sizes", parse_sizes, &options, "up to 32 numbers of bytes with commas between them, such as 4K,1M", false},
       {"gap", parse_gap, &options.gap_ms, "a number of milliseconds, 0.01 to 60000", false},
       {"jitter", parse_part, &options.jitter, "a number, 0 to 1", false},

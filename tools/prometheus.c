@@ -39,7 +39,6 @@ static const struct metric of_reader[] = {
     {"ringcast_reader_stalls_total", "counter", "Waits of the writer for the reader.", COUNT64, READER(stalls)},
     {"ringcast_reader_frames_total", "counter", "Frames released by the reader.", COUNT64, READER(stats.frames)},
     {"ringcast_reader_bytes_total", "counter", "Payload bytes released by the reader.", COUNT64, READER(stats.bytes)},
-    {"ringcast_reader_observer", "gauge", "1: the reader is an observer.", COUNT32, READER(observer)},
 };
 
 /* ---- Lines ------------------------------------------------------------------------------------------------------ */
@@ -114,14 +113,12 @@ static void print_info(const struct view *views, int count) {
     print_label(",", "command", view->command);
     puts("} 1");
   }
-  print_head("ringcast_readers", "gauge", "Readers attached, without observers.");
+  print_head("ringcast_readers", "gauge", "Readers attached.");
   for (const struct view *view = views; view < views + count; view++) {
-    uint32_t readers, observers;
     if (view->error) continue;
-    view_count(&view->now, &readers, &observers);
     fputs("ringcast_readers", stdout);
     print_ring(view);
-    printf("} %" PRIu32 "\n", readers);
+    printf("} %" PRIu32 "\n", view->now.count);
   }
   print_head("ringcast_writer_stopped", "gauge", "1: the writer's process is stopped by a signal or a debugger.");
   for (const struct view *view = views; view < views + count; view++) {

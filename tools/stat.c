@@ -1,50 +1,155 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ringcast stat`: its options, and looking again. */
+/* `ringcast stat`. */
+#define _GNU_SOURCE
 #include "tools/stat.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli.h"
 #include "tools/screen.h"
+#include "tools/text.h"
 
 static const char usage[] = "usage: ringcast stat RING [--watch[=SECONDS]] [--format text|json]\n"
                             "       ringcast stat [RING] --prometheus\n";
 
 static const char help[] =
     "\n"
-    "One ring at this moment. The first line names the reader that holds the ring back, and says for how long, or one\n"
-    "that is stopped, dead or evicted; below are the writer and each reader. RING is a name, NAME@PID where several\n"
-    "rings have the name, @PID for the only ring of a process, or a handle. Looking changes nothing and holds nothing\n"
-    "back.\n"
+    "One ring at this moment: the reader that holds the ring back, or one that is stopped, dead or evicted;\n"
+    "the writer; and each reader. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
-    "READERS\n"
-    "  STATE          active; joining; stopped (by a signal or a debugger); dead; evicted: the writer goes on without\n"
-    "                 the reader; observer: of the observers' own slots, such as a recorder, which never hold a ring\n"
-    "                 back for long\n"
-    "  FRAMES BEHIND  frames that were sent and that the reader has not released (a batch counts as one), and bytes\n"
-    "  BLOCKED        for how long the writer has been waiting for the reader\n"
-    "  STALLS         how often the writer has waited for the reader\n"
-    "  FRAMES, BYTES  released by the reader since it attached\n"
-    "\n"
-    "OPTIONS\n"
-    "  --watch[=SECONDS]  look again every second, or so many seconds (0.01 to 86400), and show rates; on a\n"
-    "                     terminal in place, else block by block, or an object on each line for json. Ends by Ctrl-C\n"
-    "                     or 'q', or when the writer goes\n"
-    "  --prometheus       Prometheus' text format, of RING or of all rings: for node_exporter's textfile collector\n"
-    "  --format FORMAT    text or json (default text)\n"
-    "  --help             this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 well; 1 failed; 2 wrong command line; 3 no such ring; 4 RING stands for several rings, which are listed;\n"
-    "  5 the writer went while --watch was watching\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast stat camera\n"
-    "  ringcast stat camera --watch=0.5\n"
-    "  ringcast stat camera --format json\n"
-    "  ringcast stat --prometheus\n";
+    "  --watch[=SECONDS]  look again every second, or so many seconds (0.01 to 86400), and show rates\n"
+    "  --prometheus       Prometheus' text format, of RING or of all rings\n"
+    "  --format FORMAT    text or json (default text)\n";
+
+/* ---- For people: the reader that is in the way, then the writer, then each reader --------------- */
+
+char *stat_which(const struct ringcast_peer *peer, char out[STAT_WHICH]) {
+  char name[TEXT_CLEAN * sizeof peer->name];
+  text_clean(peer->name, name, sizeof name);
+  if (*name) snprintf(out, STAT_WHICH, "reader %" PRIu32 " '%s'", peer->slot, name);
+  else snprintf(out, STAT_WHICH, "reader %" PRIu32, peer->slot);
+  return out;
+}
+
+static const char *state_in_words(uint32_t state) {
+  return state == RINGCAST_PEER_STOPPED  ? "stopped by a signal"
+         : state == RINGCAST_PEER_ACTIVE ? "running"
+                                         : view_state(state);
+}
+
+static void print_behind(FILE *out, const struct ringcast_peer *peer) {
+  fprintf(out, ": %" PRIu64 " frame%s, %s behind\n", peer->lag_frames, peer->lag_frames == 1 ? "" : "s",
+          text_bytes((double)peer->lag).text);
+}
+
+static void print_suspect(FILE *out, const struct ringcast_peer *peer) {
+  char which[STAT_WHICH];
+  fprintf(out, "%s (pid %" PRId32 ") is %s", stat_which(peer, which), peer->pid, state_in_words(peer->state));
+  if (peer->state == RINGCAST_PEER_EVICTED) fputs(": the writer goes on without the reader\n", out);
+  else print_behind(out, peer);
+}
+
+/* The reader for which the writer waits; else one that takes nothing: what the writer of a lock-step engine waits for
+ * is that reader's answer; else the slowest. */
+static void print_verdict(FILE *out, const struct view *view) {
+  const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
+  const struct ringcast_peer *suspect = view_suspect(&view->now), *told = blocker ? blocker : suspect;
+  char which[STAT_WHICH];
+  fprintf(out, "%s: ", view->label);
+  if (blocker) {
+    fprintf(out, "held back by %s (pid %" PRId32 ", %s) for %s", stat_which(blocker, which), blocker->pid,
+            state_in_words(blocker->state), text_duration((double)blocker->blocked_ns).text);
+    print_behind(out, blocker);
+  } else if (suspect) {
+    print_suspect(out, suspect);
+  } else if (slowest) {
+    fprintf(out, "no reader holds the ring back; the slowest is %s (pid %" PRId32 ", %s)", stat_which(slowest, which),
+            slowest->pid, state_in_words(slowest->state));
+    print_behind(out, slowest);
+  } else {
+    fprintf(out, "no reader holds the ring back; %s\n",
+            view->now.count == 0 ? "there is none" : "all have read everything");
+  }
+  if (told && told->state == RINGCAST_PEER_STOPPED)
+    fprintf(out, "to let the reader go on: kill -CONT %" PRId32 "\n", told->pid);
+  uint32_t more = view_suspects(&view->now) - (told && view_is_suspect(told));
+  if (more > 0)
+    fprintf(out, "%" PRIu32 " more reader%s stopped, dead or evicted: see STATE\n", more, more == 1 ? " is" : "s are");
+}
+
+static void print_writer(FILE *out, const struct view *view) {
+  const struct ringcast_stats *stats = &view->now.stats;
+  const struct ringcast_info *info = &view->now.info;
+  const char *memory = ringcast_memory_name(info->memory);
+  fprintf(out, "\nwriter   pid %" PRId32 " (%s), %s%s\n", view->ring.pid, view->command,
+          view_writer_state(view->writer), view_blocker(&view->now) ? ", waits for room" : "");
+  fprintf(out, "sent     %" PRIu64 " frames, %s; %" PRIu64 " waits for room, %s in all; %" PRIu64 " wakes\n",
+          stats->frames, text_bytes((double)stats->bytes).text, stats->waits,
+          stats->waited_ns ? text_duration((double)stats->waited_ns).text : "0 s", stats->wakes);
+  if (view->before.at_ns != 0)
+    fprintf(out, "now      %s frames/s, %s MB/s\n",
+            text_rate(view_rate(view, stats->frames, view->before.stats.frames)).text,
+            text_rate(view_rate(view, stats->bytes, view->before.stats.bytes) / 1e6).text);
+  fprintf(out, "memory   %s, %s, room for %" PRIu32 " readers; ", text_bytes((double)info->capacity).text,
+          memory ? memory : "unknown", info->readers);
+  fprintf(out, "largest frame %s; ", text_bytes((double)info->max_frame).text);
+  if (info->spill_bytes == 0) fputs("no spill memory\n", out);
+  else
+    fprintf(out, "spill memory %s of %s used\n", text_bytes((double)info->spill_used).text,
+            text_bytes((double)info->spill_bytes).text);
+}
+
+/* Nothing of it is cut on a narrow screen. */
+static void print_head(FILE *out, const struct view *view) {
+  char *text = NULL;
+  size_t size;
+  FILE *head = open_memstream(&text, &size);
+  if (!head) return;
+  print_verdict(head, view);
+  print_writer(head, view);
+  if (fclose(head) == 0) text_wrap(text, screen_columns(), 9, out);
+  free(text);
+}
+
+static void add_peer(struct text_table *table, const struct view *view, const struct ringcast_peer *peer) {
+  const struct ringcast_peer *before = view_before(view, peer);
+  text_table_add(table, "%" PRIu32, peer->slot);
+  text_table_add(table, "%s", *peer->name ? peer->name : "-");
+  text_table_add(table, "%" PRId32, peer->pid);
+  text_table_add(table, "%s", view_state(peer->state));
+  if (peer->state == RINGCAST_PEER_EVICTED) { /* the writer goes on without it: it has no lag */
+    text_table_add(table, "-");
+    text_table_add(table, "-");
+  } else {
+    text_table_add(table, "%" PRIu64, peer->lag_frames);
+    text_table_add(table, "%s", text_bytes((double)peer->lag).text);
+  }
+  text_table_add(table, "%s", text_duration((double)peer->blocked_ns).text);
+  text_table_add(table, "%" PRIu64, peer->stalls);
+  text_table_add(table, "%" PRIu64, peer->stats.frames);
+  text_table_add(table, "%s", text_bytes((double)peer->stats.bytes).text);
+  if (view->before.at_ns == 0) return;
+  text_table_add(table, "%s", before ? text_rate(view_rate(view, peer->stats.frames, before->stats.frames)).text : "-");
+  text_table_add(table, "%s",
+                 before ? text_rate(view_rate(view, peer->stats.bytes, before->stats.bytes) / 1e6).text : "-");
+}
+
+static void print_text(FILE *out, const struct view *view) {
+  static const char *const heads[] = {">SLOT",    "NAME",    ">PID",    "STATE",  ">FRAMES BEHIND", ">BEHIND",
+                                      ">BLOCKED", ">STALLS", ">FRAMES", ">BYTES", ">FRAMES/S",      ">MB/S"};
+  struct text_table table;
+  print_head(out, view);
+  if (view->now.count == 0) return;
+  fputc('\n', out);
+  text_table_open(&table, heads, view->before.at_ns == 0 ? 10 : 12);
+  for (uint32_t i = 0; i < view->now.count; i++) add_peer(&table, view, &view->now.peers[i]);
+  text_table_print(&table, out);
+}
+
+/* ---- The command ------------------------------------------------------------------------------ */
 
 struct choice {
   const char *ring;
@@ -53,7 +158,7 @@ struct choice {
 };
 
 static bool parse_watch(const char *text, void *out) {
-  if (text) return cli_parse_seconds(text, out);
+  if (text) return parse_interval(text, out);
   *(double *)out = 1;
   return true;
 }
@@ -67,7 +172,7 @@ static bool show(const struct choice *choice, const struct view *view) {
   }
   FILE *out = screen_begin();
   if (!out) return false;
-  stat_print_text(out, view);
+  print_text(out, view);
   return screen_show();
 }
 
@@ -114,9 +219,9 @@ static int stat_all(void) {
 
 int stat_main(int argc, char **argv) {
   struct choice choice = {0};
-  const struct cli_option options[] = {{"watch", parse_watch, &choice.watch, CLI_SECONDS, true},
+  const struct cli_option options[] = {{"watch", parse_watch, &choice.watch, PARSE_INTERVAL, true},
                                        {.name = "prometheus", .out = &choice.prometheus},
-                                       {"format", cli_parse_format, &choice.json, CLI_FORMATS, false}};
+                                       {"format", parse_format, &choice.json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, &choice.ring, 1);
   if (result != CLI_GO_ON) return result;
   if (choice.prometheus && (choice.json || choice.watch > 0))

@@ -7,9 +7,6 @@
 
 #include "tools/view.h"
 
-/* For people, with rates if there was a look before. */
-void stat_print_text(FILE *out, const struct view *view);
-
 /* Prometheus' text exposition format, of all rings or one. */
 void stat_print_prometheus(const struct view *views, int count);
 

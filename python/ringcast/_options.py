@@ -192,11 +192,9 @@ def reader(
     classes: Any = None,
     start: str = "next",
     tag: Optional[int] = None,
-    observer: bool = False,
 ) -> Tuple[Any, ...]:
     _name(name)
     _flag("retain", retain)
-    _flag("observer", observer)
     starts = _index("start", start, _STARTS)
     if tag is not None and not starts:
         raise ValueError("tag needs start='latest': a Reader starts at the newest frame that has the tag")
@@ -213,7 +211,6 @@ def reader(
         0 if tag is None else integer("tag", tag, 1, _MOST_TAG),
         allow_pickle,
         classes,
-        observer,
     )
 
 

@@ -669,9 +669,6 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     start: "next": the first frame is the next one to be sent. "latest": the newest frame, or if there is none yet, the
     next. tag: with "latest", the newest frame of send(..., tag=tag), 1 to 2**32 - 1. See docs/python.md, "The last
     value".
-    observer: the Reader can't end the Writer, nor slow it for long. The Writer does not count the Reader, and goes on
-    without it (Evicted) when it is dead or has been in the way for 50 ms: docs/python.md, "Observers". A ring has slots
-    for two observers, which have no fileno().
 
     Iterating, also by `async for`, receives until the writer is gone.
 
@@ -695,7 +692,6 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         classes: _Classes = None,
         start: str = "next",
         tag: Optional[int] = None,
-        observer: bool = False,
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
@@ -906,7 +902,7 @@ class Tap(Iterator[Any]):
         """Return the counts of the writer so far, as Writer.stats()."""
 
     def peers(self) -> List[ReaderStatus]:
-        """Return the readers of the ring, as Writer.peers(), and then its observers."""
+        """Return the readers of the ring, as Writer.peers()."""
 
     def close(self) -> None:
         """Leave the ring. Closing twice is fine."""

@@ -35,7 +35,6 @@ class ReaderStatus(NamedTuple):
     stats: Stats
     held: float  #: seconds that the writer has been waiting for the reader; 0: not waiting
     lag_frames: int  #: frames sent and not yet received; a batch of send_many() counts as one
-    observer: bool  #: Reader(..., observer=True); Tap.peers() alone shows observers
 
 
 class Info(NamedTuple):

@@ -37,11 +37,6 @@ def receive(reader, own):
     return reader.recv
 
 
-def observe(reader, own):
-    observer = ringcast.Reader(own.handle, observer=True)
-    return observer.recv
-
-
 def tap(reader, own):
     return ringcast.Tap(own.handle).next
 
@@ -121,7 +116,6 @@ def count(writer, own):
 
 WAITS = [
     ("recv", "writer", receive),
-    ("recv of an observer", "writer", observe),
     ("next of a tap", "writer", tap),
     ("epoll of fileno", "writer", poll_for_frame),
     ("arecv", "writer", arecv),

@@ -45,7 +45,7 @@ class Replay(Recordings):
     def test_what_a_dump_was_too_slow_for_is_told_and_an_interrupt_is_a_usual_end(self):
         writer = self.writer(count=1000, least=1000, most=1000, capacity=65536)
         dump = self.process(TOOL, "dump", writer.handle)
-        self.assertIn("seconds", dump.line())  # the observer is there
+        self.assertIn("seconds", dump.line())  # the tap is there
         dump.kill(STOP)
         until(lambda: state_of(dump.popen.pid) == "T", "the stop")
         writer.tell()

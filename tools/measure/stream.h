@@ -4,7 +4,7 @@
  *   RING    through a ring
  *   FLOOR   the same copying and reading without a ring: the limit when the bytes move from one core to another
  *   ALONE   the copying of FLOOR without a reader: the limit when no other core has read the memory
- * A batch of frames ends when every reader has read the last frame. Observers (taps) may look on; the writer does not
+ * A batch of frames ends when every reader has read the last frame. Taps may look on; the writer does not
  * wait for a tap.
  */
 #ifndef TOOLS_MEASURE_STREAM_H
