@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from needs import needs_torch
+from peers import WATCHDOG
 from profiles import FILES, PICTURES, lines, named, read
 
 from ringcast.profile import profile
@@ -27,7 +28,7 @@ def run(
         told = [f"{name}={value}" for name, value in (("step", step), ("first", first)) if value]
         environment["RINGCAST_PROFILE"] = ",".join([str(folder), *told])
     command = [sys.executable, *(["-c", program] if program else []), *map(str, arguments)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WATCHDOG, check=False)
     assert ended.returncode == status, ended.stdout + ended.stderr
     return ended.stdout, ended.stderr
 
@@ -176,7 +177,7 @@ def test_the_ranks_of_torchrun_are_merged(tmp_path):
 
 
 SPAWNED = """
-import multiprocessing, os, sys
+import multiprocessing, os, sys, time
 import ringcast
 from ringcast.profile import current
 
@@ -194,7 +195,7 @@ def rank(number, store):
     loader.join()
     open(f"{store}.{number}", "w").close()
     while not os.path.exists(f"{store}.{1 - number}"):  # a rank that leaves breaks the other's call
-        pass
+        time.sleep(0.01)
     dist.destroy_process_group()
 
 if __name__ == "__main__":
