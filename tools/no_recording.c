@@ -13,4 +13,3 @@ static int refuse(const char *command) {
 int record_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "record"); }
 int replay_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "replay"); }
 int dump_main(int argc, char **argv) { return refuse(argc > 0 ? argv[0] : "dump"); }
-
