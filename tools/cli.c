@@ -61,8 +61,8 @@ int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct
   opterr = 0;
   while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
     if (option == 'h') {
-      printf("%s%s\nThe manual page, ringcast-%s(1), has the rest, with examples.\n", texts->usage, texts->help,
-             argv[0]);
+      printf("%s%s\nThe manual pages, ringcast(1) and one for each command, have the rest, with examples.\n",
+             texts->usage, texts->help);
       return cli_finish(stdout, CLI_OK);
     }
     if (option == ':') return cli_misused(texts->usage, "%s needs a value", argv[optind - 1]);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ringcast stat`. */
 #define _GNU_SOURCE
-#include "tools/stat.h"
-
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli.h"
 #include "tools/screen.h"
 #include "tools/text.h"
+#include "tools/view.h"
 
 static const char usage[] = "usage: ringcast stat RING [--watch[=SECONDS]] [--format text|json]\n"
                             "       ringcast stat [RING] --prometheus\n";
@@ -26,14 +26,6 @@ static const char help[] =
 
 /* ---- For people: the reader that is in the way, then the writer, then each reader --------------- */
 
-char *stat_which(const struct ringcast_peer *peer, char out[STAT_WHICH]) {
-  char name[TEXT_CLEAN * sizeof peer->name];
-  text_clean(peer->name, name, sizeof name);
-  if (*name) snprintf(out, STAT_WHICH, "reader %" PRIu32 " '%s'", peer->slot, name);
-  else snprintf(out, STAT_WHICH, "reader %" PRIu32, peer->slot);
-  return out;
-}
-
 static const char *state_in_words(uint32_t state) {
   return state == RINGCAST_PEER_STOPPED  ? "stopped by a signal"
          : state == RINGCAST_PEER_ACTIVE ? "running"
@@ -46,8 +38,8 @@ static void print_behind(FILE *out, const struct ringcast_peer *peer) {
 }
 
 static void print_suspect(FILE *out, const struct ringcast_peer *peer) {
-  char which[STAT_WHICH];
-  fprintf(out, "%s (pid %" PRId32 ") is %s", stat_which(peer, which), peer->pid, state_in_words(peer->state));
+  char which[VIEW_WHICH];
+  fprintf(out, "%s (pid %" PRId32 ") is %s", view_which(peer, which), peer->pid, state_in_words(peer->state));
   if (peer->state == RINGCAST_PEER_EVICTED) fputs(": the writer goes on without the reader\n", out);
   else print_behind(out, peer);
 }
@@ -57,16 +49,16 @@ static void print_suspect(FILE *out, const struct ringcast_peer *peer) {
 static void print_verdict(FILE *out, const struct view *view) {
   const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
   const struct ringcast_peer *suspect = view_suspect(&view->now), *told = blocker ? blocker : suspect;
-  char which[STAT_WHICH];
+  char which[VIEW_WHICH];
   fprintf(out, "%s: ", view->label);
   if (blocker) {
-    fprintf(out, "held back by %s (pid %" PRId32 ", %s) for %s", stat_which(blocker, which), blocker->pid,
+    fprintf(out, "held back by %s (pid %" PRId32 ", %s) for %s", view_which(blocker, which), blocker->pid,
             state_in_words(blocker->state), text_duration((double)blocker->blocked_ns).text);
     print_behind(out, blocker);
   } else if (suspect) {
     print_suspect(out, suspect);
   } else if (slowest) {
-    fprintf(out, "no reader holds the ring back; the slowest is %s (pid %" PRId32 ", %s)", stat_which(slowest, which),
+    fprintf(out, "no reader holds the ring back; the slowest is %s (pid %" PRId32 ", %s)", view_which(slowest, which),
             slowest->pid, state_in_words(slowest->state));
     print_behind(out, slowest);
   } else {
@@ -149,6 +141,162 @@ static void print_text(FILE *out, const struct view *view) {
   text_table_print(&table, out);
 }
 
+/* ---- Prometheus' text format: each metric once, with a line for each ring or reader -------------- */
+
+enum shape { COUNT32, COUNT64, SECONDS }; /* of the field: uint32_t, uint64_t, uint64_t of nanoseconds */
+
+struct metric {
+  const char *name, *type, *help;
+  enum shape shape;
+  size_t field;
+};
+
+#define WRITER(member) offsetof(struct look, member)
+#define READER(member) offsetof(struct ringcast_peer, member)
+
+static const struct metric of_ring[] = {
+    {"ringcast_frames_total", "counter", "Frames sent.", COUNT64, WRITER(stats.frames)},
+    {"ringcast_bytes_total", "counter", "Payload bytes sent.", COUNT64, WRITER(stats.bytes)},
+    {"ringcast_waits_total", "counter", "Waits of the writer for room.", COUNT64, WRITER(stats.waits)},
+    {"ringcast_waited_seconds_total", "counter", "Time that the writer has waited for room.", SECONDS,
+     WRITER(stats.waited_ns)},
+    {"ringcast_wakes_total", "counter", "System calls of the writer to wake readers.", COUNT64, WRITER(stats.wakes)},
+    {"ringcast_capacity_bytes", "gauge", "Bytes of the ring.", COUNT64, WRITER(info.capacity)},
+    {"ringcast_spill_limit_bytes", "gauge", "Spill memory that the ring may use.", COUNT64, WRITER(info.spill_bytes)},
+    {"ringcast_spill_used_bytes", "gauge", "Spill memory that the ring uses now.", COUNT64, WRITER(info.spill_used)},
+    {"ringcast_slots", "gauge", "Readers that the ring has room for.", COUNT32, WRITER(info.readers)},
+};
+
+static const struct metric of_reader[] = {
+    {"ringcast_reader_lag_frames", "gauge", "Frames sent and not released by the reader.", COUNT64, READER(lag_frames)},
+    {"ringcast_reader_lag_bytes", "gauge", "Bytes sent and not released by the reader.", COUNT64, READER(lag)},
+    {"ringcast_reader_blocked_seconds", "gauge", "How long the writer has been waiting for the reader; 0: it is not.",
+     SECONDS, READER(blocked_ns)},
+    {"ringcast_reader_stalls_total", "counter", "Waits of the writer for the reader.", COUNT64, READER(stalls)},
+    {"ringcast_reader_frames_total", "counter", "Frames released by the reader.", COUNT64, READER(stats.frames)},
+    {"ringcast_reader_bytes_total", "counter", "Payload bytes released by the reader.", COUNT64, READER(stats.bytes)},
+};
+
+static void begin_metric(const char *name, const char *type, const char *words) {
+  printf("# HELP %s %s\n# TYPE %s %s\n", name, words, name, type);
+}
+
+/* Quotation marks and backslashes are escaped as the format asks; what controls a terminal has become \xNN before. */
+static void print_label(const char *separator, const char *key, const char *value) {
+  char clean[512];
+  printf("%s%s=\"", separator, key);
+  for (const char *at = text_clean(value, clean, sizeof clean); *at; at++)
+    printf(*at == '"' || *at == '\\' ? "\\%c" : "%c", *at);
+  putchar('"');
+}
+
+/* A ring without a name of its own in its process is told from the others by the words that stand for the ring. */
+static void print_ring(const struct view *view) {
+  char pid[16];
+  bool named = strchr(view->label, '@') && view->label[0] != '@';
+  snprintf(pid, sizeof pid, "%" PRId32, view->ring.pid);
+  print_label("{", "ring", named ? view->ring.name : view->label);
+  print_label(",", "pid", pid);
+}
+
+static void print_reader(const struct view *view, const struct ringcast_peer *peer) {
+  char number[16];
+  print_ring(view);
+  print_label(",", "reader", peer->name);
+  snprintf(number, sizeof number, "%" PRIu32, peer->slot);
+  print_label(",", "slot", number);
+  snprintf(number, sizeof number, "%" PRId32, peer->pid);
+  print_label(",", "reader_pid", number);
+}
+
+static void print_value(const void *record, const struct metric *metric) {
+  uint64_t value = 0;
+  uint32_t small;
+  if (metric->shape == COUNT32) {
+    memcpy(&small, (const char *)record + metric->field, sizeof small);
+    value = small;
+  } else memcpy(&value, (const char *)record + metric->field, sizeof value);
+  if (metric->shape == SECONDS) printf("} %.9g\n", (double)value / 1e9);
+  else printf("} %" PRIu64 "\n", value);
+}
+
+/* Rings of an incompatible release have no handle, so several of one process have one label, and one series. */
+static bool is_told(const struct view *views, const struct view *view) {
+  for (const struct view *other = views; other < view; other++)
+    if (other->ring.pid == view->ring.pid && strcmp(other->label, view->label) == 0) return true;
+  return false;
+}
+
+/* ---- Metrics ---------------------------------------------------------------------------------------------------- */
+
+static void print_info(const struct view *views, int count) {
+  begin_metric("ringcast_rings", "gauge", "Rings found.");
+  printf("ringcast_rings %d\n", count);
+  begin_metric("ringcast_up", "gauge", "1: the ring could be looked at.");
+  for (const struct view *view = views; view < views + count; view++) {
+    if (is_told(views, view)) continue;
+    fputs("ringcast_up", stdout);
+    print_ring(view);
+    printf("} %d\n", view->error == 0);
+  }
+  begin_metric("ringcast_writer_info", "gauge", "1, with the name of the writer's program.");
+  for (const struct view *view = views; view < views + count; view++) {
+    if (is_told(views, view)) continue;
+    fputs("ringcast_writer_info", stdout);
+    print_ring(view);
+    print_label(",", "command", view->command);
+    puts("} 1");
+  }
+  begin_metric("ringcast_readers", "gauge", "Readers attached.");
+  for (const struct view *view = views; view < views + count; view++) {
+    if (view->error) continue;
+    fputs("ringcast_readers", stdout);
+    print_ring(view);
+    printf("} %" PRIu32 "\n", view->now.count);
+  }
+  begin_metric("ringcast_writer_stopped", "gauge", "1: the writer's process is stopped by a signal or a debugger.");
+  for (const struct view *view = views; view < views + count; view++) {
+    if (view->error) continue;
+    fputs("ringcast_writer_stopped", stdout);
+    print_ring(view);
+    printf("} %d\n", view->writer == 'T' || view->writer == 't');
+  }
+}
+
+static void print_states(const struct view *views, int count) {
+  begin_metric("ringcast_reader_state", "gauge", "1 for the state that the reader is in.");
+  for (const struct view *view = views; view < views + count; view++)
+    for (uint32_t i = 0; i < view->now.count; i++) {
+      fputs("ringcast_reader_state", stdout);
+      print_reader(view, &view->now.peers[i]);
+      print_label(",", "state", view_state(view->now.peers[i].state));
+      puts("} 1");
+    }
+}
+
+static void print_prometheus(const struct view *views, int count) {
+  print_info(views, count);
+  for (size_t i = 0; i < sizeof of_ring / sizeof *of_ring; i++) {
+    begin_metric(of_ring[i].name, of_ring[i].type, of_ring[i].help);
+    for (const struct view *view = views; view < views + count; view++) {
+      if (view->error) continue;
+      fputs(of_ring[i].name, stdout);
+      print_ring(view);
+      print_value(&view->now, &of_ring[i]);
+    }
+  }
+  for (size_t i = 0; i < sizeof of_reader / sizeof *of_reader; i++) {
+    begin_metric(of_reader[i].name, of_reader[i].type, of_reader[i].help);
+    for (const struct view *view = views; view < views + count; view++)
+      for (uint32_t peer = 0; peer < view->now.count; peer++) {
+        fputs(of_reader[i].name, stdout);
+        print_reader(view, &view->now.peers[peer]);
+        print_value(&view->now.peers[peer], &of_reader[i]);
+      }
+  }
+  print_states(views, count);
+}
+
 /* ---- The command ------------------------------------------------------------------------------ */
 
 struct choice {
@@ -200,7 +348,7 @@ static int stat_one(const struct choice *choice) {
   if (choice->watch > 0) {
     result = watch(choice, &view);
   } else {
-    if (choice->prometheus) stat_print_prometheus(&view, 1);
+    if (choice->prometheus) print_prometheus(&view, 1);
     else show(choice, &view);
     result = cli_finish(stdout, CLI_OK);
   }
@@ -212,7 +360,7 @@ static int stat_all(void) {
   struct view *views = NULL;
   int count = view_all(&views, 0);
   if (count < 0) return cli_fail(CLI_FAILED, "%s", ringcast_last_error());
-  stat_print_prometheus(views, count);
+  print_prometheus(views, count);
   view_close_all(views, count);
   return cli_finish(stdout, CLI_OK);
 }

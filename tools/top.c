@@ -9,7 +9,6 @@
 
 #include "tools/cli.h"
 #include "tools/screen.h"
-#include "tools/stat.h"
 #include "tools/text.h"
 #include "tools/view.h"
 
@@ -57,7 +56,7 @@ static int by_trouble(const void *a, const void *b) {
 static void add_row(struct text_table *table, const struct view *view) {
   const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
   const struct ringcast_peer *suspect = view_suspect(&view->now);
-  char which[STAT_WHICH];
+  char which[VIEW_WHICH];
   bool is_handle = !strchr(view->label, '@'); /* too long for a table */
   if (is_handle) text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid);
   else text_table_add(table, "%s", view->label);
@@ -69,10 +68,10 @@ static void add_row(struct text_table *table, const struct view *view) {
   text_table_add(table, "%s", blocker ? text_duration((double)blocker->blocked_ns).text : "-");
   if (view->error) text_table_add(table, "%s", view->why);
   else if (blocker)
-    text_table_add(table, "%s (pid %" PRId32 ", %s)", stat_which(blocker, which), blocker->pid,
+    text_table_add(table, "%s (pid %" PRId32 ", %s)", view_which(blocker, which), blocker->pid,
                    view_state(blocker->state));
   else if (suspect)
-    text_table_add(table, "%s: %s (pid %" PRId32 ")", view_state(suspect->state), stat_which(suspect, which),
+    text_table_add(table, "%s: %s (pid %" PRId32 ")", view_state(suspect->state), view_which(suspect, which),
                    suspect->pid);
   else text_table_add(table, "%s", view_writer_state(view->writer)[0] == 's' ? "(writer stopped)" : "");
 }

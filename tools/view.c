@@ -347,3 +347,11 @@ void view_report(struct report *report, const char *key, const struct view *view
   report_close(report);
   report_close(report);
 }
+
+char *view_which(const struct ringcast_peer *peer, char out[VIEW_WHICH]) {
+  char name[TEXT_CLEAN * sizeof peer->name];
+  text_clean(peer->name, name, sizeof name);
+  if (*name) snprintf(out, VIEW_WHICH, "reader %" PRIu32 " '%s'", peer->slot, name);
+  else snprintf(out, VIEW_WHICH, "reader %" PRIu32, peer->slot);
+  return out;
+}

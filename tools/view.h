@@ -82,4 +82,8 @@ double view_rate(const struct view *view, uint64_t now, uint64_t before);
 void view_report(struct report *report, const char *key, const struct view *view);
 void view_report_memory(struct report *report, const struct ringcast_info *info);
 
+/* "reader 1 'rank 2'", for a terminal. Returns `out`. */
+enum { VIEW_WHICH = 192 };
+char *view_which(const struct ringcast_peer *peer, char out[VIEW_WHICH]);
+
 #endif

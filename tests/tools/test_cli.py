@@ -33,7 +33,7 @@ class CommandLine(Case):
     def test_each_command_has_its_options_in_its_help(self):
         for arguments in (["perf", "--help"], ["help", "perf"], ["perf", "latency", "--help"]):
             text = self.succeed(*arguments)
-            for word in ("usage: ringcast perf", "--size", "--format", "ringcast-perf(1)"):
+            for word in ("usage: ringcast perf", "--size", "--format", "ringcast(1)"):
                 self.assertIn(word, text)
 
     def test_bad_usage_is_refused_with_the_usage(self):

@@ -307,9 +307,7 @@ class Record(Recordings):
         for command in ("record", "replay", "dump"):
             self.refused(command, "--frobnicate", says="--frobnicate")
             self.refused(command, "--format", "xml", says="text or json")
-            text = self.succeed(command, "--help")
-            for word in (f"usage: ringcast {command}", "EXIT STATUS", "EXAMPLES", "default"):
-                self.assertIn(word, text)
+            self.assertIn(f"usage: ringcast {command}", self.succeed(command, "--help"))
         self.refused("record", "a", "b", "--buffer", "1K", says="64K to 4G")
         self.refused("replay", "a", "--fast", "--speed", "2", says="exclude")
 
