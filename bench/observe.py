@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What looks at a ring costs its writer: the writer's rate with a Tap, `ringcast record` and `ringcast top`, as a part
-of its rate without, on a ring whose reader is the bottleneck and on a ring without readers.
+"""What looking at a ring costs its writer: the writer's rate with a Tap, `ringcast record` and `ringcast top`, as a
+part of its rate without, on a ring whose reader is the bottleneck and on a ring without readers.
 
   bench/observe.py [--rounds 9] [--seconds 0.5] [--pause 0] [--sizes 64,65536,1048576] [--work 20] [--tool ringcast]
 
---seconds: of each turn; --pause: before each, for the machine's other work. --work: microseconds that the reader computes for each frame, and for each 8 KiB of it.
-The turns with and without alternate, and a ratio is of one turn to the mean of its neighbours. The last column is what
-the looker lost of the bytes that were sent meanwhile. Give each process a CPU: three at least.
+--seconds: of each turn; --pause: before each, for the machine's other work. --work: the microseconds for which the
+reader computes for each frame, and for each 8 KiB of it. Turns with and without alternate, and a ratio is of one turn
+to the mean of its neighbours. The last column is what was lost of the frames that were sent meanwhile. Each process
+needs a CPU of its own.
 """
 
 import argparse
 import contextlib
 import json
-import multiprocessing
 import os
 import pathlib
 import signal
@@ -27,64 +27,56 @@ import ringcast
 LOOKERS = ("tap", "record", "top")
 
 
-def read(handle, work, size):
+def read(handle, seconds):
     """Computes for each frame, as long as there are frames."""
-    seconds = work * 1e-6 * (1 + size / 8192)
     with ringcast.Reader(handle) as reader, contextlib.suppress(ringcast.WriterGone):
         while True:
             with reader.next():
-                end = time.perf_counter() + seconds
+                end = time.perf_counter() + float(seconds)
                 while time.perf_counter() < end:
                     pass
 
 
-def tap(handle, there, results):
-    """Looks at every frame, until SIGTERM."""
-    stop = []
-    signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+def tap(handle):
+    """Copies every frame until SIGINT, and prints how many there were."""
+    stop, count = [], 0
+    signal.signal(signal.SIGINT, lambda *_: stop.append(True))
     with ringcast.Tap(handle) as looker:
-        there.set()
+        print("attached", flush=True)
         while not stop:
             with contextlib.suppress(TimeoutError):
                 looker.next(timeout=0.01)
-        results.put(looker.lost().bytes)
+                count += 1
+        print(count)
 
 
-class Looker:
-    """One that looks at the ring while the block runs; then `lost` is the bytes of the ring that it lost."""
+def child(*words):
+    return subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE)
 
-    def __init__(self, kind, writer, tool, folder):
-        self.kind, self.writer, self.tool, self.folder = kind, writer, tool, folder
-        self.lost = None
 
-    def __enter__(self):
-        handle = self.writer.handle
-        self.before = self.writer.info().tail
-        if self.kind == "tap":
-            there, self.results = multiprocessing.Event(), multiprocessing.Queue()
-            self.process = multiprocessing.Process(target=tap, args=(handle, there, self.results))
-            self.process.start()
-            there.wait()
-        elif self.kind == "record":
-            command = [self.tool, "record", handle, self.folder / "ring.rcrec", "--format", "json"]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            self.process.stderr.readline()
-        else:
-            self.process = subprocess.Popen([self.tool, "top"], stdout=subprocess.PIPE)
-            self.process.stdout.readline()
-        return self
-
-    def __exit__(self, *exception):
-        if self.kind == "tap":
-            self.process.terminate()
-            self.lost = self.results.get()
-            self.process.join()
-            return
-        self.process.send_signal(signal.SIGINT)
-        out, _ = self.process.communicate()
-        if self.kind == "record":
-            self.lost = json.loads(out)["gap_bytes"]
-            (self.folder / "ring.rcrec").unlink()
+@contextlib.contextmanager
+def looking(kind, handle, tool, file):
+    """One that looks at the ring while the block runs. Yields a list, to which it adds the frames that it got."""
+    got = []
+    if kind == "tap":
+        process = child("tap", handle)
+        process.stdout.readline()
+    elif kind == "record":
+        command = [tool, "record", handle, file, "--format", "json"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stderr.readline()
+    else:
+        process = subprocess.Popen([tool, "top"], stdout=subprocess.PIPE)
+        process.stdout.readline()
+    yield got
+    time.sleep(0.1)  # for what is in the ring
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    if kind == "tap":
+        got.append(int(out))
+    elif kind == "record":
+        got.append(json.loads(out)["frames"])
+        file.unlink()
 
 
 def rate(writer, value, seconds):
@@ -99,28 +91,27 @@ def rate(writer, value, seconds):
 
 
 def measure(size, work, options, folder):
-    """The ratios and losses of each looker: {looker: [(ratio, lost)]}."""
+    """What each looker costs: {looker: [(ratio, share that was lost or None)]}."""
     value = bytes(size)
     found = {kind: [] for kind in LOOKERS}
     with ringcast.Writer(ahead=8) as writer:  # the reader soon is the bottleneck
         if work is not None:
-            reader = multiprocessing.Process(target=read, args=(writer.handle, work, size))
-            reader.start()
+            reader = child("read", writer.handle, str(work * 1e-6 * (1 + size / 8192)))
             writer.wait_readers(1)
         rate(writer, value, options.seconds)
         without = rate(writer, value, options.seconds)
         for kind in LOOKERS * options.rounds:
-            tail = writer.info().tail
             time.sleep(options.pause)
-            with Looker(kind, writer, options.tool, folder) as looker:
+            before = writer.stats().frames
+            with looking(kind, writer.handle, options.tool, folder / "ring.rcrec") as got:
                 one = rate(writer, value, options.seconds)
+            sent = writer.stats().frames - before
             time.sleep(options.pause)
             after = rate(writer, value, options.seconds)
-            sent = writer.info().tail - tail
-            found[kind].append((2 * one / (without + after), looker.lost and looker.lost / sent))
+            found[kind].append((2 * one / (without + after), 1 - got[0] / sent if got else None))
             without = after
     if work is not None:
-        reader.join()
+        reader.communicate()
     return found
 
 
@@ -133,7 +124,6 @@ def main():
     parser.add_argument("--work", type=float, default=20)
     parser.add_argument("--tool", default="ringcast")
     options = parser.parse_args()
-    multiprocessing.set_start_method("spawn")
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; median of {options.rounds} rounds, and quartiles\n")
     print("| frames | ring | looks | writer's rate | lost |\n|---:|---|---|---|---:|")
     with tempfile.TemporaryDirectory() as folder:
@@ -147,4 +137,6 @@ def main():
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] in (["tap"], ["read"]):
+        sys.exit({"tap": tap, "read": read}[sys.argv[1]](*sys.argv[2:]))
     sys.exit(main())

@@ -74,6 +74,36 @@ TEST(a_tap_does_not_sleep_where_readers_do) {
   ringcast_tap_close(tap);
 }
 
+/* Two laps, of which the tap gets nothing. */
+static int lap(ringcast_writer *writer, ringcast_tap *tap) {
+  static const uint8_t data[1000];
+  struct ringcast_frame frame;
+  for (int i = 0; i < 130; i++) ck_assert_int_eq(ringcast_writer_send(writer, data, sizeof data, 0, 0), 0);
+  return ringcast_tap_next(tap, 0, &frame);
+}
+
+/* Until a time has passed, or the writer closes. */
+LOOP_TEST(a_tap_that_loses_most_of_it_rests, 0, 2) {
+  static const uint8_t large[20000];
+  struct ringcast_frame frame;
+  ringcast_tap *tap;
+  use_own_clock();
+  ringcast_writer *writer = writer_of(.capacity = 65536, .readers = 1);
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  ck_assert_int_eq(lap(writer, tap), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_send(writer, large, sizeof large, 0, 0), 0);
+  ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0); /* after one loss it goes on at once */
+  ck_assert_int_eq(lap(writer, tap), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), -EAGAIN);
+  if (_i == 0) own_now += SECOND;
+  else ringcast_writer_close(writer);
+  ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0);
+  ck_assert_uint_eq(frame.bytes, 5);
+  ringcast_tap_close(tap);
+  if (_i == 0) ringcast_writer_close(writer);
+}
+
 TEST(a_tap_sees_since_when_a_reader_blocks) {
   use_own_clock();
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
