@@ -131,9 +131,9 @@ def make_writer(capacity: Optional[int], readers: int, **options: Any) -> ringca
     return writer
 
 
-def make_reader(handle: str, rank: int, spin: Optional[float] = None, leases: int = 1) -> ringcast.Reader:
+def make_reader(handle: str, rank: int, spin: Optional[float] = None) -> ringcast.Reader:
     """`rank` names the reader in errors and warnings."""
-    return ringcast.Reader(handle, name=name_of(rank), retain=True, wait=_wait(), spin=spin, leases=leases)
+    return ringcast.Reader(handle, name=name_of(rank), retain=True, wait=_wait(), spin=spin)
 
 
 def queue_spin() -> Optional[float]:
