@@ -16,6 +16,7 @@ import warnings
 from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import ringcast
+from ringcast._options import switch
 
 # The versions that `make vllm-compat` and `make sglang-compat` have passed.
 TESTED = {"vLLM": ("0.32.0", "0.33.0"), "SGLang": ("0.5.22", "0.5.23")}
@@ -40,7 +41,7 @@ class Caller(NamedTuple):
 
     def is_strict(self) -> bool:
         """Whether an untested version is left alone."""
-        return os.environ.get(self.variable) == "strict"
+        return switch(self.variable)[0] == "strict"
 
     def is_tested(self) -> bool:
         """A build's own suffix, as in 0.33.0+cpu, is of no account."""

@@ -178,7 +178,9 @@ def test_without_sglang_it_says_what_to_install():
         install()
 
 
-@pytest.mark.parametrize(("told", "puts"), [(None, False), ("0", False), ("", False), ("1", True), ("strict", True)])
+@pytest.mark.parametrize(
+    ("told", "puts"), [(None, False), ("0", False), ("", False), ("1,share=local", True), ("strict", True)]
+)
 def test_the_plugin_does_nothing_unless_it_is_asked(stubs, monkeypatch, told, puts):
     monkeypatch.delenv("RINGCAST_SGLANG", raising=False)
     if told is not None:

@@ -232,7 +232,7 @@ def test_unasked_the_plugin_does_nothing_and_imports_nothing(tmp_path, asked):
     assert python(tmp_path, code, RINGCAST_VLLM=asked).stderr == ""
 
 
-@pytest.mark.parametrize("asked", ["1", "strict"])
+@pytest.mark.parametrize("asked", ["1", "strict", "strict,on_death=evict"])
 def test_asked_the_plugin_installs(tmp_path, asked):
     write(tmp_path, sources(NEWEST))
     assert python(tmp_path, PLUGIN + "assert installed()", RINGCAST_VLLM=asked).stderr == ""
@@ -245,7 +245,10 @@ def test_the_plugin_warns_and_never_raises(tmp_path):
     told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="1").stderr
     assert "RuntimeWarning: ringcast is not put in place, vLLM goes on as it was: a library is broken" in told
     told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="yes").stderr
-    assert "RINGCAST_VLLM is 'yes': it must be 0, 1 or strict; vLLM's own functions stay" in told
+    assert "RINGCAST_VLLM is 'yes'" in told and "vLLM's own functions stay" in told
+    for asked in "1,on_death=maybe", "1,share=local", "1,on_death", "1,":
+        told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM=asked).stderr
+        assert f"RINGCAST_VLLM is '{asked}'" in told and "on_death=fail|evict" in told
 
 
 def test_vllm_finds_the_plugin():
