@@ -162,11 +162,10 @@ static void probe_io_uring(struct doctor *doctor) {
 /* A test compares the names with the sources. */
 static bool is_variable(const char *name, size_t length) {
   static const char *const known[] = {
-      "RINGCAST_MEMORY",   "RINGCAST_SPIN_US",      "RINGCAST_SPILL_BYTES",    "RINGCAST_DISABLE",
-      "RINGCAST_CAPACITY", "RINGCAST_AHEAD",        "RINGCAST_RECYCLE_BYTES",  "RINGCAST_ALLOW_PICKLE",
-      "RINGCAST_VLLM",     "RINGCAST_SGLANG",       "RINGCAST_CURVE",          "RINGCAST_HEARTBEAT",
-      "RINGCAST_WAIT",     "RINGCAST_CLASSES",      "RINGCAST_GPU_POOL_BYTES", "RINGCAST_TRACE",
-      "RINGCAST_PROFILE",  "RINGCAST_PROFILE_STEP", "RINGCAST_PROFILE_FIRST"};
+      "RINGCAST_MEMORY",  "RINGCAST_SPIN_US",        "RINGCAST_SPILL_BYTES",  "RINGCAST_DISABLE", "RINGCAST_CAPACITY",
+      "RINGCAST_AHEAD",   "RINGCAST_GPU_POOL_BYTES", "RINGCAST_ALLOW_PICKLE", "RINGCAST_VLLM",    "RINGCAST_SGLANG",
+      "RINGCAST_CURVE",   "RINGCAST_HEARTBEAT",      "RINGCAST_WAIT",         "RINGCAST_CLASSES", "RINGCAST_TRACE",
+      "RINGCAST_PROFILE", "RINGCAST_PROFILE_STEP",   "RINGCAST_PROFILE_FIRST"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
   return false;

@@ -91,15 +91,6 @@ def settings(variable: str, **keys: Tuple[str, ...]) -> Tuple[str, Dict[str, str
     return first, found
 
 
-def recycle_bytes() -> int:
-    """RINGCAST_RECYCLE_BYTES."""
-    text = os.environ.get("RINGCAST_RECYCLE_BYTES") or str(256 << 20)
-    if not re.fullmatch("[0-9]{1,18}", text):
-        shown = text[:40]
-        raise ValueError(f"RINGCAST_RECYCLE_BYTES is '{shown}': it must be a whole number of bytes, 0 for none")
-    return int(text)
-
-
 def _spin(value: Any) -> int:
     """None is the default, and 0 means never."""
     seconds = 0.0 if value is None else _seconds("spin", value)
