@@ -514,13 +514,11 @@ static void probe_io_uring(struct doctor *doctor) {
 
 /* A test compares the names with the sources. */
 static bool is_variable(const char *name, size_t length) {
-  static const char *const known[] = {"RINGCAST_MEMORY",        "RINGCAST_SPIN_US",      "RINGCAST_SPILL_BYTES",
-                                      "RINGCAST_DISABLE",       "RINGCAST_CAPACITY",     "RINGCAST_AHEAD",
-                                      "RINGCAST_RECYCLE_BYTES", "RINGCAST_ALLOW_PICKLE", "RINGCAST_ON_DEATH",
-                                      "RINGCAST_VLLM",          "RINGCAST_SGLANG",       "RINGCAST_SHARE_ONCE",
-                                      "RINGCAST_CURVE",         "RINGCAST_HEARTBEAT",    "RINGCAST_GPU_POOL_BYTES",
-                                      "RINGCAST_WAIT",          "RINGCAST_CLASSES",      "RINGCAST_SHARE_HASH",
-                                      "RINGCAST_TRACE",         "RINGCAST_TRACE_BYTES",  "RINGCAST_PROFILE"};
+  static const char *const known[] = {
+      "RINGCAST_MEMORY",   "RINGCAST_SPIN_US", "RINGCAST_SPILL_BYTES",    "RINGCAST_DISABLE",
+      "RINGCAST_CAPACITY", "RINGCAST_AHEAD",   "RINGCAST_GPU_POOL_BYTES", "RINGCAST_ALLOW_PICKLE",
+      "RINGCAST_VLLM",     "RINGCAST_SGLANG",  "RINGCAST_CURVE",          "RINGCAST_HEARTBEAT",
+      "RINGCAST_WAIT",     "RINGCAST_CLASSES", "RINGCAST_TRACE",          "RINGCAST_PROFILE"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
   return false;
@@ -530,8 +528,9 @@ static bool is_variable(const char *name, size_t length) {
 static bool is_switch(const char *variable) {
   static const char *const on[] = {"RINGCAST_VLLM=1", "RINGCAST_VLLM=strict", "RINGCAST_SGLANG=1",
                                    "RINGCAST_SGLANG=strict"};
+  size_t length = strcspn(variable, ","); /* settings follow, as in RINGCAST_VLLM=1,on_death=evict */
   for (size_t i = 0; i < sizeof on / sizeof *on; i++)
-    if (strcmp(variable, on[i]) == 0) return true;
+    if (strlen(on[i]) == length && memcmp(variable, on[i], length) == 0) return true;
   return false;
 }
 

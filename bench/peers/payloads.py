@@ -67,7 +67,7 @@ def in_front(name: str, make: Callable[[int], bytes]) -> Payload:
 
 def cases() -> Any:
     """The messages of ringcast's own measurements."""
-    from ringcast.bench import cases
+    from bench.python import cases
 
     return cases
 
@@ -75,7 +75,7 @@ def cases() -> Any:
 @functools.lru_cache(None)
 def use_vllm(vllm: Optional[str]) -> None:
     """vLLM's own classes, of the source in the folder or of the installed package; or stand-ins."""
-    from ringcast.bench import engine
+    from bench.python import engine
 
     cases().use(engine.find(vllm))
 

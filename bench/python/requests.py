@@ -120,7 +120,7 @@ class Rank:
             return
         if way.startswith("drop-in"):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the stand-in's code is of no known version
+                warnings.simplefilter("ignore")  # the stand-in is of no tested version
                 standin.load("managers.scheduler")
                 ringcast.sglang.install()
             scheduler = standin.load("managers.scheduler").Scheduler

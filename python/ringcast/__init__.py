@@ -33,12 +33,10 @@ from ringcast._ringcast import (
     find,
     gpu_status,
     pack,
-    recycling,
     rings,
-    set_recycling,
     unpack,
 )
-from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Ring, Stats, TapFrame, TapLost
+from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Ring, Stats, TapFrame, TapLost
 from ringcast.exceptions import (
     AccessDenied,
     Cancelled,
@@ -77,7 +75,6 @@ __all__ = [
     "Reader",
     "ReaderDied",
     "ReaderStatus",
-    "Recycling",
     "Ring",
     "RingNotFound",
     "SendError",
@@ -95,9 +92,7 @@ __all__ = [
     "find",
     "gpu_status",
     "pack",
-    "recycling",
     "rings",
-    "set_recycling",
     "unpack",
 ]
 

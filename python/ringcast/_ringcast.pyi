@@ -25,7 +25,7 @@ from typing import (
 from typing_extensions import Buffer, Self
 
 from ringcast._compose import ComposedFrame
-from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Ring, Stats, TapFrame, TapLost
+from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Ring, Stats, TapFrame, TapLost
 
 _Classes = Optional[Iterable[Union[type, ModuleType, str]]]
 
@@ -88,23 +88,7 @@ def gpu_status() -> GpuStatus:
 def add_size(history: Buffer, n: int, /) -> int:
     """Add a size to a history, 64 bytes that are 0 at first; return the next size's estimate, as Writer.estimate()."""
 
-def recycling() -> Recycling:
-    """Return how ringcast uses the memory of large received arrays again: a Recycling.
-
-    limit, idle and lent are bytes: the most kept for later, the bytes kept now, and the bytes in use by live
-    arrays. reused and fresh count the blocks taken from the kept memory and from the kernel.
-    """
-
-def set_recycling(limit: int, /) -> None:
-    """Keep at most `limit` bytes of the memory of large received arrays for the next arrays.
-
-    The kernel gets memory beyond the limit back at once. 0 turns recycling off: arrays then come from the
-    allocators of NumPy and torch. Default: RINGCAST_RECYCLE_BYTES at import, else 256 MiB. Any thread may call.
-
-    ValueError: out of range. TypeError: not an int.
-    """
-
-# For ringcast._spans.
+def _recycling(limit: int = -1, /) -> Tuple[int, int, int, int, int]: ...
 def _spans_start(functions: Tuple[Callable[[List[Any]], None], ...], capacity: int, /) -> None: ...
 def _spans_functions(functions: Tuple[Callable[[List[Any]], None], ...], /) -> None: ...
 def _spans_flush() -> None: ...

@@ -81,16 +81,6 @@ class TapFrame(NamedTuple):
     data: bytes
 
 
-class Recycling(NamedTuple):
-    """How the memory of large received arrays is used again."""
-
-    limit: int  #: the most bytes to keep
-    idle: int  #: bytes kept now
-    lent: int  #: bytes in use by live arrays
-    reused: int  #: blocks taken from the kept memory
-    fresh: int  #: blocks taken from the kernel
-
-
 class GpuStatus(NamedTuple):
     """Whether this process can use a CUDA device."""
 

@@ -188,7 +188,7 @@ def run_block(seed, block, frames):
 
 
 def work(seed, blocks, at, good):
-    os.environ["RINGCAST_RECYCLE_BYTES"] = "0"
+    ringcast._ringcast._recycling(0)
     frames = seeds()
     first = None
     for block in blocks:
