@@ -9,7 +9,11 @@ import functools
 import pickle
 import random
 import struct
+import sys
+from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # bench.python: the messages of our own measurements
 
 NUMBER = struct.Struct("<Q")  # in front of bytes
 CONTENTS = bytes.__basicsize__ - 1  # where the contents of bytes begin; the last byte is the closing 0

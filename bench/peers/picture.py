@@ -6,7 +6,7 @@ import math
 from html import escape
 
 from rows import label, ranked, select
-from tables import ns, size_of
+from bench.tables import ns, size_of
 
 WIDTH, HEIGHT, LEFT, TOP, PLOT = 960, 470, 60, 46, 245  # a panel's plot is PLOT wide
 DOWN = HEIGHT - TOP - 44  # the height of a plot

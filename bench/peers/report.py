@@ -30,8 +30,7 @@ from rows import (
     value_of,
 )
 
-from measured import fill
-from tables import ratio, table, three
+from bench.tables import fill, ratio, table, three
 
 NONE = "This run has no such row: [what could not be measured](#what-could-not-be-measured)."
 REST = "Further messages are in `build/peers/results.csv`."

@@ -16,9 +16,9 @@ import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench"))
+sys.path.append(str(ROOT))
 
-from tables import ns, rate_of, size_of, three  # noqa: E402
+from bench.tables import ns, rate_of, size_of, three  # noqa: E402
 
 
 def spent_us(row):
