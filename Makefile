@@ -135,13 +135,13 @@ vllm-compat: build
 sglang-compat: build
 	$(python) tests/compat/sglang.py $(ARGS)
 
-# Fetches gigabytes the first time. ENGINE, QUICK and what ARGS may be: cmake/engines.sh and tests/engines/run.py.
+# Fetches gigabytes the first time. ENGINE, QUICK and what ARGS may be: bench/engines/run.sh and run.py beside it.
 engines: deps-test $(installed)
-	@ENGINE='$(ENGINE)' QUICK='$(QUICK)' cmake/engines.sh $(ARGS)
+	@ENGINE='$(ENGINE)' QUICK='$(QUICK)' bench/engines/run.sh $(ARGS)
 
 # What ARGS may be: bench/peers/run.py --help.
 peers: build
-	@QUICK='$(QUICK)' cmake/peers.sh $(ARGS)
+	@QUICK='$(QUICK)' bench/peers/prepare.sh $(ARGS)
 
 # Needs no build. ARGS=--all tells of small differences, too.
 peers-compare:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library for LD_PRELOAD: counts the blocks copied by a process, for bench/overheads.py and
- * bench/peers/counts.py. Copies by loops of the caller, or by code inlined for a constant size, are not counted.
+ * A library for LD_PRELOAD: counts the blocks copied by a process, for overheads.py. Copies by loops of the caller, or
+ * by code inlined for a constant size, are not counted.
  */
 #include <stdatomic.h>
 #include <stddef.h>

@@ -10,7 +10,7 @@ second broadcast for the size.
 
 The counts are over OBJECTS objects, GAP seconds apart, after OBJECTS objects to warm up.
 - Messages: calls of torch.distributed.broadcast; chunks that vLLM's queue writes; frames by the Writer's stats().
-- Bytes copied: blocks of at least an eighth of the pickle's size, by memcpy and memmove, which bench/copies.c replaces
+- Bytes copied: blocks of at least an eighth of the pickle's size, by memcpy and memmove, which copies.c replaces
   (LD_PRELOAD), and the bytes that system calls move in and out of the kernel (strace). Writing a pickle or a frame
   value by value is no copy; a large value inside is.
 - Copies: the bytes copied as a multiple of the pickle's size.
@@ -37,6 +37,10 @@ import time
 import ringcast
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from bench.tables import fill, ns, table  # noqa: E402
+
 PAGE = ROOT / "docs/benchmarks.md"
 OBJECTS = 20
 GAP = 0.005
@@ -57,7 +61,7 @@ WAYS = {
 
 
 def values():
-    from ringcast.bench import cases
+    from bench.python import cases
 
     return {"metadata": cases.metadata(), "64 KiB of bytes": {"step": 1, "data": os.urandom(1 << 16)}}
 
@@ -96,7 +100,7 @@ def counted(call):
 def rank_main(options):
     import torch.distributed as dist
 
-    from ringcast.bench import ways
+    from bench.python import ways
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{options.store}", rank=options.rank, world_size=2)
@@ -180,25 +184,15 @@ def read_trace(path, rank):
     return calls, waits, moved
 
 
-def library_in(folder):
-    """Compiles bench/copies.c there."""
-    library = f"{folder}/copies.so"
-    subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, str(ROOT / "bench/copies.c")], check=True)
-    return library
-
-
-def measure_way(way, value, library, vllm):
+def measure(way, value, vllm):
+    """The figures of the source and of the receiver."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--store", f"{folder}/store", "--way", way, "--value", value]
-        command += ["--vllm", vllm] if vllm else []
-        return measure([[*command, "--rank", str(rank)] for rank in range(2)], library)
-
-
-def measure(commands, library):
-    """The figures of the source and of the receiver, which the commands start; both use count_calls()."""
-    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/copies.so"
+        subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, str(ROOT / "bench/copies.c")], check=True)
         ranks, traces = [], []
-        for command in commands:
+        for rank in range(2):
+            command = [sys.executable, __file__, "--store", f"{folder}/store", "--way", way, "--value", value]
+            command += ["--rank", str(rank), *(["--vllm", vllm] if vllm else [])]
             env = {**os.environ, "LD_PRELOAD": library, "OMP_NUM_THREADS": "1"}
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             ranks.append(subprocess.Popen(command, env=env, text=True, **pipes))
@@ -259,16 +253,15 @@ def traced(pid, task):
     return "TracerPid:\t0\n" not in status
 
 
-def table(rows):
-    names = "object", "way", "messages", "copies", "bytes copied", "system calls", "... that wait or wake"
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    for value, way, (source, receiver) in rows:
-        cells = [f"{value} ({source['size']} bytes as a pickle)", WAYS[way], f"{source['messages']:g}"]
-        cells += [f"{source['copies']:.1f} + {receiver['copies']:.1f}"]
-        cells += [f"{source['bytes']:,.0f} + {receiver['bytes']:,.0f}"]
-        cells += [f"{source[key]:.1f} + {receiver[key]:.1f}" for key in ("calls", "waits")]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def table_of(found):
+    head = "object", "way", "messages", "copies", "bytes copied", "system calls", "... that wait or wake"
+    rows = []
+    for value, way, (source, receiver) in found:
+        both = [f"{source['bytes']:,.0f} + {receiver['bytes']:,.0f}"]
+        both += [f"{source[key]:.1f} + {receiver[key]:.1f}" for key in ("copies", "calls", "waits")]
+        name = f"{value} ({source['size']} bytes as a pickle)"
+        rows.append([name, WAYS[way], f"{source['messages']:g}", both[1], both[0], *both[2:]])
+    return table(head, rows)
 
 
 # ---- Spans -----------------------------------------------------------------------------------------------------------
@@ -299,7 +292,7 @@ def span_costs():
         yield "`send_bytes` and `recv`, 16 bytes", lambda: (writer.send_bytes(b"0123456789abcdef"), reader.recv())
         yield "`send` and `recv`, metadata", lambda: (writer.send(metadata), reader.recv())
 
-    lines = ["| calls | off | recorded | traced |", "|---|---|---|---|"]
+    rows = []
     with tempfile.TemporaryDirectory() as folder, ringcast.Writer(1 << 20) as writer:
         with ringcast.Reader(writer.handle) as reader:
             for name, call in exchanges(writer, reader):
@@ -310,8 +303,8 @@ def span_costs():
                 trace.start(f"{folder}/trace.json")
                 taken.append(time_of(call))
                 trace.stop()
-                lines.append(f"| {name} | {' | '.join(f'{ns:,.0f} ns' for ns in taken)} |")
-    return "\n".join(lines)
+                rows.append([name, *map(ns, taken)])
+    return table(["calls", "off", "recorded", "traced"], rows)
 
 
 def main():
@@ -328,16 +321,11 @@ def main():
         return rank_main(options)
     if options.spans:
         return print(span_costs())
-    with tempfile.TemporaryDirectory() as folder:
-        library = library_in(folder)
-        ways = [options.way] if options.way else [way for way in WAYS if way != "vllm" or options.vllm]
-        rows = [(value, way, measure_way(way, value, library, options.vllm)) for value in values() for way in ways]
-    text = table(rows)
+    ways = [options.way] if options.way else [way for way in WAYS if way != "vllm" or options.vllm]
+    text = table_of([(value, way, measure(way, value, options.vllm)) for value in values() for way in ways])
     print(text)
     if options.page:
-        begin, end = "<!-- overheads -->\n", "<!-- /overheads -->\n"
-        before, _, rest = PAGE.read_text().partition(begin)
-        PAGE.write_text(f"{before}{begin}{text}\n{end}{rest.partition(end)[2]}")
+        PAGE.write_text(fill(PAGE.read_text(), {"overheads": text}))
 
 
 if __name__ == "__main__":

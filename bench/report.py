@@ -5,8 +5,7 @@ beside the page. A run takes some minutes; no other load should run on the machi
   report.py                 measures, keeps the raw figures in build/bench/report.json, writes the page
   report.py --vllm FOLDER   also vLLM's own queue, from an unpacked source; needs what vLLM imports
   report.py --from FILE     writes the page from raw figures
-  report.py --codec FILE    only the codec's tables, from what `python -m ringcast.bench codec --format json` printed
-  report.py --cadence FILE  only the table beside vLLM's queue at a cadence, from `... cadence --format json`
+  report.py --json FILE     only the tables of what `python -m bench.python codec --format json` printed, or `cadence`
   report.py --quick         measures for a moment, to test this script; give --page too
 """
 
@@ -18,15 +17,13 @@ import subprocess
 import sys
 import time
 
-from measured import fill
-from tables import CASES, gb, ns, percent, rate_of, ratio, size_of, table, three, us
-
-from ringcast.bench import cadence as python_cadence
-from ringcast.bench import codec as python_codec
-from ringcast.bench import dropin
-from ringcast.bench import report as python
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from bench.machine import machine as facts_of_the_machine  # noqa: E402
+from bench.python.__main__ import tables_of  # noqa: E402
+from bench.tables import fill, gb, ns, percent, rate_of, ratio, size_of, table, table_of, three, us  # noqa: E402
+
 TOOL = ROOT / "build/bin/ringcast"
 BENCH = ROOT / "build/release/bench/ringcast_bench"
 RAW = ROOT / "build/bench/report.json"
@@ -36,6 +33,27 @@ PICTURE = "cost_per_frame.svg"
 SIZES = [16, 40, 64, 256, *(4**power << 10 for power in range(11))]  # 1 KiB to 1 GiB
 COLD_OBJECTS = ["metadata", "scheduler-64", "scheduler-256", "prefill-64", "tensor-dict", "features"]
 CROWD = 8
+STEPS = 300
+
+# A block of the page: the cases of Google Benchmark in it, as a pattern, what is measured, and the case that the others
+# are compared with.
+CASES = {
+    "halves": ("alone/.*", "40 B, one process, no peer", None),
+    "room": ("full/.*", "1 KiB", "full/memcpy"),
+    "spill": ("spill/.*", "a ring of 1 MiB", "spill/memcpy"),
+    **{
+        f"batch-{size}": (f"batch/{size}_.*", f"{size} B, in a stream", f"batch/{size}_memcpy")
+        for size in (16, 64, 256)
+    },
+    "frames": ("(codec|packed|estimate)/.*", "a dict of 6 small tensors and 6 numbers; a text of some KiB", None),
+    **{
+        f"compose-{mib}": (f"compose/.*_{mib}M", f"{mib} MiB, one process", f"compose/kernels_{mib}M")
+        for mib in (1, 10)
+    },
+    **{f"stores-{mib}": (f"stores/{mib}_.*", f"{mib} MiB", f"stores/{mib}_in_memcpy") for mib in (1, 4, 16, 64, 256)},
+    "pages": ("pages/.*", "64 KiB in a ring of 64 MiB", "pages/small"),
+    "tap": ("tap/.*", "40 B", "tap/nobody"),
+}
 
 
 # ---- Measuring ------------------------------------------------------------------------------------------------------
@@ -48,7 +66,7 @@ def say(text):
 def run(*command):
     """The JSON of a command, or {"skipped": reason}."""
     say(" ".join(str(word) for word in command[1:]))
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=1200)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=1200, cwd=ROOT)
     if done.returncode == 0:
         return json.loads(done.stdout)
     reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
@@ -78,18 +96,18 @@ def run_cases(quick):
 
 def measure(quick, vllm):
     second = 0.02 if quick else 1
-    raw = {"machine": python.machine()}
+    raw = {"machine": facts_of_the_machine()}
 
     def perf(name, seconds, *arguments):
         return run(TOOL, "perf", name, "--seconds", seconds * second, "--format", "json", *arguments)
 
     def bench(command, seconds, *arguments):
         options = ("--seconds", seconds * second, "--format", "json", *arguments)
-        return run(sys.executable, "-m", "ringcast.bench", command, *options)
+        return run(sys.executable, "-m", "bench.python", command, *options)
 
     def steps(world):
         """The example with torch: a driver and its workers, beside gloo."""
-        example = (ROOT / "examples/tp_workers.py", "--world", world, "--steps", 30 if quick else 300)
+        example = (ROOT / "examples/tp_workers.py", "--world", world, "--steps", STEPS // 10 if quick else STEPS)
         return run(sys.executable, *example, "--format", "json")
 
     sizes = [size for size in SIZES if not quick or size <= 1 << 24]
@@ -100,34 +118,16 @@ def measure(quick, vllm):
     raw["latency"] = {size: perf("latency", 3, "--size", size) for size in (40, 1024, 16384)}
     raw["wake"] = {readers: perf("wake", 4, "--readers", readers) for readers in (1, CROWD)}
     raw["cadence"] = {f"{gap} ms, {n}": perf("cadence", 1.5, "--gap", gap, "--readers", n) for gap, n in gaps}
-    raw["scale"] = perf("scale", 0.5, "--readers", max(CROWD, min(14, raw["machine"]["cores"] - 1)))
     raw["cases"] = run_cases(quick)
     raw["steps"] = {world: steps(world) for world in (2, 4)}
     raw["codec"] = bench("codec", 1, *source)
     raw["object"] = {"hot": bench("object", 1), "cold": bench("object", 2, "--cold", *objects)}
     raw["dropin"] = {"hot": bench("dropin", 1, *source), "cold": bench("dropin", 2, "--cold", *source)}
-    raw["dropin-cadence"] = bench("cadence", python_cadence.SECONDS, *source)
+    raw["dropin-cadence"] = bench("cadence", 900, *source)
     return json.loads(json.dumps(raw))  # keys become strings, as in a file
 
 
 # ---- Tables ---------------------------------------------------------------------------------------------------------
-
-
-def cell(figures, path, form):
-    value = python.figure_of(figures, path) if isinstance(path, str) else path(figures)
-    return "" if value is None else form(value)
-
-
-def table_of(label, columns, found, name=str):
-    """A row for each measurement: its name, and the figures of the columns (title, path or function, form); or why
-    figures are missing."""
-    rows = [
-        [name(key), f"not measured: {figures['skipped']}", *[""] * (len(columns) - 1)]
-        if "skipped" in figures
-        else [name(key), *(cell(figures, path, form) for _, path, form in columns)]
-        for key, figures in found.items()
-    ]
-    return table([label, *(title for title, _, _ in columns)], rows)
 
 
 def of_40(key):
@@ -203,18 +203,6 @@ def cadence(raw):
     return table_of("gap, readers", columns, raw["cadence"])
 
 
-def scale(raw):
-    columns = [
-        ("writer, per frame", "writer_ns_per_frame", ns),
-        ("to 1 reader", lambda step: step["ratio"] if step["pinned"] else None, ratio),
-        ("frames/s to the slowest", "frames_per_s", rate_of),
-    ]
-    steps = raw["scale"].get("scale", [])
-    found = {f"{step['readers']}{'' if step['pinned'] else ', more than CPUs'}": step for step in steps}
-    text = table_of("readers", columns, found or {"all": raw["scale"]})
-    return text + "\n\nWith more processes than CPUs, the writer's time is its CPU time."
-
-
 def steps(raw):
     columns = [
         ("a step, median: ringcast", "ways.ringcast.median_us", us),
@@ -226,74 +214,34 @@ def steps(raw):
     return table_of("processes", columns, raw["steps"])
 
 
-# ---- From `python -m ringcast.bench` --------------------------------------------------------------------------------
+# ---- From `python -m bench.python` ----------------------------------------------------------------------------------
 
 
-def python_table(found, columns, cold=None):
-    """A row for each case, or the reason why there is none. `cold`: the same measured cold, with the figures of a row
-    at the path `cold`."""
-    skipped = found.get("skipped") or (cold or {}).get("skipped")
-    if skipped:
-        return f"Not measured: {skipped}."
-    rows, text = found["cases"], ""
-    if cold:
-        chilled = dropin.rows(cold["cases"])
-        rows = {name: {**figures, "cold": chilled.get(name)} for name, figures in dropin.rows(rows).items()}
-        text = f"\n\nCold: {cold['gap_ms']:.0f} ms before each message, and caches evicted in it."
-    text = table_of("case", [(*column, python.number) for column in columns], rows, "`{}`".format) + text
-    return text + "".join(f"\n\n`{name}` is left out: {why}." for name, why in found["left_out"].items())
-
-
-def columns_of(command):
-    return [(f"{group} {title}".strip(), path) for title, group, _, path in python.COLUMNS[command]]
-
-
-COLD = [("cold: p50", "cold.p50_us"), ("CPU of a reader", "cold.cpu_reader_us"), ("ratio", "cold.ratio")]
-
-
-def codec(raw):
-    found = raw["codec"]
+def python(found):
     if "skipped" in found:
-        return python_table(found, [])
-    rows = python_codec.rows(found["cases"])
-    tables = [python_table({**found, "cases": rows}, columns_of("codec"))]
-    for command in ("codec, cold", "codec, bytes"):
-        columns = [(*column, python.number) for column in columns_of(command)]
-        tables.append(table_of("case", columns, rows, "`{}`".format))
+        return f"Not measured: {found['skipped']}."
     facts = found["machine"]
     versions = ", ".join(f"{name} {facts[name]}" for name in ("python", "numpy", "torch"))
     told = f"With {versions}; the load average was {facts['load_average']:.1f} at the start."
-    return "\n\n".join([*tables, *python.tail_of(found), told])
+    return "\n\n".join([*tables_of(found, table, "`{}`".format), told])
 
 
-def objects(raw):
-    columns = [*columns_of("object"), ("GB/s", "gb_per_s"), *COLD]
-    return python_table(raw["object"]["hot"], columns, raw["object"]["cold"])
-
-
-def dropins(raw):
-    return python_table(raw["dropin"]["hot"], columns_of("dropin") + COLD, raw["dropin"]["cold"])
-
-
-def dropin_cadence(raw):
-    found = raw["dropin-cadence"]
-    if "skipped" in found:
-        return python_table(found, [])
-    told = f"{found['seconds']:g} s in all; the load average was {found['machine']['load_average']:.1f} at the start."
-    found = {**found, "cases": python_cadence.rows(found["cases"])}
-    return f"{python_table(found, columns_of('cadence'))}\n\n{told}"
+def hot_and_cold(found):
+    cold = found["cold"]
+    told = f"Cold: {cold.get('gap_ms', 0):.0f} ms before each message, and caches evicted in it."
+    return "\n\n".join([python(found["hot"]), told, python(cold)])
 
 
 # ---- From Google Benchmark ------------------------------------------------------------------------------------------
 
 
-def case_table(raw, head, floor, labels):
-    found = {label: raw["cases"].get(name, {"skipped": "not here"}) for name, label in labels.items()}
-    columns = [(head[1], "ns", ns)]
+def case_table(raw, pattern, head, floor):
+    found = {name: case for name, case in sorted(raw["cases"].items()) if re.fullmatch(pattern, name)}
+    columns = [("time", "ns", ns)]
     if floor:
-        least = raw["cases"][floor].get("ns")
-        columns.append((head[2], lambda case: case["ns"] / least if least else None, ratio))
-    text = table_of(head[0], columns, found)
+        least = found[floor].get("ns")
+        columns.append((f"to `{floor}`", lambda case: case["ns"] / least if least else None, ratio))
+    text = table_of(head, columns, found, "`{}`".format)
     lost = [case["lost"] for case in found.values() if case.get("lost")]
     return text + "".join(f"\n\nThe tap lost {three(share)} % of the bytes, and counted them." for share in lost[:1])
 
@@ -304,12 +252,9 @@ BLOCKS = {
     "latency": latency,
     "wake": wake,
     "cadence": cadence,
-    "scale": scale,
     "steps": steps,
-    "codec": codec,
-    "object": objects,
-    "dropin": dropins,
-    "dropin-cadence": dropin_cadence,
+    **{name: lambda raw, name=name: python(raw[name]) for name in ("codec", "dropin-cadence")},
+    **{name: lambda raw, name=name: hot_and_cold(raw[name]) for name in ("object", "dropin")},
     **{name: lambda raw, spec=spec: case_table(raw, *spec) for name, spec in CASES.items()},
 }
 
@@ -360,17 +305,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", metavar="FOLDER", help="an unpacked source of vLLM; default: the installed one")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="raw figures to take instead of measuring")
-    parser.add_argument("--codec", type=pathlib.Path, metavar="FILE", help="only the codec's tables, from that file")
-    parser.add_argument("--cadence", type=pathlib.Path, metavar="FILE", help="only that table, from that file")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="only the tables of that command's figures")
     parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="the page to write into")
     parser.add_argument("--quick", action="store_true", help="only see that it works")
     options = parser.parse_args()
     start = time.monotonic()
-    for name, file in (("codec", options.codec), ("dropin-cadence", options.cadence)):
-        if file:
-            write_page({name: json.loads(file.read_text(encoding="utf-8"))}, options.page, [name])
-    if options.codec or options.cadence:
-        return
+    if options.json:
+        found = json.loads(options.json.read_text(encoding="utf-8"))
+        name = {"codec": "codec", "cadence": "dropin-cadence"}[found["command"]]
+        return write_page({name: found}, options.page, [name])
     if options.source:
         raw = json.loads(options.source.read_text(encoding="utf-8"))
     else:

@@ -1,96 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures and tables as Markdown has them, and the tables of docs/benchmarks.md that Google Benchmark's cases fill: for
-report.py and peers/report.py."""
+"""Figures and tables, for a terminal and as Markdown has them, and the blocks of a page that a run writes."""
 
-# Head, the case to compare with, and the cases with their labels.
-CASES = {
-    "halves": (
-        ["40 B, one process, no peer", "time"],
-        None,
-        {"alone/reserve_commit": "reserve + commit", "alone/next_release": "next + release"},
-    ),
-    "room": (
-        ["1 KiB", "per frame", "to memcpy"],
-        "full/memcpy",
-        {
-            "full/room_enough": "room enough (the default ring)",
-            "full/room_short": "room for three frames: the writer waits for the reader",
-            "full/memcpy": "memcpy into three places, read by the other",
-        },
-    ),
-    "spill": (
-        ["a ring of 1 MiB", "per frame", "to memcpy"],
-        "spill/memcpy",
-        {
-            "spill/in_the_ring": "the largest that fits in",
-            "spill/beside_the_ring": "4 KiB more",
-            "spill/memcpy": "memcpy, read by the other",
-        },
-    ),
-    **{
-        f"batch-{size}": (
-            [f"{size} B, in a stream", "per message", "to memcpy"],
-            f"batch/{size}_memcpy",
-            {
-                f"batch/{size}_one_by_one": "one by one",
-                **({f"batch/{size}_by_16": "in batches of 16"} if size == 16 else {}),
-                f"batch/{size}_by_256": "in batches of 256",
-                f"batch/{size}_memcpy": "memcpy, read by the other",
-            },
-        )
-        for size in (16, 64, 256)
-    },
-    "frames": (
-        ["a dict of 6 small tensors and 6 numbers; a text of some KiB", "time"],
-        None,
-        {
-            "codec/write": "the dict, built in memory",
-            "codec/read": "the dict, read in place",
-            "packed/built_in_each": "the dict to three rings: built in each",
-            "packed/built_once": "built once, sent three times",
-            "packed/sent_again": "sent three times",
-            "estimate/estimated": "numbers of variable length: reserved by estimate, written in place",
-            "estimate/measured": "measured, reserved, written in place",
-            "estimate/written_and_sent": "written elsewhere, then sent",
-        },
-    ),
-    **{
-        f"compose-{size}": (
-            [f"{size} MiB, one process", "time", "to the kernels"],
-            f"compose/kernels_{size}M",
-            {
-                f"compose/in_place_{size}M": "written in the frame, read there",
-                f"compose/by_copies_{size}M": "sent, and copied out",
-                f"compose/kernels_{size}M": "the two kernels alone, without a frame",
-            },
-        )
-        for size in (1, 10)
-    },
-    **{
-        f"stores-{mib}": (
-            [f"{mib} MiB", "per frame", "to memcpy"],
-            f"stores/{mib}_in_memcpy",
-            {
-                f"stores/{mib}_in_memcpy": "in by memcpy, read in place",
-                f"stores/{mib}_in_past": "in past the cache, read in place",
-                f"stores/{mib}_out_memcpy": "in and out by memcpy, the copy read",
-                f"stores/{mib}_out_past": "in by memcpy, out past the cache, the copy read",
-            },
-        )
-        for mib in (1, 4, 16, 64, 256)
-    },
-    "pages": (
-        ["a ring of 64 MiB of", "64 KiB, per frame", "to small pages"],
-        "pages/small",
-        {f"pages/{kind}": kind for kind in ("hugetlb", "shmem-huge", "small")},
-    ),
-    "tap": (
-        ["40 B, watched by", "per frame", "to none"],
-        "tap/nobody",
-        {"tap/nobody": "none", "tap/tap": "a tap", "tap/reader": "a reader", "tap/reader_and_tap": "reader and tap"},
-    ),
-}
-
+import re
 
 # ---- Words and numbers ----------------------------------------------------------------------------------------------
 
@@ -133,5 +44,64 @@ def rate_of(per_second):
     return f"{three(per_second / 1e6)} million" if per_second >= 1e6 else three(per_second)
 
 
+def any_of(value):
+    """Three digits of a float, all of an int, words as they are."""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return three(value) if isinstance(value, float) else str(value)
+
+
+# ---- Tables ---------------------------------------------------------------------------------------------------------
+
+
 def table(head, rows):
+    """Markdown."""
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def text(head, rows):
+    """Columns for a terminal, all but the first to the right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    first, rest = widths[0], widths[1:]
+    return "\n".join("  ".join([line[0].ljust(first), *map(str.rjust, line[1:], rest)]).rstrip() for line in lines)
+
+
+def figure_of(figures, path):
+    """The figure at a path of keys, such as "ratio.one_way"; None if there is none."""
+    for key in path.split("."):
+        figures = figures.get(key) if isinstance(figures, dict) else None
+    return figures
+
+
+def table_of(label, columns, found, name=str, draw=table):
+    """A row for each measurement: its name, and the figures of the columns (title, path of keys or function, and the
+    form if not any_of); or why figures are missing."""
+
+    def cell(figures, path, form=any_of):
+        value = figure_of(figures, path) if isinstance(path, str) else path(figures)
+        return "" if value is None else form(value)
+
+    rows = [
+        [name(key), f"not measured: {figures['skipped']}", *[""] * (len(columns) - 1)]
+        if "skipped" in figures
+        else [name(key), *(cell(figures, *rest) for _, *rest in columns)]
+        for key, figures in found.items()
+    ]
+    return draw([label, *(title for title, *_ in columns)], rows)
+
+
+# ---- Pages ----------------------------------------------------------------------------------------------------------
+
+
+def fill(page, blocks):
+    """The page's text with the blocks, by name, from <!-- measured: NAME --> to <!-- end -->. A block without its one
+    place is a ValueError."""
+    for name, block in blocks.items():
+        new = f"<!-- measured: {name} -->\n{block}\n<!-- end -->"
+        page, count = re.subn(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, page, flags=re.S)
+        if count != 1:
+            raise ValueError(f"{count} places for the block '{name}'")
+    return page

@@ -20,20 +20,17 @@
 struct rc_liveness {
   uint32_t on_death, on_slow; /* enum ringcast_policy */
   int64_t slow_ns;
-  int64_t since;         /* when the first reserve found no room, until a reserve succeeds; 0: no reserve waits */
-  uint64_t wanted;       /* the position that no cursor may be below, at `since` */
-  uint64_t tail;         /* the ring's, at `since`; a successful reserve changes the tail or `open` */
-  bool open;             /* whether a reservation was open, at `since` */
-  int unknown;           /* in this wait: why nothing tells whether the reader `blocker` lives; 0: it was told */
-  int64_t checked;       /* when all other readers were last checked */
-  uint64_t joining;      /* the owner word of the first joining reader */
-  int64_t joining_since; /* when the word in `joining` was first seen */
-  bool waits;            /* a call has waited since `since`, and not only tried */
-  uint64_t waited_ns;    /* in all such calls */
-  int32_t blocker_pid;   /* the process of the reader in the way at the first such call */
-  bool by_observer;      /* at `since` an observer was in the way, and no reader further behind */
-  int64_t patience;      /* how long observers may still be in the way, at patience_at; see patience_of */
-  int64_t patience_at;
+  int64_t since;            /* when the first reserve found no room, until a reserve succeeds; 0: no reserve waits */
+  uint64_t wanted;          /* the position that no cursor may be below, at `since` */
+  uint64_t tail;            /* the ring's, at `since`; a successful reserve changes the tail or `open` */
+  bool open;                /* whether a reservation was open, at `since` */
+  int unknown;              /* in this wait: why nothing tells whether the reader `blocker` lives; 0: it was told */
+  int64_t checked;          /* when all other readers were last checked */
+  uint64_t joining;         /* the owner word of the first joining reader */
+  int64_t joining_since;    /* when the word in `joining` was first seen */
+  bool waits;               /* a call has waited since `since`, and not only tried */
+  uint64_t waited_ns;       /* in all such calls */
+  int32_t blocker_pid;      /* the process of the reader in the way at the first such call */
   struct rc_poller *poller; /* watches all readers; NULL until ringcast_writer_check or _fd */
   uint32_t first, count;    /* the queue of departed readers that ringcast_writer_check has yet to report */
   struct ringcast_peer queue[RC_MAX_DEPARTED];
@@ -106,8 +103,7 @@ static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {
                           .capacity = segment->capacity,
                           .spill = segment->spill.base,
                           .spill_bytes = segment->spill.bytes,
-                          .slots = segment->slots + RC_OBSERVERS,
-                          .observers = RC_OBSERVERS};
+                          .slots = segment->slots};
 }
 
 /* The largest payload of the ring and its spill memory. */
@@ -240,15 +236,15 @@ static inline bool rc_slot_blocks(const struct rc_ring *ring, uint32_t index, co
   if (cursor < blocked->below) return true;
   uint64_t taken = rc_load_relaxed(&slot->taken); /* relaxed: only counted */
   bool has_taken = taken >= blocked->due && taken <= blocked->tail;
-  return !rc_ring_is_observer(ring, index) && cursor < blocked->due && !has_taken;
+  return cursor < blocked->due && !has_taken;
 }
 
 /* Copies slot `index`; false: the slot is free. `blocked` NULL: the writer does not wait, or that is unknown. */
 bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *out);
 
-/* Fills up to `capacity` peers from the first `slots` slots, and returns their number. */
-int rc_peers_read(const struct rc_ring *ring, uint32_t slots, uint64_t tail, const struct rc_blocked *blocked,
+/* Fills up to `capacity` peers, and returns their number. */
+int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *peers, uint32_t capacity);
 
 /* Info and stats for the public functions of writer, reader and tap. Both respect the `size` of the caller's struct
@@ -268,13 +264,6 @@ bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringca
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted);
 /* Stops the clock: the reserve has succeeded, or was aborted. */
 void rc_liveness_end(ringcast_writer *writer);
-
-/* Evict observers; true: try again. The first function evicts the observers in the way of the position `wanted`. The
- * second evicts the observers that hold more spill memory than `most` bytes, and than 64 MiB, behind all readers. */
-bool rc_liveness_evict_observers(ringcast_writer *writer, uint64_t wanted);
-bool rc_liveness_evict_hoarders(ringcast_writer *writer, uint64_t most);
-/* Whether observers have used up the time for which they may be in the way. */
-bool rc_liveness_is_impatient(ringcast_writer *writer);
 
 /* Frees the slots of readers that died while joining, and evicts a reader that is stuck in joining. A reader that died
  * after its eviction blocks no frame; the next reader that finds no free slot frees that slot. */

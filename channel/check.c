@@ -35,8 +35,8 @@ int rc_check_spin(int64_t spin_ns) {
 int rc_fail_evicted(void) {
   RC_POINT(TOLD_STALE);
   return rc_fail_as(-ESTALE, "this reader was evicted: it blocked the writer for longer than the writer's "
-                             "options.slow_ns (an observer: 50 ms), or its cursor was damaged. The frames that it held "
-                             "may be overwritten: close the reader and attach a new one");
+                             "options.slow_ns, or its cursor was damaged. The frames that it held may be overwritten: "
+                             "close the reader and attach a new one");
 }
 
 int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segment) {

@@ -25,10 +25,9 @@
 
 /* The longest sleep of a blocked writer, and how often the writer checks all other readers in /proc, 10 us each: a
  * pidfd for each would cost the writer up to 1,024 descriptors. The sum limits how late the writer notices a death. */
-#define SLICE_NS    ((int64_t)50 * 1000 * 1000)
-#define OTHERS_NS   (SLICE_NS / 2)
-#define OBSERVER_NS SLICE_NS /* how long an observer may be in the way */
-#define JOINING_NS  SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped */
+#define SLICE_NS   ((int64_t)50 * 1000 * 1000)
+#define OTHERS_NS  (SLICE_NS / 2)
+#define JOINING_NS SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped */
 
 static _Atomic uint64_t *owner_of(const ringcast_writer *writer, uint32_t slot) {
   return &writer->ring.view.control->slots[slot].owner;
@@ -64,8 +63,7 @@ int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, 
   int result = rc_check_fork(writer->forks);
   struct rc_blocked blocked;
   if (result != 0) return result;
-  const struct rc_ring *ring = &writer->ring.view;
-  return rc_peers_read(ring, rc_ring_readers(ring), writer->ring.tail, blocked_by(writer, &blocked), peers, capacity);
+  return rc_peers_read(&writer->ring.view, writer->ring.tail, blocked_by(writer, &blocked), peers, capacity);
 }
 
 int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) {
@@ -75,7 +73,7 @@ int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) 
   struct ringcast_peer peer;
   uint64_t worst = 0;
   bool found = false;
-  for (uint32_t i = 0; i < rc_ring_readers(&writer->ring.view); i++) {
+  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     enum rc_slot_state state = rc_owner_state(load_owner(writer, i));
     if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
     /* A joining reader blocks every grant, so it comes first. */
@@ -112,7 +110,7 @@ static void remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner
   if (dead) RC_POINT(REAPED);
   else RC_POINT(V1_DONE);
   RC_PROBE3(evict, writer->handle, rc_owner_pid(owner), dead);
-  if (known && !rc_ring_is_observer(ring, slot)) {
+  if (known) {
     peer.state = dead ? RINGCAST_PEER_DEAD : RINGCAST_PEER_EVICTED;
     queue_departure(&writer->liveness, &peer);
   }
@@ -164,23 +162,6 @@ void rc_liveness_reap_joining(ringcast_writer *writer) {
 
 /* ---- Blockers --------------------------------------------------------------------------------------------------- */
 
-/* How much longer observers may be in the way: OBSERVER_NS at first, and 1 ms more every 20 ms. All observers share the
- * time, and attaching anew gains nothing: so all observers together cost the writer at most 5 %. */
-static int64_t patience_of(struct rc_liveness *liveness, int64_t now) {
-  int64_t more = (now - liveness->patience_at) / 20;
-  liveness->patience = more < OBSERVER_NS - liveness->patience ? liveness->patience + more : OBSERVER_NS;
-  liveness->patience_at = now;
-  return liveness->patience;
-}
-
-/* The clock stops, or starts anew. */
-static void charge(struct rc_liveness *liveness, int64_t now) {
-  if (!liveness->by_observer) return;
-  int64_t left = patience_of(liveness, now) - (now - liveness->since);
-  liveness->patience = left > 0 ? left : 0;
-  liveness->by_observer = false;
-}
-
 /* For taps. Relaxed: statistics. */
 static void publish_blocked(ringcast_writer *writer, int64_t now) {
   struct rc_control *control = writer->ring.view.control;
@@ -206,13 +187,11 @@ void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted) {
   liveness->wanted = wanted;
   liveness->waits = false;
   liveness->waited_ns = 0;
-  liveness->by_observer = rc_ring_is_observer(&writer->ring.view, writer->ring.blocker);
   publish_blocked(writer, liveness->since);
 }
 
 void rc_liveness_end(ringcast_writer *writer) {
   struct rc_liveness *liveness = &writer->liveness;
-  if (liveness->since != 0) charge(liveness, rc_now_ns());
   if (liveness->since != 0 && liveness->waits)
     RC_PROBE3(stall, writer->handle, liveness->blocker_pid, liveness->waited_ns);
   liveness->since = 0;
@@ -230,29 +209,10 @@ struct rc_watch *rc_liveness_blocker(ringcast_writer *writer) {
   return &writer->blocker;
 }
 
-/* How long a reader may be in the way, from `since` on. */
-static int64_t limit_of(ringcast_writer *writer, uint32_t slot, int64_t now) {
-  struct rc_liveness *liveness = &writer->liveness;
-  int64_t slow_ns = liveness->slow_ns != 0 ? liveness->slow_ns : INT64_MAX;
-  if (!rc_ring_is_observer(&writer->ring.view, slot)) return slow_ns;
-  int64_t patience = patience_of(liveness, now);
-  return slow_ns < patience ? slow_ns : patience;
-}
-
-static bool is_in_the_way(const ringcast_writer *writer, uint32_t slot, uint64_t wanted) {
-  const struct rc_ring *ring = &writer->ring.view;
-  return rc_owner_state(load_owner(writer, slot)) == RC_SLOT_ACTIVE &&
-         rc_load_acquire(&ring->control->slots[slot].cursor) < wanted; /* <- A1 */
-}
-
 int64_t rc_liveness_slice(ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
-  const struct rc_ring *ring = &writer->ring.view;
-  uint32_t slot = liveness->slow_ns != 0 ? 0 : ring->slots; /* of the reader with the least limit */
-  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++)
-    if (is_in_the_way(writer, i, liveness->wanted)) slot = i;
-  if (slot == ring->slots) return SLICE_NS;
-  int64_t now = rc_now_ns(), left = limit_of(writer, slot, now) - (now - liveness->since);
+  if (liveness->slow_ns == 0) return SLICE_NS;
+  int64_t left = liveness->slow_ns - (rc_now_ns() - liveness->since);
   if (left < RC_CHECK_NS) left = RC_CHECK_NS;
   return left < SLICE_NS ? left : SLICE_NS;
 }
@@ -262,8 +222,7 @@ int64_t rc_liveness_slice(ringcast_writer *writer) {
  * difference. */
 static int judge(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
   const struct rc_liveness *liveness = &writer->liveness;
-  if (rc_ring_is_observer(&writer->ring.view, slot) ||
-      (dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT) {
+  if ((dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT) {
     remove_reader(writer, slot, owner, dead);
     return 0;
   }
@@ -277,6 +236,7 @@ static int judge(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool de
 static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
   int64_t now = rc_now_ns();
+  const bool late = liveness->slow_ns != 0 && now - liveness->since >= liveness->slow_ns;
   bool any_early = false;
   rc_store_relaxed(&writer->ring.view.control->blocked_until, now); /* relaxed: a statistic */
   struct rc_blocked blocked;
@@ -285,70 +245,16 @@ static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     if (rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_slot_blocks(&writer->ring.view, i, &blocked)) continue;
-    bool late = now - liveness->since >= limit_of(writer, i, now);
     any_early |= !late;
     int verdict = late ? judge(writer, i, owner, rc_owner_is_dead(owner)) : -EAGAIN;
     if (verdict == 0) result = 0;
     else if (verdict != -EAGAIN) return verdict;
   }
   if (any_early) return result;
-  charge(liveness, now);
   liveness->since = now;
   liveness->wanted = wanted;
   publish_blocked(writer, now);
   return result;
-}
-
-bool rc_liveness_evict_observers(ringcast_writer *writer, uint64_t wanted) {
-  const struct rc_ring *ring = &writer->ring.view;
-  bool any = false;
-  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++) {
-    uint64_t owner = load_owner(writer, i);
-    if (!is_in_the_way(writer, i, wanted)) continue;
-    remove_reader(writer, i, owner, rc_owner_is_dead(owner));
-    any = true;
-  }
-  return any;
-}
-
-bool rc_liveness_is_impatient(ringcast_writer *writer) {
-  const struct rc_ring *ring = &writer->ring.view;
-  bool observed = false;
-  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++) observed |= is_in_the_way(writer, i, UINT64_MAX);
-  return observed && patience_of(&writer->liveness, rc_now_ns()) < OBSERVER_NS / 50;
-}
-
-/* How much spill memory an observer may hold back. */
-#define OBSERVED_BYTES ((uint64_t)64 << 20)
-
-/* The bytes of spill memory that an observer holds and no reader: the readers' cursors are not below `lowest`. */
-static uint64_t bytes_held(const ringcast_writer *writer, uint32_t slot, uint64_t lowest) {
-  const struct rc_spill *spill = &writer->spill;
-  uint64_t cursor = rc_load_acquire(&writer->ring.view.control->slots[slot].cursor), bytes = 0; /* <- A1 */
-  for (uint32_t i = 0; i < spill->count; i++) {
-    const struct rc_spill_region *region = &spill->regions[(spill->first + i) % RC_SPILL_REGIONS];
-    if (region->end > cursor && region->end <= lowest) bytes += region->bytes;
-  }
-  return bytes;
-}
-
-bool rc_liveness_evict_hoarders(ringcast_writer *writer, uint64_t most) {
-  const struct rc_ring *ring = &writer->ring.view;
-  uint64_t lowest = writer->ring.tail;
-  bool any = false;
-  if (most < OBSERVED_BYTES) most = OBSERVED_BYTES;
-  for (uint32_t i = 0; i < rc_ring_readers(ring); i++) {
-    if (rc_owner_state(load_owner(writer, i)) != RC_SLOT_ACTIVE) continue;
-    uint64_t cursor = rc_load_acquire(&ring->control->slots[i].cursor); /* <- A1 */
-    if (cursor < lowest) lowest = cursor;
-  }
-  for (uint32_t i = rc_ring_readers(ring); i < ring->slots; i++) {
-    uint64_t owner = load_owner(writer, i);
-    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || bytes_held(writer, i, lowest) <= most) continue;
-    remove_reader(writer, i, owner, rc_owner_is_dead(owner));
-    any = true;
-  }
-  return any;
 }
 
 /* Nothing tells whether a reader lives, because of `error`: a wait for the reader might never end. */
@@ -398,7 +304,7 @@ bool rc_liveness_evict_invalid(ringcast_writer *writer) {
   uint64_t owner = load_owner(writer, slot);
   uint64_t cursor = rc_load_acquire(&writer->ring.view.control->slots[slot].cursor); /* <- A1 */
   if (rc_owner_state(owner) != RC_SLOT_ACTIVE || rc_ring_is_cursor(&writer->ring, cursor)) return true;
-  if (writer->liveness.on_death == RINGCAST_FAIL && !rc_ring_is_observer(&writer->ring.view, slot)) return false;
+  if (writer->liveness.on_death == RINGCAST_FAIL) return false;
   remove_reader(writer, slot, owner, rc_owner_is_dead(owner));
   return true;
 }
@@ -406,7 +312,7 @@ bool rc_liveness_evict_invalid(ringcast_writer *writer) {
 /* ---- Reporting departed readers --------------------------------------------------------------------------------- */
 
 void rc_liveness_watch_all(ringcast_writer *writer) {
-  for (uint32_t i = 0; i < rc_ring_readers(&writer->ring.view); i++) {
+  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     struct rc_watch watch;
     rc_watch_init(&watch, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
@@ -416,7 +322,7 @@ void rc_liveness_watch_all(ringcast_writer *writer) {
 
 static int begin_watching(ringcast_writer *writer) {
   if (!writer->liveness.poller) {
-    int result = rc_poller_open(NULL, rc_ring_readers(&writer->ring.view), &writer->liveness.poller);
+    int result = rc_poller_open(NULL, writer->ring.view.slots, &writer->liveness.poller);
     if (result != 0) return rc_fail_no_descriptor(result);
     rc_poller_raise(writer->liveness.poller, writer->liveness.count != 0);
   }

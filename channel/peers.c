@@ -43,7 +43,6 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
       .position = cursor,
       .lag = tail - cursor <= ring->capacity ? tail - cursor : 0,
       .stalls = rc_load_relaxed(&slot->stalls),
-      .observer = rc_ring_is_observer(ring, index),
       .stats = rc_stats_of(&slot->counts, &slot->waits),
   };
   copy_name(slot->name, out->name);
@@ -54,7 +53,7 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
 
 int rc_peer_count(const struct rc_ring *ring) {
   int count = 0;
-  for (uint32_t i = 0; i < rc_ring_readers(ring); i++) {
+  for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
     if (rc_owner_state(owner) != RC_SLOT_ACTIVE) continue;
     int process = rc_owner_look(owner);
@@ -99,7 +98,7 @@ static uint64_t count_frames(const struct rc_ring *ring, uint64_t *position, uin
 /* Counts the frames that each peer has yet to release, in one walk over the frames. If a peer has moved on meanwhile,
  * the writer may overwrite the frames of the walk, which then ends at a frame that is not whole. */
 static void count_lags(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t count) {
-  struct lag lags[RC_MAX_SLOTS + RC_OBSERVERS];
+  struct lag lags[RC_MAX_SLOTS];
   uint32_t known = 0;
   for (uint32_t i = 0; i < count; i++)
     if (peers[i].lag != 0 && peers[i].state != RINGCAST_PEER_EVICTED && peers[i].position % RC_FRAME_ALIGN == 0)
@@ -115,16 +114,16 @@ static void count_lags(const struct rc_ring *ring, uint64_t tail, struct ringcas
 }
 
 /* The `size` of the array's first struct applies to all. */
-int rc_peers_read(const struct rc_ring *ring, uint32_t slots, uint64_t tail, const struct rc_blocked *blocked,
+int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *peers, uint32_t capacity) {
   if (!peers && capacity != 0) return rc_fail(-EINVAL, "peers is NULL, but its capacity is not 0");
   const uint32_t size = capacity == 0 ? 0 : peers->size;
   int result = capacity == 0 ? 0 : rc_sized_check("ringcast_peer", size);
   if (result != 0) return result;
-  struct ringcast_peer *found = calloc(slots, sizeof *found);
+  struct ringcast_peer *found = calloc(ring->slots, sizeof *found);
   if (!found) return rc_fail(-ENOMEM, "out of memory");
   uint32_t count = 0;
-  for (uint32_t i = 0; i < slots; i++) count += rc_peer_read(ring, i, tail, blocked, &found[count]);
+  for (uint32_t i = 0; i < ring->slots; i++) count += rc_peer_read(ring, i, tail, blocked, &found[count]);
   if (capacity != 0) count_lags(ring, tail, found, count);
   for (uint32_t i = 0; i < count && i < capacity; i++)
     rc_sized_write((uint8_t *)peers + (size_t)i * size, size, &found[i], sizeof *found);

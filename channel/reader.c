@@ -21,9 +21,8 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   struct ringcast_reader_options options;
   int result = rc_sized_read("ringcast_reader_options", given, &options, sizeof options);
   if (result != 0) return result;
-  if ((options.flags & ~(RINGCAST_READER_RETAIN | RINGCAST_READER_OBSERVER)) != 0)
-    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_RETAIN and _OBSERVER are known",
-                   options.flags);
+  if ((options.flags & ~RINGCAST_READER_RETAIN) != 0)
+    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_RETAIN is known", options.flags);
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
                    RC_MAX_LEASES);
@@ -36,22 +35,19 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   return result != 0 ? result : rc_features_check();
 }
 
-/* Frees the slots of dead observers, and of readers that have died after their eviction: the writer may never look for
- * either. True if there was a slot to free. */
+/* Frees the slots of readers that have died after their eviction: the writer may never look for them. True if there was
+ * a slot to free. */
 static bool reap_gone(const struct rc_ring *ring) {
   bool reaped = false;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with V1 */
-    enum rc_slot_state state = rc_owner_state(owner);
-    bool may_reap = state == RC_SLOT_EVICTED || (state != RC_SLOT_FREE && rc_ring_is_observer(ring, i));
-    if (may_reap && rc_owner_is_dead(owner)) reaped |= rc_slot_reap(ring, i, owner);
+    if (rc_owner_state(owner) == RC_SLOT_EVICTED && rc_owner_is_dead(owner)) reaped |= rc_slot_reap(ring, i, owner);
   }
   return reaped;
 }
 
 /* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each slot. */
-#define MOST_CLAIMS          8u
-#define MOST_OBSERVER_CLAIMS 256u /* each grant of a busy writer takes a claim back */
+#define MOST_CLAIMS 8u
 
 /* The numbers of the slot's last owner. Relaxed: statistics, no other data depends on them. */
 static void clear_counts(struct rc_slot *slot) {
@@ -65,20 +61,19 @@ static void clear_counts(struct rc_slot *slot) {
 
 /* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
  * move its limit. */
-static int join(ringcast_reader *reader, const char *name, bool observes, struct rc_start start) {
+static int join(ringcast_reader *reader, const char *name, struct rc_start start) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
   char padded[RC_NAME_MAX] = "";
-  uint32_t slot;
+  uint32_t slot, most = MOST_CLAIMS;
   uint64_t owner;
   if (name) ringcast_printable(name, strlen(name), padded, sizeof padded);
   int result = rc_process_self(&self);
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
-  uint32_t most = observes ? MOST_OBSERVER_CLAIMS : MOST_CLAIMS;
   do {
     RC_POINT(JOIN);
-    result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, observes, &slot, &owner);
+    result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot, &owner);
     if (result == -EUSERS && reap_gone(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
@@ -97,16 +92,13 @@ static int join(ringcast_reader *reader, const char *name, bool observes, struct
         "bytes) since, or its spill memory was taken back; start at the next frame, or send it more often",
         start.tag, (unsigned long long)ring.capacity / 2);
   }
-  if (result != 0 && observes)
-    return rc_fail(result,
-                   "both slots for observers of the ring are taken: end a 'ringcast record', or close an observer");
   int alive = result != 0 ? rc_peer_count(&ring) : 0;
   if (result != 0)
     return rc_fail(result,
                    "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
                    "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
                    "RINGCAST_EVICT frees the slots of dead readers at its next wait or check",
-                   rc_ring_readers(&ring), alive < 0 ? 0 : rc_ring_readers(&ring) - (uint32_t)alive);
+                   ring.slots, alive < 0 ? 0 : ring.slots - (uint32_t)alive);
   rc_ring_participants(&ring);
   RC_POINT(JOINED);
   rc_wake(&ring.control->not_full);
@@ -116,29 +108,25 @@ static int join(ringcast_reader *reader, const char *name, bool observes, struct
 
 static int set_up(ringcast_reader *reader, const struct ringcast_reader_options *options) {
   struct rc_control *control = rc_segment_control(&reader->segment);
-  const bool observes = options->flags & RINGCAST_READER_OBSERVER;
-  int result =
-      observes ? rc_waiter_init_observer(&reader->waiter, &control->not_empty, &control->cpus)
-               : rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus, options->spin_ns, options->wait);
+  int result = rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus, options->spin_ns, options->wait);
   if (result != 0) return result;
   reader->waiter.warm = options->warm;
   reader->waiter.warm_context = options->warm_context;
   reader->forks = rc_fork_count();
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
-  if (!observes) rc_cpus_enter(&control->cpus);
-  result =
-      join(reader, options->name, observes, (struct rc_start){options->start == RINGCAST_START_LATEST, options->tag});
+  rc_cpus_enter(&control->cpus);
+  result = join(reader, options->name, (struct rc_start){options->start == RINGCAST_START_LATEST, options->tag});
   if (result != 0) return result;
   if (options->leases != 0) reader->ring.leases = options->leases;
   rc_watch_fd(&reader->writer); /* now: later no descriptor may be free */
   return 0;
 }
 
-/* None if the writer evicts slow readers, or this observer: the writer does not wait for retained frames. Relaxed:
- * stored before the handle. */
-static void open_retainer(ringcast_reader *reader, bool observes) {
+/* None if the writer evicts slow readers: the writer does not wait for retained frames. Relaxed: stored before the
+ * handle. */
+static void open_retainer(ringcast_reader *reader) {
   struct rc_memory *spill = &reader->segment.spill;
-  if (!observes && rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
+  if (rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
     reader->retainer = rc_retainer_open(spill->fd, spill->bytes);
   rc_fd_close(spill->fd, &spill->id);
   spill->fd = -1;
@@ -167,7 +155,7 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
     free(reader);
     return result;
   }
-  if (retains) open_retainer(reader, options.flags & RINGCAST_READER_OBSERVER);
+  if (retains) open_retainer(reader);
   result = rc_backing_view_init(&reader->view, &reader->segment.spill);
   if (result == 0) result = set_up(reader, &options);
   if (result != 0) free_memory(reader);
@@ -289,8 +277,6 @@ static int arm(struct reader_wait *wait) {
 int ringcast_reader_fd(ringcast_reader *reader) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  if (reader->waiter.observes)
-    return rc_fail_as(-EINVAL, "an observer has no descriptor to poll: each commit would pay for waking the observer");
   if (!reader->poller) {
     result = rc_poller_open(reader->waiter.event, 1, &reader->poller);
     if (result != 0) return rc_fail_no_descriptor(result);

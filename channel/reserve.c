@@ -24,7 +24,7 @@ static int poll_readers(void *context) {
   struct writer_wait *wait = context;
   const struct rc_ring *ring = &wait->writer->ring.view;
   uint32_t active = 0;
-  for (uint32_t i = 0; i < rc_ring_readers(ring); i++)
+  for (uint32_t i = 0; i < ring->slots; i++)
     active += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE; /* pairs with J4 */
   wait->found = active;
   if (active < wait->readers) return -EAGAIN;
@@ -273,12 +273,6 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   return result == -EAGAIN && writer->poller ? arm(wait) : result;
 }
 
-/* Looks once more, without the observers in the way. Returns `result` if there is still no room. */
-static int go_on_unobserved(struct writer_wait *wait, int result) {
-  bool any = rc_liveness_evict_observers(wait->writer, wanted_now(wait));
-  return any && poll_room(wait) == 0 ? 0 : result;
-}
-
 rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow,
                                      struct ringcast_span *out) {
   int result = rc_check_wait(writer->forks, timeout_ns);
@@ -286,9 +280,7 @@ rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int6
   void *data = NULL;
   struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
   result = poll_room(&wait);
-  if (result == -EAGAIN && rc_liveness_is_impatient(writer)) result = go_on_unobserved(&wait, result);
   if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
-  if (result == -ETIMEDOUT) result = go_on_unobserved(&wait, result);
   /* The wait is over. After -EAGAIN the caller asks again, so readers with retained frames go on making room.
    * Relaxed: as in publish_wanted. */
   if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.view.control->wanted, 0);

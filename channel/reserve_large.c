@@ -34,17 +34,11 @@ static int find(ringcast_writer *writer, uint64_t bytes, bool grow, uint64_t *of
   return result == -EAGAIN && looked != 0 ? looked : result;
 }
 
-/* Finds a region, and provides its memory. An observer does not make the call fail, and an observer far behind does not
- * make the call take new memory. */
+/* Finds a region, and provides its memory. */
 static int provide(ringcast_writer *writer, uint64_t bytes, bool grow, uint64_t *offset) {
-  const uint64_t room = rc_spill_room(bytes);
   int result = find(writer, bytes, grow, offset);
-  if (result == 0 && !rc_backing_has(&writer->backing, *offset, room) && rc_liveness_evict_hoarders(writer, room))
-    result = find(writer, bytes, grow, offset);
   if (result != 0) return result;
-  result = rc_backing_provide(&writer->backing, *offset, room);
-  if (result != 0 && rc_liveness_evict_observers(writer, writer->ring.tail) && find(writer, bytes, grow, offset) == 0)
-    result = rc_backing_provide(&writer->backing, *offset, room);
+  result = rc_backing_provide(&writer->backing, *offset, rc_spill_room(bytes));
   rc_store_relaxed(&writer->ring.view.control->spill_used, writer->backing.in_place); /* relaxed: a statistic */
   return result;
 }

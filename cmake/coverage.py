@@ -19,7 +19,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "bench"))
 
-from measured import fill  # noqa: E402
+from tables import fill  # noqa: E402
 
 PAGE = ROOT / "docs" / "coverage.md"
 LEAST = 90  # per cent of the lines

@@ -75,7 +75,7 @@ tests() {
     *_device*) [ "$codec" = 1 ] || echo "$test" ;;
     *_torch_*.py | *_vllm_*.py | *_dropins.py | *_sglang.py | *_machines.py | *_share_once.py | *_tp_workers.py)
       [ "$codec" = 1 ] || [ -z "$torch" ] || echo "$test" ;;
-    *_bench.py | *_bench_dropin.py | *_docs.py | *_typing.py | *_warm.py) [ "$codec" = 1 ] || echo "$test" ;;
+    *_bench.py | *_docs.py | *_typing.py | *_warm.py) [ "$codec" = 1 ] || echo "$test" ;;
     *) echo "$test" ;;
     esac
   done

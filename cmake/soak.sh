@@ -8,12 +8,12 @@
 #   KILLS, SEED   strikes of the kill campaign (2000), and the seed of their order (of the clock)
 #   FRAMES        frames in sequence (as many as the time allows)
 #   MUTATED       mutated frames of values, which the sanitized extension unpacks (1000000)
-#   STEPS         which steps (all): kill frames gpu codec mutated loops fuzz model threads valgrind aarch64
-#                 or engines: whole engines (cmake/engines.sh) for SOAK_SECONDS each, which is not among all
+#   STEPS         which steps (all): kill frames codec mutated loops fuzz model threads valgrind aarch64
+#                 or engines: whole engines (bench/engines/run.sh) for SOAK_SECONDS each, which is not among all
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 source cmake/test-steps.sh
-all="kill frames gpu codec mutated loops fuzz model threads valgrind aarch64"
+all="kill frames codec mutated loops fuzz model threads valgrind aarch64"
 seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
 mutated=${MUTATED:-1000000}
 chosen=${STEPS:-$all}
@@ -101,22 +101,6 @@ fuzz() {
   build fuzz && python3 tests/fuzz/run.py --seconds "$1"
 }
 
-# Device tensors on the tests' own driver: one run after the other, each of a seed, and of a way, of its own.
-gpu() { # gpu SECONDS
-  local end=$((SECONDS + $1)) runs=0
-  local ways=("--consumers 1 --expect-pool 90" "--consumers 8" "--guests 8 --kills 4 --slots 12 --flood 1"
-    "--generation 0x8000000000000005 --slots 8" "--pool 2097152 --typical 65536 --slots 8 --huge 23 --flood 1"
-    "--pool 0 --ring 65536 --typical 5000" "--no-inline 1 --slots 6 --flood 1 --delays 5000 --typical 300000"
-    "--unregistered 1" "--views 1" "--guests 20 --kills 6 --consumers 4 --delays 0 --releases 3")
-  while [ "$runs" = 0 ] || [ $SECONDS -lt $end ]; do
-    # shellcheck disable=SC2086
-    LD_LIBRARY_PATH=$bin/fake_cuda/new "$bin/gpu_broadcast" --seed $((seed + runs)) --messages 2000 \
-      ${ways[$((runs % ${#ways[@]}))]} || return
-    runs=$((runs + 1))
-  done
-  echo "gpu: $runs broadcasts of 2000 messages, seeds from $seed on, and none was corrupt"
-}
-
 step build 'ninja|Linking|Built' build soak
 [ "$failed" = 0 ] || { echo "soak: it does not build" >&2; exit 1; }
 bin=$out/tests began=$SECONDS
@@ -135,7 +119,6 @@ if wants frames; then
     step frames 'in sequence' "$bin/soak_frames" --seconds "$(share 40)"
   fi
 fi
-if wants gpu; then step gpu '^gpu' gpu "$(share 10)"; fi
 if wants codec; then step codec '^leaks: ' build/venv/bin/python tests/python/leaks.py --frames 1000000; fi
 if wants mutated; then
   step mutated '^mutated frames: ' cmake/python-asan.sh --run tests/fuzz/mutate.py --rounds "$mutated" --seed "$seed"
@@ -146,7 +129,7 @@ if wants threads; then step threads 'times in a row' threads "$(share 20)"; fi
 if wants model; then step model '.' python3 tests/model/run.py --deep; fi
 if wants valgrind; then step valgrind '% tests passed' memcheck; fi
 if wants engines; then
-  step engines '^engines: .* rows' env "SOAK_SECONDS=$seconds" cmake/engines.sh --only soak
+  step engines '^engines: .* rows' env "SOAK_SECONDS=$seconds" bench/engines/run.sh --only soak
 fi
 if wants aarch64; then step aarch64 '% tests passed' aarch64; fi
 

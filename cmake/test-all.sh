@@ -4,7 +4,7 @@
 # leaves out. Runs all steps, whatever fails; then a summary. Exit status 0 only if every step passed.
 #
 # Two rows of steps side by side. The first makes rings, without what machines may lack, one step after the other. The
-# second, `aside`, runs what needs the CPUs alone: models, planted bugs, other builds.
+# second, `aside`, runs what needs the CPUs alone: models, other builds.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 source cmake/test-steps.sh
@@ -17,7 +17,21 @@ fi
 rm -f build/test/ended
 
 models() { python3 -B tests/model/run.py; }
-plants() { check dev plants -L '^plants$'; }
+# gpu/driver.h against CUDA's own headers, which PyPI has.
+cuda_headers() {
+  local package folder header
+  for package in nvidia-cuda-runtime-cu12==12.9.79 nvidia-cuda-runtime==13.0.96; do
+    folder=build/cuda-headers/$package
+    if [ -z "$(find "$folder" -name cuda.h 2>/dev/null)" ]; then
+      build/venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --target "$folder" "$package" ||
+        { echo "SKIPPED pip can't install $package" && return 77; }
+    fi
+    header=$(find "$folder" -name cuda.h)
+    ${CC:-cc} -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I. -isystem "${header%/*}" tests/gpu/driver_check.c ||
+      return
+    echo "gpu/driver.h agrees with the cuda.h of $package"
+  done
+}
 # What only a real GPU can show, with the tests' own driver: that each line of it runs.
 gpu_fake() { rm -rf build/gpu/out-fake && GPU_FAKE=1 cmake/gpu-test.sh; }
 fuzz() {
@@ -31,7 +45,7 @@ aside() {
   run build-asan-rest build asan
   finished asan
   run model models
-  run plants plants
+  run cuda-headers cuda_headers
   run gpu-fake gpu_fake
   run_if_changed analyze "CMakeLists.txt include ring shm channel gpu tools python examples cmake .clang-tidy" \
     cmake/analyze.sh

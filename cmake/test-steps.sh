@@ -169,7 +169,7 @@ until_finished() {
 
 # The line of a step: its result, its seconds, and the closing line of ctest, pytest or another, or why it did not run.
 closing='% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in |^(Nothing failed|FAILED)\.'
-closing+='|^mutated frames: |^hostile dtypes: |^[0-9]+ models, |^plants: |^(lint|analyze): |^\[[0-9]+/[0-9]+\] |^ninja: '
+closing+='|^mutated frames: |^hostile dtypes: |^[0-9]+ models, |^gpu/driver.h agrees |^(lint|analyze): |^\[[0-9]+/[0-9]+\] |^ninja: '
 line_of() {
   local result took cpu said
   read -r result took cpu <"build/test/$1.result"

@@ -97,7 +97,7 @@ int rc_exported_new(int32_t ordinal, const ringcast_writer *writer, uint64_t poo
   exported->pool_bytes = pool_bytes;
   memcpy(exported->token, rc_segment_control(&writer->segment)->id.token, sizeof exported->token);
   exported->segment =
-      (struct rc_gpu_segment){.memory = {.fd = -1}, .slots = slots, .importers = rc_ring_readers(&writer->ring.view)};
+      (struct rc_gpu_segment){.memory = {.fd = -1}, .slots = slots, .importers = writer->ring.view.slots};
   pthread_mutex_lock(&pools.mutex);
   exported->segment.epoch = next_epoch();
   exported->next = pools.first;

@@ -56,7 +56,7 @@ static uint32_t opened_turn(struct rc_gpu_importer *place, uint64_t owner) {
 
 enum ringcast_gpu_way rc_importers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason) {
   const struct rc_ring *ring = &gpu->writer->ring.view;
-  for (uint32_t i = 0; i < rc_ring_readers(ring); i++) {              /* an observer imports nothing */
+  for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
     enum rc_slot_state state = rc_owner_state(owner);
     if (state != RC_SLOT_ACTIVE && state != RC_SLOT_JOINING) continue;

@@ -135,8 +135,6 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
   int failed = rc_check_fork(reader->forks);
   if (failed == 0) failed = resolve_options(given, &options);
   if (failed != 0) return failed;
-  if (rc_ring_is_observer(&reader->ring.view, reader->ring.slot))
-    return rc_fail_as(-EINVAL, "an observer can't open the writer's device pool, which would wait for it");
   if (reader->attachment.detach)
     return rc_fail_as(-EBUSY, "this reader has a ringcast_gpu_reader already: close that first");
   ringcast_gpu_reader *gpu = calloc(1, sizeof *gpu);

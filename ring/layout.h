@@ -18,7 +18,6 @@
  *   lease     the caller's right to read a frame, from next to release
  *   pin       a reason besides the lease to hold a frame; the cursor stops at the oldest frame with a lease or a pin
  *   slot      one reader's entry in CONTROL
- *   observer  a reader that the writer evicts when in the way for 50 ms; observers have slots of their own
  *   spill     of a frame: the payload lies in SPILL, and a descriptor in DATA gives the offset and the length
  *   packed    of a frame: the payload is many small messages (ring/packed.h)
  *
@@ -44,7 +43,6 @@
 #define RC_MAX_POSITION ((uint64_t)1 << 62) /* never reached: a tail above is invalid; sums do not overflow */
 #define RC_NAME_MAX     32u
 #define RC_RING_NAME    48u /* bytes of a ring's name, with the final zero */
-#define RC_OBSERVERS    2u  /* slots for observers, behind the readers' */
 
 /* At the start of each frame, in DATA. The writer stores the fields, commit last. */
 struct rc_frame_header {
@@ -221,13 +219,12 @@ _Static_assert(offsetof(struct rc_control, slots) == 1792, "slots: at a pair of 
 
 /* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
  * meaning, raise RC_LAYOUT_REVISION. */
-#define RC_LAYOUT_REVISION 22ull
+#define RC_LAYOUT_REVISION 23ull
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \
               offsetof(struct rc_control, not_full) * 0x11u ^ offsetof(struct rc_slot, name) * 0x100001u))
 
-/* `slots`: of readers and observers. */
 static inline uint64_t rc_control_bytes(uint32_t slots) {
   return sizeof(struct rc_control) + (uint64_t)slots * sizeof(struct rc_slot);
 }

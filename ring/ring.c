@@ -107,12 +107,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
   rc_fence_full(); /* G0 -> J2 */
   for (uint32_t i = 0; i < ring->slots; i++) {
     struct rc_slot *slot = &ring->control->slots[i];
-    uint64_t owner = rc_load_acquire(&slot->owner); /* G1 <- J4, and leaving */
-    enum rc_slot_state state = rc_owner_state(owner);
-    if (state == RC_SLOT_JOINING && rc_ring_is_observer(ring, i)) { /* the observer claims again */
-      if (rc_owner_evict(&slot->owner, owner)) continue;
-      state = rc_owner_state(rc_load_acquire(&slot->owner)); /* G1 */
-    }
+    enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* G1 <- J4, and leaving */
     if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
     uint64_t cursor = state == RC_SLOT_ACTIVE ? rc_load_acquire(&slot->cursor) : 0; /* G2 <- A1 */
     if (state == RC_SLOT_ACTIVE && rc_ring_is_cursor(writer, cursor)) {
@@ -120,7 +115,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
         lowest = cursor;
         writer->blocker = i;
       }
-      uint64_t taken = rc_ring_is_observer(ring, i) ? writer->tail : taken_by(writer, slot);
+      uint64_t taken = taken_by(writer, slot);
       if (taken < writer->taken) {
         writer->taken = taken;
         writer->slowest = i;
@@ -156,8 +151,8 @@ static int grant(struct rc_ring_writer *writer) {
   if (limit > writer->limit) writer->limit = limit; /* never lower: only an invalid cursor moves backwards */
   if (writer->ahead != 0) grant_credit(writer);
   RC_POINT(GRANT);
-  /* Relaxed, because the fence L1 follows: an observer that saw a byte stored after L1 must find this limit or a later
-   * one. */
+  /* Relaxed, because the fence L1 follows: a tap that saw a byte stored after L1 must find this limit or a later one.
+   */
   rc_store_relaxed(&ring->control->limit, writer->limit); /* L0 -> T3 */
   RC_POINT(L0_DONE);
   rc_fence_release(); /* L1 -> T2, A0 */

@@ -23,14 +23,8 @@ struct rc_ring {
   uint64_t capacity;
   const uint8_t *spill; /* NULL: not mapped */
   uint64_t spill_bytes; /* 0: the ring has no SPILL */
-  uint32_t slots;       /* of readers and observers */
-  uint32_t observers;   /* how many of the slots, the last ones, are observers' */
+  uint32_t slots;
 };
-
-static inline uint32_t rc_ring_readers(const struct rc_ring *ring) { return ring->slots - ring->observers; }
-static inline bool rc_ring_is_observer(const struct rc_ring *ring, uint32_t slot) {
-  return slot >= rc_ring_readers(ring);
-}
 
 struct rc_ring_writer {
   struct rc_ring view;

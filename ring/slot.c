@@ -8,9 +8,7 @@
  *     ACTIVE  -> EVICTED   V1  the writer goes on without a living reader
  *     JOINING -> EVICTED   V1  the same: the reader was stopped in the middle of joining
  *     EVICTED -> FREE      the evicted reader, when finding out or leaving; after its death, a reader without a slot
- *     others  -> FREE      the writer, for a dead process; a reader without a slot, for a dead observer
- *
- * A grant evicts an observer that is JOINING, and does not wait for it: the observer claims a slot again.
+ *     others  -> FREE      the writer, for a dead process
  *
  * Evicting. A living process may store to the slot at any moment. So an evicted reader keeps the slot, which no process
  * reads any more, until the reader gives the slot up or is dead: a late store of the cursor hits nothing. The evicted
@@ -33,10 +31,8 @@
 
 #include "ring/fastpath.h"
 
-int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, bool observes, uint32_t *slot,
-                  uint64_t *owner) {
-  const uint32_t readers = rc_ring_readers(ring), end = observes ? ring->slots : readers;
-  for (uint32_t i = observes ? readers : 0; i < end; i++) {
+int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot, uint64_t *owner) {
+  for (uint32_t i = 0; i < ring->slots; i++) {
     _Atomic uint64_t *word = &ring->control->slots[i].owner;
     uint64_t found = rc_load_relaxed(word); /* relaxed: only a hint, the exchange decides */
     while (rc_owner_state(found) == RC_SLOT_FREE) {
@@ -126,7 +122,7 @@ static bool is_reader(uint64_t owner) {
 
 uint32_t rc_ring_participants(const struct rc_ring *ring) {
   uint32_t participants = 1;
-  for (uint32_t i = 0; i < rc_ring_readers(ring); i++) /* relaxed: advice for waiters, counted anew now and then */
+  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for waiters, counted anew now and then */
     participants += is_reader(rc_load_relaxed(&ring->control->slots[i].owner));
   if (rc_load_relaxed(&ring->control->cpus.participants) != participants)
     rc_store_relaxed(&ring->control->cpus.participants, participants);

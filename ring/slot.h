@@ -31,9 +31,8 @@ static inline enum rc_slot_state rc_owner_state(uint64_t owner) { return (enum r
 static inline uint64_t rc_owner_as(uint64_t owner, enum rc_slot_state state) { return (owner & ~(uint64_t)3) | state; }
 
 /* The reader's side. Nothing between claim and activate may wait: the writer can't go on in between. -EUSERS: no slot
- * is free. `observes`: a slot for observers. */
-int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, bool observes, uint32_t *slot,
-                  uint64_t *owner);
+ * is free. */
+int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot, uint64_t *owner);
 /* `owner` is the word of the claim. -EAGAIN: the writer has taken the slot back; claim again. -EPROTO: the ring's tail
  * is invalid; -ENODATA: there is no frame with the tag to start at, see ring/newest.h; the slot is free again. */
 int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_start from,
@@ -49,7 +48,7 @@ static inline bool rc_owner_evict(_Atomic uint64_t *word, uint64_t owner) {
   return rc_cas_strong_acq_rel(word, &owner, rc_owner_as(owner, RC_SLOT_EVICTED)); /* V1 -> R3, A0 */
 }
 
-/* Counts the writer and the readers without the observers, and stores the count. */
+/* Counts the writer and the readers, and stores the count. */
 uint32_t rc_ring_participants(const struct rc_ring *ring);
 
 #endif

@@ -26,13 +26,13 @@
  * falls idle and can be given back. All regions become free in the end, so a frame that fits SPILL at all finds room
  * once the readers have passed. A reservation that grows may even move to a region that overlaps the old region.
  *
- * Observers do not block the writer. Before the writer reuses a region or gives the memory back,
+ * A tap (ring/tap.h) does not block the writer. Before the writer reuses a region or gives the memory back,
  *
  *     S0  store floor = the region's end       -> T6 (ring/tap.h)
  *     S1  full fence                           -> T5
  *     S2  write to the region, or give it back
  *
- * and an observer that has copied any byte of S2 finds a floor above its frame's position.
+ * and a tap that has copied any byte of S2 finds a floor above its frame's position.
  */
 #include "ring/spill.h"
 

@@ -44,7 +44,7 @@ static inline uint64_t rc_spill_max_frame(uint64_t spill_bytes) {
 
 void rc_spill_init(struct rc_spill *spill, uint64_t bytes);
 
-/* Frees the regions that all cursors have passed, and publishes the floor for observers. An error of rc_ring_lowest
+/* Frees the regions that all cursors have passed, and publishes the floor for taps. An error of rc_ring_lowest
  * frees nothing. */
 int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring);
 

@@ -20,6 +20,7 @@ static bool is_whole(const struct rc_ring_tap *tap) {
 /* Goes on at `next`, which the caller has checked to lie ahead. */
 static void lose(struct rc_ring_tap *tap, uint64_t next) {
   tap->lost_bytes += next - tap->next;
+  tap->missed += next - tap->next;
   tap->gaps++;
   tap->next = next;
 }
@@ -44,7 +45,7 @@ __attribute__((no_sanitize("thread"))) static void copy(void *to, const void *fr
 #define PIECE ((uint64_t)1 << 20) /* bytes of a spilled payload to copy between two loads of the floor */
 
 /* Copies a spilled payload. -ESTALE: the payload may have been overwritten. */
-static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uint8_t *to) {
+static int fetch(struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uint8_t *to) {
   for (uint64_t done = 0;;) {
     rc_fence_acquire();                                                /* T5 <- S1 */
     uint64_t floor = rc_load_relaxed(&tap->view.control->spill_floor); /* T6: relaxed, ordered by the fence T5 */
@@ -54,6 +55,7 @@ static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *fram
     int result = tap->fetch(tap->context, frame->offset + done, to + done, piece); /* T4 */
     if (result != 0) return result;
     done += piece;
+    tap->copied += piece;
   }
 }
 
@@ -71,6 +73,7 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
       if (found.spilled) result = fetch(tap, &found, buffer);
       else copy(buffer, data, found.bytes);
       if (result == 0 && (found.spilled || is_whole(tap))) {
+        tap->copied += end - tap->next;
         tap->next = end;
         return 0;
       }
@@ -78,6 +81,7 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
         /* Or a hostile writer could make a tap skip lost frames without end. */
         if (end - start > tap->view.capacity) return -EAGAIN;
         lose(tap, end);
+        tap->missed += found.bytes;
         continue;
       }
       if (result != 0) return result;

@@ -31,6 +31,8 @@ struct rc_ring_tap {
   uint64_t next;       /* the start of the frame to copy next */
   uint64_t lost_bytes; /* bytes of the ring that were overwritten before the tap copied them */
   uint64_t gaps;       /* number of losses */
+  uint64_t copied;     /* bytes, also of spilled frames, ... */
+  uint64_t missed;     /* ... and bytes that were lost before */
   /* Copies a range of SPILL. 0, or a negative errno, which ends rc_tap_next. */
   int (*fetch)(void *context, uint64_t offset, void *to, uint64_t bytes);
   void *context;

@@ -94,7 +94,7 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const char *name, const
   if (result != 0) return result;
   segment.capacity = segment.data.bytes;
   RC_POINT(DATA_MADE);
-  result = rc_memory_create_small("control", rc_control_bytes(slots + RC_OBSERVERS), &segment.control);
+  result = rc_memory_create_small("control", rc_control_bytes(slots), &segment.control);
   RC_POINT(CONTROL_MADE);
   if (result == 0) result = create_spill(spill, &segment);
   RC_POINT(SPILL_MADE);
@@ -194,7 +194,7 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   bool fits = capacity >= RC_MIN_BYTES && capacity <= RC_MAX_BYTES && (capacity & (capacity - 1)) == 0 &&
               (page == rc_small_page() || page == RC_HUGE_PAGE) && capacity % page == 0 && slots >= 1 &&
               slots <= RC_MAX_SLOTS && id->memory >= RINGCAST_MEMORY_HUGETLB && id->memory <= RINGCAST_MEMORY_PAGES &&
-              rc_control_bytes(slots + RC_OBSERVERS) <= segment->control.bytes && id->spill_bytes <= RC_MAX_BYTES &&
+              rc_control_bytes(slots) <= segment->control.bytes && id->spill_bytes <= RC_MAX_BYTES &&
               id->spill_bytes % RC_HUGE_PAGE == 0;
   if (!fits) return rc_fail(-EPROTO, "the ring's control page is damaged: its sizes can't be right");
   segment->writer = handle->writer;
@@ -244,14 +244,13 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
   if (id->spill_bytes == 0) return 0;
   int fd = open_told_file(handle, id->spill_fd, O_RDONLY, id->spill_inode);
   if (fd < 0) return fd;
-  int result = as == RC_ATTACH_OBSERVER ? rc_memory_check_spill(fd, id->spill_bytes)
-                                        : rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
+  int result = as == RC_ATTACH_TAP ? rc_memory_check_spill(fd, id->spill_bytes)
+                                   : rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
   if (as == RC_ATTACH_READER || result != 0) {
     close(fd);
     return result;
   }
-  if (as == RC_ATTACH_OBSERVER)
-    segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page()};
+  if (as == RC_ATTACH_TAP) segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page()};
   rc_memory_keep(&segment->spill, fd);
   return 0;
 }

@@ -91,9 +91,9 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct
   return 0;
 }
 
-int rc_waiter_init_observer(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus) {
+int rc_waiter_init_tap(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus) {
   int result = rc_waiter_init(waiter, event, cpus, -1, RINGCAST_WAIT_POWER);
-  waiter->observes = true;
+  waiter->naps = true;
   return result;
 }
 
@@ -142,7 +142,7 @@ void rc_waiter_cancel(struct rc_waiter *waiter) {
   rc_store_release(&waiter->cancelled, 1); /* pairs with the load of rc_waiter_is_cancelled */
   rc_eventcount_nudge(waiter->event);      /* further sleepers of the event wake, look, and sleep on */
   rc_os.futex_wake(&waiter->event->word, INT_MAX);
-  if (waiter->observes) rc_os.futex_wake(&waiter->cancelled, INT_MAX);
+  if (waiter->naps) rc_os.futex_wake(&waiter->cancelled, INT_MAX);
 }
 
 static int look(struct rc_waiter *waiter, const struct rc_wait *wait) {
@@ -222,7 +222,7 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t w
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
-/* The sleep is not announced, and not on the event's word: a signaller would call the kernel for the observer. */
+/* The sleep is not announced, and not on the event's word: a signaller would call the kernel for the tap. */
 static int nap_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
   int result = -EAGAIN;
   for (int64_t nap = RC_NAP_NS; result == -EAGAIN && *now < deadline; nap = least(2 * nap, RC_MOST_NAP_NS)) {
@@ -239,7 +239,7 @@ static int nap_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64
 /* The announcement stands from slice to slice, until a signal takes it back. */
 static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
   if (*now >= deadline) return -EAGAIN;
-  if (waiter->observes) return nap_until(waiter, wait, now, deadline);
+  if (waiter->naps) return nap_until(waiter, wait, now, deadline);
   uint32_t word = rc_eventcount_prepare(waiter->event);
   bool settled = !wait->unfenced;
   int result = look(waiter, wait);

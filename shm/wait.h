@@ -33,7 +33,7 @@ struct rc_waiter {
   bool may_yield;            /* when oversubscribed */
   bool oversubscribed;       /* fewer CPUs than participants, at the last check */
   uint32_t participants;     /* at the last check; a dead reader counts until the writer removes it */
-  bool observes;             /* sleeps unannounced: signallers don't wake this waiter, and pay nothing */
+  bool naps;                 /* a tap: sleeps unannounced: signallers don't wake this waiter, and pay nothing */
   uint32_t credit;           /* up by one per wait that a spin ended or would have ended, else down by one */
   int64_t wake_cost;         /* the estimated time of a wake-up */
   struct rc_holdoff holdoff; /* of yields and windows, after one that lost the CPU */
@@ -65,7 +65,7 @@ struct rc_wait {
   bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
 };
 
-/* The first and the longest sleep of a waiter that observes. */
+/* The first and the longest sleep of a waiter that naps. */
 #define RC_NAP_NS      ((int64_t)125 * 1000)
 #define RC_MOST_NAP_NS ((int64_t)2 * 1000 * 1000)
 
@@ -93,8 +93,8 @@ static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
 int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus, int64_t spin_ns,
                    uint32_t mode);
 
-/* As rc_waiter_init, for an observer: never spins, and sleeps unannounced. */
-int rc_waiter_init_observer(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus);
+/* As rc_waiter_init, for a tap: never spins, and sleeps unannounced. */
+int rc_waiter_init_tap(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus);
 
 /* Waits at most timeout_ns (0: tries once; negative: for ever). -EAGAIN (timeout 0), -ETIMEDOUT, -EINTR, -ECANCELED, or
  * the result of poll or check; -EDEADLK: a thread waits here already. */

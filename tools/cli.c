@@ -61,7 +61,8 @@ int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct
   opterr = 0;
   while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
     if (option == 'h') {
-      printf("%s%s", texts->usage, texts->help);
+      printf("%s%s\nThe manual pages, ringcast(1) and one for each command, have the rest, with examples.\n",
+             texts->usage, texts->help);
       return cli_finish(stdout, CLI_OK);
     }
     if (option == ':') return cli_misused(texts->usage, "%s needs a value", argv[optind - 1]);
@@ -72,40 +73,58 @@ int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct
   return optind < argc ? cli_misused(texts->usage, "unexpected argument '%s'", argv[optind]) : CLI_GO_ON;
 }
 
-bool cli_format(const char *text, bool *json) {
-  *json = strcmp(text, "json") == 0;
-  return *json || strcmp(text, "text") == 0;
+/* ---- Values ----------------------------------------------------------------------------------- */
+
+bool parse_format(const char *text, void *out) {
+  bool json = strcmp(text, "json") == 0;
+  *(bool *)out = json;
+  return json || strcmp(text, "text") == 0;
 }
 
-bool cli_parse_format(const char *text, void *out) { return cli_format(text, out); }
-
-bool cli_parse_seconds(const char *text, void *out) {
+bool parse_bytes(const char *text, void *out) {
   char *end;
-  double value = strtod(text, &end);
-  if (end == text || *end || !isfinite(value) || value < 0.01 || value > 86400) return false;
-  *(double *)out = value;
+  errno = 0;
+  if (!isdigit((unsigned char)*text)) return false;
+  unsigned long long value = strtoull(text, &end, 10);
+  const char *suffixes = "KMG", *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
+  unsigned shift = suffix ? 10 * (unsigned)(suffix - suffixes + 1) : 0;
+  if (suffix) end++;
+  if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
+  *(uint64_t *)out = (uint64_t)value << shift;
   return true;
 }
 
-bool cli_parse_count(const char *text, void *out) {
+bool parse_whole(const char *text, void *out) {
   char *end;
-  unsigned long long value = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
-  if (value < 1 || value > 1000000000 || *end) return false;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  if (!isdigit((unsigned char)*text) || *end || errno) return false;
   *(uint64_t *)out = value;
   return true;
 }
 
-/* ---- The environment -------------------------------------------------------------------------------------------- */
+bool parse_count(const char *text, void *out) {
+  uint64_t value;
+  if (!parse_whole(text, &value) || value < 1 || value > 1000000000) return false;
+  *(uint64_t *)out = value;
+  return true;
+}
 
-bool cli_is_disabled(const char *what) {
-  const char *list = getenv("RINGCAST_DISABLE");
-  size_t length = 0;
-  for (; list && *list; list += length) {
-    list += strspn(list, " ,");
-    length = strcspn(list, " ,");
-    if (length == strlen(what) && memcmp(list, what, length) == 0) return true;
-  }
-  return false;
+bool parse_number(const char *text, double least, double most, double *out) {
+  char *end;
+  double value = strtod(text, &end);
+  if (end == text || *end || !isfinite(value) || value < least || value > most) return false;
+  *out = value;
+  return true;
+}
+
+bool parse_seconds(const char *text, void *out) { return parse_number(text, 0, 1e9, out); }
+
+bool parse_interval(const char *text, void *out) { return parse_number(text, 0.01, 86400, out); }
+
+bool parse_text(const char *text, void *out) {
+  *(const char **)out = text;
+  return true;
 }
 
 /* ---- Files ------------------------------------------------------------------------------------------------------ */

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* Exit statuses. */
@@ -46,21 +47,24 @@ struct cli_texts {
 int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct cli_option *options, size_t count,
               const char **words, int most);
 
-/* Parsers: of true and false for `bool`, 0.01 to 86400 for `double`, 1 to 10^9 for `uint64_t`. */
-#define CLI_FORMATS "text or json"
-#define CLI_SECONDS "a number of seconds, 0.01 to 86400"
-#define CLI_COUNTS  "a whole number, 1 to 1000000000"
-bool cli_parse_format(const char *text, void *out); /* bool: json */
-bool cli_parse_seconds(const char *text, void *out);
-bool cli_parse_count(const char *text, void *out);
+/* Values of options. Each returns false unless all of the text is a valid value. */
+#define PARSE_FORMAT   "text or json"
+#define PARSE_BYTES    "a number of bytes, such as 64K or 10G"
+#define PARSE_WHOLE    "a whole number; 0: no limit"
+#define PARSE_COUNT    "a whole number, 1 to 1000000000"
+#define PARSE_SECONDS  "a number of seconds, 0 to 1e9"
+#define PARSE_INTERVAL "a number of seconds, 0.01 to 86400"
 
-/* Returns false unless `text` is "text" or "json". */
-bool cli_format(const char *text, bool *json);
+bool parse_format(const char *text, void *out);   /* bool: json */
+bool parse_bytes(const char *text, void *out);    /* uint64_t: "64K" is 65536; K, M and G */
+bool parse_whole(const char *text, void *out);    /* uint64_t */
+bool parse_count(const char *text, void *out);    /* uint64_t */
+bool parse_seconds(const char *text, void *out);  /* double */
+bool parse_interval(const char *text, void *out); /* double */
+bool parse_text(const char *text, void *out);     /* const char * */
+bool parse_number(const char *text, double least, double most, double *out);
 
 /* ---- Files ------------------------------------------------------------------------------------------------------ */
-
-/* Whether RINGCAST_DISABLE names `what`: words between commas and spaces, as the library reads the list. */
-bool cli_is_disabled(const char *what);
 
 /* The first line of a file without the newline, "" if the file can't be read. Returns `out`. */
 char *cli_read_line(const char *path, char *out, size_t size);

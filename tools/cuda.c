@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/perf.h"
+#include "tools/measure/perf.h"
 
 bool cuda_did(struct cuda *cuda, int result, const char *what) {
   const char *name = NULL;

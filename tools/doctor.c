@@ -4,7 +4,6 @@
 #include "tools/doctor.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,31 +16,16 @@
 
 #include "tools/cli.h"
 #include "tools/report.h"
+#include "tools/text.h"
 
 static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
 
 static const char help[] =
     "\n"
-    "What this machine offers, what ringcast makes of it, and how to mend what is missing. Makes a ring with default\n"
-    "options, has another process attach to the ring, and where there is a GPU sends tensors of the GPU from one\n"
-    "process to another. Changes no setting of the machine.\n"
+    "What this machine offers, what ringcast makes of it, and how to mend what is missing. Changes no setting\n"
+    "of the machine.\n"
     "\n"
-    "LEVELS\n"
-    "  ok        nothing to do\n"
-    "  note      ringcast works, but something is slower than possible, or not usual\n"
-    "  problem   rings can't be made, or others can't attach to them, or tensors of a GPU fail\n"
-    "\n"
-    "OPTIONS\n"
-    "  --format FORMAT   text or json (default text)\n"
-    "  --help            this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 if there is no problem, 1 if there is one, 2 for a wrong command line\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast doctor\n"
-    "  ringcast doctor --format json | jq '.lines[] | select(.level != \"ok\")'\n"
-    "  docker run ... ringcast doctor\n";
+    "  --format FORMAT   text or json (default text)\n";
 
 static const char *const levels[] = {"ok", "note", "problem"};
 
@@ -69,55 +53,6 @@ void doctor_mend(struct doctor *doctor, const char *format, ...) {
 void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]) {
   struct doctor_fact *out = doctor->lines[doctor->count - 1].facts;
   for (int i = 0; i < DOCTOR_FACTS && facts[i].key; i++) out[i] = facts[i];
-}
-
-/* ---- Files of the kernel ---------------------------------------------------------------------------------------- */
-
-int64_t doctor_read_number(const char *path) {
-  char text[128], *end;
-  cli_read_line(path, text, sizeof text);
-  long long value = strtoll(text, &end, 10);
-  return end == text ? -1 : value;
-}
-
-/* Whether `list` ("cpu,cpuacct") names `controller`. */
-static bool names(const char *list, size_t length, const char *controller) {
-  size_t wanted = strlen(controller);
-  while (length >= wanted) {
-    const char *comma = memchr(list, ',', length);
-    size_t word = comma ? (size_t)(comma - list) : length;
-    if (word == wanted && memcmp(list, controller, wanted) == 0) return true;
-    if (!comma) return false;
-    length -= word + 1;
-    list = comma + 1;
-  }
-  return false;
-}
-
-/* A container often sees its own group as the root of the hierarchy,
- * whatever /proc/self/cgroup says: both are tried. */
-bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size) {
-  char line[512], group[512] = "", root[64] = "/sys/fs/cgroup";
-  FILE *file = fopen("/proc/self/cgroup", "re");
-  while (file && fgets(line, sizeof line, file)) {
-    char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
-    if (!path) continue;
-    path[strcspn(path, "\n")] = '\0';
-    if (path == list + 1 && !*group) snprintf(group, sizeof group, "%s", path + 1);
-    if (!names(list + 1, (size_t)(path - list - 1), controller)) continue;
-    snprintf(group, sizeof group, "%s", path + 1);
-    snprintf(root, sizeof root, "/sys/fs/cgroup/%s", controller);
-    break;
-  }
-  if (file) fclose(file);
-  snprintf(out, size, "%s%s/%s", root, group, name);
-  if ((file = fopen(out, "re")) == NULL) {
-    snprintf(out, size, "%s/%s", root, name);
-    file = fopen(out, "re");
-  }
-  if (!file) return false;
-  fclose(file);
-  return true;
 }
 
 /* ---- Processes -------------------------------------------------------------------------------------------------- */
@@ -178,31 +113,15 @@ static void print_json(const struct doctor *doctor, bool healthy) {
   report_close(&report);
 }
 
-/* The text in lines of WIDTH columns, the first of which follows what is printed already. */
-static void wrap(const char *text) {
-  enum { INDENT = 27, WIDTH = 90 };
-  for (;;) {
-    int length = (int)strlen(text), end = length;
-    if (length > WIDTH)
-      for (end = WIDTH; end > 0 && text[end] != ' ';) end--;
-    if (end == 0) end = length; /* one long word */
-    printf("%.*s\n", end, text);
-    if (end == length) return;
-    printf("%*s", INDENT, "");
-    text += end + 1;
-  }
-}
-
 static void print_text(const struct doctor *doctor, bool healthy) {
+  enum { INDENT = 27, WIDTH = INDENT + 90 };
   char text[512];
   printf("ringcast %s on %s\n\n", ringcast_version(), cli_cpu_model(text, sizeof text));
   for (const struct doctor_line *line = doctor->lines; line < doctor->lines + doctor->count; line++) {
-    printf("%-8s  %-16s ", levels[line->level], line->name);
-    wrap(line->found);
-    if (!*line->mend) continue;
-    snprintf(text, sizeof text, "to mend: %s", line->mend);
-    printf("%*s", 27, "");
-    wrap(text);
+    snprintf(text, sizeof text, "%-8s  %-16s %s", levels[line->level], line->name, line->found);
+    text_wrap(text, WIDTH, INDENT, stdout);
+    snprintf(text, sizeof text, "%*sto mend: %s", INDENT, "", line->mend);
+    if (*line->mend) text_wrap(text, WIDTH, INDENT, stdout);
   }
   printf("\n%s\n", !doctor->can_make ? "Rings can't be used here: see the problems above."
                    : healthy         ? "Rings can be made here."
@@ -211,36 +130,14 @@ static void print_text(const struct doctor *doctor, bool healthy) {
 
 /* ---- Command line ----------------------------------------------------------------------------------------------- */
 
-static int parse(int argc, char **argv, bool *json, bool *asks_help) {
-  static const struct option known[] = {{"format", 1, NULL, 'f'}, {"help", 0, NULL, 'h'}, {0}};
-  int option;
-  opterr = 0;
-  while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
-    switch (option) {
-    case 'f':
-      if (!cli_format(optarg, json))
-        return cli_misused(usage, "'%s' is not valid for --format: it takes %s", optarg, CLI_FORMATS);
-      break;
-    case 'h': *asks_help = true; break;
-    case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
-    default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  return optind < argc ? cli_misused(usage, "unexpected argument '%s'", argv[optind]) : 0;
-}
-
 int doctor_main(int argc, char **argv) {
-  static void (*const probes[])(struct doctor *) = {doctor_probe_ring,   doctor_probe_kernel, doctor_probe_memory,
-                                                    doctor_probe_system, doctor_probe_gpu,    doctor_probe_environment};
   static struct doctor doctor;
-  bool json = false, asks_help = false, healthy = true;
-  int result = parse(argc, argv, &json, &asks_help);
-  if (result != 0) return result;
-  if (asks_help) {
-    printf("%s%s", usage, help);
-    return cli_finish(stdout, CLI_OK);
-  }
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) probes[i](&doctor);
+  static const struct cli_texts texts = {usage, help};
+  bool json = false, healthy = true;
+  const struct cli_option options[] = {{"format", parse_format, &json, PARSE_FORMAT, false}};
+  int result = cli_parse(argc, argv, &texts, options, 1, NULL, 0);
+  if (result != CLI_GO_ON) return result;
+  for (size_t i = 0; doctor_checks[i]; i++) doctor_checks[i](&doctor);
   for (size_t i = 0; i < doctor.count; i++) healthy &= doctor.lines[i].level != DOCTOR_PROBLEM;
   json ? print_json(&doctor, healthy) : print_text(&doctor, healthy);
   return cli_finish(stdout, healthy ? CLI_OK : CLI_FAILED);

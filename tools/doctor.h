@@ -43,15 +43,6 @@ void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]);
     __VA_ARGS__, { NULL, 0 }     \
   }
 
-/* The number at the start of a file; -1 for a file without a number ("max" too). */
-int64_t doctor_read_number(const char *path);
-
-/* The file `name` of this process's control group, in `controller`'s hierarchy (or the only one, of version 2). Returns
- * false if there is no such file. */
-bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size);
-
-#define DOCTOR_SWITCHED_OFF ", and switched off by RINGCAST_DISABLE"
-
 /* Work in a child process, since a process that has used CUDA can't be forked, and a broken driver may never return:
  * memory that both share (NULL: none), the start, and how the child ended: "" if well. */
 enum { DOCTOR_LIMIT_S = 60 };
@@ -59,12 +50,8 @@ void *doctor_shared(size_t bytes);
 pid_t doctor_start(void (*body)(void *context), void *context);
 const char *doctor_await(pid_t pid, char *words, size_t size);
 
-/* The probes, in the order of the lines. */
-void doctor_probe_ring(struct doctor *doctor); /* doctor_memory.c */
-void doctor_probe_kernel(struct doctor *doctor);
-void doctor_probe_memory(struct doctor *doctor); /* doctor_memory.c */
-void doctor_probe_system(struct doctor *doctor); /* doctor_system.c */
-void doctor_probe_gpu(struct doctor *doctor);    /* doctor_gpu.c */
-void doctor_probe_environment(struct doctor *doctor);
+/* The checks, in the order of the lines, and NULL (doctor_system.c). Each adds one line or some. */
+extern void (*const doctor_checks[])(struct doctor *doctor);
+void doctor_check_gpus(struct doctor *doctor); /* doctor_gpu.c */
 
 #endif

@@ -285,7 +285,7 @@ static void probe_pair(struct doctor *doctor, const char *name, int to) {
   munmap(pair, sizeof *pair);
 }
 
-void doctor_probe_gpu(struct doctor *doctor) {
+void doctor_check_gpus(struct doctor *doctor) {
   static const char *const pairs[DEVICES] = {"GPU tensors", "GPU 0 to 1", "GPU 0 to 2", "GPU 0 to 3",
                                              "GPU 0 to 4",  "GPU 0 to 5", "GPU 0 to 6", "GPU 0 to 7"};
   char end[160];

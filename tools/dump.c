@@ -12,7 +12,6 @@
 #include <time.h>
 
 #include "tools/cli.h"
-#include "tools/parse.h"
 #include "tools/recording.h"
 #include "tools/text.h"
 #include "tools/view.h"
@@ -21,27 +20,12 @@ static const char usage[] = "usage: ringcast dump FILE|RING [--frames N] [--data
 
 static const char help[] =
     "\n"
-    "Shows the frames of a recording, or of a ring from now on: a line for each, with its time in seconds, position "
-    "in\n"
-    "the ring, bytes and kind; of a tensor dict the tag, and the keys, dtypes, shapes, sizes and values. A pickle is\n"
-    "never loaded. A word that is the name of a file is one; NAME@PID and handles are always rings. No writer waits\n"
-    "for a dump of a ring: frames that the dump is too slow for are lost and counted.\n"
+    "Shows the frames of a recording, or of a ring from now on. A word that is the name of a file is one;\n"
+    "else RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
-    "OPTIONS\n"
     "  --frames N        end after so many frames (default 0: no limit)\n"
     "  --data            the payload too, in hexadecimal\n"
-    "  --format FORMAT   text, or json: an object a line (default text)\n"
-    "  --help            this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0  all is whole; a torn end, which a recorder leaves that was killed, is told and no failure   1  there is\n"
-    "  damage, or the file or ring can't be read   2  wrong usage   3  no such file or ring   4  RING stands for\n"
-    "  several rings\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast dump minute.rcrec --frames 3\n"
-    "  ringcast dump camera --frames 3 --format json\n"
-    "  ringcast dump minute.rcrec --format json | grep -c '\"type\": \"frame\"'\n";
+    "  --format FORMAT   text, or json: an object a line (default text)\n";
 
 static const uint64_t LARGEST = 1 << 30; /* bytes of a payload that is looked into */
 static const int64_t SLICE = 100000000;  /* nanoseconds */
@@ -125,7 +109,7 @@ static void print_head(const struct dump *dump, const struct recording_header *h
 static void print_gap(struct dump *dump, const struct recording_gap *gap) {
   double seconds = seconds_of(dump, gap->began), length = ((double)gap->ended - (double)gap->began) / 1e9;
   bool known = gap->to != RECORDING_UNKNOWN && gap->to >= gap->from;
-  const char *why = gap->reason == RECORDING_EVICTED ? "the recorder was evicted" : "the recorder was in the way";
+  const char *why = gap->reason == RECORDING_EVICTED ? "the recorder was evicted" : "the writer was faster";
   if (dump->json) {
     printf("{\"type\": \"gap\", \"time\": %.9f, \"seconds\": %.9f, \"from\": %" PRIu64, seconds, length, gap->from);
     if (known) printf(", \"to\": %" PRIu64 ", \"bytes\": %" PRIu64, gap->to, gap->to - gap->from);
@@ -286,7 +270,7 @@ static int parse(int argc, char **argv, struct dump *dump) {
   const struct cli_option known[] = {
       {"frames", parse_whole, &dump->frames, PARSE_WHOLE, false},
       {"data", NULL, &dump->data, NULL, false},
-      {"format", cli_parse_format, &dump->json, CLI_FORMATS, false},
+      {"format", parse_format, &dump->json, PARSE_FORMAT, false},
   };
   int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &dump->what, 1);
   if (status == CLI_GO_ON && !dump->what) return cli_misused(usage, "say which recording or ring to show");

@@ -20,26 +20,12 @@ static const char usage[] = "usage: ringcast hz RING [--window N] [--count N] [-
 
 static const char help[] =
     "\n"
-    "The rate of a ring's frames, and the gaps between them, as a tap sees the frames arrive: a line each second,\n"
-    "and a summary at the end (Ctrl-C, --count, or the writer's end). RING is a name, NAME@PID where several rings\n"
-    "have the name, @PID for the only ring of a process, or a handle. The tap copies each frame and holds nothing\n"
-    "back; frames that the writer overwrote before the copy are counted as lost. Gaps are true to 0.1 ms, and those\n"
-    "of more than 0.1 s to 2 ms.\n"
+    "The rate of a ring's frames, and the gaps between them: a line each second, and a summary at the end.\n"
+    "RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
-    "OPTIONS\n"
     "  --window N       each line is of the last N frames (default 1000, at most 1000000)\n"
-    "  --count N        end after N frames\n"
-    "  --format FORMAT  text or json (default text); json: an object on each line, the last with \"summary\": true\n"
-    "  --help           this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 well, also after Ctrl-C; 1 failed; 2 wrong command line; 3 no such ring; 4 RING stands for several rings;\n"
-    "  5 the writer went before the end\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast hz camera\n"
-    "  ringcast hz camera --window 100 --count 1000\n"
-    "  ringcast hz camera --count 100 --format json\n";
+    "  --count N        end after N frames (default: no limit)\n"
+    "  --format FORMAT  text or json (default text)\n";
 
 /* ---- Figures ---------------------------------------------------------------------------------------------------- */
 
@@ -230,16 +216,14 @@ static int run(struct hz *hz) {
   return cli_fail(CLI_FAILED, "%s", why);
 }
 
-static bool parse_window(const char *text, void *out) {
-  return cli_parse_count(text, out) && *(uint64_t *)out <= 1000000;
-}
+static bool parse_window(const char *text, void *out) { return parse_count(text, out) && *(uint64_t *)out <= 1000000; }
 
 int hz_main(int argc, char **argv) {
   struct hz hz = {.window = 1000};
   const char *ring;
   const struct cli_option options[] = {{"window", parse_window, &hz.window, "a whole number, 1 to 1000000", false},
-                                       {"count", cli_parse_count, &hz.most, CLI_COUNTS, false},
-                                       {"format", cli_parse_format, &hz.json, CLI_FORMATS, false}};
+                                       {"count", parse_count, &hz.most, PARSE_COUNT, false},
+                                       {"format", parse_format, &hz.json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, &ring, 1);
   if (result != CLI_GO_ON) return result;
   if (!ring) return cli_misused(usage, "say which ring; 'ringcast list' shows all");

@@ -11,24 +11,11 @@
 
 static const char usage[] = "usage: ringcast list [--names] [--format text|json]\n";
 
-static const char help[] =
-    "\n"
-    "The rings of this user, in this PID namespace, with live writers. Looking changes nothing and holds nothing\n"
-    "back.\n"
-    "\n"
-    "OPTIONS\n"
-    "  --names           only what a RING argument takes: the name, or NAME@PID where several rings have the name,\n"
-    "                    @PID for a ring without a name, the handle where all these stand for several rings\n"
-    "  --format FORMAT   text or json (default text); json has the handles too\n"
-    "  --help            this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 well, also if there is no ring; 1 failed; 2 wrong command line\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast list\n"
-    "  ringcast list --names\n"
-    "  ringcast list --format json\n";
+static const char help[] = "\n"
+                           "The rings of this user, in this PID namespace, with live writers.\n"
+                           "\n"
+                           "  --names           only what a RING argument takes, a ring on each line\n"
+                           "  --format FORMAT   text or json (default text); json has the handles too\n";
 
 static int print_names(void) {
   struct ringcast_ring *rings;
@@ -49,23 +36,19 @@ static int print_names(void) {
 static bool is_handle(const struct view *view) { return !strchr(view->label, '@'); }
 
 static void print_text(const struct view *views, int count) {
-  static const char *const heads[] = {"NAME",       ">PID",      "COMMAND", ">READERS",
-                                      ">OBSERVERS", ">CAPACITY", "MEMORY",  "HANDLE"};
+  static const char *const heads[] = {"NAME", ">PID", "COMMAND", ">READERS", ">CAPACITY", "MEMORY", "HANDLE"};
   struct text_table table;
   bool handles = false; /* needed: a column more */
   for (int i = 0; i < count; i++) handles |= is_handle(&views[i]);
   if (count == 0) puts("no rings: no process of this user, in this PID namespace, has a ring open for writing");
   else {
-    text_table_open(&table, heads, handles ? 8 : 7);
+    text_table_open(&table, heads, handles ? 7 : 6);
     for (const struct view *view = views; view < views + count; view++) {
       const struct ringcast_info *info = &view->now.info;
-      uint32_t readers, observers;
-      view_count(&view->now, &readers, &observers);
       text_table_add(&table, "%s", *view->ring.name ? view->ring.name : "-");
       text_table_add(&table, "%" PRId32, view->ring.pid);
       text_table_add(&table, "%s", view->command);
-      text_table_add(&table, view->error ? "-" : "%" PRIu32, readers);
-      text_table_add(&table, view->error ? "-" : "%" PRIu32, observers);
+      text_table_add(&table, view->error ? "-" : "%" PRIu32, view->now.count);
       text_table_add(&table, "%s", view->error ? "-" : text_bytes((double)info->capacity).text);
       text_table_add(&table, "%s", view->error ? "-" : ringcast_memory_name(info->memory));
       if (handles) text_table_add(&table, "%s", is_handle(view) ? view->label : "");
@@ -81,8 +64,6 @@ static void print_json(const struct view *views, int count) {
   report_open(&report, NULL, '{');
   report_open(&report, "rings", '[');
   for (const struct view *view = views; view < views + count; view++) {
-    uint32_t readers, observers;
-    view_count(&view->now, &readers, &observers);
     report_open(&report, NULL, '{');
     report_string(&report, "ring", view->label);
     report_string(&report, "name", view->ring.name);
@@ -91,8 +72,7 @@ static void print_json(const struct view *views, int count) {
     report_string(&report, "handle", view->ring.handle);
     if (view->error) report_string(&report, "error", view->why);
     else {
-      report_integer(&report, "readers", readers);
-      report_integer(&report, "observers", observers);
+      report_integer(&report, "readers", view->now.count);
       view_report_memory(&report, &view->now.info);
     }
     report_close(&report);
@@ -104,7 +84,7 @@ static void print_json(const struct view *views, int count) {
 int list_main(int argc, char **argv) {
   bool names = false, json = false;
   const struct cli_option options[] = {{.name = "names", .out = &names},
-                                       {"format", cli_parse_format, &json, CLI_FORMATS, false}};
+                                       {"format", parse_format, &json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 2, NULL, 0);
   if (result != CLI_GO_ON) return result;
   if (names && json) return cli_misused(usage, "--names prints names alone: leave out --format json");

@@ -10,6 +10,17 @@
 static const char usage[] = "usage: ringcast <command> [options]\n"
                             "       ringcast --help | --version\n";
 
+#if !RINGCAST_HAVE_XXHASH
+static int refuse(int argc, char **argv) {
+  return cli_fail(CLI_FAILED,
+                  "this build has no '%s': xxhash.h was missing; install it (Debian: libxxhash-dev) and build again",
+                  argc > 0 ? argv[0] : "record");
+}
+#define record_main refuse
+#define replay_main refuse
+#define dump_main   refuse
+#endif
+
 static const struct command {
   const char *name;
   int (*run)(int argc, char **argv);
@@ -39,13 +50,7 @@ static const char examples[] =
     "  0 well; 1 failed; 2 wrong command line; 3 no such ring; 4 the name stands for several rings;\n"
     "  5 the ring's writer is gone, which ended the command early\n"
     "\n"
-    "EXAMPLES\n"
-    "  ringcast list\n"
-    "  ringcast stat camera\n"
-    "  ringcast top\n"
-    "  ringcast doctor\n"
-    "  ringcast perf throughput --size 4096 --format json\n"
-    "  ringcast help perf\n";
+    "'ringcast COMMAND --help' has the options; the manual pages have the rest, with examples.\n";
 
 static void print_help(void) {
   printf(

@@ -7,7 +7,6 @@
 
 #include "tools/cli.h"
 #include "tools/disk.h"
-#include "tools/parse.h"
 #include "tools/report.h"
 #include "tools/view.h"
 
@@ -16,33 +15,15 @@ static const char usage[] = "usage: ringcast record RING FILE [--seconds S] [--f
 
 static const char help[] =
     "\n"
-    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of the ring's writer.\n"
-    "'ringcast dump FILE' shows them, 'ringcast replay FILE' sends them again. RING is a name, NAME@PID, @PID or a\n"
-    "handle; 'ringcast list' shows all.\n"
+    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of the ring's\n"
+    "writer. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
-    "The recorder is an observer. It is not among the readers that the writer waits for or counts, and if it is 50 ms\n"
-    "in the way, the writer goes on without it. Then the recorder comes back, at most once a second, and the file\n"
-    "tells the gap. A recorder that is killed leaves a file with everything but its last moments.\n"
-    "\n"
-    "OPTIONS\n"
     "  --seconds S       end after so many seconds (default 0: no limit)\n"
     "  --frames N        end after so many frames (default 0: no limit)\n"
-    "  --bytes BYTES     end with the frame that completes so many bytes; K, M and G are understood (default 0: no\n"
-    "                    limit)\n"
-    "  --lossless        be an ordinary reader, which takes a reader's place: the writer waits for the disk, and\n"
-    "                    nothing is missing (default: an observer)\n"
+    "  --bytes BYTES     end with the frame that completes so many bytes, such as 10G (default 0: no limit)\n"
+    "  --lossless        be an ordinary reader, for which the writer waits, so that nothing is missing\n"
     "  --buffer BYTES    memory for what is not on the disk yet, 64K to 4G (default 64M)\n"
-    "  --format FORMAT   of the summary at the end: text or json (default text)\n"
-    "  --help            this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0  the file is whole, also if it has gaps or the writer is gone   1  the ring or the disk failed: FILE holds\n"
-    "  what came before   2  wrong usage   3  no such ring   4  RING stands for several rings\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast record camera minute.rcrec --seconds 60\n"
-    "  ringcast record vllm.mq.calls@4711 calls.rcrec --bytes 10G --format json\n"
-    "  RINGCAST_DISABLE=io_uring ringcast record camera plain.rcrec --frames 100\n";
+    "  --format FORMAT   of the summary at the end: text or json (default text)\n";
 
 static volatile sig_atomic_t stop;
 
@@ -64,18 +45,19 @@ static void watch_signals(void) {
 
 static void tell_start(void *context) {
   const struct record_options *options = context;
-  cli_fail(CLI_OK, "recording %s to %s; Ctrl-C ends it", options->ring, options->file);
+  cli_fail(CLI_OK, "recording %s to %s%s; Ctrl-C ends it", options->ring, options->file,
+           options->lossless ? " as a reader, for which the writer waits" : "");
 }
 
 static void tell_end(const struct record_options *options, const struct record_result *result) {
   if (result->end == RECORD_RING_FAILED) cli_fail(CLI_FAILED, "%s: %s", options->ring, result->why);
   if (result->end == RECORD_DISK_FAILED)
     cli_fail(CLI_FAILED, "can't write %s: %s; 'ringcast dump' shows which frames it holds", options->file, result->why);
-  if (result->let_go > 0)
+  if (result->sum.gaps > 0)
     cli_fail(CLI_OK,
              "%s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each place is "
-             "marked in the file; a larger --buffer, a faster disk or --lossless helps",
-             options->ring, (unsigned long long)result->let_go, result->let_go == 1 ? "" : "s",
+             "marked in the file; a larger ring, a larger --buffer, a faster disk or --lossless helps",
+             options->ring, (unsigned long long)result->sum.gaps, result->sum.gaps == 1 ? "" : "s",
              (unsigned long long)result->gap_bytes);
 }
 
@@ -96,7 +78,6 @@ static void print(const struct record_options *options, const struct record_resu
   report_number(&report, "seconds", result->seconds);
   report_number(&report, "bytes_per_s", (double)result->sum.bytes / result->seconds);
   report_string(&report, "hash", digest);
-  report_string(&report, "written_with", result->way);
   report_string(&report, "ended_by", ends[result->end]);
   report_close(&report);
 }
@@ -116,7 +97,7 @@ static int parse(int argc, char **argv, struct record_options *options) {
       {"bytes", parse_bytes, &options->bytes, PARSE_BYTES, false},
       {"lossless", NULL, &options->lossless, NULL, false},
       {"buffer", parse_buffer, &options->buffer, "a number of bytes, 64K to 4G", false},
-      {"format", cli_parse_format, &options->json, CLI_FORMATS, false},
+      {"format", parse_format, &options->json, PARSE_FORMAT, false},
   };
   const char *words[2];
   int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, words, 2);
@@ -138,12 +119,7 @@ int record_main(int argc, char **argv) {
   int failed = record_run(&options, handle, tell_start, &options, &result);
   if (failed != 0) {
     bool of_ring = result.end == RECORD_RING_FAILED;
-    if (of_ring && failed == -EUSERS && !options.lossless)
-      cli_fail(CLI_FAILED,
-               "%s has two observers already, and no place for one more: end one of them, or give "
-               "--lossless to take a reader's place",
-               options.ring);
-    else cli_fail(CLI_FAILED, "%s%s%s", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
+    cli_fail(CLI_FAILED, "%s%s%s", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
     return of_ring && failed == -ENOENT ? CLI_NO_RING : CLI_FAILED;
   }
   tell_end(&options, &result);

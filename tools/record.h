@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ringcast record`: a ring's frames into a file. record.c has the options and texts, record_run.c the work,
- * which `ringcast perf record` (perf_record.c) measures. */
+/* `ringcast record`: a ring's frames into a file. record.c has the options and texts, record_run.c the work. */
 #ifndef TOOLS_RECORD_H
 #define TOOLS_RECORD_H
 
@@ -30,10 +29,8 @@ struct record_result {
   int error;                /* -errno of the ring or the disk */
   char why[256];            /* the error in words */
   struct recording_sum sum; /* unless the disk failed */
-  uint64_t let_go;          /* times that the writer went on without the recorder */
   uint64_t gap_bytes;       /* of the ring, as far as known */
   double seconds;
-  char way[64];
 };
 
 /* Records until a limit, a signal or an error; then the file is whole. 0, or -errno: nothing was recorded, as

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The recorder is an observer: lossless as a reader, but the writer lets go of an observer that was in the
- * way for 50 ms.
- * The recorder keeps out of the way by three means.
- *   No writer wakes an observer. While frames come, the recorder looks for them every half millisecond, more often if
- *   frames fill the ring faster; after a while without a frame the recorder waits as a reader does, 2 ms too long at
- *   most.
- *   The recorder copies a frame into memory of its own, hashes the copy and gives the frame back at once. The disk
- *   never holds a frame.
- *   After the writer has let go, the recorder comes back once all copies are on the disk, and at most once a second.
- *   The writer grants 50 ms, and 50 ms more in each second, so a slow disk costs the writer no more.
+ * The recorder is a tap, for which the writer never waits; with --lossless it is a reader.
+ *   No writer wakes the recorder. It looks every half millisecond, and more often if frames fill the ring faster.
+ *   It copies a frame into memory of its own and hashes the copy. The disk never holds a frame.
+ *   A gap is what the tap lost. A reader that was evicted comes back once all copies are on the disk, and at most once
+ *   a second, so that the writer waits for a slow disk no more often; what came meanwhile is a gap.
  *
  * The time of a frame is when the recorder took it.
  */
@@ -34,8 +29,7 @@ enum {
 };
 
 static const int64_t SLOWEST_POLL = 500000, FASTEST_POLL = 50000; /* nanoseconds */
-static const int64_t QUIET = 200000000;                           /* so long without a frame: waits as a reader does */
-static const int64_t SLICE = 100000000;                           /* of such a wait; and until a frame is written */
+static const int64_t SLICE = 100000000;                           /* until a frame is written */
 static const int64_t COME_BACK = 1000000000;
 
 struct recorder {
@@ -44,10 +38,12 @@ struct recorder {
   struct record_result *out;
   struct disk *disk;
   struct recording_writer *writer;
+  ringcast_tap *tap; /* one of these; neither: an evicted reader */
   ringcast_reader *reader;
+  uint64_t losses; /* of the tap, so far */
   struct ringcast_info info;
-  int64_t began, attached, heard, flushed; /* times */
-  int64_t last;                            /* the time of the last frame that was kept; at first, of the beginning */
+  int64_t began, attached, flushed; /* times */
+  int64_t last;                     /* the time of the last frame that was kept; at first, of the beginning */
   int64_t poll_ns;
   uint64_t taken;    /* bytes since the last poll without a frame */
   uint64_t position; /* of the last frame that was kept; at first, of the ring's end */
@@ -83,29 +79,26 @@ static void end_by_disk(struct recorder *recorder, int error) {
 /* ---- The ring --------------------------------------------------------------------------------------------------- */
 
 static int attach(struct recorder *recorder) {
-  const struct record_options *asked = recorder->options;
-  const struct ringcast_reader_options options = {
-      .size = sizeof options, .flags = asked->lossless ? 0 : RINGCAST_READER_OBSERVER, .name = "recorder"};
-  int result = ringcast_reader_attach_ex(recorder->handle, &options, &recorder->reader);
-  if (result != 0) return result;
-  recorder->attached = recorder->heard = now();
-  return 0;
+  const struct ringcast_reader_options options = {.size = sizeof options, .name = "recorder"};
+  if (!recorder->options->lossless) return ringcast_tap_attach(recorder->handle, &recorder->tap);
+  recorder->attached = now();
+  return ringcast_reader_attach_ex(recorder->handle, &options, &recorder->reader);
 }
 
 static void leave(struct recorder *recorder) {
+  ringcast_tap_close(recorder->tap);
   ringcast_reader_close(recorder->reader);
+  recorder->tap = NULL;
   recorder->reader = NULL;
 }
 
 static void begin_gap(struct recorder *recorder) {
-  leave(recorder);
-  if (recorder->in_gap) return; /* let go of again, before a frame was kept */
-  recorder->out->let_go++;
+  if (recorder->in_gap) return; /* once more, before a frame was kept */
   recorder->in_gap = true;
   recorder->gap = (struct recording_gap){.from = recorder->position,
                                          .to = RECORDING_UNKNOWN,
                                          .began = recorder->last,
-                                         .reason = recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LET_GO};
+                                         .reason = recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LOST};
 }
 
 /* `to`, `time`: of the frame that ends the gap. */
@@ -126,7 +119,10 @@ static void end_by_ring(struct recorder *recorder, int result) {
   case -EINTR: return;
   case -EPIPE:
   case -ENOENT: end(recorder, RECORD_WRITER_GONE, 0, "the writer is gone"); return;
-  case -ESTALE: begin_gap(recorder); return;
+  case -ESTALE:
+    leave(recorder);
+    begin_gap(recorder);
+    return;
   default: end(recorder, RECORD_RING_FAILED, result, ringcast_last_error());
   }
 }
@@ -146,8 +142,7 @@ static void come_back(struct recorder *recorder) {
     return;
   }
   int result = attach(recorder);
-  if (result == -EUSERS) recorder->attached = now(); /* the places are taken: tries again later */
-  else if (result != 0) end_by_ring(recorder, result);
+  if (result != 0 && result != -EUSERS) end_by_ring(recorder, result); /* the places are taken: tries again later */
 }
 
 /* ---- Frames ----------------------------------------------------------------------------------------------------- */
@@ -174,8 +169,8 @@ static void check_limits(struct recorder *recorder) {
     end(recorder, RECORD_ENOUGH, 0, "as much as asked for");
 }
 
-static void keep(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
-  int released = ringcast_reader_release_many(recorder->reader, frames, count);
+static void keep(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count, int64_t time) {
+  int released = recorder->tap ? 0 : ringcast_reader_release_many(recorder->reader, frames, count);
   int result = released == 0 ? recording_keep(recorder->writer) : recording_drop(recorder->writer);
   if (result != 0) {
     end_by_disk(recorder, result);
@@ -183,14 +178,13 @@ static void keep(struct recorder *recorder, const struct ringcast_frame *frames,
     end_by_ring(recorder, released);
   } else {
     recorder->position = frames[count - 1].position;
-    recorder->last = recorder->heard;
+    recorder->last = time;
     check_limits(recorder);
   }
 }
 
 static void copy(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
   int64_t time = now();
-  recorder->heard = time;
   if (recorder->in_gap) end_gap(recorder, frames[0].position, time);
   for (uint32_t i = 0; i < count; i++) {
     int result =
@@ -201,7 +195,7 @@ static void copy(struct recorder *recorder, const struct ringcast_frame *frames,
     }
     recorder->taken += frames[i].bytes;
   }
-  keep(recorder, frames, count);
+  keep(recorder, frames, count, time);
 }
 
 /* No frame now: sleeps while the ring has room. */
@@ -214,21 +208,30 @@ static void rest(struct recorder *recorder) {
   pause_for(recorder->poll_ns);
 }
 
+/* How many frames there are, or an error. */
+static int look(struct recorder *recorder, struct ringcast_frame frames[GROUP]) {
+  uint64_t bytes, losses;
+  if (recorder->reader) return ringcast_reader_next_many(recorder->reader, 0, frames, GROUP);
+  int result = ringcast_tap_next(recorder->tap, 0, frames);
+  ringcast_tap_lost(recorder->tap, &bytes, &losses);
+  if (losses != recorder->losses) begin_gap(recorder);
+  recorder->losses = losses;
+  return result == 0 ? 1 : result;
+}
+
 static void take(struct recorder *recorder) {
   struct ringcast_frame frames[GROUP];
-  int64_t time = now();
-  bool quiet = time - recorder->heard > QUIET;
-  if (time - recorder->flushed >= SLICE) flush(recorder);
-  int result = ringcast_reader_next_many(recorder->reader, quiet ? SLICE : 0, frames, GROUP);
+  if (now() - recorder->flushed >= SLICE) flush(recorder);
+  int result = look(recorder, frames);
   if (result > 0) copy(recorder, frames, choose(recorder, frames, (uint32_t)result));
   else if (result == -EAGAIN) rest(recorder);
-  else if (result != -ETIMEDOUT) end_by_ring(recorder, result);
+  else end_by_ring(recorder, result);
 }
 
 static void run(struct recorder *recorder) {
   const struct record_options *options = recorder->options;
   while (!recorder->ends) {
-    if (recorder->reader) take(recorder);
+    if (recorder->tap || recorder->reader) take(recorder);
     else come_back(recorder);
     if (options->stop && *options->stop) end(recorder, RECORD_STOPPED, 0, "stopped by a signal");
     if (options->seconds > 0 && (double)(now() - recorder->began) >= options->seconds * 1e9)
@@ -271,7 +274,7 @@ static int open_file(struct recorder *recorder) {
 static void finish(struct recorder *recorder) {
   struct record_result *out = recorder->out;
   if (recorder->in_gap) end_gap(recorder, RECORDING_UNKNOWN, now());
-  if (recorder->reader) leave(recorder); /* before the disk takes its time */
+  leave(recorder); /* before the disk takes its time */
   int result = recording_finish(recorder->writer);
   if (result != 0 && out->end != RECORD_DISK_FAILED) {
     recorder->ends = false;
@@ -279,18 +282,21 @@ static void finish(struct recorder *recorder) {
   }
   out->sum = *recording_sum_of(recorder->writer);
   out->seconds = (double)(now() - recorder->began) / 1e9;
-  snprintf(out->way, sizeof out->way, "%s", disk_way(recorder->disk));
 }
 
-/* By a tap: the place of an observer is for the time when the file is there. */
+/* A reader holds the writer back only when the file is there, and a tap's first frame comes after. */
 static int look_at_ring(struct recorder *recorder) {
-  ringcast_tap *tap;
   recorder->info.size = sizeof recorder->info;
-  int result = ringcast_tap_attach(recorder->handle, &tap);
-  if (result != 0) return result;
-  result = ringcast_tap_info(tap, &recorder->info);
-  ringcast_tap_close(tap);
+  int result = ringcast_tap_attach(recorder->handle, &recorder->tap);
+  if (result == 0) result = ringcast_tap_info(recorder->tap, &recorder->info);
+  leave(recorder);
   return result;
+}
+
+/* Where the ring ends. */
+static int read_info(struct recorder *recorder) {
+  return recorder->tap ? ringcast_tap_info(recorder->tap, &recorder->info)
+                       : ringcast_reader_info(recorder->reader, &recorder->info);
 }
 
 static int begin(struct recorder *recorder) {
@@ -309,7 +315,7 @@ static int begin(struct recorder *recorder) {
   if (result != 0) {
     snprintf(out->why, sizeof out->why, "%s", ringcast_last_error());
     unlink(recorder->options->file);
-  } else if (ringcast_reader_info(recorder->reader, &recorder->info) == 0) recorder->position = recorder->info.tail;
+  } else if (read_info(recorder) == 0) recorder->position = recorder->info.tail;
   return result;
 }
 

@@ -5,7 +5,7 @@
  *
  * A file is a header block and then records, one after the other. No byte is written twice: if a record must reach
  * the disk before the block is full, padding follows up to the next block. So a recorder that is killed leaves whole
- * records, and at most one torn place for each write that was under way.
+ * records, and at most one torn place, where a write was under way.
  */
 #ifndef TOOLS_RECORDING_H
 #define TOOLS_RECORDING_H
@@ -63,8 +63,8 @@ struct recording_record {
 };
 
 enum recording_reason {
-  RECORDING_LET_GO = 1, /* the recorder was in the way, and the writer let go */
-  RECORDING_EVICTED = 2 /* an ordinary reader (--lossless) was evicted */
+  RECORDING_LOST = 1,   /* overwritten before the recorder had copied it */
+  RECORDING_EVICTED = 2 /* a reader (--lossless) was evicted */
 };
 
 struct recording_gap {
@@ -120,9 +120,10 @@ struct recording_writer;
 int recording_create(struct disk *disk, const struct recording_header *header, struct recording_writer **out);
 void recording_destroy(struct recording_writer *writer); /* the disk stays */
 
-/* All frames since the last keep are kept or dropped together: a reader that gives frames back learns whether the
- * copies are good. Between two keeps: frames of together one chunk at most, or one larger frame. recording_copy waits
- * while all memory is under way to the disk. After an error of the disk each call returns the same -errno. */
+/* All frames since the last keep are kept or dropped together: a reader that gives frames back learns
+ * whether the copies are good. Between two keeps: frames of together an eighth of the disk's memory at
+ * most, or one larger frame. recording_copy waits while all memory is under way to the disk. After an
+ * error of the disk each call returns the same -errno. */
 int recording_copy(struct recording_writer *writer, uint16_t kind, const void *data, uint64_t bytes, uint64_t position,
                    int64_t time);
 int recording_keep(struct recording_writer *writer);

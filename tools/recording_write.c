@@ -6,19 +6,18 @@
 
 #include "tools/disk.h"
 #include "tools/recording.h"
-#include "tools/recording_hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 enum {
   MOST_ENTRIES = 16384, /* of the index: then every second entry goes */
   FIRST_STRIDE = 64,    /* frames from one entry to the next */
-  MOST_WAITING = 8,     /* chunks of a frame that are full and may still be taken back */
   HASH_BLOCK = 32768    /* is copied, and then hashed while in the cache */
 };
 
 /* A place to go back to. */
 struct mark {
-  struct disk_chunk *chunk; /* NULL: the next chunk is not taken yet */
-  size_t filled;
   uint64_t end;
   struct recording_sum sum;
 };
@@ -26,8 +25,6 @@ struct mark {
 struct recording_writer {
   struct disk *disk;
   uint64_t id;
-  struct disk_chunk *chunk, *waiting[MOST_WAITING];
-  uint32_t waiting_count;
   uint64_t end;
   struct recording_sum sum;
   struct mark mark;
@@ -41,55 +38,35 @@ struct recording_writer {
   XXH3_state_t *state;
 };
 
-/* ---- Bytes ------------------------------------------------------------------------------------------------------ */
+/* ---- Bytes ------------------------------------------------------------------------------------ */
 
-static int write_waiting(struct recording_writer *writer) {
-  int result = 0;
-  for (uint32_t i = 0; i < writer->waiting_count; i++) {
-    int one = disk_write(writer->disk, writer->waiting[i]);
-    if (result == 0) result = one;
-  }
-  writer->waiting_count = 0;
-  return result;
-}
-
-/* Room in the chunk, at least a byte. */
-static int make_room(struct recording_writer *writer) {
-  struct disk_chunk *chunk = writer->chunk;
-  if (chunk && chunk->filled < chunk->size) return 0;
-  int result = 0;
-  if (chunk) {
-    writer->waiting[writer->waiting_count++] = chunk;
-    writer->chunk = NULL;
-  }
-  /* Chunks that wait do not become free: a frame that fills them all is on its way before it is kept. */
-  if (writer->waiting_count == MOST_WAITING || writer->waiting_count == disk_chunks(writer->disk)) {
+/* The memory for the next bytes of the file, at least one. What is not kept yet can be taken back, and
+ * so stays in memory; a frame that would fill half of the memory is on its way before it is kept. */
+static int find_room(struct recording_writer *writer, uint8_t **at, size_t *room) {
+  if (writer->end - writer->mark.end >= disk_half(writer->disk)) {
+    int result = disk_write(writer->disk, writer->end, false);
+    if (result != 0) return result;
     writer->is_out = true;
-    result = write_waiting(writer);
   }
-  if (result == 0) result = disk_take(writer->disk, &writer->chunk);
-  return result;
+  return disk_room(writer->disk, writer->end, at, room);
 }
 
-/* The next bytes of the file, contiguous: at most `bytes`. The caller has made room. */
-static uint8_t *next_bytes(struct recording_writer *writer, uint64_t bytes, size_t *room) {
-  struct disk_chunk *chunk = writer->chunk;
-  uint8_t *at = chunk->memory + chunk->filled;
-  *room = chunk->size - chunk->filled < bytes ? chunk->size - chunk->filled : (size_t)bytes;
-  chunk->filled += *room;
-  writer->end += *room;
-  return at;
-}
-
+/* `data` may be NULL: zeros. */
 static int put(struct recording_writer *writer, const void *data, uint64_t bytes) {
   const uint8_t *from = data;
   while (bytes > 0) {
-    int result = make_room(writer);
-    if (result != 0) return result;
+    uint8_t *to;
     size_t room;
-    uint8_t *to = next_bytes(writer, bytes, &room);
-    if (from) memcpy(to, from, room), from += room;
-    else memset(to, 0, room);
+    int result = find_room(writer, &to, &room);
+    if (result != 0) return result;
+    if (room > bytes) room = (size_t)bytes;
+    if (from) {
+      memcpy(to, from, room);
+      from += room;
+    } else {
+      memset(to, 0, room);
+    }
+    writer->end += room;
     bytes -= room;
   }
   return 0;
@@ -99,12 +76,15 @@ static int put_hashed(struct recording_writer *writer, const void *data, uint64_
   const uint8_t *from = data;
   XXH3_64bits_reset(writer->state);
   while (bytes > 0) {
-    int result = make_room(writer);
-    if (result != 0) return result;
+    uint8_t *to;
     size_t room;
-    uint8_t *to = next_bytes(writer, bytes < HASH_BLOCK ? bytes : HASH_BLOCK, &room);
+    int result = find_room(writer, &to, &room);
+    if (result != 0) return result;
+    if (room > HASH_BLOCK) room = HASH_BLOCK;
+    if (room > bytes) room = (size_t)bytes;
     memcpy(to, from, room);
     XXH3_64bits_update(writer->state, to, room); /* of the copy: the frame may change during the copy */
+    writer->end += room;
     from += room;
     bytes -= room;
   }
@@ -118,17 +98,19 @@ static int put_head(struct recording_writer *writer, struct recording_record *re
   record->magic = RECORDING_RECORD_MAGIC;
   record->check = recording_record_check(record, writer->id, writer->end);
   writer->is_flushed = false;
-  return put(writer, record, sizeof *record); /* a line is within one chunk */
+  return put(writer, record, sizeof *record);
 }
 
+/* The hash is within a line, which is contiguous. */
 static int put_tail(struct recording_writer *writer, uint64_t bytes, uint64_t hash) {
+  uint8_t *at;
   size_t room;
   int result = put(writer, NULL, -bytes & 7);
-  if (result == 0) result = make_room(writer);
+  if (result == 0) result = find_room(writer, &at, &room);
   if (result != 0) return result;
-  uint8_t *at = next_bytes(writer, sizeof hash, &room);
   memcpy(at, &hash, sizeof hash);
   writer->footer = (uint64_t *)(void *)at;
+  writer->end += sizeof hash;
   return put(writer, NULL, -writer->end & (RECORDING_LINE - 1));
 }
 
@@ -141,10 +123,9 @@ static int put_record(struct recording_writer *writer, enum recording_type type,
   return result == 0 ? put_tail(writer, bytes, hash) : result;
 }
 
-/* A frame that fits in the chunk: the same bytes without a loop. */
-static uint64_t put_small(struct recording_writer *writer, const struct recording_record *record, const void *data) {
-  struct disk_chunk *chunk = writer->chunk;
-  uint8_t *at = chunk->memory + chunk->filled;
+/* A frame that fits in contiguous memory: the same bytes without a loop. */
+static uint64_t put_small(struct recording_writer *writer, const struct recording_record *record, const void *data,
+                          uint8_t *at) {
   uint64_t length = recording_length(record->bytes), place = recording_hash_at(record->bytes);
   memcpy(at, record, sizeof *record);
   memcpy(at + sizeof *record, data, record->bytes);
@@ -152,7 +133,6 @@ static uint64_t put_small(struct recording_writer *writer, const struct recordin
   memset(at + sizeof *record + record->bytes, 0, length - sizeof *record - record->bytes);
   memcpy(at + place, &hash, sizeof hash);
   writer->footer = (uint64_t *)(void *)(at + place);
-  chunk->filled += length;
   writer->end += length;
   writer->is_flushed = false;
   return hash;
@@ -168,11 +148,13 @@ int recording_copy(struct recording_writer *writer, uint16_t kind, const void *d
                                     .position = position,
                                     .time = time};
   uint64_t hash;
-  int result = make_room(writer);
+  uint8_t *at;
+  size_t room;
+  int result = find_room(writer, &at, &room);
   if (result != 0) return result;
   record.check = recording_record_check(&record, writer->id, writer->end);
-  if (bytes <= HASH_BLOCK && recording_length(bytes) <= writer->chunk->size - writer->chunk->filled) {
-    hash = put_small(writer, &record, data);
+  if (bytes <= HASH_BLOCK && recording_length(bytes) <= room) {
+    hash = put_small(writer, &record, data, at);
   } else {
     result = put_head(writer, &record);
     if (result == 0) result = put_hashed(writer, data, bytes, &hash);
@@ -197,18 +179,9 @@ int recording_put_gap(struct recording_writer *writer, const struct recording_ga
 /* ---- Keeping and dropping --------------------------------------------------------------------------------------- */
 
 static int set_mark(struct recording_writer *writer) {
-  int result = write_waiting(writer);
-  if (writer->chunk && writer->chunk->filled == writer->chunk->size) {
-    int one = disk_write(writer->disk, writer->chunk);
-    if (result == 0) result = one;
-    writer->chunk = NULL;
-  }
-  writer->mark = (struct mark){.chunk = writer->chunk,
-                               .filled = writer->chunk ? writer->chunk->filled : 0,
-                               .end = writer->end,
-                               .sum = writer->sum};
+  writer->mark = (struct mark){.end = writer->end, .sum = writer->sum};
   writer->is_out = false;
-  return result;
+  return disk_write(writer->disk, writer->end, false);
 }
 
 static void thin_index(struct recording_writer *writer) {
@@ -229,31 +202,29 @@ int recording_keep(struct recording_writer *writer) {
 }
 
 int recording_drop(struct recording_writer *writer) {
-  struct disk_chunk *kept = writer->mark.chunk;
   writer->sum = writer->mark.sum;
   if (writer->is_out) {
     *writer->footer = writer->unfooter;
     return set_mark(writer);
   }
-  if (writer->chunk && writer->chunk != kept) disk_untake(writer->disk, writer->chunk);
-  for (; writer->waiting_count > 0; writer->waiting_count--)
-    if (writer->waiting[writer->waiting_count - 1] != kept)
-      disk_untake(writer->disk, writer->waiting[writer->waiting_count - 1]);
-  writer->chunk = kept;
   writer->end = writer->mark.end;
-  if (kept) kept->filled = writer->mark.filled;
   return 0;
+}
+
+/* All that is kept, and the mark behind it. */
+static int write_all(struct recording_writer *writer) {
+  int result = set_mark(writer);
+  return result == 0 ? disk_write(writer->disk, writer->end, true) : result;
 }
 
 int recording_flush(struct recording_writer *writer) {
   uint64_t left = -writer->end & (RECORDING_BLOCK - 1);
-  int result = disk_look(writer->disk);
+  int result = disk_write(writer->disk, 0, true); /* tells of an error */
   if (result != 0 || writer->is_flushed) return result;
   if (left > 0) result = put_record(writer, RECORDING_PAD, 0, NULL, left - recording_length(0));
-  if (result == 0 && writer->chunk) result = disk_write(writer->disk, writer->chunk);
-  if (result != 0) return result;
-  writer->is_flushed = true;
-  return set_mark(writer);
+  if (result == 0) result = write_all(writer);
+  writer->is_flushed = result == 0;
+  return result;
 }
 
 const struct recording_sum *recording_sum_of(const struct recording_writer *writer) { return &writer->sum; }
@@ -275,8 +246,7 @@ int recording_create(struct disk *disk, const struct recording_header *header, s
   block.record_bytes = sizeof(struct recording_record);
   block.check = recording_header_check(&block);
   if (result == 0) result = put(writer, &block, sizeof block);
-  if (result == 0) result = disk_write(disk, writer->chunk);
-  if (result == 0) result = set_mark(writer);
+  if (result == 0) result = write_all(writer);
   if (result == 0) result = disk_drain(disk); /* from now on the file is a recording to other programs */
   writer->is_flushed = true;
   if (result == 0) *out = writer;
@@ -306,12 +276,10 @@ static int put_end(struct recording_writer *writer) {
 }
 
 int recording_finish(struct recording_writer *writer) {
-  int result = disk_look(writer->disk), fd = disk_fd(writer->disk);
-  if (result == 0) result = put_end(writer);
+  int result = put_end(writer), fd = disk_fd(writer->disk);
   uint64_t end = writer->end;
   if (result == 0) result = put(writer, NULL, -end & (RECORDING_BLOCK - 1));
-  if (result == 0) result = set_mark(writer);
-  if (result == 0 && writer->chunk) result = disk_write(writer->disk, writer->chunk);
+  if (result == 0) result = write_all(writer);
   int drained = disk_drain(writer->disk);
   if (result == 0) result = drained;
   if (result == 0 && (ftruncate(fd, (off_t)end) != 0 || fdatasync(fd) != 0)) return -errno;

@@ -11,7 +11,6 @@
 
 #include "ringcast/ringcast.h"
 #include "tools/cli.h"
-#include "tools/parse.h"
 #include "tools/recording.h"
 #include "tools/report.h"
 
@@ -21,28 +20,15 @@ static const char usage[] =
 
 static const char help[] =
     "\n"
-    "Makes a new ring and sends the frames of a recording ('ringcast record') on it, at the pace at which they were\n"
-    "recorded. The first line says the ring's name and handle. A reader that was not there gets all frames: start\n"
-    "with --readers, or attach before the first frame.\n"
+    "Makes a new ring and sends the frames of a recording on it, at the pace at which they were recorded.\n"
     "\n"
-    "OPTIONS\n"
     "  --name NAME        of the new ring (default: the recorded ring's)\n"
     "  --speed X          so many times as fast as recorded (default 1)\n"
     "  --fast             as fast as the readers take it\n"
     "  --readers N        wait for so many readers before the first frame (default 0)\n"
     "  --from S, --to S   only the frames of these seconds, counted from the first frame (default: all)\n"
     "  --capacity BYTES   of the new ring (default: the recorded ring's)\n"
-    "  --format FORMAT    of the first line, and of the summary at the end: text or json (default text)\n"
-    "  --help             this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0  all was sent, or Ctrl-C   1  damage (all whole frames were sent), an unreadable file, or no ring\n"
-    "  could be made   2  wrong usage\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast replay day.rcrec --name again --readers 1\n"
-    "  ringcast replay day.rcrec --name again --speed 10 --from 2 --to 8\n"
-    "  ringcast replay day.rcrec --name again --fast --format json\n";
+    "  --format FORMAT    of the first line, and of the summary at the end: text or json (default text)\n";
 
 static const int64_t SLICE = 100000000; /* nanoseconds: so soon a signal that comes before a wait is seen */
 
@@ -258,7 +244,7 @@ static int parse(int argc, char **argv, struct replay *replay) {
       {"from", parse_seconds, &replay->from, PARSE_SECONDS, false},
       {"to", parse_seconds, &replay->to, PARSE_SECONDS, false},
       {"capacity", parse_bytes, &replay->capacity, PARSE_BYTES, false},
-      {"format", cli_parse_format, &replay->json, CLI_FORMATS, false},
+      {"format", parse_format, &replay->json, PARSE_FORMAT, false},
   };
   int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &replay->file, 1);
   if (status != CLI_GO_ON) return status;

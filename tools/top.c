@@ -9,7 +9,6 @@
 
 #include "tools/cli.h"
 #include "tools/screen.h"
-#include "tools/stat.h"
 #include "tools/text.h"
 #include "tools/view.h"
 
@@ -17,34 +16,12 @@ static const char usage[] = "usage: ringcast top [--interval SECONDS] [--once] [
 
 static const char help[] =
     "\n"
-    "All rings of this user, live: first the rings that a reader holds back, the longest first, then those with a\n"
-    "reader that is stopped, dead or evicted, then by rate. On a terminal in place (Ctrl-C or 'q' ends it), else\n"
-    "block by block. Rings that come and go are followed.\n"
+    "All rings of this user, live: first those that a reader holds back, then those with a reader that is\n"
+    "stopped, dead or evicted, then by rate. Ctrl-C or 'q' ends it.\n"
     "\n"
-    "COLUMNS\n"
-    "  RING              a RING argument for the other commands: NAME@PID, or @PID for a ring without a name; where a\n"
-    "                    process has several rings of one name, 'ringcast list' tells them apart\n"
-    "  FRAMES/S, MB/S    sent since the last look; '-' for a ring that is new\n"
-    "  READERS           attached; observers, such as a recorder, are counted apart: '2+1'\n"
-    "  BEHIND            of the reader that is furthest behind: frames (a batch counts as one), and bytes\n"
-    "  BLOCKED           for how long the writer has been waiting for a reader\n"
-    "  BY                that reader; of a ring that is not held back, a reader that is stopped, dead or evicted: a\n"
-    "                    lock-step engine waits for its answer. On a line of its own where the terminal is narrow; if\n"
-    "                    that is not enough, READERS to FRAMES/S go, and RING loses its middle\n"
-    "\n"
-    "OPTIONS\n"
     "  --interval SECONDS  from one look to the next, 0.01 to 86400 (default 1)\n"
     "  --once              one block, of the rates of one interval\n"
-    "  --format FORMAT     text or json (default text); json: a line for each look, with all that 'ringcast stat' has\n"
-    "  --help              this text\n"
-    "\n"
-    "EXIT STATUS\n"
-    "  0 well, also after Ctrl-C; 1 failed; 2 wrong command line\n"
-    "\n"
-    "EXAMPLES\n"
-    "  ringcast top\n"
-    "  ringcast top --once\n"
-    "  ringcast top --interval 5 | tee rings.log\n";
+    "  --format FORMAT     text or json (default text)\n";
 
 struct choice {
   double interval;
@@ -79,25 +56,22 @@ static int by_trouble(const void *a, const void *b) {
 static void add_row(struct text_table *table, const struct view *view) {
   const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
   const struct ringcast_peer *suspect = view_suspect(&view->now);
-  char which[STAT_WHICH];
-  uint32_t readers, observers;
+  char which[VIEW_WHICH];
   bool is_handle = !strchr(view->label, '@'); /* too long for a table */
   if (is_handle) text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid);
   else text_table_add(table, "%s", view->label);
   text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.frames, view->before.stats.frames)).text);
   text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.bytes, view->before.stats.bytes) / 1e6).text);
-  view_count(&view->now, &readers, &observers);
-  if (observers) text_table_add(table, "%" PRIu32 "+%" PRIu32, readers, observers);
-  else text_table_add(table, "%" PRIu32, readers);
+  text_table_add(table, "%" PRIu32, view->now.count);
   text_table_add(table, "%" PRIu64, slowest ? slowest->lag_frames : 0);
   text_table_add(table, "%s", text_bytes(slowest ? (double)slowest->lag : 0).text);
   text_table_add(table, "%s", blocker ? text_duration((double)blocker->blocked_ns).text : "-");
   if (view->error) text_table_add(table, "%s", view->why);
   else if (blocker)
-    text_table_add(table, "%s (pid %" PRId32 ", %s)", stat_which(blocker, which), blocker->pid,
+    text_table_add(table, "%s (pid %" PRId32 ", %s)", view_which(blocker, which), blocker->pid,
                    view_state(blocker->state));
   else if (suspect)
-    text_table_add(table, "%s: %s (pid %" PRId32 ")", view_state(suspect->state), stat_which(suspect, which),
+    text_table_add(table, "%s: %s (pid %" PRId32 ")", view_state(suspect->state), view_which(suspect, which),
                    suspect->pid);
   else text_table_add(table, "%s", view_writer_state(view->writer)[0] == 's' ? "(writer stopped)" : "");
 }
@@ -146,9 +120,9 @@ static bool show(const struct choice *choice, const struct view *views, int coun
 
 int top_main(int argc, char **argv) {
   struct choice choice = {.interval = 1};
-  const struct cli_option options[] = {{"interval", cli_parse_seconds, &choice.interval, CLI_SECONDS, false},
+  const struct cli_option options[] = {{"interval", parse_interval, &choice.interval, PARSE_INTERVAL, false},
                                        {.name = "once", .out = &choice.once},
-                                       {"format", cli_parse_format, &choice.json, CLI_FORMATS, false}};
+                                       {"format", parse_format, &choice.json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, NULL, 0);
   if (result != CLI_GO_ON) return result;
   struct view *views = NULL;

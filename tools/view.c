@@ -205,8 +205,8 @@ const struct ringcast_peer *view_slowest(const struct look *look) {
 }
 
 bool view_is_suspect(const struct ringcast_peer *peer) {
-  return !peer->observer && (peer->state == RINGCAST_PEER_STOPPED || peer->state == RINGCAST_PEER_DEAD ||
-                             peer->state == RINGCAST_PEER_EVICTED);
+  return peer->state == RINGCAST_PEER_STOPPED || peer->state == RINGCAST_PEER_DEAD ||
+         peer->state == RINGCAST_PEER_EVICTED;
 }
 
 /* Stopped and dead readers by their lag, then those that were evicted. */
@@ -226,11 +226,6 @@ uint32_t view_suspects(const struct look *look) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < look->count; i++) count += view_is_suspect(&look->peers[i]);
   return count;
-}
-
-void view_count(const struct look *look, uint32_t *readers, uint32_t *observers) {
-  *readers = *observers = 0;
-  for (uint32_t i = 0; i < look->count; i++) *(look->peers[i].observer ? observers : readers) += 1;
 }
 
 const char *view_state(uint32_t state) {
@@ -311,7 +306,6 @@ static void report_peer(struct report *report, const char *key, const struct vie
   report_string(report, "name", peer->name);
   report_integer(report, "pid", peer->pid);
   report_string(report, "state", view_state(peer->state));
-  report_boolean(report, "observer", peer->observer != 0);
   report_count(report, "lag_frames", peer->lag_frames);
   report_count(report, "lag_bytes", peer->lag);
   report_count(report, "blocked_ns", peer->blocked_ns);
@@ -352,4 +346,12 @@ void view_report(struct report *report, const char *key, const struct view *view
   for (uint32_t i = 0; i < view->now.count; i++) report_peer(report, NULL, view, &view->now.peers[i]);
   report_close(report);
   report_close(report);
+}
+
+char *view_which(const struct ringcast_peer *peer, char out[VIEW_WHICH]) {
+  char name[TEXT_CLEAN * sizeof peer->name];
+  text_clean(peer->name, name, sizeof name);
+  if (*name) snprintf(out, VIEW_WHICH, "reader %" PRIu32 " '%s'", peer->slot, name);
+  else snprintf(out, VIEW_WHICH, "reader %" PRIu32, peer->slot);
+  return out;
 }

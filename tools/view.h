@@ -20,7 +20,7 @@ struct look {
   struct ringcast_info info;
   struct ringcast_stats stats; /* of the writer */
   struct ringcast_peer *peers;
-  uint32_t count, room; /* of the peers: readers and observers */
+  uint32_t count, room; /* of the peers */
 };
 
 struct view {
@@ -63,13 +63,12 @@ const struct ringcast_peer *view_blocker(const struct look *look);
 const struct ringcast_peer *view_slowest(const struct look *look);
 
 /* A reader that takes nothing, being stopped, dead or evicted. The writer need not wait for the reader to make room: a
- * lock-step engine waits for its workers' answers. Observers are left out: the writer lets go of them. */
+ * lock-step engine waits for its workers' answers. */
 bool view_is_suspect(const struct ringcast_peer *peer);
 /* The one that is furthest behind, the evicted last; NULL if there is none. */
 const struct ringcast_peer *view_suspect(const struct look *look);
 uint32_t view_suspects(const struct look *look); /* how many there are */
 
-void view_count(const struct look *look, uint32_t *readers, uint32_t *observers);
 const char *view_state(uint32_t state);    /* of a reader, in one word */
 const char *view_writer_state(char state); /* of the writer's process: "running", "stopped" */
 
@@ -82,5 +81,9 @@ double view_rate(const struct view *view, uint64_t now, uint64_t before);
 /* The ring as one JSON object; of its memory alone, the keys. */
 void view_report(struct report *report, const char *key, const struct view *view);
 void view_report_memory(struct report *report, const struct ringcast_info *info);
+
+/* "reader 1 'rank 2'", for a terminal. Returns `out`. */
+enum { VIEW_WHICH = 192 };
+char *view_which(const struct ringcast_peer *peer, char out[VIEW_WHICH]);
 
 #endif

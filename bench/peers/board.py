@@ -12,7 +12,7 @@ from pathlib import Path
 
 LINE = 8  # words in a cache line
 ARRIVED, DONE = range(2)  # words of a member: barriers reached, messages read in the present step
-STARTED, WRITTEN, LAST = range(3)  # words of the writer, in the first line: messages, and how many there will be
+STARTED, WRITTEN, LAST = range(3)  # words of the writer, in the first line: messages
 NAP = 50e-6  # seconds
 
 
@@ -51,21 +51,19 @@ class Board:
     def wait_word(self, word: int, count: int, seconds: float = float("inf"), spin: bool = True) -> bool:
         """Wait until a word has come to `count`; False: not within so many seconds."""
         words, end = self.words, time.monotonic() + seconds
-        wait = self.let_go if spin and self.spin else self.sleep
+        spin = spin and self.spin
         while words[word] < count:
-            wait()
+            if spin:
+                # Threads of the process have the GIL for a moment, as some peers send from a thread. A sleep
+                # of 0 s would take 50 us and more.
+                self.nothing.poll(0)
+            else:
+                time.sleep(NAP)
             if time.monotonic() > end:
                 return False
         return True
 
-    def let_go(self) -> None:
-        """Let the process's threads have the GIL for a moment: some peers send from a thread. A sleep of 0 s
-        would take 50 us and more."""
-        self.nothing.poll(0)
-
-    def sleep(self) -> None:
-        time.sleep(NAP)
-
-    def wait_readers(self, count: int, seconds: float = float("inf"), spin: bool = True) -> bool:
-        """Wait until every reader has read `count` messages; False: not within so many seconds each."""
-        return all(self.wait_word(word, count, seconds, spin) for word in self.others)
+    def wait_readers(self, count: int, spin: bool = True) -> None:
+        """Wait until every reader has read `count` messages."""
+        for word in self.others:
+            self.wait_word(word, count, spin=spin)

@@ -31,21 +31,12 @@ RANKS = ("PEERS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 BASE = 20  # bits: the numbers of each step start at a new multiple of 1 << 20, to make old messages show
 
 
-def rank_here() -> int:
-    return int(next(os.environ[name] for name in RANKS if name in os.environ))
-
-
 def peak_mb() -> Optional[float]:
-    """The largest resident memory since forget_peak()."""
+    """The largest resident memory since the file clear_refs was written."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     return None
-
-
-def forget_peak() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 def reason(error: BaseException) -> str:
@@ -54,19 +45,19 @@ def reason(error: BaseException) -> str:
 
 
 def payload_of(step: Dict[str, Any], vllm: Optional[str]) -> payloads.Payload:
+    name: str = step["payload"]
     if step["reading"] == "in-place":
-        return payloads.in_place(step["payload"])
-    found = payloads.find(step["payload"], vllm)
-    return payloads.beforehand(found) if step["reading"] == "bytes" and not is_bytes(step) else found
+        return payloads.in_place(name)
+    found = payloads.find(name, vllm)
+    raw = name.startswith("bytes-")
+    return payloads.beforehand(found) if step["reading"] == "bytes" and not raw else found
 
 
-def is_bytes(step: Dict[str, Any]) -> bool:
-    return bool(step["payload"].startswith("bytes-"))
-
-
-def kept(way: Way, step: Dict[str, Any], values: List[Any]) -> bool:
+def reads_later(way: Way, step: Dict[str, Any], values: List[Any]) -> bool:
     """Whether the way reads a message while the writer goes on to the next."""
-    if way.keeps is None or step["scenario"] not in ("stream", *PERIODS) or step["reading"] == "in-place":
+    if way.keeps is None or step["scenario"] not in ("stream", *PERIODS):
+        return False
+    if step["reading"] == "in-place":
         return False
     return bool((len(values[0]) if step["reading"] == "bytes" else step["bytes"]) >= way.keeps)
 
@@ -76,7 +67,7 @@ class Steps:
 
     def __init__(self, way: Way, board: Board, group: Dict[str, Any]) -> None:
         self.way, self.board, self.group = way, board, group
-        self.made: Any = None  # the payload at hand: name, reading and values
+        self.made: Any = None  # the payload at hand: name, reading, payload and values
 
     def values(self, step: Dict[str, Any]) -> Any:
         """The payload and the variants; the last are kept, as the next step may have the same."""
@@ -84,51 +75,57 @@ class Steps:
         if self.made is None or self.made[0] != key:
             self.made = None
             payload = payload_of(step, self.group["vllm"])
-            self.made = (key, payload, [payload.make(k) for k in range(payloads.variants(step["payload"]))])
+            made = [payload.make(k) for k in range(payloads.variants(step["payload"]))]
+            self.made = (key, payload, made)
         return self.made[1:]
 
     def run(self, index: int, step: Dict[str, Any]) -> Dict[str, Any]:
         payload, values = self.values(step)
         write, read = calls(self.way, step["reading"], step["bytes"])
-        rank, keeps = self.way.me.rank, kept(self.way, step, values)
+        in_place, rank = step["reading"] == "in-place", self.way.me.rank
         run = Run(
-            self.way, self.board, payload, values, write, read,
-            self.way.release if step["reading"] == "in-place" else lambda: None,
-            step["scenario"], step["messages"], step["seconds"], step["idle"], (index + 1) << BASE, rank,
-            warm(step["messages"]) if step["scenario"] == "stream" else 0, keeps,
-            spares(values, step) if keeps and rank == 0 else [],
-        )  # fmt: skip
+            way=self.way,
+            board=self.board,
+            payload=payload,
+            values=values,
+            write=write,
+            read=read,
+            finish=self.way.release if in_place else lambda: None,
+            scenario=step["scenario"],
+            messages=step["messages"],
+            seconds=step["seconds"],
+            base=(index + 1) << BASE,
+            rank=rank,
+            warm=warm(step["messages"]) if step["scenario"] == "stream" else 0,
+            spares=spares(values, step) if reads_later(self.way, step, values) else [],
+        )
         gc.collect()
         gc.freeze()
-        forget_peak()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
         self.board.clear()
         self.board.barrier()
-        cpu, start = time.process_time(), time.perf_counter_ns()
+        start = time.perf_counter_ns()
         times = SCENARIOS[step["scenario"]][rank > 0](run)
-        if "cpu_end" in times:
-            times["cpu"] = times.pop("cpu_end") - times.pop("cpu_start", cpu)
         self.board.barrier()
         gc.unfreeze()
         return {"step": index, "took": time.perf_counter_ns() - start, "rss": peak_mb(), **times}
 
 
-def way_of(group: Dict[str, Any], folder: Path, rank: int) -> Way:
-    found = way_class(group["way"], group["where"])
-    return found(Member(rank, group["processes"], group["largest"], folder, group["vllm"], group["sglang"]))
-
-
 def main(folder: Path, rank: int) -> None:
     group = json.loads((folder / "group.json").read_text())
+    processes = group["processes"]
     with open(folder / f"member-{rank}.jsonl", "w", buffering=1) as lines:
 
         def tell(**what: Any) -> None:
             lines.write(json.dumps(what) + "\n")
 
         try:
-            way = way_of(group, folder, rank)
+            me = Member(rank, processes, group["largest"], folder, group["vllm"], group["sglang"])
+            way = way_class(group["way"])(me)
             way.initialize()
             tell(version=way.version())
-            board = Board(folder / "board", group["processes"], rank, group["spin"])
+            board = Board(folder / "board", processes, rank, group["spin"])
             board.barrier()
             steps = Steps(way, board, group)
             for index, step in enumerate(group["steps"]):
@@ -142,19 +139,14 @@ def main(folder: Path, rank: int) -> None:
             raise
 
 
-def start(arguments: List[str], rank: int) -> None:
-    """Also called by a launcher that forks the members."""
+if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     status = 1
     try:
-        main(Path(arguments[0]), rank)
+        main(Path(sys.argv[1]), int(next(os.environ[name] for name in RANKS if name in os.environ)))
         status = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # a peer's threads may wait for ever
-
-
-if __name__ == "__main__":
-    start(sys.argv[1:], rank_here())

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The payloads. Each message carries a number, by which the reader finds lost, repeated or mixed messages.
 
-A payload has a few variants of the value, the same in every process: the reader knows the value that must arrive.
+A payload has a few variants of the value, the same in every process: the reader knows what must arrive.
 """
 
 import ctypes
 import functools
 import pickle
+import random
 import struct
+import sys
+from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # bench.python: the messages of our own measurements
 
 NUMBER = struct.Struct("<Q")  # in front of bytes
 CONTENTS = bytes.__basicsize__ - 1  # where the contents of bytes begin; the last byte is the closing 0
 UNITS = {"Ki": 10, "Mi": 20}
 LARGE = 1 << 20  # bytes; from here on there are 2 variants, below 4
-BYTES = [f"bytes-{size}" for size in "64 256 1Ki 4Ki 16Ki 64Ki 256Ki 1Mi 4Mi 16Mi 64Mi".split()]
+BYTES = [f"bytes-{size}" for size in "64 1Ki 4Ki 64Ki 1Mi 4Mi 16Mi 64Mi".split()]
 RECORDS = [f"records-{count}" for count in (10, 100, 1000, 10000)]
-TABLES = [f"{name}-{kind}" for name in RECORDS for kind in ("columns", "array")]
+TABLES = [f"records-{count}-{kind}" for count in (1000, 10000) for kind in ("columns", "array")]
 SCHEDULER = ["scheduler-1", "scheduler-64", "scheduler-256"]
 OBJECTS = [f"object-{size}" for size in "256 1Ki 4Ki 16Ki 64Ki".split()]
 
@@ -51,9 +56,9 @@ def at(name: str, make: Callable[[int], Any], *path: Any) -> Payload:
 
 
 def in_front(name: str, make: Callable[[int], bytes]) -> Payload:
-    """A payload of bytes, the first 8 of which are the number. The stamp goes where no program should write: some peers
-    take bytes and nothing else, and a new object for each message would cost every way a copy. Only make() and the
-    harness have the object, and no code has asked for the hash."""
+    """A payload of bytes, the first 8 of which are the number. The stamp goes where no program should write:
+    some peers take bytes and nothing else, and a new object for each message would cost every way a copy. Only
+    make() and the harness have the object, and no code has asked for its hash."""
 
     def stamp(value: bytes, number: int) -> None:
         ctypes.memmove(id(value) + CONTENTS, NUMBER.pack(number), NUMBER.size)
@@ -61,27 +66,25 @@ def in_front(name: str, make: Callable[[int], bytes]) -> Payload:
     return Payload(name, make, stamp, lambda received: int(NUMBER.unpack_from(received)[0]))
 
 
-# ---- Sent ------------------------------------------------------------------------------------------------------------
+# ---- Sent ----------------------------------------------------------------------------------------
 
 
 def cases() -> Any:
     """The messages of ringcast's own measurements."""
-    from ringcast.bench import cases
+    from bench.python import cases
 
     return cases
 
 
 @functools.lru_cache(None)
-def vllm_classes(vllm: Optional[str]) -> None:
-    """Use vLLM's own classes, of the source in the folder, or of the installed package."""
-    from ringcast.bench import engine
+def use_vllm(vllm: Optional[str]) -> None:
+    """vLLM's own classes, of the source in the folder or of the installed package; or stand-ins."""
+    from bench.python import engine
 
     cases().use(engine.find(vllm))
 
 
 def noise(size: int, k: int) -> bytes:
-    import random
-
     part = random.Random(k).randbytes(min(size, 1 << 16))
     return (part * (size // len(part) + 1))[:size]
 
@@ -117,7 +120,8 @@ def small_object(size: int, k: int) -> Dict[str, Any]:
     value: Dict[str, Any] = {"number": 1 << 20, "step": k, "rest": b""}
     count = 0
     while len(pickle.dumps(value, 5)) + 100 < size:
-        value[f"request {count}"] = {"id": count, "text": f"text {count * 7919 + k}", "data": bytes(range(16))}
+        data = {"id": count, "text": f"text {count * 7919 + k}", "data": bytes(range(16))}
+        value[f"request {count}"] = data
         count += 1
     for _ in range(2):  # a second time, as the pickle's headers grow
         value["rest"] = bytes(max(0, len(value["rest"]) + size - len(pickle.dumps(value, 5))))
@@ -156,17 +160,16 @@ def find(name: str, vllm: Optional[str] = None) -> Payload:
     if kind == "records":
         count, _, form = rest.partition("-")
         make = {"": records, "columns": columns, "array": structured}[form]
-        return at(name, functools.partial(make, int(count)), *(("value", 0) if form else ("key_0", "value")))
+        place = ("value", 0) if form else ("key_0", "value")
+        return at(name, functools.partial(make, int(count)), *place)
     if kind == "object":
         return at(name, functools.partial(small_object, size_of(rest)), "number")
     if kind == "scheduler":
-        vllm_classes(vllm)
+        use_vllm(vllm)
         return scheduler(name)
     if kind == "metadata":
         return at(name, metadata, "counts", 0)
-    if kind == "features":
-        return at(name, features, "n")
-    raise KeyError(f"no payload is named {name!r}")
+    return at(name, features, "n")
 
 
 def beforehand(payload: Payload) -> Payload:
@@ -175,7 +178,7 @@ def beforehand(payload: Payload) -> Payload:
 
 
 def in_place(name: str) -> Payload:
-    """Only the number is written, into the first and the last 8 bytes of the message, and read from there."""
+    """Only the number, in the first and the last 8 bytes of the message."""
 
     def stamp(value: List[int], number: int) -> None:
         value[:] = [number, number]
@@ -184,23 +187,22 @@ def in_place(name: str) -> Payload:
 
 
 def variants(name: str) -> int:
-    kind, _, rest = name.partition("-")
-    return 2 if name == "features" or (kind == "bytes" and size_of(rest) >= LARGE) else 4
+    large = name == "features" or (name.startswith("bytes-") and size_of(name[6:]) >= LARGE)
+    return 2 if large else 4
 
 
 @functools.lru_cache(None)
 def bytes_of(name: str, vllm: Optional[str] = None) -> int:
     """The size of one message: of the bytes, or of the object's pickle."""
-    kind, _, rest = name.partition("-")
-    if kind == "bytes":
-        return size_of(rest)
+    if name.startswith("bytes-"):
+        return size_of(name[6:])
     payload = find(name, vllm)
     value = payload.make(0)
     payload.stamp(value, 1 << 20)
     return len(pickle.dumps(value, 5))
 
 
-# ---- Received --------------------------------------------------------------------------------------------------------
+# ---- Received ------------------------------------------------------------------------------------
 
 
 def same(sent: Any, received: Any) -> bool:
@@ -214,5 +216,6 @@ def same(sent: Any, received: Any) -> bool:
     if isinstance(sent, dict):
         return list(sent) == list(received) and all(same(sent[key], received[key]) for key in sent)
     if hasattr(sent, "dtype"):
-        return bool(sent.dtype == received.dtype and sent.shape == received.shape and (sent == received).all())
+        alike = sent.dtype == received.dtype and sent.shape == received.shape
+        return bool(alike and (sent == received).all())
     return bool(sent == received)

@@ -20,8 +20,9 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -31,23 +32,15 @@ import plan  # noqa: E402
 from adapters import WAYS, find  # noqa: E402
 from adapters.base import LeftOut, Way  # noqa: E402
 from figures import Row  # noqa: E402
-from group import Outcome, run_group  # noqa: E402
+from group import run_group  # noqa: E402
+from native import Native  # noqa: E402
 
 ROOT = HERE.parents[1]
 ALL = "all"  # the payload, scenario and reading of the row of an unusable way
-BESIDE = ("codec.py", "gil.py", "counts.py", "adapters/gpu.py")  # separate measurements: each prints a list of rows
-LIMIT = 900  # seconds for each such script, and for the program of the native ways
 CPUS = len(os.sched_getaffinity(0))
 
 
-# ---- The machine -----------------------------------------------------------------------------------------------------
-
-
-def output_of(*command: str) -> str:
-    try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+# ---- The machine ---------------------------------------------------------------------------------
 
 
 def cpu_model() -> str:
@@ -57,23 +50,15 @@ def cpu_model() -> str:
     return platform.machine()
 
 
-def ringcast_version() -> Optional[str]:
-    try:
-        import ringcast
-    except ImportError:
-        return None
-    return ringcast.__version__
-
-
 def facts(options: argparse.Namespace) -> Dict[str, Any]:
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "commit": output_of("git", "rev-parse", "HEAD") or None,
+        "commit": git.stdout.strip() or None,
         "cpu": cpu_model(),
         "cpus": CPUS,
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "ringcast": ringcast_version(),
         "quick": options.quick,
         "rounds": options.rounds,
         "seconds": 0.0,
@@ -82,7 +67,7 @@ def facts(options: argparse.Namespace) -> Dict[str, Any]:
     }
 
 
-# ---- Rows of the Python ways -----------------------------------------------------------------------------------------
+# ---- Rows of the Python ways ---------------------------------------------------------------------
 
 
 def way_row(name: str, processes: int, version: str = "") -> Row:
@@ -92,123 +77,62 @@ def way_row(name: str, processes: int, version: str = "") -> Row:
     except LeftOut:
         way = Way
     return figures.blank(
-        peer=name, family=way.family or name, language="python", version=version or None, processes=processes,
-        lossless=way.lossless, collective=way.collective, copying=way.copying, oversubscribed=processes > CPUS,
-        floor=False, note="",
+        peer=name, family=way.family or name, language="python", version=version or None,
+        processes=processes, collective=way.collective, copying=way.copying, floor=False,
+        oversubscribed=processes > CPUS, in_process=False, note=way.note,
     )  # fmt: skip
 
 
 def serialiser(way: str, reading: str) -> str:
     if reading in ("bytes", "in-place"):
         return "none"
-    if reading == "objects":
-        return find(way).serialiser
-    return "ringcast" if find(way).family == "ringcast" else "own"
-
-
-def not_at_all(group: plan.Group, why: str) -> List[Row]:
-    row = way_row(group.way, group.processes)
-    return [{**row, "payload": ALL, "scenario": ALL, "reading": ALL, "status": why}]
-
-
-def step_row(group: plan.Group, step: plan.Step, version: str) -> Row:
-    return {
-        **way_row(group.way, group.processes, version), "payload": step.payload, "bytes": step.bytes,
-        "scenario": step.scenario, "reading": step.reading, "serialiser": serialiser(group.way, step.reading),
-    }  # fmt: skip
-
-
-def note_of(way: str, scenario: str, note: str) -> str:
-    found = find(way)
-    waits = "read_us includes the write, as a write waits for the reads" if found.collective else ""
-    return "; ".join(part for part in (note, waits if scenario == "call" else "", found.note) if part)
+    return find(way).serialiser if reading == "objects" else "ringcast"
 
 
 def rows_of(group: plan.Group, options: argparse.Namespace) -> List[Row]:
-    if group.left_out:
-        return not_at_all(group, group.left_out)
-    told = {"vllm": options.vllm, "sglang": options.sglang, "spin": group.processes <= CPUS}
-    runs = any(not step.status for step in group.steps)
-    outcome = run_group(plan.spec(group, told)) if runs else Outcome("", "", [])
-    if outcome.left_out:
-        return not_at_all(group, outcome.left_out)
-    rows, results = [], iter(outcome.results[1:])
-    for step in group.steps:
-        row = {**step_row(group, step, outcome.version), "status": step.status}
-        if not step.status:
-            result = next(results)
-            row["status"] = result.status
-            if result.status == "ok":
-                row.update(figures.of_step(step._asdict(), result.members, group.processes))
-            row["note"] = note_of(group.way, step.scenario, row["note"])
-        rows.append(row)
-    if outcome.left[0]:
-        rows[0]["note"] = "; ".join(filter(None, (rows[0]["note"], left_behind(*outcome.left))))
+    why, version = group.left_out, ""
+    if not why:
+        told = {"vllm": options.vllm, "sglang": options.sglang, "spin": group.processes <= CPUS}
+        outcome = run_group(plan.spec(group, **told))
+        why, version = outcome.left_out, outcome.version
+    row = way_row(group.way, group.processes, version)
+    if why:
+        return [{**row, "payload": ALL, "scenario": ALL, "reading": ALL, "status": why}]
+    rows = []
+    for step, result in zip(group.steps, outcome.results[1:]):  # the first one is the warm-up
+        scenario = "in-place" if step.reading == "in-place" else step.scenario
+        made = {**row, **step._asdict(), "scenario": scenario, "status": result.status}
+        made["serialiser"] = serialiser(group.way, step.reading)
+        if result.status == "ok":
+            made.update(figures.of_step(step._asdict(), result.members))
+            made["note"] = "; ".join(filter(None, (made["note"], row["note"])))
+        rows.append(made)
     return rows
 
 
-def left_behind(files: int, size: int) -> str:
-    return f"left {files} file{'s' if files > 1 else ''}, {size / (1 << 20):.3g} MiB behind in /dev/shm"
+# ---- The run -------------------------------------------------------------------------------------
 
 
-# ---- Further rows ----------------------------------------------------------------------------------------------------
+def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Callable[[], List[Row]]]]:
+    """In order: the text of the progress line, and the function that gives the rows."""
+    groups = plan.groups(plan.names(options.only), options.quick, options.vllm)
+    native = None
+    if options.native:
+        native = Native(options.native)
+    elif not options.only:
+        yield "the ways of C", lambda: [no_native()]
+    for _ in range(options.rounds):
+        for group in plan.in_order(groups):
+            yield f"{group.way}, {group.processes} processes", partial(rows_of, group, options)
+        if native:
+            yield from native.jobs(options.quick, options.only)
 
 
-def printed(command: List[str]) -> Tuple[str, str]:
-    """The output of a program, and the reason of a failure, if any."""
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT)
-    except subprocess.TimeoutExpired as late:
-        text = late.stdout or ""
-        return text.decode() if isinstance(text, bytes) else text, f"no end after {LIMIT} s"
-    except OSError as error:
-        return "", f"can't be started: {error}"
-    return done.stdout, "" if done.returncode == 0 else f"ended with status {done.returncode}"
-
-
-def failed(peer: str, language: str, why: str) -> Row:
+def no_native() -> Row:
+    why = "not built: build/peers/native.log has the compiler's words"
     return figures.blank(
-        peer=peer, family=peer, language=language, payload=ALL, scenario=ALL, reading=ALL, processes=2, status=why
+        peer="c-*", family="c", language="c", payload=ALL, scenario=ALL, reading=ALL, processes=2, status=why
     )
-
-
-def native_rows(program: str, what: List[str], only: List[str]) -> List[Row]:
-    """The rows printed by the program of the C ways, a JSON object a line."""
-    text, why = printed([program, *what])
-    rows, unread = [], []
-    for line in text.splitlines():
-        try:
-            rows.append({**figures.blank(language="c", rounds=1), **json.loads(line)})
-        except (TypeError, ValueError):
-            unread.append(line)
-    if "--headline" in what:
-        rows = [{**row, "scenario": "headline"} for row in rows]
-    rows = [row for row in rows if not only or row["peer"] in only]
-    note = f"{len(unread)} of the printed lines can't be read, the first: {unread[0][:80]}" if unread else ""
-    return rows + (
-        [{**failed("native " + what[0], "c", why or "lines are missing"), "note": note}] if why or note else []
-    )
-
-
-def no_native(program: Optional[str]) -> List[Row]:
-    """The row in place of the C ways' rows."""
-    what = f"there is no {program}" if program else "no program was given by --native"
-    return [failed("native ways", "c", f"{what}: was it built? build/peers/native.log has the compiler's words")]
-
-
-def beside_rows(script: str, options: argparse.Namespace) -> List[Row]:
-    command = [sys.executable, str(HERE / script), "--json"]
-    command += ["--vllm", options.vllm] if options.vllm else []
-    command += ["--quick"] if options.quick else []
-    text, why = printed(command)
-    try:
-        rows = [{**figures.blank(language="python", rounds=1), **row} for row in json.loads(text)]
-    except ValueError:
-        return [failed(script, "python", why or "no list of rows was printed")]
-    return rows
-
-
-# ---- The run ---------------------------------------------------------------------------------------------------------
 
 
 def progress(done: int, of: int, what: str, since: float) -> None:
@@ -222,54 +146,21 @@ def progress(done: int, of: int, what: str, since: float) -> None:
 
 def write_results(folder: Path, meta: Dict[str, Any], rows: List[Row]) -> Path:
     """results.json and results.csv, whole at any moment."""
-    text = json.dumps({"meta": meta, "rows": rows}, indent=1)
     part = folder / ".results.json"
-    part.write_text(text + "\n")
+    part.write_text(json.dumps({"meta": meta, "rows": rows}, indent=1) + "\n")
     os.replace(part, folder / "results.json")
     figures.write_csv(folder / ".results.csv", rows)
     os.replace(folder / ".results.csv", folder / "results.csv")
     return folder / "results.json"
 
 
-def keep(folder: Path, meta: Dict[str, Any]) -> Path:
+def keep(folder: Path, meta: Dict[str, Any]) -> None:
     """A copy of the results by date, commit and CPU."""
     slug = re.sub(r"[^a-z0-9]+", "-", meta["cpu"].lower()).strip("-")
     date = re.sub(r"[^0-9T]", "", meta["date"])
     path = folder / "kept" / f"{date}-{(meta['commit'] or 'unknown')[:7]}-{slug}.json"
     path.parent.mkdir(exist_ok=True)
     shutil.copy(folder / "results.json", path)
-    return path
-
-
-def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Any]]:
-    """The jobs, in order: the text of the progress line, and the function that gives the rows."""
-    groups = plan.groups(plan.names(options.only), options.quick, options.vllm)
-    native = bool(options.native) and Path(options.native).exists()
-    if native_wanted(options) and not native:
-        yield "native ways", lambda: no_native(options.native)
-    for turn in range(options.rounds):
-        for group in plan.in_order(groups, turn):
-            yield f"{group.way}, {group.processes} processes", lambda group=group: rows_of(group, options)
-        if native:
-            for what, way in planned(options):
-                yield what, lambda way=way: native_rows(options.native, way, options.only)
-    if native and native_wanted(options):
-        yield "64 B, native", lambda: native_rows(options.native, ["--headline"], options.only)
-    for script in BESIDE:
-        if not options.only and (HERE / script).exists():
-            yield script, lambda script=script: beside_rows(script, options)
-
-
-def planned(options: argparse.Namespace) -> List[Tuple[str, List[str]]]:
-    """The plan of the C ways: a job for all ways, or a job for each named way."""
-    plan_of = ["--plan", "quick" if options.quick else "full"]
-    if options.only:
-        return [(name, [*plan_of, "--way", name]) for name in native_wanted(options)]
-    return [("native ways", plan_of)]
-
-
-def native_wanted(options: argparse.Namespace) -> List[str]:
-    return [name for name in options.only if name not in WAYS] if options.only else [ALL]
 
 
 def run(options: argparse.Namespace) -> Path:
@@ -293,7 +184,7 @@ def options_of(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a small part, in minutes")
     parser.add_argument("--rounds", type=int, default=1, help="of everything: medians of N runs (1)")
     parser.add_argument("--only", action="extend", nargs="+", default=[], metavar="WAY", help="only these ways")
-    parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue and the classes of its messages")
+    parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue and its messages")
     parser.add_argument("--sglang", metavar="FOLDER", help="SGLang's source, for its queue")
     parser.add_argument("--native", metavar="PROGRAM", help="the program of the C ways")
     parser.add_argument(
@@ -312,7 +203,7 @@ def options_of(arguments: Optional[List[str]] = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the group and removes its folder, as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the group, as Ctrl-C does
     try:
         print(run(options_of()))
     except KeyboardInterrupt:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a group's members in a step: for each scenario a function of the writer and a function of the readers.
+"""The work of a group's members in a step: for each scenario a function of the writer and one of the readers.
 
 Each function returns the times of the messages, in ns of the monotonic clock, which is the same in all processes; 0
-where a message doesn't count. The reader looks at the number of each message, and at the contents of some messages,
-after the time is taken.
+where a message doesn't count. The reader looks at the number of each message, and at the contents of some, after
+the time is taken: a message that was lost, repeated or damaged ends the step.
 """
 
+import contextlib
+import os
 import pickle
 import struct
+import sys
+import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
@@ -19,14 +23,13 @@ Times = Dict[str, Any]
 
 LEAST = 5  # messages, whatever the time
 SLOW = 0.010  # seconds; a slow reader takes so long for a message
-PERIODS = {"slow": 0.002, "every5": 0.005, "every25": 0.025}  # seconds between two messages
+PERIODS = {"slow": 0.002, "every25": 0.025, "idle": 10.0}  # seconds between two messages
 THERE = 0.003  # seconds from the end of a write, in which a peer's threads have delivered the message
 HELD = 0.010  # seconds; then a reader concludes: the write waits for the read
-AGAIN = 0.25  # seconds until a message of a lossy way is written once more
-SPARES = (8, 1000)  # the fewest and the most values that a stream has in turn, for a way that reads them later
+SPARES = (8, 1000)  # the fewest and the most values that a stream has in turn, if they are read later
 ROTATED = 4 << 20  # bytes of these values together, if this is more than the fewest
-WALK = 32 << 20  # bytes between two messages, in the scenario "cold"
-REST = 0.002  # seconds, likewise
+BLOCK = 10  # calls until the counting thread of "gil" stops or goes on
+INTERVAL = 1e-4  # seconds of the interpreter's switch interval in "gil"
 
 
 class Wrong(Exception):
@@ -46,22 +49,41 @@ class Run(NamedTuple):
     scenario: str
     messages: int
     seconds: float  # afterwards no more messages are begun
-    idle: float  # seconds of the scenario "idle"
     base: int  # added to the numbers
     rank: int
     warm: int  # the first messages of a stream, which don't count
-    keeps: bool  # the way reads a message later than in write()
-    spares: List[Any]  # then the writer sends these values in turn
+    spares: List[Any]  # not empty: the way reads later than in write(), and the writer sends these in turn
 
+    def value(self, n: int) -> Any:
+        """Message n, with its number. A spare is used again when all readers have read its last message."""
+        values = self.spares or self.values
+        if self.spares and n >= len(values):
+            self.board.wait_readers(n - len(values) + 1, spin=False)
+        value = values[n % len(values)]
+        self.payload.stamp(value, self.base + n)
+        return value
 
-def value_of(run: Run, n: int) -> Any:
-    """The value of message n, with the number. A spare is used again when all readers have read its last message."""
-    values = run.spares or run.values
-    if run.spares and n >= len(values):
-        run.board.wait_readers(n - len(values) + 1, spin=False)
-    value = values[n % len(values)]
-    run.payload.stamp(value, run.base + n)
-    return value
+    def numbers(self) -> Iterator[int]:
+        """Of the writer's messages. The board tells the last one before it is sent."""
+        end, least = 0, self.warm + LEAST - 1
+        for n in range(self.messages):
+            if n == self.warm:
+                end = clock() + int(self.seconds * 1e9)
+            if n == self.messages - 1 or (n >= least and clock() > end):
+                self.board.words[LAST] = n + 1
+            yield n
+            if self.board.words[LAST]:
+                return
+
+    def check(self, n: int, value: Any, contents: bool) -> None:
+        number = self.payload.number(value) - self.base
+        if number != n:
+            raise Wrong(f"message {n} was to come, and message {number} came")
+        if contents:
+            sent = self.values[n % len(self.values)]
+            self.payload.stamp(sent, self.base + n)
+            if not same(sent, value):
+                raise Wrong(f"message {n} of {self.payload.name} has other contents than were written")
 
 
 def spares(values: List[Any], step: Dict[str, Any]) -> List[Any]:
@@ -72,37 +94,9 @@ def spares(values: List[Any], step: Dict[str, Any]) -> List[Any]:
     made = []
     for n in range(-(-count // len(values)) * len(values)):
         value = values[n % len(values)]
-        made.append(bytes(memoryview(value)) if isinstance(value, bytes) else pickle.loads(pickle.dumps(value, 5)))
+        raw = isinstance(value, bytes)
+        made.append(bytes(memoryview(value)) if raw else pickle.loads(pickle.dumps(value, 5)))
     return made
-
-
-def numbers(run: Run) -> Iterator[int]:
-    """The numbers of the writer's messages. The board tells readers the last number before the last message is sent."""
-    end, least = 0, run.warm + LEAST - 1
-    for n in range(run.messages):
-        if n == run.warm:
-            end = clock() + int(run.seconds * 1e9)
-        if n == run.messages - 1 or (n >= least and clock() > end):
-            run.board.words[LAST] = n + 1
-        yield n
-        if run.board.words[LAST]:
-            return
-
-
-def check(run: Run, n: int, value: Any, contents: bool) -> int:
-    """How many messages were lost before the value; -1 if the message is old. `n` is the expected number."""
-    number = run.payload.number(value) - run.base
-    lost = number - n
-    if lost and run.way.lossless:
-        raise Wrong(f"message {n} was to come, and message {number} came")
-    if lost < 0:
-        return -1
-    if contents:
-        sent = run.values[number % len(run.values)]
-        run.payload.stamp(sent, run.base + number)
-        if not same(sent, value):
-            raise Wrong(f"message {number} of {run.payload.name} has other contents than were written")
-    return lost
 
 
 def often(n: int) -> bool:
@@ -110,213 +104,190 @@ def often(n: int) -> bool:
     return n < 8 or n % 64 == 0
 
 
-# ---- One message at a time ------------------------------------------------------------------------------------------
-
-
-def settle(run: Run, n: int, value: Any, spin: bool = True) -> bool:
-    """Wait until all readers have read message n. If a lossy way has lost the message: write again, return False."""
-    if run.way.lossless:
-        return run.board.wait_readers(n + 1, spin=spin)
-    first = True
-    while not run.board.wait_readers(n + 1, AGAIN, spin):
-        first = False
-        run.write(value)
-    return first
+# ---- One message at a time -----------------------------------------------------------------------
 
 
 def write_in_turn(run: Run) -> Times:
-    """Of "one-way", "call" and "cold": the next message starts when all readers have read the last."""
+    """Of "one-way" and "call": the next message starts when all readers have read the last."""
     starts, spent = [], []
-    words, write, walk = run.board.words, run.write, walker(run)
-    for n in numbers(run):
-        value = value_of(run, n)
-        walk(REST)
+    words, write = run.board.words, run.write
+    for n in run.numbers():
+        value = run.value(n)
         words[STARTED] = n + 1
         start = clock()
         write(value)
-        took = clock() - start
+        spent.append(clock() - start)
         words[WRITTEN] = n + 1
-        counts = settle(run, n, value)
-        starts.append(start if counts else 0)
-        spent.append(took)
+        run.board.wait_readers(n + 1)
+        starts.append(start)
     return {"starts": starts, "spent": spent}
 
 
 def read_in_turn(run: Run) -> Times:
-    ends, spent, held, lost, n = [], [], 0, 0, 0
-    words, read, walk = run.board.words, run.read, walker(run)
-    after_write = run.scenario == "call" and not run.way.collective
+    """In "call" and "gil" the reader begins when the message is there, unless the write waits for the read."""
+    ends, spent, held, n = [], [], 0, 0
+    words, read = run.board.words, run.read
+    after_write = run.scenario in ("call", "gil") and not run.way.collective
     while True:
-        waited = after_write and not wait_written(run.board, n + 1)
+        waited = after_write and not wait_written(run, n + 1)
         if after_write and not waited:
             time.sleep(THERE)
         start = clock()
         value = read()
         end = clock()
-        missed = check(run, n, value, often(n))
+        run.check(n, value, often(n))
         del value
         run.finish()
-        if missed < 0:
-            continue
-        ends += [0] * missed + [end]
-        spent += [0] * missed + [0 if waited else end - start]
-        held, lost, n = held + waited, lost + missed, n + missed + 1
-        walk(0)
+        ends.append(end)
+        spent.append(0 if waited else end - start)
+        held, n = held + waited, n + 1
         last = words[LAST] == n
         run.board.done(n)
         if last:
-            return {"ends": ends, "spent": spent, "held": held, "lost": lost}
+            return {"ends": ends, "spent": spent, "held": held}
 
 
-def wait_written(board: Board, count: int) -> bool:
+def wait_written(run: Run, count: int) -> bool:
     """Wait until the write is done; False: the write seems to wait for the read."""
-    board.wait_word(STARTED, count)
-    return board.wait_word(WRITTEN, count, HELD)
+    spin = run.scenario != "gil"
+    run.board.wait_word(STARTED, count, spin=spin)
+    return run.board.wait_word(WRITTEN, count, HELD, spin)
 
 
-def walker(run: Run) -> Callable[[float], None]:
-    """In "cold": walks over more memory than the nearer caches hold, then sleeps; else nothing."""
-    if run.scenario != "cold":
-        return lambda rest: None
-    import numpy as np
-
-    block = np.ones(WALK // 8, np.int64)[::8]
-
-    def walk(rest: float) -> None:
-        block.sum()
-        if rest:
-            time.sleep(rest)
-
-    return walk
-
-
-# ---- Many messages ---------------------------------------------------------------------------------------------------
+# ---- Many messages -------------------------------------------------------------------------------
 
 
 def write_stream(run: Run) -> Times:
-    write, n, value = run.write, 0, None
+    write, n = run.write, 0
     start, cpu_start = clock(), time.process_time()
-    for n in numbers(run):
+    for n in run.numbers():
         if 0 < n == run.warm:
-            settle(run, n - 1, value, spin=False)
+            run.board.wait_readers(n, spin=False)
             start, cpu_start = clock(), time.process_time()
-        value = value_of(run, n)
-        write(value)
+        write(run.value(n))
     cpu = time.process_time()
-    settle(run, n, value, spin=False)
-    return {"start": start, "cpu_start": cpu_start, "cpu_end": cpu}
+    run.board.wait_readers(n + 1, spin=False)
+    return {"start": start, "cpu": cpu - cpu_start}
 
 
 def read_all(run: Run) -> Times:
-    """Of "stream", and of the scenarios with a pace. Contents: of the last message, after the time is taken; with a
-    pace, of messages by often()."""
-    ends, lost, n, cpu_start = [], 0, 0, time.process_time()
+    """Of "stream", and of the scenarios with a pace. Contents: of the last message, after the time is taken; with
+    a pace, of messages by often()."""
+    ends, n, cpu_start = [], 0, time.process_time()
     words, read, paced = run.board.words, run.read, run.scenario != "stream"
     slow = run.scenario == "slow" and run.rank == run.board.processes - 1
     while True:
         value = read()
         end = clock()
-        missed = check(run, n, value, (paced and often(n)) or words[LAST] == n + 1)
+        run.check(n, value, (paced and often(n)) or words[LAST] == n + 1)
         del value
         run.finish()
-        if missed < 0:
-            continue
-        lost, n = lost + missed, n + missed + 1
+        n += 1
         if n == run.warm:
-            lost, cpu_start = 0, time.process_time()
-        if run.keeps or n <= run.warm:
+            cpu_start = time.process_time()
+        if run.spares or n <= run.warm:
             run.board.done(n)
         if paced:
-            ends += [0] * missed + [end]
+            ends.append(end)
         if slow:
             time.sleep(SLOW)
         if words[LAST] == n:
-            cpu = time.process_time()
+            cpu = time.process_time() - cpu_start
             run.board.done(n)
-            cpus = {"cpu_start": cpu_start, "cpu_end": cpu}
-            return {"ends": ends, "end": end, "lost": lost, "count": n - run.warm, **cpus}
+            return {"ends": ends, "end": end, "count": n - run.warm, "cpu": cpu}
 
 
 def write_paced(run: Run) -> Times:
     """A message every so many ms, whether or not the readers are ready."""
     starts, spent = [], []
-    period, write, n, value = PERIODS[run.scenario], run.write, 0, None
+    period, write, n, cpu_start = PERIODS[run.scenario], run.write, 0, time.process_time()
     due = time.monotonic() + period
-    for n in numbers(run):
-        value = value_of(run, n)
+    for n in run.numbers():
+        value = run.value(n)
         time.sleep(max(0.0, due - time.monotonic()))
         start = clock()
         write(value)
         spent.append(clock() - start)
         starts.append(start)
         due += period
-    cpu = time.process_time()
-    settle(run, n, value, spin=False)
-    return {"starts": starts, "spent": spent, "cpu_end": cpu}
-
-
-# ---- Seldom, and again ----------------------------------------------------------------------------------------------
-
-
-def write_seldom(run: Run) -> Times:
-    """Nothing for a long time, then one message. The CPU time counts the silence only."""
-    starts, spent, cpu = [], [], 0.0
-    for n in numbers(run._replace(seconds=float(1 << 30))):
-        value = value_of(run, n)
-        before = time.process_time()
-        time.sleep(run.idle)
-        cpu += time.process_time() - before
-        start = clock()
-        run.write(value)
-        spent.append(clock() - start)
-        counts = settle(run, n, value, spin=False)
-        starts.append(start if counts else 0)
+    cpu = time.process_time() - cpu_start
+    run.board.wait_readers(n + 1, spin=False)
     return {"starts": starts, "spent": spent, "cpu": cpu}
 
 
-def read_seldom(run: Run) -> Times:
-    before = time.process_time()
-    return {**read_in_turn(run), "cpu": time.process_time() - before}
+# ---- The GIL -------------------------------------------------------------------------------------
 
 
-def write_once(run: Run) -> Times:
-    """One message, read again and again by the readers."""
-    run.write(value_of(run, 0))
-    cpu = time.process_time()
-    run.board.words[WRITTEN] = 1
-    run.board.wait_readers(1, spin=False)
-    return {"cpu_end": cpu}
+class Counter(threading.Thread):
+    """A second Python thread of the writer, which only counts."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.count = 0
+        self.wanted = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        wanted = self.wanted
+        while True:
+            wanted.wait()
+            while wanted._flag:  # type: ignore[attr-defined]  # a call of is_set() takes longer
+                self.count += 1
+
+    def speed(self) -> float:
+        """Counts in a ns of the thread's CPU time while the main thread sleeps."""
+        cpu = time.pthread_getcpuclockid(self.ident or 0)
+        self.wanted.set()
+        time.sleep(0.01)
+        count, start = self.count, time.clock_gettime_ns(cpu)
+        time.sleep(0.3)
+        speed = (self.count - count) / (time.clock_gettime_ns(cpu) - start)
+        self.wanted.clear()
+        return speed
 
 
-def read_often(run: Run) -> Times:
-    run.board.wait_word(WRITTEN, 1)
-    spent: List[int] = []
-    read, end = run.way.read_again, clock() + int(run.seconds * 1e9)
-    run.way.take()
-    while len(spent) < run.messages and (len(spent) < LEAST or clock() < end):
-        start = clock()
-        value = read()
-        spent.append(clock() - start)
-        check(run, 0, value, often(len(spent)))
-        del value
-    run.board.done(1)
-    return {"spent": spent}
+def write_beside(run: Run) -> Times:
+    """Blocks of calls without and with the counting thread beside, in turn. In a call beside, either thread has
+    the GIL at any time: the call has held it for its time less counts / speed. The reader sleeps until the write
+    is done, where the way has room for the message, as there may be but two CPUs."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(INTERVAL)
+    with contextlib.suppress(PermissionError):  # or further work of the machine counts as the GIL being held
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    counter = Counter()
+    speed, write = counter.speed(), run.write
+    alone, held = [], []
+    for n in run.numbers():
+        beside = n % (2 * BLOCK) >= BLOCK
+        if n % BLOCK == 0:
+            (counter.wanted.set if beside else counter.wanted.clear)()
+            time.sleep(0.001)
+        value = run.value(n)
+        run.board.words[STARTED] = n + 1
+        count, start = counter.count, clock()
+        write(value)
+        took = clock() - start
+        (held if beside else alone).append(took - (counter.count - count) / speed * beside)
+        run.board.words[WRITTEN] = n + 1
+        run.board.wait_readers(n + 1, spin=False)
+    counter.wanted.clear()
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    sys.setswitchinterval(usual)
+    return {"alone": alone, "with_gil": held}
 
 
 SCENARIOS: Dict[str, Tuple[Callable[[Run], Times], Callable[[Run], Times]]] = {
     "one-way": (write_in_turn, read_in_turn),
     "call": (write_in_turn, read_in_turn),
-    "cold": (write_in_turn, read_in_turn),
     "stream": (write_stream, read_all),
     "slow": (write_paced, read_all),
-    "every5": (write_paced, read_all),
     "every25": (write_paced, read_all),
-    "idle": (write_seldom, read_seldom),
-    "shared": (write_once, read_often),
+    "idle": (write_paced, read_all),
+    "gil": (write_beside, read_in_turn),
 }
 
 
-# ---- The calls of a way ----------------------------------------------------------------------------------------------
+# ---- The calls of a way --------------------------------------------------------------------------
 
 
 def calls(way: Any, reading: str, size: int) -> Tuple[Callable[[Any], None], Callable[[], Any]]:
@@ -328,12 +299,12 @@ def calls(way: Any, reading: str, size: int) -> Tuple[Callable[[Any], None], Cal
     if reading == "typed":
         return way.write_typed, way.read_typed
     ends = struct.Struct(f"<Q{size - 16}xQ")
-    first, last = NUMBER, size - NUMBER.size
+    last = size - NUMBER.size
 
     def write(value: List[int]) -> None:
         buffer = way.reserve(size)
-        first.pack_into(buffer, 0, value[0])
-        first.pack_into(buffer, last, value[1])
+        NUMBER.pack_into(buffer, 0, value[0])
+        NUMBER.pack_into(buffer, last, value[1])
         del buffer
         way.commit()
 

@@ -258,8 +258,8 @@ struct ringcast_gpu_reader_options {
   uint32_t reserved;
 };
 
-/* Adds device tensors to a reader. The first frame with a device tensor opens the pool. -ENODEV, -EINVAL (also: the
- * reader is an observer), -EBUSY (this reader has one already), -ENOMEM, -EIO, -ECHILD. */
+/* Adds device tensors to a reader. The first frame with a device tensor opens the pool. -ENODEV, -EINVAL,
+ * -EBUSY (this reader has one already), -ENOMEM, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *options,
                                           ringcast_gpu_reader **out);
 

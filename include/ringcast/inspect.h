@@ -40,7 +40,8 @@ RINGCAST_API int ringcast_find(const char *ring, char handle[RINGCAST_HANDLE_BYT
 /* A tap copies frames and takes no slot: the writer never waits for a tap, and never wakes one; a tap that waits looks
  * every 2 ms at the latest. A tap that is too slow loses frames and counts the loss. A tap is never more than a ring
  * behind, and loses nothing while less than half a ring behind; except frames in spill memory, which may be lost once
- * all readers have released them. A reader that is an observer (RINGCAST_READER_OBSERVER) loses less. */
+ * all readers have released them. A tap that loses more than a fifth of what is sent rests after a loss, for a second at
+ * most: then there is no frame for it. */
 typedef struct ringcast_tap ringcast_tap;
 
 /* Attaches a tap to the ring that `handle` names; the tap's first frame is the next frame to be committed. Errors as
@@ -57,8 +58,7 @@ RINGCAST_API int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct
  * number of gaps. -ECHILD. */
 RINGCAST_API int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps);
 
-/* As ringcast_writer_info, _stats and _peers show the ring to the writer itself; the peers are the readers and then the
- * observers. */
+/* As ringcast_writer_info, _stats and _peers show the ring to the writer itself. */
 RINGCAST_API int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out);
 RINGCAST_API int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out);
 RINGCAST_API int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity);

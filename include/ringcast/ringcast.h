@@ -181,24 +181,14 @@ struct ringcast_writer_options {
   uint32_t wait;    /* enum ringcast_wait_mode */
   uint32_t ahead;   /* the most frames that a reader may have left to take: then reserve waits as for room. A frame is
                      * taken when it is released, or when the reader calls ringcast_reader_next again. 0: no bound but
-                     * the ring's bytes. Taps and observers do not count */
+                     * the ring's bytes. Taps do not count */
   const char *name; /* for tools (ringcast/inspect.h): 1 to 47 letters, digits and any of ._:+-; NULL: no name */
 };
 
 #define RINGCAST_NO_SPILL UINT64_MAX
 
-/* Flags of a reader. RETAIN: ringcast_reader_retain works on frames in spill memory, if the machine supports it.
- * OBSERVER: the reader can't end the writer, nor slow the writer for long. The reader takes one of two slots for
- * observers (-EUSERS: both are taken); ringcast_writer_wait_readers, _check, _peers and options.ahead do not count it.
- * An observer gets every frame as any reader does. The writer goes on without an observer, under every policy, if
- * the observer is dead; if observers have been in the writer's way for 50 ms (a reserve with timeout 0 gives -EAGAIN
- * meanwhile), of which 1 ms is forgiven in each 20 ms; if a reserve would otherwise end with -ETIMEDOUT or for lack of
- * memory; or if the observer holds back more spill memory than 64 MiB and the frame to come. The observer's next call
- * then gives -ESTALE: close the observer, attach anew, and count the frames between as lost. Writers do not wake
- * observers: an observer that waits looks every 2 ms at the latest, and ringcast_reader_fd gives -EINVAL. An observer
- * retains nothing. */
-#define RINGCAST_READER_RETAIN   1u
-#define RINGCAST_READER_OBSERVER 2u
+/* A reader's flag: ringcast_reader_retain works on frames in spill memory, if the machine supports it. */
+#define RINGCAST_READER_RETAIN 1u
 
 /* Where a reader starts. LATEST: at the newest frame, so a reader that comes late, or comes back, has the last value at
  * once; then every later frame follows. With options.tag, at the newest frame that has the tag in its typed header
@@ -216,7 +206,7 @@ enum ringcast_start {
 
 struct ringcast_reader_options {
   uint32_t size;
-  uint32_t flags;   /* RINGCAST_READER_RETAIN, RINGCAST_READER_OBSERVER */
+  uint32_t flags;   /* RINGCAST_READER_RETAIN, or 0 */
   int64_t spin_ns;  /* as above */
   const char *name; /* shown in peers and error texts ("rank 3"), where 31 bytes have room; NULL = none */
   uint32_t leases;  /* the most frames held at a time; default 1, at most 64 */
@@ -282,8 +272,6 @@ struct ringcast_peer {
   struct ringcast_stats stats;
   char name[32];       /* options.name at attach, or empty */
   uint64_t blocked_ns; /* how long the writer has been waiting for this reader; 0: the writer is not */
-  uint32_t observer;   /* 1: an observer (RINGCAST_READER_OBSERVER) */
-  uint32_t reserved;
   uint64_t lag_frames; /* frames committed and not yet released; those of one part of a batch (ringcast/batch.h) count
                         * as one. Of ringcast_writer_peers and ringcast_tap_peers; else 0 */
 };
@@ -438,8 +426,8 @@ RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_n
  * next with timeout 0 until it gives -EAGAIN, which arms the descriptor again. Poll the descriptor, never read or close
  * it: the reader owns the descriptor, and every call returns the same, until next gives -ENOBUFS. At first the
  * descriptor is readable, and later also once a second without cause, in case a faulty process has lost a wake-up.
- * Returns the descriptor, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD, -EINVAL (an observer). Needs no thread where io_uring
- * has futex waits (Linux 6.7). */
+ * Returns the descriptor, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread where io_uring has futex waits (Linux
+ * 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back. The writer may overwrite the frame once all older frames are given back too. Frames may be

@@ -48,7 +48,6 @@ static int add_statuses(struct rc_py_state *state) {
       {"Stats", &state->stats},
       {"Info", &state->info},
       {"TapFrame", &state->tapped},
-      {"Recycling", &state->recycling},
       {"GpuInfo", &state->gpu_info},
       {"GpuStatus", &state->gpu_state},
   };
@@ -166,8 +165,7 @@ static PyMethodDef module_functions[] = {
     {"rings", rc_py_rings, METH_NOARGS, RC_DOC_rings},
     {"find", rc_py_find, METH_O, RC_DOC_find},
     {"gpu_status", rc_py_gpu_status, METH_NOARGS, RC_DOC_gpu_status},
-    {"recycling", rc_py_recycling, METH_NOARGS, RC_DOC_recycling},
-    {"set_recycling", rc_py_set_recycling, METH_O, RC_DOC_set_recycling},
+    {"_recycling", rc_py_recycling, METH_VARARGS, NULL},
     {"_printable", printable, METH_O, NULL},
     {"_intern", intern, METH_O, NULL},
     {NULL, NULL, 0, NULL},

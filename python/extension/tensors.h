@@ -142,8 +142,8 @@ extern PyType_Spec rc_py_memory_spec;
 /* Smaller arrays gain nothing: the allocators of NumPy and torch reuse small memory already. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
 
-/* At least `bytes`, page-aligned, or NULL: too few to be worth recycling, recycling is off, or out of memory. Take and
- * give need no GIL. */
+/* At least `bytes`, page-aligned, or NULL: too few to be worth recycling, more than the pool keeps, or out of memory.
+ * Take and give need no GIL. */
 struct rc_py_block *rc_py_block_take(uint64_t bytes);
 void *rc_py_block_data(const struct rc_py_block *block);
 void rc_py_block_give(void *block);
@@ -151,10 +151,9 @@ static inline bool rc_py_is_worth_recycling(uint64_t bytes) { return bytes >= RC
 /* An object with a writable buffer of `bytes`, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
 PyObject *rc_py_memory_take(struct rc_py_state *state, uint64_t bytes, void **out);
 
-/* Sets the process's pool up from the environment, unless done. False: raised. */
+/* Sets the process's pool up, unless done. False: raised. */
 bool rc_py_recycle_init(void);
-PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
-PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
+PyObject *rc_py_recycling(PyObject *module, PyObject *args);
 
 /* ---- torch.c, numpy.c: arrays over memory of ours --------------------------------------------------------------- */
 

@@ -33,12 +33,10 @@ from ringcast._ringcast import (
     find,
     gpu_status,
     pack,
-    recycling,
     rings,
-    set_recycling,
     unpack,
 )
-from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Ring, Stats, TapFrame, TapLost
+from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Ring, Stats, TapFrame, TapLost
 from ringcast.exceptions import (
     AccessDenied,
     Cancelled,
@@ -77,7 +75,6 @@ __all__ = [
     "Reader",
     "ReaderDied",
     "ReaderStatus",
-    "Recycling",
     "Ring",
     "RingNotFound",
     "SendError",
@@ -95,9 +92,7 @@ __all__ = [
     "find",
     "gpu_status",
     "pack",
-    "recycling",
     "rings",
-    "set_recycling",
     "unpack",
 ]
 
@@ -107,4 +102,6 @@ if _os.environ.get("RINGCAST_TRACE"):
     _trace.start_as_asked()
 
 if _os.environ.get("RINGCAST_PROFILE"):
-    from ringcast.profile import auto as _auto  # noqa: F401
+    from ringcast.profile import session as _session
+
+    _session.start_as_asked()

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces an engine's classes and functions by ringcast's, and undoes that: shared by the drop-ins for vLLM and
-SGLang. Each has a table of the names to replace, with the signatures that fit ringcast's own, and a table of the hashes
-of their code in the known versions (_known.py)."""
+"""Replaces an engine's classes and functions by ringcast's, and undoes that: shared by the drop-ins
+for vLLM and SGLang. Each has a table of the names to replace, with the signatures that fit
+ringcast's own; here are the versions that were tested."""
 
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import inspect
 import os
 import sys
 import threading
 import types
 import warnings
-from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import ringcast
-from ringcast._syntax import hash_of
+from ringcast._options import switch
 
-# Name -> hash -> the versions that have this code.
-Known = Mapping[str, Mapping[str, str]]
+# The versions that `make vllm-compat` and `make sglang-compat` have passed.
+TESTED = {"vLLM": ("0.32.0", "0.33.0"), "SGLang": ("0.5.22", "0.5.23")}
 
 
 def signature_of(function: Any) -> Optional[str]:
@@ -31,15 +32,6 @@ def signature_of(function: Any) -> Optional[str]:
     return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
 
 
-def unknown_code(known: Known, things: Mapping[str, Any]) -> List[str]:
-    """The names among `things` whose code is of no known version, or has no source."""
-
-    def apart(name: str) -> List[str]:
-        return [other[len(name) + 1 :] for other in known if other.startswith(f"{name}.")]
-
-    return [name for name, thing in things.items() if hash_of(thing, apart(name)) not in known.get(name, ())]
-
-
 class Caller(NamedTuple):
     """The drop-in that asks: for `engine`, a name for people and the package of that name in lower letters."""
 
@@ -48,32 +40,43 @@ class Caller(NamedTuple):
     logger: Callable[[], Any]
 
     def is_strict(self) -> bool:
-        """Whether unknown code is left alone."""
-        return os.environ.get(self.variable) == "strict"
+        """Whether an untested version is left alone."""
+        return switch(self.variable)[0] == "strict"
 
-    def _engine(self) -> str:
-        version = getattr(sys.modules.get(self.engine.lower()), "__version__", "of an unknown version")
-        return f"{self.engine} {version}"
+    def is_tested(self) -> bool:
+        """A build's own suffix, as in 0.33.0+cpu, is of no account."""
+        return self._version().partition("+")[0] in TESTED[self.engine]
+
+    def _version(self) -> str:
+        package = self.engine.lower()
+        version = getattr(sys.modules.get(package), "__version__", None)
+        if version is None:
+            try:
+                version = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                version = "of an unknown version"
+        return str(version)
 
     def tell_in_place(self, parts: str) -> None:
         """An operator then sees in the engine's log, once for each process, that ringcast is there."""
         back = f"unset {self.variable}" if os.environ.get(self.variable) else "uninstall()"
-        text = "ringcast %s is in place of %s, in %s; to go back: %s"
-        self.logger().info(text, ringcast.__version__, parts, self._engine(), back)
+        text = "ringcast %s is in place of %s, in %s %s; to go back: %s"
+        self.logger().info(text, ringcast.__version__, parts, self.engine, self._version(), back)
 
-    def tell_unknown(self, part: str, names: List[str], stacklevel: int) -> None:
-        """Once for each part: its signatures fit, and its code is of no known version."""
-        differs = f"{self._engine()}: the code of {', '.join(names)} is that of no known version"
+    def tell_untested(self, stacklevel: int) -> None:
+        """Of a version with known signatures."""
+        untested = (
+            f"ringcast was not tested with {self.engine} {self._version()}, but with "
+            f"{' and '.join(TESTED[self.engine])}"
+        )
         if self.is_strict():
-            self.logger().error(
-                "ringcast leaves the %s as they are, because %s=strict: %s. Take a known version, or a newer ringcast",
-                *(part, self.variable, differs),
-            )
+            text = "%s, and leaves all as it is, because %s=strict. Take a tested version, or a newer ringcast"
+            self.logger().error(text, untested, self.variable)
         else:
             text = (
-                f"{differs}. The signatures fit, and ringcast is in place for the {part}. Compare the results with "
-                f"those without ringcast, take a known version, or set {self.variable}=strict, which leaves unknown "
-                "code as it is"
+                f"{untested}. It is in place where the signatures fit. Compare the results with those without "
+                f"ringcast, take a tested version, or set {self.variable}=strict, which leaves an untested "
+                "version as it is"
             )
             warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
 

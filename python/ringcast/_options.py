@@ -5,7 +5,7 @@ import math
 import operator
 import os
 import re
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 MEMORY = ("auto", "hugetlb", "shmem-huge", "pages")
 _NUMA = ("local", "none", "interleaved")
@@ -61,13 +61,34 @@ def _nanoseconds(seconds: float) -> int:
     return max(int(seconds * 1e9), 1)
 
 
-def recycle_bytes() -> int:
-    """RINGCAST_RECYCLE_BYTES."""
-    text = os.environ.get("RINGCAST_RECYCLE_BYTES") or str(256 << 20)
-    if not re.fullmatch("[0-9]{1,18}", text):
-        shown = text[:40]
-        raise ValueError(f"RINGCAST_RECYCLE_BYTES is '{shown}': it must be a whole number of bytes, 0 for none")
-    return int(text)
+# What the switch of an engine's drop-in may say after 1 or strict, as in RINGCAST_VLLM=1,on_death=evict.
+SWITCHES: Dict[str, Dict[str, Tuple[str, ...]]] = {
+    "RINGCAST_VLLM": {"on_death": ("fail", "evict")},
+    "RINGCAST_SGLANG": {"on_death": ("fail", "evict"), "share": ("local", "hash")},
+}
+
+
+def switch(variable: str) -> Tuple[str, Dict[str, str]]:
+    """0, 1 or strict, and what follows. ValueError: anything else."""
+    first, values = settings(variable, **SWITCHES[variable])
+    if first not in ("", "0", "1", "strict"):
+        raise ValueError(f"the environment's {variable} is {first!r:.40}: it must be 0, 1 or strict")
+    return first or "0", values
+
+
+def settings(variable: str, **keys: Tuple[str, ...]) -> Tuple[str, Dict[str, str]]:
+    """A variable of the environment as FIRST,key=value,...; keys: each with its values, () for any.
+    ValueError: another key or value."""
+    text = os.environ.get(variable, "")
+    first, *rest = text.split(",")
+    found = dict(part.partition("=")[::2] for part in rest)
+    for key, value in found.items():
+        if key not in keys or not value or keys[key] and value not in keys[key]:
+            forms = [f"{name}={'|'.join(keys[name]) or '...'}" for name in keys]
+            raise ValueError(
+                f"the environment's {variable} is {text!r:.100}: after a comma it has {' or '.join(forms)}"
+            )
+    return first, found
 
 
 def _spin(value: Any) -> int:
@@ -192,11 +213,9 @@ def reader(
     classes: Any = None,
     start: str = "next",
     tag: Optional[int] = None,
-    observer: bool = False,
 ) -> Tuple[Any, ...]:
     _name(name)
     _flag("retain", retain)
-    _flag("observer", observer)
     starts = _index("start", start, _STARTS)
     if tag is not None and not starts:
         raise ValueError("tag needs start='latest': a Reader starts at the newest frame that has the tag")
@@ -213,7 +232,6 @@ def reader(
         0 if tag is None else integer("tag", tag, 1, _MOST_TAG),
         allow_pickle,
         classes,
-        observer,
     )
 
 

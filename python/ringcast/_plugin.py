@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry points that vLLM and SGLang call in each process. Without the variable the call does nothing."""
 
-import os
 import warnings
 from typing import Callable
+
+from ringcast._options import switch
 
 
 def vllm() -> None:
@@ -23,11 +24,11 @@ def sglang() -> None:
 
 
 def _is_asked(variable: str, whose: str) -> bool:
-    asked = os.environ.get(variable) or "0"
-    if asked not in ("0", "1", "strict"):
-        text = f"the environment's {variable} is {asked!r}: it must be 0, 1 or strict; {whose}'s own functions stay"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-    return asked in ("1", "strict")
+    try:
+        return switch(variable)[0] != "0"
+    except ValueError as error:
+        warnings.warn(f"{error}; {whose}'s own functions stay", RuntimeWarning, stacklevel=3)
+        return False
 
 
 def _install(whose: str, install: Callable[[], bool]) -> None:

@@ -25,7 +25,7 @@ from typing import (
 from typing_extensions import Buffer, Self
 
 from ringcast._compose import ComposedFrame
-from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Ring, Stats, TapFrame, TapLost
+from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Ring, Stats, TapFrame, TapLost
 
 _Classes = Optional[Iterable[Union[type, ModuleType, str]]]
 
@@ -88,23 +88,7 @@ def gpu_status() -> GpuStatus:
 def add_size(history: Buffer, n: int, /) -> int:
     """Add a size to a history, 64 bytes that are 0 at first; return the next size's estimate, as Writer.estimate()."""
 
-def recycling() -> Recycling:
-    """Return how ringcast uses the memory of large received arrays again: a Recycling.
-
-    limit, idle and lent are bytes: the most kept for later, the bytes kept now, and the bytes in use by live
-    arrays. reused and fresh count the blocks taken from the kept memory and from the kernel.
-    """
-
-def set_recycling(limit: int, /) -> None:
-    """Keep at most `limit` bytes of the memory of large received arrays for the next arrays.
-
-    The kernel gets memory beyond the limit back at once. 0 turns recycling off: arrays then come from the
-    allocators of NumPy and torch. Default: RINGCAST_RECYCLE_BYTES at import, else 256 MiB. Any thread may call.
-
-    ValueError: out of range. TypeError: not an int.
-    """
-
-# For ringcast._spans.
+def _recycling(limit: int = -1, /) -> Tuple[int, int, int, int, int]: ...
 def _spans_start(functions: Tuple[Callable[[List[Any]], None], ...], capacity: int, /) -> None: ...
 def _spans_functions(functions: Tuple[Callable[[List[Any]], None], ...], /) -> None: ...
 def _spans_flush() -> None: ...
@@ -669,9 +653,6 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     start: "next": the first frame is the next one to be sent. "latest": the newest frame, or if there is none yet, the
     next. tag: with "latest", the newest frame of send(..., tag=tag), 1 to 2**32 - 1. See docs/python.md, "The last
     value".
-    observer: the Reader can't end the Writer, nor slow it for long. The Writer does not count the Reader, and goes on
-    without it (Evicted) when it is dead or has been in the way for 50 ms: docs/python.md, "Observers". A ring has slots
-    for two observers, which have no fileno().
 
     Iterating, also by `async for`, receives until the writer is gone.
 
@@ -695,7 +676,6 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         classes: _Classes = None,
         start: str = "next",
         tag: Optional[int] = None,
-        observer: bool = False,
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
@@ -906,7 +886,7 @@ class Tap(Iterator[Any]):
         """Return the counts of the writer so far, as Writer.stats()."""
 
     def peers(self) -> List[ReaderStatus]:
-        """Return the readers of the ring, as Writer.peers(), and then its observers."""
+        """Return the readers of the ring, as Writer.peers()."""
 
     def close(self) -> None:
         """Leave the ring. Closing twice is fine."""

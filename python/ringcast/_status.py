@@ -35,7 +35,6 @@ class ReaderStatus(NamedTuple):
     stats: Stats
     held: float  #: seconds that the writer has been waiting for the reader; 0: not waiting
     lag_frames: int  #: frames sent and not yet received; a batch of send_many() counts as one
-    observer: bool  #: Reader(..., observer=True); Tap.peers() alone shows observers
 
 
 class Info(NamedTuple):
@@ -80,16 +79,6 @@ class TapFrame(NamedTuple):
     position: int  #: where the frame starts, in bytes since the ring was made
     kind: int  #: KIND_BYTES or KIND_TENSORS
     data: bytes
-
-
-class Recycling(NamedTuple):
-    """How the memory of large received arrays is used again."""
-
-    limit: int  #: the most bytes to keep
-    idle: int  #: bytes kept now
-    lent: int  #: bytes in use by live arrays
-    reused: int  #: blocks taken from the kept memory
-    fresh: int  #: blocks taken from the kernel
 
 
 class GpuStatus(NamedTuple):

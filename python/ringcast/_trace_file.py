@@ -100,7 +100,7 @@ class TraceFile:
         with self._locked(_WAIT):
             end = self._end()
             if end + len(lines) + len(TAIL) > self.limit:
-                raise TooLarge(f"{self.path} has reached its limit of {self.limit} bytes (RINGCAST_TRACE_BYTES)")
+                raise TooLarge(f"{self.path} has reached its limit of {self.limit} bytes")
             self._write(lines + TAIL, end)
 
     def _is_gone(self) -> bool:

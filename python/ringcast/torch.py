@@ -83,7 +83,13 @@ def broadcast_object_list(obj_list: List[Any], src: int = 0, group: Any = None) 
 
 
 def prepare(
-    group: Any = None, src: int = 0, *, nbytes: int = 0, timeout: float = 300.0, metadata_group: Any = None
+    group: Any = None,
+    src: int = 0,
+    *,
+    nbytes: int = 0,
+    timeout: float = 300.0,
+    metadata_group: Any = None,
+    on_death: Optional[str] = None,
 ) -> None:
     """Make the ring of (group, src) and its memory now, so that the first broadcast is like every other.
 
@@ -91,7 +97,9 @@ def prepare(
     unless `nbytes` is more than before. Other arguments as broadcast_tensor_dict.
 
     nbytes: of the largest tensor that will be broadcast; the ranks broadcast one of this size a few times. Memory
-    beside the ring goes back to the machine when idle. timeout: seconds to wait for the other ranks.
+    beside the ring goes back to the machine when idle. timeout: seconds to wait for the other ranks. on_death: what
+    the source does when another rank dies: "fail", the default, raises ReaderDied on all ranks, "evict" goes on without
+    the dead rank, with a warning. It counts for all rings of the group that are made from now on.
 
     TimeoutError: a rank has not called prepare() in time. Every rank gets this error, which names the missing ranks,
     also a rank that comes late; nothing was prepared, and all ranks may call prepare() again.
@@ -101,9 +109,11 @@ def prepare(
     nbytes = _config.whole("nbytes", nbytes)
     if nbytes < 0 or not timeout > 0:
         raise ValueError(f"nbytes must be 0 or more, and timeout more than 0, not {nbytes} and {timeout}")
+    if on_death not in (None, "fail", "evict"):
+        raise ValueError(f"on_death must be 'fail' or 'evict', not {on_death!r:.40}")
     checked = _rings.group_of(group, src)
     if checked is not None:
-        _prepare.prepare(*checked, nbytes, timeout, metadata_group)
+        _prepare.prepare(*checked, nbytes, timeout, metadata_group, on_death)
 
 
 def close(group: Any = None) -> None:

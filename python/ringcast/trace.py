@@ -31,20 +31,19 @@ _MOST_KEPT = 1 << 24  # bytes of events, while another process holds the file
 _trace: Optional["_Trace"] = None
 
 
-def start(file: Any) -> None:
+def start(file: Any, limit: int = _LIMIT) -> None:
     """Trace this process from now on, into `file`, until stop() or the end of the process.
 
     Processes with the same file share the file. The file of an earlier run is replaced, once no process traces into it
-    any more. The file takes at most RINGCAST_TRACE_BYTES bytes (default: 1 GiB); then the
-    trace ends, with a warning.
+    any more. The file takes at most `limit` bytes; then the trace ends, with a warning.
 
     OSError: the file can't be written. ValueError: this process traces already; the file is there, and no trace; or
-    RINGCAST_TRACE_BYTES is out of range.
+    `limit` is out of range.
     """
     global _trace
     if _trace is not None:
         raise ValueError(f"this process traces into {_trace.path} already: call ringcast.trace.stop() first")
-    trace = _Trace(os.path.abspath(os.fsdecode(file)), _limit())
+    trace = _Trace(os.path.abspath(os.fsdecode(file)), integer("limit", limit, _LEAST, sys.maxsize))
     _spans.subscribe(trace.take)
     _trace = trace
 
@@ -72,15 +71,6 @@ def start_as_asked() -> None:
         os.environ["RINGCAST_TRACE"] = os.path.abspath(os.environ["RINGCAST_TRACE"])  # for children in other folders
     except (OSError, ValueError, TypeError) as error:
         warnings.warn(f"no trace is taken, as RINGCAST_TRACE asks: {error}", RuntimeWarning, stacklevel=3)
-
-
-def _limit() -> int:
-    text = os.environ.get("RINGCAST_TRACE_BYTES")
-    if not text:
-        return _LIMIT
-    if not text.isdecimal():
-        raise ValueError(f"RINGCAST_TRACE_BYTES is {text!r:.40}: it must be a number of bytes")
-    return integer("RINGCAST_TRACE_BYTES", int(text), _LEAST, sys.maxsize)
 
 
 # ---- Names ---------------------------------------------------------------------------------------------------------

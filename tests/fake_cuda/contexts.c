@@ -30,24 +30,14 @@ static void read_settings(void) {
     settings->visible[settings->devices++] = device;
     if (visible) visible = rest + (*rest == ',');
   }
-  settings->version = number("FAKE_CUDA_VERSION", 13000);
   settings->no_peer = number("FAKE_CUDA_NO_PEER", 0);
   settings->same_handle = number("FAKE_CUDA_SAME_HANDLE", 0);
   settings->stuck_words = number("FAKE_CUDA_STUCK_WORDS", 0);
   settings->jitter = (unsigned)number("FAKE_CUDA_JITTER", 0);
   settings->queues = (unsigned)number("FAKE_CUDA_QUEUES", 0);
-  settings->depth = (unsigned)number("FAKE_CUDA_DEPTH", 1024);
-}
-
-/* For a test that wants to do something meanwhile. */
-static void tell_and_wait(void) {
-  char byte = 's';
-  int fd = number("FAKE_CUDA_START", -1);
-  if (fd >= 0 && (write(fd, &byte, 1) != 1 || read(fd, &byte, 1) != 1)) abort();
 }
 
 rc_cu_result cuInit(unsigned flags) {
-  tell_and_wait();
   rc_cu_result result = fake_begin(FAKE_init, FAKE_ANY, NULL);
   if (result != RC_CU_SUCCESS) return result;
   if (flags != 0) return fake_end(RC_CU_INVALID_VALUE);
@@ -62,7 +52,7 @@ rc_cu_result cuInit(unsigned flags) {
 rc_cu_result cuDriverGetVersion(int *out) {
   rc_cu_result result = fake_begin(FAKE_driver_get_version, FAKE_ANY, NULL);
   if (result != RC_CU_SUCCESS) return result;
-  *out = number("FAKE_CUDA_VERSION", 13000);
+  *out = 13000;
   return fake_end(RC_CU_SUCCESS);
 }
 

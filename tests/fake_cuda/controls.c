@@ -284,11 +284,3 @@ void fake_cuda_break_context(rc_cu_context context) {
   fake_break_context(context ? context : fake_current());
   pthread_mutex_unlock(&fake.lock);
 }
-
-void *fake_cuda_host(rc_cu_ptr pointer) {
-  struct fake_memory *memory;
-  pthread_mutex_lock(&fake.lock);
-  void *host = fake_resolve(pointer, 1, &memory);
-  pthread_mutex_unlock(&fake.lock);
-  return host;
-}

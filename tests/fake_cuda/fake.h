@@ -76,9 +76,9 @@ struct fake_memory {
 };
 
 struct fake_settings {
-  int devices, visible[MOST_DEVICES], version;
+  int devices, visible[MOST_DEVICES];
   bool no_peer, same_handle, stuck_words;
-  unsigned jitter, queues, depth; /* 0: none, one for each stream, without a bound */
+  unsigned jitter, queues; /* 0: none, one for each stream */
 };
 
 extern struct fake {

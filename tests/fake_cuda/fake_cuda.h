@@ -17,14 +17,13 @@
  *   - While a stream captures a graph, all calls but those that are known to be harmless are forbidden to threads that
  *     are not RELAXED; to all, work for that stream (CUDA would make it part of the graph), asking for it, or for its
  *     whole context, and the legacy stream if the one that captures is blocking. What is forbidden spoils the capture.
+ *   - A stream takes 1024 operations before the device has done some of them: a call that adds one more waits, and all
+ *     other threads' calls about that context with it.
  *   - Of kernels the driver knows two, whatever the module: spin(word, turns), until the 32-bit word at this address
  *     (0: none) is not 0, or so many turns; and fault(), which breaks the context.
  *
  * From the environment, read by cuInit:
  *   FAKE_CUDA_INIT=100          what cuInit gives
- *   FAKE_CUDA_START=5           the descriptor of a socket: cuInit writes a byte to it, and goes on when it has read
- *                               one
- *   FAKE_CUDA_VERSION=13000     of the driver
  *   FAKE_CUDA_DEVICES=2         how many there are (1)
  *   FAKE_CUDA_VISIBLE=1,0       which of them this process sees, in its own order; their UUIDs stay theirs
  *   FAKE_CUDA_NO_PEER=1         no device opens memory of another: 217
@@ -37,8 +36,6 @@
  *   FAKE_CUDA_JITTER=7          delays, by chance with this seed, between what a stream does
  *   FAKE_CUDA_QUEUES=1          streams share so many queues of the device (CUDA_DEVICE_MAX_CONNECTIONS): what is
  *                               enqueued in one is done in that order, of whichever stream it is
- *   FAKE_CUDA_DEPTH=16          operations that a stream takes before the device has done some of them (1024): a call
- *                               that adds one more waits, and all other threads' calls about that context with it
  * and by cuGetProcAddress:
  *   FAKE_CUDA_WITHOUT=cuStreamWriteValue64,cuStreamWaitValue64    functions that this driver has not
  */
@@ -71,9 +68,7 @@
   /* As after a fault on the device: 700 from now on, and what is queued is dropped. NULL: the current context. */    \
   X(void, break_context, (rc_cu_context context))                                                                     \
   /* As a capture by the calling thread, in the mode GLOBAL; where it ends, 901 says that it was spoilt. */           \
-  X(rc_cu_result, capture, (rc_cu_stream stream, bool on))                                                            \
-  /* Where device memory lies in this process, for the test alone to look at; NULL: it is none. */                    \
-  X(void *, host, (rc_cu_ptr pointer))
+  X(rc_cu_result, capture, (rc_cu_stream stream, bool on))
 /* clang-format on */
 
 #define FAKE_CUDA_DECLARE(type, name, arguments) __attribute__((visibility("default"))) type fake_cuda_##name arguments;

@@ -14,6 +14,7 @@
 #include "tests/fake_cuda/fake.h"
 
 #define LOOK_NS 20000 /* how often a waiting stream looks */
+enum { STREAM_DEPTH = 1024 };
 
 enum kind { COPY, WRITE_WORD, WAIT_WORD, SPIN, FAULT, FREE, MARK };
 
@@ -270,10 +271,9 @@ static struct after *list_with(struct rc_cu_stream *stream, struct after before)
 
 static void wait_for_room(struct rc_cu_stream *stream) {
   struct rc_cu_context *context = stream->context;
-  if (fake.settings.depth == 0) return;
   context->filler = pthread_self();
   context->is_full = true;
-  while (stream->queued - stream->done >= fake.settings.depth && !is_dropped(stream))
+  while (stream->queued - stream->done >= STREAM_DEPTH && !is_dropped(stream))
     pthread_cond_wait(&fake.changed, &fake.lock);
   context->is_full = false;
   pthread_cond_broadcast(&fake.changed);

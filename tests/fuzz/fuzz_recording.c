@@ -15,7 +15,9 @@
 #include <sys/mman.h>
 
 #include "tools/recording.h"
-#include "tools/recording_hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 enum { RIGHT = 1, HASHED = 2, LOAD = 4, PASS = 8, HEADER = 16, SEEK = 32, HEADER_BYTES = 136 };
 

@@ -113,7 +113,7 @@ static void join(struct party *party, struct input *input) {
   uint32_t slot;
   uint64_t owner;
   if (party->joined) return;
-  int result = rc_slot_claim(&ring, 4711, 7, false, &slot, &owner);
+  int result = rc_slot_claim(&ring, 4711, 7, &slot, &owner);
   if (result == 0 && how >> 6 == 3) rc_slot_evict(&ring, slot, owner); /* it was too slow at joining */
   struct rc_start start = {.newest = how & 32, .tag = how & 1 ? (uint32_t)(world.number % 8 + 1) : 0};
   if (result == 0) result = rc_slot_activate(&ring, slot, owner, start, &party->reader);

@@ -30,14 +30,14 @@ import uuid
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/python"))
+sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT)]
 
 import leaks  # noqa: E402
 import natives  # noqa: E402
 import test_hostile_objects as hostile  # noqa: E402
 
 import ringcast  # noqa: E402
-from ringcast.bench import cases, engine  # noqa: E402
+from bench.python import cases, engine  # noqa: E402
 
 BLOCK = 1000  # rounds
 TRACED = 16
@@ -188,7 +188,7 @@ def run_block(seed, block, frames):
 
 
 def work(seed, blocks, at, good):
-    os.environ["RINGCAST_RECYCLE_BYTES"] = "0"
+    ringcast._ringcast._recycling(0)
     frames = seeds()
     first = None
     for block in blocks:

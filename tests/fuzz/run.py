@@ -48,7 +48,7 @@ def environment():
     """Python's target needs the package, and the NumPy of build/venv if there is one."""
     paths = [ROOT / "python", *(ROOT / "build/venv").glob("lib/python*/site-packages"), os.environ.get("PYTHONPATH")]
     path = os.pathsep.join(str(path) for path in paths if path)
-    return {"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, "PYTHONPATH": path, "RINGCAST_RECYCLE_BYTES": "0"}
+    return {"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, "PYTHONPATH": path}
 
 
 def write_seeds(target, folder):

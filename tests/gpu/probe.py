@@ -3,11 +3,6 @@
 
 import os
 
-if os.environ.get("GPU_FAKE"):
-    import stand_in
-else:
-    stand_in = None
-
 os.environ.setdefault("RINGCAST_GPU_POOL_BYTES", str(256 << 20))  # by default nothing asks for a pool
 
 LIMIT = 90.0

@@ -3,8 +3,7 @@
 
 Each probe runs in a process of its own, with a time limit, and leaves one line of JSON, as tests/gpu_scenarios
 does: {"probe", "result", "why", "figures"}. What a probe needs and is not here makes it "skipped". That nothing goes
-by the pool is a failure, unless GPU_PROBE_INLINE has the reason, of doctor, why not. GPU_FAKE: torch, CuPy and JAX are
-stand_in.py's, on the tests' own driver, and nothing is skipped.
+by the pool is a failure, unless GPU_PROBE_INLINE has the reason, of doctor, why not.
 
 tensors.py [--after FILE] [NAME...]; --after: not those that FILE has a line of, which an earlier run has left.
 """
@@ -19,7 +18,7 @@ import traceback
 
 import array_probes
 import torch_probes
-from probe import FIGURES, LIMIT, Skipped, stand_in
+from probe import FIGURES, LIMIT, Skipped
 
 PROBES = [*torch_probes.PROBES, *array_probes.PROBES]
 
@@ -70,7 +69,7 @@ def main(names):
             continue
         line = run_apart(probe.__name__)
         print(json.dumps(line), flush=True)
-        bad += line["result"] not in (("ok",) if stand_in else ("ok", "skipped"))
+        bad += line["result"] not in ("ok", "skipped")
     return 1 if bad else 0
 
 

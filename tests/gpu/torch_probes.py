@@ -8,7 +8,7 @@ import tempfile
 import time
 import traceback
 
-from probe import FIGURES, LIMIT, expect, need_torch, stand_in
+from probe import FIGURES, LIMIT, expect, need_torch
 from receivers import broadcast, hear, must_have_gone_by_pool, receivers
 from torch_values import differs, torch_values
 
@@ -180,11 +180,8 @@ def _rank(folder, rank, pipe, count):
         from ringcast import torch as dropin
 
         torch.cuda.set_device(0)
-        if stand_in:
-            stand_in.join(folder, rank, 2)
-        else:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
         wrong = None
         for number in range(count):
             wanted = {"x": torch.arange(1000 + number, device="cuda") % 113, "step": number}

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 #include "tests/gpu_scenarios/world.h"
 #include "tests/support/cuda_more.h"
@@ -209,7 +208,6 @@ static long do_no_fail(struct words *words) {
   return (void)words, 0;
 }
 static long do_live(struct words *words) { return fake_cuda()->live(words->at[1]); }
-static long do_failed(struct words *words) { return strcmp(fake_cuda()->failed(), words->at[1]); }
 static long do_break(struct words *words) {
   return (void)words, is_abandoned = true, fake_cuda()->break_context(context), 0;
 }
@@ -236,24 +234,10 @@ static long do_child_lives(struct words *words) {
   return strcmp(words->at[1], "leave-child") == 0 && (board->child == 0 || kill(board->child, 0) != 0);
 }
 
-static bool leaves_all;
-static long do_abandon(struct words *words) {
-  leaves_all = has_word(words, "all");
-  return is_abandoned = true, 0;
-}
+static long do_abandon(struct words *words) { return (void)words, is_abandoned = true, 0; }
 
 static long do_hold_call(struct words *words) { return fake_cuda()->hold(words->at[1], (long)NUMBER(2)), 0; }
 static long do_go_call(struct words *words) { return (void)words, fake_cuda()->hold(NULL, 0), 0; }
-
-/* As cudaDeviceReset does. */
-static long do_end_context(struct words *words) {
-  (void)words;
-  is_abandoned = true;
-  driver(cuda->ctx_pop(&context));
-  context = NULL;
-  while (cuda->primary_release(0) == RC_CU_SUCCESS) continue;
-  return 0;
-}
 
 /* ---- Settings --------------------------------------------------------------------------------------------------- */
 
@@ -266,40 +250,12 @@ static long do_disable(struct words *words) {
   return setenv("RINGCAST_DISABLE", list, 1);
 }
 
-/* How many descriptors may be open; "back": as many as before. */
-static long do_descriptors(struct words *words) {
-  static struct rlimit before;
-  struct rlimit limit;
-  must(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-  if (strcmp(words->at[1], "back") == 0) return setrlimit(RLIMIT_NOFILE, &before);
-  before = limit;
-  limit.rlim_cur = NUMBER(1);
-  return setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 /* Milliseconds that the library waits for a device that does not come. */
 static long do_patience(struct words *words) {
   if (option(words, "close")) rc_gpu_close_ns = (int64_t)number_of(words, "close", 0) * 1000000;
   if (option(words, "words")) rc_semaphore_patience_ns = (int64_t)number_of(words, "words", 0) * 1000000;
   if (option(words, "open")) rc_gpu_busy_ns = (int64_t)number_of(words, "open", 0) * 1000000;
   return 0;
-}
-
-static long do_bare(struct words *words) {
-  driver(cuda->ctx_pop(&context));
-  memmove(words->at, words->at + 1, sizeof words->at - sizeof *words->at);
-  words->count--;
-  long rc = do_step(words);
-  driver(cuda->ctx_push(context));
-  return rc;
-}
-
-/* Whether a context is current. */
-static long do_current(struct words *words) {
-  rc_cu_context current = NULL;
-  (void)words;
-  driver(rc_cuda()->ctx_get_current(&current));
-  return current != NULL;
 }
 
 /* ---- The end ---- */
@@ -323,13 +279,13 @@ static void close_device(void) {
 }
 
 void finish(void) {
-  if (!cuda && !sides[0].writer && !sides[0].reader) return;
+  if (!cuda && !side.writer && !side.reader) return;
   do_no_fail(NULL);
   if (turn) do_go(NULL);
-  for (side = sides; side < sides + HANDLES; side++) close_reader(), close_writer();
-  if (leaves_all) _exit(0); /* also its threads, which no sanitizer looks for then */
+  close_reader();
+  close_writer();
   if (cuda && !is_abandoned) close_device();
-  if (cuda && is_abandoned && context) {
+  if (cuda && is_abandoned) {
     driver(cuda->ctx_pop(&context));
     driver(cuda->primary_release(0));
   }
@@ -360,18 +316,13 @@ const struct verb device_verbs[] = {
     {"holds", do_holds},             /* AT BYTES [to=N]: what was copied there is the source from AT on */
     {"fail", do_fail},               /* CALL NTH RESULT: as fault() of fake_cuda.h */
     {"no-fail", do_no_fail},
-    {"live", do_live},               /* WHAT: how many of them there are, as its result */
-    {"failed", do_failed},           /* CALL: it was the last that was made to fail */
-    {"break", do_break},             /* the context */
-    {"abandon", do_abandon},         /* at the end the context alone is given back, or nothing with `all` */
-    {"hold-call", do_hold_call},     /* CALL NTH: it waits ... */
-    {"go-call", do_go_call},         /* ... until then */
-    {"end-context", do_end_context}, /* as cudaDeviceReset does */
-    {"env", do_env},                 /* NAME VALUE */
-    {"disable", do_disable},         /* NAME in RINGCAST_DISABLE */
-    {"descriptors", do_descriptors}, /* N, then `back` */
-    {"patience", do_patience},       /* close=MS, open=MS of a writer, words=MS of a reader */
-    {"current", do_current},         /* = 1: a context is */
-    {"bare", do_bare},               /* STEP: with no context that is current */
+    {"live", do_live},           /* WHAT: how many of them there are, as its result */
+    {"break", do_break},         /* the context */
+    {"abandon", do_abandon},     /* at the end the context alone is given back */
+    {"hold-call", do_hold_call}, /* CALL NTH: it waits ... */
+    {"go-call", do_go_call},     /* ... until then */
+    {"env", do_env},             /* NAME VALUE */
+    {"disable", do_disable},     /* NAME in RINGCAST_DISABLE */
+    {"patience", do_patience},   /* close=MS, open=MS of a writer, words=MS of a reader */
     {NULL, NULL},
 };

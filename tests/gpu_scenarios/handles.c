@@ -2,11 +2,9 @@
 /* Verbs that open and close writers and readers, and those that look where the library shows nothing. */
 #include "tests/gpu_scenarios/world.h"
 
-struct side sides[HANDLES], *side = &sides[0];
+struct side side;
 
 /* ---- Handles ---------------------------------------------------------------------------------------------------- */
-
-static long do_use(struct words *words) { return side = &sides[NUMBER(1)], 0; }
 
 static long do_ring(struct words *words) {
   struct ringcast_writer_options options = {.size = sizeof options,
@@ -15,8 +13,8 @@ static long do_ring(struct words *words) {
   options.memory = (uint32_t)number_of(words, "memory", RINGCAST_MEMORY_AUTO);
   if (has_word(words, "evict")) options.on_death = RINGCAST_EVICT;
   if (has_word(words, "evict-slow")) options.on_slow = RINGCAST_EVICT, options.slow_ns = 1000000;
-  int rc = ringcast_writer_create_ex(&options, &side->writer);
-  if (rc == 0) strcpy(board->handles[side - sides], ringcast_writer_handle(side->writer));
+  int rc = ringcast_writer_create_ex(&options, &side.writer);
+  if (rc == 0) strcpy(board->handle, ringcast_writer_handle(side.writer));
   return rc;
 }
 
@@ -28,9 +26,9 @@ static long do_gpu_writer(struct words *words) {
                                                 .slots = (uint32_t)number_of(words, "slots", 4),
                                                 .flags = (uint32_t)number_of(words, "flags", 0)};
   ringcast_gpu_writer *opened = NULL;
-  int rc = ringcast_gpu_writer_open(side->writer, has_word(words, "default") ? NULL : &options, &opened);
+  int rc = ringcast_gpu_writer_open(side.writer, has_word(words, "default") ? NULL : &options, &opened);
   must((rc == 0) == (opened != NULL));
-  if (rc == 0) side->gpu_writer = opened;
+  if (rc == 0) side.gpu_writer = opened;
   return rc;
 }
 
@@ -43,7 +41,7 @@ static long do_writer(struct words *words) {
 static long do_ring_reader(struct words *words) {
   const struct ringcast_reader_options options = {.size = sizeof options,
                                                   .leases = (uint32_t)number_of(words, "leases", 0)};
-  return ringcast_reader_attach_ex(board->handles[side - sides], &options, &side->reader);
+  return ringcast_reader_attach_ex(board->handle, &options, &side.reader);
 }
 
 static long do_gpu_reader(struct words *words) {
@@ -52,9 +50,9 @@ static long do_gpu_reader(struct words *words) {
                                                 .flags = (uint32_t)number_of(words, "flags", 0),
                                                 .reserved = (uint32_t)number_of(words, "reserved", 0)};
   ringcast_gpu_reader *opened = NULL;
-  int rc = ringcast_gpu_reader_open(side->reader, has_word(words, "default") ? NULL : &options, &opened);
+  int rc = ringcast_gpu_reader_open(side.reader, has_word(words, "default") ? NULL : &options, &opened);
   must((rc == 0) == (opened != NULL));
-  if (rc == 0) side->gpu_reader = opened;
+  if (rc == 0) side.gpu_reader = opened;
   return rc;
 }
 
@@ -64,13 +62,13 @@ static long do_reader(struct words *words) {
   return rc != 0 ? rc : do_gpu_reader(words);
 }
 
-static long do_prepare(struct words *words) { return (void)words, ringcast_gpu_reader_prepare(side->gpu_reader); }
-static long do_check(struct words *words) { return (void)words, ringcast_gpu_check(side->gpu_reader); }
+static long do_prepare(struct words *words) { return (void)words, ringcast_gpu_reader_prepare(side.gpu_reader); }
+static long do_check(struct words *words) { return (void)words, ringcast_gpu_check(side.gpu_reader); }
 
-static void close_gpu_reader(void) { ringcast_gpu_reader_close(side->gpu_reader), side->gpu_reader = NULL; }
-static void close_gpu_writer(void) { ringcast_gpu_writer_close(side->gpu_writer), side->gpu_writer = NULL; }
-static void close_ring_reader(void) { ringcast_reader_close(side->reader), side->reader = NULL; }
-static void close_ring(void) { ringcast_writer_close(side->writer), side->writer = NULL; }
+static void close_gpu_reader(void) { ringcast_gpu_reader_close(side.gpu_reader), side.gpu_reader = NULL; }
+static void close_gpu_writer(void) { ringcast_gpu_writer_close(side.gpu_writer), side.gpu_writer = NULL; }
+static void close_ring_reader(void) { ringcast_reader_close(side.reader), side.reader = NULL; }
+static void close_ring(void) { ringcast_writer_close(side.writer), side.writer = NULL; }
 void close_reader(void) { close_gpu_reader(), close_ring_reader(); }
 void close_writer(void) { close_gpu_writer(), close_ring(); }
 
@@ -85,57 +83,42 @@ static long do_close(struct words *words) {
   wrong("close what?");
 }
 
-static long do_leave(struct words *words) { return (void)words, ringcast_reader_leave(side->reader), 0; }
+static long do_leave(struct words *words) { return (void)words, ringcast_reader_leave(side.reader), 0; }
 
 /* ---- What the library does not show ----------------------------------------------------------------------------- */
 
 /* As by whoever can write to the segment. */
 static long do_forge(struct words *words) {
-  struct rc_gpu_control *control = rc_gpu_control(&side->gpu_writer->exported->segment);
+  struct rc_gpu_control *control = rc_gpu_control(&side.gpu_writer->exported->segment);
   struct rc_gpu_importer *place = &control->importers[0];
-  if (strcmp(words->at[1], "dead") == 0) {
-    rc_store_release(&rc_gpu_control(&side->gpu_reader->before->segment)->dead, 1);
-  } else if (strcmp(words->at[1], "pool-bytes") == 0) {
+  if (strcmp(words->at[1], "pool-bytes") == 0) {
     control->id.pool_bytes = NUMBER(2);
   } else if (strcmp(words->at[1], "closed") == 0) {
     rc_store_release(&control->closed, (uint32_t)NUMBER(2));
   } else {
     must(strcmp(words->at[1], "refusal") == 0);
     rc_store_relaxed(&place->reason, (int32_t)NUMBER(2));
-    rc_store_release(&place->refused, side->reader->ring.owner);
+    rc_store_release(&place->refused, side.reader->ring.owner);
   }
   return 0;
 }
 
 void tidy(void) { rc_exported_tidy(rc_gpu_close_ns); }
-/* The reader forgets an earlier import that has ended when the reader looks for a pool. */
-static long do_earlier_has_ended(struct words *words) {
-  bool has_ended = true;
-  (void)words;
-  if (side->gpu_reader->before) rc_import_is_missing(side->gpu_reader->before, &has_ended);
-  return has_ended;
-}
 static long do_tidy(struct words *words) { return (void)words, tidy(), 0; }
-/* What the writer does first in a send, some time after the last one: an earlier pool is freed if its readers left. */
-static long do_live_later(struct words *words) {
-  side->gpu_writer->tidied = 0;
-  rc_importers_reclaim(side->gpu_writer, false);
-  return fake_cuda()->live(words->at[1]);
-}
 /* How many frames the ring holds for its reader; how many readers the ring has. */
-static long do_held(struct words *words) { return (void)words, (long)rc_ring_held(&side->reader->ring); }
-static long do_readers(struct words *words) { return (void)words, (long)rc_peer_count(&side->writer->ring.view); }
+static long do_held(struct words *words) { return (void)words, (long)rc_ring_held(&side.reader->ring); }
+static long do_readers(struct words *words) { return (void)words, (long)rc_peer_count(&side.writer->ring.view); }
 
 struct ringcast_gpu_info info_of(bool is_writer) {
   struct ringcast_gpu_info info = {.size = sizeof info};
-  must((is_writer ? ringcast_gpu_writer_info(side->gpu_writer, &info)
-                  : ringcast_gpu_reader_info(side->gpu_reader, &info)) == 0);
+  must((is_writer ? ringcast_gpu_writer_info(side.gpu_writer, &info)
+                  : ringcast_gpu_reader_info(side.gpu_reader, &info)) == 0);
   return info;
 }
 static long do_info(struct words *words) {
   struct ringcast_gpu_info info = {.size = (uint32_t)number_of(words, "size", sizeof info)};
-  return strcmp(words->at[1], "writer") == 0 ? ringcast_gpu_writer_info(side->gpu_writer, &info)
-                                             : ringcast_gpu_reader_info(side->gpu_reader, &info);
+  return strcmp(words->at[1], "writer") == 0 ? ringcast_gpu_writer_info(side.gpu_writer, &info)
+                                             : ringcast_gpu_reader_info(side.gpu_reader, &info);
 }
 static long do_says(struct words *words) {
   if (!strstr(ringcast_last_error(), words->at[1])) wrong("it says: %s", ringcast_last_error());
@@ -154,7 +137,6 @@ static long do_pair(struct words *words) {
 }
 
 const struct verb handles_verbs[] = {
-    {"use", do_use},                 /* N: another writer and reader, from then on; 0 at first */
     {"ring", do_ring},               /* ring=BYTES readers=N memory=N evict evict-slow */
     {"gpu-writer", do_gpu_writer},   /* pool=BYTES slots=N device=N flags=N size=N default */
     {"writer", do_writer},           /* both */
@@ -165,11 +147,8 @@ const struct verb handles_verbs[] = {
     {"check", do_check},
     {"close", do_close}, /* reader, gpu-reader, ring-reader, writer, gpu-writer or ring */
     {"leave", do_leave},
-    {"forge", do_forge}, /* pool-bytes N, closed N, refusal N: in the device segment; dead: in that of the reader's
-                            earlier pool */
-    {"earlier-has-ended", do_earlier_has_ended}, /* = 1: of the reader's earlier pool nothing is open any more */
+    {"forge", do_forge}, /* pool-bytes N, closed N, refusal N: in the device segment */
     {"tidy", do_tidy},
-    {"live-later", do_live_later}, /* as `live`, after what a later send does first */
     {"held", do_held},
     {"readers", do_readers},
     {"info", do_info}, /* writer|reader [size=N] */

@@ -383,16 +383,15 @@ static bool mentions(const struct run *run, const char *const *words) {
 }
 
 static bool needs_fake(const struct run *run) {
-  static const char *const words[] = {"fail",        "break",    "abandon",    "hold-call", "capture ",
-                                      "end-context", " driver ", "FAKE_CUDA",  "mode",      "descriptors",
-                                      "forge ",      "LOST",     "live bytes", NULL};
+  static const char *const words[] = {"fail",      "break", "abandon", "hold-call", "capture ",   " driver ",
+                                      "FAKE_CUDA", "mode",  "forge ",  "LOST",      "live bytes", NULL};
   return strcmp(run->file, "probes") != 0 && mentions(run, words);
 }
 
 /* What the scenario leaves stays until its process ends, with a stream's thread: ThreadSanitizer calls that a leak. */
 static bool is_left_out(const struct run *run) {
 #ifdef __SANITIZE_THREAD__
-  static const char *const leaving[] = {"abandon all", "exit", NULL};
+  static const char *const leaving[] = {"exit", NULL};
   if (mentions(run, leaving)) return true;
 #endif
   return is_real && needs_fake(run);

@@ -24,7 +24,7 @@ static struct allocated {
 
 static long do_next(struct words *words) {
   struct received *out = FRAME(1);
-  int rc = ringcast_gpu_next(side->gpu_reader, has_word(words, "wait") ? RINGCAST_FOREVER : 0, &out->frame);
+  int rc = ringcast_gpu_next(side.gpu_reader, has_word(words, "wait") ? RINGCAST_FOREVER : 0, &out->frame);
   memset(out->copies, 0, sizeof out->copies);
   bool is_dict = rc == 0 && ringcast_frame_open(&out->opened, out->frame.data, out->frame.bytes) == 0;
   if (is_dict && out->opened.count > 0) must(ringcast_frame_item(&out->opened, 0, &out->item) == 0);
@@ -33,7 +33,7 @@ static long do_next(struct words *words) {
 
 static long do_begin(struct words *words) {
   int64_t timeout_ns = (int64_t)number_of(words, "timeout", (uint64_t)RINGCAST_FOREVER);
-  int rc = ringcast_gpu_begin(side->gpu_reader, &FRAME(1)->frame, stream, &FRAME(1)->take);
+  int rc = ringcast_gpu_begin(side.gpu_reader, &FRAME(1)->frame, stream, &FRAME(1)->take);
   if (option(words, "timeout")) FRAME(1)->take.timeout_ns = timeout_ns;
   return rc;
 }
@@ -46,7 +46,7 @@ static long copy_all(struct received *received, uint64_t to) {
   for (uint32_t i = 0; i < received->opened.count && rc == 0; i++) {
     struct ringcast_item item = received->item;
     if (i > 0) must(ringcast_frame_item(&received->opened, i, &item) == 0);
-    rc = ringcast_gpu_copy_out(side->gpu_reader, &received->take, &item, target + to + ITEM_BYTES * i);
+    rc = ringcast_gpu_copy_out(side.gpu_reader, &received->take, &item, target + to + ITEM_BYTES * i);
   }
   return rc;
 }
@@ -54,7 +54,7 @@ static long copy_all(struct received *received, uint64_t to) {
 /* Bytes of the frame, or of the pool. */
 static int copy_bytes(struct received *received, bool in_pool, uint64_t offset, uint64_t bytes, uint64_t to) {
   struct ringcast_gpu_copy copy = {.offset = offset, .bytes = bytes, .to = target + to, .in_pool = in_pool};
-  return ringcast_gpu_copy_all(side->gpu_reader, &received->take, &copy, 1, 0);
+  return ringcast_gpu_copy_all(side.gpu_reader, &received->take, &copy, 1, 0);
 }
 
 /* As copy_all, by one call, which goes on where it was. */
@@ -71,14 +71,14 @@ static long copy_last(struct received *received, uint32_t flags) {
     received->copies[i].to = target + ITEM_BYTES * i;
     received->copies[i].in_pool = in_pool;
   }
-  return ringcast_gpu_copy_all(side->gpu_reader, &received->take, received->copies, received->opened.count, flags);
+  return ringcast_gpu_copy_all(side.gpu_reader, &received->take, received->copies, received->opened.count, flags);
 }
 
 static long do_last(struct words *words) { return copy_last(FRAME(1), (uint32_t)number_of(words, "flags", 1)); }
 static long do_copy(struct words *words) { return copy_all(FRAME(1), number_of(words, "to", 0)); }
-static long do_end(struct words *words) { return ringcast_gpu_end(side->gpu_reader, &FRAME(1)->take); }
-static long do_release(struct words *words) { return ringcast_gpu_release(side->gpu_reader, &FRAME(1)->frame); }
-static long do_ring_release(struct words *words) { return ringcast_reader_release(side->reader, &FRAME(1)->frame); }
+static long do_end(struct words *words) { return ringcast_gpu_end(side.gpu_reader, &FRAME(1)->take); }
+static long do_release(struct words *words) { return ringcast_gpu_release(side.gpu_reader, &FRAME(1)->frame); }
+static long do_ring_release(struct words *words) { return ringcast_reader_release(side.reader, &FRAME(1)->frame); }
 static long do_copied(struct words *words) { return (long)FRAME(1)->take.copied; }
 static long do_placement(struct words *words) { return FRAME(1)->item.placement; }
 static long do_same_frame(struct words *words) { return *FRAME(2) = *FRAME(1), 0; }
@@ -87,7 +87,7 @@ static long do_same_frame(struct words *words) { return *FRAME(2) = *FRAME(1), 0
 static long do_drain(struct words *words) {
   struct ringcast_frame frame;
   (void)words;
-  while (ringcast_gpu_next(side->gpu_reader, 0, &frame) == 0) must(ringcast_gpu_release(side->gpu_reader, &frame) == 0);
+  while (ringcast_gpu_next(side.gpu_reader, 0, &frame) == 0) must(ringcast_gpu_release(side.gpu_reader, &frame) == 0);
   return 0;
 }
 
@@ -114,7 +114,7 @@ static long do_copy_pool(struct words *words) {
   static uint8_t host[SOURCE_BYTES];
   ringcast_gpu_hold *hold;
   ringcast_device_ptr where;
-  ringcast_gpu_reader *gpu = side->gpu_reader;
+  ringcast_gpu_reader *gpu = side.gpu_reader;
   struct received *received = FRAME(1);
   struct ringcast_item item = received->item;
   item.device_offset = NUMBER(2);
@@ -141,15 +141,15 @@ static long do_copy_frame(struct words *words) {
   item.placement = RINGCAST_PLACEMENT_INLINE;
   item.data = from;
   item.bytes = NUMBER(3);
-  int rc = ringcast_gpu_copy_out(side->gpu_reader, &received->take, &item, target);
-  must(ringcast_gpu_copy_to_host(side->gpu_reader, &received->take, &item, host) == rc);
+  int rc = ringcast_gpu_copy_out(side.gpu_reader, &received->take, &item, target);
+  must(ringcast_gpu_copy_to_host(side.gpu_reader, &received->take, &item, host) == rc);
   return rc;
 }
 
 static long do_to_host(struct words *words) {
   static uint8_t host[SOURCE_BYTES];
   struct received *received = FRAME(1);
-  int rc = ringcast_gpu_copy_to_host(side->gpu_reader, &received->take, &received->item, host);
+  int rc = ringcast_gpu_copy_to_host(side.gpu_reader, &received->take, &received->item, host);
   for (uint64_t i = 0; rc == 0 && i < received->item.bytes; i++) must(host[i] == (uint8_t)(7 * (NUMBER(2) + i)));
   return rc;
 }
@@ -157,7 +157,7 @@ static long do_to_host(struct words *words) {
 /* FRAME HOLD [AT]: the tensor is looked at where it lies. */
 static long do_map(struct words *words) {
   struct held *held = &holds[letter(words->at[2])];
-  return ringcast_gpu_map(side->gpu_reader, &FRAME(1)->take, &FRAME(1)->item, &held->where, &held->hold);
+  return ringcast_gpu_map(side.gpu_reader, &FRAME(1)->take, &FRAME(1)->item, &held->where, &held->hold);
 }
 static long do_unmap(struct words *words) { return ringcast_gpu_unmap(holds[letter(words->at[1])].hold), 0; }
 static long do_look(struct words *words) {
@@ -167,22 +167,9 @@ static long do_look(struct words *words) {
 
 static long do_alloc(struct words *words) {
   struct allocated *out = &memories[letter(words->at[1])];
-  return ringcast_gpu_memory_alloc(side->gpu_reader, NUMBER(2), stream, &out->where, &out->memory);
+  return ringcast_gpu_memory_alloc(side.gpu_reader, NUMBER(2), stream, &out->where, &out->memory);
 }
 static long do_free(struct words *words) { return ringcast_gpu_memory_free(memories[letter(words->at[1])].memory), 0; }
-
-/* Until the writer's next frame lies where that of the letter lay. */
-static long do_go_round(struct words *words) {
-  static char bytes[16384];
-  struct ringcast_frame frame;
-  uint64_t goal = FRAME(1)->frame.position + side->reader->ring.view.capacity;
-  for (uint64_t left; (left = goal - side->writer->ring.tail) > 0;) {
-    uint64_t next = left > sizeof bytes ? sizeof bytes / 2 : left - 16;
-    must(ringcast_writer_send(side->writer, bytes, next, 0, 0) == 0);
-    must(ringcast_gpu_next(side->gpu_reader, 0, &frame) == 0 && ringcast_gpu_release(side->gpu_reader, &frame) == 0);
-  }
-  return 0;
-}
 
 const struct verb receive_verbs[] = {
     {"next", do_next},       /* LETTER [wait] */
@@ -206,6 +193,5 @@ const struct verb receive_verbs[] = {
     {"look", do_look},             /* HOLD AT BYTES: where it lies are these bytes of the source */
     {"alloc", do_alloc},           /* LETTER BYTES: a reader's memory */
     {"free", do_free},
-    {"go-round", do_go_round}, /* LETTER */
     {NULL, NULL},
 };

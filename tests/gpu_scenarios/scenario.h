@@ -4,11 +4,12 @@
  * of this folder (*.txt) holds scenarios; main.c reads and runs them, each in a process of its own, with the tests'
  * own driver:
  *
- *   a lease is of one stream          the scenario's name, at the start of a line
- *     pair                            its steps, indented: a verb (at the ends of device.c, handles.c, send.c,
- * receive.c and expect.c) and the verb's words draft a 1000; copy-in a 0 1000  several, with semicolons commit a =
- * EINVAL               what the call gives: 0 where nothing is said; one of A|B comes writer slots_used=0       what
- * soon is so, by another thread's doing
+ *   a lease is of one stream     the scenario's name, at the start of a line
+ *     pair                       its steps, indented: a verb and its words; the verbs are listed at
+ *                                the ends of device.c, handles.c, send.c, receive.c and expect.c
+ *     draft a 1000; abort        several, with semicolons
+ *     commit a = EINVAL          what the call gives: 0 where nothing is said; one of A|B
+ *     comes writer slots_used=0  what soon is so, by another thread's doing
  *
  *   each CALL cuMemAlloc cuIpcGetMemHandle    the scenario once for each of them, which is $CALL in its steps; values
  *   each CALL/SAYS cuMemAlloc/memory ...      of two variables have a slash between them
@@ -40,7 +41,7 @@
 #include "gpu/driver.h"
 #include "ringcast/gpu.h"
 
-enum { MOST_WORDS = 16, MOST_TEXT = 1280, HANDLES = 4 };
+enum { MOST_WORDS = 16, MOST_TEXT = 1280 };
 
 struct step {
   int line; /* in its file */
@@ -76,7 +77,7 @@ struct words {
 enum { MOST_FIGURES = 1024 };
 struct board {
   _Alignas(4096) char words[4096];
-  char handles[HANDLES][128];
+  char handle[128];
   rc_cu_ipc_handle exports[8];
   _Atomic int child; /* that `child` has left */
   _Atomic int figure_count;
@@ -111,14 +112,14 @@ double now_us(void);
 void print_figures(void);
 void print_quoted(const char *text);
 
-/* What a writer and a reader of this process have open; `use` chooses another pair. */
+/* What a writer and a reader of this process have open. */
 struct side {
   ringcast_writer *writer;
   ringcast_gpu_writer *gpu_writer;
   ringcast_reader *reader;
   ringcast_gpu_reader *gpu_reader;
 };
-extern struct side *side;
+extern struct side side;
 struct ringcast_gpu_info info_of(bool is_writer);
 
 uint64_t number(const char *text);

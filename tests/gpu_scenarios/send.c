@@ -24,13 +24,13 @@ long do_send(struct words *words) {
     if (has_word(words, "transposed")) tensor.ndim = 2, tensor.shape = square, tensor.strides = strides;
     items[i] = (struct ringcast_gpu_item){.key = "abcdefgh" + i, .key_bytes = 1, .tensor = tensor, .on_device = 1};
   }
-  return ringcast_gpu_send(side->gpu_writer, items, count, 0, flags, stream, 0);
+  return ringcast_gpu_send(side.gpu_writer, items, count, 0, flags, stream, 0);
 }
 
 static long do_ring_send(struct words *words) {
   static char junk[SOURCE_BYTES];
   uint16_t kind = has_word(words, "tensors") ? RINGCAST_KIND_TENSORS : RINGCAST_KIND_BYTES;
-  return ringcast_writer_send(side->writer, junk, NUMBER(1), kind, 0);
+  return ringcast_writer_send(side.writer, junk, NUMBER(1), kind, 0);
 }
 
 /* A frame by the ring, and whether the reader has been evicted by now. */
@@ -39,7 +39,7 @@ static long do_overrun(struct words *words) {
   (void)words;
   for (int i = 3; i <= MOST_WORDS; i++) much.at[i] = "";
   must(is_result(do_send(&much), "0|EAGAIN"));
-  return ringcast_gpu_check(side->gpu_reader);
+  return ringcast_gpu_check(side.gpu_reader);
 }
 
 static long do_nothing(struct words *words) { return (void)words, 0; }
@@ -49,7 +49,7 @@ static long do_lease(struct words *words) {
   uint32_t count = (uint32_t)words->count - 2;
   struct draft *draft = DRAFT(1);
   for (uint32_t i = 0; i < count; i++) bytes[i] = NUMBER(2 + i);
-  int rc = ringcast_gpu_lease(side->gpu_writer, bytes, count, offsets, &draft->lease);
+  int rc = ringcast_gpu_lease(side.gpu_writer, bytes, count, offsets, &draft->lease);
   if (rc != 0) return rc;
   draft->offset = count > 0 ? offsets[0] : 0;
   must(draft->lease.generation > 0);
@@ -70,7 +70,7 @@ static size_t build_frame(const struct ringcast_gpu_extent *lease, uint64_t offs
   size_t used;
   tensor.flags = RINGCAST_ITEM_CUDA;
   ringcast_plan_device_tensor(&plan, 1, 1);
-  must(ringcast_writer_reserve(side->writer, ringcast_plan_bytes(&plan), 0, &span) == 0);
+  must(ringcast_writer_reserve(side.writer, ringcast_plan_bytes(&plan), 0, &span) == 0);
   must(ringcast_build_begin(&builder, span.data, span.bytes, &plan, RINGCAST_ROOT_DICT, 0) == 0);
   must(ringcast_build_device_tensor(&builder, "x", 1, &tensor, offset) == 0);
   must(ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation) == 0);
@@ -92,7 +92,7 @@ static long do_forge_frame(struct words *words) {
   const char *of = option(words, "of");
   uint64_t offset = of ? drafts[letter(of)].offset : 0;
   if (of) lease = drafts[letter(of)].lease;
-  return ringcast_writer_commit(side->writer, build_frame(&lease, offset, NUMBER(1)), RINGCAST_KIND_TENSORS);
+  return ringcast_writer_commit(side.writer, build_frame(&lease, offset, NUMBER(1)), RINGCAST_KIND_TENSORS);
 }
 
 /* LETTER [BYTES of the frame] [from=AT put=BYTES: one copy, at=OFFSET from where the lease's tensor is to be] [dims=N]
@@ -104,24 +104,24 @@ static long do_commit(struct words *words) {
   const struct ringcast_gpu_put put = {.tensor = &tensor, .offset = DRAFT(1)->offset + number_of(words, "at", 0)};
   bool has_bytes = *words->at[2] && !strchr(words->at[2], '=');
   size_t bytes = has_bytes ? NUMBER(2) : DRAFT(1)->bytes;
-  return ringcast_gpu_commit(side->gpu_writer, &DRAFT(1)->lease, &put, option(words, "put") != NULL, stream, bytes);
+  return ringcast_gpu_commit(side.gpu_writer, &DRAFT(1)->lease, &put, option(words, "put") != NULL, stream, bytes);
 }
 
-static long do_drop(struct words *words) { return ringcast_gpu_drop(side->gpu_writer, &DRAFT(1)->lease), 0; }
-static long do_abort(struct words *words) { return (void)words, ringcast_writer_abort(side->writer); }
-static long do_wait(struct words *words) { return (void)words, ringcast_gpu_wait(side->gpu_writer, stream); }
+static long do_drop(struct words *words) { return ringcast_gpu_drop(side.gpu_writer, &DRAFT(1)->lease), 0; }
+static long do_abort(struct words *words) { return (void)words, ringcast_writer_abort(side.writer); }
+static long do_wait(struct words *words) { return (void)words, ringcast_gpu_wait(side.gpu_writer, stream); }
 static long do_wait_stream(struct words *words) { return (void)words, ringcast_gpu_stream_wait(0, stream); }
 static long do_same_lease(struct words *words) { return *DRAFT(2) = *DRAFT(1), 0; }
 static long do_another_slot(struct words *words) { return DRAFT(1)->lease.slot = (uint32_t)NUMBER(2), 0; }
 static long do_attach(struct words *words) {
-  return ringcast_gpu_attach(side->gpu_writer, &DRAFT(1)->lease, &DRAFT(2)->lease);
+  return ringcast_gpu_attach(side.gpu_writer, &DRAFT(1)->lease, &DRAFT(2)->lease);
 }
 static long do_allocate(struct words *words) {
-  return ringcast_gpu_allocate(side->gpu_writer, NUMBER(2), stream, &DRAFT(1)->where, &DRAFT(1)->lease);
+  return ringcast_gpu_allocate(side.gpu_writer, NUMBER(2), stream, &DRAFT(1)->where, &DRAFT(1)->lease);
 }
 static long do_address(struct words *words) {
   uint64_t offset = DRAFT(1)->offset + (*words->at[2] ? NUMBER(2) : 0);
-  return ringcast_gpu_lease_address(side->gpu_writer, &DRAFT(1)->lease, offset, stream, &DRAFT(1)->where);
+  return ringcast_gpu_lease_address(side.gpu_writer, &DRAFT(1)->lease, offset, stream, &DRAFT(1)->where);
 }
 /* In place of a kernel: bytes of the source go to where the draft's address is. */
 static long do_compute(struct words *words) {
@@ -131,7 +131,7 @@ static long do_fetch(struct words *words) {
   static uint8_t host[SOURCE_BYTES];
   int64_t shape[1] = {(int64_t)NUMBER(2)};
   struct ringcast_tensor tensor = bytes_at(source + NUMBER(1), shape);
-  return ringcast_gpu_fetch(side->gpu_writer, &tensor, host, stream);
+  return ringcast_gpu_fetch(side.gpu_writer, &tensor, host, stream);
 }
 static long do_copy_back(struct words *words) {
   static uint8_t host[SOURCE_BYTES];

@@ -13,7 +13,6 @@ enum { SOURCE_BYTES = 1 << 20, ITEM_BYTES = 1024 /* between the tensors of one f
 extern const struct rc_cuda *cuda; /* NULL: not opened yet */
 extern rc_cu_ptr source, target;   /* the source's byte i is (uint8_t)(7 * i) */
 extern rc_cu_stream stream;        /* that the steps send and receive on */
-extern struct side sides[HANDLES];
 extern struct draft {
   struct ringcast_gpu_extent lease;
   uint64_t offset;

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks do in test_device_dropins.py. To be imported in them alone: torch is the fake one (fake_torch)."""
 
-import contextlib
 import ctypes
 import gc
 import os
-import weakref
 
 import device_peers
 import numpy as np
@@ -15,7 +13,7 @@ import torch.distributed as dist
 import ringcast
 import ringcast.torch as rt
 from ringcast import sglang
-from ringcast._group import config, p2p, rings
+from ringcast._group import rings
 from ringcast.vllm import group as groups
 from ringcast.vllm.queue import MessageQueue
 
@@ -84,27 +82,6 @@ def device_group():
     return dist.new_group(kind="none")
 
 
-@contextlib.contextmanager
-def on_machines(*of):
-    """Each is the ranks of a machine: a Reader finds no ring of another."""
-    pids = [None] * dist.get_world_size()
-    dist.all_gather_object(pids, os.getpid())
-    mine = next(machine for machine in of if dist.get_rank() in machine)
-    reader, machine = ringcast.Reader, config.machine
-
-    def attach(handle, **keywords):
-        if int(handle.split(":")[1]) not in [pids[rank] for rank in mine]:
-            raise ringcast.RingNotFound(2, "it is on another machine")
-        return reader(handle, **keywords)
-
-    ringcast.Reader, config.machine = attach, lambda: f"machine {mine}"
-    try:
-        yield
-    finally:
-        rt.close()
-        ringcast.Reader, config.machine = reader, machine
-
-
 # ---- The functions ---------------------------------------------------------------------------------------------------
 
 
@@ -159,119 +136,6 @@ def ranks_all(steps):
     assert group.device_group.calls == []
 
 
-def ranks_inline_then_pool():
-    """What each way has had after each of five calls, at the source and at the others."""
-    group = groups.Group(dist.group.WORLD, device_group())
-    seen = []
-    for step in range(5):
-        filled = cuda(numbers(step if dist.get_rank() == 0 else 77))
-        if step:
-            before = device_peers.calls("cuStreamSynchronize", "cuCtxSynchronize")
-        group.broadcast(filled)
-        if step:
-            assert device_peers.calls("cuStreamSynchronize", "cuCtxSynchronize") == before, "the host waits"
-        check(filled, cuda(numbers(step)))
-        dist.barrier()
-        info = rt.rings()[0].gpu
-        seen.append((info.inline_frames, info.pool_frames, info.opens))
-    return seen
-
-
-def pool_frames(stream):
-    return rings._rings[dist.group.WORLD][stream, 0].ring.gpu.pool_frames
-
-
-def ranks_ways():
-    """How many of three calls of each function went by the pool."""
-    group, mine = groups.Group(dist.group.WORLD, device_group()), dist.get_rank() == 0
-    whole, me = payload(1), dist.get_rank()
-    functions = {
-        "dict": lambda: group.broadcast_tensor_dict(whole if mine else None),
-        "object": lambda: group.broadcast_object(whole if mine else None),
-        "list": lambda: group.broadcast_object_list([whole] if mine else [0]),
-        "tensor": lambda: group.broadcast(cuda(numbers(1))),
-        "torch's dict": lambda: rt.broadcast_tensor_dict(whole if mine else None),
-        "torch's object": lambda: rt.broadcast_object(whole if mine else None),
-        "torch's list": lambda: rt.broadcast_object_list([whole] if mine else [0]),
-        "SGLang's list": lambda: sglang.broadcast_pyobj([whole] if mine else [], me),
-        "SGLang's dict": lambda: sglang.broadcast_tensor_dict(whole if mine else None),
-        "shared": lambda: sglang.share_once(lambda: whole, 1, src=0, hash=None, how="share").result(),
-        "shared, hashed": lambda: sglang.share_once(lambda: whole, 1, src=0, how="share").result(),
-    }
-    seen = {}
-    for name, function in functions.items():
-        stream = "share_once" if "shared" in name else "broadcast"
-        function()
-        dist.barrier()
-        before = pool_frames(stream)
-        for _ in range(3):
-            function()
-            dist.barrier()
-        seen[name] = pool_frames(stream) - before
-    return seen
-
-
-def ranks_pair_inline_then_pool():
-    group = groups.Group(dist.group.WORLD, device_group())
-    me, end = dist.get_rank(), None
-    for step in range(6):
-        if me == 0:
-            tensor = cuda(numbers(step))
-            handles = group.isend_tensor_dict({"x": tensor, "step": step}, 1)
-            assert len(handles) == 1
-            tensor.fill_(-1)  # which must be in nobody's way, once it is sent
-            handles[0].wait()
-        elif me == 1:
-            check(group.recv_tensor_dict(0), {"x": cuda(numbers(step)), "step": step})
-        dist.barrier()
-    if me < 2:
-        end = (p2p.sender if me == 0 else p2p.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).ring
-        return end.gpu.pool_frames, end.gpu.opens
-    return None
-
-
-def ranks_reused():
-    """The source writes to its tensor as soon as the call is back."""
-    group = groups.Group(dist.group.WORLD, device_group())
-    tensor = cuda(numbers(0, 400_000))
-    for step in range(8):
-        if dist.get_rank() == 0:
-            tensor.fill_(step)
-            rt.broadcast_tensor_dict({"x": tensor})
-            tensor.fill_(-1)
-        else:
-            got = rt.broadcast_tensor_dict()
-            assert (got["x"].numpy() == step).all()
-        filled = cuda(np.full(50_000, step if dist.get_rank() == 0 else 99, np.float32))
-        group.broadcast(filled)
-        filled_now = filled.numpy()
-        assert (filled_now == step).all()
-
-
-def ranks_not_received(count):
-    """First the pool is full, then the ring is; the tensor is written to after each."""
-    os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = "65536", "0"
-    group, me, handles = groups.Group(dist.group.WORLD, device_group()), dist.get_rank(), []
-    tensor = cuda(numbers(0))
-    for step in range(4 + count):
-        if me == 0:
-            tensor.fill_(step)
-            handles += group.isend_tensor_dict({"x": tensor})
-            tensor.fill_(-1)
-        elif step < 4:
-            assert (group.recv_tensor_dict(0)["x"].numpy() == step).all()
-        if step < 4:
-            dist.barrier()
-    dist.barrier()
-    for step in range(4, 4 + count):
-        if me == 1:
-            assert (group.recv_tensor_dict(0)["x"].numpy() == step).all()
-    for handle in handles:
-        handle.wait()
-    info = (p2p.sender if me == 0 else p2p.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).ring.gpu
-    return sum(type(handle).__name__ == "_Queued" for handle in handles), info.pool_frames, info.full
-
-
 def ranks_queue(count, tell=lambda gpu: (gpu.way, gpu.pool_frames, gpu.opens)):
     """Of a MessageQueue. What the writer's way was, or how many pools each reader has opened."""
     queue = MessageQueue.create_from_process_group(dist.group.WORLD, 1 << 20, 4)
@@ -316,65 +180,17 @@ def ranks_without(value, told):
     return apart(groups.Group(dist.group.WORLD, dist.new_group(kind="device")))
 
 
-def ranks_queue_without():
-    os.environ["RINGCAST_GPU_POOL_BYTES"] = ""
-    before = device_peers.calls(*OURS)
-    ranks_queue(2, lambda end: None)
-    assert device_peers.calls(*OURS) == before
-
-
 def ranks_pairs_without():
     os.environ["RINGCAST_GPU_POOL_BYTES"] = ""
     group = groups.Group(dist.group.WORLD, dist.new_group(kind="device"))
-    me = dist.get_rank()
     for step in range(4):
         whole = payload(step)
-        if me == 0:
+        if dist.get_rank() == 0:
             group.send_tensor_dict(whole, 1)
-            group.send_object([whole], 1)
         else:
             check(group.recv_tensor_dict(0), whole)
-            check(group.recv_object(0), [whole])
         dist.barrier()
-    end = (p2p.sender if me == 0 else p2p.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).ring
-    return len(group.device_group.calls), end.gpu
-
-
-def ranks_late_sends():
-    """Handles are dropped of what the device group is still to send. Which tensors are kept, and what torch is told."""
-    os.environ["RINGCAST_GPU_POOL_BYTES"] = "0"
-    group, isend, record = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.isend, None
-    if dist.get_rank() == 1:
-        for step in range(4):
-            check(group.recv_tensor_dict(0), {"x": cuda(numbers(step))})
-        dist.barrier()
-        return None
-    works, memories, recorded, kept = [], [], [], []
-
-    def late(*args, **keywords):
-        isend(*args, **keywords)
-        works.append(dist.Work())
-        return works[-1]
-
-    def send(step):
-        tensor = cuda(numbers(step))
-        memories.append(weakref.ref(tensor.memory))
-        group.isend_tensor_dict({"x": tensor}, 1)
-
-    record, torch.Tensor.record_stream = torch.Tensor.record_stream, lambda _, stream: recorded.append(stream)
-    dist.isend = late
-    try:
-        for step in range(3):
-            send(step)
-        kept.append([memory() is not None for memory in memories])
-        for work in works[:2]:
-            work.come(b"")
-        send(3)
-        kept.append([memory() is not None for memory in memories])
-    finally:
-        dist.isend, torch.Tensor.record_stream = isend, record
-    dist.barrier()  # who receives has yet to answer
-    return kept, len(recorded)
+    return len(group.device_group.calls)
 
 
 def ranks_capturing():
@@ -390,33 +206,6 @@ def ranks_capturing():
     return group.device_group.calls, len(rt.rings())
 
 
-def ranks_bad_setting():
-    os.environ["RINGCAST_GPU_POOL_BYTES"] = "yes"
-    try:
-        rt.broadcast_object(1)
-    except (ValueError, RuntimeError) as error:
-        return str(error)
-
-
-def ranks_on_machines(*of):
-    with on_machines(*of):
-        return apart(groups.Group(dist.group.WORLD, dist.new_group(kind="device")))
-
-
-def ranks_pairs_on_machines():
-    """The first dict goes in the frame: nobody knows yet where the receiver is."""
-    group, me = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.get_rank()
-    with on_machines((0,), (1,)):
-        for step in range(4):
-            whole = payload(step)
-            if me == 0:
-                group.send_tensor_dict(whole, 1)
-            else:
-                check(group.recv_tensor_dict(0), whole)
-            dist.barrier()
-    return len(group.device_group.calls)
-
-
 def ranks_lacking():
     """One has no device that ringcast can use, and all others learn that by what they are asked."""
     group = groups.Group(dist.group.WORLD, dist.new_group(kind="device"))
@@ -427,23 +216,6 @@ def ranks_lacking():
     whole = payload(1)
     check(group.broadcast_object(whole if dist.get_rank() == 0 else None), whole)
     return group.device_group.calls
-
-
-def ranks_source_lost_it():
-    """The source finds out when the ranks have agreed already."""
-    group, mine = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.get_rank() == 0
-    status = ringcast.gpu_status
-    check(group.broadcast_object(5), 5)
-    try:
-        if mine:
-            ringcast.gpu_status = lambda: status()._replace(ready=False)
-        for step in range(2):
-            whole = payload(step)
-            check(group.broadcast_tensor_dict(whole if mine else None), whole)
-            check(group.broadcast(cuda(numbers(step if mine else 77))), whole["hidden"])
-    finally:
-        ringcast.gpu_status = status
-    return group.device_group.calls.count("broadcast")
 
 
 # ---- Errors and deaths -----------------------------------------------------------------------------------------------
@@ -487,39 +259,3 @@ def ranks_dying(dying, source):
         except ringcast.Error as raised:
             error = raised
     return type(error).__name__, f"rank {dying} (pid {pids[dying]})" in str(error), str(error)
-
-
-def stall():
-    """What is enqueued on the current stream from now on never happens."""
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    word, turns = ctypes.c_uint64(0), ctypes.c_uint64(1 << 60)
-    arguments = (ctypes.c_void_p * 2)(ctypes.addressof(word), ctypes.addressof(turns))
-    driver, stream = torch.driver(), torch.cuda.current_stream()
-    with torch._on(0):
-        torch.check(driver.cuModuleLoadData(ctypes.byref(module), b""))
-        torch.check(driver.cuModuleGetFunction(ctypes.byref(function), module, b"spin"))
-        sizes = [1, 1, 1, 1, 1, 1, 0]
-        torch.check(driver.cuLaunchKernel(function, *sizes, ctypes.c_void_p(stream.cuda_stream), arguments, None))
-
-
-def ranks_dying_before_it_is_there():
-    """The first rank is killed when what it has sent is not in its pool yet. What the others wait for on the device is
-    let go, and the next call tells why."""
-    group, mine = groups.Group(dist.group.WORLD, device_group()), dist.get_rank() == 0
-    tensor = cuda(numbers(1))
-    for _ in range(3):
-        check(group.broadcast_object(tensor if mine else None), tensor)
-        dist.barrier()
-    if mine:
-        stall()
-    before = rt.rings()[0].gpu.pool_frames
-    got = group.broadcast_object(tensor if mine else None)
-    assert rt.rings()[0].gpu.pool_frames == before + 1
-    dist.barrier()
-    if mine:
-        os.kill(os.getpid(), 9)
-    assert got.numpy().shape == (1000,)
-    try:
-        group.broadcast_object()
-    except ringcast.WriterGone as error:
-        return str(error)

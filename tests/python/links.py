@@ -5,8 +5,6 @@ import contextlib
 import gc
 import importlib.util
 
-import ringcast
-
 
 class Link:
     """A ring to oneself, of a module that has not looked for torch yet."""
@@ -36,4 +34,3 @@ def linked():
         link.close()
         del link
         gc.collect()
-        ringcast.set_recycling(256 << 20)  # which the module has ended, with all of its own

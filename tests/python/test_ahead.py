@@ -27,7 +27,7 @@ def sent_until_full(send: Any, most: int = 1000) -> int:
 def test_a_ring_has_the_bound_that_is_asked_for():
     writer = ringcast.Writer(ahead=3)
     fast, slow = ringcast.Reader(writer.handle), ringcast.Reader(writer.handle, name="slow")
-    tap = ringcast.Tap(writer.handle)  # an observer does not count
+    tap = ringcast.Tap(writer.handle)  # does not count
     assert sent_until_full(lambda value: writer.send(value, timeout=0)) == 3
     assert [fast.recv(timeout=0) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(TimeoutError, match=r"3 frames are not taken yet \(ahead\): reader 1 'slow' .* blocks"):

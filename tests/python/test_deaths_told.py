@@ -75,11 +75,6 @@ def receive(reader, own):
     return reader.recv
 
 
-def observe(reader, own):
-    observer = ringcast.Reader(own.handle, observer=True)
-    return observer.recv
-
-
 def tap(reader, own):
     return ringcast.Tap(own.handle).next
 
@@ -219,7 +214,6 @@ def idle_queue(writer, own):
 
 WAITS = [
     ("recv", "writer", ring, receive),
-    ("recv of an observer", "writer", ring, observe),
     ("next of a tap", "writer", ring, tap),
     ("epoll of fileno", "writer", ring, poll_for_frame),
     ("arecv", "writer", ring, arecv),

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors on a CUDA device through the drop-ins, among processes whose driver and torch are fakes. What each rank does
-is in device_dropins.py, and of share_once in device_sharing.py."""
+is in device_dropins.py."""
 
-import importlib
 import tempfile
 import types
 
@@ -18,8 +17,7 @@ pytestmark = pytest.mark.alike  # test_torch_* and test_vllm_queue_deaths show t
 def job(state, name, *args):
     import device_dropins  # torch is the fake one there
 
-    module = importlib.import_module("device_sharing") if name.startswith("sharing_") else device_dropins
-    return device_dropins.run(getattr(module, name), *args)
+    return device_dropins.run(getattr(device_dropins, name), *args)
 
 
 def start(count, **names):
@@ -75,55 +73,11 @@ def test_each_function_carries_them_and_nobody_asks_the_device_group(ranks, worl
         assert peer.call(device_peers.left) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_the_first_goes_through_the_ring_and_the_others_by_a_pool_that_is_opened_once(ranks, world):
-    source, *others = run(ranks[:world], "ranks_inline_then_pool")
-    assert [seen[:2] for seen in source] == [(1, number) for number in range(5)]
-    for seen in others:
-        assert [each[:2] for each in seen] == [(1, number) for number in range(5)]
-        assert seen[-1][2] == 1
-
-
-def test_each_function_takes_the_pool_but_for_what_is_hashed(ranks):
-    for ways in run(ranks[:3], "ranks_ways"):
-        assert ways.pop("shared, hashed") == 0 and set(ways.values()) == {3}, ways
-
-
-def test_what_is_sent_to_a_rank_that_does_not_receive_waits_without_the_tensor(ranks):
-    (queued, sent, full), _ = run(ranks[:2], "ranks_not_received", 160)
-    assert queued > 0 and full > 0 and sent > 100
-
-
-def test_from_one_rank_to_another_they_go_by_the_pool_as_soon_as_there_is_a_ring(ranks):
-    (sent, _), (came, opens) = run(ranks[:2], "ranks_pair_inline_then_pool")
-    assert sent == came >= 2 and opens == 1
-
-
-def test_the_source_may_write_to_its_tensor_at_once(ranks):
-    run(ranks[:3], "ranks_reused")
-
-
 def test_a_message_queue_carries_them(ranks):
     (way, sent, _), *others = run(ranks[:3], "ranks_queue", 4)
     # All but the first, by which both readers open it before any rank goes on.
     assert (way, sent) == ("pool", 3)
     assert [(came, opens) for _, came, opens in others] == [(3, 1)] * 2
-
-
-def test_who_waits_for_a_shared_value_gives_back_what_a_device_has_read_of_other_rings(ranks):
-    """Else the one that shares it would wait for room there, for good."""
-    run(ranks[:2], "sharing_behind_a_device")
-
-
-def test_a_timeout_that_a_shared_value_raises_is_its_own(ranks):
-    source, *others = run(ranks[:3], "sharing_what_raises_a_timeout")
-    assert source == "TimeoutError: value['y']: mine"
-    for text in others:
-        assert text.startswith("SendError: ") and f"share_once failed at the source, rank 0: {source}" in text
-
-
-def test_what_is_shared_arrives_on_the_device_also_where_there_was_no_room(ranks):
-    run(ranks[:2], "sharing_without_room", 300)
 
 
 # ---- By the device group, as without ringcast ------------------------------------------------------------------------
@@ -140,32 +94,11 @@ def test_unless_all_ranks_ask_for_a_pool_ringcast_does_nothing_with_a_device(ran
 
 
 def test_unless_the_sender_asks_for_a_pool_ringcast_does_nothing_with_a_device(ranks):
-    assert run(ranks[:2], "ranks_pairs_without") == [(12, None)] * 2
-    run(ranks[:2], "ranks_queue_without")
-
-
-def test_what_the_device_group_is_still_to_send_is_kept_though_nobody_has_its_handle(ranks):
-    (kept, recorded), _ = run(ranks[:2], "ranks_late_sends")
-    assert kept == [[True] * 3, [False, False, True, True]] and recorded == 4
+    assert run(ranks[:2], "ranks_pairs_without") == [12] * 2
 
 
 def test_a_tensor_that_is_broadcast_in_a_capture_takes_the_device_group_alone(ranks):
     assert run(ranks[:3], "ranks_capturing") == [(["broadcast"], 0)] * 3
-
-
-def test_a_setting_that_means_nothing_is_refused_on_all_ranks(ranks):
-    for text in run(ranks[:2], "ranks_bad_setting"):
-        assert "RINGCAST_GPU_POOL_BYTES is 'yes'" in text
-
-
-@pytest.mark.parametrize("of", [((0, 1), (2, 3)), ((0,), (1, 2), (3,))])
-def test_between_machines_they_go_by_the_device_group(ranks, of):
-    assert run(ranks, "ranks_on_machines", *of) == [3 * 4 * APART] * 4
-
-
-def test_between_machines_the_first_dict_to_one_rank_has_them_in_it(ranks):
-    calls = run(ranks[:2], "ranks_pairs_on_machines")
-    assert calls[0] == calls[1] and 2 * 3 <= calls[0] <= 3 * 3
 
 
 def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_driver):
@@ -174,10 +107,6 @@ def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_
         assert run([*ranks[:2], lacking], "ranks_lacking") == [["broadcast"] * 2] * 3
     finally:
         lacking.stop()
-
-
-def test_a_source_that_cannot_after_all_takes_the_device_group_and_says_so(ranks):
-    assert run(ranks[:3], "ranks_source_lost_it") == [8, 8, 8]
 
 
 # ---- Errors and deaths -----------------------------------------------------------------------------------------------
@@ -197,12 +126,6 @@ def test_a_death_is_told_by_name_to_those_who_wait(mortals, dying, source):
         if rank != dying:
             name, names_it, text = told
             assert name == ("WriterGone" if dying == source else "ReaderDied") and names_it, text
-
-
-def test_a_source_that_dies_before_its_tensor_is_there_keeps_nobody(mortals):
-    _, *others = run(mortals, "ranks_dying_before_it_is_there", dying=0)
-    for text in others:
-        assert text.startswith("the source, rank 0 (pid ") and "has died or exited" in text
 
 
 # ---- Which tensors go by the rings -----------------------------------------------------------------------------------

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nothing of a device is kept: neither objects, nor memory of the host or of the device, nor descriptors."""
 
-import contextlib
 import os
-import pickle
 import sys
 
 import device_peers as peers
 import looks
 import numpy as np
 import pytest
-from device_peers import MEGABYTE, failing
+from device_peers import MEGABYTE
 from peers import WATCHDOG
 from test_device import INLINE
 
@@ -64,34 +62,6 @@ class Ends:
         self.inline.send(ringcast.pack(self.value), WATCHDOG)
         self.copying.recv(WATCHDOG)
 
-    def fail(self):
-        """A failure of each function of the driver's, as far as sending and receiving go on after it."""
-        for name in ("cuMemcpyDtoDAsync", "cuMemAllocAsync", "cuStreamWriteValue64", "cuStreamWaitValue64"):
-            with failing(name, 999):
-                with contextlib.suppress(ringcast.Error, RuntimeError):
-                    self.send()
-                with contextlib.suppress(ringcast.Error, RuntimeError, TimeoutError):
-                    self.reader.recv(0)
-        self.gpu.drain(self.reader)
-
-    def refuse(self):
-        """What is sent, received, given back and dropped while a graph is captured; and what can't be."""
-        self.send()
-        frame = self.reader.next(WATCHDOG)
-        with self.gpu.on_side():
-            tensor = frame["large"]
-            other = self.torch.from_dlpack(frame["other"])
-            with self.gpu.capture():
-                with pytest.raises(ringcast.Error):
-                    self.writer.send(self.value, WATCHDOG)
-                with contextlib.suppress(ringcast.Error, RuntimeError):  # its torch has no memory for graphs
-                    frame["small"]
-                frame.release()
-                del tensor, other
-        self.gpu.drain(self.reader)
-        with pytest.raises((AttributeError, pickle.PicklingError), match="local object"):
-            self.writer.send({"x": self.value["small"], "y": lambda: 0}, 0)
-
     def measure(self):
         self.gpu.settle()
         self.gpu.drain(self.reader)
@@ -103,12 +73,11 @@ class Ends:
 
 @pytest.mark.unwatched  # AddressSanitizer keeps what is freed for a while
 @pytest.mark.parametrize("gpu", [{}], indirect=True)
-@pytest.mark.parametrize("steps", [["arrive"], ["fail", "refuse"]])
-def test_memory_references_and_descriptors_stay_as_they_are(gpu, steps):
+def test_memory_references_and_descriptors_stay_as_they_are(gpu):
     ends, seen = Ends(gpu), []
     for _ in range(6):
-        for step in steps * looks.ROUNDS:
-            getattr(ends, step)()
+        for _ in range(looks.ROUNDS):
+            ends.arrive()
         seen.append(ends.measure())
     live, descriptors, memory, counts = zip(*seen)
     # What goes some rounds later is more at one look and less at the next; a leak grows by ROUNDS at each.

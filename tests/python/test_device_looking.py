@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a CUDA device, beyond send() and recv(): views, Frames, packed frames, hashes, Taps, asyncio."""
+"""Tensors of a CUDA device, beyond send() and recv(): views, Frames, packed frames, Taps, asyncio, and tensors that
+Writer.empty makes in the pool."""
 
 import asyncio
 import ctypes
@@ -8,9 +9,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from device_peers import COPIES, calls, expected, seen, told
+from device_peers import COPIES, MEGABYTE, calls, expected, live, seen, told
 from peers import WATCHDOG
-from test_device import VALUE, passed
+from test_device import INLINE, VALUE, passed
 
 import ringcast
 from ringcast import _asyncio
@@ -62,15 +63,6 @@ def test_a_view_s_tensors_lie_in_the_pool_and_keep_their_place(gpu):
     assert writer.gpu.slots_used == 0
 
 
-def test_a_view_of_a_frame_that_came_through_the_ring(gpu):
-    writer, reader = gpu.pair()
-    writer.send(gpu.make(VALUE), WATCHDOG)
-    (before,) = calls("cuMemcpyHtoDAsync")
-    with reader.view(WATCHDOG) as value:
-        assert calls("cuMemcpyHtoDAsync")[0] > before and seen(value) == expected(VALUE)
-        assert not value["o"].__cuda_array_interface__["data"][1]
-
-
 def test_a_frame_can_be_looked_into(gpu):
     writer, reader = gpu.pair(leases=3)
     for _ in range(3):  # through the ring, and then by the pool
@@ -84,19 +76,6 @@ def test_a_frame_can_be_looked_into(gpu):
                 assert seen(frame["n"]) == expected(VALUE["n"]) and seen(ringcast.unpack(frame)) == expected(VALUE)
     gpu.settle()
     assert (writer.gpu.pool_frames, writer.gpu.slots_used) == (2, 0)
-
-
-def test_frames_that_are_dropped_are_given_back_read_or_not(gpu):
-    writer, reader = gpu.opened(leases=3)
-    for i in range(3):
-        writer.send(gpu.make({"x": ("cuda", np.full(9, i))}), WATCHDOG)
-    frames = [reader.next(WATCHDOG) for _ in range(3)]
-    assert [seen(frames[i]["x"]) for i in (2, 0)] == [told("cuda", np.full(9, i)) for i in (2, 0)]
-    with pytest.raises(ringcast.Error):
-        reader.next(0)
-    del frames
-    gpu.settle()
-    assert writer.gpu.slots_used == 0
 
 
 def test_a_frame_whose_tensors_are_in_the_pool_is_not_passed_on(gpu):
@@ -130,25 +109,6 @@ def test_a_packed_frame_has_the_bytes_and_arrives_on_the_device(gpu):
     assert seen(reader.recv(WATCHDOG)) == expected(value)
 
 
-def test_a_composed_frame_has_the_bytes_of_a_devices_tensors(gpu):
-    writer, reader = gpu.pair()
-    with writer.compose({**gpu.make(VALUE), "fill": ringcast.empty(4, "f4")}, WATCHDOG) as frame:
-        frame["fill"] = 2
-    got = reader.recv(WATCHDOG)
-    assert got.pop("fill").tolist() == [2] * 4
-    assert seen(got) == expected(VALUE)
-
-
-def test_hashes_are_of_the_tensors_bytes(gpu):
-    writer, reader = gpu.opened()
-    value = {**VALUE, "t": ("cuda", np.arange(24.0), {"shape": (4, 5), "strides": (1, 4)})}
-    made = gpu.make(value)
-    writer.send(made, WATCHDOG, hash="sha256")
-    with reader.next(WATCHDOG) as frame:
-        assert frame.hashes == ringcast.pack(made, hash="sha256").hashes and set(frame.hashes) == {*value} - {"i"}
-        assert seen(ringcast.unpack(frame)) == expected(value)
-
-
 def test_a_tap_gives_what_the_ring_has_on_the_cpu(gpu):
     writer, reader = gpu.pair()
     value = {"x": VALUE["x"]}
@@ -180,3 +140,87 @@ def test_tasks_send_and_receive(gpu):
             assert asyncio.run(both(gpu.make(value))) == [expected(value)] * 10
         assert (pack.call_count > 0) == is_large
         assert writer.gpu.pool_frames - before.pool_frames == 10 - pack.call_count
+
+
+# ---- Tensors in the pool, by Writer.empty ----------------------------------------------------------------------------
+
+
+VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+def filled(value, shape=VALUES.shape):
+    return {"x": told("cuda", np.full(shape, value, np.float32))}
+
+
+def sent(gpu, writer, tensor):
+    """The copies that the Writer makes for it."""
+    with gpu.counting(*COPIES) as copies:
+        writer.send({"x": tensor}, WATCHDOG)
+        gpu.settle()
+    return copies
+
+
+def received(gpu, reader):
+    got = seen(reader.recv(WATCHDOG))
+    gpu.settle()
+    return got
+
+
+def test_it_is_sent_without_a_copy_again_and_again(gpu):
+    writer, reader = gpu.pair()
+    made = writer.empty(iter((4, 6)), gpu.torch.float32)
+    assert (tuple(made.shape), made.stride(), made.dtype.name) == ((4, 6), (6, 1), "float32")
+    assert str(made.device) == "cuda:0" and made.is_contiguous() and reader.prepare_gpu()
+    for value in range(3):
+        made.fill_(value)
+        assert sent(gpu, writer, made) == [0, 0, 0] and received(gpu, reader) == filled(value)
+    assert sent(gpu, writer, made[2]) == [0, 0, 0] and received(gpu, reader) == filled(2, (6,))
+    info = writer.gpu
+    assert (info.pool_frames, info.pool_bytes_sent, info.inline_frames) == (4, 0, 0)
+
+
+def test_it_is_copied_while_a_frame_of_it_is_unread_or_no_reader_has_the_pool(gpu):
+    writer, reader = gpu.pair()
+    made = writer.empty((4, 6), gpu.torch.float32).fill_(5)
+    assert sent(gpu, writer, made) == [0, 0, 1] and received(gpu, reader) == filled(5)  # through the ring
+    assert [sent(gpu, writer, made) for _ in range(2)] == [[0, 0, 0], [1, 0, 0]]
+    assert [received(gpu, reader) for _ in range(2)] == [filled(5)] * 2
+
+
+def test_what_can_not_be_made_is_refused(gpu):
+    uint8 = gpu.torch.uint8
+    writer, _ = gpu.pair({"gpu_pool_bytes": 2 * MEGABYTE})
+    with pytest.raises(ringcast.Error) as raised:
+        writer.empty((1 << 30,), uint8)
+    assert raised.value.errno == errno.EMSGSIZE
+    for device in ("cpu", "cuda:1"):
+        with pytest.raises(ValueError):
+            writer.empty((3,), uint8, device)
+    kept = [writer.empty((1 << 20,), uint8) for _ in range(2)]
+    with pytest.raises(TimeoutError, match="full"):
+        writer.empty((1,), uint8)
+    del kept
+    with pytest.raises(TimeoutError, match="no device pool"):
+        gpu.pair(INLINE)[0].empty((3,), uint8)
+    writer.close()
+    with pytest.raises(ValueError, match="closed"):
+        writer.empty((1,), uint8)
+
+
+def refusal(state):
+    with ringcast.Writer(MEGABYTE) as writer, pytest.raises(ringcast.Error) as raised:
+        writer.empty((3,), state["torch"].uint8)
+    return raised.value.errno
+
+
+def test_it_is_refused_without_a_device(no_gpu):
+    assert no_gpu.call(refusal) == errno.ENODEV
+
+
+@pytest.mark.parametrize("gpu", [{}], indirect=True)  # a process of its own, in which the memory is left
+def test_it_outlives_its_writer(gpu):
+    writer, _ = gpu.pair()
+    tensor = writer.empty((6,), gpu.torch.float32)
+    writer.close()
+    assert tensor.fill_(3).numpy().tolist() == [3.0] * 6 and live("allocations") > 0
+    gpu.leaves = True

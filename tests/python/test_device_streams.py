@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a device and the order of streams: what is received on one stream and used on another, and calls that
-wait for a device."""
+"""Tensors of a device and the order of streams: what is received on one stream and used on another, what a capture
+forbids and puts off, and calls that wait for a device while other threads run."""
 
 import contextlib
 import ctypes
 import gc
 import os
 import signal
-import types
 from unittest import mock
 
 import numpy as np
 import pytest
-from device_peers import MEGABYTE, Other, calls, failing, live, opens_once_others_run, seen
+from device_peers import Other, calls, live, opens_once_others_run, seen
 from peers import WATCHDOG
 from test_device import INLINE, WAITS
 
 import ringcast
-from ringcast import _device
 
 pytestmark = pytest.mark.alike
 
@@ -83,40 +81,6 @@ def test_memory_that_is_dropped_in_a_capture_goes_after_it(gpu):
         gpu.await_until(lambda: live("allocations") == before)
 
 
-@pytest.mark.parametrize(("nth", "waits"), [(1, 1), (0, 0)])
-def test_where_its_stream_can_t_wait_the_host_does_or_the_memory_stays(gpu, nth, waits):
-    """It can't be told to wait for the other one: for want of memory, once, or as long as that is."""
-    ends = gpu.opened()
-    gpu.settle()
-    before = live("allocations")
-    received = receive_other(gpu, ends, np.arange(5000.0))
-    with gpu.on_side():
-        tensor = gpu.torch.from_dlpack(received)
-        copy = gpu.copied(tensor)
-    with failing("cuDevicePrimaryCtxRetain", 2, nth):
-        with gpu.counting("cuStreamSynchronize") as counted:
-            del tensor, received
-            gc.collect()
-        gpu.settle()
-        assert counted == [waits] and live("allocations") == before + 1 + (not waits)
-    receive_other(gpu, ends, np.zeros(3))
-    gpu.settle()
-    assert (copy.numpy() == np.arange(5000.0)).all() and live("allocations") == before + 1
-
-
-@pytest.mark.parametrize("gpu", [{"FAKE_CUDA_FAIL": "cuEventRecord:0:2"}], indirect=True)
-def test_where_an_event_fails_the_host_waits(gpu):
-    ends = gpu.pair()
-    for i in range(3):
-        received = receive_other(gpu, ends, np.full(50000, float(i)))
-        with gpu.on_side(), gpu.counting("cuStreamSynchronize") as waits:
-            tensor = gpu.torch.from_dlpack(received)
-            copy = gpu.copied(tensor)
-            del tensor, received
-            gc.collect()
-        assert waits == [2] and (copy.numpy() == i).all()  # before and after
-
-
 # ---- Streams that are destroyed --------------------------------------------------------------------------------------
 
 
@@ -149,124 +113,6 @@ def test_cupy_s_stream_is_kept_as_long_as_what_came_by_it(gpu, how):
     assert (live("streams"), live("strays"), writer.gpu.slots_used) == (streams, strays, 0)
 
 
-def come(gpu, is_reached):
-    """Waits for what another thread brings about; the caller's watchdog ends the wait else."""
-    while not is_reached():
-        gpu.torch._forget_dropped()
-
-
-@pytest.mark.parametrize("asked", ["named", "unsaid", "interface"])
-@pytest.mark.parametrize("is_viewed", [False, True])
-@pytest.mark.parametrize("is_captured", [False, True])
-def test_memory_that_a_stranger_s_streams_use_goes_when_the_device_has_done(gpu, is_captured, is_viewed, asked):
-    """A library that is not known has its streams: it names one, uses two, and destroys them before the memory goes.
-    While another stream captures a graph, CUDA refuses to wait for the device: then it is asked again."""
-    torch = gpu.torch
-    writer, reader = gpu.opened()
-    assert reader.prepare_gpu()
-    gpu.settle()
-    before, strays = live("allocations"), live("strays")
-    named, used = torch.cuda.Stream(), torch.cuda.Stream()
-    copy = torch.empty((5000,), torch.float64, "cuda")
-    writer.send({"o": Other(gpu.tensor(np.arange(5000.0)))}, WATCHDOG)
-    if is_viewed:
-        with reader.view(WATCHDOG) as value:
-            received = value["o"]
-        del value
-    else:
-        received = reader.recv(WATCHDOG)["o"]
-    gpu.settle()
-    capsule = None
-    if asked == "interface":
-        assert received.__cuda_array_interface__["version"] == 3
-    else:
-        capsule = received.__dlpack__(stream=named.cuda_stream if asked == "named" else -1)
-    with gpu.gate(used):
-        with gpu.on(used):
-            gpu.copy(copy, received.data_ptr)
-        with torch._on(0):
-            for stream in named, used:
-                torch.check(torch.driver().cuStreamDestroy_v2(ctypes.c_void_p(stream.cuda_stream)))
-        had = live("allocations"), writer.gpu.slots_used
-        waits, synchronized = calls("fake_own_waits", "cuCtxSynchronize")
-        with gpu.capture() if is_captured else contextlib.nullcontext():
-            del capsule, received
-            gc.collect()
-            least = synchronized + (3 if is_captured else 1)
-            come(gpu, lambda: calls("cuCtxSynchronize")[0] >= least or live("allocations") < had[0])
-            assert had == (live("allocations"), writer.gpu.slots_used) and had[1] == is_viewed  # it is held
-        assert calls("fake_own_waits") == [waits]
-    assert (copy.numpy() == np.arange(5000.0)).all()
-    del copy
-    come(gpu, lambda: writer.gpu.slots_used == 0 if is_viewed else live("allocations") == before)
-    assert live("strays") == strays
-
-
-# ---- torch's memory --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(gpu, is_there):
-    """On another stream than the look before; and torch gives out memory that its stream has still to write to."""
-    torch = gpu.torch
-    writer, reader = gpu.pair()
-    large = torch.segment(np.arange(200000.0))
-    if is_there:
-        writer.empty((1,), torch.uint8)
-    assert reader.prepare_gpu() == is_there
-    writer.send({"x": gpu.tensor(np.arange(3)), "y": large}, WATCHDOG)
-    with reader.next(WATCHDOG) as frame, gpu.on_side():
-        with gpu.on(torch.cuda.Stream(0, 0)):
-            seen(frame["x"])
-        before = gpu.tensor(np.full(200000, -1.0))
-        torch.cuda.synchronize()
-        with gpu.gate(gpu.side):
-            used = gpu.copied(before)
-            with mock.patch.object(torch, "_DeviceMemory", lambda *_: used.memory):
-                got = frame["y"]
-            for _ in range(1000):  # for what does not wait
-                torch.driver().cuStreamQuery(None)
-        assert (got.numpy() == np.arange(200000.0)).all() and writer.gpu.pool_frames == is_there
-
-
-def test_torch_is_told_which_stream_looks_at_a_tensor(gpu):
-    writer, _ = gpu.pair()
-    one, other = gpu.torch.cuda.Stream(), gpu.torch.cuda.Stream()
-    with gpu.on(one):
-        tensors = [gpu.tensor(np.arange(12.0)) for _ in range(2)]
-    tensors[1] = tensors[1].as_strided((3, 2), (1, 3))
-    for stream in (other, one, other):
-        for tensor in tensors:
-            tensor.memory.recorded.clear()
-        with gpu.on(stream):
-            writer.send({"x": tensors[0], "y": [tensors[1]]}, WATCHDOG)
-        assert all(tensor.memory.recorded == {(0, stream.cuda_stream)} for tensor in tensors)
-
-
-def test_torch_is_told_of_what_it_copies_before_it_does(gpu):
-    """What is sent on another stream than its own."""
-    Tensor, asked = gpu.torch.Tensor, []
-    writer, reader = gpu.opened()
-    lazy = gpu.tensor(np.arange(8, dtype="complex64")).as_strided((8,), (1,))
-
-    def resolve(self):
-        asked.append(self is lazy and (0, gpu.side.cuda_stream) in self.memory.recorded)
-        return gpu.tensor(np.arange(8, dtype="complex64") + 1)
-
-    with mock.patch.multiple(Tensor, is_conj=lambda self: self is lazy, resolve_conj=resolve), gpu.on_side():
-        writer.send({"x": lazy}, WATCHDOG)
-        with gpu.capture(), pytest.raises(ringcast.Error, match="captures a CUDA graph"):
-            writer.send({"x": lazy}, WATCHDOG)
-    assert asked == [True] and reader.recv(WATCHDOG)["x"].numpy().tolist() == list(range(1, 9))
-
-
-def test_a_torch_that_has_not_begun_is_not_asked_what_it_captures(monkeypatch):
-    begin = mock.Mock(side_effect=AssertionError("it would begin"))
-    cuda = types.SimpleNamespace(is_initialized=lambda: False, is_current_stream_capturing=begin)
-    monkeypatch.setitem(_device.sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-    assert _device.captures() is False
-
-
 # ---- Several streams -------------------------------------------------------------------------------------------------
 
 
@@ -286,21 +132,6 @@ def test_the_sender_may_write_to_its_tensor_at_once_in_the_order_of_its_stream(g
     assert writer.gpu.pool_frames == 40
 
 
-def test_memory_that_is_not_kept_is_copied_before_the_call_is_over(gpu):
-    """As of a library that is not known: the array is gone, and its memory is somebody else's by another stream."""
-    writer, reader = gpu.opened({"capacity": 4 * MEGABYTE})
-    tensor = gpu.tensor(np.zeros(100000))
-    for i in range(15):
-        tensor.fill_(i)
-        gpu.torch.cuda.synchronize()
-        writer.send(Other(tensor), WATCHDOG)
-        with gpu.on_side():
-            tensor.fill_(-1)
-        gpu.torch.cuda.synchronize()
-    for i in range(15):
-        assert set(np.frombuffer(seen(reader.recv(WATCHDOG))[3])) == {float(i)}
-
-
 def test_of_a_mixed_frame_all_goes_by_torch_s_stream(gpu):
     """What torch's stream is held up with is still to use the memory that torch gives out anew."""
     writer, reader = gpu.pair()
@@ -314,48 +145,6 @@ def test_of_a_mixed_frame_all_goes_by_torch_s_stream(gpu):
             assert i == 0 or waits == [0]
             assert got["o"].__cuda_array_interface__["stream"] == gpu.side.cuda_stream
             assert got["t"].numpy().tolist() == [i] * 9 and seen(got["o"])[2] == (5,)
-
-
-def test_a_device_tensor_that_is_sent_on_and_dropped_arrives(gpu):
-    """The legacy stream is held up: what is sent on goes by the stream that it came by, and is freed in its order."""
-    (writer, reader), (second, other) = gpu.pair(), gpu.opened()
-    for i in range(5):
-        with gpu.on_side():
-            value = {"t": gpu.tensor(np.zeros(4)), "o": Other(gpu.tensor(np.full(50000, float(i))))}
-            gpu.torch.cuda.synchronize()
-            writer.send(value, WATCHDOG)
-            received = reader.recv(WATCHDOG)["o"]
-            gpu.side.synchronize()
-        with gpu.gate(None):
-            second.send({"o": received}, WATCHDOG)
-            del received
-            gc.collect()
-        assert (gpu.torch.from_dlpack(other.recv(WATCHDOG)["o"]).numpy() == i).all()
-
-
-@pytest.mark.parametrize("kind", ["other", "cupy"])
-def test_a_place_in_the_pool_that_another_stream_reads_is_kept(gpu, kind):
-    """CuPy names its current stream, and the frame came by torch's."""
-    import cupy
-
-    writer, reader = gpu.opened({"gpu_pool_bytes": 2 * MEGABYTE})
-    beside = {"t": ("cuda", np.arange(3))} if kind == "cupy" else {}
-    writer.send(gpu.make({"o": (kind, np.zeros(150000)), **beside}), WATCHDOG)
-    others = [gpu.tensor(np.full(150000, float(i))) for i in (1, 2, 3)]
-    gpu.settle()
-    with contextlib.ExitStack() as gates:
-        stream = mock.patch.object(cupy.cuda, "stream", gpu.side if kind == "cupy" else None)
-        with stream, reader.view(WATCHDOG) as value, gpu.on_side():
-            tensor = value["o"].tensor if kind == "cupy" else gpu.torch.from_dlpack(value["o"])
-            gates.enter_context(gpu.gate(gpu.side))
-            copy = gpu.copied(tensor)
-            del tensor, value
-            gc.collect()
-        with gpu.on(gpu.torch.cuda.Stream()):
-            for each in others:
-                writer.send(each, WATCHDOG)
-        assert writer.gpu.pool_frames == 1  # two have no room, and nothing else has had its place
-    assert set(copy.numpy()) == {0.0}
 
 
 # ---- A device that is slow -------------------------------------------------------------------------------------------
@@ -399,28 +188,159 @@ def test_ctrl_c_ends_the_wait_for_a_device_and_the_frame_is_the_next_one(gpu, ca
     assert [int(each.numpy()[0]) for each in got] == list(range(CHUNKS + 1))
 
 
-@pytest.mark.uncounted  # coverage.py runs code in the thread that sends the signal, which then waits for the GIL
-def test_ctrl_c_in_recv_many_is_not_lost(gpu):
-    writer, reader = gpu.pair(INLINE)
-    writer.send(1, WATCHDOG)
-    writer.send({"x": gpu.tensor(np.arange(1000.0))}, WATCHDOG)
-    with gpu.on_side(), failing("cuMemHostAlloc", 2), gpu.gate(gpu.side) as gate:
-        with opens_once_others_run(Interrupts("cuStreamQuery")), pytest.raises(KeyboardInterrupt) as raised:
-            reader.recv_many(WATCHDOG)
-        assert raised.value.received == [1]
-        with opens_once_others_run(gate):
-            (got,) = reader.recv_many(WATCHDOG)
-    assert (got["x"].numpy() == np.arange(1000.0)).all()
+# ---- Captures --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.uncounted  # coverage.py runs code in the thread that sends the signal, which then waits for the GIL
-def test_without_pinned_memory_the_copy_is_waited_for(gpu):
-    """And Ctrl-C ends that wait too."""
-    writer, reader = gpu.pair(INLINE)
-    writer.send({"x": gpu.tensor(np.arange(1000.0))}, WATCHDOG)
-    with gpu.on_side(), failing("cuMemHostAlloc", 2), gpu.gate(gpu.side) as gate:
-        with opens_once_others_run(Interrupts("cuStreamQuery")), pytest.raises(KeyboardInterrupt):
-            reader.recv(WATCHDOG)
-        with opens_once_others_run(gate):
-            got = reader.recv(WATCHDOG)["x"]
-    assert not reader.gpu.registered and (got.numpy() == np.arange(1000.0)).all()
+@pytest.mark.parametrize("count", [1, 8])  # 8: torch packs them
+@pytest.mark.parametrize("options", [{}, INLINE])
+@pytest.mark.parametrize("is_opened", [False, True])
+@pytest.mark.parametrize("is_strided", [False, True])
+def test_a_send_into_a_capture_touches_nothing(gpu, is_strided, is_opened, options, count):
+    writer, reader = (gpu.opened if is_opened else gpu.pair)(options)
+    strides = (1, 3) if is_strided else (4, 1)
+    tensors = [gpu.tensor(np.arange(12.0) + i).as_strided((3, 4), strides, 0) for i in range(count)]
+    gpu.settle()
+    with gpu.on_side(), gpu.capture(), pytest.raises(ringcast.Error, match="captures a CUDA graph"):
+        with gpu.counting("cuMemAlloc_v2", "cuMemAllocAsync", "cuStreamSynchronize") as counted:
+            with mock.patch.object(gpu.torch, "zeros") as packs:
+                writer.send(tensors, WATCHDOG)
+    assert not any(counted) and not packs.called
+    writer.send(tensors, WATCHDOG)
+    assert [got.numpy().tolist() for got in reader.recv(WATCHDOG)] == [sent.numpy().tolist() for sent in tensors]
+
+
+@pytest.mark.parametrize("options", [{}, INLINE])
+@pytest.mark.parametrize("how", ["release", "drop", "receive"])
+def test_a_frame_that_comes_or_goes_in_a_capture_is_received_and_given_back_after_it(gpu, how, options):
+    """A Reader of one lease: what is not given back is in the way of the next frame."""
+    writer, reader = gpu.opened(options)
+    tensor = gpu.tensor(np.arange(1000.0))
+    captures = pytest.raises(ringcast.Error, match="captures a CUDA graph")
+    gpu.settle()
+    for i in range(3):
+        with gpu.on_side():
+            writer.send({"x": tensor}, WATCHDOG)
+            if how == "receive":
+                with gpu.capture():
+                    for _ in range(2):
+                        with captures:
+                            reader.recv(WATCHDOG)
+                got = reader.recv(0)["x"]
+            else:
+                frame = reader.next(WATCHDOG)
+                got = frame["x"]
+                with gpu.capture():
+                    if how == "release":
+                        frame.release()
+                        with pytest.raises(TimeoutError) if options else captures:
+                            reader.recv(0)
+                    del frame
+                    gc.collect()
+            assert (got.numpy() == np.arange(1000.0)).all()
+        writer.send(i, WATCHDOG)
+        assert reader.recv(WATCHDOG) == i
+    gpu.settle()
+    assert (writer.gpu.slots_used, writer.gpu.pool_frames) == (0, 0 if options else 3)
+
+
+def test_a_view_that_was_dropped_in_a_capture_is_given_back_without_a_call(gpu):
+    writer, reader = gpu.opened()
+    with gpu.on_side():
+        writer.send({"x": gpu.tensor(np.arange(1000.0))}, WATCHDOG)
+        with reader.view(WATCHDOG) as value:
+            kept = value["x"]
+        del value
+        with gpu.capture():
+            del kept
+            gpu.collect()
+            assert writer.gpu.slots_used == 1
+    gpu.await_until(lambda: writer.gpu.slots_used == 0)
+
+
+# ---- Threads: others run while a call of the driver waits ------------------------------------------------------------
+
+
+class Held:
+    """A call of the driver's that another thread of the program holds up."""
+
+    def __init__(self, name, nth):
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.driver.fake_cuda_hold(name, ctypes.c_long(nth))
+
+    def open(self):
+        self.driver.fake_cuda_hold(None, ctypes.c_long(0))
+
+
+class Called:
+    """A call that the driver holds up until another thread of this process has run."""
+
+    def __init__(self, name):
+        self.held = Held(name.encode(), 1)
+        self.name, self.before = name, calls(name)
+
+    def open(self):
+        while calls(self.name) == self.before:  # the call has begun
+            pass
+        self.held.open()
+
+
+# Each of these makes ready what is then called, and tells which function of the driver is called for it.
+
+
+def allocating(gpu, writer, reader):
+    writer.send({"o": Other(gpu.tensor(np.arange(1000.0)))}, WATCHDOG)
+    return "cuMemAllocAsync", lambda: reader.recv(WATCHDOG)
+
+
+def freeing_a_tensor(gpu, writer, reader):
+    return "cuMemFreeAsync", [receive_other(gpu, (writer, reader), np.arange(1000.0))].clear
+
+
+def giving_a_view_back(gpu, writer, reader):
+    writer.send({"o": Other(gpu.tensor(np.arange(1000.0)))}, WATCHDOG)
+    with reader.view(WATCHDOG) as value:
+        return "cuStreamWriteValue64", [value.pop("o")].clear
+
+
+def beginning(gpu, writer, reader):
+    writer.send({"x": gpu.tensor(np.arange(3))}, WATCHDOG)
+    return "cuStreamIsCapturing", lambda: reader.recv(WATCHDOG)
+
+
+def sending(gpu, writer, reader):
+    tensor = gpu.tensor(np.arange(3))
+    return "cuStreamWriteValue64", lambda: writer.send({"x": tensor}, WATCHDOG)
+
+
+def closing_the_writer(gpu, writer, reader):
+    reader.close()
+    return "cuMemHostUnregister", writer.close
+
+
+def closing_the_reader(gpu, writer, reader):
+    return "cuMemHostUnregister", reader.close
+
+
+def opening_the_reader(gpu, writer, reader):
+    reader.close()
+    gpu.ends.append(ringcast.Reader(writer.handle))
+    return "cuDevicePrimaryCtxRetain", gpu.ends[-1].prepare_gpu
+
+
+CALLS = (
+    *(allocating, freeing_a_tensor, giving_a_view_back, beginning, sending),
+    *(closing_the_writer, closing_the_reader, opening_the_reader),
+)
+
+
+@pytest.mark.parametrize("make", CALLS, ids=lambda make: make.__name__)
+def test_others_run_while_the_driver_holds_a_call_up(gpu, make):
+    writer, reader = gpu.pair()
+    value = {"x": ("cuda", np.zeros(3)), "o": ("other", np.zeros(3))}
+    writer.send(gpu.make(value), WATCHDOG)
+    reader.recv(WATCHDOG)
+    assert reader.prepare_gpu()
+    gpu.settle()
+    name, call = make(gpu, writer, reader)
+    with opens_once_others_run(Called(name)):
+        call()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.profile: what a profile counts, with a clock that the tests move."""
+"""ringcast.profile: what a profile counts, with a clock that the tests move: sums, steps, nesting, threads, bounds."""
 
+import asyncio
 import os
 import threading
 
@@ -9,7 +10,8 @@ from profiles import FILES, close, lines, named, profiled, read, span
 
 import ringcast
 import ringcast.profile
-from ringcast.profile import recorder, regions
+from ringcast.profile import recorder, store
+from ringcast.profile.store import Totals
 
 pytestmark = pytest.mark.alike
 
@@ -36,10 +38,6 @@ def folder(tmp_path):
     with profiled(tmp_path) as p:
         three_steps(p)
     return tmp_path
-
-
-def test_the_files_have_their_names(folder):
-    assert named(folder) == FILES
 
 
 def test_the_communications_share_and_sums_are_exact(folder):
@@ -176,19 +174,8 @@ def test_a_region_that_goes_on_over_steps_is_cut_at_each():
     assert region["operations"] == {"send": close(0.006)} and not region["within_another"]
 
 
-def test_regions_that_begin_together_are_cut_in_their_order():
-    with profiled() as p:
-        with p.region("outer"), p.region("inner"):
-            p.clock.passes(1)
-            p.step()
-        p.step()
-        layers = p.stop()["analysis_report"]["layer_breakdown"]
-    assert layers["outer"]["operations"] == {"inner": close(0.001)} and layers["inner"]["operations"] == {}
-
-
 def test_a_step_that_records_much_is_summed_up_meanwhile(monkeypatch):
-    for module in recorder, regions:
-        monkeypatch.setattr(module, "MOST_WAITING", 100)
+    monkeypatch.setattr(recorder, "MOST_WAITING", 100)
     most = 0
     with profiled() as p:
         for index in range(1000):
@@ -348,15 +335,6 @@ def test_names_and_life_are_checked():
         p.step()
 
 
-def test_results_that_cannot_be_written_do_not_hide_the_error(tmp_path):
-    target = tmp_path / "results"
-    with pytest.warns(RuntimeWarning, match="the profile is not written"), pytest.raises(KeyError):
-        with profiled(target):
-            target.rmdir()
-            target.write_text("")
-            raise KeyError
-
-
 def test_a_forked_child_writes_nothing(tmp_path):
     with profiled(tmp_path) as p:
         with p.operation("send"):
@@ -373,9 +351,193 @@ def test_a_forked_child_writes_nothing(tmp_path):
     assert named(tmp_path) == FILES
 
 
-def test_the_memory_is_there():
+# ---- What lies within what -------------------------------------------------------------------------------------------
+
+
+def test_an_operation_within_another_counts_once():
     with profiled() as p:
-        p.clock.passes(1)
+        with p.operation("outer", bytes=10):
+            p.clock.passes(1)
+            with p.operation("inner", bytes=10):
+                p.clock.passes(2)
+            with p.operation("inner", bytes=10):
+                p.clock.passes(2)
         p.step()
-        memory = p.stop()["analysis_report"]["memory"]["by_rank"][f"process {os.getpid()}"]
-    assert memory["rss_peak_of_process"] >= memory["rss_max"] >= memory["rss_first"] > 1 << 20
+        found = p.stop()["comm_analysis"]
+    assert set(found["by_operation_type"]) == {"outer"}
+    assert found["nested"]["inner (own)"]["count"] == 2
+    assert found["summary"]["total_comm_time"] == close(0.005) and found["summary"]["total_data"] == 10
+
+
+def test_an_exception_ends_a_region_and_an_operation_and_goes_on(tmp_path):
+    with pytest.raises(KeyError), profiled(tmp_path) as p:
+        with pytest.raises(ValueError), p.region("r"), p.operation("send", bytes=5):
+            p.clock.passes(2)
+            raise ValueError
+        with p.operation("send"):
+            p.clock.passes(1)
+        p.step()
+        raise KeyError
+    found = read(tmp_path, "comm_analysis.json")["by_operation_type"]["send"]
+    assert (found["count"], found["failed"]) == (2, 1)
+    assert [row["region"] for row in lines(tmp_path)] == ["r", "r", ""]
+
+
+def test_regions_and_operations_decorate_functions():
+    with profiled() as p:
+
+        @p.region("work")
+        def work(depth):
+            """Its text."""
+            p.clock.passes(1)
+            return work(depth - 1) if depth else "done"
+
+        @p.operation("fetch", bytes=7)
+        async def fetch():
+            p.clock.passes(2)
+            await asyncio.sleep(0)
+            return "fetched"
+
+        async def two():
+            return await asyncio.gather(fetch(), fetch())
+
+        assert work(2) == "done" and work.__doc__ == "Its text."
+        assert asyncio.run(two()) == ["fetched"] * 2
+        p.step()
+        told = p.stop()
+    assert told["analysis_report"]["layer_breakdown"]["work"]["count"] == 3
+    assert told["comm_analysis"]["by_operation_type"]["fetch"]["total_data"] == 7
+    assert told["comm_analysis"]["summary"]["exposed_comm_time"] == close(0.004)
+
+
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+
+def in_threads(*functions):
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_regions_are_of_their_thread_and_time_of_two_threads_counts_once():
+    with profiled() as p:
+        meet = threading.Barrier(2)
+
+        def other():
+            with p.region("theirs"):
+                with p.operation("send"):
+                    meet.wait()
+                    meet.wait()
+
+        def mine():
+            with p.region("mine"):
+                with p.operation("recv"):
+                    meet.wait()
+                    p.clock.passes(4)
+                    meet.wait()
+            p.clock.passes(0)
+
+        in_threads(mine, other)
+        p.clock.passes(4)
+        p.step()
+        told = p.stop()
+    summary = told["comm_analysis"]["summary"]
+    assert summary["total_comm_time"] == close(0.008) and summary["exposed_comm_time"] == close(0.004)
+    assert summary["comm_percentage"] == close(50) and summary["overlapped_comm_time"] == 0
+    layers = told["analysis_report"]["layer_breakdown"]
+    assert layers["theirs"]["operations"] == {"send": close(0.004)}
+    assert layers["mine"]["operations"] == {"recv": close(0.004)}
+
+
+def test_no_record_of_many_threads_is_lost_while_steps_end():
+    with ringcast.profile(None, warmup=0) as p:
+        done = threading.Event()
+
+        def work():
+            for _ in range(2000):
+                with p.region("r"), p.operation("send", bytes=3):
+                    pass
+
+        def steps():
+            while not done.is_set():
+                p.step()
+
+        stepping = threading.Thread(target=steps)
+        stepping.start()
+        in_threads(*[work] * 4)
+        done.set()
+        stepping.join()
+        p.step()
+        buffers = len(p._recorder._buffers)
+        told = p.stop()
+    assert told["comm_analysis"]["by_operation_type"]["send"]["count"] == 8000
+    assert told["comm_analysis"]["by_operation_type"]["send"]["total_data"] == 24000
+    assert told["analysis_report"]["layer_breakdown"]["r"]["count"] == 8000
+    assert buffers <= 1, "the buffers of threads that ended are gone"
+
+
+def test_what_lies_in_an_operation_of_another_thread_waits_for_its_end():
+    with profiled() as p:
+        meet = threading.Barrier(2)
+
+        def other():
+            with p.operation("outer"):
+                with p.operation("inner"):
+                    p.clock.passes(1)
+                meet.wait()
+                meet.wait()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        meet.wait()
+        p.step()
+        meet.wait()
+        thread.join()
+        p.step()
+        found = p.stop()["comm_analysis"]
+    assert set(found["by_operation_type"]) == {"outer"} and "inner (own)" in found["nested"]
+
+
+# ---- Bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_bounded_and_spread_over_the_whole(tmp_path):
+    with profiled(tmp_path, rows=100) as p:
+        for _ in range(1000):
+            with p.operation("send"):
+                p.clock.passes(1)
+            p.step()
+    steps = [int(row["step"]) for row in lines(tmp_path)]
+    told = read(tmp_path, "comprehensive_report.json")["detailed_timings"]
+    assert told == {"rows": len(steps), "of": 1000, "every": 16}
+    assert steps == list(range(0, 1000, 16))
+    assert read(tmp_path, "comm_analysis.json")["by_operation_type"]["send"]["count"] == 1000
+
+
+def test_ever_new_names_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(store, "MOST_KEYS", 10)
+    with profiled() as p:
+        for index in range(1000):
+            with p.region(f"r{index}"), p.operation(f"o{index}", bytes=index):
+                p.clock.passes(1)
+            p.metric(f"m{index}", 1)
+        p.step()
+        told = p.stop()
+    assert len(p._store.operations) <= 100 and len(p._store.regions) <= 11 and len(p._store.metrics) <= 11
+    assert told["comm_analysis"]["summary"]["total_operations"] == 1000
+    assert told["comm_analysis"]["summary"]["total_comm_time"] == close(1.0)
+    assert any("(other)" in note for note in told["notes"])
+
+
+def test_totals_know_their_spread():
+    totals = Totals()
+    for value in (1000, 2000, 3000, 10_000):
+        totals.add(value)
+    assert (totals.mean(), totals.least, totals.most) == (4000, 1000, 10_000)
+    assert totals.deviation() == pytest.approx(3535.53, rel=1e-5)
+    assert totals.quantile(0.5) == pytest.approx(2000, rel=0.13) and totals.quantile(1) == pytest.approx(1e4, rel=0.13)
+    again = Totals.of(totals.state())
+    again.merge(totals)
+    assert (again.count, again.mean(), again.deviation()) == (8, 4000, totals.deviation())

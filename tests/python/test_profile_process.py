@@ -3,14 +3,13 @@
 
 import json
 import os
-import pathlib
-import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 from needs import needs_torch
+from peers import WATCHDOG
 from profiles import FILES, PICTURES, lines, named, read
 
 from ringcast.profile import profile
@@ -19,14 +18,17 @@ from ringcast.profile.__main__ import main
 pytestmark = pytest.mark.alike
 
 
-def run(program: str, *arguments: Any, folder: Any = None, status: int = 0, **more: str) -> Any:
-    """A new process; RINGCAST_PROFILE is the folder. Its output and its errors."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_PROFILE")}
+def run(
+    program: str, *arguments: Any, folder: Any = None, step: str = "", first: str = "", status: int = 0, **more: str
+) -> Any:
+    """A new process; RINGCAST_PROFILE is the folder, and the rest. Its output and its errors."""
+    environment = {name: value for name, value in os.environ.items() if name != "RINGCAST_PROFILE"}
     environment.update(more)
     if folder is not None:
-        environment["RINGCAST_PROFILE"] = str(folder)
+        told = [f"{name}={value}" for name, value in (("step", step), ("first", first)) if value]
+        environment["RINGCAST_PROFILE"] = ",".join([str(folder), *told])
     command = [sys.executable, *(["-c", program] if program else []), *map(str, arguments)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WATCHDOG, check=False)
     assert ended.returncode == status, ended.stdout + ended.stderr
     return ended.stdout, ended.stderr
 
@@ -49,20 +51,6 @@ def test_a_whole_process_is_profiled_and_written_at_its_end(tmp_path):
     assert any("step() was never called" in note for note in told["notes"])
 
 
-def test_steps_and_regions_reach_it(tmp_path):
-    program = """
-import ringcast
-from ringcast.profile import current
-for number in range(5):
-    with current().region("layer"):
-        pass
-    current().step()
-"""
-    run(program, folder=tmp_path)
-    report = read(tmp_path, "analysis_report.json")
-    assert report["steps"]["count"] == report["layer_breakdown"]["layer"]["count"] == 2, "three are warm-up"
-
-
 def test_a_named_function_ends_the_steps(tmp_path):
     (tmp_path / "engine.py").write_text("class Worker:\n    def run(self, number):\n        return 10 // number\n")
     program = """
@@ -76,20 +64,12 @@ except ZeroDivisionError:
 """
     for place, steps in ("engine:Worker.run", 2), ("engine:Worker.walk", 1), ("engine:run", 1), ("other:run", 1):
         _, told = run(program, folder=tmp_path / "out", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
-                      RINGCAST_PROFILE_STEP=place)  # fmt: skip
+                      step=place)  # fmt: skip
         assert read(tmp_path / "out", "analysis_report.json")["steps"]["count"] == steps
         assert ("no step will end" in told) == (place in ("engine:Worker.walk", "engine:run"))
     _, told = run(program, folder=tmp_path / "out", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
-                  RINGCAST_PROFILE_STEP="engine.run")  # fmt: skip
+                  step="engine.run")  # fmt: skip
     assert "step_at is module:function" in told
-
-
-def test_the_page_s_example_runs(tmp_path):
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "profile.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
-    run(f"import os\nos.chdir({str(tmp_path)!r})\n{example}")
-    report = read(tmp_path / "results", "analysis_report.json")
-    assert report["steps"]["count"] == report["layer_breakdown"]["layers.0.attn"]["count"] == 7
 
 
 def test_unset_nothing_of_it_is_imported_or_replaced():
@@ -110,8 +90,8 @@ def test_a_bad_folder_is_a_warning_and_the_program_goes_on(tmp_path):
 
 
 def test_results_that_cannot_be_written_are_a_warning(tmp_path):
-    program = RING + "import os\nos.rmdir(os.environ['RINGCAST_PROFILE'])\nopen(os.environ['RINGCAST_PROFILE'], 'w')"
-    out, told = run(program, folder=tmp_path / "results")
+    folder = tmp_path / "results"
+    out, told = run(RING + f"import os\nos.rmdir({str(folder)!r})\nopen({str(folder)!r}, 'w')", folder=folder)
     assert "the profile is not written" in told
 
 
@@ -164,7 +144,7 @@ def has(folder: Any, name: str) -> bool:
 
 
 def test_a_child_that_inherits_the_environment_of_a_rank_is_none(tmp_path):
-    run(RING, folder=tmp_path, RANK="0", WORLD_SIZE="2", RINGCAST_PROFILE_FIRST="1")
+    run(RING, folder=tmp_path, first="1", RANK="0", WORLD_SIZE="2")
     assert [path.name[:7] for path in tmp_path.iterdir()] == ["process"]
 
 
@@ -197,7 +177,7 @@ def test_the_ranks_of_torchrun_are_merged(tmp_path):
 
 
 SPAWNED = """
-import multiprocessing, os, sys
+import multiprocessing, os, sys, time
 import ringcast
 from ringcast.profile import current
 
@@ -215,7 +195,7 @@ def rank(number, store):
     loader.join()
     open(f"{store}.{number}", "w").close()
     while not os.path.exists(f"{store}.{1 - number}"):  # a rank that leaves breaks the other's call
-        pass
+        time.sleep(0.01)
     dist.destroy_process_group()
 
 if __name__ == "__main__":
@@ -253,24 +233,9 @@ def test_ranks_are_known_after_their_group_is_gone_and_other_processes_are_left_
 # ---- Commands --------------------------------------------------------------------------------------------------------
 
 
-def test_the_help_names_the_commands_and_statuses():
-    out, _ = run("", "-m", "ringcast.profile", "--help")
-    assert all(word in out for word in ("compare", "report", "merge", "overhead", "exit status"))
-    run("", "-m", "ringcast.profile", status=2)
-
-
 def test_a_command_does_not_profile_itself(tmp_path):
     run(RING, folder=tmp_path)
     before = (tmp_path / "profile.json").read_text()
     out, _ = run("", "-m", "ringcast.profile", "report", tmp_path, "--no-pictures", folder=tmp_path)
     assert out.startswith("# Performance report")
     assert json.loads((tmp_path / "profile.json").read_text()) == json.loads(before)
-
-
-def test_the_overhead_is_measured(tmp_path):
-    arguments = ["-m", "ringcast.profile", "overhead", "--seconds", "0.1", "--compute-ms", "0.1"]
-    out, _ = run("", *arguments, "--format", "json")
-    found = json.loads(out)
-    assert found["steps"] >= 40 and found["on_ms"] > 0 and found["off_ms"] > 0
-    assert {"overhead_percent", "overhead_us", "operations_a_step"} <= set(found)
-    assert " % " in run("", *arguments)[0] or "%)" in run("", *arguments)[0]

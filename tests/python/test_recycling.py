@@ -2,10 +2,7 @@
 """Memory of large arrays is used again, and never while anything looks at it."""
 
 import gc
-import os
 import random
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -16,42 +13,21 @@ from hypothesis import strategies as st
 from keeping import LOOKS, TENSOR_LOOKS, address, check_look
 from needs import needs_torch, torch
 from peers import in_a_fork
+from recycling import DEFAULT, recycling
 
 import ringcast
 
 LEAST = 64 << 10
-DEFAULT = 256 << 20
 
 
 @pytest.fixture(autouse=True)
 def pool():
     """Begins with nothing kept."""
     gc.collect()
-    ringcast.set_recycling(0)
-    ringcast.set_recycling(DEFAULT)
+    recycling(0)
+    recycling(DEFAULT)
     yield
-    ringcast.set_recycling(DEFAULT)
-
-
-TWICE = """
-import gc, sys
-import ringcast
-ringcast.set_recycling(12345678)
-for name in [name for name in sys.modules if name.startswith("ringcast")]:
-    del sys.modules[name]
-first = ringcast
-import ringcast
-assert first._ringcast is not ringcast._ringcast
-limits = [first.recycling().limit, ringcast.recycling().limit]
-del first
-gc.collect()
-print(*limits, ringcast.recycling().limit)
-"""
-
-
-def test_a_second_import_leaves_the_pool_of_the_first_as_it_is():
-    told = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["12345678"] * 3
+    recycling(DEFAULT)
 
 
 @pytest.fixture
@@ -62,7 +38,7 @@ def large():
 
 def lent():
     gc.collect()
-    return ringcast.recycling().lent
+    return recycling().lent
 
 
 KINDS = [pytest.param(lambda size: np.full(size, 7, np.uint8), id="numpy")]
@@ -98,11 +74,11 @@ def test_memory_is_used_again_once_nothing_refers_to_it(large, make, nest):
 
 @pytest.mark.parametrize("make", KINDS)
 def test_small_arrays_are_none_of_its_business(large, make):
-    before = ringcast.recycling()
+    before = recycling()
     held = [large({"x": make(LEAST - 1)}) for _ in range(10)]
-    assert ringcast.recycling() == before
+    assert recycling() == before
     held.append(large({"x": make(LEAST)}))
-    assert ringcast.recycling().fresh == before.fresh + 1
+    assert recycling().fresh == before.fresh + 1
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
@@ -125,11 +101,11 @@ def test_whatever_looks_at_a_tensor_keeps_its_memory(large, look):
 @pytest.mark.parametrize("kind", ["plain", "requires_grad", "parameter"])
 def test_tensors_of_every_dtype_come_from_it(large, dtype, kind):
     tensor = values.cook_tensor(dtype, (3, 1, 60_000), "transposed", kind, 5)
-    before = ringcast.recycling()
+    before = recycling()
     got = large({"t": tensor})["t"]
     values.assert_same(got, tensor)
     assert not got._is_view()
-    after = ringcast.recycling()
+    after = recycling()
     assert after.fresh + after.reused == before.fresh + before.reused + 1
 
 
@@ -202,39 +178,39 @@ def test_threads_that_receive_hold_and_drop_never_share(pool):
 
 
 def test_no_more_is_kept_than_may_be_and_the_oldest_goes_first(large):
-    ringcast.set_recycling(3 << 20)
+    recycling(3 << 20)
     sizes = [1 << 20, 900_000, 800_000, 700_000]
     held = [large(np.zeros(size, np.uint8)) for size in sizes]
     places = [address(array) for array in held]
     while held:
         held.pop(0)
-    state = ringcast.recycling()
+    state = recycling()
     assert 0 < state.idle <= state.limit == 3 << 20
     held = [large(np.zeros(size, np.uint8)) for size in sizes[1:]]
     assert [address(array) for array in held] == places[1:]
-    assert ringcast.recycling().reused == state.reused + 3
-    ringcast.set_recycling(0)
-    assert ringcast.recycling().idle == 0
+    assert recycling().reused == state.reused + 3
+    recycling(0)
+    assert recycling().idle == 0
     held.clear()
-    assert ringcast.recycling()[:3] == (0, 0, 0)
+    assert recycling()[:3] == (0, 0, 0)
 
 
 def test_what_is_larger_than_the_bound_is_not_taken_from_it(large):
-    ringcast.set_recycling(1 << 20)
-    before = ringcast.recycling()
+    recycling(1 << 20)
+    before = recycling()
     array = large(np.zeros(2 << 20, np.uint8))
-    assert ringcast.recycling() == before and array.flags.owndata
+    assert recycling() == before and array.flags.owndata
 
 
 def test_turned_off_all_is_as_without_it(large):
-    ringcast.set_recycling(0)
-    before = ringcast.recycling()
+    recycling(0)
+    before = recycling()
     array = large({"x": np.zeros(1 << 20, np.uint8)})["x"]
     assert array.flags.owndata and array.base is None
     if torch:
         large({"x": torch.zeros(1 << 20)})["x"].resize_(1 << 21)
     large([np.zeros(1 << 20, np.uint8)])
-    assert ringcast.recycling() == before
+    assert recycling() == before
 
 
 def test_packed_frames_use_it_too():
@@ -248,56 +224,25 @@ def test_packed_frames_use_it_too():
     assert lent() == before
 
 
-def test_bounds_that_are_none_are_refused():
-    for wrong, error in (
-        (-1, ValueError),
-        (1 << 64, ValueError),
-        (1.5, TypeError),
-        ("1M", TypeError),
-        (None, TypeError),
-    ):
-        with pytest.raises(error, match="limit"):
-            ringcast.set_recycling(wrong)
-    assert ringcast.recycling().limit == DEFAULT
-
-
-def run(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
-    )
-
-
-@pytest.mark.parametrize("text, limit", [("", DEFAULT), ("0", 0), ("1048576", 1 << 20)])
-def test_the_environment_sets_the_bound(text, limit):
-    result = run("import ringcast; print(ringcast.recycling().limit)", RINGCAST_RECYCLE_BYTES=text)
-    assert result.stdout.split() == [str(limit)], result.stderr
-
-
-@pytest.mark.parametrize("text", ["1M", "-1", "x", "1.5", "99999999999999999999"])
-def test_an_environment_that_makes_no_sense_is_told_at_once(text):
-    result = run("import ringcast", RINGCAST_RECYCLE_BYTES=text)
-    assert result.returncode == 1 and f"RINGCAST_RECYCLE_BYTES is '{text}'" in result.stderr
-
-
 # ---- Fork and exit -------------------------------------------------------------------------------------------------
 
 
 def test_a_forked_child_has_memory_of_its_own(large):
     kept = large(np.full(1_000_000, 7, np.uint8))
     large(np.full(1_000_000, 8, np.uint8))  # idle by now
-    idle = ringcast.recycling().idle
+    idle = recycling().idle
 
     def child():
-        same = int(kept.sum()) == 7_000_000 and ringcast.recycling().idle == idle
+        same = int(kept.sum()) == 7_000_000 and recycling().idle == idle
         with ringcast.Writer(1 << 23) as writer, ringcast.Reader(writer.handle) as reader:
             writer.send(np.full(1_000_000, 9, np.uint8), 0)
             got = reader.recv(0)
         kept[:] = got
-        return same, int(got.sum()), ringcast.recycling().reused
+        return same, int(got.sum()), recycling().reused
 
-    reused = ringcast.recycling().reused
+    reused = recycling().reused
     assert in_a_fork(child) == (True, 9_000_000, reused + 1)
-    assert int(kept.sum()) == 7_000_000 and ringcast.recycling().idle == idle
+    assert int(kept.sum()) == 7_000_000 and recycling().idle == idle
 
 
 def test_forks_while_another_thread_receives_do_not_hang(large):
@@ -313,7 +258,7 @@ def test_forks_while_another_thread_receives_do_not_hang(large):
     thread.start()
     try:
         for _ in range(30):
-            assert in_a_fork(lambda: ringcast.recycling().limit) == DEFAULT
+            assert in_a_fork(lambda: recycling().limit) == DEFAULT
     finally:
         stop.set()
         thread.join()

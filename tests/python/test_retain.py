@@ -35,6 +35,7 @@ from keeping import (
 )
 from needs import needs_torch, torch
 from peers import WATCHDOG
+from recycling import recycling
 from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_frame
 
 
@@ -195,9 +196,9 @@ def test_whatever_else_is_in_the_frame_arrives(link):
 
 
 def test_recycling_does_not_count_it(link):
-    before = ringcast.recycling()
+    before = recycling()
     held = [link(some(number)) for number in range(1, 4)]
-    after = ringcast.recycling()
+    after = recycling()
     assert (after == before) == KEEPS and len(held) == 3
 
 

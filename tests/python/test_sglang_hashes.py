@@ -55,7 +55,7 @@ def sum_of(number: int) -> int:
 
 
 def ranks_hashing_a_list(folder: str) -> None:
-    os.environ["RINGCAST_SHARE_HASH"] = "hash"
+    os.environ["RINGCAST_SGLANG"] = "1,share=hash"
     telling.SLACK = 60.0
 
     def body(scheduler: Any, hashed: List[Any]) -> None:
@@ -112,7 +112,7 @@ def test_sglang_hashes_where_the_hashes_can_not_be_shared(ranks, tmp_path):
 
 def ranks_one_failing(folder: str) -> None:
     """The lists of a rank that fails have the same keys as before; in the first list the rings are made."""
-    os.environ["RINGCAST_SHARE_HASH"] = "hash"
+    os.environ["RINGCAST_SGLANG"] = "1,share=hash"
     original = ahead._features_of
 
     def fail(request: Any) -> Any:
@@ -141,7 +141,7 @@ def test_a_rank_that_fails_shares_the_next_list(ranks, tmp_path):
 
 
 def ranks_without_the_shared_hash(folder: str) -> None:
-    os.environ["RINGCAST_SHARE_HASH"] = "hash"
+    os.environ["RINGCAST_SGLANG"] = "1,share=hash"
 
     def fail(shared: Any, index: int) -> int:
         raise RuntimeError("the ring is in use")

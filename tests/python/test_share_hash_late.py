@@ -215,7 +215,7 @@ def test_the_first_ranks_environment_counts(ranks, told, each):
 
 
 def ranks_told(told: str) -> int:
-    os.environ["RINGCAST_SHARE_HASH"] = told if dist.get_rank() == 0 else "hash"
+    os.environ["RINGCAST_SGLANG"] = f"1,share={told if dist.get_rank() == 0 else 'hash'}"
     counted, given = Hasher(), features(4)
     with slack(PATIENT):
         check(share_hash(given, compute=counted), given)

@@ -336,8 +336,9 @@ def test_bad_arguments_are_refused_on_each_rank() -> None:
         text_of(error, lambda: share_once(list, **arguments))  # noqa: B023
     assert "nbytes must be an int, not str: '10'" in text_of(TypeError, lambda: share_once(list, "10"))
     assert "compute must be a function" in text_of(TypeError, lambda: share_once([1], 10))
-    os.environ["RINGCAST_SHARE_ONCE"] = "never"
-    assert "RINGCAST_SHARE_ONCE" in text_of(ValueError, lambda: share_once(list, 1, group=dist.new_group([0, 1])))
+    os.environ["RINGCAST_SGLANG"] = "1,share=never"
+    assert "share=local|hash" in text_of(ValueError, lambda: share_once(list, 1, group=dist.new_group([0, 1])))
+    del os.environ["RINGCAST_SGLANG"]
     check(share_once(lambda: mm_inputs(3), 1, how="share").result(), 3)
 
 
@@ -417,10 +418,7 @@ def test_the_rates_are_the_least_that_each_way_took(monkeypatch):
 
 def ranks_deciding(told: str) -> Any:
     """The first rank's rates and environment count, whatever the others' are."""
-    if dist.get_rank() == 0:
-        os.environ["RINGCAST_SHARE_ONCE"] = told
-    else:
-        os.environ["RINGCAST_SHARE_ONCE"] = "local"
+    os.environ["RINGCAST_SGLANG"] = told if dist.get_rank() == 0 else "0,share=local"
     original, share.rule.measure = rule.measure, lambda: RATES if dist.get_rank() == 0 else None
     try:
         found = [share_once(lambda: 1, nbytes).source for nbytes in (10_000, 10_000_000, 0, 10_000_000)]
@@ -431,9 +429,7 @@ def ranks_deciding(told: str) -> Any:
         rule.measure = original
 
 
-@pytest.mark.parametrize(
-    ("told", "sources"), [("auto", [None, 0, None, 1]), ("local", [None] * 4), ("share", [0, 1, 2, 0])]
-)
+@pytest.mark.parametrize(("told", "sources"), [("1", [None, 0, None, 1]), ("0,share=local", [None] * 4)])
 def test_all_ranks_decide_as_the_first_one_has_measured(ranks, told, sources):
     assert ranks.run(3, ranks_deciding, told) == [sources] * 3
 

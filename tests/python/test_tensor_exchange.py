@@ -10,6 +10,7 @@ import pytest
 import values
 from links import linked
 from needs import torch
+from recycling import recycling
 
 import ringcast
 
@@ -245,7 +246,7 @@ def test_a_large_tensor_is_torchs_own_if_this_way_fails(monkeypatch, name):
         ALIVE.append(MAKE(failure))
         failure = address(ALIVE[-1])
     table.make = failure
-    before = ringcast.recycling().lent
+    before = recycling().lent
     with linked_with(monkeypatch, table) as link:
         for _ in range(3):
             got = link({"t": torch.arange(float(size)), "u": torch.arange(size)})
@@ -255,7 +256,7 @@ def test_a_large_tensor_is_torchs_own_if_this_way_fails(monkeypatch, name):
         assert got["u"].untyped_storage().resizable() == (name != "refuses floats")
         del got
         gc.collect()
-        assert ringcast.recycling().lent == before
+        assert recycling().lent == before
 
 
 def test_what_is_refused_goes_by_torchs_own_pickle(monkeypatch):

@@ -17,6 +17,7 @@ from keeping import TENSOR_LOOKS, check_look
 from links import linked
 from needs import needs_torch, torch
 from peers import WATCHDOG, in_a_fork
+from recycling import recycling
 
 import ringcast
 
@@ -390,7 +391,7 @@ def test_nothing_is_kept_of_what_is_made_and_dropped(link):
 
 def test_tensors_die_in_any_thread(link):
     sent = {str(size): torch.ones(size) for size in (1, 100, 5000, 50_000)}
-    before = ringcast.recycling().lent
+    before = recycling().lent
     held = [link(sent) for _ in range(100)]
     threads = [threading.Thread(target=lambda: [held.pop() for _ in range(25)]) for _ in range(4)]
     for thread in threads:
@@ -398,7 +399,7 @@ def test_tensors_die_in_any_thread(link):
     for thread in threads:
         thread.join()
     gc.collect()
-    assert not held and ringcast.recycling().lent == before
+    assert not held and recycling().lent == before
 
 
 def test_a_forked_child_sends_and_drops_as_it_likes(link):

@@ -29,8 +29,7 @@ from ringcast._group import endpoint, rings
 
 def ranks_going_on() -> List[str]:
     rank = dist.get_rank()
-    os.environ["RINGCAST_ON_DEATH"] = "evict"
-    check_usable()
+    rt.prepare(on_death="evict")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         meet()
@@ -68,7 +67,7 @@ def ranks_of_a_source_that_waits() -> str:
 
 def test_a_death_is_told_while_the_source_calls_nothing(mortals):
     source, other, _ = mortals.run(3, ranks_of_a_source_that_waits, dying=2)
-    assert source == other and source.startswith("rank 2 (pid ") and "RINGCAST_ON_DEATH=evict" in source
+    assert source == other and source.startswith("rank 2 (pid ") and "on_death=evict" in source
 
 
 def ranks_without_room(received: bool, watched: bool, ahead: str) -> str:
@@ -182,7 +181,7 @@ class Deadly:
 def ranks_dying_while_a_call_is_made(on_death: str) -> str:
     """The watching thread finds the source in a call, which then looks itself."""
     rank = dist.get_rank()
-    os.environ["RINGCAST_ON_DEATH"] = on_death
+    os.environ["RINGCAST_VLLM"] = f"0,on_death={on_death}"
     check_usable()
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())

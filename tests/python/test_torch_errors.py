@@ -175,7 +175,7 @@ def ranks_no_ring(variable: str, value: str) -> str:
     return text
 
 
-VARIABLES = ["RINGCAST_CAPACITY", "RINGCAST_SPILL_BYTES", "RINGCAST_ON_DEATH", "RINGCAST_AHEAD"]
+VARIABLES = ["RINGCAST_CAPACITY", "RINGCAST_SPILL_BYTES", "RINGCAST_SGLANG", "RINGCAST_AHEAD"]
 
 
 @pytest.mark.parametrize("variable", VARIABLES)

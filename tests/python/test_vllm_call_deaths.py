@@ -1,17 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
 """The death of a worker reaches vLLM's executor while the answer of any worker is awaited. A worker that leaves in
-order is no death. Executor and workers are stand-ins, of test_vllm_calls.py."""
+order is no death. Executor and workers are stand-ins."""
 
 import os
 import signal
 
 import pytest
-from peers import WATCHDOG, Peer
+from peers import WATCHDOG, Peer, state_of
 from queues import meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
-from test_vllm_calls import Executor, make_worker, until_there
 
 import ringcast
 from ringcast.vllm import MessageQueue, _waits
+
+# ---- Stand-ins -------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def add(self, number):
+        return number + 1
+
+    def hold(self, fifo):
+        open(fifo).close()
+
+    def leave(self, rank):
+        if self.rank == rank:
+            raise SystemExit
+
+
+class Process:
+    """As a WorkerProc: the rank that a call names answers, or all do."""
+
+    def __init__(self, handle, rank):
+        self.rank = rank
+        self.worker = Worker(rank)
+        self.rpc_broadcast_mq = MessageQueue.create_from_handle(handle, rank)
+        self.worker_response_mq = MessageQueue(1, 1)
+
+    def loop(self):
+        while True:
+            method, args, rank = self.rpc_broadcast_mq.dequeue(indefinite=True)
+            output = getattr(self.worker, method)(*args)
+            if rank in (None, self.rank):
+                self.worker_response_mq.enqueue((True, output))
+
+
+def make_worker(state, handle, rank):
+    state["process"] = Process(handle, rank)
+    return state["process"].worker_response_mq.export_handle()
+
+
+def run(state):
+    process = state.pop("process")
+    process.rpc_broadcast_mq.wait_until_ready()
+    process.worker_response_mq.wait_until_ready()
+    process.loop()
+
+
+class Executor:
+    def __init__(self, peers, **options):
+        self.calls = MessageQueue(len(peers), len(peers), **options)
+        handles = [peer.call(make_worker, self.calls.handle, rank) for rank, peer in enumerate(peers)]
+        self.answers = [MessageQueue.create_from_handle(handle, 0) for handle in handles]
+        for peer in peers:
+            peer.start(run)
+        for queue in self.calls, *self.answers:
+            queue.wait_until_ready()
+
+    def send(self, method, *args, rank=None):
+        self.calls.enqueue((method, args, rank))
+
+    def call(self, method, *args, rank=None):
+        self.send(method, *args, rank=rank)
+        return [self.answers[one].dequeue() for one in (range(len(self.answers)) if rank is None else [rank])]
+
+
+def until_there(answers, count):
+    with ringcast.Tap(answers.handle.buffer_handle) as tap:
+        while sum(peer.lag_frames for peer in tap.peers()) < count:
+            pass
+
+
+# ---- Deaths ----------------------------------------------------------------------------------------------------------
 
 TEAMS = [(size, rank) for size in (2, 3) for rank in range(size)]
 
@@ -185,3 +257,21 @@ def test_a_worker_is_not_misled_by_the_death_of_the_executor(team):
     kill(executor)
     name, text = worker.finish()
     assert name == "WriterGone" and f"(pid {executor.pid}) is gone" in text
+
+
+# ---- Warnings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_warning_names_the_awaited_worker_and_says_that_it_is_stopped(team, monkeypatch, caplog):
+    monkeypatch.setenv("VLLM_RINGBUFFER_WARNING_INTERVAL", "0.001")
+    peers = team(2)
+    executor = Executor(peers)
+    os.kill(peers[1].pid, signal.SIGSTOP)
+    while state_of(peers[1].pid) != "T":
+        pass
+    executor.send("add", 5)
+    with meanwhile(executor.answers[1].dequeue) as outcome:
+        while f"rank 1 (pid {peers[1].pid}) is stopped" not in caplog.text:
+            pass
+        os.kill(peers[1].pid, signal.SIGCONT)
+    assert outcome == [(True, 6)] and "goes on after" in caplog.text

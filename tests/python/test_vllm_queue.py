@@ -17,7 +17,7 @@ from peers import WATCHDOG, in_a_fork, names_of_rings
 from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
-from ringcast.vllm import Handle, MessageQueue, _endpoints
+from ringcast.vllm import Handle, MessageQueue, _endpoints, _waits
 
 pytestmark = pytest.mark.alike
 
@@ -397,3 +397,24 @@ def test_an_interval_that_is_none_is_refused(monkeypatch, value):
     monkeypatch.setenv("VLLM_RINGBUFFER_WARNING_INTERVAL", value)
     with pytest.raises(ValueError, match=f"VLLM_RINGBUFFER_WARNING_INTERVAL is '{value}': it must be a number of sec"):
         reader.dequeue(timeout=0.01)
+
+
+@pytest.mark.parametrize(
+    "engine, name", [(None, "ringcast.vllm"), ("sglang", "sglang.ringcast"), ("vllm.logger", "its own")]
+)
+def test_the_logger_is_of_the_engine(monkeypatch, engine, name):
+    for module in "sglang", "vllm.logger":
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    if engine is not None:
+        module = types.SimpleNamespace(init_logger=lambda _: logging.getLogger("its own"))
+        monkeypatch.setitem(sys.modules, engine, module)
+    assert _waits.engine_logger().name == name
+
+
+def test_a_message_that_comes_before_the_notice_of_all_is_kept():
+    writer, (reader,) = make()
+    writer.enqueue("first")
+    reader.wait_until_ready()
+    writer.wait_until_ready()
+    writer.enqueue("second")
+    assert [reader.dequeue(timeout=0) for _ in range(2)] == ["first", "second"]

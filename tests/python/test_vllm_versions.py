@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ringcast.vllm.install() does with a vLLM that is not of the known versions, in stubs. Queues and groups stand or
-fall alone."""
+"""What ringcast.vllm.install() does with a vLLM that does not fit, or is not of a tested version, in stubs."""
 
-import inspect
 import re
 import sys
 import warnings
@@ -10,9 +8,10 @@ import warnings
 import pytest
 from needs import needs_torch
 from queues import the_watching_thread  # noqa: F401
-from vllm_stubs import EXECUTOR, GROUPS, NEWEST, QUEUES, load, package, ringcast_queue, sources, state
+from vllm_stubs import EXECUTOR, GROUPS, NEWEST, OLDEST, QUEUES, load, package, ringcast_queue, sources, state
 
 import ringcast.vllm._install as ins
+from ringcast._install import TESTED
 
 pytestmark = [pytest.mark.alike, needs_torch]
 
@@ -101,80 +100,37 @@ def test_attributes_may_be_those_of_a_parent(vllm):
         assert ins.install()
 
 
-# ---- What fits, and is of no known version ---------------------------------------------------------------------------
-
-ENQUEUE = "def enqueue(self, obj, timeout=None): return 'vllm'"
-SEND = "def send_object(self, obj, dst): return 'vllm'"
-UNKNOWN = {
-    "a queue's method": (QUEUES, ENQUEUE, ENQUEUE.replace("'vllm'", "+obj"), "MessageQueue.enqueue"),
-    "the rest of a queue": (QUEUES, ENQUEUE, f"{ENQUEUE}\n    def _more(self): pass\n", "MessageQueue"),
-    "a handle": (QUEUES, "addr: object = None", "addr: object = 1", "Handle"),
-    "a group's function": (GROUPS, SEND, SEND.replace("'vllm'", "not obj"), "GroupCoordinator.send_object"),
-}
-SAME = {
-    "a comment": (QUEUES, ENQUEUE, f"{ENQUEUE}  # ours"),
-    "a docstring": (GROUPS, SEND, SEND.replace("return", "'Sends it.'; return")),
-    "annotations": (GROUPS, "(self, obj, dst)", "(self, obj: object, dst: int) -> str"),
-}
+# ---- What fits, and is of no tested version --------------------------------------------------------------------------
 
 
-def changed(module, old, new):
-    modules = sources(NEWEST)
-    assert old in modules[module]
-    modules[module] = modules[module].replace(old, new)
-    modules["vllm.__init__"] = "__version__ = '0.99.0'\n"
-    return modules
-
-
-@pytest.mark.parametrize("case", UNKNOWN)
-def test_unknown_code_that_fits_runs_with_one_warning(vllm, case):
-    module, old, new, name = UNKNOWN[case]
-    vllm(changed(module, old, new))
+@pytest.mark.parametrize("version", ["0.31.0", "0.33.1", "0.34.0rc1", None])
+def test_an_untested_version_that_fits_runs_with_one_warning(vllm, version):
+    modules = sources(OLDEST)
+    modules["vllm.__init__"] = f"__version__ = {version!r}\n" if version else ""
+    vllm(modules)
     with pytest.warns(RuntimeWarning) as caught:
-        assert ins.install()
+        assert ins.install() and ins.install()
     (warning,) = caught
-    assert f"vLLM 0.99.0: the code of {name} is that of no known version" in str(warning.message)
-    assert warning.filename == __file__
+    assert f"vLLM {version or 'of an unknown version'}" in str(warning.message) and warning.filename == __file__
     assert in_place() == (True, True)
 
 
-@pytest.mark.parametrize("case", UNKNOWN)
-def test_strict_leaves_the_part_with_unknown_code_alone(vllm, case, monkeypatch, caplog):
-    module, old, new, name = UNKNOWN[case]
+def test_strict_leaves_an_untested_version_alone(vllm, monkeypatch, caplog):
     monkeypatch.setenv("RINGCAST_VLLM", "strict")
-    vllm(changed(module, old, new))
+    vllm({**sources(NEWEST), "vllm.__init__": "__version__ = '0.34.0'\n"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ins.install() and ins.install()
-    assert in_place() == (module != QUEUES, module != GROUPS)
+        assert not ins.install() and not ins.install()
+    assert in_place() == (False, False)
     (record,) = caplog.records
-    assert record.levelname == "ERROR" and record.name == "ringcast.vllm"
-    assert (
-        "RINGCAST_VLLM=strict" in record.getMessage()
-        and f"the code of {name} is that of no known version" in record.getMessage()
-    )
+    assert record.levelname == "ERROR" and "RINGCAST_VLLM=strict" in record.getMessage()
 
 
-@pytest.mark.parametrize("strict", ["", "strict"])
-@pytest.mark.parametrize("case", SAME)
-def test_code_that_does_the_same_is_known(vllm, case, strict, monkeypatch, caplog):
-    monkeypatch.setenv("RINGCAST_VLLM", strict)
-    vllm(changed(*SAME[case]))
+@pytest.mark.parametrize("version", TESTED["vLLM"])
+def test_strict_takes_a_tested_version(vllm, version, monkeypatch, caplog):
+    monkeypatch.setenv("RINGCAST_VLLM", "strict")
+    vllm({**sources(NEWEST), "vllm.__init__": f"__version__ = '{version}+cu130'\n"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ins.install()
     assert in_place() == (True, True) and not caplog.records
-
-
-def no_source(_):
-    raise OSError
-
-
-def test_code_without_source_is_unknown(vllm, monkeypatch):
-    vllm(sources(NEWEST))
-    monkeypatch.setattr(inspect, "getsource", no_source)
-    with pytest.warns(RuntimeWarning) as caught:
-        assert ins.install()
-    (queues, groups) = [str(warning.message) for warning in caught]
-    assert "MessageQueue.enqueue" in queues and "GroupCoordinator.send_object" in groups
-    assert in_place() == (True, True)

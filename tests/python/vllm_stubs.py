@@ -5,8 +5,6 @@ import importlib
 import inspect
 import sys
 
-from known_code import known
-
 import ringcast.vllm._install as ins
 
 QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
@@ -17,7 +15,7 @@ NEWEST, OLDEST = -1, 0
 
 def stub(name, which):
     """A function or method with the signature that SIGNATURES has, the newest or the oldest of them."""
-    signature = list(ins.SIGNATURES[name])[which]
+    signature = ins.SIGNATURES[name][which]
     static = "" if signature.startswith("(self") else "    @staticmethod\n"
     return f"{static}    def {name.partition('.')[2]}{signature}: return 'vllm'\n"
 
@@ -26,9 +24,10 @@ def sources(which):
     def methods(owner):
         return "".join(stub(name, which) for name in ins.SIGNATURES if name.startswith(owner + "."))
 
-    fields = list(ins.SIGNATURES["Handle"])[which][1:-1].split(", ")
+    fields = ins.SIGNATURES["Handle"][which][1:-1].split(", ")
     (attributes,) = ins.SIGNATURES["GroupCoordinator"]
     return {
+        "vllm.__init__": "__version__ = '0.33.0+cpu'\n",
         QUEUES: (
             "from dataclasses import dataclass\n@dataclass\nclass Handle:\n"
             + "".join(f"    {field}: object = None\n" for field in fields)
@@ -39,10 +38,7 @@ def sources(which):
             + "".join(f"    {name}: object\n" for name in attributes[1:-1].split(", "))
             + methods("GroupCoordinator")
         ),
-        EXECUTOR: (
-            f"from {QUEUES} import Handle, MessageQueue, MessageQueue as Queue\n"
-            "class WorkerProc:\n    def worker_busy_loop(self, *args): return self, args\n"
-        ),
+        EXECUTOR: (f"from {QUEUES} import Handle, MessageQueue, MessageQueue as Queue\n"),
         "vllm.v1.late": f"from {QUEUES} import MessageQueue\n",
         "vllm.stateless": (
             f"from {GROUPS} import GroupCoordinator\nclass Stateless(GroupCoordinator):\n"
@@ -50,12 +46,6 @@ def sources(which):
             "class Grandchild(Stateless): pass\nclass Plain(GroupCoordinator): pass\n"
         ),
     }
-
-
-def known_code():
-    """As if these were the versions that ringcast knows."""
-    versions = {"oldest": sources(OLDEST).get, "newest": sources(NEWEST).get}
-    return known.table(versions, known.names_of_vllm())
 
 
 def write(folder, modules):
@@ -77,7 +67,6 @@ def package(tmp_path, monkeypatch):
     """For a fixture. Makes the package: make(modules) -> the folder. At the end vLLM is as it was, and not loaded."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(ins, "_warned", False)
-    monkeypatch.setattr(ins, "KNOWN", known_code())
 
     def make(modules):
         write(tmp_path, modules)

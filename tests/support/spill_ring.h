@@ -44,7 +44,7 @@ static inline void free_ring(void) {
 static inline int join_at(struct rc_start start, struct rc_ring_reader *reader) {
   uint32_t slot;
   uint64_t owner;
-  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, false, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
   return rc_slot_activate(&ring, slot, owner, start, reader);
 }
 

@@ -126,7 +126,7 @@ static inline struct rc_ring_reader join_at(uint32_t kind, struct rc_start start
   struct rc_ring_reader reader;
   uint32_t slot;
   uint64_t owner;
-  if (rc_slot_claim(&ring, kind, 7, false, &slot, &owner) != 0) abort();
+  if (rc_slot_claim(&ring, kind, 7, &slot, &owner) != 0) abort();
   if (rc_slot_activate(&ring, slot, owner, start, &reader) != 0) abort();
   return reader;
 }

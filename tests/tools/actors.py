@@ -79,9 +79,9 @@ class Actor:
         """Makes a ring and returns the handle. Readers that are in the way for `slow_ns` are evicted; 0: none."""
         return self.ask("ring", spell(name), capacity, slow_ns)
 
-    def read(self, handle, name=None, *flags):
+    def read(self, handle, name=None):
         """Attaches a reader and returns its number."""
-        return int(self.ask("read", handle, spell(name), *flags))
+        return int(self.ask("read", handle, spell(name)))
 
     def stop(self):
         os.kill(self.pid, signal.SIGSTOP)

@@ -18,7 +18,7 @@ ringcast_add_test(test_dump SOURCES unit/test_dump.c ${dump} LABELS unit alike s
 add_dependencies(programs_sanitized test_dump)
 
 # The writing of a recording, read back; and the recorder, with releases that fail.
-set(recording cli.c disk.c disk_thread.c disk_uring.c recording.c recording_read.c recording_write.c)
+set(recording cli.c disk.c recording_read.c recording_write.c)
 foreach(name recording record_run)
   set(sources ${recording})
   if(name STREQUAL record_run)
@@ -28,9 +28,5 @@ foreach(name recording record_run)
   ringcast_add_test(test_${name} SOURCES unit/test_${name}.c ${sources} LABELS unit alike sanitized)
   add_dependencies(programs_sanitized test_${name})
   target_include_directories(test_${name} SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR})
-  target_compile_definitions(test_${name} PRIVATE RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_LIBURING_FOUND}>)
-  if(RINGCAST_LIBURING_FOUND)
-    target_link_libraries(test_${name} PRIVATE PkgConfig::RINGCAST_LIBURING)
-  endif()
 endforeach()
 target_link_options(test_record_run PRIVATE -Wl,--wrap=ringcast_reader_release_many)

@@ -7,8 +7,8 @@
  *     makes a ring, prints its handle, waits for a line on stdin, sends `count` frames (0: until another line or the
  *     end of stdin), prints what it sent, waits for a line again, and closes. Lengths and contents come from the seed.
  *     timeout_ms: of each send; slow_ms: on_slow is FAIL with that limit. batch: so many in a call. tensors: typed
- * frames. record_peer read <handle> [name=peer] [latest=0] [hold=0] reads until the writer is gone, and prints what
- * came; prints "attached" at first. hold=1: as an observer that takes nothing until a line on stdin.
+ * frames. record_peer read <handle> [name=peer] [latest=0] reads until the writer is gone, and prints what
+ * came; prints "attached" at first.
  *
  * What was sent or came: "frames bytes digest", the digest of all lengths, kinds and bytes in their order.
  */
@@ -184,15 +184,12 @@ static int run_writer(char **argv) {
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
 static int run_reader(char **argv) {
-  bool hold = number_of(argv, "hold", 0) != 0;
-  struct ringcast_reader_options options = {
-      .size = sizeof options, .name = text_of(argv, "name", "peer"), .flags = hold ? RINGCAST_READER_OBSERVER : 0};
+  struct ringcast_reader_options options = {.size = sizeof options, .name = text_of(argv, "name", "peer")};
   struct told told = {0};
   ringcast_reader *reader;
   if (ringcast_reader_attach_ex(*argv, &options, &reader) != 0) die("can't attach");
   puts("attached");
   fflush(stdout);
-  if (hold) wait_for_line();
   for (;;) {
     struct ringcast_frame frame;
     int result = ringcast_reader_next(reader, RINGCAST_FOREVER, &frame);

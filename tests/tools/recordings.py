@@ -12,8 +12,6 @@ import time
 from case import ACTOR as PEER
 from case import TOOL, Case, run
 
-PLAIN = {"RINGCAST_DISABLE": "io_uring"}
-WAYS = ({}, PLAIN)  # the environment of each way of writing
 SECONDS = 60
 
 
@@ -104,7 +102,7 @@ class Recordings(Case):
     def record(self, *options, environment=None, **source):
         """Records all that a writer sends. Returns what it says it sent, and the recorder's summary."""
         writer = self.writer(**source)
-        recorder = self.recorder(writer.handle, *options, environment=environment)
+        recorder = self.recorder(writer.handle, "--lossless", *options, environment=environment)
         writer.tell()
         sent = writer.line()
         writer.tell()

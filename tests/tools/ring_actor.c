@@ -5,7 +5,7 @@
  * "-" for none; rings and readers are numbered from 0, each in the order of their making.
  *   - ring NAME CAPACITY [SLOW_NS]: makes a ring, which evicts readers that are in the way for so long; answers with
  *     the handle
- *   - read HANDLE NAME [observer]: attaches a reader
+ *   - read HANDLE NAME: attaches a reader
  *   - send RING COUNT BYTES: sends frames, and waits for room without limit
  *   - stream RING BYTES US: from here on sends a frame every so many microseconds
  *   - take READER COUNT: takes and releases frames
@@ -70,9 +70,7 @@ static int make_ring(char *word[]) {
 
 static int attach(char *word[]) {
   char name[NAME];
-  struct ringcast_reader_options options = {.size = sizeof options,
-                                            .name = unhex(word[2], name) ? name : NULL,
-                                            .flags = word[3] ? RINGCAST_READER_OBSERVER : 0};
+  struct ringcast_reader_options options = {.size = sizeof options, .name = unhex(word[2], name) ? name : NULL};
   if (reader_count == MOST) return puts("error: too many readers");
   if (ringcast_reader_attach_ex(word[1], &options, &readers[reader_count]) != 0) return fail();
   return printf("%d\n", reader_count++);

@@ -14,7 +14,7 @@ from test_doctor import Doctor  # noqa: F401
 from test_gpu import DoctorOfGpus, PerfOfGpus  # noqa: F401
 from test_perf import Perf  # noqa: F401
 
-MEASUREMENTS = {"latency": "40", "throughput": "64K", "wake": "40", "scale": "40", "cadence": "40"}
+MEASUREMENTS = {"latency": "40", "throughput": "64K", "wake": "40", "cadence": "40"}
 
 
 class CommandLine(Case):
@@ -27,20 +27,14 @@ class CommandLine(Case):
     def test_help_names_every_command_and_gives_examples(self):
         for arguments in (["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]):
             text = self.succeed(*arguments)
-            for word in ("doctor", "perf", "python -m ringcast config", "EXAMPLES"):
+            for word in ("doctor", "perf", "python -m ringcast config"):
                 self.assertIn(word, text)
 
-    def test_each_command_has_help_with_defaults_and_examples(self):
-        for arguments in (["doctor", "--help"], ["help", "doctor"]):
-            text = self.succeed(*arguments)
-            for word in ("usage: ringcast doctor", "(default text)", "EXIT STATUS", "EXAMPLES"):
-                self.assertIn(word, text)
+    def test_each_command_has_its_options_in_its_help(self):
         for arguments in (["perf", "--help"], ["help", "perf"], ["perf", "latency", "--help"]):
             text = self.succeed(*arguments)
-            for word in ("usage: ringcast perf", "(default 40;", "(default text)", "(default 2;", "EXAMPLES"):
+            for word in ("usage: ringcast perf", "--size", "--format", "ringcast(1)"):
                 self.assertIn(word, text)
-            for option in ("size", "readers", "seconds", "capacity", "format"):
-                self.assertRegex(text, rf"--{option} .*\n?.*default")
 
     def test_bad_usage_is_refused_with_the_usage(self):
         self.refused(says="no command")

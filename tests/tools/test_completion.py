@@ -44,7 +44,7 @@ class Completion(Case):
         names = re.findall(r"(?m)^  (\w+) ", section)
         self.assertLess({"list", "stat", "top", "hz", "doctor", "perf", "help"}, {*names, ""})
         texts = {name: self.succeed(name, "--help") for name in names if name != "help"}
-        return {name: set(re.findall(r"--[a-z]+(?:-[a-z]+)*", text)) for name, text in texts.items()}
+        return {name: {"--help", *re.findall(r"--[a-z]+(?:-[a-z]+)*", text)} for name, text in texts.items()}
 
     def test_bash_has_every_command_and_option(self):
         commands = self.commands()

@@ -155,8 +155,8 @@ class Doctor(Case):
         with unittest.mock.patch.dict(os.environ):
             for name in [name for name in os.environ if name.startswith("RINGCAST_")]:
                 del os.environ[name]
-            for switch in "RINGCAST_VLLM=1", "RINGCAST_VLLM=strict", "RINGCAST_SGLANG=1", "RINGCAST_SGLANG=strict":
-                line = self.lines(**dict([switch.split("=")]))["environment"]
+            for switch in "RINGCAST_VLLM=1", "RINGCAST_SGLANG=strict", "RINGCAST_SGLANG=1,share=local":
+                line = self.lines(**dict([switch.split("=", 1)]))["environment"]
                 found = "ok", f"{switch} (the drop-in is on)", ""
                 self.assertEqual((line["level"], line["found"], line["mend"]), found)
             line = self.lines(RINGCAST_VLLM="true", RINGCAST_SGLANG="1")["environment"]
@@ -174,7 +174,7 @@ class Doctor(Case):
         for folder in ("shm", "channel", "gpu", "python/extension"):
             for path in (package.parents[1] / folder).rglob("*.c"):
                 names.update(re.findall(r'\("(RINGCAST_[A-Z_]+)"', path.read_text()))
-        self.assertLess({"RINGCAST_VLLM", "RINGCAST_WAIT", "RINGCAST_RECYCLE_BYTES"}, names)
+        self.assertLess({"RINGCAST_VLLM", "RINGCAST_WAIT", "RINGCAST_TRACE"}, names)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")}
         environment = {**inherited, **dict.fromkeys(names, "1")}  # which not all of them can be
         done = subprocess.run(

@@ -66,99 +66,58 @@ class DoctorOfGpus(Case):
         lines = self.inline("217", name="GPU 0 to 1", FAKE_CUDA_DEVICES="2", FAKE_CUDA_NO_PEER="1")
         self.assertEqual(lines["GPU tensors"]["level"], "ok")
 
-    def test_what_is_switched_off_is_told(self):
-        lines = self.inline("cuda_register", RINGCAST_DISABLE="cuda_register")
-        self.assertEqual(lines["GPU tensors"]["mend"], "")
-
     def test_how_to_mend_it_is_told_by_what_the_driver_said(self):
         for fault, mend in (
             ("cuIpcGetMemHandle:0:801", "no process share"),
             ("cuMemHostRegister:0:2", "ulimit -l"),
-            ("cuMemHostRegister:0:801", "registers no host memory"),
-            (1, "IPC and one PID namespace"),
-            (101, "CUDA_VISIBLE_DEVICES"),
-            (201, "one PID namespace for both"),
-            (205, "IPC and one PID namespace"),
-            (208, "close what else"),
-            (217, "nvidia-smi topo"),
-            (400, "IPC and one PID namespace"),
-            (711, "so many peers"),
-            (801, "no process share"),
-            (999, "docs/gpu.md"),
+            ("cuIpcOpenMemHandle:0:101", "CUDA_VISIBLE_DEVICES"),
+            ("cuIpcOpenMemHandle:0:201", "PID namespace"),
+            ("cuIpcOpenMemHandle:0:999", "docs/gpu.md"),
         ):
             with self.subTest(fault=fault):
-                fault = fault if isinstance(fault, str) else f"cuIpcOpenMemHandle:0:{fault}"
                 self.assertIn(mend, self.inline("", FAKE_CUDA_FAIL=fault)["GPU tensors"]["mend"])
-        lines = self.inline("not woken", FAKE_CUDA_STUCK_WORDS="1")
-        self.assertIn("another version of the driver", lines["GPU tensors"]["mend"])
 
     def test_the_environment_is_checked_as_the_library_does(self):
-        lines = self.inline_by_setting(RINGCAST_GPU_POOL_BYTES="0")
-        self.assertIn("INLINE: 4 tensors went through the ring", lines["GPU tensors"]["found"])
+        lines = self.gpu_lines(**fake(RINGCAST_GPU_POOL_BYTES="0"))
+        self.assertEqual((lines["GPU tensors"]["level"], lines["GPU tensors"]["mend"]), ("note", ""))
         self.assertIn("RINGCAST_GPU_POOL_BYTES is 0", lines["GPU tensors"]["found"])
-        for bad in ("1G", "-1", str(1 << 63)):
-            with self.subTest(bad=bad):
-                done = run("doctor", "--format", "json", **fake(RINGCAST_GPU_POOL_BYTES=bad))
-                self.assertEqual(done.returncode, 1)
-                (line,) = (line for line in json.loads(done.stdout)["lines"] if line["name"] == "GPU tensors")
-                self.assertEqual(line["level"], "problem")
-                self.assertIn(f"RINGCAST_GPU_POOL_BYTES is '{bad}': it must be a whole number of bytes", line["found"])
-                self.assertIn("unset RINGCAST_GPU_POOL_BYTES", line["mend"])
+        done = run("doctor", "--format", "json", **fake(RINGCAST_GPU_POOL_BYTES="1G"))
+        self.assertEqual(done.returncode, 1)
+        (line,) = (line for line in json.loads(done.stdout)["lines"] if line["name"] == "GPU tensors")
+        self.assertEqual(line["level"], "problem")
+        self.assertIn("unset RINGCAST_GPU_POOL_BYTES", line["mend"])
         lines = self.gpu_lines(**fake(RINGCAST_GPU_POOL_BYTES="2097152"))
         self.assertEqual(lines["GPU tensors"]["facts"]["pool_bytes"], 1 << 21)
         lines = self.inline("CUDA_ERROR_OUT_OF_MEMORY", RINGCAST_GPU_POOL_BYTES=str(1 << 36))  # of 16 GiB
         self.assertIn("a smaller pool by RINGCAST_GPU_POOL_BYTES", lines["GPU tensors"]["mend"])
 
-    def inline_by_setting(self, **environment):
-        lines = self.gpu_lines(**fake(**environment))
-        self.assertEqual((lines["GPU tensors"]["level"], lines["GPU tensors"]["mend"]), ("note", ""))
-        self.assertEqual(lines["GPU tensors"]["facts"]["pool_frames"], 0)
-        return lines
-
     def test_a_device_that_can_not_be_used_is_a_note(self):
         lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuDevicePrimaryCtxRetain:0:2"))
-        self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", lines["GPU tensors"]["found"])
-        self.assertIn("free memory of the device", lines["GPU tensors"]["mend"])
         self.assertEqual(lines["GPU tensors"]["level"], "note")
-        for result in (46, 101):
-            lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL=f"cuDevicePrimaryCtxRetain:0:{result}"))
-            self.assertIn(f"({result})", lines["GPU tensors"]["found"])
-            self.assertIn("nvidia-smi -q -d COMPUTE", lines["GPU tensors"]["mend"])
-        lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuMemcpyHtoDAsync:3:700"))
-        self.assertIn(
-            "tensors can't be sent: cuMemcpyHtoDAsync: CUDA_ERROR_ILLEGAL_ADDRESS (700)", lines["GPU tensors"]["found"]
-        )
+        self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", lines["GPU tensors"]["found"])
 
 
 class PerfOfGpus(Case):
     SHORT = ["--sizes", "1K,64K", "--seconds", "0.02", "--capacity", "1M"]
 
     def test_both_ways_are_measured_beside_plain_copies(self):
-        for readers in (1, 2):
-            found = self.json("perf", "gpu", *self.SHORT, "--readers", str(readers), **fake())
-            self.assertEqual((found["measurement"], found["readers"], found["pool"]), ("gpu", readers, True))
-            self.assertEqual(found["device"], "Fake GPU 0")
-            self.assertEqual([size["bytes"] for size in found["sizes"]], [1024, 65536])
-            for size in found["sizes"]:
-                for way in ("pool", "inline", "device_to_device", "host_to_device"):
-                    for figure in ("send_us", "completion_us", "bytes_per_s"):
-                        self.positive(size[way][figure])
-                    self.assertGreaterEqual(size[way]["rounds"], 5)
-                for way in ("pool", "inline"):
-                    self.positive(size[way]["receive_us"])
-            self.assertEqual([copy["bytes"] for copy in found["copies"]], [1024, 65536])
-            for copy in found["copies"]:
-                slower = min(copy["writer_copy_bytes_per_s"], copy["reader_copy_bytes_per_s"])
-                self.ratio(copy["ratio"], slower, copy["device_to_device_bytes_per_s"])
-            self.assertEqual(found["device_shared_by"], "time slices")
-            writer, reader = found["ring_with_pool"]["writer"], found["ring_with_pool"]["readers"]
-            self.assertGreater(writer["pool_frames"], 10)
-            self.assertEqual(reader["opens"], readers, "each reader opens the pool once")
-            self.assertLessEqual(writer["syncs"], writer["inline_frames"], "only what goes INLINE waits for the device")
-            self.assertEqual(found["ring_without"]["writer"]["pool_frames"], 0)
-            free = found["device_free_bytes"]
-            self.assertLess(free["open"], free["before"])
-            self.assertEqual(free["after"], free["before"], "all is given back")
+        found = self.json("perf", "gpu", *self.SHORT, "--readers", "2", **fake())
+        self.assertEqual((found["measurement"], found["readers"], found["pool"]), ("gpu", 2, True))
+        self.assertEqual([size["bytes"] for size in found["sizes"]], [1024, 65536])
+        for size in found["sizes"]:
+            for way in ("pool", "inline", "device_to_device", "host_to_device"):
+                for figure in ("send_us", "completion_us", "bytes_per_s"):
+                    self.positive(size[way][figure])
+        for copy in found["copies"]:
+            slower = min(copy["writer_copy_bytes_per_s"], copy["reader_copy_bytes_per_s"])
+            self.ratio(copy["ratio"], slower, copy["device_to_device_bytes_per_s"])
+        writer, reader = found["ring_with_pool"]["writer"], found["ring_with_pool"]["readers"]
+        self.assertGreater(writer["pool_frames"], 10)
+        self.assertEqual(reader["opens"], 2, "each reader opens the pool once")
+        self.assertLessEqual(writer["syncs"], writer["inline_frames"], "only what goes INLINE waits for the device")
+        self.assertEqual(found["ring_without"]["writer"]["pool_frames"], 0)
+        free = found["device_free_bytes"]
+        self.assertEqual(free["after"], free["before"], "all is given back")
 
     def test_without_a_pool_only_what_there_is_is_measured(self):
         found = self.json("perf", "gpu", *self.SHORT, **fake(FAKE_CUDA_FAIL="cuIpcOpenMemHandle:0:217"))
@@ -166,11 +125,6 @@ class PerfOfGpus(Case):
         self.assertIn("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", found["why"])
         self.assertNotIn("pool", found["sizes"][0])
         self.positive(found["sizes"][0]["inline"]["completion_us"])
-
-    def test_text_has_the_figures_too(self):
-        text = self.succeed("perf", "gpu", *self.SHORT, **fake())
-        for row in ("1024 pool ", "65536 host_to_device ", "device_shared_by +time slices", "ring_with_pool readers "):
-            self.assertRegex(text, f"(?m)^{row}")
 
     def test_without_a_gpu_nothing_is_measured_and_it_says_why(self):
         done = run("perf", "gpu", *self.SHORT, RINGCAST_DISABLE="cuda")

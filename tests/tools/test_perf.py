@@ -92,15 +92,6 @@ class Perf(Case):
                 self.assertLessEqual(found[key], 100)
             self.assertGreater(found["messages"], 0)
 
-    def test_scale(self):
-        readers = min(len(CPUS), 4)  # the last step has more readers than CPUs, where there are few
-        found = self.measure("scale", "--readers", str(readers))
-        self.assertEqual([step["readers"] for step in found["scale"]], list(range(1, readers + 1)))
-        for step in found["scale"]:
-            self.positive(step["writer_ns_per_frame"])
-            self.positive(step["frames_per_s"])
-            self.assertEqual(step["pinned"], step["readers"] < len(CPUS))
-
     def test_cadence(self):
         for readers, cold in ((1, []), (8, []), (2, ["--cold=64K"])):
             with self.subTest(readers=readers, cold=cold):
@@ -136,7 +127,6 @@ class Perf(Case):
             ("latency", ["one_way_ns", "cold floor_ns", "ratio_line"]),
             ("throughput", ["bytes_per_s", "ratio"]),
             ("wake", ["wake_us", "idle_cpu_percent"]),
-            ("scale", ["1"]),
             ("cadence", ["slowest_us", "system_calls_per_message"]),
         ):
             if name == "latency" and len(CPUS) < 2:

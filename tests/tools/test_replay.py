@@ -45,7 +45,7 @@ class Replay(Recordings):
     def test_what_a_dump_was_too_slow_for_is_told_and_an_interrupt_is_a_usual_end(self):
         writer = self.writer(count=1000, least=1000, most=1000, capacity=65536)
         dump = self.process(TOOL, "dump", writer.handle)
-        self.assertIn("seconds", dump.line())  # the observer is there
+        self.assertIn("seconds", dump.line())  # the tap is there
         dump.kill(STOP)
         until(lambda: state_of(dump.popen.pid) == "T", "the stop")
         writer.tell()
@@ -118,22 +118,3 @@ class Replay(Recordings):
         self.assertEqual(replay.end()[0], 0)
         until(lambda: reader.popen.poll() is not None, "the reader's end")
         self.assertEqual(int(reader.end()[1].split()[0]), 50)
-
-
-class PerfRecord(Recordings):
-    def test_perf_record(self):
-        words = ["perf", "record", "--bytes", "256M", "--seconds", "0.1", "--capacity", "1M", "--file", str(self.file)]
-        found = self.json(*words)
-        for key in ("disk_bytes_per_s", "record_bytes_per_s", "frames_recorded"):
-            self.positive(found[key])
-        self.ratio(found["ratio"], found["record_bytes_per_s"], found["disk_bytes_per_s"])
-        self.assertEqual(len(found["latency"]), 6)
-        for row in found["latency"]:
-            self.ratio(row["ratio_p50"], row["p50_recorded"], row["p50"])
-            self.ratio(row["ratio_p99"], row["p99_recorded"], row["p99"])
-        self.assertFalse(self.file.exists())
-        self.file.write_text("mine")
-        done = run(*words)
-        self.assertEqual((done.returncode, self.file.read_text()), (1, "mine"))
-        self.refused("perf", "record", "--bytes", "1M", says="at least 256M")
-        self.refused("perf", "latency", "--bytes", "1G", says="are for record")

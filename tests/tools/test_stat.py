@@ -84,7 +84,7 @@ class Stat(Case):
             self.assertEqual(found["writer"]["bytes"], 3000)
             self.assertIs(found["writer"]["waits_for_room"], False)
             (peer,) = found["readers"]
-            told = {"slot": 0, "name": "rank 7", "pid": reader.pid, "state": "active", "observer": False}
+            told = {"slot": 0, "name": "rank 7", "pid": reader.pid, "state": "active"}
             told |= {"lag_frames": 1, "lag_bytes": 1024, "blocked_ns": 0, "frames": 2, "bytes": 2000}
             self.assertEqual({key: peer[key] for key in told}, told)
 
@@ -183,18 +183,6 @@ class Stat(Case):
             said = rf"reader 1 'rank 2' \(pid {ring.second.pid}\) is dead: 3 frames, 3.00 KiB behind\n\nwriter "
             self.assertRegex(self.succeed("stat", NAME), said)
             self.assertRegex(self.succeed("stat", NAME), rf"(?m)^ +1  rank 2 +{ring.second.pid}  dead ")
-
-    def test_an_observer_is_told_from_the_readers_and_let_go_of(self):
-        with Actor() as writer, Actor() as observer:
-            observer.read(writer.ring(NAME, CAPACITY), "recorder", "observer")
-            (peer,) = self.json("stat", NAME)["readers"]
-            self.assertEqual([peer["observer"], peer["state"]], [True, "active"])
-            self.assertRegex(self.succeed("stat", NAME), r"(?m)^ +\d+  recorder +\d+  active observer ")
-            writer.ask("send", 0, 2 * CAPACITY // 1024, 1000)
-            (peer,) = self.json("stat", NAME)["readers"]
-            self.assertEqual(peer["state"], "evicted")
-            self.assertEqual(self.json("stat", NAME)["suspects"], [], "the writer lets go of observers")
-            self.assertRegex(self.succeed("stat", NAME), r"(?m)^ +\d+  recorder +\d+  evicted observer +-  +-  +- ")
 
     def test_a_stopped_writer_is_shown_as_stopped(self):
         with Actor() as writer:

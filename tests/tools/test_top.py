@@ -14,7 +14,7 @@ import termios
 
 from actors import Actor, await_until, state_of
 from case import TOOL, Case
-from test_stat import CAPACITY, Ring, await_held_back, await_said
+from test_stat import Ring, await_held_back, await_said
 
 NAME = f"top{os.getpid()}"
 
@@ -72,14 +72,6 @@ class Top(Case):
             text = self.succeed("top", "--once", "--interval", "0.01")
             for label in (f"{NAME}@{writer.pid}", f"@{writer.pid}"):
                 self.assertEqual(len([line for line in text.splitlines() if line.startswith(f"{label} ")]), 2)
-
-    def test_observers_are_counted_apart(self):
-        with Actor() as writer, Actor() as reader:
-            handle = writer.ring(NAME, CAPACITY)
-            reader.read(handle, "rank 1")
-            reader.read(handle, "recorder", "observer")
-            text = self.succeed("top", "--once", "--interval", "0.01")
-            self.assertRegex(text, rf"(?m)^{NAME}@{writer.pid} +0 +0 +1\+1 ")
 
     def test_rings_that_come_and_go_are_followed(self):
         process = subprocess.Popen(

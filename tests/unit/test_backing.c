@@ -217,9 +217,9 @@ TEST(what_is_in_flight_or_open_is_not_idle) {
   ck_in_place(4);
 }
 
-TEST(what_an_observer_brought_back_goes_with_the_rest) {
+TEST(what_a_load_brought_back_goes_with_the_rest) {
   ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
-  memory.base[20 * CHUNK] = 1; /* as by a load from a hole */
+  memory.base[20 * CHUNK] = 1;
   ck_assert_uint_gt(bytes_in_place(), backing.in_place);
   now += 50;
   ck_assert(rc_backing_trim(&backing, &spill));

@@ -25,7 +25,7 @@ TEST(options_out_of_range_are_refused_in_words) {
     ck_assert_str_ne(ringcast_last_error(), "");
   }
   writer = make_writer(4096, 1);
-  struct ringcast_reader_options flags = {.size = sizeof flags, .flags = RINGCAST_READER_OBSERVER << 1};
+  struct ringcast_reader_options flags = {.size = sizeof flags, .flags = RINGCAST_READER_RETAIN << 1};
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &flags, &reader), -EINVAL);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 0), -EINVAL);
   ringcast_writer_close(writer);

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -154,69 +153,6 @@ START_TEST(a_child_of_who_has_opened_it_cannot_use_it) {
 }
 END_TEST
 
-static void must_open(void *context) {
-  (void)context;
-  int status;
-  child_must(rc_cuda() && rc_cuda_is_open());
-  pid_t pid = fork();
-  if (pid == 0) {
-    must_be_forked(NULL);
-    _exit(0);
-  }
-  child_must(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-START_TEST(a_child_of_who_has_not_may_and_its_own_child_may_not) {
-  ck_assert(!rc_cuda_is_open());
-  child_must_succeed(start_child(must_open, NULL));
-  ck_assert(!rc_cuda_is_open());
-  ck_assert_int_eq(fake_cuda()->calls("cuInit"), 0);
-  ck_assert_ptr_nonnull(rc_cuda());
-}
-END_TEST
-
-static void must_have_no_device(void *context) {
-  (void)context;
-  child_must(!rc_cuda() && rc_cuda_status()->mode == RC_CUDA_NO_DEVICE);
-}
-
-START_TEST(what_was_found_missing_stays_so_in_a_child) {
-  setenv("FAKE_CUDA_INIT", "100", 1);
-  must_have_no_device(NULL);
-  unsetenv("FAKE_CUDA_INIT");
-  child_must_succeed(start_child(must_have_no_device, NULL));
-  ck_assert(!rc_cuda());
-  ck_assert_int_eq(fake_cuda()->calls("cuInit"), 1);
-}
-END_TEST
-
-#if !defined(__SANITIZE_THREAD__) /* which takes the child for one more thread */
-/* A fork while another thread opens it: no thread of the child holds the lock. */
-static void must_not_wait(void *context) {
-  (void)context;
-  alarm(60);
-  child_must(rc_cuda_status()->mode == RC_CUDA_FORKED && !rc_cuda() && !rc_cuda_is_open());
-}
-
-START_TEST(a_child_that_is_forked_meanwhile_does_not_wait_for_the_opening_thread) {
-  pthread_t thread;
-  const struct rc_cuda *found;
-  int ends[2];
-  char number[16], byte;
-  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  snprintf(number, sizeof number, "%d", ends[1]);
-  setenv("FAKE_CUDA_START", number, 1);
-  ck_assert_int_eq(pthread_create(&thread, NULL, open_it, &found), 0);
-  ck_assert_int_eq(read(ends[0], &byte, 1), 1); /* it is in cuInit now */
-  ck_assert(!rc_cuda_is_open());
-  child_must_succeed(start_child(must_not_wait, NULL));
-  ck_assert_int_eq(write(ends[0], &byte, 1), 1);
-  ck_assert_int_eq(pthread_join(thread, NULL), 0);
-  ck_assert_ptr_nonnull(found);
-}
-END_TEST
-#endif
-
 START_TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
   static const struct {
     rc_cu_result result;
@@ -241,29 +177,6 @@ START_TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
     ck_assert_int_eq(rc_cuda_fail(told[i].result, "a copy of %d bytes", 7), told[i].code);
     ck_assert_str_eq(rc_error_text(), told[i].text);
   }
-}
-END_TEST
-
-START_TEST(a_context_is_entered_once_and_left_as_it_was) {
-  const struct rc_cuda *cuda = rc_cuda();
-  rc_cu_context context, current = NULL;
-  struct rc_cuda_entry outer, inner;
-  ck_assert_int_eq(cuda->primary_retain(&context, 0), 0);
-  ck_assert_int_eq(rc_cuda_enter(context, &outer), 0);
-  ck_assert_int_eq(rc_cuda_enter(context, &inner), 0);
-  ck_assert(outer.pushed && !inner.pushed);
-  rc_cuda_leave(&inner);
-  ck_assert_int_eq(cuda->ctx_get_current(&current), 0);
-  ck_assert_ptr_eq(current, context);
-  rc_cuda_leave(&outer);
-  rc_cuda_leave(&outer);
-  ck_assert_int_eq(cuda->ctx_get_current(&current), 0);
-  ck_assert_ptr_null(current);
-  fake_cuda()->fault("cuCtxPushCurrent", 1, RC_CU_OUT_OF_MEMORY);
-  ck_assert_int_eq(rc_cuda_enter(context, &outer), RC_CU_OUT_OF_MEMORY);
-  ck_assert(!outer.pushed);
-  ck_assert_int_eq(cuda->primary_release(0), 0);
-  fake_must_be_empty();
 }
 END_TEST
 
@@ -301,13 +214,7 @@ int main(int count, char **words) {
   tests = add_case(suite, "one process");
   tcase_add_test(tests, threads_that_ask_at_once_get_the_same_and_start_it_once);
   tcase_add_test(tests, a_child_of_who_has_opened_it_cannot_use_it);
-  tcase_add_test(tests, a_child_of_who_has_not_may_and_its_own_child_may_not);
-  tcase_add_test(tests, what_was_found_missing_stays_so_in_a_child);
-#if !defined(__SANITIZE_THREAD__)
-  tcase_add_test(tests, a_child_that_is_forked_meanwhile_does_not_wait_for_the_opening_thread);
-#endif
   tcase_add_test(tests, a_failure_says_what_by_which_result_and_has_its_errno);
-  tcase_add_test(tests, a_context_is_entered_once_and_left_as_it_was);
   tcase_add_test(tests, the_public_status_says_the_same);
   return run_gpu_suite(suite, "test_cuda_driver");
 }

@@ -47,7 +47,7 @@ static uint8_t *build(const struct ringcast_item *items, int count, size_t *byte
 /* All entries have the long key, or the long value, of the first one. */
 LOOP_TEST(bytes_that_entries_share_are_damage, 0, 4) {
   static struct ringcast_item items[ENTRIES];
-  static char data[LONG], names[ENTRIES][8];
+  static char data[LONG], names[ENTRIES][16];
   struct ringcast_frame_entry first, entry;
   bool of_key = _i % 2 == 0;
   size_t bytes;

@@ -101,26 +101,6 @@ TEST(a_tensor_of_a_device_may_be_in_the_frame_and_names_no_words) {
   ck_assert_ptr_nonnull(item.data);
 }
 
-/* What the frame needs of its readers, whatever else is in it. */
-TEST(a_frame_asks_for_version_3_only_for_a_tensor_of_a_device) {
-  struct ringcast_tensor host = with_flags(TORCH);
-  host.data = "abcdefghijklmnopqrstuvw";
-  begin(1, RINGCAST_ROOT_VALUE);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &host), 0);
-  struct ringcast_frame_reader reader = end();
-  ck_assert_uint_eq(reader.version, 1);
-  begin(1, RINGCAST_ROOT_VALUE);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &host), 0);
-  ck_assert_int_eq(ringcast_build_hash(&builder, 0, RINGCAST_ITEM_XXH3, 1), 0);
-  reader = end();
-  ck_assert_uint_eq(reader.version, 2);
-  begin(1, RINGCAST_ROOT_VALUE); /* or where words are named, though it be for nothing */
-  ck_assert_int_eq(ringcast_build_device(&builder, 1, 2, 3), 0);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &host), 0);
-  reader = end();
-  ck_assert_uint_eq(reader.version, 3);
-}
-
 TEST(a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_frame) {
   static const uint8_t nested[] = {RINGCAST_TAG_PART};
   struct ringcast_item item;
@@ -146,18 +126,6 @@ TEST(a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_
   ck_assert_uint_eq(item.bytes, 3);
   ck_assert_int_eq(ringcast_frame_item(&reader, 3, &item), 0);
   ck_assert_uint_eq(item.bytes, INT64_MAX);
-}
-
-TEST(it_is_in_c_order_where_it_went_whatever_its_strides_were) {
-  struct ringcast_item item;
-  struct ringcast_tensor tensor = TENSOR;
-  tensor.strides = (int64_t[]){-1, 2};
-  begin(1, RINGCAST_ROOT_VALUE);
-  ck_assert_int_eq(ringcast_build_device(&builder, 0, 1, 1), 0);
-  ck_assert_int_eq(add(NULL, &tensor, 0), 0);
-  struct ringcast_frame_reader reader = end();
-  ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
-  expect_tensor(&item, TORCH | CUDA, POOL, 0);
 }
 
 TEST(what_nobody_could_read_is_not_built) {
@@ -238,40 +206,28 @@ TEST(an_entry_that_lies_is_refused_and_no_other) {
 #define LIE(index, field, size, value) {index, ENTRY(index, field), size, value}
       LIE(AT_POOL, placement, 1, RINGCAST_PLACEMENT_INLINE),
       LIE(AT_POOL, placement, 1, UNKNOWN),
-      LIE(AT_POOL, placement, 1, 3),
-      LIE(AT_POOL, placement, 1, 255),
-      LIE(AT_MORE, placement, 1, 0),
       LIE(AT_INLINE, placement, 1, UNKNOWN),
       LIE(AT_TEXT, placement, 1, POOL),
       LIE(AT_POOL, reserved, 8, 1),
-      LIE(AT_POOL, reserved, 8, UINT64_MAX),
-      LIE(AT_INLINE, reserved, 8, 7),
       LIE(AT_TEXT, reserved, 8, (uint64_t)1 << 63),
       LIE(AT_POOL, flags, 4, KEYED | TORCH),
       LIE(AT_MORE, flags, 4, KEYED),
-      LIE(AT_POOL, flags, 4, KEYED | CUPY),
       LIE(AT_INLINE, flags, 4, KEYED | JAX),
       LIE(AT_INLINE, flags, 4, KEYED | CUDA | CUPY | JAX),
-      LIE(AT_INLINE, flags, 4, KEYED | CUPY | JAX),
       LIE(AT_TEXT, flags, 4, KEYED | CUDA),
-      LIE(AT_TEXT, flags, 4, KEYED | CUPY),
       LIE(AT_POOL, flags, 4, KEYED | CUDA | RINGCAST_ITEM_PADDED),
       LIE(AT_POOL, flags, 4, KEYED | CUDA | 4096),
       LIE(AT_POOL, kind, 2, RINGCAST_ITEM_BYTES),
-      LIE(AT_POOL, kind, 2, RINGCAST_ITEM_OBJECT),
       LIE(AT_POOL, bytes, 8, 0),
       LIE(AT_POOL, bytes, 8, 23),
-      LIE(AT_POOL, bytes, 8, 25),
       LIE(AT_POOL, bytes, 8, UINT64_MAX),
       LIE(AT_POOL, scalar, 8, 1),
       LIE(AT_POOL, hash, 8, 1),
       LIE(AT_MORE, offset, 8, UINT64_MAX),
       LIE(AT_MORE, offset, 8, UINT64_MAX - 23),
       LIE(AT_POOL, dtype.bits, 1, 16),
-      LIE(AT_POOL, dtype.bits, 1, 0),
       LIE(AT_POOL, dims_offset, 4, 0),
       LIE(AT_POOL, ndim, 1, 65),
-      LIE(AT_POOL, ndim, 1, 0),
       LIE(AT_POOL, key_offset, 4, 0),
 #undef LIE
   };
@@ -315,24 +271,10 @@ TEST(words_are_all_there_or_none_is) {
     uint16_t version;
     int opens;
   } cases[] = {
-      {1, 2, 3, 3, 1},
-      {0, 1, 1, 3, 1},
-      {UINT32_MAX, UINT32_MAX, UINT64_MAX, 3, 1},
-      {0, 0, 0, 3, 1},
-      {0, 0, 0, 2, 1},
-      {0, 0, 0, 1, 1},
-      {1, 0, 0, 3, 0},
-      {0, 0, 1, 3, 0},
-      {1, 0, 3, 3, 0},
-      {0, 0, (uint64_t)1 << 63, 3, 0},
-      {0, 2, 0, 3, 0},
-      {1, 2, 0, 3, 0},
-      {1, 2, 3, 2, 0},
-      {0, 1, 1, 2, 0},
+      {1, 2, 3, 3, 1}, {0, 1, 1, 3, 1}, {UINT32_MAX, UINT32_MAX, UINT64_MAX, 3, 1},
+      {0, 0, 0, 3, 1}, {0, 0, 0, 1, 1}, {1, 0, 0, 3, 0},
+      {0, 0, 1, 3, 0}, {0, 2, 0, 3, 0}, {1, 2, 3, 2, 0},
       {1, 2, 3, 1, 0},
-      {1, 0, 0, 1, 0},
-      {0, 0, 1, 2, 0},
-      {0, 2, 0, 1, 0},
   };
   struct ringcast_frame_reader reader = sample(), again;
   struct ringcast_item item;

@@ -257,7 +257,7 @@ TEST(who_is_stuck_in_joining_holds_nobody_up) {
   uint32_t slot;
   uint64_t owner;
   ck_assert_int_eq(rc_process_self(&self), 0);
-  ck_assert_int_eq(rc_slot_claim(ring, (uint32_t)self.pid, self.start, false, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_claim(ring, (uint32_t)self.pid, self.start, &slot, &owner), 0);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(rc_slot_activate(ring, slot, owner, (struct rc_start){0}, &reader), -EAGAIN);
   ck_all_well(writer); /* it has lost nothing */

@@ -25,7 +25,7 @@ TEST(the_writer_grants_itself_nothing_while_somebody_joins) {
   uint64_t owner;
   struct rc_ring_reader reader;
   ck_assert_int_eq(send(0, 100), 0); /* granted: half a ring */
-  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, false, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
   uint64_t limit = writer.limit, sent = 1;
   while (send(sent, 300) == 0) sent++;
   ck_assert_uint_eq(writer.limit, limit);
@@ -39,7 +39,7 @@ TEST(a_slot_is_reaped_only_while_its_owner_is_the_one_meant) {
   uint32_t slot;
   uint64_t owner;
   struct rc_ring_reader reader;
-  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, false, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot, &owner), 0);
   uint64_t joining = control->slots[slot].owner;
   ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), 0);
   ck_assert(!rc_slot_reap(&ring, slot, joining));
@@ -51,10 +51,10 @@ TEST(a_reader_that_was_reaped_while_joining_finds_out) {
   uint32_t slot, other;
   uint64_t owner;
   struct rc_ring_reader reader;
-  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, false, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot, &owner), 0);
   ck_assert(rc_slot_reap(&ring, slot, control->slots[slot].owner));
   ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), -EAGAIN);
-  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, false, &other, &owner), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &other, &owner), 0);
   ck_assert_int_eq(rc_slot_activate(&ring, other, owner, (struct rc_start){0}, &reader), 0);
 }
 
@@ -78,7 +78,7 @@ TEST(a_tail_that_cannot_be_right_is_refused) {
   for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
     rc_tap_init(&tap, &ring);
     rc_store_release(&control->tail, tails[i]);
-    ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, false, &slot, &owner), 0);
+    ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
     ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), -EPROTO);
     ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
     rc_store_release(&control->limit, CAPACITY + 1); /* so the tap is lapped, and goes on at the tail */
@@ -170,7 +170,7 @@ TEST(a_slot_stays_with_who_was_evicted_until_it_gives_it_up) {
   uint64_t owner;
   for (int i = 0; i < SLOTS; i++) readers[i] = join();
   ck_assert(evict(&readers[1]));
-  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, false, &slot, &owner), -EUSERS);
+  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), -EUSERS);
   rc_slot_free(&ring, readers[1].slot, readers[1].owner);
   struct rc_ring_reader next = join();
   ck_assert_uint_eq(next.slot, readers[1].slot);
@@ -203,7 +203,7 @@ TEST(who_was_evicted_while_joining_claims_anew) {
   uint32_t slot;
   uint64_t owner;
   struct rc_ring_reader reader;
-  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, false, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot, &owner), 0);
   ck_assert_int_eq(send(0, 100), -EAGAIN);
   ck_assert(rc_slot_evict(&ring, slot, owner));
   ck_assert_int_eq(send(0, 100), 0);

@@ -110,7 +110,7 @@ TEST(nothing_is_freed_while_somebody_joins) {
   uint64_t owner;
   ck_assert_int_eq(send(0, UNITS), 0);
   release(&reader, expect(&reader, 0, bytes_of(UNITS)));
-  ck_assert_int_eq(rc_slot_claim(&ring, 2, 7, false, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 2, 7, &slot, &owner), 0);
   ck_assert_int_eq(rc_spill_reclaim(&spill, &writer), -EAGAIN);
   ck_assert_uint_eq(writer.blocker, slot);
   ck_assert_int_eq(send(1, 1), -EAGAIN);

@@ -10,7 +10,7 @@
 #include "tests/support/children.h"
 #include "tests/support/spill.h"
 
-/* ---- Observers and enemies -------------------------------------------------------------------------------------- */
+/* ---- Taps and enemies ------------------------------------------------------------------------------------------- */
 
 TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
   ringcast_writer *writer = make_writer(8 * MIB);

@@ -15,7 +15,7 @@ _ringcast_options() {
     dump) echo "--frames= --data --format= --help" ;;
     doctor) echo "--format= --help" ;;
     perf)
-      echo "--size= --sizes= --readers= --seconds= --gap= --jitter= --cold --file= --bytes= --capacity= --format= --help"
+      echo "--size= --sizes= --readers= --seconds= --gap= --jitter= --cold --capacity= --format= --help"
       ;;
   esac
 }
@@ -41,7 +41,7 @@ _ringcast_words() {
       compgen -f -- "$2"
       ;;
     replay) compgen -f -- "$2" ;;
-    perf) echo "latency throughput wake scale cadence gpu record" ;;
+    perf) echo "latency throughput wake cadence gpu" ;;
     help) echo "list stat top hz record replay dump doctor perf" ;;
   esac
 }

@@ -22,7 +22,7 @@ complete -c ringcast -n __fish_use_subcommand -a help -d 'the help of a command'
 complete -c ringcast -n '__fish_seen_subcommand_from help' -a 'list stat top hz record replay dump doctor perf'
 complete -c ringcast -n '__fish_seen_subcommand_from stat hz record dump' -a '(__ringcast_rings)'
 complete -c ringcast -n '__fish_seen_subcommand_from record replay dump' -F
-complete -c ringcast -n '__fish_seen_subcommand_from perf' -a 'latency throughput wake scale cadence gpu record'
+complete -c ringcast -n '__fish_seen_subcommand_from perf' -a 'latency throughput wake cadence gpu'
 
 complete -c ringcast -n '__fish_seen_subcommand_from list stat top hz record replay dump doctor perf' -l help -d 'help'
 complete -c ringcast -n '__fish_seen_subcommand_from list stat top hz record replay dump doctor perf' -l format -x -a 'text json'
@@ -44,8 +44,6 @@ complete -c ringcast -n '__fish_seen_subcommand_from replay' -l fast -d 'as fast
 complete -c ringcast -n '__fish_seen_subcommand_from replay' -l from -x -d 'begin at so many seconds'
 complete -c ringcast -n '__fish_seen_subcommand_from replay' -l to -x -d 'end at so many seconds'
 complete -c ringcast -n '__fish_seen_subcommand_from dump' -l data -d 'the payloads too'
-complete -c ringcast -n '__fish_seen_subcommand_from perf' -l file -r -d 'that record writes'
-complete -c ringcast -n '__fish_seen_subcommand_from perf' -l bytes -x -d 'that record writes'
 complete -c ringcast -n '__fish_seen_subcommand_from perf' -l size -x -d 'bytes of a frame'
 complete -c ringcast -n '__fish_seen_subcommand_from perf' -l sizes -x -d 'bytes of a tensor, for gpu'
 complete -c ringcast -n '__fish_seen_subcommand_from perf replay' -l readers -x -d 'how many readers'

@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 #include "tools/cli.h"
-#include "tools/perf.h"
+#include "tools/measure/perf.h"
 
 enum way { RING, FUTEX, SPIN, WAYS };
 enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000, WALKS = 3 };

@@ -4,13 +4,13 @@
  *   RING    through a ring
  *   FLOOR   the same copying and reading without a ring: the limit when the bytes move from one core to another
  *   ALONE   the copying of FLOOR without a reader: the limit when no other core has read the memory
- * A batch of frames ends when every reader has read the last frame. Observers (taps) may look on; the writer does not
+ * A batch of frames ends when every reader has read the last frame. Taps may look on; the writer does not
  * wait for a tap.
  */
 #ifndef TOOLS_MEASURE_STREAM_H
 #define TOOLS_MEASURE_STREAM_H
 
-#include "tools/perf.h"
+#include "tools/measure/perf.h"
 
 enum { STREAM_BATCH = 1024 };
 enum stream_kind { STREAM_RING, STREAM_FLOOR, STREAM_ALONE, STREAM_KINDS };

@@ -2,12 +2,12 @@
 """The base of the adapters: a way from rank 0, which writes, to the rest of a group, which reads.
 
 Each member of the group makes the way with a Member, calls initialize(), then write() or read() many times, then
-cleanup(). Only the calls write(), read() and so on are measured.
+cleanup(). Only the calls write(), read() and so on are measured. No way may lose a message.
 """
 
-import importlib
 import pickle
 import time
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, List, NamedTuple, Optional, Tuple
 
@@ -47,7 +47,7 @@ class Member(NamedTuple):
         return path.read_text()
 
     def barrier(self, name: str, seconds: float = 60.0) -> None:
-        """Wait until all members have come here; for initialize() and cleanup(), with a new name each time."""
+        """Wait until all members have come here, in initialize() or cleanup(); a new name each time."""
         self.publish(f"{name}-{self.rank}", "")
         for rank in range(self.processes):
             self.wait_for(f"{name}-{rank}", seconds)
@@ -56,18 +56,14 @@ class Member(NamedTuple):
 class Way:
     """The base of all ways. A subclass sets its differences, and has write(), read() and more as the peer allows."""
 
-    name = ""  # of the way, as in the registry
     family = ""  # of the peer
-    requires: Tuple[str, ...] = ()  # modules; where a module is missing, the way is left out, and the reason says so
-    serialiser = "pickle5"  # of write_object(): "pickle5", "ringcast", "own" or "none"
+    packages: Tuple[str, ...] = ()  # of which the first one installed tells the version; usual: the family
+    requires: Tuple[str, ...] = ()  # modules; where one is missing, the way is left out
+    serialiser = "pickle5"  # of write_object(): "pickle5", "ringcast", or "own"
     readings: Tuple[str, ...] = ("bytes", "objects")  # and "typed", "in-place"
-    lossless = True  # every reader gets every message, also a slow reader
     collective = False  # write() waits until the readers have called read()
-    copying = True  # read() returns a copy; False: read() returns the memory filled by write()
-    keeps: Optional[int] = None  # bytes; a written message of this size or larger is read later than in write()
-    again = False  # read_again() reads a message any number of times, after a single write
-    processes: Optional[Tuple[int, ...]] = None  # sizes of groups; None: any
-    scenarios: Optional[Tuple[str, ...]] = None  # None: any
+    copying = True  # read() returns a copy; False: the memory filled by write()
+    keeps: Optional[int] = None  # bytes; a message of this size or larger is read later than in write()
     payloads: Optional[Tuple[str, ...]] = None  # starts of names of payloads; None: any
     seconds = 60.0  # until initialize() must have ended
     note = ""  # into each row of the way
@@ -78,19 +74,21 @@ class Way:
     @classmethod
     def version(cls) -> str:
         """Of the peer."""
-        from importlib.metadata import version
-
-        return version(cls.family)
+        for package in cls.packages or (cls.family,):
+            try:
+                return version(package)
+            except PackageNotFoundError:
+                continue
+        return "unknown"
 
     @classmethod
     def launcher(cls, processes: int) -> List[str]:
-        """The words in front of the command of all members: mpiexec and options, for example; [] where each member
-        is started alone. Under a launcher a member takes the rank from OMPI_COMM_WORLD_RANK or PMI_RANK."""
+        """The words in front of the command of all members, as of mpiexec; [] where each is started alone."""
         return []
 
     @classmethod
     def check(cls) -> None:
-        """Raise LeftOut if the way can't be used here; called in a process with no further work."""
+        """Raise LeftOut if the way can't be used here."""
 
     def initialize(self) -> None:
         """Connect all members; afterwards no message may be lost for want of a reader."""
@@ -98,7 +96,7 @@ class Way:
     def cleanup(self) -> None:
         """Leave; called by all members once the last message is read."""
 
-    # ---- Bytes: made beforehand, a write is the transport alone ----------------------------------------------
+    # ---- Bytes: made beforehand, a write is the transport alone ----------------------------------
 
     def write(self, data: Any) -> None:
         """Send bytes to all readers. The caller may change the data afterwards, unless the way `keeps` them."""
@@ -108,7 +106,7 @@ class Way:
         """The next message, bytes-like, valid until the next read()."""
         raise NotImplementedError
 
-    # ---- Objects: the peer's usual way -------------------------------------------------------------------------------
+    # ---- Objects: the peer's usual way -----------------------------------------------------------
 
     def write_object(self, value: Any) -> None:
         self.write(pickle.dumps(value, 5))
@@ -116,7 +114,7 @@ class Way:
     def read_object(self) -> Any:
         return pickle.loads(self.read())
 
-    # ---- Only where `readings` has "typed": without a pickle ---------------------------------------------------------
+    # ---- Only where `readings` has "typed": without a pickle -------------------------------------
 
     def write_typed(self, value: Any) -> None:
         raise NotImplementedError
@@ -124,7 +122,7 @@ class Way:
     def read_typed(self) -> Any:
         raise NotImplementedError
 
-    # ---- Only where `readings` has "in-place" ------------------------------------------------------------------------
+    # ---- Only where `readings` has "in-place" ----------------------------------------------------
 
     def reserve(self, size: int) -> Any:
         """Memory of the transport, a writable buffer, into which the next message is written."""
@@ -140,21 +138,3 @@ class Way:
 
     def release(self) -> None:
         """The caller has dropped all views of the message."""
-
-    # ---- Only where `again` ------------------------------------------------------------------------------------------
-
-    def take(self) -> None:
-        """Called once by a reader, after the write and before the first read_again()."""
-
-    def read_again(self) -> Any:
-        """The object of the newest message of write_object() or write_typed(), read and decoded anew each time."""
-        raise NotImplementedError
-
-
-def needs(module: str) -> Any:
-    """The module; LeftOut if the import fails."""
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # some modules raise further errors when a library is missing
-        reason = " ".join(str(error).split())
-        raise LeftOut(f"needs {module}, which can't be imported: {reason}") from None

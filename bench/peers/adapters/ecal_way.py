@@ -16,7 +16,6 @@ ACKNOWLEDGED = 5000  # milliseconds; a write waits so long for readers, at most
 
 
 class Ecal(Way):
-    name = "ecal"
     family = "eclipse-ecal"
     requires = ("ecal.nanobind_core",)
     note = "with its acknowledgement: a write waits for each reader's callback"

@@ -49,7 +49,6 @@ def same(data: Any) -> Any:
 
 
 class FasterFifo(Way):
-    name = "faster-fifo"
     family = "faster-fifo"
     requires = ("faster_fifo",)
 

@@ -10,7 +10,6 @@ into a loan, or no copy, in place.
 import ctypes
 import gc
 import os
-import pickle
 from typing import Any
 
 from adapters.base import Way
@@ -21,12 +20,10 @@ WAITING = 16  # messages in a reader's queue
 class Iceoryx2(Way):
     """The readers poll, as in iceoryx2's benchmark."""
 
-    name = "iceoryx2"
     family = "iceoryx2"
     requires = ("iceoryx2",)
     readings = ("bytes", "objects", "in-place")
     copying = False
-    again = True
     note = "readers poll, as in its own benchmark"
     sample: Any = None
     loan: Any = None
@@ -83,12 +80,6 @@ class Iceoryx2(Way):
     def release(self) -> None:
         self.sample = None
 
-    def take(self) -> None:
-        self.read()
-
-    def read_again(self) -> Any:
-        return pickle.loads(self.sample.payload().as_memory_view())
-
     def next_sample(self) -> Any:
         receive, polls = self.subscriber.receive, 0
         while (sample := receive()) is None:
@@ -109,7 +100,6 @@ class Iceoryx2(Way):
 class Iceoryx2Event(Iceoryx2):
     """The readers sleep until the writer notifies the readers."""
 
-    name = "iceoryx2-event"
     note = "the writer notifies each message, readers sleep"
 
     def initialize(self) -> None:

@@ -8,7 +8,6 @@ writer overwrites a message after all readers. So no message is lost.
 """
 
 import os
-import pickle
 import time
 from typing import Any
 
@@ -28,11 +27,9 @@ def as_bytes(count: int) -> bytes:
 
 
 class Lmdb(Way):
-    name = "lmdb"
     family = "lmdb"
     requires = ("lmdb",)
     copying = False
-    again = True
     note = "a reader polls, 1 ms without a sleep, then every 50 us; and writes how far it has come"
 
     def initialize(self) -> None:
@@ -94,15 +91,6 @@ class Lmdb(Way):
         if done % (self.slots // 2) == 0:
             with self.environment.begin(write=True) as transaction:
                 transaction.put(b"done-%d" % self.me.rank, as_bytes(done))
-
-    def take(self) -> None:
-        self.read()
-        self.leave()
-
-    def read_again(self) -> Any:
-        with self.environment.begin(buffers=True) as transaction:
-            newest = number(transaction.get(b"newest"))
-            return pickle.loads(transaction.get(self.slot(newest)))
 
     def cleanup(self) -> None:
         if self.snapshot is not None:

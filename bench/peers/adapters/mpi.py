@@ -47,6 +47,8 @@ class Mpi(Way):
 
     @classmethod
     def launcher(cls, processes: int) -> List[str]:
+        if not mpiexec().exists():
+            return []  # a member started alone says what it needs
         settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
         options = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
         return ["env", *settings, str(mpiexec()), "-n", str(processes), *options]
@@ -71,8 +73,6 @@ class Mpi(Way):
 class Bcast(Mpi):
     """comm.bcast: pickled by mpi4py, bytes too."""
 
-    name = "mpi4py-bcast"
-
     def write(self, data: Any) -> None:
         self.comm.bcast(data, root=0)
 
@@ -86,8 +86,6 @@ class Bcast(Mpi):
 class Pkl5(Bcast):
     """comm.bcast of mpi4py.util.pkl5: buffers out of band, each broadcast by itself."""
 
-    name = "mpi4py-pkl5"
-
     def made(self, world: Any) -> Any:
         from mpi4py.util import pkl5
 
@@ -96,8 +94,6 @@ class Pkl5(Bcast):
 
 class UpperBcast(Mpi):
     """comm.Bcast of buffers: the size in an earlier broadcast, as readers must know the size beforehand."""
-
-    name = "mpi4py-Bcast"
 
     def initialize(self) -> None:
         super().initialize()
@@ -122,8 +118,6 @@ class UpperBcast(Mpi):
 class Send(Mpi):
     """comm.send to each reader in turn: pickled anew for each. Large messages wait for the reader, so the way
     counts as collective."""
-
-    name = "mpi4py-send"
 
     def write(self, data: Any) -> None:
         for reader in range(1, self.me.processes):

@@ -77,8 +77,6 @@ class Zmq(Way):
 
 
 class Push(Zmq):
-    name = "zmq-push"
-
     def initialize(self) -> None:
         import zmq
 
@@ -94,8 +92,6 @@ class Push(Zmq):
 
 
 class Pub(Zmq):
-    name = "zmq-pub"
-
     def initialize(self) -> None:
         import zmq
 

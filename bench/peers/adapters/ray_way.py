@@ -25,7 +25,6 @@ QUIET = {
 
 
 class RayChannel(Way):
-    name = "ray-channel"
     family = "ray"
     requires = ("ray",)
     seconds = 120.0

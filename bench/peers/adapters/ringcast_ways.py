@@ -2,19 +2,16 @@
 """ringcast, as in docs/python.md: bytes by send_bytes() and a Frame read in place, objects as typed frames; beside
 the typed frames pickles by the same ring, to tell the transport and the codec apart."""
 
-import pickle
 from typing import Any
 
 from adapters.base import Way
 
 
 class Ringcast(Way):
-    name = "ringcast"
     family = "ringcast"
     requires = ("ringcast",)
     readings = ("bytes", "objects", "typed", "in-place")
     copying = False
-    again = True
 
     def initialize(self) -> None:
         import ringcast
@@ -63,17 +60,6 @@ class Ringcast(Way):
     def release(self) -> None:
         self.drop()
 
-    def take(self) -> None:
-        self.drop()
-        self.frame = self.ring.next()
-
-    def read_again(self) -> Any:
-        import ringcast
-
-        if self.frame.kind == ringcast.KIND_TENSORS:
-            return ringcast.unpack(self.frame)
-        return pickle.loads(self.frame)
-
     def cleanup(self) -> None:
         self.drop()
         self.ring.close()
@@ -82,10 +68,8 @@ class Ringcast(Way):
 class Copy(Ringcast):
     """The same ring, but the reader gets a copy as bytes, as of a socket."""
 
-    name = "ringcast-copy"
     readings = ("bytes",)
     copying = True
-    again = False
 
     def read(self) -> Any:
         return self.ring.recv()
@@ -94,9 +78,7 @@ class Copy(Ringcast):
 class View(Ringcast):
     """The arrays of an object lie in the ring, and are read there."""
 
-    name = "ringcast-view"
     readings = ("typed",)
-    again = False
     view: Any = None
 
     def read_typed(self) -> Any:

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of the standard library: multiprocessing's Pipe and Queue, for each reader, and shared_memory."""
+"""The ways of the standard library: a multiprocessing.Pipe for each reader, and shared_memory."""
 
 import contextlib
 import os
 import pickle
 import platform
 import time
-from typing import Any, List
+from typing import Any
 
-from adapters import forked
 from adapters.base import Way
 
-QUEUES: List[Any] = []  # a queue for each reader, made before the fork
 LINE = 64  # bytes of a cache line
 SPINS = 2000  # looks at a word before a reader or a writer begins to sleep between looks
 NAP = 50e-6  # seconds
@@ -27,8 +25,6 @@ class Stdlib(Way):
 
 class Pipe(Stdlib):
     """multiprocessing.Pipe(duplex=False) for each reader. Connection.send() pickles the objects."""
-
-    name = "mp-pipe"
 
     def initialize(self) -> None:
         from multiprocessing import Pipe
@@ -58,42 +54,6 @@ class Pipe(Stdlib):
         return self.end.recv()  # write_object() of Way has pickled the object once for all readers
 
 
-class Queue(Stdlib):
-    """multiprocessing.Queue for each reader. An object for one reader is put as is, and pickled by the queue's thread.
-    For more readers an object is pickled once, before the put, as each queue would pickle the object anew."""
-
-    name = "mp-queue"
-    keeps = 0
-    note = "a thread of the queue pickles and sends: write_us is the put alone"
-
-    @classmethod
-    def launcher(cls, processes: int) -> List[str]:
-        return forked.command("adapters.stdlib", processes)
-
-    def initialize(self) -> None:
-        self.end = QUEUES[self.me.rank - 1] if self.me.rank else None
-        self.me.barrier("queues")
-
-    def write(self, data: Any) -> None:
-        for queue in QUEUES:
-            queue.put(data)
-
-    def read(self) -> Any:
-        return self.end.get()
-
-    def write_object(self, value: Any) -> None:
-        self.write(value if self.me.readers == 1 else pickle.dumps(value, 5))
-
-    def read_object(self) -> Any:
-        return self.end.get() if self.me.readers == 1 else pickle.loads(self.end.get())
-
-
-def before_fork(processes: int) -> None:
-    import multiprocessing
-
-    QUEUES.extend(multiprocessing.Queue() for _ in range(processes - 1))
-
-
 class SharedMemory(Stdlib):
     """One slot in a SharedMemory, lossless: a message is written once every reader has acknowledged the last.
 
@@ -104,8 +64,6 @@ class SharedMemory(Stdlib):
     spins, then sleeps 50 us at a time: shared_memory has no means to wait by.
     """
 
-    name = "mp-shared-memory"
-    again = True
     note = "one slot; a write waits until the last message is read; waits spin, then poll every 50 us"
 
     def initialize(self) -> None:
@@ -153,14 +111,6 @@ class SharedMemory(Stdlib):
         value = pickle.loads(self.data[: self.words[1]])
         self.words[self.me.rank * LINE // 8] = self.count
         return value
-
-    def take(self) -> None:
-        self.count += 1
-        self.wait(0)
-        self.words[self.me.rank * LINE // 8] = self.count
-
-    def read_again(self) -> Any:
-        return pickle.loads(self.data[: self.words[1]])
 
     def cleanup(self) -> None:
         self.words.release()

@@ -11,111 +11,70 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
-#include "scenarios.h"
+/* ---- The board's life --------------------------------------------------------------------- */
 
-/* ---- The board's life ------------------------------------------------------------------------------------------- */
-
-static void *map(int fd, size_t bytes) {
-  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-  return memory == MAP_FAILED ? NULL : memory;
+static struct board *map_or_exit(int fd, size_t bytes) {
+  void *memory = MAP_FAILED;
+  if (fd >= 0) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (memory != MAP_FAILED) return memory;
+  fprintf(stderr, "peers_native: no board of %zu bytes: %s\n", bytes, strerror(errno));
+  exit(1);
 }
 
 struct board *board_make(const struct peers_step *step, int *fd) {
-  static uint32_t runs;
-  uint64_t entries = scenario_streams(step) ? 1 : step->messages;
+  cpu_set_t allowed;
+  uint64_t entries = strcmp(step->scenario, "stream") == 0 ? 1 : step->messages;
   size_t bytes = sizeof(struct board) + (COLUMN_READ + step->processes) * entries * sizeof(int64_t);
   *fd = memfd_create("peers-board", MFD_CLOEXEC);
-  struct board *board = *fd < 0 || ftruncate(*fd, (off_t)bytes) != 0 ? NULL : map(*fd, bytes);
-  if (!board) {
-    fprintf(stderr, "peers_native: can't make a board of %zu bytes: %s\n", bytes, strerror(errno));
-    exit(1);
-  }
+  if (*fd >= 0 && ftruncate(*fd, (off_t)bytes) != 0) *fd = -1;
+  struct board *board = map_or_exit(*fd, bytes);
   board->step = *step;
-  board->room = bytes;
   board->entries = entries;
-  board->run = runs++;
-  board->cpus = board_cpus();
+  board->cpus = 1;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) board->cpus = (uint32_t)CPU_COUNT(&allowed);
   board->pid = getpid();
-  board->tsc = board_tsc_is_invariant();
   return board;
 }
 
 struct board *board_map(const char *path) {
-  struct stat about;
+  struct stat about = {0};
   int fd = open(path, O_RDWR | O_CLOEXEC);
-  struct board *board = fd < 0 || fstat(fd, &about) != 0 ? NULL : map(fd, (size_t)about.st_size);
-  if (!board) {
-    fprintf(stderr, "peers_native: can't map the board %s: %s\n", path, strerror(errno));
-    exit(1);
-  }
-  close(fd);
-  return board;
+  if (fd >= 0 && fstat(fd, &about) != 0) fd = -1;
+  return map_or_exit(fd, (size_t)about.st_size);
 }
 
-void board_unmake(struct board *board, int fd) {
-  munmap(board, board->room);
-  close(fd);
-}
-
-/* Invariant: one frequency, in all sleep states, for all CPUs. */
-bool board_tsc_is_invariant(void) {
-#if defined(__x86_64__)
-  unsigned a, b, c, d = 0;
-  return __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & 1u << 8);
-#else
-  return false;
-#endif
-}
-
-uint32_t board_cpus(void) {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return (uint32_t)CPU_COUNT(&allowed);
-  fprintf(stderr, "peers_native: can't tell the CPUs: %s\n", strerror(errno));
-  exit(1);
-}
-
-double board_seconds(const struct board *board) {
-  int64_t begin = INT64_MAX, finish = 0;
-  for (uint32_t rank = 0; rank < board->step.processes; rank++) {
-    const struct peers_seat *seat = &board->seats[rank];
-    if (seat->begin < begin) begin = seat->begin;
-    if (seat->finish > finish) finish = seat->finish;
-  }
-  return (double)(finish - begin) * 1e-9;
-}
-
-void board_barrier(struct board *board, bool oversubscribed) {
+void board_barrier(struct board *board) {
   uint32_t phase = atomic_load_explicit(&board->phase, memory_order_relaxed);
-  if (atomic_fetch_add_explicit(&board->arrived, 1, memory_order_acq_rel) + 1 == board->step.processes) {
+  uint32_t before = atomic_fetch_add_explicit(&board->arrived, 1, memory_order_acq_rel);
+  if (before + 1 == board->step.processes) {
     atomic_store_explicit(&board->arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&board->phase, phase + 1, memory_order_release);
     return;
   }
-  while (atomic_load_explicit(&board->phase, memory_order_acquire) == phase) peers_relax(oversubscribed);
+  while (atomic_load_explicit(&board->phase, memory_order_acquire) == phase) sched_yield();
 }
 
 /* The least of the blocks: other programs may take the CPU in between. */
 void board_measure_line(struct board *board, uint32_t rank, int which) {
-  enum { BLOCKS = 20, ROUNDS = 50 };
-  uint64_t turn = (uint64_t)which * BLOCKS * ROUNDS * 2;
+  enum { BLOCKS = 20, TURNS = 100 };
+  uint64_t turn = (uint64_t)which * BLOCKS * TURNS;
   if (rank > 1) return;
   for (int block = 0; block < BLOCKS; block++) {
-    int64_t start = board_ticks(board);
-    for (uint64_t end = turn + 2 * ROUNDS; turn < end; turn++) {
-      if (turn % 2 == rank) atomic_store_explicit(&board->line, turn + 1, memory_order_release);
-      else
-        while (atomic_load_explicit(&board->line, memory_order_acquire) != turn + 1) peers_relax(false);
+    int64_t start = clock_ns();
+    for (uint64_t end = turn + TURNS; turn < end; turn++) {
+      if (turn % 2 == rank) {
+        atomic_store_explicit(&board->line, turn + 1, memory_order_release);
+        continue;
+      }
+      while (atomic_load_explicit(&board->line, memory_order_acquire) != turn + 1) peers_relax(false);
     }
-    double ticks = (double)(board_ticks(board) - start) / (2 * ROUNDS);
-    if (rank == 0 && (block == 0 || ticks < board->line_ticks[which])) board->line_ticks[which] = ticks;
+    double took = (double)(clock_ns() - start) / TURNS;
+    if (rank == 0 && (block == 0 || took < board->line_ns[which])) board->line_ns[which] = took;
   }
 }
 
-/* ---- What ways use ---------------------------------------------------------------------------------------------- */
+/* ---- What ways use ------------------------------------------------------------------------ */
 
 void peers_die(const struct end *end, const char *format, ...) {
   struct peers_seat *seat = &end->board->seats[end->rank];
@@ -136,15 +95,15 @@ void peers_publish(const struct end *end, const void *data, size_t bytes) {
 
 size_t peers_await(const struct end *end, uint32_t rank, void *data, size_t room) {
   struct peers_blob *blob = &end->board->seats[rank].blobs[end->instance];
-  uint32_t bytes;
-  while ((bytes = atomic_load_explicit(&blob->bytes, memory_order_acquire)) == 0) sched_yield();
-  if (--bytes > room) peers_die(end, "the address of member %u is too long", rank);
+  while (atomic_load_explicit(&blob->bytes, memory_order_acquire) == 0) sched_yield();
+  size_t bytes = atomic_load_explicit(&blob->bytes, memory_order_relaxed) - 1;
+  if (bytes > room) peers_die(end, "the address of member %u is too long", rank);
   if (bytes > 0) memcpy(data, blob->data, bytes);
   return bytes;
 }
 
 const char *peers_stream_name(const struct end *end, char *text, size_t size) {
-  snprintf(text, size, "peers-%d-%u-%u", end->board->pid, end->board->run, end->instance);
+  snprintf(text, size, "peers-%d-%u", end->board->pid, end->instance);
   return text;
 }
 
@@ -162,14 +121,11 @@ void *peers_shared_memory(const struct end *end, size_t bytes) {
   return memory;
 }
 
-/* Reads a byte of each page, if the kernel has no MADV_POPULATE_WRITE (before Linux 5.14). */
+/* Reads a byte of each page. */
 void peers_touch(void *memory, size_t bytes) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  uint8_t *start = (uint8_t *)((uintptr_t)memory / page * page), *end = (uint8_t *)memory + bytes;
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(start, (size_t)(end - start), MADV_POPULATE_WRITE) == 0) return;
-#endif
-  for (volatile const uint8_t *at = memory; at < end; at += page) (void)*at;
+  const volatile uint8_t *data = memory;
+  for (size_t at = 0; at < bytes; at += page) (void)data[at];
 }
 
 void *peers_memory(const struct end *end, size_t bytes) {

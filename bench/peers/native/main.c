@@ -1,107 +1,278 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers_native: the ways of C, by the same payloads and scenarios; prints a line of JSON for each result. */
+/* peers_native: runs one step of one way of C, and prints the figures as a line of JSON. */
 #define _GNU_SOURCE
-#include <getopt.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "plan.h"
-#include "run.h"
+#include "board.h"
+
+enum { PATH = 4096 };
 
 static const char usage[] =
     "usage: peers_native --list\n"
-    "       peers_native --way NAME --scenario S [--bytes N] [--messages N] [--processes P]\n"
-    "       peers_native --plan quick|full [--way NAME] [--seed N]\n"
-    "       peers_native --headline [--rounds N] [--seed N]\n"
-    "       peers_native --selfcheck\n"
-    "Prints a JSON object a line. A way that is not built, or a run that fails, has the reason as its status.\n"
-    "Scenarios: one-way in-place stream batch every5 every25 idle check (scenarios.h). --messages 0: as the full "
-    "plan.\n"
-    "--headline: 64 B one way, all lossless ways and the floor of a cache line in turns, in N rounds (10).\n"
-    "--seed: of the order of the ways, which is random in each step and round. Without: the time.\n"
-    "--selfcheck: every byte of a few messages of all ways that are built; exit status 1 if one is wrong.\n";
+    "       peers_native WAY SCENARIO BYTES PROCESSES MESSAGES WARM-UP\n"
+    "Prints a JSON object a line: the facts of each way, or the figures of a step (member.c says\n"
+    "which steps there are). A way that is not built, or a step that fails, has the reason as its\n"
+    "status.\n";
 
-enum action { NONE, LIST, ONE, PLAN, HEADLINE, SELFCHECK };
+struct run {
+  struct board *board;
+  const struct way *way;
+  struct end there, back;
+};
 
-static int list(void) {
-  for (size_t i = 0; i < peers_way_count; i++) run_list(&peers_ways[i]);
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+static void put_text(const char *key, const char *text) {
+  printf("\"%s\": \"", key);
+  for (; *text; text++) {
+    if (*text == '"' || *text == '\\') putchar('\\');
+    putchar((unsigned char)*text < ' ' ? ' ' : *text);
+  }
+  printf("\", ");
+}
+
+static void put_number(const char *key, double value) {
+  if (isfinite(value)) printf("\"%s\": %.6g, ", key, value);
+}
+
+static void put_flag(const char *key, bool value) { printf("\"%s\": %s, ", key, value ? "true" : "false"); }
+
+/* ---- Which ways are there ------------------------------------------------------------------ */
+
+/* The separate program of a way, in the folder of peers_native; NULL if it is not there. */
+static const char *program_of(const struct way *way, char *path) {
+  ssize_t bytes = readlink("/proc/self/exe", path, PATH - 1);
+  if (bytes < 0) return NULL;
+  path[bytes] = 0;
+  char *name = strrchr(path, '/') + 1;
+  snprintf(name, (size_t)(path + PATH - name), "%s", way->program);
+  return access(path, X_OK) == 0 ? path : NULL;
+}
+
+static bool is_built(const struct way *way) {
+  char path[PATH];
+  return way->program ? program_of(way, path) != NULL : way->calls != NULL;
+}
+
+static void list(void) {
+  for (size_t i = 0; i < peers_way_count; i++) {
+    const struct way *way = &peers_ways[i];
+    char status[PEERS_TEXT] = "ok";
+    if (!is_built(way)) snprintf(status, sizeof status, "not built: needs %s", way->needs ? way->needs : "a rebuild");
+    putchar('{');
+    put_text("peer", way->name);
+    put_text("family", way->family);
+    put_text("status", status);
+    put_text("note", way->note ? way->note : "");
+    put_flag("collective", way->flags & WAY_COLLECTIVE);
+    put_flag("copying", way->flags & WAY_COPYING);
+    put_flag("in_process", way->flags & WAY_IN_PROCESS);
+    put_flag("floor", way->flags & WAY_FLOOR);
+    put_flag("no_queue", way->flags & WAY_NO_QUEUE);
+    put_number("largest_in_place", (double)way->largest_in_place);
+    printf("\"largest\": %zu}\n", way->largest);
+  }
+}
+
+/* ---- Members ------------------------------------------------------------------------------- */
+
+static void *be_reader(void *argument) {
+  struct run *run = argument;
+  member_run(run->board, &run->there, &run->back, 1);
+  return NULL;
+}
+
+/* Writer and reader of a way of threads, in the present process. */
+static void be_threads(struct run *run) {
+  pthread_t reader;
+  int result = pthread_create(&reader, NULL, be_reader, run);
+  if (result != 0) peers_die(&run->there, "can't start a thread: %s", strerror(result));
+  member_run(run->board, &run->there, &run->back, 0);
+  pthread_join(reader, NULL);
+}
+
+/* Replaces the process by the launcher, which starts the members: launcher -n P program board. */
+static void be_launcher(struct run *run, int fd) {
+  char path[PATH], processes[16], board[64];
+  const char *words[32];
+  size_t count = 0;
+  for (; run->way->launcher[count]; count++) words[count] = run->way->launcher[count];
+  snprintf(processes, sizeof processes, "%u", run->board->step.processes);
+  snprintf(board, sizeof board, "/proc/%d/fd/%d", run->board->pid, fd);
+  words[count++] = "-n";
+  words[count++] = processes;
+  words[count++] = program_of(run->way, path);
+  words[count++] = board;
+  words[count] = NULL;
+  int nowhere = open("/dev/null", O_RDWR);
+  dup2(nowhere, STDIN_FILENO);
+  dup2(nowhere, STDOUT_FILENO);
+  execvp(words[0], (char *const *)(uintptr_t)words);
+  peers_die(&run->there, "can't start %s: %s", words[0], strerror(errno));
+}
+
+static void be_child(struct run *run, uint32_t rank, int fd) {
+  prctl(PR_SET_PDEATHSIG, run->way->launcher ? SIGTERM : SIGKILL);
+  if (run->way->launcher) be_launcher(run, fd);
+  else if (run->way->flags & WAY_IN_PROCESS) be_threads(run);
+  else member_run(run->board, &run->there, &run->back, rank);
+  _exit(0);
+}
+
+/* The members' own reason comes before the way in which a process ended. */
+static void find_reason(const struct run *run, int status, char *text) {
+  for (uint32_t rank = 0; rank < run->board->step.processes; rank++) {
+    const struct peers_seat *seat = &run->board->seats[rank];
+    if (!atomic_load_explicit(&seat->failed, memory_order_acquire)) continue;
+    snprintf(text, PEERS_TEXT, "%s", seat->reason);
+    return;
+  }
+  if (WIFSIGNALED(status)) snprintf(text, PEERS_TEXT, "a process ended by signal %d", WTERMSIG(status));
+  else snprintf(text, PEERS_TEXT, "a process ended with status %d", WEXITSTATUS(status));
+}
+
+/* The status of the row. Whoever started the program ends it if it hangs; the members end with it. */
+static void run_members(struct run *run, int fd, char *text) {
+  bool one = run->way->launcher || run->way->flags & WAY_IN_PROCESS;
+  uint32_t children = one ? 1 : run->board->step.processes;
+  pid_t pids[PEERS_SEATS];
+  int status = 0;
+  for (uint32_t rank = 0; rank < children; rank++) {
+    pids[rank] = fork();
+    if (pids[rank] == 0) be_child(run, rank, fd);
+    if (pids[rank] > 0) continue;
+    snprintf(text, PEERS_TEXT, "can't start a process: %s", strerror(errno));
+    return;
+  }
+  for (uint32_t ended = 0; ended < children && status == 0; ended++) waitpid(-1, &status, 0);
+  snprintf(text, PEERS_TEXT, "ok");
+  if (status == 0) return;
+  find_reason(run, status, text);
+  for (uint32_t rank = 0; rank < children; rank++) kill(pids[rank], SIGKILL);
+}
+
+/* ---- Figures ------------------------------------------------------------------------------- */
+
+static int compare(const void *left, const void *right) {
+  int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+  return (a > b) - (a < b);
+}
+
+static double quantile(const int64_t *sorted, size_t count, double share) {
+  return count == 0 ? NAN : (double)sorted[(size_t)(share * (double)(count - 1) + 0.5)];
+}
+
+/* From the start of a write until the last reader has the message. */
+static void put_one_way(struct board *board) {
+  uint64_t messages = board->measured;
+  const int64_t *started = board_column(board, COLUMN_STARTED);
+  int64_t *written = board_column(board, COLUMN_WRITTEN), *times = board_column(board, COLUMN_READ);
+  double sum = 0;
+  for (uint64_t n = 0; n < messages; n++) {
+    int64_t last = INT64_MIN;
+    for (uint32_t rank = 1; rank < board->step.processes; rank++) {
+      int64_t read = board_column(board, COLUMN_READ + rank)[n];
+      if (read > last) last = read;
+    }
+    times[n] = last - started[n]; /* rank 0 reads nothing: its column is free */
+    written[n] -= started[n];
+    sum += (double)times[n];
+  }
+  qsort(times, messages, sizeof *times, compare);
+  qsort(written, messages, sizeof *written, compare);
+  put_number("p50_us", quantile(times, messages, 0.5) / 1e3);
+  put_number("p99_us", quantile(times, messages, 0.99) / 1e3);
+  put_number("mean_us", sum / (double)messages / 1e3);
+  put_number("write_us", quantile(written, messages, 0.5) / 1e3);
+}
+
+static void put_round_trip(struct board *board) {
+  int64_t *blocks = board_column(board, COLUMN_STARTED);
+  uint64_t count = board->measured / ROUNDS;
+  qsort(blocks, count, sizeof *blocks, compare);
+  put_number("p50_us", quantile(blocks, count, 0.5) / ROUNDS / 2 / 1e3);
+}
+
+/* From the end of the writer's warm-up until the last reader has the last message. */
+static void put_rate(const struct board *board) {
+  int64_t end = 0;
+  for (uint32_t rank = 1; rank < board->step.processes; rank++)
+    if (board->seats[rank].finish > end) end = board->seats[rank].finish;
+  double rate = (double)board->measured / ((double)(end - board->seats[0].begin) * 1e-9);
+  put_number("messages_per_s", rate);
+  put_number("bytes_per_s", rate * (double)board->step.bytes);
+}
+
+static void put_members(const struct board *board) {
+  double readers = 0;
+  for (uint32_t rank = 1; rank < board->step.processes; rank++) readers += board->seats[rank].cpu_s;
+  put_number("cpu_writer_s", board->seats[0].cpu_s);
+  put_number("cpu_reader_s", readers);
+  put_number("seconds", (double)(board->seats[0].finish - board->seats[0].begin) * 1e-9);
+  if (board->step.processes > board->cpus) return;
+  put_number("line_ns", board->line_ns[0]);
+  put_number("line_after_ns", board->line_ns[1]);
+}
+
+static void put_figures(struct board *board) {
+  const char *scenario = board->step.scenario;
+  if (strcmp(scenario, "round-trip") == 0) put_round_trip(board);
+  else if (strcmp(scenario, "stream") == 0) put_rate(board);
+  else put_one_way(board);
+  put_members(board);
+}
+
+/* ---- A step -------------------------------------------------------------------------------- */
+
+static int run_step(const struct way *way, const struct peers_step *step) {
+  char status[PEERS_TEXT];
+  int fd;
+  struct run run = {.board = board_make(step, &fd), .way = way};
+  member_ends(run.board, way, &run.there, &run.back);
+  if (!way->launcher && way->calls->prepare) {
+    way->calls->prepare(&run.there);
+    if (run.board->both) way->calls->prepare(&run.back);
+  }
+  run_members(&run, fd, status);
+  putchar('{');
+  put_text("version", run.board->version);
+  if (strcmp(status, "ok") == 0) put_figures(run.board);
+  put_text("status", status);
+  printf("\"messages\": %" PRIu64 "}\n", run.board->measured);
   return 0;
 }
 
-static int bad(const char *what, const char *value) {
-  fprintf(stderr, "peers_native: %s: %s\n%s", what, value, usage);
-  return 2;
-}
-
-static uint64_t number(const char *text) {
-  char *end;
-  uint64_t value = strtoull(text, &end, 10);
-  if (*end || end == text) exit(bad("not a number", text));
-  return value;
-}
-
-struct arguments {
-  enum action action;
-  const char *way, *plan;
-  struct peers_step step;
-  uint32_t rounds;
-  uint64_t seed;
-};
-
-static void parse(struct arguments *arguments, int count, char **words) {
-  static const struct option options[] = {
-      {"list", 0, NULL, 'l'},      {"way", 1, NULL, 'w'},       {"scenario", 1, NULL, 's'}, {"bytes", 1, NULL, 'b'},
-      {"messages", 1, NULL, 'm'},  {"processes", 1, NULL, 'p'}, {"plan", 1, NULL, 'P'},     {"headline", 0, NULL, 'H'},
-      {"selfcheck", 0, NULL, 'c'}, {"rounds", 1, NULL, 'r'},    {"seed", 1, NULL, 'S'},     {"help", 0, NULL, 'h'},
-      {NULL, 0, NULL, 0}};
-  for (int letter; (letter = getopt_long(count, words, "h", options, NULL)) != -1;) switch (letter) {
-    case 'l': arguments->action = LIST; break;
-    case 'w': arguments->way = optarg; break;
-    case 's':
-      arguments->action = ONE;
-      snprintf(arguments->step.scenario, sizeof arguments->step.scenario, "%s", optarg);
-      break;
-    case 'b': arguments->step.bytes = number(optarg); break;
-    case 'm': arguments->step.messages = number(optarg); break;
-    case 'p': arguments->step.processes = (uint32_t)number(optarg); break;
-    case 'P': arguments->action = PLAN, arguments->plan = optarg; break;
-    case 'H': arguments->action = HEADLINE; break;
-    case 'c': arguments->action = SELFCHECK; break;
-    case 'r': arguments->rounds = (uint32_t)number(optarg); break;
-    case 'S': arguments->seed = number(optarg); break;
-    case 'h': fputs(usage, stdout); exit(0);
-    default: fputs(usage, stderr); exit(2);
-    }
-  if (optind < count) exit(bad("not an option", words[optind]));
-}
-
-static int run_one(struct arguments *arguments) {
-  struct peers_step *step = &arguments->step;
-  const struct way *way = arguments->way ? peers_find_way(arguments->way) : NULL;
-  if (!way) return bad("no such way", arguments->way ? arguments->way : "give --way NAME");
-  if (!run_accepts(step)) return bad("no such scenario, or bytes or processes out of range", step->scenario);
-  snprintf(step->way, sizeof step->way, "%s", way->name);
-  plan_messages(way, step, false);
-  int64_t spent = 0;
-  return run_step(step, &(struct run_limits){.attempts = 6, .extra_ns = INT64_MAX, .spent_ns = &spent}, 0) ? 0 : 1;
-}
-
 int main(int count, char **words) {
-  struct arguments arguments = {.step = {.bytes = 64, .processes = 2}, .rounds = 10, .seed = (uint64_t)clock_ns()};
-  parse(&arguments, count, words);
-  run_start();
-  plan_seed(arguments.seed);
-  switch (arguments.action) {
-  case LIST: return list();
-  case ONE: return run_one(&arguments);
-  case PLAN:
-    if (strcmp(arguments.plan, "quick") != 0 && strcmp(arguments.plan, "full") != 0)
-      return bad("no such plan", arguments.plan);
-    return plan_run(strcmp(arguments.plan, "quick") == 0, arguments.way);
-  case HEADLINE: return plan_headline(arguments.rounds, arguments.way);
-  case SELFCHECK: return plan_selfcheck(arguments.way);
-  default: fputs(usage, stderr); return 2;
+  struct peers_step step = {0};
+  if (count == 2 && strcmp(words[1], "--list") == 0) {
+    list();
+    return 0;
   }
+  const struct way *way = count == 7 ? peers_find_way(words[1]) : NULL;
+  if (!way || !is_built(way) || !scenario_exists(words[2])) {
+    fputs(usage, stderr);
+    return 2;
+  }
+  snprintf(step.way, sizeof step.way, "%s", words[1]);
+  snprintf(step.scenario, sizeof step.scenario, "%s", words[2]);
+  step.bytes = strtoull(words[3], NULL, 10);
+  step.processes = (uint32_t)strtoul(words[4], NULL, 10);
+  step.messages = strtoull(words[5], NULL, 10);
+  step.warm_up = strtoull(words[6], NULL, 10);
+  if (step.bytes < 16 || step.processes < 2 || step.processes > PEERS_SEATS || step.messages < 1) {
+    fputs(usage, stderr);
+    return 2;
+  }
+  return run_step(way, &step);
 }

@@ -19,7 +19,7 @@
 
 #include "board.h"
 
-enum { NAME = 128, STREAM = 1001, MTU = 65504, CLAIM = MTU - 32, MI = 1 << 20, LARGEST_TERM = 128 * MI, POLL = 16 };
+enum { NAME = 128, STREAM = 1001, MTU = 65504, CLAIM = MTU - 32, MI = 1 << 20, LARGEST_TERM = 128 * MI };
 
 struct state {
   aeron_context_t *context;
@@ -29,8 +29,6 @@ struct state {
   aeron_fragment_assembler_t *assembler;
   aeron_buffer_claim_t claim;
   aeron_image_t *image;
-  peers_taker *taker; /* NULL: the assembler keeps the message for receive */
-  void *taker_context;
   const uint8_t *data; /* of the latest message */
   size_t bytes;
   pid_t driver;
@@ -107,10 +105,6 @@ static void open_publication(struct end *end) {
 static void on_message(void *context, const uint8_t *data, size_t bytes, aeron_header_t *header) {
   struct state *state = context;
   (void)header;
-  if (state->taker) {
-    state->taker(state->taker_context, data, bytes);
-    return;
-  }
   state->data = data;
   state->bytes = bytes;
 }
@@ -184,10 +178,6 @@ static void send(struct end *end, const void *data, size_t bytes) {
     relax_of(end, result);
 }
 
-static void send_many(struct end *end, const void *data, size_t bytes, size_t count) {
-  for (size_t i = 0; i < count; i++) send(end, (const char *)data + i * bytes, bytes);
-}
-
 /* Finds the message and leaves the position where it is: the driver clears what lies behind the position. */
 static aeron_controlled_fragment_handler_action_t keep(void *context, const uint8_t *data, size_t bytes,
                                                        aeron_header_t *header) {
@@ -219,17 +209,6 @@ static void release(struct end *end) {
   if (end->bytes <= CLAIM) must(end, aeron_image_controlled_poll(state->image, pass, state, 1), "can't release");
 }
 
-static void poll_messages(struct end *end, peers_taker *taker, void *context) {
-  struct state *state = end->state;
-  int fragments;
-  state->taker = taker;
-  state->taker_context = context;
-  if (end->bytes <= CLAIM) fragments = aeron_image_poll(state->image, on_message, state, POLL);
-  else fragments = aeron_image_poll(state->image, aeron_fragment_assembler_handler, state->assembler, POLL);
-  must(end, fragments, "can't receive");
-  if (fragments == 0) peers_relax(end->oversubscribed);
-}
-
 static double driver_cpu_s(const struct end *end) {
   const struct state *state = end->state;
   struct timespec used;
@@ -256,9 +235,7 @@ const struct way_calls aeron_calls = {.version = version,
                                       .write = send,
                                       .read = receive,
                                       .release = release,
-                                      .poll = poll_messages,
                                       .reserve = reserve,
                                       .commit = commit,
-                                      .write_many = send_many,
                                       .helpers_cpu_s = driver_cpu_s,
                                       .close = close_end};

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "member.h"
+#include "board.h"
 
 struct state {
   MPI_Comm group; /* a stream of its own */

@@ -4,19 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ringcast/batch.h"
 #include "ringcast/ringcast.h"
-#include "scenarios.h"
+#include "way.h"
 
-enum { BATCH = 256, HANDLE = 96, MI = 1 << 20 };
+enum { HANDLE = 96, MI = 1 << 20 };
 static const int64_t SPIN_NS = 1000000000;
 
 struct state {
   ringcast_writer *writer;
   ringcast_reader *reader;
-  struct ringcast_frame frames[BATCH];
-  uint32_t count; /* frames of the latest read_many */
-  struct ringcast_message messages[BATCH];
+  struct ringcast_frame frame;
 };
 
 static void must(const struct end *end, int result, const char *what) {
@@ -50,7 +47,7 @@ static void open_with(struct end *end, int64_t spin_ns, uint64_t capacity) {
  * in the cache only in a ring of default size. */
 static uint64_t capacity_for(const struct end *end) {
   const uint64_t most = (uint64_t)256 * MI;
-  if (!scenario_is(&end->board->step, "in-place") || end->bytes < MI) return 0;
+  if (!end->in_place || end->bytes < MI) return 0;
   return 16 * end->bytes < most ? 16 * end->bytes : most;
 }
 
@@ -67,14 +64,14 @@ static void send(struct end *end, const void *data, size_t bytes) {
 
 static const void *next(struct end *end, size_t *bytes) {
   struct state *state = end->state;
-  must(end, ringcast_reader_next(state->reader, RINGCAST_FOREVER, state->frames), "can't receive");
-  *bytes = state->frames[0].bytes;
-  return state->frames[0].data;
+  must(end, ringcast_reader_next(state->reader, RINGCAST_FOREVER, &state->frame), "can't receive");
+  *bytes = state->frame.bytes;
+  return state->frame.data;
 }
 
 static void release(struct end *end) {
   struct state *state = end->state;
-  must(end, ringcast_reader_release(state->reader, state->frames), "can't release");
+  must(end, ringcast_reader_release(state->reader, &state->frame), "can't release");
 }
 
 static void *reserve(struct end *end, size_t bytes) {
@@ -89,34 +86,6 @@ static void commit(struct end *end, size_t bytes) {
   must(end, ringcast_writer_commit(state->writer, bytes, RINGCAST_KIND_BYTES), "can't commit");
 }
 
-static void send_many(struct end *end, const void *data, size_t bytes, size_t count) {
-  struct state *state = end->state;
-  for (size_t i = 0; i < count; i++)
-    state->messages[i] =
-        (struct ringcast_message){.data = (const char *)data + i * bytes, .bytes = bytes, .kind = RINGCAST_KIND_BYTES};
-  for (size_t sent = 0; sent < count;) {
-    int result =
-        ringcast_writer_send_many(state->writer, state->messages + sent, (uint32_t)(count - sent), RINGCAST_FOREVER);
-    must(end, result, "can't send");
-    sent += (size_t)result;
-  }
-}
-
-static size_t next_many(struct end *end, const void **data, size_t capacity) {
-  struct state *state = end->state;
-  uint32_t room = capacity < BATCH ? (uint32_t)capacity : BATCH;
-  int result = ringcast_reader_next_many(state->reader, RINGCAST_FOREVER, state->frames, room);
-  must(end, result, "can't receive");
-  state->count = (uint32_t)result;
-  for (uint32_t i = 0; i < state->count; i++) data[i] = state->frames[i].data;
-  return state->count;
-}
-
-static void release_many(struct end *end) {
-  struct state *state = end->state;
-  must(end, ringcast_reader_release_many(state->reader, state->frames, state->count), "can't release");
-}
-
 static void close_ends(struct end *end) {
   struct state *state = end->state;
   ringcast_reader_close(state->reader);
@@ -124,13 +93,9 @@ static void close_ends(struct end *end) {
   free(state);
 }
 
-#define CALLS(opens)                                                                                        \
-  {                                                                                                         \
-    .version = version, .open = opens, .write = send, .read = next, .release = release, .reserve = reserve, \
-    .commit = commit, .write_many = send_many, .read_many = next_many, .release_many = release_many,        \
-    .close = close_ends                                                                                     \
-  }
-
 extern const struct way_calls ringcast_calls, ringcast_default_calls;
-const struct way_calls ringcast_calls = CALLS(open_for_latency);
-const struct way_calls ringcast_default_calls = CALLS(open_default);
+#define CALLS                                                                                                \
+  .version = version, .write = send, .read = next, .release = release, .reserve = reserve, .commit = commit, \
+  .close = close_ends
+const struct way_calls ringcast_calls = {.open = open_for_latency, CALLS};
+const struct way_calls ringcast_default_calls = {.open = open_default, CALLS};

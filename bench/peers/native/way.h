@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A way to hand messages from one process to more: the subject of peers_native. The facts of all ways are in
- * ways.c; the calls of a way are in a file w_*.
+ * A way to hand messages from one process to others: the subject of peers_native. The facts of all
+ * ways are in ways.c; the calls of a way are in a file w_*, those of a floor in floors.c.
  *
- * An end is one process's part in a stream of messages. A failed call ends the process by peers_die, and the text
- * becomes the status of the row.
+ * An end is one process's part in a stream of messages. A failed call ends the process by
+ * peers_die, and the text becomes the status of the row.
  */
 #ifndef PEERS_WAY_H
 #define PEERS_WAY_H
@@ -19,13 +19,11 @@ extern "C" {
 #endif
 
 enum {
-  WAY_LOSSLESS = 1,    /* every reader gets every message, also a slow reader */
-  WAY_COLLECTIVE = 2,  /* a write waits for the readers */
-  WAY_COPYING = 4,     /* read copies into the reader's own memory */
-  WAY_IN_PROCESS = 8,  /* the members are threads of one process */
-  WAY_FLOOR = 16,      /* not a peer: the best of the machine */
-  WAY_ONE_READER = 32, /* two members, no more */
-  WAY_NO_QUEUE = 64,   /* one message at a time */
+  WAY_COLLECTIVE = 1, /* a write waits for the readers */
+  WAY_COPYING = 2,    /* read copies into the reader's own memory */
+  WAY_IN_PROCESS = 4, /* the members are threads of one process, a writer and a reader */
+  WAY_FLOOR = 8,      /* not a peer: the best of the machine */
+  WAY_NO_QUEUE = 16,  /* one message at a time */
 };
 
 struct board;
@@ -36,13 +34,12 @@ struct end {
   uint32_t rank, processes;
   uint32_t writer;   /* the rank that writes */
   uint32_t instance; /* 0; 1: the stream of a round trip's way back */
-  size_t bytes;      /* of the largest message */
+  size_t bytes;      /* of a message */
+  bool in_place;     /* messages are written and read where they lie */
   bool oversubscribed;
   void *shared; /* from prepare */
   void *state;  /* from open */
 };
-
-typedef void peers_taker(void *context, const void *data, size_t bytes);
 
 /* NULL: the way has no call of the kind. */
 struct way_calls {
@@ -50,17 +47,11 @@ struct way_calls {
   void (*prepare)(struct end *end); /* before the fork: makes end->shared */
   void (*open)(struct end *end);
   void (*write)(struct end *end, const void *data, size_t bytes);
-  const void *(*read)(struct end *end, size_t *bytes); /* waits for a message; valid until release */
+  const void *(*read)(struct end *end, size_t *bytes); /* waits; the message is valid until release */
   void (*release)(struct end *end);
   void *(*reserve)(struct end *end, size_t bytes); /* memory, later read in place by readers */
   void (*commit)(struct end *end, size_t bytes);
-  void (*write_ends)(struct end *end, uint64_t number, size_t bytes); /* in place of these two, where the way calls the
-                                                                         writer back: the first and the last word */
-  void (*write_many)(struct end *end, const void *data, size_t bytes, size_t count); /* `count` messages, end to end */
-  size_t (*read_many)(struct end *end, const void **data, size_t capacity);          /* at least one */
-  void (*release_many)(struct end *end);
-  void (*poll)(struct end *end, peers_taker *taker, void *context); /* gives the taker any messages present */
-  double (*helpers_cpu_s)(const struct end *end); /* so far, of the processes that this end has started */
+  double (*helpers_cpu_s)(const struct end *end); /* of the processes that this end has started */
   void (*close)(struct end *end);
 };
 
@@ -70,10 +61,9 @@ struct way {
   const struct way_calls *calls; /* NULL: not built */
   const char *needs;             /* missing in the build */
   const char *program;           /* a separate program, ... */
-  const char *const *launcher;   /* ... started by the command line in every process */
+  const char *const *launcher;   /* ... started by this command line in every process */
   size_t largest;                /* bytes of the largest message; 0: no bound */
   size_t largest_in_place;       /* ... without a copy; 0: no bound */
-  uint32_t slow;                 /* so many times fewer messages, as each takes long; 0 is 1 */
   const char *note;
 };
 
@@ -88,14 +78,14 @@ void peers_die(const struct end *end, const char *format, ...) __attribute__((no
 void peers_publish(const struct end *end, const void *data, size_t bytes);
 size_t peers_await(const struct end *end, uint32_t rank, void *data, size_t room);
 
-/* A name for the stream, unique on the machine while the program runs: "peers-<pid>-<run>-<instance>". */
+/* A name for the stream, unique on the machine while the program runs. */
 const char *peers_stream_name(const struct end *end, char *text, size_t size);
 
-/* Shared memory, in huge pages where the machine has huge pages, made before the fork. Each member touches the memory
- * once, or the first messages would fault. */
+/* Shared memory, in huge pages where the machine has them, made before the fork. Each member
+ * touches the memory once, or the first messages would fault. */
 void *peers_shared_memory(const struct end *end, size_t bytes);
 void peers_touch(void *memory, size_t bytes);
-void *peers_memory(const struct end *end, size_t bytes); /* private, aligned to a line, all pages in place */
+void *peers_memory(const struct end *end, size_t bytes); /* private, aligned, all pages in place */
 
 /* The order of a reader among the readers, from 0. */
 static inline uint32_t peers_reader(const struct end *end) { return end->rank - (end->rank > end->writer); }

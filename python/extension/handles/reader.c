@@ -32,17 +32,16 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
                                        const char **text) {
   PyObject *handle, *pickle, *classes, *allowed;
   struct rc_py_map map;
-  int retains, map_to, observes;
+  int retains, map_to;
   bool allow_pickle;
   long long spin_ns;
-  if (!PyArg_ParseTuple(checked, "OszLIpiiIIIOOp", &handle, text, &options->name, &spin_ns, &options->leases, &retains,
-                        &map_to, &map.device, &options->wait, &options->start, &options->tag, &pickle, &classes,
-                        &observes)) {
+  if (!PyArg_ParseTuple(checked, "OszLIpiiIIIOO", &handle, text, &options->name, &spin_ns, &options->leases, &retains,
+                        &map_to, &map.device, &options->wait, &options->start, &options->tag, &pickle, &classes)) {
     return NULL;
   }
   map.to = map_to;
   options->spin_ns = spin_ns;
-  options->flags = (retains ? RINGCAST_READER_RETAIN : 0) | (observes ? RINGCAST_READER_OBSERVER : 0);
+  options->flags = retains ? RINGCAST_READER_RETAIN : 0;
   if (!rc_py_gpu_map_is_known(PyType_GetModuleState(type), &map)) return NULL;
   if (!rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed)) return NULL;
   struct rc_py_reader *self = rc_py_handle_new(type, allow_pickle);

@@ -52,10 +52,10 @@ PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer
     Py_XDECREF(name);
     return NULL;
   }
-  return PyObject_CallFunction(state->reader_status, "IisNKKKNdKO", (unsigned)peer->slot, (int)peer->pid, text, name,
+  return PyObject_CallFunction(state->reader_status, "IisNKKKNdK", (unsigned)peer->slot, (int)peer->pid, text, name,
                                (unsigned long long)peer->position, (unsigned long long)peer->lag,
                                (unsigned long long)peer->stalls, stats, (double)peer->blocked_ns / 1e9,
-                               (unsigned long long)peer->lag_frames, peer->observer ? Py_True : Py_False);
+                               (unsigned long long)peer->lag_frames);
 }
 
 struct ringcast_peer *rc_py_peers_new(uint32_t count) {

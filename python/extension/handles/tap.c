@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tap: observes a ring without blocking the writer. */
+/* Tap: looks at a ring from outside, at no cost to the writer. */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
 #include "ringcast/inspect.h"
@@ -139,13 +139,11 @@ static PyObject *tap_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return rc_py_status(rc_py_state_of(self), &status, rc);
 }
 
-#define OBSERVERS 2u /* a ring has places for */
-
 static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
   if (!rc_py_handle_enter(&self->base)) return NULL;
-  struct ringcast_peer *peers = rc_py_peers_new(self->slots + OBSERVERS);
-  int count = peers ? ringcast_tap_peers(self->tap, peers, self->slots + OBSERVERS) : 0;
+  struct ringcast_peer *peers = rc_py_peers_new(self->slots);
+  int count = peers ? ringcast_tap_peers(self->tap, peers, self->slots) : 0;
   rc_py_handle_leave(&self->base);
   return rc_py_peers(rc_py_state_of(self), peers, count);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tap: an observer of a ring. */
+/* Tap: a look at a ring from outside. */
 #ifndef RC_EXTENSION_TAP_H
 #define RC_EXTENSION_TAP_H
 

@@ -17,8 +17,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define HUGE    ((size_t)2 << 20)
-#define CLASSES 512
+#define HUGE       ((size_t)2 << 20)
+#define CLASSES    512
+#define MOST_BYTES (UINT64_C(256) << 20) /* of idle blocks */
 
 struct rc_py_block {
   void *data;
@@ -32,7 +33,7 @@ static struct {
   pthread_mutex_t mutex;
   uint64_t limit, idle, lent, reused, fresh;
   struct rc_py_block *top[CLASSES], *oldest, *newest;
-} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .limit = MOST_BYTES};
 
 static void lock(void) { pthread_mutex_lock(&pool.mutex); }
 
@@ -175,36 +176,24 @@ PyObject *rc_py_memory_take(struct rc_py_state *state, uint64_t bytes, void **ou
 
 /* ---- The module's functions ------------------------------------------------------------------------------------- */
 
-PyObject *rc_py_recycling(PyObject *module, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_state *state = PyModule_GetState(module);
+/* For tests: (limit, idle, lent, reused, fresh); lent: bytes of live arrays. An argument sets the limit; 0: each array
+ * has fresh memory, whose bounds a sanitizer then knows. */
+PyObject *rc_py_recycling(PyObject *Py_UNUSED(module), PyObject *args) {
+  long long limit = -1;
+  if (!PyArg_ParseTuple(args, "|L:_recycling", &limit)) return NULL;
+  if (limit >= 0) set_limit((uint64_t)limit);
   lock();
-  unsigned long long limit = pool.limit, idle = pool.idle, lent = pool.lent, reused = pool.reused, fresh = pool.fresh;
+  unsigned long long now = pool.limit, idle = pool.idle, lent = pool.lent, reused = pool.reused, fresh = pool.fresh;
   unlock();
-  return PyObject_CallFunction(state->recycling, "KKKKK", limit, idle, lent, reused, fresh);
-}
-
-PyObject *rc_py_set_recycling(PyObject *Py_UNUSED(module), PyObject *object) {
-  uint64_t limit;
-  if (!rc_py_integer("limit", object, 0, UINT64_MAX >> 1, &limit)) return NULL;
-  set_limit(limit);
-  Py_RETURN_NONE;
+  return Py_BuildValue("KKKKK", now, idle, lent, reused, fresh);
 }
 
 bool rc_py_recycle_init(void) {
   static bool is_ready; /* guarded by the GIL */
-  if (is_ready) return true;
-  PyObject *function = rc_py_import("ringcast._options", "recycle_bytes");
-  PyObject *number = function ? PyObject_CallNoArgs(function) : NULL;
-  uint64_t limit;
-  bool ok = number && rc_py_integer("limit", number, 0, UINT64_MAX >> 1, &limit);
-  Py_XDECREF(function);
-  Py_XDECREF(number);
-  if (!ok) return false;
-  if (pthread_atfork(lock, unlock, unlock) != 0) {
+  if (!is_ready && pthread_atfork(lock, unlock, unlock) != 0) {
     PyErr_NoMemory();
     return false;
   }
-  set_limit(limit);
   is_ready = true;
   return true;
 }

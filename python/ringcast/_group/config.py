@@ -11,6 +11,7 @@ import sys
 from typing import Any, Optional
 
 import ringcast
+from ringcast._options import SWITCHES, switch
 
 # ---- Arguments and the environment -----------------------------------------------------------------------------------
 
@@ -65,8 +66,9 @@ def ahead() -> Optional[int]:
 
 
 def on_death(group: Any) -> str:
-    """The environment's policy for a rank's death; by default "evict" in an elastic group, else "fail"."""
-    return choice("RINGCAST_ON_DEATH", *(("evict", "fail") if is_elastic(group) else ("fail", "evict")))
+    """The policy for a rank's death: as the switch of a drop-in says, else "evict" in an elastic group, else "fail"."""
+    told = [values["on_death"] for _, values in map(switch, SWITCHES) if "on_death" in values]
+    return told[0] if told else "evict" if is_elastic(group) else "fail"
 
 
 def is_elastic(group: Any) -> bool:
@@ -131,9 +133,9 @@ def make_writer(capacity: Optional[int], readers: int, **options: Any) -> ringca
     return writer
 
 
-def make_reader(handle: str, rank: int, spin: Optional[float] = None, leases: int = 1) -> ringcast.Reader:
+def make_reader(handle: str, rank: int, spin: Optional[float] = None) -> ringcast.Reader:
     """`rank` names the reader in errors and warnings."""
-    return ringcast.Reader(handle, name=name_of(rank), retain=True, wait=_wait(), spin=spin, leases=leases)
+    return ringcast.Reader(handle, name=name_of(rank), retain=True, wait=_wait(), spin=spin)
 
 
 def queue_spin() -> Optional[float]:

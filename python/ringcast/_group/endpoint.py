@@ -325,7 +325,7 @@ class Source(WriterEnd):
         if self.goes_on:
             warnings.warn(f"{text}: the broadcasts go on without it", RuntimeWarning, stacklevel=1)
         elif self.lost is None:
-            self.lost = f"{text}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
+            self.lost = f"{text}: make a new group without it. (With on_death=evict the others would go on.)"
 
     def _tell(self, text: str) -> None:
         try:

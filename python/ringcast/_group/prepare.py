@@ -13,14 +13,14 @@ there.
 import time
 import weakref
 from datetime import timedelta
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch
 
 from ringcast._group.config import is_ours
 from ringcast._group.endpoint import PREPARE, Source
 from ringcast._group.ranks import global_ranks
-from ringcast._group.rings import BROADCAST, end_of, ends
+from ringcast._group.rings import BROADCAST, end_of, ends, policies
 
 # Broadcasts of each kind: by the first ones of large values, a Reader learns what to retain.
 _ROUNDS = 4
@@ -34,8 +34,10 @@ _meetings: "weakref.WeakKeyDictionary[Any, Dict[int, int]]" = weakref.WeakKeyDic
 _prepared: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 
-def prepare(group: Any, src: int, nbytes: int, timeout: float, metadata_group: Any) -> None:
-    """group: a ProcessGroup of two ranks or more."""
+def prepare(group: Any, src: int, nbytes: int, timeout: float, metadata_group: Any, on_death: Optional[str]) -> None:
+    """group: a ProcessGroup of two ranks or more. on_death: of new rings; None: as the environment says."""
+    if on_death is not None:
+        policies[group] = on_death
     end = ends(group).get((BROADCAST, src))
     if end is not None and not end.ring.closed and _prepared.get(end, -1) >= nbytes:
         return

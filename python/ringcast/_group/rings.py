@@ -35,6 +35,8 @@ _rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], Any]]" = weakref.W
 _found: Dict[Tuple[int, str, int], End] = {}
 # The groups in whose exchanges a thread is: torch.distributed would mix two threads' exchanges up.
 _making: Dict[Any, object] = {}
+# Of new rings, as prepare() was told: what follows a rank's death.
+policies: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 _HAS_GROUPS = dist.is_available()
 
 
@@ -227,7 +229,9 @@ class _Making:
 
     def _offer(self, leader: int) -> Dict[str, Any]:
         """What this rank tells all ranks; the leader makes its ring first."""
-        on_death = config.on_death(self._group) if self._me == self._src else "evict"
+        on_death = "evict"
+        if self._me == self._src:
+            on_death = policies.get(self._group) or config.on_death(self._group)
         if self._me == leader:
             # For a ring on another machine the source decides the policy.
             slots = max(_SLOTS, len(self._ranks) - 1)

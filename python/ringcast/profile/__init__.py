@@ -10,7 +10,7 @@
             p.step()
 
 Or RINGCAST_PROFILE=results in the environment, for a whole process. `python -m ringcast.profile --help`: compare,
-report, merge, overhead. While no profile is running, nothing is replaced and nothing is recorded.
+report, merge. While no profile is running, nothing is replaced and nothing is recorded.
 """
 
 import sys

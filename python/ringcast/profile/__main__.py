@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m ringcast.profile: compares, reports and merges folders of profiles, and measures what a profile costs."""
+"""python -m ringcast.profile: compares, reports and merges folders of profiles."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from typing import List, Optional
 
-from ringcast.profile import NoProfile, compare, current, overhead, report, results
+from ringcast.profile import NoProfile, compare, current, report, results
 
 EPILOG = """examples:
   python -m ringcast.profile report results
   python -m ringcast.profile merge results                        after a run in which rank 0 ended first
   python -m ringcast.profile compare yesterday today --fail-over 10%
-  python -m ringcast.profile overhead --seconds 10
 
 exit status: 0; 1: compare --fail-over found something slower; 2: wrong arguments, or no profile in a folder
 """
 
 
 def parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(
-        prog="python -m ringcast.profile", description=__doc__, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog="python -m ringcast.profile", description=__doc__, epilog=EPILOG, formatter_class=formatter
+    )
     commands = made.add_subparsers(dest="command", required=True)
     one = commands.add_parser("compare", help="what changed from one profile to the other, and by how much")
     one.add_argument("before", metavar="A", help="the folder of the earlier profile")
@@ -33,44 +33,32 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--fail-over", metavar="PERCENT", type=percent, help=told)
     one.add_argument("--all", action="store_true", help="also what changed by less than 2 per cent")
     one.add_argument("--format", choices=["text", "json"], default="text", help="(default: %(default)s)")
-    one = commands.add_parser(
-        "report", help="make the reports and pictures anew from profile.json, and show the report"
-    )
+    one = commands.add_parser("report", help="make reports and pictures anew from profile.json, and show the report")
     one.add_argument("dir", metavar="DIR", help="a folder with a profile.json")
     one.add_argument("--no-pictures", action="store_true", help="leave the pictures as they are")
     one.add_argument("--svg", action="store_true", help="make the pictures as SVG, too")
     one = commands.add_parser("merge", help="merge the ranks' results in DIR into one, as rank 0 does at its end")
     one.add_argument("dir", metavar="DIR", help="a folder with folders rank0, rank1, ...")
     one.add_argument("--no-pictures", action="store_true", help="make no pictures")
-    one = commands.add_parser(
-        "overhead", help="measure a step of an engine's shape with a profile and without, in turns"
-    )
-    one.add_argument("--seconds", type=float, default=6.0, help="for how long (default: %(default)s)")
-    one.add_argument("--compute-ms", type=float, default=5.0, help="of a step (default: %(default)s)")
-    one.add_argument("--format", choices=["text", "json"], default="text", help="(default: %(default)s)")
     return made
 
 
 def percent(text: str) -> float:
-    try:
+    with contextlib.suppress(ValueError):
         value = float(text.rstrip("%"))
-    except ValueError:
-        value = -1.0
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of per cent, such as 10 or 10%")
-    return value
+        if value >= 0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of per cent, such as 10 or 10%")
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
     options = parser().parse_args(arguments)
     running = current()
-    if running is not None and options.command != "overhead":
+    if running is not None:
         running.abandon()  # RINGCAST_PROFILE is set, and this command is not what is to be profiled
     try:
         if options.command == "compare":
             return _compare(options)
-        if options.command == "overhead":
-            return overhead.main(options)
         is_report = options.command == "report"
         found = results.load(options.dir) if is_report else results.merge_folder(options.dir)
         told = results.write_folder(found, options.dir, not options.no_pictures, is_report and options.svg)
@@ -82,10 +70,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    found = compare.changes(results.load(options.before), results.load(options.after))
+    found = list(compare.changes(results.load(options.before), results.load(options.after)))
     failed = compare.slower(found, options.fail_over) if options.fail_over is not None else []
     if options.format == "json":
-        print(json.dumps(compare.as_json(found, failed), indent=2))
+        told = {"changes": [each._asdict() for each in found], "slower": [each.what for each in failed]}
+        print(json.dumps(told, indent=2))
     else:
         print(compare.as_text(found, 0.0 if options.all else 2.0))
         for each in failed:

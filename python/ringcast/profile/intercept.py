@@ -15,9 +15,94 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ringcast._install import Replacements
 from ringcast.profile.recorder import MOST_WAITING, Recorder
-from ringcast.profile.sizes import MEASURES, Measure, of_coordinator
 from ringcast.profile.store import Operation
-from ringcast.profile.work import timed_work_class
+
+# ---- Bytes: the tensor's; for a gathering the output's, for a scattering the input's ---------------------------------
+
+Measure = Callable[[Tuple[Any, ...], Mapping[str, Any], Any], Optional[int]]
+
+
+def bytes_of(value: Any) -> int:
+    """The bytes of a tensor, or of all tensors in lists, tuples and the values of dicts."""
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(value, dict):
+        return sum(bytes_of(each) for each in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(bytes_of(each) for each in value)
+    return 0
+
+
+def argument(index: int, *names: str) -> Measure:
+    def measure(args: Tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
+        if len(args) > index:
+            return bytes_of(args[index])
+        return sum(bytes_of(kwargs.get(name)) for name in names)
+
+    return measure
+
+
+def larger(*measures: Measure) -> Measure:
+    def measure(args: Tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
+        return max(each(args, kwargs, result) or 0 for each in measures)
+
+    return measure
+
+
+def nothing(args: Tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
+    return 0
+
+
+def by_those_within(args: Tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    return None
+
+
+# Of torch.distributed.
+MEASURES: Dict[str, Measure] = {
+    "all_reduce": argument(0, "tensor"),
+    "reduce": argument(0, "tensor"),
+    "broadcast": argument(0, "tensor"),
+    "all_gather": argument(0, "tensor_list"),
+    "all_gather_into_tensor": argument(0, "output_tensor"),
+    "gather": larger(argument(0, "tensor"), argument(1, "gather_list")),
+    "scatter": larger(argument(0, "tensor"), argument(1, "scatter_list")),
+    "reduce_scatter": argument(1, "input_list"),
+    "reduce_scatter_tensor": argument(1, "input"),
+    "all_to_all": argument(1, "input_tensor_list"),
+    "all_to_all_single": argument(1, "input"),
+    "send": argument(0, "tensor"),
+    "recv": argument(0, "tensor"),
+    "isend": argument(0, "tensor"),
+    "irecv": argument(0, "tensor"),
+    "barrier": nothing,
+    "monitored_barrier": nothing,
+    **{
+        name: by_those_within
+        for name in (
+            "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list", "send_object_list",
+            "recv_object_list", "batch_isend_irecv",
+        )
+    },
+}  # fmt: skip
+
+
+def of_coordinator(operation: str, first: int) -> Measure:
+    """The measure of an engine's method (first=1) or function (first=0); `first`: the index of the first argument."""
+    if operation == "barrier":
+        return nothing
+    if operation in ("all_gather", "all_gatherv", "all_gather_into_tensor", "recv"):
+        return lambda args, kwargs, result: bytes_of(result) or _of_all(args[first:], kwargs)
+    if "object" in operation or "pyobj" in operation or "dict" in operation:
+        return by_those_within
+    return lambda args, kwargs, result: _of_all(args[first : first + 1], kwargs) or bytes_of(result)
+
+
+def _of_all(args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    return bytes_of(args[0]) if args else max((bytes_of(value) for value in kwargs.values()), default=0)
+
+
+# ---- Functions -------------------------------------------------------------------------------------------------------
 
 TORCH = "torch.distributed.distributed_c10d"
 COORDINATORS = {
@@ -228,3 +313,78 @@ def _is_compiling() -> Callable[[], bool]:
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
     found: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
     return found
+
+
+# ---- The handle of an asynchronous operation, which ends when wait() returns -----------------------------------------
+
+_class: Optional[Any] = None
+
+
+def timed_work_class() -> Optional[Any]:
+    """A subclass of torch.distributed.Work; None: torch is not loaded, or has no torch.distributed."""
+    global _class
+    if _class is None:
+        base = getattr(sys.modules.get("torch.distributed"), "Work", None)
+        if base is not None:
+            names = {name: value for name, value in vars(_TimedWork).items() if name not in ("__dict__", "__weakref__")}
+            _class = type("TimedWork", (base,), names)
+    return _class
+
+
+class _TimedWork:
+    """Passes every call on to torch's own handle."""
+
+    def __init__(self, work: Any, recorder: Any, told: Tuple[int, int, str, str, Optional[int]], first: Any) -> None:
+        type(self).__base__.__init__(self)  # type: ignore[misc]
+        self._work, self._recorder, self._first = work, recorder, first
+        self._told: Optional[Tuple[int, int, str, str, Optional[int]]] = told
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        recorder = self._recorder
+        if self._told is None or not recorder.on:
+            return self._work.wait(*args, **kwargs)
+        devices = recorder.devices
+        before = devices.event() if self._first is not None else None
+        start = recorder.clock()
+        failed = True
+        try:
+            result = self._work.wait(*args, **kwargs)
+            failed = False
+            return result
+        finally:
+            end = recorder.clock()
+            last = devices.event() if before is not None else None
+            self._note(start, end, None if last is None else (self._first, before, last), failed)
+
+    def _note(self, wait_start: int, end: int, events: Any, failed: bool = False) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            start, call_end, name, source, nbytes = told
+            waiting = end - wait_start if events is None else None
+            record = Operation(start, end, call_end, wait_start, name, source, nbytes, waiting, events, failed)
+            self._recorder.buffer().items.append(record)
+
+    def __del__(self) -> None:
+        # Nobody waited: of what is known, the call.
+        told = self._told
+        if told is not None and self._recorder.on:
+            self._note(told[1], told[1], None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def _forwarded(name: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._work, name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+# What the base class has, so that __getattr__ is never asked.
+for _name in (
+    "is_completed", "is_success", "exception", "source_rank", "result", "synchronize", "get_future",
+    "get_future_result", "block_current_stream", "boxed", "_get_duration", "_get_op_type",
+):  # fmt: skip
+    setattr(_TimedWork, _name, _forwarded(_name))

@@ -5,14 +5,17 @@ The hot path appends to a list of the thread. What costs more comes at the end o
 another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
 """
 
+import collections
+import copy
+import functools
+import inspect
 import os
+import sys
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
 
-from ringcast.profile.device import Devices
-from ringcast.profile.store import Operation, Store
-from ringcast.profile.totals import range_of
+from ringcast.profile.store import Operation, Store, range_of
 
 # A thread with so many records does not wait for the end of the step.
 MOST_WAITING = 8192
@@ -401,3 +404,181 @@ def _apart(phase: Any) -> List[Operation]:
         return []
     start, end = phase.start_ns, phase.end_ns
     return [Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start)]
+
+
+# ---- Regions and a program's own operations, for `with` and as decorators --------------------------------------------
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+LONGEST = 200  # characters of a name
+
+
+def checked(name: str, what: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{what}'s name is a str that is not empty, not {name!r}")
+    return name[:LONGEST]
+
+
+class _Decorator:
+    """For `with`, and a decorator of functions and coroutine functions."""
+
+    _entered: List[Any]
+
+    def again(self) -> Any:
+        made = copy.copy(self)
+        made._entered = []
+        return made
+
+    def __call__(self, function: Function) -> Function:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaiting(*args: Any, **kwargs: Any) -> Any:
+                with self.again():
+                    return await function(*args, **kwargs)
+
+            return awaiting  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with self.again():
+                return function(*args, **kwargs)
+
+        return within  # type: ignore[return-value]
+
+
+class Region(_Decorator):
+    def __init__(self, profile: Any, name: str) -> None:
+        self._profile, self._name = profile, checked(name, "a region")
+        self._entered = []  # buffers and regions
+
+    def __enter__(self) -> "Region":
+        recorder = self._profile._recorder
+        if recorder.on:
+            buffer = recorder.buffer()
+            region = OpenRegion(self._name, recorder.clock(), recorder.devices.event())
+            buffer.open.append(region)
+            self._entered.append((buffer, region))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if not self._entered:
+            return  # entered while nothing was recorded
+        buffer, region = self._entered.pop()
+        recorder = self._profile._recorder
+        with recorder.lock:  # a step's end may cut the region
+            buffer.open.remove(region)
+            if not recorder.on:
+                return
+            last = recorder.devices.event() if region.events is not None else None
+            events = None if last is None else (region.events, last)
+            buffer.items.append(RegionRecord(region.start, recorder.clock(), region.name, events, True, region.before))
+        if len(buffer.items) >= MOST_WAITING and not buffer.depth:
+            recorder.overflow()
+
+
+class OwnOperation(_Decorator):
+    def __init__(self, profile: Any, name: str, nbytes: int) -> None:
+        if nbytes < 0:
+            raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
+        self._profile, self._name, self._bytes = profile, checked(name, "an operation"), nbytes
+        self._entered = []  # buffer or None, start, event
+
+    def __enter__(self) -> "OwnOperation":
+        recorder = self._profile._recorder
+        buffer = recorder.buffer() if recorder.on else None
+        if buffer is not None:
+            buffer.depth += 1
+            self._entered.append((buffer, recorder.clock(), recorder.devices.event()))
+        else:
+            self._entered.append((None, 0, None))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        buffer, start, first = self._entered.pop()
+        if buffer is None:
+            return
+        recorder = self._profile._recorder
+        end = recorder.clock()
+        buffer.depth -= 1
+        last = recorder.devices.event() if first is not None else None
+        events = None if last is None else (first, last)
+        record = Operation(start, end, end, end, self._name, "own", self._bytes, None, events, kind is not None)
+        buffer.items.append(record)
+        if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
+            recorder.overflow()
+
+
+def hooks(profile: Any, module: Any, name: str) -> Iterator[Any]:
+    entered = threading.local()
+
+    def before(*_: Any) -> None:
+        stack = entered.__dict__.setdefault("stack", [])
+        stack.append(profile.region(name).__enter__())
+
+    def after(*_: Any) -> None:
+        if entered.__dict__.get("stack"):
+            entered.stack.pop().__exit__(None, None, None)
+
+    yield module.register_forward_pre_hook(before)
+    yield module.register_forward_hook(after, always_call=True)
+
+
+# ---- The time of a CUDA device ---------------------------------------------------------------------------------------
+
+# Pairs that the device has not passed. A record beyond them keeps the host's time.
+MOST_PENDING = 10_000
+
+
+class Devices:
+    def __init__(self) -> None:
+        self.cuda: Any = None  # torch.cuda, once it is initialised
+        self._pending: Deque[Tuple[Any, Any]] = collections.deque()
+        self._spare: List[Any] = []
+
+    def look(self) -> None:
+        """See whether the process uses CUDA by now. A profile never initialises CUDA."""
+        torch = sys.modules.get("torch")
+        cuda = getattr(torch, "cuda", None)
+        if self.cuda is None and cuda is not None and cuda.is_initialized() and cuda.is_available():
+            self.cuda = cuda
+
+    def event(self) -> Optional[Any]:
+        """A new event on the current stream. None: no device, too many pending, or a graph is being captured."""
+        if self.cuda is None or len(self._pending) >= MOST_PENDING or self.cuda.is_current_stream_capturing():
+            return None
+        try:
+            event = self._spare.pop()
+        except IndexError:
+            event = self.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def add(self, entry: Any, where: Any) -> None:
+        """Keep an entry until the device has passed the events of the entry's record."""
+        self._pending.append((entry, where))
+
+    def settle(self, add: Callable[[Any, Any, int, int], None]) -> None:
+        """Call add(entry, where, duration, exposed) for the entries that the device has passed."""
+        while self._pending and self._pending[0][0].record.events[-1].query():
+            entry, where = self._pending.popleft()
+            events = entry.record.events
+            # The last two events enclose the time that the stream was held up: all of it, or that of wait().
+            add(entry, where, _between(events[0], events[-1]), _between(events[-2], events[-1]))
+            self._spare.extend(events)
+
+    def forget(self) -> None:
+        self._pending.clear()
+
+    def finish(self) -> None:
+        for entry, _ in self._pending:
+            entry.record.events[-1].synchronize()
+
+    def memory(self) -> int:
+        return int(self.cuda.memory_allocated()) if self.cuda is not None else 0
+
+    def peak(self) -> int:
+        return int(self.cuda.max_memory_allocated()) if self.cuda is not None else 0
+
+
+def _between(first: Any, last: Any) -> int:
+    return max(0, int(first.elapsed_time(last) * 1e6))

@@ -4,43 +4,45 @@
 import re
 from typing import Any, Dict, Iterable, List, Sequence
 
-from ringcast.profile.store import process_of
-from ringcast.profile.totals import MIB
+from ringcast.profile.store import MIB, process_of
 
 MOST_LINES = 30
-PICTURES = [
-    ("performance_bottlenecks.png", "where the steps' time goes"),
-    ("compute_vs_communication.png", "computing and communication, step by step and by rank"),
-    ("operation_time_distribution.png", "how long operations take"),
-    ("bandwidth_analysis.png", "bandwidth by operation and size"),
-    ("layer_performance_heatmap.png", "regions and their parts"),
-    ("memory_usage_analysis.png", "memory over time"),
-]
+PICTURES = {
+    "performance_bottlenecks.png": "where the steps' time goes",
+    "compute_vs_communication.png": "computing and communication, step by step and by rank",
+    "operation_time_distribution.png": "how long operations take",
+    "bandwidth_analysis.png": "bandwidth by operation and size",
+    "layer_performance_heatmap.png": "regions and their parts",
+    "memory_usage_analysis.png": "memory over time",
+}
+BANDWIDTH = (
+    "Bandwidth is the algorithm's: bytes by duration; of ringcast's operations without their waiting. Other "
+    "durations have the waiting for the other side in them, so these bandwidths are the least."
+)
 
 
 def text(told: Dict[str, Any]) -> str:
     report, communication = told["analysis_report"], told["comm_analysis"]
-    lines = ["# Performance report", "", *_headline(report), "", *_advice(report), *_rating(report)]
-    lines += (
-        _bottlenecks(report)
-        + _kinds(report)
-        + _operations(communication)
-        + _nested(communication)
-        + _phases(communication)
-        + _sizes(communication)
-    )
-    lines += _layers(report) + _memory(report) + _metrics(report) + _ranks(report) + _notes(told)
+    lines = ["# Performance report", "", *_headline(report), "", "## What to do", ""]
+    lines += [f"- {plain(each['finding'])}: {each['advice']}." for each in report["advice"]]
+    lines += ["", *_rating(report), *_steps(report), *_operations(communication), *_phases(communication)]
+    lines += [*_regions(report), *_processes(report), "## Notes", "", *(f"- {plain(note)}" for note in told["notes"])]
+    if not any("no pictures" in note for note in told["notes"]):
+        lines += ["", *(f"![{words}]({name})" for name, words in PICTURES.items())]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> List[str]:
-    """A table in Markdown; columns of numbers are on the right."""
-    made = list(rows)
-    right = [
-        all(isinstance(row[i], (int, float)) or _is_number(str(row[i])) for row in made) for i in range(len(titles))
-    ]
-    bars = "| " + " | ".join("---:" if each else "---" for each in right) + " |"
-    return ["| " + " | ".join(titles) + " |", bars, *("| " + " | ".join(map(plain, row)) + " |" for row in made), ""]
+# ---- Tables ----------------------------------------------------------------------------------------------------------
+
+
+def section(title: str, titles: Sequence[str], rows: Iterable[Sequence[Any]], told: str = "") -> List[str]:
+    """A heading and a table in Markdown, with columns of numbers on the right; nothing without rows."""
+    made = [[plain(cell) for cell in row] for row in rows]
+    if not made:
+        return []
+    right = [all(_is_number(row[index]) for row in made) for index in range(len(titles))]
+    lines = [titles, ["---:" if each else "---" for each in right], *made]
+    return [title, "", *(f"| {' | '.join(line)} |" for line in lines), "", *([told, ""] if told else [])]
 
 
 def _is_number(value: str) -> bool:
@@ -64,16 +66,18 @@ def ms(seconds: float) -> str:
     return number(seconds * 1e3)
 
 
-def us(seconds: float) -> str:
-    return number(seconds * 1e6)
+def times(each: Dict[str, Any], *which: str, factor: float = 1e3) -> List[str]:
+    return [number(each[f"{name}_time"] * factor) if f"{name}_time" in each else "-" for name in which]
+
+
+# ---- Sections --------------------------------------------------------------------------------------------------------
 
 
 def _headline(report: Dict[str, Any]) -> List[str]:
     parts, steps = report["bottlenecks"], report["steps"]
     if not parts:
         return ["**No bottleneck**: nothing was recorded."]
-    most = parts[0]
-    communication = report["communication_analysis"]
+    most, communication = parts[0], report["communication_analysis"]
     hidden, processes = communication["overlapped_comm_time"], communication["ranks"]
     return [
         f"**Bottleneck: {plain(most['what'])}** ({most['kind']}), {most['share_percent']:.1f} % of the steps' time, "
@@ -86,153 +90,111 @@ def _headline(report: Dict[str, Any]) -> List[str]:
     ]
 
 
-def _advice(report: Dict[str, Any]) -> List[str]:
-    lines = ["## What to do", ""]
-    return [*lines, *(f"- {plain(each['finding'])}: {each['advice']}." for each in report["advice"]), ""]
-
-
 def _rating(report: Dict[str, Any]) -> List[str]:
     rows = []
     for each in report["rating"]:
-        unit = each["unit"]
+        unit, excellent, good = each["unit"], each["excellent_above"], each["good_from"]
         value = "-" if each["value"] is None else f"{'at most ' * each['is_bound']}{each['value']:.1f} {unit}"
-        rows.append([
-            each["measure"], value, each["rating"] or "not rated", f"above {each['excellent_above']} {unit}",
-            f"{each['good_from']} to {each['excellent_above']} {unit}", f"below {each['good_from']} {unit}",
-            f"{each['of']}; {each['how']}",
-        ])  # fmt: skip
+        levels = [f"above {excellent} {unit}", f"{good} to {excellent} {unit}", f"below {good} {unit}"]
+        rows.append([each["measure"], value, each["rating"] or "not rated", *levels, f"{each['of']}; {each['how']}"])
     titles = ["measure", "value", "rating", "excellent", "good", "to be improved", "of what"]
     told = "The thresholds were set for two A100 with NVLink; on other machines they are a yardstick only."
-    return ["## Rating", "", *table(titles, rows), told, ""]
+    return section("## Rating", titles, rows, told)
 
 
-def _bottlenecks(report: Dict[str, Any]) -> List[str]:
-    parts = report["bottlenecks"]
-    rows = [
-        [p["what"], p["kind"], f"{p['share_percent']:.1f}", number(p["ms_per_step"]), p["count"]]
-        for p in parts[:MOST_LINES]
+def _steps(report: Dict[str, Any]) -> List[str]:
+    parts = [
+        [part["what"], part["kind"], f"{part['share_percent']:.1f}", number(part["ms_per_step"]), part["count"]]
+        for part in report["bottlenecks"][:MOST_LINES]
     ]
-    if not rows:
-        return []
-    return ["## Where the time goes", "", *table(["what", "kind", "% of the steps", "ms a step", "count"], rows)]
-
-
-def _kinds(report: Dict[str, Any]) -> List[str]:
-    rows = [
-        [label, each["count"], *(ms(each[f"{which}_time"]) for which in ("total", "avg", "min", "p50", "p99", "max")),
-         f"{each['comm_percentage']:.1f}"]
+    which = ("total", "avg", "min", "p50", "p99", "max")
+    kinds = [
+        [label, each["count"], *times(each, *which), f"{each['comm_percentage']:.1f}"]
         for label, each in report["steps"]["by_label"].items()
-    ]  # fmt: skip
-    titles = ["steps", "count", *(f"{which}, ms" for which in ("total", "avg", "min", "p50", "p99", "max"))]
-    return ["## Kinds of steps", "", *table([*titles, "communication, %"], rows)] if rows else []
+    ]
+    titles = ["steps", "count", *(f"{name}, ms" for name in which), "communication, %"]
+    return [
+        *section("## Where the time goes", ["what", "kind", "% of the steps", "ms a step", "count"], parts),
+        *section("## Kinds of steps", titles, kinds),
+    ]
 
 
 def _operations(communication: Dict[str, Any]) -> List[str]:
-    rows = [_operation(name, each) for name, each in communication["by_operation_type"].items()]
-    if not rows:
+    if not communication["by_operation_type"]:
         return ["## Operations", "", "No communication was seen.", ""]
-    titles = ["operation", "count", *(f"{what}, ms" for what in ("total", "avg", "std", "min", "max", "waiting")), "MB",
-              "GB/s"]  # fmt: skip
-    told = "Bandwidth is the algorithm's: bytes by duration; of ringcast's operations without their waiting. Other " \
-           "durations have the waiting for the other side in them, so these bandwidths are the least."  # fmt: skip
-    return ["## Operations", "", *table(titles, rows), told, ""]
-
-
-def _operation(name: str, each: Dict[str, Any]) -> List[Any]:
-    times = [ms(each[f"{which}_time"]) for which in ("total", "avg", "std", "min", "max")]
-    waiting = "-" if each["waiting_time"] is None else ms(each["waiting_time"])
-    return [name, each["count"], *times, waiting, number(each["total_data"] / 1e6), number(each["avg_bandwidth_gbps"])]
-
-
-def _nested(communication: Dict[str, Any]) -> List[str]:
-    rows = [[name, each["count"], ms(each["total_time"])] for name, each in communication["nested"].items()]
-    if not rows:
-        return []
-    return ["Within these, and counted there:", "", *table(["operation", "count", "total, ms"], rows)]
+    which = ("total", "avg", "std", "min", "max")
+    rows = []
+    for name, each in communication["by_operation_type"].items():
+        waiting = "-" if each["waiting_time"] is None else ms(each["waiting_time"])
+        moved = [number(each["total_data"] / 1e6), number(each["avg_bandwidth_gbps"])]
+        rows.append([name, each["count"], *times(each, *which), waiting, *moved])
+    titles = ["operation", "count", *(f"{name}, ms" for name in which), "waiting, ms", "MB", "GB/s"]
+    nested = [[name, each["count"], *times(each, "total")] for name, each in communication["nested"].items()]
+    sizes = [
+        [f"{name}, {size}", each["count"], *times(each, *which[1:]), number(each["avg_bandwidth_gbps"])]
+        for name, by_size in communication["by_operation_and_size"].items()
+        for size, each in by_size.items()
+    ]
+    base = communication["latency_analysis"]
+    told = f"The base latency is {number(base['baseline_latency_us'])} us, the median of {base['baseline_of']}."
+    return [
+        *section("## Operations", titles, rows, BANDWIDTH),
+        *section("Within these, and counted there:", ["operation", "count", "total, ms"], nested),
+        *section(
+            "## By size",
+            ["operation and size", "count", *(f"{name}, ms" for name in which[1:]), "GB/s"],
+            sizes,
+            told if base["baseline_of"] else "",
+        ),
+    ]
 
 
 def _phases(communication: Dict[str, Any]) -> List[str]:
+    which = ("avg", "p50", "p99")
     rows = [
-        [call, phase, each.get("count", "-"), ms(each["total_time"]),
-         *(us(each[f"{which}_time"]) if f"{which}_time" in each else "-" for which in ("avg", "p50", "p99")),
-         f"{each['share_percent']:.1f}"]
+        [call, phase, each.get("count", "-"), *times(each, "total"), *times(each, *which, factor=1e6)]
+        + [f"{each['share_percent']:.1f}"]
         for call, phases in communication["phases"].items()
         for phase, each in phases.items()
-    ]  # fmt: skip
-    if not rows:
-        return []
-    titles = ["call", "phase", "count", "total, ms", "avg, us", "p50, us", "p99, us", "% of the call"]
-    told = "The count is of the calls that had the phase. wait_room and wait_frame are the waiting for the other side."
-    return ["## ringcast, by phase", "", *table(titles, rows), told, ""]
-
-
-def _sizes(communication: Dict[str, Any]) -> List[str]:
-    rows = [
-        [f"{name}, {size}", each["count"], *(ms(each[f"{which}_time"]) for which in ("avg", "std", "min", "max")),
-         number(each["avg_bandwidth_gbps"])]
-        for name, sizes in communication["by_operation_and_size"].items()
-        for size, each in sizes.items()
-    ]  # fmt: skip
-    if not rows:
-        return []
-    base = communication["latency_analysis"]
-    told = f"The base latency is {number(base['baseline_latency_us'])} us, the median of {base['baseline_of']}."
-    titles = ["operation and size", "count", "avg, ms", "std, ms", "min, ms", "max, ms", "GB/s"]
-    return ["## By size", "", *table(titles, rows), *([told, ""] if base["baseline_of"] else [])]
-
-
-def _layers(report: Dict[str, Any]) -> List[str]:
-    layers = sorted(report["layer_breakdown"].items(), key=lambda each: -each[1]["total_time"])
-    rows = [
-        [name, each["count"], ms(each["total_time"]), ms(each["avg_time"]), ms(each["self_time"]), _parts(each)]
-        for name, each in layers[:MOST_LINES]
     ]
-    if not rows:
-        return []
+    titles = ["call", "phase", "count", "total, ms", *(f"{name}, us" for name in which), "% of the call"]
+    told = "The count is of the calls that had the phase. wait_room and wait_frame are the waiting for the other side."
+    return section("## ringcast, by phase", titles, rows, told)
+
+
+def _regions(report: Dict[str, Any]) -> List[str]:
+    layers = sorted(report["layer_breakdown"].items(), key=lambda each: -each[1]["total_time"])
+    rows = []
+    for name, each in layers[:MOST_LINES]:
+        parts = sorted(each["operations"].items(), key=lambda part: -part[1])[:4]
+        within = ", ".join(f"{part} {ms(seconds)}" for part, seconds in parts)
+        rows.append([name, each["count"], *times(each, "total", "avg", "self"), within])
     left = len(layers) - MOST_LINES
-    more = [f"{left} regions more are in analysis_report.json.", ""] if left > 0 else []
+    told = f"{left} regions more are in analysis_report.json." if left > 0 else ""
     titles = ["region", "count", "total, ms", "avg, ms", "its own, ms", "within, ms"]
-    return ["## Regions", "", *table(titles, rows), *more]
+    return section("## Regions", titles, rows, told)
 
 
-def _parts(layer: Dict[str, Any]) -> str:
-    parts = sorted(layer["operations"].items(), key=lambda each: -each[1])
-    return ", ".join(f"{name} {ms(seconds)}" for name, seconds in parts[:4])
-
-
-def _memory(report: Dict[str, Any]) -> List[str]:
-    rows = [
-        [f"rank {process}" if process.isdigit() else process,
-         *(number(each[name] / MIB) for name in ("rss_first", "rss_last", "rss_max", "device_max"))]
+def _processes(report: Dict[str, Any]) -> List[str]:
+    memory = [
+        [f"rank {process}" if process.isdigit() else process]
+        + [number(each[name] / MIB) for name in ("rss_first", "rss_last", "rss_max", "device_max")]
         for process, each in report["memory"]["by_rank"].items()
-    ]  # fmt: skip
-    titles = ["process", "resident after warm-up, MiB", "last", "most", "device, most"]
-    return ["## Memory", "", *table(titles, rows)]
-
-
-def _metrics(report: Dict[str, Any]) -> List[str]:
-    rows = [
-        [name, each["count"], *(f"{each[which]:.6g}" for which in ("avg", "std", "min", "max", "last"))]
+    ]
+    which = ("avg", "std", "min", "max", "last")
+    metrics = [
+        [name, each["count"], *(f"{each[what]:.6g}" for what in which)]
         for name, each in report["metrics"].items()
         if each["count"]
     ]
-    return ["## Metrics", "", *table(["metric", "count", "avg", "std", "min", "max", "last"], rows)] if rows else []
-
-
-def _ranks(report: Dict[str, Any]) -> List[str]:
-    rows = [
-        [process_of(each), each["steps"], *(ms(each[f"{which}_time"] / max(each["steps"], 1))
-         for which in ("total", "compute", "exposed_comm"))]
+    ranks = [
+        [process_of(each), each["steps"]]
+        + [ms(each[f"{what}_time"] / max(each["steps"], 1)) for what in ("total", "compute", "exposed_comm")]
         for each in report["ranks"]
-    ]  # fmt: skip
-    if len(rows) < 2:
-        return []
+    ]
     titles = ["rank", "steps", "step, ms", "computing, ms", "communication, ms"]
-    return ["## Ranks", "", *table(titles, rows)]
-
-
-def _notes(told: Dict[str, Any]) -> List[str]:
-    lines = ["## Notes", "", *(f"- {plain(note)}" for note in told["notes"])]
-    if not any("no pictures" in note for note in told["notes"]):
-        lines += ["", *(f"![{words}]({name})" for name, words in PICTURES)]
-    return lines
+    return [
+        *section("## Memory", ["process", "resident after warm-up, MiB", "last", "most", "device, most"], memory),
+        *section("## Metrics", ["metric", "count", *which], metrics),
+        *(section("## Ranks", titles, ranks) if len(ranks) > 1 else []),
+    ]

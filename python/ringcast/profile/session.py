@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A running profile: its life, its steps, and what a program tells it."""
 
+import atexit
 import contextlib
 import copy
 import itertools
@@ -13,12 +14,10 @@ import warnings
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
-from ringcast.profile import memory, results
+from ringcast.profile import results
 from ringcast.profile.intercept import Interceptor
-from ringcast.profile.recorder import Recorder, Taken, row_of
-from ringcast.profile.regions import OwnOperation, Region, checked, hooks
-from ringcast.profile.store import MOST_STEPS, Store, process_of
-from ringcast.profile.totals import Thinned
+from ringcast.profile.recorder import OwnOperation, Recorder, Region, Taken, checked, hooks, row_of
+from ringcast.profile.store import MOST_STEPS, Store, Thinned, process_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -327,6 +326,17 @@ class Profile:
             self._spans.flush()
 
 
+def memory_of_process() -> Dict[str, int]:
+    """Bytes: resident now, and the most so far. Empty where /proc is not mounted."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return {}
+    found = re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", text, re.M)
+    return {{"VmRSS": "rss", "VmHWM": "peak"}[name]: int(kilobytes) << 10 for name, kilobytes in found}
+
+
 class _Memory:
     def __init__(self, began: int) -> None:
         self.rss = self.device = self.first = self.most = self.device_most = 0
@@ -337,7 +347,7 @@ class _Memory:
         if now - self._read_at < MEMORY_NS:
             return
         self._read_at = now
-        self.rss, self.device = memory.of_process().get("rss", 0), devices.memory()
+        self.rss, self.device = memory_of_process().get("rss", 0), devices.memory()
         self.first = self.first or self.rss
         self.most, self.device_most = max(self.most, self.rss), max(self.device_most, self.device)
         self.series.offer([(now - self._began) / 1e9, self.rss, self.device])
@@ -349,7 +359,7 @@ class _Memory:
 
     def figures(self) -> Dict[str, int]:
         """In bytes. rss_max is the most among the samples; the process's own peak may be older than the profile."""
-        peak = memory.of_process().get("peak", 0)
+        peak = memory_of_process().get("peak", 0)
         return {
             "rss_first": self.first, "rss_last": self.rss, "rss_max": self.most, "rss_peak_of_process": peak,
             "device_last": self.device, "device_max": self.device_most,
@@ -395,3 +405,62 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+# ---- RINGCAST_PROFILE ------------------------------------------------------------------------------------------------
+# RINGCAST_PROFILE=dir: a profile of the whole process, written at its end. dir,step=module:Class.function: a step ends
+# after each call of this function. first=pid is the first process, which adds this for its children.
+#
+# A rank of a group writes into dir/rank<r>. The first process without a rank writes into dir itself, its children into
+# dir/process<pid>; a child that recorded nothing writes nothing. A problem is a warning: the program goes on.
+
+VARIABLE = "RINGCAST_PROFILE"
+_profile: Optional[Profile] = None
+_folder = ""
+_options: Dict[str, str] = {}
+
+
+def start_as_asked() -> None:
+    global _folder, _options
+    folder, *options = os.environ[VARIABLE].split(",")
+    _options = dict(each.partition("=")[::2] for each in options)
+    unknown = [name for name, value in _options.items() if name not in ("step", "first") or not value]
+    if unknown or not folder:
+        text = (
+            f"{VARIABLE}={os.environ[VARIABLE]}: there is no profile: {unknown[0] if unknown else 'the folder'!r} is "
+        )
+        warnings.warn(text + "unknown or empty; it takes DIR,step=MODULE:FUNCTION", RuntimeWarning, stacklevel=2)
+        return
+    _folder = os.path.abspath(folder)
+    if "first" not in _options:
+        os.environ[VARIABLE] = ",".join([folder, *options, f"first={os.getpid()}"])
+    _begin(_options.get("first", str(os.getpid())) == str(os.getpid()))
+    atexit.register(_stop)
+    os.register_at_fork(after_in_child=lambda: _begin(False, -1 if in_group() else None))
+    from multiprocessing import util
+
+    # multiprocessing ends children without atexit, and drops the parent's finalizers in children.
+    util.register_after_fork(sys.modules[__name__], lambda _: util.Finalize(None, _stop, exitpriority=10))
+
+
+def _begin(is_first: bool, rank: Optional[int] = None) -> None:
+    """rank: -1 in a child that has inherited its parent's group, and is no rank of the group."""
+    global _profile
+    _profile = None
+    try:
+        made = Profile(_folder, rank=rank, step_at=_options.get("step"))
+        made.set_apart(None if is_first else f"process{os.getpid()}")
+        _profile = made.start()
+    except Exception as error:
+        warnings.warn(f"RINGCAST_PROFILE={_folder}: there is no profile: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _stop() -> None:
+    global _profile
+    ended, _profile = _profile, None
+    if ended is None or not ended.is_running():
+        return
+    try:
+        ended.stop()
+    except Exception as error:
+        warnings.warn(f"RINGCAST_PROFILE={_folder}: the profile is not written: {error}", RuntimeWarning, stacklevel=2)

@@ -21,10 +21,9 @@ import torch.distributed
 import ringcast
 import ringcast.torch
 from ringcast._group.endpoint import broadcast_into, is_of_one_call
-from ringcast._install import Caller, Replacements, signature_of, unknown_code
+from ringcast._install import Caller, Replacements, signature_of
 from ringcast._group.gather import is_of_ranks_here
 from ringcast.sglang import ahead, transports
-from ringcast.sglang._known import KNOWN
 from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict, end_for_lists, point_to_point_pyobj
 
 # ---- What is replaced ------------------------------------------------------------------------------------------------
@@ -255,8 +254,8 @@ def install() -> bool:
     Call install() in each process, before or after SGLang is imported, on all ranks or none; a second call changes
     nothing. With RINGCAST_SGLANG=1 in the environment, SGLang itself makes the call. If a function of SGLang's has
     other parameters than expected, SGLang keeps its own part (requests, groups, queues, or hashes), and a
-    RuntimeWarning says why. If a function's code is of no known version, a RuntimeWarning names the function; with
-    RINGCAST_SGLANG=strict, SGLang keeps its own part.
+    RuntimeWarning says why. If the version of SGLang is not among the tested versions (ringcast._install.TESTED), a
+    RuntimeWarning says so; with RINGCAST_SGLANG=strict, SGLang keeps all its own, and the result is False.
 
     ImportError: SGLang is not installed.
     """
@@ -264,6 +263,10 @@ def install() -> bool:
         raise ImportError("ringcast.sglang.install() needs SGLang: python -m pip install sglang")
     with _replaced.lock:
         if not _replaced:
+            if not _caller.is_tested():
+                _caller.tell_untested(2)
+                if _caller.is_strict():
+                    return False
             _replaced.when_loaded(dict.fromkeys(target.module for target in _TARGETS), _put)
             _caller.tell_in_place(", ".join(part for part in _parts if part not in _left))
         return len(_left) < len(_parts)
@@ -296,8 +299,7 @@ def _put(module: types.ModuleType) -> None:
 
 def _put_part(module: types.ModuleType, parts: List[str], found: "List[_Found]") -> None:
     differences = [each for each in found if signature_of(each.original) != each.target.signature]
-    unknown = [] if differences else _unknown(module.__name__, found)
-    if differences or unknown and _caller.is_strict():
+    if differences:
         for part in parts:
             _leave(part)
     else:
@@ -313,8 +315,6 @@ def _put_part(module: types.ModuleType, parts: List[str], found: "List[_Found]")
             RuntimeWarning,
             stacklevel=2,
         )
-    elif unknown:
-        _caller.tell_unknown(" and ".join(parts), unknown, 2)
 
 
 class _Found(NamedTuple):
@@ -333,11 +333,6 @@ def _found(module: types.ModuleType) -> List[_Found]:
         if original is not None:
             found.append(_Found(target, owner, name, original))
     return found
-
-
-def _unknown(module: str, found: List[_Found]) -> List[str]:
-    things = {each.target.name: getattr(each.owner, each.name) for each in found}
-    return [f"{module}.{name}" for name in unknown_code(KNOWN.get(module, {}), things)]
 
 
 def _replace(found: _Found, replaced: Replacements) -> None:

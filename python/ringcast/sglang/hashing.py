@@ -50,8 +50,8 @@ def share_hash(
 
     features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks
     and never used for other features, such as a request's id: the ranks take each other's hashes by it. how: "hash";
-    "local": each rank for itself; "auto": by RINGCAST_SHARE_HASH in the environment of the group's first rank, and by
-    default by what this call would cost (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64.
+    "local": each rank for itself; "auto": as share= in RINGCAST_SGLANG of the group's first rank says, and by default
+    by what this call would cost (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64.
     lacking: the ranks in the group that have no features, the same on all ranks: each gives `features` of None, and
     gets the features by share_once() from a rank in turn, while the others hash. All ranks make calls with `lacking`
     in the same order; the first call in which a rank sends is a collective, and the sending rank waits for room as in

@@ -26,8 +26,8 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 import numpy as np
 
 import ringcast
-from ringcast._group.config import choice
 from ringcast._group.ranks import Ranks
+from ringcast._options import switch
 
 # Of the cost of "local". Two ranks can save half at most, four ranks three quarters.
 LEAST_SAVING = 1 / 4
@@ -63,8 +63,8 @@ def agree(group: Any) -> Agreed:
     ranks = Ranks(group)
     if ranks.rank == 0:
         try:
-            how = choice("RINGCAST_SHARE_ONCE", *HOW), choice("RINGCAST_SHARE_HASH", *HOW_TO_HASH)
-            first = (*how, measure())
+            told = switch("RINGCAST_SGLANG")[1].get("share", "auto")
+            first = ("local" if told == "local" else "auto", told, measure())
         except Exception as error:  # the other ranks wait in the exchange
             first = error
     agreed = ranks.gather(first)[0]

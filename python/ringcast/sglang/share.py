@@ -57,9 +57,9 @@ def share_once(
     nbytes: of the tensors in the value, as far as known; a hint, and no limit. src: the rank in the group that
     computes; None: each rank in turn, so that N ranks compute N calls at a time. hash: "sha256", with SGLang's hash as
     the first 8 bytes, "xxh3", or None (docs/python.md). seconds: the time of compute() without hashing, if known. how:
-    "share"; "local": every rank computes for itself; "auto": by RINGCAST_SHARE_ONCE in the environment of the group's
-    first rank, and by default by the measured rule (docs/share_once.md). thread: compute(), hash and pack in a thread,
-    one call after the other; the call returns at once.
+    "share"; "local": every rank computes for itself; "auto": by the measured rule (docs/share_once.md), unless
+    RINGCAST_SGLANG=1,share=local in the environment of the group's first rank says "local". thread: compute(), hash and
+    pack in a thread, one call after the other; the call returns at once.
 
     All ranks of the group make the same calls in the same order, with the same arguments except compute, from one
     thread each; the first call, and the first call that a rank computes, is a collective. Without torch.distributed

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints of a MessageQueue: their waits warn, and name the rank that is waited for."""
+"""The endpoints of a MessageQueue: their waits warn, and name the rank that is waited for.
 
-import collections
+vLLM's executor sends its calls by one queue to all workers, and each worker answers by a queue of its
+own. The death of a worker ends all waits for answers: the awaited worker may wait for the dead one, in
+a collective operation. The queue of calls learns of the death within milliseconds, and cancels the
+queues of answers of its readers. Answers that have arrived are received first.
+"""
+
 import contextlib
 import errno
 import importlib
-import math
 import os
 import threading
 import time
 import warnings
-from typing import Any, Callable, Deque, Dict, List, NoReturn, Optional, Tuple, Union
+import weakref
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
 from ringcast._group.config import MOST_CHARACTERS, is_ours, name_setting
 from ringcast._group.endpoint import WriterEnd, state_of
 from ringcast._group.packing import pack
-from ringcast.vllm import _calls
 from ringcast.vllm._doors import Visits, new_name
 from ringcast.vllm._waits import Wait
 
@@ -36,15 +40,8 @@ _CHECK = 0.05
 # process may stand still between two of them.
 _RETRY = 0.001
 AT_EXIT_SECONDS = 1.0
-# How often a wait for an answer looks for failures of other workers, and how long a worker tries to tell one.
-_LOOK = 0.5
-_TELL_SECONDS = 1.0
-# The most frames that a queue's reader holds: messages that a look leaves in the ring.
-LEASES = 16
-_MOST_FAILURES = 16
-# Tags of frames other than messages: all readers are attached; a reader has died (with the text); a call has failed
-# here (with a Failure).
-_READY, _DIED, _FAILED = 1, 2, 3
+# Tags of frames other than messages: all readers are attached; a reader has died (with the text).
+_READY, _DIED = 1, 2
 _STATES = {"active": "alive", "stopped": "stopped by a signal or a debugger", "joining": "attaching"}
 
 
@@ -65,20 +62,33 @@ def _state(pid: int) -> str:
     return _STATES["stopped" if state_of(pid) == "stopped" else "active"]
 
 
+# The Senders of calls and the Receivers in this process.
+_ends: List["weakref.ref[Any]"] = []
+os.register_at_fork(after_in_child=_ends.clear)
+
+
+def _add(end: Any) -> None:
+    _ends.append(weakref.ref(end, _ends.remove))
+
+
+def _all(kind: type) -> List[Any]:
+    return [end for end in [reference() for reference in list(_ends)] if isinstance(end, kind)]
+
+
 # ---- The writer's endpoint -------------------------------------------------------------------------------------------
 
 
 class Sender(WriterEnd):
     """names: of the readers on this machine. The Writer evicts a dead reader: the notice then finds room."""
 
-    def __init__(self, writer: ringcast.Writer, names: List[str]) -> None:
+    def __init__(self, writer: ringcast.Writer, names: List[str], sends_calls: bool = False) -> None:
         # Relays are readers of the ring: for other machines, and for containers with other PID namespaces.
         self.link: Any = None
         self._near_link: Any = None
         self._visits = Visits(writer.handle)
         self._relayed: List[str] = []  # the readers that receive by _near_link
         self._names = names
-        self.sends_calls = False  # of vLLM's executor
+        self._sends_calls = sends_calls  # of vLLM's executor
         self.readers: Dict[int, str] = {}  # the names by pid, once all are attached
         self._cancelled = False
         self._complete = False  # all readers are attached
@@ -86,12 +96,8 @@ class Sender(WriterEnd):
         self._told = False  # of a death
         self._send: Callable[..., None] = _go_slowly
         super().__init__(writer, goes_on=False)
-        _calls.add_sender(self)
-
-    @property
-    def notices(self) -> int:
-        """The frames that are no messages, while all readers live."""
-        return int(self._announced)
+        if sends_calls:
+            _add(self)
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
         try:
@@ -212,8 +218,7 @@ class Sender(WriterEnd):
         """Which readers are behind, the slowest first."""
         sent = self.ring.stats().frames
         behind = sorted((peer for peer in self.ring.peers() if peer.lag), key=lambda peer: -peer.lag)
-        progress = _calls.progress_by_pid(self)
-        texts = [_describe(peer, sent) + progress.get(peer.pid, "") for peer in behind[:_MOST_NAMED]]
+        texts = [_describe(peer, sent) for peer in behind[:_MOST_NAMED]]
         texts = texts or ["every reader has received all by now"]
         if len(behind) > _MOST_NAMED:
             texts.append(f"and {len(behind) - _MOST_NAMED} more readers")
@@ -233,19 +238,6 @@ class Sender(WriterEnd):
             texts.append(f"readers in other PID namespaces: {self._near_link.describe()}")
         return texts
 
-    def tell_failure(self, failure: Any) -> None:
-        """Of a call, to the executor; without an error, since the exception of the call is raised next. A waiting
-        executor makes room, if room is missing, in its next look."""
-        for _ in range(round(_TELL_SECONDS / _RETRY)):
-            try:
-                return self.ring.send(failure, 0, tag=_FAILED)
-            except (TimeoutError, RuntimeError) as error:  # or the thread of asynchronous answers has the Writer
-                if not is_ours(error):
-                    raise
-            except (ringcast.Error, ValueError):
-                return
-            time.sleep(_RETRY)
-
     # ---- Deaths ----
 
     def _check_readers(self) -> None:
@@ -264,12 +256,14 @@ class Sender(WriterEnd):
                 )
             self.lost = who[:MOST_CHARACTERS]
             self._send = _raise_died(self.lost)
-            _calls.end_waits(self)
+            for receiver in _all(Receiver) if self._sends_calls else []:
+                receiver.end(self.readers, self.lost)
 
     def _last(self) -> str:
         """Of what has been sent, for an error's text."""
         with contextlib.suppress(RuntimeError, ValueError):  # another thread has the Writer, or has closed it
-            what, sent = "call" if self.sends_calls else "message", self.ring.stats().frames - self.notices
+            what = "call" if self._sends_calls else "message"
+            sent = self.ring.stats().frames - self._announced
             return f"; the last {what} was {what} {sent}" if sent > 0 else ""
         return ""
 
@@ -296,9 +290,6 @@ def _keep_telling(ring: ringcast.Writer, text: str) -> None:
                 time.sleep(_RETRY)
 
 
-# A message, in a tuple, or its frame in the ring.
-_Early = Union[Tuple[Any], ringcast.Frame]
-
 # ---- A reader's endpoint ---------------------------------------------------------------------------------------------
 
 
@@ -308,9 +299,7 @@ class Receiver:
     def __init__(self, reader: Optional[ringcast.Reader], link: Any = None) -> None:
         self.link: Any = None
         self._ready = False
-        self._early: Deque[_Early] = collections.deque()  # received before dequeue() asked for them
-        self._notices = self._to_drop = 0
-        self.failures: Deque[_calls.Failure] = collections.deque(maxlen=_MOST_FAILURES)  # the last ones
+        self._lost: Optional[str] = None  # which worker's death has ended the waits
         self.ring: Any = None
         if reader is not None:
             self._receive_from(reader, link)
@@ -318,93 +307,64 @@ class Receiver:
     def _receive_from(self, reader: ringcast.Reader, link: Any) -> None:
         self.ring, self.link = reader, link
         self._recv: Callable[..., Tuple[Any, int]] = reader.recv_tagged
-        _calls.add_receiver(self)
+        _add(self)
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> NoReturn:
         raise AssertionError("Only writers can enqueue")
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
         spent = 0.0
-        if not (self._early or self._to_drop):
-            try:
-                obj, tag = self._recv(_FIRST if timeout is None else _first(timeout))
-                if not tag:
-                    return obj if not self._early else self._after_early(obj)
-                self._take_notice(obj, tag)
-            except TimeoutError as error:
-                if not is_ours(error):
-                    raise
-                spent = _first(timeout)
-            except ringcast.Cancelled:
-                raise _calls.why_cancelled(self) from None
-            except ringcast.WriterGone as error:
-                raise _calls.name_gone(error, self) from None
+        try:
+            obj, tag = self._recv(_FIRST if timeout is None else _first(timeout))
+            if not tag:
+                return obj
+            self._take_notice(obj, tag)
+        except TimeoutError as error:
+            if not is_ours(error):
+                raise
+            spent = _first(timeout)
+        except ringcast.Cancelled:
+            raise self._why_cancelled() from None
+        except ringcast.WriterGone as error:
+            raise self._name_gone(error) from None
         wait = Wait(timeout, spent, warns=not indefinite)
-        while self._to_drop:
-            self._drop(wait)
         while True:
             obj, tag = self._receive_waiting(wait)
             if not tag:
                 return obj
             self._take_notice(obj, tag)
 
-    def _drop(self, wait: Wait) -> None:
-        """Receive a message, or a notice. A message that can't be unpacked is dropped, too."""
-        tag = 0
-        try:
-            if self._early:
-                self._drop_early(self._early.popleft())
-            else:
-                obj, tag = self._receive_waiting(wait)
-        except Exception:
-            if not self.ring._value_failed:
-                raise
-        if tag:
-            self._take_notice(obj, tag)
-        else:
-            self._to_drop -= 1
-
     def wait_until_ready(self) -> None:
         wait = Wait(None)
-        early: List[_Early] = []
-        try:
-            while not self._ready:
-                obj, tag = self._receive_waiting(wait)
-                if tag:
-                    self._take_notice(obj, tag)
-                else:
-                    early.append((obj,))
-        finally:
-            self._early.extendleft(reversed(early))
+        while not self._ready:
+            obj, tag = self._receive_waiting(wait)
+            if tag:
+                self._take_notice(obj, tag)
+            else:
+                self._ready = True  # the writer sends no message before all are attached
+                self._put_back(obj)
 
-    def messages(self) -> int:
-        """How many dequeue() has given. RuntimeError: another thread is in dequeue()."""
-        received = sum(type(early) is tuple for early in self._early)  # the frames count when released
-        frames: int = self.ring.stats().frames
-        return max(0, frames - self._notices - received)
+    def _put_back(self, obj: Any) -> None:
+        """Have the next receive return the message."""
+        recv = self._recv
 
-    def settled(self) -> int:
-        """The messages that dequeue() has given, and the messages to drop."""
-        return self.messages() + self._to_drop
+        def once(*_: Any) -> Tuple[Any, int]:
+            self._recv = recv
+            return obj, 0
 
-    def settle(self, messages: int) -> None:
-        """Have the messages up to that number dropped."""
-        with contextlib.suppress(RuntimeError, ValueError):  # another thread receives them
-            self._to_drop += max(0, messages - self.settled())
+        self._recv = once
 
-    def look_ahead(self) -> None:
-        """Take the present notices. Messages before a notice stay in the ring, as far as the Reader has leases, for
-        later calls of dequeue()."""
-        while True:
-            try:
-                frame = self.ring.next(0)
-            except (ringcast.Error, TimeoutError, RuntimeError, ValueError):  # as when another thread receives
-                return
-            if frame.tag == 0:
-                self._early.append(frame)
-                continue
-            with frame, contextlib.suppress(ringcast.ReaderDied):  # dequeue() raises that
-                self._take_notice(ringcast.unpack(frame), frame.tag)
+    def end(self, workers: Dict[int, str], lost: str) -> None:
+        """One of `workers` has died: end the waits for their answers."""
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            if self._name_in(workers) is not None:
+                self._lost = lost
+                self.ring.cancel()
+
+    def _name_in(self, workers: Dict[int, str]) -> Optional[str]:
+        """The writer's, by pid. The own pid is that of a queue with both ends here."""
+        pid = self.ring.writer_pid
+        return None if self.link is not None or pid == os.getpid() else workers.get(pid)
 
     def cancel(self) -> None:
         self.ring.cancel()
@@ -415,51 +375,48 @@ class Receiver:
             self.link.close()
 
     def _receive_waiting(self, wait: Wait) -> Tuple[Any, int]:
-        most = _LOOK
         while True:
-            if self._early:
-                return self._take_early(), 0
             wait.warn(self._describe_writer)
             try:
-                taken = self._recv(wait.slice(most))
+                taken = self._recv(wait.slice())
                 wait.end()
-                return taken if taken[1] or not self._early else (self._after_early(taken[0]), 0)
+                return taken
             except ringcast.Cancelled:
-                raise _calls.why_cancelled(self) from None
+                raise self._why_cancelled() from None
             except ringcast.WriterGone as error:
-                raise _calls.name_gone(error, self) from None
+                raise self._name_gone(error) from None
             except TimeoutError as error:
                 if wait.over() or not is_ours(error):
                     raise
-                most = _LOOK if _calls.look(self) else math.inf
 
-    def _take_early(self) -> Any:
-        early = self._early.popleft()
-        if isinstance(early, tuple):
-            return early[0]
-        with early:
-            return ringcast.unpack(early)
+    def _why_cancelled(self) -> Exception:
+        """By the death of a worker, or by shutdown()."""
+        if self._lost is None:
+            return RuntimeError("cancelled")
+        return ringcast.ReaderDied(errno.EOWNERDEAD, self._lost)
 
-    def _drop_early(self, early: _Early) -> None:
-        if not isinstance(early, tuple):
-            early.release()
+    def _name_gone(self, error: ringcast.WriterGone) -> ringcast.WriterGone:
+        worker = self._worker()
+        if worker is None:
+            return error
+        text = f"{worker} is gone, and all its answers were received: restart the engine"
+        return ringcast.WriterGone(errno.EPIPE, text)
 
-    def _after_early(self, obj: Any) -> Any:
-        """For an object received just after another thread looked ahead."""
-        self._early.append((obj,))
-        return self._take_early()
+    def _worker(self) -> Optional[str]:
+        """The writer, if it is a worker of the executor in this process."""
+        names = [self._name_in(sender.readers) for sender in _all(Sender)]
+        found = [name for name in names if name is not None]
+        return f"{found[0]} (pid {self.ring.writer_pid})" if found else None
 
     def _describe_writer(self) -> str:
-        who, pid = "the writer" if self.link is None else "the relay of the writer", self.ring.writer_pid
-        plain = f"{who} (pid {pid}) is {_state(pid)}, and all that it has sent was received"
-        return _calls.describe(self, _state) or plain
+        who = "the writer" if self.link is None else "the relay of the writer"
+        pid = self.ring.writer_pid
+        name = self._worker() or f"{who} (pid {pid})"
+        return f"{name} is {_state(pid)}, and all that it has sent was received"
 
     def _take_notice(self, obj: Any, tag: int) -> None:
-        self._notices += 1
         if tag == _READY:
             self._ready = True
-        elif tag == _FAILED:
-            self.failures.append(_calls.Failure(*obj))
         elif tag == _DIED:
             self._recv = _raise_died(obj)  # nothing more will come
             self._recv()

@@ -4,12 +4,12 @@
     import ringcast.vllm
     ringcast.vllm.install()      # or RINGCAST_VLLM=1 in the environment, which the plugin for vLLM checks
 
-install() replaces vLLM's MessageQueue and Handle in the defining module and in every module that has imported the name,
-and the group functions on GroupCoordinator. These are two parts, queues and groups, and each stands or falls alone.
-First install() compares each signature of a part with the known signatures (SIGNATURES). If a signature differs, vLLM
-keeps its own part, and a RuntimeWarning tells the difference. Then install() compares the code with that of the known
-versions (_known.py, by tests/compat/known.py). If the code differs, a RuntimeWarning tells where, and the part is
-replaced; with RINGCAST_VLLM=strict, vLLM keeps its own part.
+install() replaces vLLM's MessageQueue and Handle in the defining module and in every module that has
+imported the name, and the group functions on GroupCoordinator. These are two parts, queues and groups,
+and each stands or falls alone. install() compares each signature of a part with the known signatures
+(SIGNATURES). If a signature differs, vLLM keeps its own part, and a RuntimeWarning tells the
+difference. If the signatures fit, and the version of vLLM is not among the tested versions
+(ringcast._install.TESTED), a RuntimeWarning says so; with RINGCAST_VLLM=strict, vLLM keeps all its own.
 
 Existing queues and groups stay unchanged: install before vLLM makes any, in each process. vLLM loads plugins in time:
 in an engine core before the executor makes a queue, in a worker before the worker makes a group. If a Handle reaches a
@@ -19,7 +19,6 @@ installs ringcast there.
 
 import copyreg
 import dataclasses
-import functools
 import importlib
 import importlib.util
 import inspect
@@ -27,14 +26,12 @@ import sys
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ringcast._install import Caller, Replacements, signature_of, unknown_code
-from ringcast.vllm._known import KNOWN
+from ringcast._install import Caller, Replacements, signature_of
 
 __all__ = ["SIGNATURES", "install", "installed", "uninstall"]
 
 _QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
 _GROUPS = "vllm.distributed.parallel_state"
-_WORKERS = "vllm.v1.executor.multiproc_executor"
 
 _QUEUE_BASE = (
     "(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=25165824, max_chunks=10, connect_ip=None"
@@ -44,46 +41,38 @@ _HANDLE_BASE = (
     "remote_addr_ipv6"
 )
 _TENSOR_DICT = "(self, tensor_dict, dst=None, all_gather_group=None, all_gather_tensors=None)"
-_ANY = "vLLM 0.30 to 0.33"
 
-# A name of vLLM's -> the signatures that fit ringcast's, without annotations, each with the versions of vLLM. For
-# Handle the names of the fields; for GroupCoordinator the attributes that ringcast's functions need.
-SIGNATURES: Dict[str, Dict[str, str]] = {
-    "Handle": {
-        f"({_HANDLE_BASE})": "vLLM 0.30 and 0.31",
-        f"({_HANDLE_BASE}, tensor_arena_handle)": "vLLM 0.32 and 0.33",
-    },
-    "MessageQueue.__init__": {
-        f"{_QUEUE_BASE})": "vLLM 0.30 and 0.31",
-        f"{_QUEUE_BASE}, enable_shm_tensor_arena=False)": "vLLM 0.32 and 0.33",
-    },
-    "MessageQueue.export_handle": {"(self)": _ANY},
-    "MessageQueue.create_from_handle": {"(handle, rank)": _ANY},
-    "MessageQueue.wait_until_ready": {"(self)": _ANY},
-    "MessageQueue.shutdown": {"(self)": _ANY},
-    "MessageQueue.enqueue": {"(self, obj, timeout=None)": _ANY},
-    "MessageQueue.dequeue": {"(self, timeout=None, indefinite=False)": _ANY},
-    "MessageQueue.broadcast_object": {"(self, obj=None)": _ANY},
-    "MessageQueue.create_from_process_group": {
-        "(pg, max_chunk_bytes, max_chunks, writer_rank=0, external_writer_handle=None, blocking=True)": _ANY,
-    },
-    "MessageQueue.create_from_process_group_single_reader": {
-        "(pg, max_chunk_bytes, max_chunks, reader_rank=0, blocking=False)": _ANY,
-    },
-    "GroupCoordinator": {"(cpu_group, device_group, rank_in_group, ranks, world_size)": _ANY},
-    "GroupCoordinator.broadcast": {"(self, input_, src=0)": _ANY},
-    "GroupCoordinator.broadcast_object": {"(self, obj=None, src=0)": _ANY},
-    "GroupCoordinator.broadcast_object_list": {"(self, obj_list, src=0, group=None)": _ANY},
-    "GroupCoordinator.broadcast_tensor_dict": {
-        "(self, tensor_dict=None, src=0, group=None, metadata_group=None)": _ANY,
-    },
-    "GroupCoordinator.send_object": {"(self, obj, dst)": _ANY},
-    "GroupCoordinator.recv_object": {"(self, src)": _ANY},
-    "GroupCoordinator.isend_object": {"(self, obj, dst)": _ANY},
-    "GroupCoordinator.send_tensor_dict": {_TENSOR_DICT: _ANY},
-    "GroupCoordinator.isend_tensor_dict": {_TENSOR_DICT: _ANY},
-    "GroupCoordinator.recv_tensor_dict": {_TENSOR_DICT.replace("tensor_dict, dst", "src"): _ANY},
-    "GroupCoordinator.irecv_tensor_dict": {_TENSOR_DICT.replace("tensor_dict, dst", "src"): _ANY},
+# A name of vLLM's -> the signatures that fit ringcast's, without annotations, the oldest first (of
+# 0.30 and 0.31, where there are two). For Handle the names of the fields; for GroupCoordinator the
+# attributes that ringcast's functions need.
+SIGNATURES: Dict[str, Tuple[str, ...]] = {
+    "Handle": (f"({_HANDLE_BASE})", f"({_HANDLE_BASE}, tensor_arena_handle)"),
+    "MessageQueue.__init__": (f"{_QUEUE_BASE})", f"{_QUEUE_BASE}, enable_shm_tensor_arena=False)"),
+    "MessageQueue.export_handle": ("(self)",),
+    "MessageQueue.create_from_handle": ("(handle, rank)",),
+    "MessageQueue.wait_until_ready": ("(self)",),
+    "MessageQueue.shutdown": ("(self)",),
+    "MessageQueue.enqueue": ("(self, obj, timeout=None)",),
+    "MessageQueue.dequeue": ("(self, timeout=None, indefinite=False)",),
+    "MessageQueue.broadcast_object": ("(self, obj=None)",),
+    "MessageQueue.create_from_process_group": (
+        "(pg, max_chunk_bytes, max_chunks, writer_rank=0, external_writer_handle=None, blocking=True)",
+    ),
+    "MessageQueue.create_from_process_group_single_reader": (
+        "(pg, max_chunk_bytes, max_chunks, reader_rank=0, blocking=False)",
+    ),
+    "GroupCoordinator": ("(cpu_group, device_group, rank_in_group, ranks, world_size)",),
+    "GroupCoordinator.broadcast": ("(self, input_, src=0)",),
+    "GroupCoordinator.broadcast_object": ("(self, obj=None, src=0)",),
+    "GroupCoordinator.broadcast_object_list": ("(self, obj_list, src=0, group=None)",),
+    "GroupCoordinator.broadcast_tensor_dict": ("(self, tensor_dict=None, src=0, group=None, metadata_group=None)",),
+    "GroupCoordinator.send_object": ("(self, obj, dst)",),
+    "GroupCoordinator.recv_object": ("(self, src)",),
+    "GroupCoordinator.isend_object": ("(self, obj, dst)",),
+    "GroupCoordinator.send_tensor_dict": (_TENSOR_DICT,),
+    "GroupCoordinator.isend_tensor_dict": (_TENSOR_DICT,),
+    "GroupCoordinator.recv_tensor_dict": (_TENSOR_DICT.replace("tensor_dict, dst", "src"),),
+    "GroupCoordinator.irecv_tensor_dict": (_TENSOR_DICT.replace("tensor_dict, dst", "src"),),
 }
 
 
@@ -104,17 +93,15 @@ class _Part(NamedTuple):
     name: str
     module: Any
     differences: List[str]
-    unknown: List[str]
-
-    def fits(self) -> bool:
-        return not (self.differences or self.unknown and _caller.is_strict())
 
 
 def install() -> bool:
     """Put ringcast in place in this process's vLLM; return whether any part of ringcast is in place.
 
-    False: ringcast knows neither the queues nor the groups of this vLLM. vLLM stays unchanged. The first call warns
-    (RuntimeWarning) of differences. The call may be repeated, from any thread, and imports the modules to change.
+    False: vLLM stays unchanged, because ringcast knows neither its queues nor its groups, or because
+    the version is untested and RINGCAST_VLLM is strict. The first call warns (RuntimeWarning) of
+    differences and of an untested version. The call may be repeated, from any thread, and imports the
+    modules to change.
     ImportError: there is no vLLM here.
     """
     global _warned
@@ -122,7 +109,10 @@ def install() -> bool:
         return True
     # Not under the lock, because of the imports: a module under import in another thread may call install().
     parts = _parts()
-    put = [part for part in parts if part.fits()]
+    put = [part for part in parts if not part.differences]
+    untested = bool(put) and not _caller.is_tested()
+    if untested and _caller.is_strict():
+        put = []
     if put:
         from ringcast.vllm import group, queue
 
@@ -135,8 +125,10 @@ def install() -> bool:
     if warn:
         for part in parts:
             _tell(part)
+        if untested:
+            _caller.tell_untested(2)
     if put:
-        _caller.tell_in_place(" and ".join(f"{part.name}{' of no known code' * bool(part.unknown)}" for part in put))
+        _caller.tell_in_place(" and ".join(part.name for part in put))
     return bool(put)
 
 
@@ -148,8 +140,6 @@ def _tell(part: _Part) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
-    elif part.unknown:
-        _caller.tell_unknown(part.name, part.unknown, 3)
 
 
 def installed() -> bool:
@@ -183,9 +173,8 @@ def _part(part: str, name: str) -> _Part:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("vllm."):
             raise  # a module that vLLM needs
-        return _Part(part, None, [f"{name} can't be imported ({error})"], [])
-    differences = _differences(module, part)
-    return _Part(part, module, differences, [] if differences else _unknown(module))
+        return _Part(part, None, [f"{name} can't be imported ({error})"])
+    return _Part(part, module, _differences(module, part))
 
 
 def _differences(module: Any, part: str) -> List[str]:
@@ -198,15 +187,6 @@ def _differences(module: Any, part: str) -> List[str]:
             has = "is missing" if signature is None else f"has {signature}"
             found.append(f"{name} {has}, but ringcast knows {' and '.join(known)}")
     return found
-
-
-def _unknown(module: Any) -> List[str]:
-    known = KNOWN[module.__name__]
-    return unknown_code(known, {name: functools.reduce(_attribute, name.split("."), module) for name in known})
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    return getattr(owner, name, None)
 
 
 def _signature(module: Any, name: str) -> Optional[str]:
@@ -240,7 +220,6 @@ def _replace(parts: Dict[str, Any], our_queues: Any, our_groups: Any) -> None:
             _replaced.replace(parts["queues"].MessageQueue, our_queues.MessageQueue)
             copyreg.pickle(our_queues.Handle, _reduce)
             _replaced.at_end(lambda: copyreg.dispatch_table.pop(our_queues.Handle, None))
-            _replaced.when_loaded([_WORKERS], _watch_calls)
         if "groups" in parts:
             _replace_functions(parts["groups"].GroupCoordinator, our_groups.GroupOperations)
     except BaseException:
@@ -277,26 +256,6 @@ def _subclasses(cls: type) -> List[type]:
     for below in children:
         found += [below, *_subclasses(below)]
     return found
-
-
-# ---- The exceptions of calls -----------------------------------------------------------------------------------------
-
-
-def _watch_calls(module: Any) -> None:
-    """Before its loop each worker lets ringcast see its calls. The loop itself is vLLM's. If the code is of no known
-    version, exceptions go as in vLLM."""
-    if _unknown(module):
-        return
-    from ringcast.vllm._calls import watch
-
-    loop = module.WorkerProc.worker_busy_loop
-
-    @functools.wraps(loop)
-    def worker_busy_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watch(self)
-        return loop(self, *args, **kwargs)
-
-    _replaced.set(module.WorkerProc, "worker_busy_loop", worker_busy_loop)
 
 
 # ---- Handles that reach a process without ringcast in place ----------------------------------------------------------

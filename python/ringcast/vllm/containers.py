@@ -12,7 +12,7 @@ import ringcast
 from ringcast._group import config
 from ringcast._group.config import machine
 from ringcast.vllm._doors import FOLDER, Door
-from ringcast.vllm._endpoints import AT_EXIT_SECONDS, LEASES, Receiver, load
+from ringcast.vllm._endpoints import AT_EXIT_SECONDS, Receiver, load
 from ringcast.vllm._waits import Wait, engine_logger
 
 _told = False
@@ -68,7 +68,7 @@ def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:
     why = why_apart(place, mine)
     if not why:  # else the pid is another process's here
         try:
-            return Receiver(config.make_reader(handle, rank, config.queue_spin(), LEASES))
+            return Receiver(config.make_reader(handle, rank, config.queue_spin()))
         except ringcast.AccessDenied as error:
             why = why_apart(place, mine, error)
             if not why:

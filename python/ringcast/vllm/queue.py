@@ -119,8 +119,8 @@ class MessageQueue:
         self.n_remote_reader = n_reader - n_local_reader
         self.handle = Handle(ranks)
         budget = max_chunk_bytes * max_chunks if n_reader else 1  # without readers, the least ring
-        end = Sender(_make_ring(name, budget, n_reader, max_chunks), [name_of(rank) for rank in ranks])
-        end.sends_calls = sends_calls
+        ring = _make_ring(name, budget, n_reader, max_chunks)
+        end = Sender(ring, [name_of(rank) for rank in ranks], sends_calls)
         if n_local_reader:
             self.handle.buffer_handle, self.handle.place = end.ring.handle, containers.here()
         if self.n_remote_reader:

@@ -42,7 +42,6 @@ struct party {
   enum mode mode;
   uint32_t leases;
   bool keeps, churns, dawdles;
-  bool observes;           /* the writer goes on without it, whatever the round's policies */
   _Atomic uint32_t armed;  /* a point + 1: strike yourself there, 0: nowhere ... */
   _Atomic uint32_t passes; /* ... once you have passed it so many times */
   _Atomic int32_t signal;

@@ -34,7 +34,7 @@ static int unexpected(const char *call, int result) {
 
 /* Evicted: only where that is the policy. */
 static int stale(const char *call) {
-  if (board->on_slow != RINGCAST_EVICT && !self->observes) return unexpected(call, -ESTALE);
+  if (board->on_slow != RINGCAST_EVICT) return unexpected(call, -ESTALE);
   atomic_fetch_add(&board->counts.stale, 1);
   return -ESTALE;
 }
@@ -248,7 +248,6 @@ static void judge_end(void) {
 static int attach(void) {
   struct ringcast_reader_options options = {.size = sizeof options, .leases = self->leases, .name = "in a campaign"};
   if (self->keeps) options.flags |= RINGCAST_READER_RETAIN;
-  if (self->observes) options.flags |= RINGCAST_READER_OBSERVER;
   set_mode(self->mode, &options.spin_ns);
   latest = chance(2);
   if (latest) options.start = RINGCAST_START_LATEST;

@@ -32,7 +32,6 @@ static const enum who who_passes[RC_POINT_COUNT] = {
 #undef WHO
 };
 
-enum { OBSERVER = PARTIES - 1 };
 enum { CHURNER = WRITER + 1, SUITED }; /* readers: attaches again and again; as the point of the round needs it */
 
 static int suited_for; /* the point that the round is made for, -1: none */
@@ -105,14 +104,13 @@ static bool restart_reader(int index) {
 /* `sure`: it was attached, and not evicted. */
 static bool reader_died(int index, bool sure) {
   struct party *writer = &board->participants[WRITER];
-  bool observed = board->participants[index].observes;
   if (draw(2) && !bury(index)) return false; /* else it stays a zombie for now */
   if (!goes_around()) return false;
   over = is_told(writer);
-  if (over && (observed || writer->verdict != -EOWNERDEAD)) wrong(WRITER, "the writer has ended without a reason");
+  if (over && writer->verdict != -EOWNERDEAD) wrong(WRITER, "the writer has ended without a reason");
   if (over) return true;
   /* One that was held up by the machine may have been evicted before, and not know it. */
-  if (sure && !observed && board->on_death == RINGCAST_FAIL && board->on_slow == RINGCAST_FAIL)
+  if (sure && board->on_death == RINGCAST_FAIL && board->on_slow == RINGCAST_FAIL)
     wrong(WRITER, "the writer went on over what a dead reader holds");
   return restart_reader(index);
 }
@@ -136,7 +134,7 @@ static bool reader_stopped(int index) {
   struct party *party = &board->participants[index], *writer = &board->participants[WRITER];
   bool sure = atomic_load(&party->attached);
   uint64_t timeouts = atomic_load(&writer->timeouts);
-  if (board->on_slow == RINGCAST_EVICT || party->observes) {
+  if (board->on_slow == RINGCAST_EVICT) {
     if (!goes_around()) return false;
     sure = false;
   } else if (board->slow_ns != 0 && sure) {
@@ -378,8 +376,6 @@ static void plan(const struct strike *first) {
     party->keeps = draw(2) == 0;
     party->churns = i == CHURNER || draw(4) == 0;
     party->dawdles = draw(3) == 0;
-    party->observes = i == OBSERVER && draw(2) == 0;
-    if (party->observes && party->mode == BY_DESCRIPTOR) party->mode = BY_DEFAULT; /* an observer has none */
   }
   suit(first->point);
 }

@@ -18,14 +18,6 @@ class ndarray:
     def device(self):
         return cuda.Device(self.tensor.get_device())
 
-    @property
-    def __cuda_array_interface__(self):
-        tensor = self.tensor
-        size = tensor.element_size()
-        strides = None if tensor.is_contiguous() else tuple(step * size for step in tensor.strides)
-        kind = f"<{tensor.dtype.held.kind}{size}"
-        return {"shape": tuple(tensor.shape), "typestr": kind, "data": (tensor.data_ptr(), False), "strides": strides}
-
     def __dlpack_device__(self):
         return 2, self.tensor.get_device()
 
@@ -36,10 +28,6 @@ class ndarray:
 
 def ascontiguousarray(array):
     return ndarray(array.tensor.contiguous())
-
-
-def asnumpy(array):
-    return array.tensor.numpy()
 
 
 def from_dlpack(source):
@@ -77,10 +65,6 @@ class _Cuda(types.ModuleType):
             yield
         finally:
             cuda.ordinal = before
-
-    @staticmethod
-    def ExternalStream(pointer):
-        return torch.cuda.Stream(0, pointer)
 
     def get_current_stream(self):
         if isinstance(self.stream, _Stream):

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.distributed as far as the drop-ins call it, among processes of one machine; and what of torch itself those ask
-for alone. Messages go by sockets in a folder; what is sent is copied at once, so that sends never wait.
+for alone. Messages are files in a folder, so that sends never wait.
 
 A group has a kind: "gloo" carries what is on the CPU, "device" what is on a device, and "none" nothing, so that who
 uses it fails. `calls` has what was asked of a group other than gloo's.
 """
 
-import contextlib
 import ctypes
-import multiprocessing.connection
+import functools
 import os
-import threading
+import pickle
 import time
 import types
-from collections import defaultdict, deque
+from collections import Counter
 from datetime import timedelta
 
 import numpy as np
@@ -72,110 +71,61 @@ class ReduceOp:
 
 
 class Work:
-    def __init__(self, take=None):
-        self._come = threading.Event()
-        self._take = take  # of what is to be done with it by who waits
-        self.data = None
+    """Of what was sent, which is done, or of what is to be received from a rank as a file, for `take`."""
 
-    def come(self, data):
-        self.data = data
-        self._come.set()
+    def __init__(self, rank=None, path=None, take=None):
+        self._rank, self._path, self._take = rank, path, take
 
     def is_completed(self):
-        return self._come.is_set()
+        return self._path is None or os.path.exists(self._path)
 
     def wait(self, timeout=None):
-        assert self._come.wait(SECONDS), "nothing comes"
-        if isinstance(self.data, Exception):
-            raise self.data
-        if self._take is not None:
-            take, self._take = self._take, None
-            take(self.data)
+        until = time.monotonic() + SECONDS
+        while not self.is_completed():
+            if _post.has_died(self._rank) and not self.is_completed():
+                raise RuntimeError(f"Connection closed by peer [{self._rank}]")
+            assert time.monotonic() < until, f"nothing comes from rank {self._rank}"
+            time.sleep(0.001)
+        if self._path is not None:
+            with open(self._path, "rb") as file:
+                self._take(pickle.load(file))
+            self._path = None
 
 
 class _Post:
-    """What this process sends and gets. A message is (group, tag, data)."""
+    """What this process sends and gets: each message is a file, numbered among those of its group and its tag."""
 
     def __init__(self, folder, rank):
-        self.folder, self.rank = folder, rank
-        self._lock = threading.Lock()
-        self._out, self._letters, self._waiting, self._dead = {}, defaultdict(deque), defaultdict(deque), set()
-        self._listener = multiprocessing.connection.Listener(os.path.join(folder, str(rank)), "AF_UNIX", 16)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.folder, self.rank, self._sent, self._received = folder, rank, Counter(), Counter()
+        self._write(f"pid {rank}", os.getpid())
 
     def send(self, rank, group, tag, data):
-        with self._lock:
-            if rank not in self._out:
-                self._out[rank] = self._connect(rank)
-            try:
-                self._out[rank].send((group, tag, data))
-            except OSError:
-                raise RuntimeError(f"Connection closed by peer [{rank}]") from None
+        self._write(self._next(self._sent, self.rank, rank, group, tag), data)
 
-    def receive(self, rank, group, tag, work):
-        with self._lock:
-            key = rank, group, tag
-            if self._letters[key]:
-                work.come(self._letters[key].popleft())
-            elif rank in self._dead:
-                work.come(RuntimeError(f"Connection closed by peer [{rank}]"))
-            else:
-                self._waiting[key].append(work)
-        return work
+    def receive(self, rank, group, tag, take):
+        return Work(rank, os.path.join(self.folder, self._next(self._received, rank, self.rank, group, tag)), take)
 
-    def close(self):
-        self._listener.close()
-        for connection in self._out.values():
-            connection.close()
+    def has_died(self, rank):
+        """A rank that has not begun is alive."""
+        try:
+            with open(os.path.join(self.folder, f"pid {rank}"), "rb") as file:
+                os.kill(pickle.load(file), 0)
+        except FileNotFoundError:
+            return False
+        except ProcessLookupError:
+            return True
+        return False
 
-    def _connect(self, rank):
-        until = time.monotonic() + SECONDS
-        while True:
-            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-                connection = multiprocessing.connection.Client(os.path.join(self.folder, str(rank)), "AF_UNIX")
-                connection.send(self.rank)
-                return connection
-            assert time.monotonic() < until, f"rank {rank} does not come"
-            os.sched_yield()
+    def _next(self, counts, *key):
+        counts[key] += 1
+        return " ".join(map(str, (*key, counts[key])))
 
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                connection = self._listener.accept()
-                threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
-
-    def _listen(self, connection):
-        with contextlib.suppress(EOFError, OSError), connection:
-            rank = connection.recv()
-            with contextlib.suppress(EOFError, OSError):
-                while True:
-                    group, tag, data = connection.recv()
-                    self._put((rank, group, tag), data)
-            with self._lock:
-                self._dead.add(rank)
-                for key, works in self._waiting.items():
-                    while key[0] == rank and works:
-                        works.popleft().come(RuntimeError(f"Connection closed by peer [{rank}]"))
-
-    def _put(self, key, data):
-        with self._lock:
-            if self._waiting[key]:
-                self._waiting[key].popleft().come(data)
-            else:
-                self._letters[key].append(data)
-
-
-class _Into(Work):
-    """Fills a tensor of the CPU as soon as its data come; one on a device is filled by who waits."""
-
-    def __init__(self, tensor):
-        super().__init__(None if tensor.is_cpu else lambda data: _fill(tensor, data))
-        self._tensor = tensor
-
-    def come(self, data):
-        if self._tensor.is_cpu and not isinstance(data, Exception):
-            _fill(self._tensor, data)
-        super().come(data)
+    def _write(self, name, data):
+        """Whole, or not at all."""
+        path = os.path.join(self.folder, name)
+        with open(path + ".new", "wb") as file:
+            pickle.dump(data, file)
+        os.rename(path + ".new", path)
 
 
 def _fill(tensor, data):
@@ -205,13 +155,11 @@ class ProcessGroup:
     def send(self, tensors, peer, tag):
         self._note("send", tensors[0])
         _post.send(self.ranks[peer], self.name, tag, tensors[0].numpy().tobytes())
-        work = Work()
-        work.come(b"")
-        return work
+        return Work()
 
     def recv(self, tensors, peer, tag):
         self._note("recv", tensors[0])
-        return _post.receive(self.ranks[peer], self.name, tag, _Into(tensors[0]))
+        return _post.receive(self.ranks[peer], self.name, tag, functools.partial(_fill, tensors[0]))
 
     def _note(self, what, tensor):
         assert self.kind != "none", f"{what} was asked of a group that nothing should ask"
@@ -248,9 +196,7 @@ def new_group(ranks=None, kind="gloo"):
 
 def destroy_process_group():
     global _post
-    group.WORLD = None
-    _post.close()
-    _post = None
+    group.WORLD = _post = None
 
 
 def is_available():
@@ -286,9 +232,7 @@ def all_gather_object(objects, mine, group=None):
     for rank in of.ranks:
         _post.send(rank, of.name, "gather", mine)
     for i, rank in enumerate(of.ranks):
-        work = _post.receive(rank, of.name, "gather", Work())
-        work.wait()
-        objects[i] = work.data
+        _post.receive(rank, of.name, "gather", functools.partial(objects.__setitem__, i)).wait()
 
 
 def barrier():
@@ -299,13 +243,12 @@ def broadcast(tensor, src, group=None, async_op=False):
     of = globals()["group"].WORLD if group is None else group
     of._note("broadcast", tensor)
     work = Work()
-    work.come(b"")
     if _post.rank == src:
         for rank in of.ranks:
             if rank != src:
                 _post.send(rank, of.name, "broadcast", tensor.numpy().tobytes())
     else:
-        work = _post.receive(src, of.name, "broadcast", _Into(tensor))
+        work = _post.receive(src, of.name, "broadcast", functools.partial(_fill, tensor))
     if not async_op:
         work.wait()
     return work
