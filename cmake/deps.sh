@@ -30,7 +30,7 @@ fi
 case $level in
 build | test) ;;
 all | packages)
-  # Models, fuzzing, memcheck, 64-bit Arm, probes; clean Debians for wheels; abidiff.
+  # Models, fuzzing, memcheck, 64-bit Arm, probes; a clean Debian for wheels; abidiff.
   want+=" spin clang libclang-rt-dev valgrind gcc-12 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user bpftrace"
   want+=" unzip debootstrap debian-archive-keyring abigail-tools"
   lint+=" clang-tidy==21.1.6 gcovr==8.8 coverage==7.17.5"
