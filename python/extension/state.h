@@ -83,24 +83,24 @@ struct rc_py_state {
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type, *view_type,
       *device_tensor_type;
   PyObject *error, *error_by_errno, *writer_gone;
-  PyObject *reader_status, *stats, *info, *tapped, *ring; /* of ringcast._status */
-  PyObject *gpu_info, *gpu_state;                                     /* of ringcast._status */
-  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame;     /* of ringcast._pickling */
-  PyObject *pickler, *loads;                                          /* leaves.c: NULL while in use; pickle's own */
-  PyObject *describe_class, *find_class, *class_shape;                /* of ringcast._classes */
-  PyObject *class_composite, *class_member;                           /* of ringcast._classes */
-  PyObject *allowed_classes;                                          /* of ringcast._allowed */
-  PyObject *environment, *allow_pickle_name;                          /* call.c */
-  PyObject *classes;                                                  /* classes sent so far: the cache of classes.c */
-  PyObject *unpack_classes;                                           /* classes that unpack() has met */
-  PyObject *no_arguments;                                             /* () */
-  PyObject *sha256;                                                   /* of hashlib */
-  PyObject *cached_property;                                          /* of functools */
-  PyObject *standard[RC_PY_STANDARD];                                 /* kinds.c's types */
-  PyObject *uuid_unknown;                                             /* uuid.SafeUUID.unknown */
-  PyObject *nothing, *turn;                                           /* handle.c */
-  PyObject *device_helpers;                                           /* the module ringcast._device */
-  PyObject *empty_type;                                               /* of ringcast._compose */
+  PyObject *reader_status, *stats, *info, *tapped, *ring;         /* of ringcast._status */
+  PyObject *gpu_info, *gpu_state;                                 /* of ringcast._status */
+  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame; /* of ringcast._pickling */
+  PyObject *pickler, *loads;                                      /* leaves.c: NULL while in use; pickle's own */
+  PyObject *describe_class, *find_class, *class_shape;            /* of ringcast._classes */
+  PyObject *class_composite, *class_member;                       /* of ringcast._classes */
+  PyObject *allowed_classes;                                      /* of ringcast._allowed */
+  PyObject *environment, *allow_pickle_name;                      /* call.c */
+  PyObject *classes;                                              /* classes sent so far: the cache of classes.c */
+  PyObject *unpack_classes;                                       /* classes that unpack() has met */
+  PyObject *no_arguments;                                         /* () */
+  PyObject *sha256;                                               /* of hashlib */
+  PyObject *cached_property;                                      /* of functools */
+  PyObject *standard[RC_PY_STANDARD];                             /* kinds.c's types */
+  PyObject *uuid_unknown;                                         /* uuid.SafeUUID.unknown */
+  PyObject *nothing, *turn;                                       /* handle.c */
+  PyObject *device_helpers;                                       /* the module ringcast._device */
+  PyObject *empty_type;                                           /* of ringcast._compose */
   struct rc_py_names names;
   struct rc_py_numpy numpy;
   struct rc_py_torch torch;

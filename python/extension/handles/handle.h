@@ -11,9 +11,9 @@ struct rc_py_handle {
   pid_t pid;                    /* of the creating process */
   bool busy;                    /* a call is at work */
   bool closed, allow_pickle;
-  bool value_failed;       /* what the last send() or recv() raised is of the value */
-  PyObject *watch;         /* the descriptor in an event loop (ringcast._asyncio); NULL or None: never in a loop */
-  unsigned spent;          /* frames in a row for tasks, without a wait; large frames count for more */
+  bool value_failed; /* the last send() or recv() raised what came up in the value: not in a wait, or of the ring */
+  PyObject *watch;   /* the descriptor in an event loop (ringcast._asyncio); NULL or None: never in a loop */
+  unsigned spent;    /* frames in a row for tasks, without a wait; large frames count for more */
   struct rc_py_call *call; /* the call at work, if its spans are recorded; else NULL */
   uint64_t ring;           /* rc_py_spans_ring; 0: not known yet */
   const char *ring_name;   /* for spans, as ... */
