@@ -40,8 +40,8 @@ RINGCAST_API int ringcast_find(const char *ring, char handle[RINGCAST_HANDLE_BYT
 /* A tap copies frames and takes no slot: the writer never waits for a tap, and never wakes one; a tap that waits looks
  * every 2 ms at the latest. A tap that is too slow loses frames and counts the loss. A tap is never more than a ring
  * behind, and loses nothing while less than half a ring behind; except frames in spill memory, which may be lost once
- * all readers have released them. A tap that loses more than a fifth of what is sent rests after a loss, for a second at
- * most: then there is no frame for it. */
+ * all readers have released them. A tap that loses more than a fifth of what is sent rests after a loss, for a second
+ * at most: then there is no frame for it. */
 typedef struct ringcast_tap ringcast_tap;
 
 /* Attaches a tap to the ring that `handle` names; the tap's first frame is the next frame to be committed. Errors as
