@@ -32,14 +32,14 @@ def changes(*both: Results) -> Iterator[Change]:
     before, after = (each.store for each in both)
     yield _of_totals("a step", "step", "ms", before.steps, after.steps)
     yield from _of_tables("step", "ms", before.kinds, after.kinds, "a step, {}".format)
-    shares = [analysis.share(each.exposed, each.steps.total) for each in (before, after)]
-    yield Change("communication's share", "share", "%", *shares, _percent(*shares))
+    was, now = (analysis.share(each.exposed, each.steps.total) for each in (before, after))
+    yield Change("communication's share", "share", "%", was, now, _percent(was, now))
     old, new = (analysis.grouped(analysis.counted(each), lambda key: (key[0], key[2])) for each in (before, after))
     yield from _of_tables("operation", "us", old, new, lambda key: f"{key[0]}, {RANGES[key[1]]}")
     old, new = ({name: region.totals for name, region in each.regions.items()} for each in (before, after))
     yield from _of_tables("region", "ms", old, new, str)
-    most = [analysis.memory_of(each)["rss_max"] / (1 << 20) for each in both]
-    yield Change("resident memory, most", "memory", "MiB", *most, _percent(*most))
+    was, now = (analysis.memory_of(each)["rss_max"] / (1 << 20) for each in both)
+    yield Change("resident memory, most", "memory", "MiB", was, now, _percent(was, now))
 
 
 def _of_tables(kind: str, unit: str, old: Dict[Any, Totals], new: Dict[Any, Totals], name_of: Any) -> Iterator[Change]:
@@ -51,10 +51,10 @@ def _of_tables(kind: str, unit: str, old: Dict[Any, Totals], new: Dict[Any, Tota
 
 def _of_totals(what: str, kind: str, unit: str, *both: Totals) -> Change:
     scale = {"us": 1e3, "ms": 1e6}[unit]
-    average = [each.mean() / scale if each.count else None for each in both]
+    was, now = (each.mean() / scale if each.count else None for each in both)
     p50 = [each.quantile(0.5) / scale if each.count else None for each in both]
     counts = [each.count for each in both]
-    return Change(what, kind, unit, *average, _percent(*average), counts, p50, _percent(*p50))
+    return Change(what, kind, unit, was, now, _percent(was, now), counts, p50, _percent(*p50))
 
 
 def slower(found: List[Change], percent: float) -> List[Change]:

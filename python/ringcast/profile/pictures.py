@@ -104,7 +104,7 @@ def _join(parent: Any) -> None:
         _join(child)
         is_bare = child.tag == f"{{{SVG}}}g" and set(child.attrib) <= {"id"}
         for each in list(child) if is_bare else [child]:
-            last = children[-1] if children else None
+            last: Any = children[-1] if children else None
             same = last is not None and last.tag == each.tag and {**last.attrib, "d": ""} == {**each.attrib, "d": ""}
             if same and "d" in each.attrib and "fill: none" not in each.get("style", ""):
                 last.set("d", last.get("d") + each.get("d"))
