@@ -141,7 +141,10 @@ class ProcessGroup:
     options = types.SimpleNamespace(_timeout=timedelta(seconds=SECONDS))
 
     def __init__(self, name, ranks, kind):
-        self.name, self.ranks, self.kind, self.calls = name, ranks, kind, []
+        self.title, self.ranks, self.kind, self.calls = name, ranks, kind, []
+
+    def name(self):
+        return self.kind
 
     def rank(self):
         return self.ranks.index(_post.rank)
@@ -154,12 +157,12 @@ class ProcessGroup:
 
     def send(self, tensors, peer, tag):
         self._note("send", tensors[0])
-        _post.send(self.ranks[peer], self.name, tag, tensors[0].numpy().tobytes())
+        _post.send(self.ranks[peer], self.title, tag, tensors[0].numpy().tobytes())
         return Work()
 
     def recv(self, tensors, peer, tag):
         self._note("recv", tensors[0])
-        return _post.receive(self.ranks[peer], self.name, tag, functools.partial(_fill, tensors[0]))
+        return _post.receive(self.ranks[peer], self.title, tag, functools.partial(_fill, tensors[0]))
 
     def _note(self, what, tensor):
         assert self.kind != "none", f"{what} was asked of a group that nothing should ask"
@@ -230,33 +233,34 @@ def get_backend(of):
 def all_gather_object(objects, mine, group=None):
     of = globals()["group"].WORLD if group is None else group
     for rank in of.ranks:
-        _post.send(rank, of.name, "gather", mine)
+        _post.send(rank, of.title, "gather", mine)
     for i, rank in enumerate(of.ranks):
-        _post.receive(rank, of.name, "gather", functools.partial(objects.__setitem__, i)).wait()
+        _post.receive(rank, of.title, "gather", functools.partial(objects.__setitem__, i)).wait()
 
 
 def barrier():
     all_gather_object([None] * get_world_size(), None)
 
 
-def broadcast(tensor, src, group=None, async_op=False):
+def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
     of = globals()["group"].WORLD if group is None else group
+    src = of.ranks[group_src] if src is None else src
     of._note("broadcast", tensor)
     work = Work()
     if _post.rank == src:
         for rank in of.ranks:
             if rank != src:
-                _post.send(rank, of.name, "broadcast", tensor.numpy().tobytes())
+                _post.send(rank, of.title, "broadcast", tensor.numpy().tobytes())
     else:
-        work = _post.receive(src, of.name, "broadcast", functools.partial(_fill, tensor))
+        work = _post.receive(src, of.title, "broadcast", functools.partial(_fill, tensor))
     if not async_op:
         work.wait()
     return work
 
 
-def isend(tensor, dst, group=None):
-    return group.send([tensor], group.ranks.index(dst), "p2p")
+def isend(tensor, dst=None, group=None, group_dst=None):
+    return group.send([tensor], group.ranks.index(dst) if group_dst is None else group_dst, "p2p")
 
 
-def irecv(tensor, src, group=None):
-    return group.recv([tensor], group.ranks.index(src), "p2p")
+def irecv(tensor, src=None, group=None, group_src=None):
+    return group.recv([tensor], group.ranks.index(src) if group_src is None else group_src, "p2p")
