@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m ringcast.sglang advise."""
 
-import importlib.util
 import json
-import sys
 
 import needs
 import pytest
@@ -44,22 +42,6 @@ def test_the_table_has_a_line_for_each_size_and_a_value_made_for_all_is_shared(c
     assert sum(" MB" in line or " kB" in line or " GB" in line for line in lines) == 11
     assert command.main(["advise", "--size", "10000", "--tp", "2"]) == 0
     assert "local" in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_the_picture_is_drawn_where_matplotlib_is(capsys, tmp_path):
-    there = importlib.util.find_spec("matplotlib") is not None
-    path = tmp_path / "maps" / "advise.svg"
-    assert command.main(["advise", "--picture", str(path)]) == (0 if there else 1)
-    assert path.exists() is there
-    assert there or "pip install matplotlib" in capsys.readouterr().err
-
-
-def test_without_matplotlib_the_map_is_told_and_no_picture_is_a_failure(capsys, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it fails
-    assert command.main(["advise", "--tp", "2", "--picture", str(tmp_path / "advise.svg")]) == 1
-    told = capsys.readouterr()
-    assert "10 MB" in told.out
-    assert told.err == "no picture: matplotlib is not installed: pip install matplotlib\n"
 
 
 @pytest.mark.parametrize("bad", [["--tp", "0"], ["--size", "-1"], ["--waiting", "0"], ["--seconds", "-1"]])

@@ -4,8 +4,6 @@
 import itertools
 import os
 import signal
-import threading
-import time
 from typing import Any, List
 
 import needs
@@ -19,7 +17,7 @@ from _dist import meet, on_ranks, text_of
 from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features, hashes_of, here, slack, share_hash
 
 from ringcast._group.endpoint import state_of
-from ringcast.sglang import feature_hash, share, telling
+from ringcast.sglang import feature_hash, telling
 
 pytestmark = pytest.mark.alike
 
@@ -74,19 +72,6 @@ def test_the_hashes_of_a_late_rank_are_waited_for_in_ever_fewer_calls() -> None:
         meet()
         check(shared, given)
     assert ranks._peers[1 - rank].late == 0
-
-
-@on_ranks(2)
-def test_a_hash_is_late_from_when_the_thread_has_come_to_the_call() -> None:
-    given, going_on = features(2), threading.Event()
-    check(share_hash(given, how="hash"), given)
-    share.in_thread(going_on.wait)
-    shared = share_hash(given, how="hash", compute=Hasher(), thread=True)
-    before = time.monotonic()
-    going_on.set()
-    check(shared, given)
-    assert shared._call.began >= before
-    dist.barrier()
 
 
 @on_ranks(2)

@@ -2,20 +2,15 @@
 """The decision of `auto` as a map of this machine: size of a request × ranks."""
 
 import argparse
-import importlib
 import json
-import os
-import sys
 from typing import Any, Dict, List
 
-from ringcast import _files
 from ringcast.sglang import rule
 
 SIZES = tuple(base * 10**power for power in range(4, 9) for base in (1, 3)) + (10**9,)
 RANKS = (2, 3, 4, 6, 8, 16)
 WAYS = ("local", "hash", "share")
 MEANING = "local: each rank for itself; hash: share_hash; share: share_once"
-_COLOURS = {"local": "#c9ccd1", "hash": "#2f6f9f", "share": "#d98c5f"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +19,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--waiting", type=float, action="append", metavar="N", help="requests at once; default: 1, 8")
     seconds = "what making a request's value takes beside hashing, which only share spares; default: 0"
     parser.add_argument("--seconds", type=float, default=0.0, metavar="S", help=seconds)
-    parser.add_argument("--picture", metavar="PATH", help="also draw the maps, .svg or .png; needs matplotlib")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
 
@@ -81,39 +75,7 @@ def text(found: Dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Dict[str, Any], path: str) -> None:
-    # By name: matplotlib may be missing, where the types are checked too.
-    names = "", ".colors", ".patches", ".pyplot"
-    matplotlib, colors, patches, pyplot = [importlib.import_module("matplotlib" + name) for name in names]
-    matplotlib.use("Agg")
-    count = len(found["maps"])
-    figure, axes = pyplot.subplots(1, count, figsize=(5 * count, 5), squeeze=False)
-    palette = colors.ListedColormap([_COLOURS[way] for way in WAYS])
-    for axis, each in zip(axes[0], found["maps"]):
-        rows = _rows(each["cells"])
-        grid = [[WAYS.index(cell["way"]) for cell in row] for row in rows.values()]
-        axis.imshow(grid, cmap=palette, vmin=0, vmax=len(WAYS) - 1, aspect="auto", origin="lower")
-        axis.set_yticks(range(len(rows)), [_size(nbytes) for nbytes in rows])
-        ranks = [cell["ranks"] for cell in next(iter(rows.values()))]
-        axis.set_xticks(range(len(ranks)), [f"TP {count}" for count in ranks])
-        axis.set_title(f"{each['waiting']:g} request(s) at once")
-    axes[0][0].legend(handles=[patches.Patch(color=_COLOURS[way], label=way) for way in WAYS], loc="upper left")
-    folder = os.path.dirname(path)
-    if folder:
-        _files.make_folder(folder)
-    figure.tight_layout()
-    kind = os.path.splitext(path)[1][1:]
-    with _files.replacing(path if kind else f"{path}.png", "wb") as file:
-        figure.savefig(file, format=kind or "png")
-
-
 def run(options: argparse.Namespace) -> int:
     found = maps(rule.measure(), options)
     print(json.dumps(found, indent=1) if options.format == "json" else text(found))
-    if options.picture:
-        try:
-            draw(found, options.picture)
-        except ModuleNotFoundError as error:
-            print(f"no picture: {error.name} is not installed: pip install matplotlib", file=sys.stderr)
-            return 1
     return 0

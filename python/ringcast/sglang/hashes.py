@@ -2,15 +2,13 @@
 """SGLang's hash of a feature, without a copy where the memory allows; what is told of a feature without hashing it."""
 
 import ctypes
-import functools
 import hashlib
 import os
-from typing import Any, Iterable, Iterator, Sequence, Tuple
+from typing import Any, Iterable, Iterator
 
 import numpy as np
 import torch
 
-_SAMPLES = 64
 _BLOCK = 1 << 20
 
 
@@ -55,7 +53,7 @@ def _bytes_of(part: Any) -> Any:
 
 
 def _memory_of(flat: torch.Tensor) -> Any:
-    """As numpy(), which would mark the storage as one that NumPy writes too: ringcast/sglang/cache.py."""
+    """As numpy(), which would forbid torch to resize the tensor's storage."""
     if not flat.nbytes:
         return b""
     memory = (ctypes.c_ubyte * flat.nbytes).from_address(flat.data_ptr())
@@ -79,51 +77,20 @@ def _nbytes_of(part: Any) -> int:
     return memoryview(_bytes_of(part)).nbytes
 
 
-def digest_of(features: Iterable[Any], owners: Sequence[int] = ()) -> bytes:
-    """8 bytes that are equal on all ranks for the same features in the same order, with the same owners: of types,
-    shapes and _SAMPLES elements, spread over each feature, to find out most mistaken features. Of a file: the bytes
-    at a few places."""
-    hasher = hashlib.blake2b(repr(owners).encode(), digest_size=8)
+def digest_of(features: Iterable[Any]) -> bytes:
+    """8 bytes that are equal on all ranks for features of the same types, shapes and sizes in the same order. The
+    content does not count."""
+    hasher = hashlib.blake2b(digest_size=8)
     for feature in features:
         for part in _parts(feature):
-            facts, sample = _look(part)
-            hasher.update(f"{_nbytes_of(part)} {facts} {len(sample)}".encode())
-            hasher.update(sample)
+            hasher.update(f"{_nbytes_of(part)} {_form_of(part)},".encode())
         hasher.update(b";")
     return hasher.digest()
 
 
-def _look(part: Any) -> Tuple[Any, bytes]:
-    """Type and shape, and a sample, by place in C order whatever the strides."""
-    if isinstance(part, os.PathLike):
-        with open(part, "rb", buffering=0) as file:
-            places = _places(os.fstat(file.fileno()).st_size)[::9].tolist()
-            return "file", b"".join(os.pread(file.fileno(), _SAMPLES, place) for place in places)
+def _form_of(part: Any) -> Any:
     if isinstance(part, torch.Tensor):
-        return (str(part.dtype), tuple(part.shape)), _sample_of(part)
+        return str(part.dtype), tuple(part.shape)
     if isinstance(part, np.ndarray):
-        places = _places(part.size).numpy()
-        taken = part.flat[places] if part.size else part
-        return (part.dtype.str, part.shape), repr(taken.tolist()).encode() if part.dtype.hasobject else taken.tobytes()
-    data = memoryview(part).cast("B")
-    return "bytes", bytes(data[:: max(1, data.nbytes // _SAMPLES)][:_SAMPLES])
-
-
-_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _sample_of(tensor: torch.Tensor) -> bytes:
-    if not tensor.numel() or tensor.layout != torch.strided:
-        return b""
-    tensor = tensor.detach().resolve_conj().resolve_neg()  # a copy, as for hashing
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    taken = torch.take(tensor.view(_AS[tensor.element_size()]), _places(tensor.numel()))
-    return bytes(taken.numpy().tobytes())
-
-
-@functools.lru_cache(maxsize=256)
-def _places(count: int) -> torch.Tensor:
-    if count <= _SAMPLES:
-        return torch.arange(count, device="cpu")
-    return torch.arange(_SAMPLES, device="cpu") * (count - 1) // (_SAMPLES - 1)
+        return part.dtype.str, part.shape
+    return "file" if isinstance(part, os.PathLike) else "bytes"

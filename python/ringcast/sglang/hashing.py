@@ -6,7 +6,6 @@ import contextlib
 import math
 import time
 import weakref
-from concurrent import futures
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch.distributed as dist
@@ -16,15 +15,7 @@ from ringcast.sglang import rule
 from ringcast.sglang.awaiting import Awaited
 from ringcast.sglang.hashes import feature_hash
 from ringcast.sglang.plan import Call
-from ringcast.sglang.share import (
-    Shared,
-    in_thread,
-    is_open,
-    refuse_inside,
-    sharing_of,
-    until_of,
-    wait_for_thread,
-)
+from ringcast.sglang.share import is_open, refuse_inside, until_of
 from ringcast.sglang.telling import CAPACITY, LOCAL, STREAM, Ranks
 
 
@@ -35,8 +26,6 @@ def share_hash(
     group: Any = None,
     how: str = "auto",
     compute: Callable[[Any], int] = feature_hash,
-    lacking: Sequence[int] = (),
-    thread: bool = False,
     remember: bool = False,
 ) -> "SharedHashes":
     """Have each feature hashed by one rank of `group`; result() returns the features and their hashes.
@@ -46,23 +35,18 @@ def share_hash(
         features, hashes = shared.result()              # or await shared; hashes[0] is SGLang's hash of features[0]
 
     The call hashes this rank's part of the features. result() waits for the hashes of the other ranks, and hashes what
-    is late (see above) here. Without `lacking` no call hangs when a rank is late, stopped or dead.
+    is late (see above) here. No call hangs when a rank is late, stopped or dead.
 
     features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks
     and never used for other features, such as a request's id: the ranks take each other's hashes by it. how: "hash";
     "local": each rank for itself; "auto": as share= in RINGCAST_SGLANG of the group's first rank says, and by default
     by what this call would cost (ringcast/sglang/rule.py). compute: gives a feature's hash, below 2^64.
-    lacking: the ranks in the group that have no features, the same on all ranks: each gives `features` of None, and
-    gets the features by share_once() from a rank in turn, while the others hash. All ranks make calls with `lacking`
-    in the same order; the first call in which a rank sends is a collective, and the sending rank waits for room as in
-    share_once(). thread: hash this rank's part in a thread; the call returns at once. remember: take the hash of a
-    tensor or file that was hashed before, and keep the hashes of this call, where `compute` is feature_hash(); not
-    every change in place is seen (ringcast/sglang/cache.py). Several threads may make calls, each with its own key.
+    remember: take the hashes of an earlier call with the same key, and keep the hashes of this call, where `compute` is
+    feature_hash(). Several threads may make calls, each with its own key.
 
     The first call for a group is a collective. In a group on several machines, an elastic group and a group of one,
     every call is "local".
-    TypeError, ValueError: invalid arguments. OSError: a file can't be read. result() raises errors of compute(), and
-    with `lacking` those of share_once().
+    TypeError, ValueError: invalid arguments. OSError: a file can't be read. result() raises errors of compute().
     """
     refuse_inside("share_hash")
     features = list(features)
@@ -74,56 +58,39 @@ def share_hash(
         raise TypeError(f"key must be a str, not {type(key).__name__}")
     ranks = ranks_of(group)
     if ranks is None:
-        if lacking:
-            raise ValueError("lacking needs a group of several ranks on this machine")
-        return SharedHashes(Call(features, compute, remember=remember))
-    return _begin(ranks, ranks.new_call(features, key, compute, tuple(lacking), remember), how, thread)
+        return SharedHashes(Call(features, key, compute, remember))
+    return _begin(ranks, Call(features, key, compute, remember), how)
 
 
 class SharedHashes(Awaited):
     """The features and hashes of one call of share_hash()."""
 
-    def __init__(self, call: Call, ranks: Optional[Ranks] = None, sent: Optional[Shared] = None) -> None:
+    def __init__(self, call: Call, ranks: Optional[Ranks] = None) -> None:
         super().__init__()
         self._call, self._ranks = call, ranks
-        self._sent = sent  # features on the way to ranks without
-        self._own: "Optional[futures.Future[None]]" = None
         self._unasked = None if ranks is None else ranks.unasked
         if self._unasked is not None:
             self._unasked.add(self)
 
     def done(self) -> bool:
         """Whether result() would not wait. result() then computes the late hashes."""
-        try:
-            if not self._features_are_here(0) or self._own is not None and not self._own.done():
-                return False
-        except Exception:  # result() raises the error
-            return True
         ranks, call = self._ranks, self._call
         waits = ranks is not None and any(ranks.until_late(call, index) > 0 for index in call.missing())
         return self._is_whole() or not waits
 
     def result(self, timeout: Optional[float] = None) -> Tuple[List[Any], List[int]]:
         """(features, hashes), in the order of the call. timeout: seconds; TimeoutError: the time is up, and a later
-        result() can succeed. Without `lacking` the wait has a bound anyway."""
+        result() can succeed. The wait has a bound anyway."""
         self._ask()
         until = until_of(timeout)
-        if not self._features_are_here(timeout):
-            raise TimeoutError("the features of the call are not there yet")
-        if self._own is not None:
-            if not wait_for_thread(self._own, until):
-                raise TimeoutError(f"the hashes of this rank's part are not there in {timeout} s")
-            self._own.result()
         while not self._is_whole():
             for index in self._call.missing():
                 self._bring(index, until)
         return self._call.features, list(self._call.hashes)  # type: ignore[arg-type]
 
     def hash_at(self, index: int) -> int:
-        """The hash of one feature, as soon as known, if this rank hashes its part in the call."""
+        """The hash of one feature, as soon as known."""
         self._ask()
-        if self._ranks is None or self._call.digest is None or self._own is not None:
-            return self.result()[1][index]
         self._bring(index, math.inf)
         hash = self._call.hashes[index]
         assert hash is not None
@@ -148,28 +115,9 @@ class SharedHashes(Awaited):
             self._ranks.wait(min(late, left))
 
     def _is_whole(self) -> bool:
-        if self._call.missing():
+        if not self._call.is_whole():
             return False
         self._ranks = None  # hashes that are kept keep no rings
-        return True
-
-    def _features_are_here(self, timeout: Optional[float]) -> bool:
-        """Take the features that another rank sends."""
-        if self._sent is None:
-            return True
-        if self._call.digest is None:  # this rank lacks the features
-            if timeout == 0 and not self._sent.done():
-                return False
-            text, features = self._sent.result(timeout)[0]
-            if text != self._call.text:
-                raise RuntimeError(
-                    f"mismatched ranks: rank {self._sent.source} has sent the features of {text!r}, and the call here "
-                    f"is {self._call.text!r}: with lacking all ranks must make the same calls in the same order"
-                )
-            assert self._ranks is not None
-            self._call.take(features)
-            self._ranks.expect(self._call)
-        self._sent = None
         return True
 
     def _hash(self, index: int) -> None:
@@ -179,12 +127,9 @@ class SharedHashes(Awaited):
             self._ranks.hash_late(self._call, index)
 
     def _descriptors(self) -> List[int]:
-        sent = [] if self._sent is None else self._sent._descriptors()
-        return sent + ([] if self._ranks is None else self._ranks.descriptors())
+        return [] if self._ranks is None else self._ranks.descriptors()
 
     def _patience(self) -> Optional[float]:
-        if self._own is not None and not self._own.done() or self._sent is not None:
-            return None
         missing = self._call.missing()
         if self._ranks is None:
             return 0.0
@@ -193,7 +138,7 @@ class SharedHashes(Awaited):
     def __await__(self) -> Any:
         """As result(); a hash that is late is computed in a thread."""
         while not (self.done() and self._is_whole()):
-            if self._sent is None and (self._own is None or self._own.done()) and self._patience() == 0:
+            if self._patience() == 0:
                 yield from self._late().__await__()
             else:
                 yield from self._change().__await__()
@@ -226,34 +171,17 @@ def ranks_of(group: Any) -> Optional[Ranks]:
     return _known[group]
 
 
-def _begin(ranks: Ranks, call: Call, how: str, thread: bool) -> SharedHashes:
+def _begin(ranks: Ranks, call: Call, how: str) -> SharedHashes:
     ranks.take_in()
-    are_lacking = len(call.ranks) < ranks.size
-    sent = _send(ranks, call) if are_lacking else None
-    how, tells = ("hash", False) if are_lacking else ranks.decide(call, how)
-    shared = SharedHashes(call, ranks, sent)
+    how, tells = ranks.decide(call, how)
+    shared = SharedHashes(call, ranks)
     call.shared = weakref.ref(shared)
-    if ranks.rank not in call.ranks:
-        return shared
     if how == "hash":
         ranks.expect(call)
     else:
         shared._ranks = None
     if tells:
-        ranks.tell(call.name, call.digest or LOCAL)
-    if thread:
-        shared._own = in_thread(ranks.hash_part, call)
-        shared._own.add_done_callback(lambda _: shared._wake())
-    else:
-        with contextlib.suppress(Exception):  # result() hashes again, and raises the error
-            ranks.hash_part(call)
+        ranks.tell(call.name, call.digest if how == "hash" else LOCAL)
+    with contextlib.suppress(Exception):  # result() hashes again, and raises the error
+        ranks.hash_part(call)
     return shared
-
-
-def _send(ranks: Ranks, call: Call) -> Shared:
-    """Send the features, unhashed, to the ranks without: the ranks hash meanwhile."""
-    sharing = sharing_of(ranks.group())
-    assert sharing is not None
-    sharing.take_all()
-    src, wanted = call.ranks[call.turn % len(call.ranks)], ranks.rank not in call.ranks
-    return sharing.call(lambda: (call.text, call.features), sum(call.nbytes), src, None, "share", 0.0, wanted=wanted)

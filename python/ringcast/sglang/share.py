@@ -84,7 +84,6 @@ class Shared(Awaited):
         super().__init__()
         self.source = source
         self._hashed = hashed
-        self._wanted = True  # the value; False: the frame is taken out of the ring unread
         self._outcome: Any = None  # (value, hashes), or an exception; None: still to come
         self._traceback: Any = None
         self._sharing = sharing  # None once there is an outcome: a kept value keeps no rings
@@ -317,7 +316,6 @@ class _Sharing:
         how: str,
         seconds: float,
         thread: bool = False,
-        wanted: bool = True,
     ) -> Shared:
         if src is not None and not 0 <= src < self._size:
             raise ValueError(f"src is a rank in the group, from 0 to {self._size - 1}, not {src}")
@@ -338,7 +336,6 @@ class _Sharing:
         if failed is not None:
             return Shared(src, failed.with_traceback(None))
         shared = Shared(src, None, self, hash is not None)
-        shared._wanted = wanted
         self._pending[src].append((number, shared))
         return shared
 
@@ -455,13 +452,6 @@ class _Sharing:
         finally:
             self._taking.release()
 
-    def take_all(self) -> None:
-        """Take in all that has come."""
-        with self._alone():
-            for src, pending in self._pending.items():
-                if pending:
-                    self._take(src)
-
     def _take(self, src: int, until: Optional[Shared] = None) -> bool:
         """Take in the frames that `src` has sent: all, or up to `until`. Whether there was one."""
         end, pending = self._ends[src], self._pending[src]
@@ -471,7 +461,7 @@ class _Sharing:
             number, shared = pending[0]
             end.number(number)
             try:
-                taken = end.take_hashed(SHARE, shared._wanted)
+                taken = end.take_hashed(SHARE)
                 if taken is None:
                     return took
                 outcome: Any = taken[0], taken[1] if shared._hashed else None

@@ -12,9 +12,8 @@ now. Until a hash of the late rank comes in time, this rank waits for the rank i
 A rank never waits to send: without room the hashes are not told.
 
 A call's name is the `key`, which the caller gives to the same features on all ranks, and never to others. The digest
-is of types, shapes and a sample of the elements, in the order of the features, and of the rank for each feature: it
-finds most mistakes, such as a key for other features, but a hash is another feature's if the key is wrong and the
-samples are equal. Hashes of a call not made here are kept for a while: a rank may be ahead.
+is of types, shapes and sizes, in the order of the features: under a key that names other features of the same form, a
+hash is another feature's. Hashes of a call not made here are kept for a while: a rank may be ahead.
 
 Where the load makes a difference, one rank decides for all: the first to make the call tells "local" or "hash" at once,
 and the ranks that come later do the same. Ranks that come at the same time may decide differently; a rank that shares
@@ -28,7 +27,7 @@ import threading
 import time
 import weakref
 from collections import Counter, OrderedDict
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import ringcast
 from ringcast._group.endpoint import Receiver, Source
@@ -87,30 +86,6 @@ class Ranks:
         self._early: "OrderedDict[Tuple[bytes, bytes, int], Tuple[int, int]]" = OrderedDict()
         self.unasked: "weakref.WeakSet[Any]" = weakref.WeakSet()  # calls without a result asked for
 
-    def new_call(
-        self,
-        features: List[Any],
-        key: str,
-        compute: Callable[[Any], int],
-        lacking: Sequence[int],
-        remember: bool = False,
-    ) -> Call:
-        return Call(features, compute, f"key {key}", self._check(features, lacking), remember)
-
-    def _check(self, features: List[Any], lacking: Sequence[int]) -> Tuple[int, ...]:
-        """The ranks that have the features."""
-        wrong = [rank for rank in lacking if not (isinstance(rank, int) and 0 <= rank < self.size)]
-        if wrong:
-            raise ValueError(f"lacking takes ranks in the group, from 0 to {self.size - 1}, not {wrong[0]!r}")
-        having = tuple(rank for rank in range(self.size) if rank not in lacking)
-        if not having:
-            raise ValueError("lacking names every rank: some rank must have the features")
-        if self.rank in lacking:
-            if any(feature is not None for feature in features):
-                raise ValueError(f"rank {self.rank} is lacking, so its features must be None")
-            features.clear()
-        return having
-
     # ---- Deciding ----
 
     def decide(self, call: Call, how: str) -> Tuple[str, bool]:
@@ -137,8 +112,7 @@ class Ranks:
     # ---- Hashing ----
 
     def hash_part(self, call: Call) -> None:
-        call.began = time.monotonic()  # a thread may have had other calls before
-        if call.digest is not None:
+        if call.owners:
             return self._hash_and_tell(call, call.places_of(self.rank))
         for index in call.missing():
             self._hash(call, index)
@@ -169,15 +143,14 @@ class Ranks:
     def hash_late(self, call: Call, index: int) -> None:
         """A hash of another rank's part: further ranks may be waiting, too."""
         self._hash(call, index)
-        if call.digest is not None:
+        if call.owners:
             place = call.order.index(index)
             self._tell_hashes(call, place, place + 1)
 
     def _tell_hashes(self, call: Call, first: int, end: int) -> None:
         """Of the places from `first` to before `end`; nothing if a frame can't carry one of the hashes."""
         hashes = [call.hashes[index] for index in call.order[first:end]]
-        if hashes and len(call.ranks) > 1 and all(hash is not None and 0 <= hash < 1 << 64 for hash in hashes):
-            assert call.digest is not None
+        if hashes and all(hash is not None and 0 <= hash < 1 << 64 for hash in hashes):
             self.tell(call.name, call.digest, first, hashes)
 
     def tell(self, name: bytes, digest: bytes, first: int = 0, hashes: Sequence[Optional[int]] = ()) -> None:
@@ -190,8 +163,7 @@ class Ranks:
 
     def expect(self, call: Call) -> None:
         """Make the plan, and take the hashes of the other ranks from now on."""
-        call.plan()
-        assert call.digest is not None
+        call.plan(self.size)
         second = self._rates.hash.get("sha256", 0.0)
         due = Counter[int]()
         for owner, nbytes in zip(call.owners, call.nbytes):
