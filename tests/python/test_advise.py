@@ -10,16 +10,16 @@ if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
 from ringcast.sglang import __main__ as command
-from ringcast.sglang import rule
+from ringcast.sglang import advise
 
 pytestmark = pytest.mark.alike
 
-RATES = rule.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11, cpus=2)
+RATES = advise.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11, cpus=2)
 
 
 @pytest.fixture(autouse=True)
 def rates(monkeypatch):
-    monkeypatch.setattr(rule, "measure", lambda: RATES)
+    monkeypatch.setattr(advise, "measure", lambda: RATES)
 
 
 def test_the_map_is_the_rules_decision_for_each_cell(capsys):
@@ -30,8 +30,8 @@ def test_the_map_is_the_rules_decision_for_each_cell(capsys):
     assert ways == {1: ["local", "hash"], 8: ["hash", "hash"]}
     for each in found["maps"]:
         for cell in each["cells"]:
-            cost = rule.costs(RATES, cell["ranks"], cell["nbytes"], "sha256", 0.0, each["waiting"])
-            assert cell["way"] == rule.best(cost, ("local", "hash", "share"))
+            cost = advise.costs(RATES, cell["ranks"], cell["nbytes"], "sha256", 0.0, each["waiting"])
+            assert cell["way"] == advise.best(cost, ("local", "hash", "share"))
             assert cell["ms"] == pytest.approx({way: seconds * 1e3 for way, seconds in cost.items()})
 
 

@@ -11,14 +11,14 @@ import torch
 from _dist import on_ranks
 from hash_sharing import PATIENT, features, slack
 
-from ringcast.sglang import feature_hash, plan, share_hash
+from ringcast.sglang import feature_hash, share_hash, sharing
 
 pytestmark = pytest.mark.alike
 
 
 @pytest.fixture(autouse=True)
 def nothing_remembered():
-    plan._remembered.clear()
+    sharing._remembered.clear()
 
 
 def hash_of(tensor: torch.Tensor, key: str, remember: bool = True) -> int:
@@ -41,10 +41,10 @@ def test_nothing_is_remembered_unless_asked_for():
 
 
 def test_the_latest_keys_are_remembered(monkeypatch):
-    monkeypatch.setattr(plan, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(sharing, "_MOST_REMEMBERED", 3)
     for number in range(5):
         hash_of(torch.ones(1), f"key {number}")
-    assert [key for key, _ in plan._remembered] == ["key 2", "key 3", "key 4"]
+    assert [key for key, _ in sharing._remembered] == ["key 2", "key 3", "key 4"]
 
 
 @on_ranks(2)

@@ -21,7 +21,7 @@ from receiving import Receiving
 import ringcast
 import ringcast.sglang
 import ringcast.torch
-from ringcast.sglang import feature_hash, share_once, telling
+from ringcast.sglang import feature_hash, share_once, sharing
 
 pytestmark = pytest.mark.alike
 
@@ -75,18 +75,18 @@ def test_ranks_with_features_of_another_form_get_right_hashes() -> None:
 @on_ranks(2)
 def test_an_item_costs_8_bytes_however_many_there_are() -> None:
     """The name and all else that a frame needs goes once, for all hashes that are there within a millisecond."""
-    given, counted = [b"%d" % index for index in range(2 * telling._MOST_KEPT)], Hasher()
+    given, counted = [b"%d" % index for index in range(2 * sharing._MOST_KEPT)], Hasher()
     check(share_hash([b"first"], how="hash"), [b"first"])
     ranks, frames = here(), []
     tell, ranks._own.tell = ranks._own.tell, lambda data: frames.append(data) or tell(data)
-    telling._GATHERING, before = 1e9, telling._GATHERING
+    sharing._GATHERING, before = 1e9, sharing._GATHERING
     try:
         with slack(PATIENT):
             check(share_hash(given, how="hash", compute=counted), given)
     finally:
-        telling._GATHERING = before
-    assert len(counted.features) == telling._MOST_KEPT, "a hash of another rank's part was not taken"
-    assert [len(frame) for frame in frames] == [telling._HEAD.size + 8 * telling._MOST_KEPT]
+        sharing._GATHERING = before
+    assert len(counted.features) == sharing._MOST_KEPT, "a hash of another rank's part was not taken"
+    assert [len(frame) for frame in frames] == [sharing._HEAD.size + 8 * sharing._MOST_KEPT]
     dist.barrier()
 
 
