@@ -1046,7 +1046,7 @@ def share_hash(
         features, hashes = shared.result()              # or await shared; hashes[0] is SGLang's hash of features[0]
 
     The call hashes this rank's part of the features. result() waits for the hashes of the other ranks, and hashes what
-    is late (see above) here. No call hangs when a rank is late, stopped or dead.
+    is late (docs/share_once.md) here. No call hangs when a rank is late, stopped or dead.
 
     features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks
     and never used for other features, such as a request's id: the ranks take each other's hashes by it. how: "hash";
