@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import ringcast.sglang
-from ringcast.sglang import feature_hash, hashing, telling
+from ringcast.sglang import feature_hash, sharing
 
 PATIENT, IMPATIENT = 60.0, 0.001  # seconds that a wait allows a rank
 
@@ -19,7 +19,7 @@ _calls: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 def share_hash(given: List[Any], **options: Any) -> Any:
     """By default with the number of the call in the group, or in this process, as the key."""
-    group = dist.group.WORLD if dist.is_initialized() else hashing
+    group = dist.group.WORLD if dist.is_initialized() else sharing
     number = _calls[group] = _calls.get(group, 0) + 1
     return ringcast.sglang.share_hash(given, **{"key": f"call {number}", **options})
 
@@ -42,11 +42,11 @@ class Hasher:
 
 @contextlib.contextmanager
 def slack(seconds: float) -> Iterator[None]:
-    before, telling.SLACK = telling.SLACK, seconds
+    before, sharing.SLACK = sharing.SLACK, seconds
     try:
         yield
     finally:
-        telling.SLACK = before
+        sharing.SLACK = before
 
 
 def hashes_of(shared: Any, given: List[Any]) -> List[int]:
@@ -61,7 +61,7 @@ def check(shared: Any, given: List[Any]) -> None:
 
 def here() -> Any:
     """What this rank knows of the ranks."""
-    ranks = hashing._known[dist.group.WORLD]
+    ranks = sharing._known[dist.group.WORLD]
     assert ranks is not None
     return ranks
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m ringcast.sglang advise."""
 
-import importlib.util
 import json
-import sys
 
 import needs
 import pytest
@@ -12,16 +10,16 @@ if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
 from ringcast.sglang import __main__ as command
-from ringcast.sglang import rule
+from ringcast.sglang import advise
 
 pytestmark = pytest.mark.alike
 
-RATES = rule.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11, cpus=2)
+RATES = advise.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11, cpus=2)
 
 
 @pytest.fixture(autouse=True)
 def rates(monkeypatch):
-    monkeypatch.setattr(rule, "measure", lambda: RATES)
+    monkeypatch.setattr(advise, "measure", lambda: RATES)
 
 
 def test_the_map_is_the_rules_decision_for_each_cell(capsys):
@@ -32,8 +30,8 @@ def test_the_map_is_the_rules_decision_for_each_cell(capsys):
     assert ways == {1: ["local", "hash"], 8: ["hash", "hash"]}
     for each in found["maps"]:
         for cell in each["cells"]:
-            cost = rule.costs(RATES, cell["ranks"], cell["nbytes"], "sha256", 0.0, each["waiting"])
-            assert cell["way"] == rule.best(cost, ("local", "hash", "share"))
+            cost = advise.costs(RATES, cell["ranks"], cell["nbytes"], "sha256", 0.0, each["waiting"])
+            assert cell["way"] == advise.best(cost, ("local", "hash", "share"))
             assert cell["ms"] == pytest.approx({way: seconds * 1e3 for way, seconds in cost.items()})
 
 
@@ -44,22 +42,6 @@ def test_the_table_has_a_line_for_each_size_and_a_value_made_for_all_is_shared(c
     assert sum(" MB" in line or " kB" in line or " GB" in line for line in lines) == 11
     assert command.main(["advise", "--size", "10000", "--tp", "2"]) == 0
     assert "local" in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_the_picture_is_drawn_where_matplotlib_is(capsys, tmp_path):
-    there = importlib.util.find_spec("matplotlib") is not None
-    path = tmp_path / "maps" / "advise.svg"
-    assert command.main(["advise", "--picture", str(path)]) == (0 if there else 1)
-    assert path.exists() is there
-    assert there or "pip install matplotlib" in capsys.readouterr().err
-
-
-def test_without_matplotlib_the_map_is_told_and_no_picture_is_a_failure(capsys, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it fails
-    assert command.main(["advise", "--tp", "2", "--picture", str(tmp_path / "advise.svg")]) == 1
-    told = capsys.readouterr()
-    assert "10 MB" in told.out
-    assert told.err == "no picture: matplotlib is not installed: pip install matplotlib\n"
 
 
 @pytest.mark.parametrize("bad", [["--tp", "0"], ["--size", "-1"], ["--waiting", "0"], ["--seconds", "-1"]])

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from sglang_stubs import FEATURES, load, write_stubs
 
-from ringcast.sglang import ahead, feature_hash, hashing, install, telling, uninstall
+from ringcast.sglang import ahead, feature_hash, install, sharing, uninstall
 
 pytestmark = pytest.mark.alike
 
@@ -56,7 +56,7 @@ def sum_of(number: int) -> int:
 
 def ranks_hashing_a_list(folder: str) -> None:
     os.environ["RINGCAST_SGLANG"] = "1,share=hash"
-    telling.SLACK = 60.0
+    sharing.SLACK = 60.0
 
     def body(scheduler: Any, hashed: List[Any]) -> None:
         for _ in range(3):
@@ -77,7 +77,7 @@ def ranks_hashing_a_list(folder: str) -> None:
     try:
         in_sglang(folder, body)
     finally:
-        telling.SLACK = 0.005
+        sharing.SLACK = 0.005
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -122,7 +122,7 @@ def ranks_one_failing(folder: str) -> None:
         for number in range(4):
             fails = number in (0, 2)
             ahead._features_of = fail if fails and dist.get_rank() else original
-            telling.SLACK = 0.001 if fails else 60.0
+            sharing.SLACK = 0.001 if fails else 60.0
             given = features(6)
             hashed.clear()
             scheduler.process_input_requests([request("a", *map(item, given))])
@@ -132,7 +132,7 @@ def ranks_one_failing(folder: str) -> None:
     try:
         in_sglang(folder, body)
     finally:
-        telling.SLACK = 0.005
+        sharing.SLACK = 0.005
 
 
 def test_a_rank_that_fails_shares_the_next_list(ranks, tmp_path):
@@ -152,11 +152,11 @@ def ranks_without_the_shared_hash(folder: str) -> None:
         scheduler.process_input_requests([asked])
         assert [each.hash for each in asked.mm_inputs.mm_items] == [*map(feature_hash, given)]
 
-    original, hashing.SharedHashes.hash_at = hashing.SharedHashes.hash_at, fail
+    original, sharing.SharedHashes.hash_at = sharing.SharedHashes.hash_at, fail
     try:
         in_sglang(folder, body)
     finally:
-        hashing.SharedHashes.hash_at = original
+        sharing.SharedHashes.hash_at = original
 
 
 def test_sglang_hashes_where_a_shared_hash_can_not_be_had(ranks, tmp_path):

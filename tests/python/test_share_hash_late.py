@@ -4,8 +4,6 @@
 import itertools
 import os
 import signal
-import threading
-import time
 from typing import Any, List
 
 import needs
@@ -19,7 +17,7 @@ from _dist import meet, on_ranks, text_of
 from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features, hashes_of, here, slack, share_hash
 
 from ringcast._group.endpoint import state_of
-from ringcast.sglang import feature_hash, share, telling
+from ringcast.sglang import feature_hash, sharing
 
 pytestmark = pytest.mark.alike
 
@@ -74,19 +72,6 @@ def test_the_hashes_of_a_late_rank_are_waited_for_in_ever_fewer_calls() -> None:
         meet()
         check(shared, given)
     assert ranks._peers[1 - rank].late == 0
-
-
-@on_ranks(2)
-def test_a_hash_is_late_from_when_the_thread_has_come_to_the_call() -> None:
-    given, going_on = features(2), threading.Event()
-    check(share_hash(given, how="hash"), given)
-    share.in_thread(going_on.wait)
-    shared = share_hash(given, how="hash", compute=Hasher(), thread=True)
-    before = time.monotonic()
-    going_on.set()
-    check(shared, given)
-    assert shared._call.began >= before
-    dist.barrier()
 
 
 @on_ranks(2)
@@ -177,8 +162,8 @@ def test_frames_of_another_form_are_dropped_and_a_wrong_hash_is_taken() -> None:
     if rank:
         name = b"a name.."
         for frame in (
-            *(b"", b"1", bytes(8), bytes(telling._HEAD.size + 7)),
-            *(telling._HEAD.pack(name, name, slowdown, 0) for slowdown in (float("nan"), float("inf"), -1.0, 0.5)),
+            *(b"", b"1", bytes(8), bytes(sharing._HEAD.size + 7)),
+            *(sharing._HEAD.pack(name, name, slowdown, 0) for slowdown in (float("nan"), float("inf"), -1.0, 0.5)),
         ):
             assert ranks._own.tell(frame)
         ranks._own.ring.send({"text": [1, 2, 3]}, tag=1)
@@ -191,10 +176,10 @@ def test_frames_of_another_form_are_dropped_and_a_wrong_hash_is_taken() -> None:
     if rank:  # hashes of no call, of places that no call has, and more than are kept
         for number in range(200):
             ranks.tell(b"%8d" % number, name, 2**32 - 1, range(40))
-            ranks.tell(b"%8d" % number, telling.LOCAL)
+            ranks.tell(b"%8d" % number, sharing.LOCAL)
     meet()
     ranks.take_in()
-    assert len(ranks._early) <= telling._MOST_KEPT and len(ranks._decided) <= telling._MOST_KEPT
+    assert len(ranks._early) <= sharing._MOST_KEPT and len(ranks._decided) <= sharing._MOST_KEPT
     meet()
     with slack(PATIENT):
         check(share_hash(given, how="hash", compute=Hasher()), given)
@@ -289,7 +274,7 @@ def test_whatever_the_load_a_small_call_is_not_told() -> None:
     ranks, told = here(), []
     ranks.tell = lambda *frame: told.append(frame)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(telling, "_TELLING", 1e9)  # else a rank that stands still while it hashes may have news
+        patch.setattr(sharing, "_TELLING", 1e9)  # else a rank that stands still while it hashes may have news
         check(share_hash(given, compute=Hasher()), given)
     assert told == []
 
@@ -300,6 +285,6 @@ def test_each_ranks_load_reaches_the_others() -> None:
     check(share_hash(given, how="hash"), given)
     here()._own_slowdown = 3.0 if rank == 0 else 5.0
     with slack(PATIENT), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(telling, "_TELLING", 1e9)  # what the hashing takes here changes nothing
+        patch.setattr(sharing, "_TELLING", 1e9)  # what the hashing takes here changes nothing
         check(share_hash(given, how="hash", compute=Hasher()), given)
     assert here()._peers[1 - rank].slowdown == (3.0 if rank else 5.0)

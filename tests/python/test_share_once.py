@@ -26,7 +26,7 @@ from values import assert_same, scribble
 
 import ringcast
 import ringcast.torch
-from ringcast.sglang import feature_hash, rule, share, share_hash, share_once
+from ringcast.sglang import advise, feature_hash, share_hash, share_once, sharing
 
 pytestmark = pytest.mark.alike
 
@@ -168,7 +168,7 @@ def test_a_wait_for_room_ends_in_time_and_has_lost_nothing() -> None:
         share_once(lambda seed=seed: mm_inputs(seed), 60_000, src=0, how="share", thread=True) for seed in range(8)
     ]
     if dist.get_rank() == 0:
-        share.in_thread(int).result()  # all are computed
+        sharing.in_thread(int).result()  # all are computed
         assert "room" in text_of(TimeoutError, lambda: calls[-1].result(0.01))
         dist.barrier()
     for seed, one in enumerate(calls):
@@ -181,10 +181,10 @@ def test_a_second_thread_that_takes_in_is_told_and_loses_nothing() -> None:
     if dist.get_rank() == 0:
         shared = share_once(lambda: None, 20_000, src=1, how="share")
         waiting = Receiving(shared.result)
-        sharing = share.sharing_of(None)
-        assert sharing is not None
-        while sharing._taking.acquire(blocking=False):  # until the other thread waits
-            sharing._taking.release()
+        ranks = sharing.sharing_of(None)
+        assert ranks is not None
+        while ranks._taking.acquire(blocking=False):  # until the other thread waits
+            ranks._taking.release()
         assert "another thread" in text_of(RuntimeError, shared.result) and not shared.done()
         dist.barrier()
         check(waiting.finish(), 1)
@@ -351,7 +351,7 @@ def length_of_traceback(shared: Any) -> int:
 # ---- When it pays ----------------------------------------------------------------------------------------------------
 
 # Seconds a byte: what 10 MB take is 6, 0.4 and 0.6 ms.
-RATES = rule.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11)
+RATES = advise.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11)
 
 
 @pytest.mark.parametrize(
@@ -371,8 +371,8 @@ RATES = rule.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11)
 )
 def test_the_rule(ranks_, nbytes, hash_, seconds, pays):
     """Of two ways, with CPUs for all ranks."""
-    cost = rule.costs(RATES, ranks_, nbytes, hash_, seconds)
-    assert rule.best(cost, ("local", "share")) == ("share" if pays else "local")
+    cost = advise.costs(RATES, ranks_, nbytes, hash_, seconds)
+    assert advise.best(cost, ("local", "share")) == ("share" if pays else "local")
 
 
 @pytest.mark.parametrize(
@@ -387,10 +387,10 @@ def test_the_rule(ranks_, nbytes, hash_, seconds, pays):
     ],
 )
 def test_the_rule_of_hashes_counts_what_waits_and_the_cpus(ranks_, cpus, waiting, slowdown, way):
-    cost = rule.costs(RATES._replace(cpus=cpus), ranks_, 10_000_000, "sha256", 0.0, waiting, slowdown)
-    assert rule.best(cost, ("local", "hash")) == way
-    small = rule.costs(RATES._replace(cpus=cpus), ranks_, 10_000, "sha256", 0.0, waiting, slowdown)
-    assert rule.best(small, ("local", "hash")) == "local"
+    cost = advise.costs(RATES._replace(cpus=cpus), ranks_, 10_000_000, "sha256", 0.0, waiting, slowdown)
+    assert advise.best(cost, ("local", "hash")) == way
+    small = advise.costs(RATES._replace(cpus=cpus), ranks_, 10_000, "sha256", 0.0, waiting, slowdown)
+    assert advise.best(small, ("local", "hash")) == "local"
 
 
 def test_the_rates_are_the_least_that_each_way_took(monkeypatch):
@@ -408,9 +408,9 @@ def test_the_rates_are_the_least_that_each_way_took(monkeypatch):
         call(hash)
 
     codec = types.SimpleNamespace(pack=pack, unpack=lambda _: call("get"), Error=ringcast.Error)
-    monkeypatch.setattr(rule, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(rule, "ringcast", codec)
-    rates = rule.measure()
+    monkeypatch.setattr(advise, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(advise, "ringcast", codec)
+    rates = advise.measure()
     (size,) = sizes
     assert (rates.put * size, rates.hash["sha256"] * size, rates.get * size) == (1, 6, 0.25)
     assert list(rates.hash) == ["sha256"]  # a build without the other hash
@@ -419,14 +419,14 @@ def test_the_rates_are_the_least_that_each_way_took(monkeypatch):
 def ranks_deciding(told: str) -> Any:
     """The first rank's rates and environment count, whatever the others' are."""
     os.environ["RINGCAST_SGLANG"] = told if dist.get_rank() == 0 else "0,share=local"
-    original, share.rule.measure = rule.measure, lambda: RATES if dist.get_rank() == 0 else None
+    original, advise.measure = advise.measure, lambda: RATES if dist.get_rank() == 0 else None
     try:
         found = [share_once(lambda: 1, nbytes).source for nbytes in (10_000, 10_000_000, 0, 10_000_000)]
         assert share_once(lambda: 1, 0, how="share").source is not None
         assert share_once(lambda: 1, 10_000_000, how="local").source is None
         return found
     finally:
-        rule.measure = original
+        advise.measure = original
 
 
 @pytest.mark.parametrize(("told", "sources"), [("1", [None, 0, None, 1]), ("0,share=local", [None] * 4)])

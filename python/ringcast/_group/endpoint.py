@@ -421,10 +421,9 @@ class Receiver(ReaderEnd):
         pid = self._pids[self.source]
         return f"rank {self.source} (pid {pid}, {state_of(pid)})"
 
-    def take_hashed(self, operation: int, wanted: bool = True) -> Optional[Tuple[Any, Any]]:
-        """The value, and the hashes of its frame, as Frame.hashes. None: no frame has come. wanted: False leaves the
-        value unread."""
-        value: Optional[Tuple[Any, Any]] = self.receive(operation, lambda: self._take_hashed(wanted))
+    def take_hashed(self, operation: int) -> Optional[Tuple[Any, Any]]:
+        """The value, and the hashes of its frame, as Frame.hashes. None: no frame has come."""
+        value: Optional[Tuple[Any, Any]] = self.receive(operation, self._take_hashed)
         return value
 
     def hear(self) -> Optional[bytes]:
@@ -445,14 +444,13 @@ class Receiver(ReaderEnd):
         if self._relay is not None:
             self._relay.close()
 
-    def _take_hashed(self, wanted: bool) -> Optional[Tuple[Tuple[Any, Any], int]]:
+    def _take_hashed(self) -> Optional[Tuple[Tuple[Any, Any], int]]:
         try:
             taken = self.ring.next(0)
         except TimeoutError:  # not around unpack(), where a value's code may raise TimeoutError
             return None
         with taken as frame:
-            wanted = wanted or frame.tag in (NOTICE, GONE)
-            return (ringcast.unpack(frame) if wanted else None, frame.hashes), frame.tag
+            return (ringcast.unpack(frame), frame.hashes), frame.tag
 
     def _raise_mismatch(self, operation: int, expected: str, tag: int, value: Any) -> NoReturn:
         if tag in (NOTICE, GONE):

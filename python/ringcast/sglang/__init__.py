@@ -16,11 +16,9 @@ except ModuleNotFoundError as error:
     raise ImportError(f"ringcast.sglang needs {error.name}: python -m pip install {error.name}") from error
 
 import ringcast
-from ringcast.sglang.hashes import feature_hash
-from ringcast.sglang.hashing import SharedHashes, share_hash
 from ringcast.sglang._install import install, uninstall
 from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict
-from ringcast.sglang.share import Shared, share_once
+from ringcast.sglang.sharing import Shared, SharedHashes, feature_hash, share_hash, share_once
 
 # Where pickles are turned off, frames may name SGLang's own classes.
 ringcast.allow("sglang")

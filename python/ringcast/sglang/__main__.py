@@ -11,7 +11,6 @@ EXAMPLES = """
 EXAMPLES
   python -m ringcast.sglang advise
   python -m ringcast.sglang advise --tp 2 --tp 4 --waiting 4 --format json
-  python -m ringcast.sglang advise --picture build/advise.svg
   python -m ringcast.sglang advise --seconds 0.01
 """
 

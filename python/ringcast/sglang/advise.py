@@ -1,21 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision of `auto` as a map of this machine: size of a request × ranks."""
+"""Which way pays: every rank computes for itself, the ranks share the hash, or one rank shares the whole value.
+
+What a request costs a rank, on average, with `waiting` requests at once on N ranks and C CPUs. The part of the work
+that the ranks share is done by `busy` = min(N, waiting) ranks at a time. A rank among `a` computing ranks takes
+crowd(a) = max(1, a × slowdown / C) times as long as alone.
+
+    local    (seconds + hash × nbytes) × crowd(N)
+    hash     seconds × crowd(N) + hash × nbytes / busy × crowd(busy) + HAND_OVER
+    share    ((seconds + hash × nbytes) × crowd(busy) + put × nbytes) / busy
+             + (N - 1) / N × get × nbytes + HAND_OVER
+
+A way other than local must save at least LEAST_SAVING of the cost of local: a shared value arrives later, by the way
+through the ring, and no sooner than the computing rank gets round to the call.
+
+The first rank's facts count for all: the first rank measures the rates once, counts the CPUs, and goes on to measure
+the slowdown by other load while hashing.
+
+`advise` of the command line prints the decision as a map of this machine: size of a request × ranks.
+"""
 
 import argparse
-import importlib
+import contextlib
+import functools
 import json
 import os
-import sys
-from typing import Any, Dict, List
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ringcast import _files
-from ringcast.sglang import rule
+import numpy as np
+
+import ringcast
+from ringcast._group.ranks import Ranks
+from ringcast._options import switch
+
+# Of the cost of "local". Two ranks can save half at most, four ranks three quarters.
+LEAST_SAVING = 1 / 4
+# Seconds: to wake a process, or to look several times, and Python's share.
+HAND_OVER = 50e-6
+_SAMPLE_BYTES = 4 << 20
+_ROUNDS = 3
+
+HOW = ("auto", "local", "share")
+HOW_TO_HASH = ("auto", "local", "hash")
+
+
+class Rates(NamedTuple):
+    """Seconds a byte, and the CPUs of the ranks."""
+
+    hash: Dict[str, float]
+    put: float
+    get: float
+    cpus: int = 1 << 20
+
+
+class Agreed(NamedTuple):
+    """The first rank's environment and rates."""
+
+    share_once: str
+    share_hash: str
+    rates: Rates
+
+
+def agree(group: Any) -> Agreed:
+    """Collective: all ranks must decide alike."""
+    first: Any = None
+    ranks = Ranks(group)
+    if ranks.rank == 0:
+        try:
+            told = switch("RINGCAST_SGLANG")[1].get("share", "auto")
+            first = ("local" if told == "local" else "auto", told, measure())
+        except Exception as error:  # the other ranks wait in the exchange
+            first = error
+    agreed = ranks.gather(first)[0]
+    if isinstance(agreed, Exception):
+        raise agreed
+    return Agreed(*agreed)
+
+
+def measure() -> Rates:
+    """A few dozen milliseconds."""
+    sample = {"sample": np.zeros(_SAMPLE_BYTES, np.uint8)}
+    packed = ringcast.pack(sample)
+    put = _best(lambda: ringcast.pack(sample))
+    hashes = {}
+    for name in "sha256", "xxh3":
+        with contextlib.suppress(ValueError, ringcast.Error):  # of a build without it
+            hashes[name] = max(0.0, _best(functools.partial(ringcast.pack, sample, hash=name)) - put)
+    return Rates(hashes, put, _best(lambda: ringcast.unpack(packed)), len(os.sched_getaffinity(0)))
+
+
+def _best(call: Callable[[], object]) -> float:
+    best = float("inf")
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - began)
+    return best / _SAMPLE_BYTES
+
+
+def costs(
+    rates: Rates,
+    ranks: int,
+    nbytes: int,
+    hash: Optional[str] = "sha256",
+    seconds: float = 0.0,
+    waiting: Optional[float] = None,
+    slowdown: float = 1.0,
+) -> Dict[str, float]:
+    """Seconds of a rank for a request, by each way. waiting: None counts as many as there are ranks."""
+    busy = ranks if waiting is None else max(1.0, min(ranks, waiting))
+    everyone, few = (max(1.0, a * slowdown / rates.cpus) for a in (ranks, busy))
+    hashing = rates.hash.get(hash, 0.0) * nbytes if hash is not None else 0.0
+    get = (ranks - 1) / ranks * rates.get * nbytes
+    return {
+        "local": (seconds + hashing) * everyone,
+        "hash": seconds * everyone + hashing / busy * few + HAND_OVER,
+        "share": ((seconds + hashing) * few + rates.put * nbytes) / busy + get + HAND_OVER,
+    }
+
+
+def best(costs: Dict[str, float], ways: Tuple[str, ...]) -> str:
+    """The cheapest of `ways` if it pays, else "local"."""
+    found = min(ways, key=costs.__getitem__)
+    return found if costs["local"] - costs[found] >= LEAST_SAVING * costs["local"] > 0 else "local"
+
+
+# ---- The map ---------------------------------------------------------------------------------------------------------
 
 SIZES = tuple(base * 10**power for power in range(4, 9) for base in (1, 3)) + (10**9,)
 RANKS = (2, 3, 4, 6, 8, 16)
 WAYS = ("local", "hash", "share")
 MEANING = "local: each rank for itself; hash: share_hash; share: share_once"
-_COLOURS = {"local": "#c9ccd1", "hash": "#2f6f9f", "share": "#d98c5f"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +139,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--waiting", type=float, action="append", metavar="N", help="requests at once; default: 1, 8")
     seconds = "what making a request's value takes beside hashing, which only share spares; default: 0"
     parser.add_argument("--seconds", type=float, default=0.0, metavar="S", help=seconds)
-    parser.add_argument("--picture", metavar="PATH", help="also draw the maps, .svg or .png; needs matplotlib")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
 
-def maps(rates: rule.Rates, options: argparse.Namespace) -> Dict[str, Any]:
+def maps(rates: Rates, options: argparse.Namespace) -> Dict[str, Any]:
     """The map for each number of waiting requests: a cell for each size and number of ranks."""
     sizes, ranks = sorted(set(options.size or SIZES)), sorted(set(options.tp or RANKS))
     made = []
@@ -36,12 +150,12 @@ def maps(rates: rule.Rates, options: argparse.Namespace) -> Dict[str, Any]:
         cells = []
         for nbytes in sizes:
             for count in ranks:
-                cost = rule.costs(rates, count, nbytes, "sha256", options.seconds, waiting)
+                cost = costs(rates, count, nbytes, "sha256", options.seconds, waiting)
                 cells.append(
                     {
                         "nbytes": nbytes,
                         "ranks": count,
-                        "way": rule.best(cost, WAYS),
+                        "way": best(cost, WAYS),
                         "ms": {way: cost[way] * 1e3 for way in WAYS},
                     }
                 )
@@ -81,39 +195,7 @@ def text(found: Dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Dict[str, Any], path: str) -> None:
-    # By name: matplotlib may be missing, where the types are checked too.
-    names = "", ".colors", ".patches", ".pyplot"
-    matplotlib, colors, patches, pyplot = [importlib.import_module("matplotlib" + name) for name in names]
-    matplotlib.use("Agg")
-    count = len(found["maps"])
-    figure, axes = pyplot.subplots(1, count, figsize=(5 * count, 5), squeeze=False)
-    palette = colors.ListedColormap([_COLOURS[way] for way in WAYS])
-    for axis, each in zip(axes[0], found["maps"]):
-        rows = _rows(each["cells"])
-        grid = [[WAYS.index(cell["way"]) for cell in row] for row in rows.values()]
-        axis.imshow(grid, cmap=palette, vmin=0, vmax=len(WAYS) - 1, aspect="auto", origin="lower")
-        axis.set_yticks(range(len(rows)), [_size(nbytes) for nbytes in rows])
-        ranks = [cell["ranks"] for cell in next(iter(rows.values()))]
-        axis.set_xticks(range(len(ranks)), [f"TP {count}" for count in ranks])
-        axis.set_title(f"{each['waiting']:g} request(s) at once")
-    axes[0][0].legend(handles=[patches.Patch(color=_COLOURS[way], label=way) for way in WAYS], loc="upper left")
-    folder = os.path.dirname(path)
-    if folder:
-        _files.make_folder(folder)
-    figure.tight_layout()
-    kind = os.path.splitext(path)[1][1:]
-    with _files.replacing(path if kind else f"{path}.png", "wb") as file:
-        figure.savefig(file, format=kind or "png")
-
-
 def run(options: argparse.Namespace) -> int:
-    found = maps(rule.measure(), options)
+    found = maps(measure(), options)
     print(json.dumps(found, indent=1) if options.format == "json" else text(found))
-    if options.picture:
-        try:
-            draw(found, options.picture)
-        except ModuleNotFoundError as error:
-            print(f"no picture: {error.name} is not installed: pip install matplotlib", file=sys.stderr)
-            return 1
     return 0

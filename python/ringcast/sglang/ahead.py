@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, Tuple
 import numpy as np
 import torch
 
-from ringcast.sglang.hashing import SharedHashes, ranks_of, share_hash
+from ringcast.sglang.sharing import SharedHashes, ranks_of, share_hash
 
 # The features of the list under way, by id: the call, and the place in the call.
 _begun: Dict[int, Tuple[SharedHashes, int, Any]] = {}
