@@ -2,6 +2,7 @@
 /* The reader's side of the public API: attaching, the ring, and waiting for a frame. */
 #include "channel/channel.h"
 #include "channel/retain.h"
+#include "channel/warm.h"
 #include "ringcast/batch.h"
 #include "ringcast/inspect.h"
 
@@ -110,8 +111,6 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   struct rc_control *control = rc_segment_control(&reader->segment);
   int result = rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus, options->spin_ns, options->wait);
   if (result != 0) return result;
-  reader->waiter.warm = options->warm;
-  reader->waiter.warm_context = options->warm_context;
   reader->forks = rc_fork_count();
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   rc_cpus_enter(&control->cpus);
@@ -161,6 +160,11 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   if (result != 0) free_memory(reader);
   else *out = reader;
   return result;
+}
+
+void rc_reader_warm_by(ringcast_reader *reader, void (*warm)(void *context), void *context) {
+  reader->waiter.warm = warm;
+  reader->waiter.warm_context = context;
 }
 
 static void leave_ring(ringcast_reader *reader) {

@@ -211,14 +211,8 @@ struct ringcast_reader_options {
   const char *name; /* shown in peers and error texts ("rank 3"), where 31 bytes have room; NULL = none */
   uint32_t leases;  /* the most frames held at a time; default 1, at most 64 */
   uint32_t wait;    /* enum ringcast_wait_mode */
-  /* Called in ringcast_reader_next by the calling thread, shortly before the next message of a regular cadence is due,
-   * if the wait spins then and a quarter of its budget is enough for the call. Between two messages the caches forget:
-   * run here, on other data, the code that the message will need. Must not call functions of this reader. NULL: none.
-   */
-  void (*warm)(void *context);
-  void *warm_context;
-  uint32_t start; /* enum ringcast_start */
-  uint32_t tag;   /* for RINGCAST_START_LATEST: the tag of the frame to start at; 0: any frame */
+  uint32_t start;   /* enum ringcast_start */
+  uint32_t tag;     /* for RINGCAST_START_LATEST: the tag of the frame to start at; 0: any frame */
 };
 
 /* Memory leased to the writer, in the ring or in spill memory: write here. */

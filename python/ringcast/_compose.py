@@ -23,7 +23,7 @@ _TORCH = re.compile(r"torch\.(bool|u?int(8|16|32|64)|b?float(16|32|64)|float8_\w
 
 
 def empty(shape: Any, dtype: Any) -> "Empty":
-    """A placeholder for an array that is written inside a frame, for Writer.compose() and Writer.template().
+    """A placeholder for an array that is written inside a frame, for Writer.compose().
 
     shape: a whole number, or several. dtype: anything that NumPy takes for a number or a truth value ("float32") gives
     a NumPy array, a torch.dtype a torch tensor on the CPU; the readers get the same.
@@ -115,7 +115,7 @@ def _torch_one(torch: Any, dtype: Any) -> Any:
 
 
 class ComposedFrame:
-    """A frame that is written in place, made by Writer.compose() or Writer.template().
+    """A frame that is written in place, made by Writer.compose().
 
         with writer.compose({"features": ringcast.empty((2048, 1280), "float32"), "step": 7}) as frame:
             np.multiply(pixels, scale, out=frame["features"])
@@ -132,20 +132,16 @@ class ComposedFrame:
     def __init__(self, writer: Any, value: Any, timeout: Optional[float], tag: int) -> None:
         if type(value) is not dict:
             raise TypeError(f"a composed frame is of a dict, not of a {type(value).__name__}")
-        self._writer, self._value, self._timeout, self._tag = writer, value, timeout, tag
-        self._span: Any = None
-        self._places: Dict[int, Tuple[int, int, Empty]] = {}  # by id() of the placeholder: offset, bytes, itself
-        self._lent: Dict[int, Tuple[str, Any]] = {}  # by id() of the placeholder: place, weak reference to the owner
-
-    def open(self) -> "ComposedFrame":
-        """Reserve the frame, and write all but the arrays of the placeholders."""
-        self._span, places = self._writer._compose(self._value, self._timeout, self._tag)
-        self._places = {id(placeholder): (offset, size, placeholder) for placeholder, offset, size in places}
-        self._lent.clear()
-        return self
+        self._value = value
+        # Reserves the frame, and writes all but the arrays of the placeholders.
+        self._span, places = writer._compose(value, timeout, tag)
+        # By id() of the placeholder: offset, bytes, itself; place, weak reference to the owner.
+        self._places: Dict[int, Tuple[int, int, Empty]] = {id(each[0]): (each[1], each[2], each[0]) for each in places}
+        self._lent: Dict[int, Tuple[str, Any]] = {}
 
     def __enter__(self) -> "ComposedFrame":
-        return self.open() if self._span is None else self
+        self._check_open()
+        return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if self._span is None:
@@ -177,7 +173,7 @@ class ComposedFrame:
 
     def _check_open(self) -> None:
         if self._span is None:
-            raise ValueError("the frame is not open: it was committed or aborted, or its block has not begun")
+            raise ValueError("the frame is not open: it was committed or aborted")
 
     def __getitem__(self, key: Any) -> Any:
         self._check_open()

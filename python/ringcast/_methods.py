@@ -79,9 +79,6 @@ class _Writer:
         return _loops().asend(self, obj, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG), hash)
 
     def compose(self, value, timeout=None, *, tag=0):
-        return self.template(value, timeout, tag=tag).open()
-
-    def template(self, value, timeout=None, *, tag=0):
         tag = integer("tag", tag, 0, _MOST_TAG)
         return _composing().ComposedFrame(self, value, seconds_or_none(timeout), tag)
 

@@ -86,7 +86,7 @@ def gpu_status() -> GpuStatus:
     """
 
 def add_size(history: Buffer, n: int, /) -> int:
-    """Add a size to a history, 64 bytes that are 0 at first; return the next size's estimate, as Writer.estimate()."""
+    """Add a size to a history, 64 bytes that are 0 at first; return the next estimate, as of Writer.reserve()."""
 
 def _recycling(limit: int = -1, /) -> Tuple[int, int, int, int, int]: ...
 def _spans_start(functions: Tuple[Callable[[List[Any]], None], ...], capacity: int, /) -> None: ...
@@ -386,24 +386,8 @@ class Writer:
         """Bytes of the ring."""
 
     @property
-    def max_frame(self) -> int:
-        """Bytes of the largest possible frame, spill memory included."""
-
-    @property
-    def ring_frame(self) -> int:
-        """Bytes of the largest frame that stays in the ring; larger frames go through spill memory."""
-
-    @property
-    def spill_bytes(self) -> int:
-        """The most bytes of spill memory; 0: none."""
-
-    @property
     def memory(self) -> str:
         """The kind of memory of the ring: "hugetlb", "shmem-huge" or "pages"."""
-
-    @property
-    def page_size(self) -> int:
-        """Bytes of a page of the ring's memory."""
 
     # For ringcast._group: see handle.h and writer.h of the extension.
     _value_failed: bool
@@ -490,8 +474,9 @@ class Writer:
         """Reserve `n` bytes of the ring or of spill memory, to be written in place: a Span. One reservation at a
         time.
 
-        n: None: as many as estimate(tag) says, if the size of the frame is known only after the write. Then grow() a
-        Span that is too small. commit(n) trims the Span, and teaches the estimate.
+        n: None: an estimate, if the size of the frame is known only after the write. Then grow() a Span that is too
+        small. commit(n) trims the Span, and teaches the estimate of the tag. The estimate is a little more than the
+        third largest of the last 32 to 64 sizes; for a new tag 4096. It is never more than info().max_frame.
 
         Readers see nothing before commit(). Timeout and errors as send(). Error (EBUSY): a reservation is already
         open. ValueError: a tag beside `n`.
@@ -545,22 +530,6 @@ class Writer:
         array or tensor over the frame is still in use; see ComposedFrame.
         """
 
-    def template(self, value: Dict[Any, Any], timeout: Optional[float] = None, *, tag: int = 0) -> ComposedFrame:
-        """Return a frame for use in many blocks: each `with template as frame:` reserves the frame anew.
-
-        The dict is sent as it is when the block begins, so that plain items can be changed between two blocks. The
-        rest as compose().
-        """
-
-    def estimate(self, tag: int = 0) -> int:
-        """Return how many bytes reserve() without a size would take for `tag` now.
-
-        tag: 32 bits of the caller's own, for alike frames. The estimate is a little more than the third largest of the
-        last 32 to 64 sizes of commit(). For a new tag the estimate is 4096; it is never more than max_frame.
-
-        ValueError: the tag is out of range.
-        """
-
     def peers(self) -> List[ReaderStatus]:
         """Return the readers that hold a slot now, a ReaderStatus each.
 
@@ -568,9 +537,6 @@ class Writer:
         (and still alive), or "unknown" (nothing tells whether the reader lives). position and lag are bytes; held is
         the seconds that the writer has waited for the reader. Each field is true of some moment during the call.
         """
-
-    def readers(self) -> List[ReaderStatus]:
-        """The same as peers()."""
 
     def check(self) -> Optional[ReaderStatus]:
         """Return the ReaderStatus of a reader that has died, or was evicted since the last call; None if all is

@@ -10,9 +10,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The public headers are included as "ringcast/x.h", all others as "folder/x.h", from the root.
 ORDER = ["include", "ring", "shm", "channel", "gpu"]
 # Outside of the library: the public headers and their own files; the benchmarks measure by the tools' own means,
-# and the doctor reads RINGCAST_DISABLE as the library does.
+# the doctor reads RINGCAST_DISABLE as the library does, and a Reader of Python decodes ahead within the reader's wait.
 OUTSIDE = ["python", "tools", "bench", "examples"]
-ALSO = {"bench": ["tools"], "tools": ["shm/environment.h"]}
+ALSO = {"bench": ["tools"], "tools": ["shm/environment.h"], "python": ["channel/warm.h"]}
 # Under tests/ anything goes.
 TESTS = ["tests"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames filled in place: Writer.compose(), Writer.template(), ringcast.empty()."""
+"""Frames filled in place: Writer.compose(), ringcast.empty()."""
 
 import dataclasses
 import gc
@@ -303,45 +303,16 @@ def test_a_closed_writer_ends_the_frame():
         frame["x"]
 
 
-# ---- Templates -------------------------------------------------------------------------------------------------------
-
-
-def test_a_template_is_used_again_and_sends_the_dict_as_it_is_then(ring):
-    writer, reader = ring
-    value = {"x": ringcast.empty((2, 3), "i4"), "step": 0}
-    template = writer.template(value, tag=7)
-    with pytest.raises(TimeoutError):
-        reader.recv(0)
-    for step in range(5):
-        value["step"] = step
-        with template as frame:
-            frame["x"] = step
-            with pytest.raises(ringcast.Error, match="a reservation is open"):
-                writer.send(1, 0)
-        got, tag = reader.recv_tagged(0)
-        assert (got["x"] == step).all() and got["step"] == step and tag == 7
-        with pytest.raises(ValueError, match="its block has not begun"):
-            template["x"]
-    value["y"] = ringcast.empty(2, "i1")
-    with template as frame:
-        frame["x"] = frame["y"] = 1
-        value["z"] = ringcast.empty(2, "i1")
-        with pytest.raises(KeyError, match="was not in the value"):
-            frame["z"]
-    assert reader.recv(0)["y"].tolist() == [1, 1]
-
-
-def test_a_composed_frame_can_be_used_again_too(ring):
+def test_an_ended_frame_is_not_open_again(ring):
     writer, reader = ring
     frame = writer.compose({"x": ringcast.empty(2, "i4")})
     frame["x"] = 1
     frame.commit()
-    with frame:
-        frame["x"] = 2
-        frame.abort()
-    with frame:
-        frame["x"] = 3
-    assert [reader.recv(0)["x"][0] for _ in range(2)] == [1, 3]
+    with pytest.raises(ValueError, match="not open"), frame:
+        pass
+    assert reader.recv(0)["x"][0] == 1
+    with pytest.raises(TimeoutError):
+        reader.recv(0)
 
 
 # ---- What is refused -------------------------------------------------------------------------------------------------
@@ -414,11 +385,11 @@ def test_without_pickles_the_rest_of_the_dict_is_refused_by_name():
 
 def test_a_full_ring_is_a_timeout():
     with ringcast.Writer(1 << 16, spill_bytes=0) as writer, ringcast.Reader(writer.handle, name="slow") as reader:
-        template = writer.template({"x": ringcast.empty(10_000, "u1")}, 0.01)
+        value = {"x": ringcast.empty(10_000, "u1")}
         with pytest.raises(TimeoutError, match="slow"):
             while True:
-                with template as frame:
+                with writer.compose(value, 0.01) as frame:
                     frame["x"] = 1
         reader.recv(0), reader.recv(0), reader.recv(0), reader.recv(0)
-        with template as frame:
+        with writer.compose(value, 0.01) as frame:
             frame["x"] = 1

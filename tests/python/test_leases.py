@@ -76,7 +76,7 @@ def wait_for_turn(reader, thread):
 @pytest.mark.parametrize("drops", [True, False])
 def test_a_frame_that_is_given_up_while_another_thread_waits_makes_room(four, drops):
     writer, reader = four
-    large, held, got = bytes(writer.ring_frame), [], []
+    large, held, got = bytes(writer.info().ring_frame), [], []
     with pytest.raises(TimeoutError):  # what is held is in the way
         for _ in range(4):
             writer.send_bytes(large, 0)

@@ -68,7 +68,7 @@ def test_the_first_message_is_one_piece_up_to_the_default():
     assert len(Wire().cross(legs.FIRST_ROOM + 1)) == 2
     assert len(Wire().cross(0)) == 1
     with ringcast.Writer(1 << 20) as writer:
-        assert writer.estimate() == legs.FIRST_ROOM
+        assert len(writer.reserve()) == legs.FIRST_ROOM
 
 
 @pytest.mark.parametrize("small, large", [(50, 50_000), (1, 1_000), (60, 60_000)])

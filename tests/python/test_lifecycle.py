@@ -25,12 +25,10 @@ WRITER_CALLS = [
     lambda writer: writer.commit(),
     lambda writer: writer.abort(),
     lambda writer: writer.wait_readers(0),
-    lambda writer: writer.readers(),
     lambda writer: writer.peers(),
     lambda writer: writer.info(),
     lambda writer: writer.stats(),
     lambda writer: writer.cancel(),
-    lambda writer: writer.estimate(1),
     lambda writer: writer.reserve(),
     lambda writer: writer.check(),
     lambda writer: writer.fileno(),
@@ -231,7 +229,7 @@ def test_a_forked_child_is_told_so(handles):
     assert found == [{ringcast.ForkedError}] * 3 and closed
     (tap, _), (reader, _), (writer, _) = handles
     writer.send({"a": 1}, 0)
-    assert reader.recv(0) == tap.recv(0) == {"a": 1} and len(writer.readers()) == 1
+    assert reader.recv(0) == tap.recv(0) == {"a": 1} and len(writer.peers()) == 1
 
 
 def test_a_frame_that_a_forked_child_drops_stays_the_parents(ring, monkeypatch):

@@ -19,12 +19,12 @@ def test_all_sides_tell_the_same_facts(ring):
         infos = writer.info(), reader.info(), tap.info()
     for info in infos:
         assert isinstance(info, ringcast.Info)
-        assert (info.capacity, info.max_frame, info.readers) == (1 << 20, writer.max_frame, 64)
-        assert (info.memory, info.page_size, info.writer_pid) == (writer.memory, writer.page_size, os.getpid())
+        assert (info.capacity, info.readers) == (1 << 20, 64)
+        assert (info.memory, info.writer_pid) == (writer.memory, os.getpid()) and info.page_size >= 4096
         assert info.tail == 128  # 16 of header, 100, rounded up to lines
         assert info.numa in ("local", "none", "interleaved", "node") and info.numa_error <= 0
         assert info.spin_ns >= -1
-        assert (info.ring_frame, info.spill_bytes) == (writer.ring_frame, writer.spill_bytes)
+        assert 0 < info.ring_frame < info.capacity < info.max_frame < info.spill_bytes
         assert (info.spill_used, info.spill_error) == (0, 0)
 
 
@@ -37,7 +37,7 @@ def test_the_use_of_spill_memory_is_seen_by_all_sides():
     with ringcast.Writer(1 << 16, spill_bytes=0) as writer:
         info = writer.info()
         assert (info.spill_bytes, info.spill_used, info.spill_error) == (0, 0, 0)
-        assert info.max_frame == info.ring_frame == writer.max_frame == writer.ring_frame
+        assert 0 < info.max_frame == info.ring_frame
 
 
 def test_the_spin_time_is_each_ones_own(ring):
@@ -73,7 +73,7 @@ def test_what_was_done_is_counted(ring):
     with ringcast.Tap(writer.handle) as tap:
         assert tap.stats()[:2] == (3, 60)
     (status,) = writer.peers()
-    assert status == writer.readers()[0] and isinstance(status, ringcast.ReaderStatus)
+    assert isinstance(status, ringcast.ReaderStatus)
     assert status.stats.frames == 1 and status.stalls == 0 and status.lag == reader.lag > 0
 
 

@@ -45,7 +45,7 @@ def send(writer: Writer) -> str:
     taken: Span = span
     taken.abort()
     states: List[str] = [status.state for status in writer.peers()]
-    first: ReaderStatus = writer.readers()[0]
+    first: ReaderStatus = writer.peers()[0]
     lost: Optional[ReaderStatus] = writer.check()
     held: float = lost.held + writer.fileno() if lost else 0
     stalls: int = first.stalls + first.stats.frames
@@ -56,7 +56,7 @@ def send(writer: Writer) -> str:
     writer.send(packed, 1, tag=2)
     print(packed.nbytes, len(packed), bytes(packed))
     with writer.reserve(tag=3) as other:
-        other.grow(writer.estimate(3) + writer.estimate(), timeout=1)
+        other.grow(2 * len(other), timeout=1)
         other.commit(len(other) + stats.estimate_hits + stats.grown + stats.wasted_bytes)
     writer.cancel()
     try:
@@ -65,7 +65,7 @@ def send(writer: Writer) -> str:
         needed: int = error.spill_bytes or error.capacity or 0
         print(needed, info.spill_bytes + info.spill_used + info.ring_frame - info.spill_error)
     writer.send({"x": writer.empty((2, 3), "a dtype", device="cuda")})
-    sizes: List[int] = [writer.capacity, writer.max_frame, writer.page_size, writer.ring_frame, writer.spill_bytes]
+    sizes: List[int] = [writer.capacity, info.max_frame, info.page_size, info.ring_frame, info.spill_bytes]
     return writer.handle + states[0] + first.name + str(sizes)
 
 

@@ -221,26 +221,25 @@ def test_a_frame_can_be_passed_on_to_another_ring(ring):
 def test_facts_are_told(ring):
     writer, reader = ring
     assert writer.capacity == reader.capacity == 1 << 20
-    assert 0 < writer.ring_frame < writer.capacity < writer.max_frame < writer.spill_bytes
     assert writer.memory == reader.memory and writer.memory in ("hugetlb", "shmem-huge", "pages")
-    assert writer.page_size >= 4096 and reader.writer_pid == os.getpid()
+    assert reader.writer_pid == os.getpid()
     assert writer.handle == reader.handle and writer.handle in repr(writer) and writer.handle in repr(reader)
     assert "open" in repr(writer) and not writer.closed and not reader.closed
     writer.send_bytes(b"", 0)
     assert reader.lag > 0
-    (status,) = writer.readers()
+    (status,) = writer.peers()
     assert (status.pid, status.state, status.name, status.lag) == (os.getpid(), "active", "", reader.lag)
     reader.close()
-    assert writer.readers() == [] and reader.closed and "closed" in repr(reader)
+    assert writer.peers() == [] and reader.closed and "closed" in repr(reader)
 
 
 def test_readers_are_known_by_name(peer):
     with ringcast.Writer(1 << 16) as writer:
         peer.call(attach, writer.handle, "rank 1")
-        (status,) = writer.readers()
+        (status,) = writer.peers()
         assert (status.pid, status.name) == (peer.pid, "rank 1")
         with ringcast.Reader(writer.handle, name="é" * 20):  # more than fits, cut inside a character
-            assert writer.readers()[1].name == "é" * 15
+            assert writer.peers()[1].name == "é" * 15
         with pytest.raises(TimeoutError, match="rank 1"):
             while True:
                 writer.send_bytes(bytes(1000), 0.01)

@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "channel/channel.h"
+#include "channel/warm.h"
 #include "shm/os.h"
 #include "tests/support/channel.h"
 #include "tests/support/fake_files.h"
@@ -186,7 +187,8 @@ static void warm(void *context) {
 static void make_warmed_ring(uint32_t mode, int64_t takes) {
   side = READER;
   writer = writer_of(.capacity = 4096);
-  reader = reader_of(writer, .wait = mode, .warm = warm, .warm_context = &warmed);
+  reader = reader_of(writer, .wait = mode);
+  rc_reader_warm_by(reader, warm, &warmed);
   warm_ns = takes;
   warmed = 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reader: attaches to a ring and receives from it. */
+#include "channel/warm.h"
 #include "python/extension/handles/frame.h"
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
@@ -21,6 +22,7 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_reader_attach_ex(handle, options, &self->reader);
   Py_END_ALLOW_THREADS
+  if (rc == 0) rc_reader_warm_by(self->reader, rc_py_warm, self);
   if (rc == 0) rc = ringcast_reader_info(self->reader, &self->info);
   self->holder.ring_frame = self->info.ring_frame;
   self->base.ring_name = self->info.name;
@@ -55,8 +57,6 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, st
   self->retains = retains;
   self->starts_latest = options->start == RINGCAST_START_LATEST;
   rc_py_gpu_holder_init(&self->holder, map);
-  options->warm = rc_py_warm;
-  options->warm_context = self;
   return self;
 }
 

@@ -13,7 +13,7 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
 PyObject *rc_py_receive_more(struct rc_py_reader *self, PyObject *received, Py_ssize_t most);
 /* The next frame, whole. The caller has entered the Reader. 0, -errno, or RC_PY_RAISED. */
 int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out);
-/* Decodes the kept frame: `warm` of struct ringcast_reader_options, with the Reader as the context. */
+/* Decodes the kept frame: for rc_reader_warm_by, with the Reader as the context. */
 void rc_py_warm(void *context);
 /* Keeps a copy of the frame for rc_py_warm, if a window asked and the frame allows it. `ran_code`: decoding ran user
  * code. */

@@ -166,19 +166,6 @@ static PyObject *writer_room_fileno(PyObject *object, PyObject *Py_UNUSED(unused
 
 /* ---- Estimates -------------------------------------------------------------------------------------------------- */
 
-static PyObject *writer_estimate(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"tag", NULL};
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[1] = {NULL};
-  uint64_t tag = 0;
-  if (!rc_py_arguments("estimate", names, 1, 0, args, count, keywords, values)) return NULL;
-  if (values[0] && !rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
-  if (!rc_py_handle_check(&self->base) || !rc_py_writer_enter(self)) return NULL;
-  size_t bytes = ringcast_writer_estimate(self->writer, (uint32_t)tag);
-  rc_py_writer_leave(self);
-  return PyLong_FromSize_t(bytes);
-}
-
 PyObject *rc_py_add_size(PyObject *Py_UNUSED(module), PyObject *args) {
   Py_buffer history;
   unsigned long long bytes;
@@ -245,11 +232,9 @@ static PyMethodDef writer_methods[] = {
     {"abort", rc_py_writer_abort, METH_NOARGS, RC_DOC_Writer_abort},
     {"wait_readers", FAST(writer_wait_readers), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_wait_readers},
     {"peers", writer_peers, METH_NOARGS, RC_DOC_Writer_peers},
-    {"readers", writer_peers, METH_NOARGS, RC_DOC_Writer_readers},
     {"check", writer_check, METH_NOARGS, RC_DOC_Writer_check},
     {"fileno", writer_fileno, METH_NOARGS, RC_DOC_Writer_fileno},
     {"empty", (PyCFunction)(void (*)(void))rc_py_writer_empty, METH_VARARGS | METH_KEYWORDS, RC_DOC_Writer_empty},
-    {"estimate", FAST(writer_estimate), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_estimate},
     {"cancel", writer_cancel, METH_NOARGS, RC_DOC_Writer_cancel},
     {"_status", writer_status, METH_NOARGS, NULL},
     {"close", writer_close, METH_NOARGS, RC_DOC_Writer_close},
@@ -262,10 +247,6 @@ static PyMemberDef writer_members[] = {
     {"closed", T_BOOL, offsetof(struct rc_py_writer, base.closed), READONLY, RC_DOC_Writer_closed},
     {"_memory", T_UINT, offsetof(struct rc_py_writer, info.memory), READONLY, NULL},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY, RC_DOC_Writer_capacity},
-    {"max_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.max_frame), READONLY, RC_DOC_Writer_max_frame},
-    {"ring_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.ring_frame), READONLY, RC_DOC_Writer_ring_frame},
-    {"spill_bytes", T_ULONGLONG, offsetof(struct rc_py_writer, info.spill_bytes), READONLY, RC_DOC_Writer_spill_bytes},
-    {"page_size", T_ULONGLONG, offsetof(struct rc_py_writer, info.page_size), READONLY, RC_DOC_Writer_page_size},
     {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
     {"_takes_cuda", T_BOOL, offsetof(struct rc_py_writer, takes_cuda), 0, NULL},
     {"_value_failed", T_BOOL, offsetof(struct rc_py_writer, base.value_failed), READONLY, NULL},
