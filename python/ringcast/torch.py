@@ -25,7 +25,8 @@ try:
     import numpy  # noqa: F401 - torch.distributed.all_gather_object needs it
     import torch.distributed as _dist
 except ModuleNotFoundError as error:
-    raise ImportError(f"ringcast.torch needs {error.name}: python -m pip install {error.name}") from error
+    _package = str(error.name).partition(".")[0]
+    raise ImportError(f"ringcast.torch needs {_package}: python -m pip install {_package}") from error
 
 from ringcast._group import apart as _apart
 from ringcast._group import config as _config

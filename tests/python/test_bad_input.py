@@ -282,10 +282,8 @@ def test_a_module_that_fails_to_load_is_no_damage(tmp_path, monkeypatch):
     (tmp_path / "fails_to_load.py").write_text("raise ValueError('not today')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     data = frame([*class_token(DATACLASS, "fails_to_load", "Plain", "a"), INSTANCE, 0, 1])
-    text = "fails_to_load.Plain, and its module can't be imported here: not today"
-    with pytest.raises(ImportError, match=text) as told:
+    with pytest.raises(ValueError, match="not today"):
         ringcast.unpack(data, allow_pickle=True)
-    assert isinstance(told.value.__cause__, ValueError)
 
 
 class Key:
@@ -297,7 +295,10 @@ class Key:
         return 1
 
 
-@pytest.mark.parametrize("error", [RecursionError("deep"), NotImplementedError("not yet"), MemoryError("all gone")])
+@pytest.mark.parametrize(
+    "error",
+    [RecursionError("deep"), NotImplementedError("not yet"), MemoryError("all gone"), ValueError("of its own")],
+)
 def test_what_is_no_matter_of_the_frame_is_raised_as_it_is(error, monkeypatch):
     packed = ringcast.pack([{Key(): 1}])
     monkeypatch.setattr(Key, "raises", error)
@@ -306,12 +307,7 @@ def test_what_is_no_matter_of_the_frame_is_raised_as_it_is(error, monkeypatch):
     assert told.value is error
 
 
-def test_the_cause_of_a_protocol_error_is_kept(monkeypatch):
+def test_the_cause_of_a_protocol_error_is_kept():
     with pytest.raises(ringcast.ProtocolError, match="a key of a dict: .*unhashable") as told:
         ringcast.unpack(frame([DICT, 1, LIST, 0, NONE]))
     assert isinstance(told.value.__cause__, TypeError)
-    packed, error = ringcast.pack([{Key(): 1}]), ValueError("of its own")
-    monkeypatch.setattr(Key, "raises", error)
-    with pytest.raises(ringcast.ProtocolError, match="of its own") as told:
-        ringcast.unpack(packed)
-    assert told.value.__cause__ is error and error.__traceback__
