@@ -248,6 +248,7 @@ static const void *word_of_next_frame(void *context) {
 }
 
 static int fail_to_read(ringcast_reader *reader, int code) {
+  if (code == -EDEADLK) return rc_fail_shared(); /* the fields of the wait are another thread's */
   if (code == reader->writer.unknown) return rc_fail_unknown_writer(code, &reader->segment);
   switch (code) {
   case -ESTALE: return rc_fail_evicted();

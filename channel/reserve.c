@@ -188,7 +188,7 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
     bool dead = peer.state == RINGCAST_PEER_DEAD && writer->liveness.on_death == RINGCAST_FAIL;
     if (code == -ETIMEDOUT && dead) code = -EOWNERDEAD; /* a longer wait would not help */
   }
-  if (code == writer->liveness.unknown) return rc_fail_unknown(code, blocker);
+  if (code != -EDEADLK && code == writer->liveness.unknown) return rc_fail_unknown(code, blocker);
   switch (code) {
   case -EDEADLK: return rc_fail_shared();
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for room");

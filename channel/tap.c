@@ -170,6 +170,7 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   if (result != 0) return result;
   const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = tap};
   result = rc_wait(&tap->waiter, &how, timeout_ns);
+  if (result == -EDEADLK) return rc_fail_shared(); /* the fields of the wait are another thread's */
   if (result != 0 && result == tap->writer.unknown) return rc_fail_unknown_writer(result, &tap->segment);
   if (result == -ENOMEM) return rc_fail_as(result, "out of memory for the copy of a frame");
   if (result != 0) return rc_fail_no_frame(result, tap->ring.next, &tap->segment);

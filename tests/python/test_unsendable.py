@@ -160,10 +160,7 @@ def test_a_tensor_on_an_accelerator_is_to_be_moved():
         ".cpu()"
     )
     error = ringcast._pickling.elsewhere("value['x'].y", "cuda:1")
-    assert type(error) is TypeError and str(error) == (
-        "value['x'].y is a tensor on device 'cuda:1' in what only pickle can send: move it with .cpu(), or send it "
-        "beside that"
-    )
+    assert type(error) is TypeError and "value['x'].y is a tensor on device 'cuda:1'" in str(error)
 
 
 class Odd:
