@@ -392,6 +392,7 @@ class Writer:
     # For ringcast._group: see handle.h and writer.h of the extension.
     _value_failed: bool
     _sent: int
+    _waited: bool
 
     @property
     def closed(self) -> bool:

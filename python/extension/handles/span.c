@@ -28,6 +28,7 @@ int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
 
 static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct rc_py_reservation *call = context;
+  if (timeout_ns != 0) call->writer->waited = true;
   return rc_py_told_apart(call->writer,
                           ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }

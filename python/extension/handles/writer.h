@@ -29,6 +29,7 @@ struct rc_py_writer {
   struct ringcast_span span;
   bool offering;              /* the call at work is _offer() */
   bool takes_cuda;            /* False: _group/config.py asks for no tensors of a device */
+  bool waited;                /* a call has waited for room: the Writer may have evicted a reader; Python clears it */
   int64_t sent;               /* the tag of the last frame of send() or _send_error(); -1: none */
   ringcast_gpu_writer *gpu;   /* NULL until a tensor of a device was sent; of ... */
   int32_t gpu_device;         /* ... this one */
@@ -92,7 +93,7 @@ extern PyType_Spec rc_py_span_spec;
 
 /* Of reserve or grow. */
 struct rc_py_reservation {
-  const struct rc_py_writer *writer;
+  struct rc_py_writer *writer;
   size_t bytes;
   struct ringcast_span span;
 };

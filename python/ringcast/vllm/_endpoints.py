@@ -117,6 +117,9 @@ class Sender(WriterEnd):
         except ringcast.FrameTooLarge as error:
             raise name_setting(error, "in the writer's process", "queue", capacity=False) from None
         finally:
+            if self.ring._waited:  # the room may be that of a dead reader, which the Writer has evicted
+                self.ring._waited = False
+                self._alarm = True
             if self._alarm:
                 self._catch_up()
 
