@@ -131,7 +131,7 @@ int rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask) {
   int result = find(pid, &state, &start);
   if (result == -ENOENT) return RC_PROCESS_ENDED;
   if (result != 0) return look_without_proc(pid, result);
-  return (start & mask) == start_bits ? state : RC_PROCESS_ENDED;
+  return (start & mask) == start_bits ? (int)state : RC_PROCESS_ENDED;
 }
 
 const char *rc_process_in_words(const struct rc_process *process) {

@@ -141,8 +141,9 @@ static void probe_dumpable(struct doctor *doctor) {
   size_t used = 0;
   int64_t count = 0;
   DIR *dir = opendir("/proc");
-  for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
-    if (!is_closed(dirfd(dir), entry->d_name)) continue;
+  const int proc = dir ? dirfd(dir) : -1;
+  for (struct dirent *entry; proc >= 0 && (entry = readdir(dir)) != NULL;) {
+    if (!is_closed(proc, entry->d_name)) continue;
     if (used + sizeof ", 2147483647" < sizeof list) /* the first ones, whole */
       used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", count > 0 ? ", " : "", entry->d_name);
     count++;

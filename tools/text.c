@@ -197,8 +197,8 @@ static void elide(char *text, int width) {
   if (own <= width) return;
   char *from = skip(text, head);
   const char *to = skip(text, own - tail);
-  memcpy(from, "...", 3);
-  memmove(from + 3, to, strlen(to) + 1);
+  for (int i = 0; i < 3; i++) *from++ = '.';
+  memmove(from, to, strlen(to) + 1);
 }
 
 /* Makes the table no wider than the screen, if that is possible. */
