@@ -35,7 +35,7 @@ struct recording_writer {
   struct recording_entry *index;
   uint64_t entries, stride, next_entry; /* the number of the frame that has the next entry */
   struct recording_entry first;         /* the first frame after the mark */
-  XXH3_state_t *state;
+  XXH3_state_t state;                   /* on a line of 64 bytes, as xxHash asks */
 };
 
 /* ---- Bytes ------------------------------------------------------------------------------------ */
@@ -74,7 +74,7 @@ static int put(struct recording_writer *writer, const void *data, uint64_t bytes
 
 static int put_hashed(struct recording_writer *writer, const void *data, uint64_t bytes, uint64_t *hash) {
   const uint8_t *from = data;
-  XXH3_64bits_reset(writer->state);
+  XXH3_64bits_reset(&writer->state);
   while (bytes > 0) {
     uint8_t *to;
     size_t room;
@@ -83,12 +83,12 @@ static int put_hashed(struct recording_writer *writer, const void *data, uint64_
     if (room > HASH_BLOCK) room = HASH_BLOCK;
     if (room > bytes) room = (size_t)bytes;
     memcpy(to, from, room);
-    XXH3_64bits_update(writer->state, to, room); /* of the copy: the frame may change during the copy */
+    XXH3_64bits_update(&writer->state, to, room); /* of the copy: the frame may change during the copy */
     writer->end += room;
     from += room;
     bytes -= room;
   }
-  *hash = XXH3_64bits_digest(writer->state);
+  *hash = XXH3_64bits_digest(&writer->state);
   return 0;
 }
 
@@ -232,12 +232,11 @@ const struct recording_sum *recording_sum_of(const struct recording_writer *writ
 /* ---- The whole file --------------------------------------------------------------------------------------------- */
 
 int recording_create(struct disk *disk, const struct recording_header *header, struct recording_writer **out) {
-  struct recording_writer *writer = calloc(1, sizeof *writer);
+  struct recording_writer *writer = aligned_alloc(_Alignof(struct recording_writer), sizeof *writer);
   if (!writer) return -ENOMEM;
   *writer = (struct recording_writer){.disk = disk, .id = header->id, .stride = FIRST_STRIDE};
   writer->index = calloc(MOST_ENTRIES, sizeof *writer->index);
-  writer->state = XXH3_createState();
-  int result = writer->index && writer->state ? 0 : -ENOMEM;
+  int result = writer->index ? 0 : -ENOMEM;
   struct recording_header block = *header;
   memcpy(block.magic, RECORDING_MAGIC, sizeof block.magic);
   block.version = RECORDING_VERSION;
@@ -256,7 +255,6 @@ int recording_create(struct disk *disk, const struct recording_header *header, s
 
 void recording_destroy(struct recording_writer *writer) {
   free(writer->index);
-  if (writer->state) XXH3_freeState(writer->state);
   free(writer);
 }
 
