@@ -188,7 +188,9 @@ def test_frames_of_another_form_are_dropped_and_a_wrong_hash_is_taken() -> None:
         assert hashes.count(2**64 - 1) == 1
     with slack(PATIENT if rank else IMPATIENT):
         beyond = share_hash(given, how="hash", compute=lambda feature: 2**64 if rank else 7)
-        assert sorted(hashes_of(beyond, given)) == ([7, 2**64] if rank else [7, 7]), "sent, and is no 64-bit number"
+        hashes = hashes_of(beyond, given)
+        # It is no 64-bit number and is not sent. Rank 1 hashes all by itself if it does not hear from the impatient rank 0.
+        assert hashes == [7, 7] if rank == 0 else 2**64 in hashes and set(hashes) <= {7, 2**64}
 
 
 # ---- What is decided -------------------------------------------------------------------------------------------------
