@@ -189,7 +189,7 @@ def test_frames_of_another_form_are_dropped_and_a_wrong_hash_is_taken() -> None:
     with slack(PATIENT if rank else IMPATIENT):
         beyond = share_hash(given, how="hash", compute=lambda feature: 2**64 if rank else 7)
         hashes = hashes_of(beyond, given)
-        # It is no 64-bit number and is not sent. Rank 1 hashes all by itself if it does not hear from the impatient rank 0.
+        # No 64-bit number: it is not sent. Rank 1 hashes all by itself if it hears nothing from the impatient rank 0.
         assert hashes == [7, 7] if rank == 0 else 2**64 in hashes and set(hashes) <= {7, 2**64}
 
 
