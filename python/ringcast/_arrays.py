@@ -120,7 +120,8 @@ def _structure(state: Any, formats: Any) -> Any:
     _need(_is_size(itemsize) and type(aligned) is bool and type(record) is bool)
     for field, offset in zip(formats, offsets):
         _need(_is_size(offset) and offset <= itemsize - field.itemsize)
-        _need(not aligned or offset % field.alignment == itemsize % field.alignment == 0)
+        step = max(1, field.alignment)  # 0: of a structure without fields, in older NumPys
+        _need(not aligned or offset % step == itemsize % step == 0)
     fields: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if len(said) > len(names):
         fields["titles"] = titles
