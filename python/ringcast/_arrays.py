@@ -120,8 +120,8 @@ def _structure(state: Any, formats: Any) -> Any:
     _need(_is_size(itemsize) and type(aligned) is bool and type(record) is bool)
     for field, offset in zip(formats, offsets):
         _need(_is_size(offset) and offset <= itemsize - field.itemsize)
-        step = max(1, field.alignment)  # 0: of a structure without fields, in older NumPys
-        _need(not aligned or offset % step == itemsize % step == 0)
+        step = field.alignment  # 0: of a structure without fields in older NumPys, which then divide by it
+        _need(not aligned or (step > 0 and offset % step == itemsize % step == 0))
     fields: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if len(said) > len(names):
         fields["titles"] = titles
