@@ -23,6 +23,7 @@ struct watched {
 
 struct rc_poller {
   int epoll, timer;
+  struct rc_fd_id id; /* of the epoll */
   int fd; /* the eventfd; -1: there is no event */
   uint32_t forks;
   int64_t checked; /* when the numbers of watched processes were last checked */
@@ -47,23 +48,21 @@ static int add(const struct rc_poller *poller, int fd) {
   return epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-/* Programs close descriptors that they don't know, to become a daemon for example; the number may be the program's own
- * file by now, and then nothing is done to it. The epoll knows its members by file and number. */
+/* The epoll knows its members by file and number. */
 static bool is_member(const struct rc_poller *poller, int fd) {
   struct epoll_event event = {.events = EPOLLIN};
   return epoll_ctl(poller->epoll, EPOLL_CTL_MOD, fd, &event) == 0;
 }
 
-/* Whether epoll, timer and eventfd are ours. A program's own epoll seldom has members of the same numbers. */
+/* Whether epoll, timer and eventfd are ours. */
 static bool is_whole(const struct rc_poller *poller) {
-  struct itimerspec left;
-  if (!is_member(poller, poller->timer)) return false;
-  return poller->fd < 0 ? timerfd_gettime(poller->timer, &left) == 0 : is_member(poller, poller->fd);
+  return rc_fd_is(poller->epoll, &poller->id) && is_member(poller, poller->timer) &&
+         (poller->fd < 0 || is_member(poller, poller->fd));
 }
 
 /* Does not block: the count stays far from the limit of an eventfd. */
 static void raise_fd(const struct rc_poller *poller) {
-  if (is_member(poller, poller->fd)) (void)!eventfd_write(poller->fd, 1);
+  if (is_whole(poller)) (void)!eventfd_write(poller->fd, 1);
 }
 
 static void lower_fd(const struct rc_poller *poller) {
@@ -338,6 +337,7 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
   pthread_cond_init(&poller->changed, NULL);
   poller->epoll = rc_fd_above_2(epoll_create1(EPOLL_CLOEXEC));
   int result = poller->epoll < 0 ? poller->epoll : 0;
+  if (result == 0) rc_fd_identify(poller->epoll, &poller->id);
   if (result == 0) poller->timer = rc_fd_above_2(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (result == 0) result = poller->timer < 0 ? poller->timer : add(poller, poller->timer);
   if (result == 0 && event) result = open_event(poller, event);

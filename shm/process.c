@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/select.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -146,26 +145,15 @@ void rc_watch_init(struct rc_watch *watch, int32_t pid, uint64_t start_bits, uin
   *watch = (struct rc_watch){.pid = pid, .start = start_bits, .mask = mask, .fd = -1};
 }
 
-/* Some programs close all unknown descriptors, for example to become a daemon: the number may belong to the program
- * now. Before Linux 6.9 all pidfds, eventfds and the like have one inode. */
-static bool is_ours(const struct rc_watch *watch) {
-  struct stat file;
-  if (fstat(watch->fd, &file) != 0 || file.st_dev != watch->device || file.st_ino != watch->inode) return false;
-  return !watch->is_pidfd || syscall(SYS_pidfd_send_signal, watch->fd, 0, NULL, 0) == 0 || errno != EBADF;
-}
-
 void rc_watch_close(struct rc_watch *watch) {
-  if (watch->fd >= 0 && is_ours(watch)) close(watch->fd);
+  rc_fd_close(watch->fd, &watch->id);
   watch->fd = -1;
 }
 
 static void keep(struct rc_watch *watch, int fd, bool is_pidfd) {
-  struct stat file = {0};
-  (void)!fstat(fd, &file);
   watch->fd = fd;
   watch->is_pidfd = is_pidfd;
-  watch->device = file.st_dev;
-  watch->inode = file.st_ino;
+  rc_fd_identify(fd, &watch->id);
 }
 
 /* The file of /proc shows the right process; while it does, a pidfd that was opened later is of the same process. If
@@ -185,7 +173,7 @@ static void open_watch(struct rc_watch *watch) {
 }
 
 static bool must_open(struct rc_watch *watch) {
-  if (watch->fd >= 0 && !is_ours(watch)) watch->fd = -1;
+  if (!rc_fd_is(watch->fd, &watch->id)) watch->fd = -1;
   return watch->fd < 0 && !watch->ended;
 }
 

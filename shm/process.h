@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shm/os.h"
+
 /* The kernel reuses a pid. The pid and the start time (clock ticks since boot, field 22 of /proc/<pid>/stat) together
  * identify one process. */
 struct rc_process {
@@ -46,7 +48,7 @@ struct rc_watch {
   uint64_t start, mask;   /* as in rc_process_look */
   int fd;                 /* -1: not open */
   bool is_pidfd, ended;   /* ended: found when the watch was opened */
-  uint64_t device, inode; /* of fd: whether the number is still ours */
+  struct rc_fd_id id;     /* of fd */
   int unknown;            /* why the last look could not tell; 0: it could */
 };
 

@@ -14,7 +14,7 @@
 #include "tests/support/handles.h"
 #include "tests/support/switches.h"
 
-enum { NUMBERS = 64, LARGE = 1 << 20 };
+enum { NUMBERS = 64, OFFSETS = 24, LARGE = 1 << 20 };
 
 static struct {
   ringcast_writer *writer;
@@ -190,9 +190,10 @@ LOOP_TEST(files_that_have_got_the_numbers_are_left_alone, 0, 4 * KINDS) {
   child_must_succeed(start_child(live_without_own_files, &how));
 }
 
-/* A handle that ends leaves those of a later handle open, which have the same numbers. */
-static void live_beside_a_later_ring(void *unused) {
-  (void)unused;
+/* A handle that ends leaves those of a later handle open, which have the same numbers, or some of
+ * them: as many more descriptors are open beside the earlier handles as `number_of_others` says. */
+static void live_beside_a_later_ring(void *number_of_others) {
+  for (int i = *(int *)number_of_others; i > 0; i--) child_must(open("/dev/null", O_RDONLY) >= 0);
   open_all();
   __typeof__(all) first = all, second;
   for (int fd = 3; fd < NUMBERS; fd++) close(fd);
@@ -210,6 +211,10 @@ static void live_beside_a_later_ring(void *unused) {
   close_all();
 }
 
-TEST(a_later_ring_keeps_its_numbers) { child_must_succeed(start_child(live_beside_a_later_ring, NULL)); }
+LOOP_TEST(a_later_ring_keeps_its_numbers, 0, 2 * OFFSETS) {
+  int number_of_others = _i % OFFSETS;
+  if (_i >= OFFSETS) disable_too("pidfd");
+  child_must_succeed(start_child(live_beside_a_later_ring, &number_of_others));
+}
 
 RUN_TESTS("descriptors", NULL, NULL)
