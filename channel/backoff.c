@@ -16,7 +16,8 @@ void rc_backoff_learn(struct rc_backoff *backoff, uint32_t pauses, uint32_t fram
 }
 
 void rc_backoff_pause(struct rc_backoff *backoff, const struct rc_ring_reader *ring) {
-  uint32_t pauses = backoff->pauses != 0 ? backoff->pauses : RC_BACKOFF_STRETCH, frames = 0, more = 1;
+  uint32_t pauses = backoff->pauses != 0 ? backoff->pauses : RC_BACKOFF_STRETCH, frames = 0,
+           more = 1;
   uint64_t position = ring->next;
   for (uint32_t done = 0; done < pauses && more != 0; done += RC_BACKOFF_STRETCH) {
     for (uint32_t i = 0; i < RC_BACKOFF_STRETCH; i++) rc_relax();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's batches: small messages in packed frames (ring/packed.h), larger ones in frames of their own. */
+/* The writer's batches: small messages in packed frames (ring/packed.h), larger ones in frames of
+ * their own. */
 #include "ringcast/batch.h"
 
 #include <errno.h>
@@ -7,8 +8,8 @@
 #include "channel/channel.h"
 #include "shm/error.h"
 
-/* A packed frame has at most so many bytes: a reader can begin with one part while the writer fills the next, and both
- * are in the nearest cache. */
+/* A packed frame has at most so many bytes: a reader can begin with one part while the writer fills
+ * the next, and both are in the nearest cache. */
 #define MOST_PART ((uint64_t)8 << 10)
 
 struct part {
@@ -17,8 +18,10 @@ struct part {
 };
 
 /* As many of the messages as one packed frame holds. */
-static struct part measure(const ringcast_writer *writer, const struct ringcast_message *messages, uint32_t count) {
-  uint64_t eighth = writer->segment.capacity / 8, most = eighth < MOST_PART ? eighth : MOST_PART, small = most / 8;
+static struct part measure(const ringcast_writer *writer, const struct ringcast_message *messages,
+                           uint32_t count) {
+  uint64_t eighth = writer->segment.capacity / 8, most = eighth < MOST_PART ? eighth : MOST_PART,
+           small = most / 8;
   struct part part = {0};
   if (writer->ring.ahead != 0) return part; /* the bound counts frames */
   for (; part.count < count; part.count++) {
@@ -33,8 +36,8 @@ static struct part measure(const ringcast_writer *writer, const struct ringcast_
   return part;
 }
 
-static int send_part(ringcast_writer *writer, const struct ringcast_message *messages, const struct part *part,
-                     int64_t timeout_ns) {
+static int send_part(ringcast_writer *writer, const struct ringcast_message *messages,
+                     const struct part *part, int64_t timeout_ns) {
   struct ringcast_span span;
   int result = ringcast_writer_reserve(writer, part->bytes, timeout_ns, &span);
   if (result != 0) return result;
@@ -47,12 +50,13 @@ static int send_part(ringcast_writer *writer, const struct ringcast_message *mes
   return rc_unlikely(asleep) ? rc_writer_wake(writer) : 0;
 }
 
-int ringcast_writer_send_many(ringcast_writer *writer, const struct ringcast_message *messages, uint32_t count,
-                              int64_t timeout_ns) {
+int ringcast_writer_send_many(ringcast_writer *writer, const struct ringcast_message *messages,
+                              uint32_t count, int64_t timeout_ns) {
   int result = rc_check_wait(writer->forks, timeout_ns);
   if (result != 0) return result;
   if (count > INT32_MAX)
-    return rc_fail(-EINVAL, "%u messages are too many for one batch: send at most %d", count, INT32_MAX);
+    return rc_fail(-EINVAL, "%u messages are too many for one batch: send at most %d", count,
+                   INT32_MAX);
   const int64_t now = timeout_ns > 0 ? rc_now_ns() : 0;
   const int64_t deadline = timeout_ns < INT64_MAX - now ? now + timeout_ns : INT64_MAX;
   uint32_t sent = 0;
@@ -61,8 +65,9 @@ int ringcast_writer_send_many(ringcast_writer *writer, const struct ringcast_mes
     const struct part part = measure(writer, next, count - sent);
     int64_t left = timeout_ns > 0 && sent > 0 ? deadline - rc_now_ns() : timeout_ns;
     if (timeout_ns > 0 && left < 1) left = 1; /* one more try */
-    result = part.count > 1 ? send_part(writer, next, &part, left)
-                            : ringcast_writer_send(writer, next->data, next->bytes, next->kind, left);
+    result = part.count > 1
+                 ? send_part(writer, next, &part, left)
+                 : ringcast_writer_send(writer, next->data, next->bytes, next->kind, left);
     if (result != 0) return sent > 0 ? (int)sent : result;
     sent += part.count > 1 ? part.count : 1;
   }

@@ -2,9 +2,9 @@
 /*
  * Reservations whose size is an estimate (ring/estimate.c).
  *
- * Such a reservation remembers its tag. The commit teaches the tag the size of the frame, and counts whether the first
- * reservation was enough, and how many bytes of the reservation went back to the ring. Nothing else teaches a tag: a
- * caller that knows the size reserves that size.
+ * Such a reservation remembers its tag. The commit teaches the tag the size of the frame, and
+ * counts whether the first reservation was enough, and how many bytes of the reservation went back
+ * to the ring. Nothing else teaches a tag: a caller that knows the size reserves that size.
  */
 #include <string.h>
 

@@ -12,7 +12,8 @@
 #include "shm/find.h"
 #include "shm/sized.h"
 
-_Static_assert(RINGCAST_NAME_BYTES == RC_RING_NAME && RINGCAST_HANDLE_BYTES == RC_HANDLE_MAX, "sizes of texts");
+_Static_assert(RINGCAST_NAME_BYTES == RC_RING_NAME && RINGCAST_HANDLE_BYTES == RC_HANDLE_MAX,
+               "sizes of texts");
 
 struct rings {
   struct ringcast_ring *all;
@@ -63,7 +64,7 @@ int ringcast_rings(struct ringcast_ring *out, uint32_t capacity) {
   return result != 0 ? result : (int)rings.count;
 }
 
-/* ---- One ring --------------------------------------------------------------------------------------------------- */
+/* ---- One ring -------------------------------------------------------------------------------- */
 
 /* What the text of a caller asks for. */
 struct wish {
@@ -86,24 +87,29 @@ static int parse(const char *text, struct wish *out) {
     memcpy(out->name, text, length);
     if (length == 0 || rc_name_check(out->name) == 0) return 0;
   }
-  return rc_fail(-EINVAL, "'%.96s' is not a ring: it should be NAME, NAME@PID, @PID or a handle (rc1:...)", text);
+  return rc_fail(-EINVAL,
+                 "'%.96s' is not a ring: it should be NAME, NAME@PID, @PID or a handle (rc1:...)",
+                 text);
 }
 
 static bool matches(const struct wish *wish, const struct ringcast_ring *ring) {
-  return (*wish->name == '\0' || strcmp(wish->name, ring->name) == 0) && (wish->pid == 0 || wish->pid == ring->pid);
+  return (*wish->name == '\0' || strcmp(wish->name, ring->name) == 0) &&
+         (wish->pid == 0 || wish->pid == ring->pid);
 }
 
 /* Whether NAME@PID stands for several rings. */
 static bool is_twin(const struct rings *rings, const struct ringcast_ring *ring) {
   for (uint32_t i = 0; i < rings->count; i++) {
     const struct ringcast_ring *other = &rings->all[i];
-    if (other != ring && other->pid == ring->pid && strcmp(other->name, ring->name) == 0) return true;
+    if (other != ring && other->pid == ring->pid && strcmp(other->name, ring->name) == 0)
+      return true;
   }
   return false;
 }
 
 /* Lists the rings, as far as the text has room. */
-static int fail_several(const char *text, const struct wish *wish, const struct rings *rings, uint32_t count) {
+static int fail_several(const char *text, const struct wish *wish, const struct rings *rings,
+                        uint32_t count) {
   char list[256] = "";
   size_t used = 0;
   for (uint32_t i = 0; i < rings->count && used < sizeof list; i++) {
@@ -113,7 +119,8 @@ static int fail_several(const char *text, const struct wish *wish, const struct 
     bool by_handle = is_twin(rings, ring);
     used +=
         (size_t)(by_handle ? snprintf(list + used, sizeof list - used, "%s%s", comma, ring->handle)
-                           : snprintf(list + used, sizeof list - used, "%s%s@%" PRId32, comma, ring->name, ring->pid));
+                           : snprintf(list + used, sizeof list - used, "%s%s@%" PRId32, comma,
+                                      ring->name, ring->pid));
   }
   return rc_fail(-ENOTUNIQ, "'%.80s' stands for %u rings: take one of %s%s", text, count, list,
                  used >= sizeof list ? "..." : "");
@@ -128,15 +135,16 @@ static int choose(const char *text, const struct rings *rings, char handle[RINGC
   for (uint32_t i = 0; i < rings->count; i++)
     if (matches(&wish, &rings->all[i]) && count++ == 0) chosen = &rings->all[i];
   if (count == 0)
-    return rc_fail(
-        -ENOENT,
-        "there is no ring '%.80s' of this user: 'ringcast list' shows all; its writer must live, in this PID "
-        "namespace",
-        text);
+    return rc_fail(-ENOENT,
+                   "there is no ring '%.80s' of this user: 'ringcast list' shows all; its writer "
+                   "must live, in this PID "
+                   "namespace",
+                   text);
   if (count > 1) return fail_several(text, &wish, rings, count);
   if (*chosen->handle == '\0')
-    return rc_fail(-EPROTO, "process %" PRId32 " uses an incompatible release of ringcast (here %s)", chosen->pid,
-                   RINGCAST_VERSION);
+    return rc_fail(-EPROTO,
+                   "process %" PRId32 " uses an incompatible release of ringcast (here %s)",
+                   chosen->pid, RINGCAST_VERSION);
   memcpy(handle, chosen->handle, RINGCAST_HANDLE_BYTES);
   return 0;
 }

@@ -2,18 +2,19 @@
 /*
  * Liveness: readers that die, and readers that are too slow.
  *
- * The hot path checks no reader. A wait for room checks the blocker. If the blocker is dead, options.on_death says
- * whether the wait fails or goes on without the reader. If the blocker is alive, options.slow_ns may limit how long it
- * may block. For earlier notice a program calls ringcast_writer_check, or polls ringcast_writer_fd.
+ * The hot path checks no reader. A wait for room checks the blocker. If the blocker is dead,
+ * options.on_death says whether the wait fails or goes on without the reader. If the blocker is
+ * alive, options.slow_ns may limit how long it may block. For earlier notice a program calls
+ * ringcast_writer_check, or polls ringcast_writer_fd.
  *
- * The writer frees a dead reader's slot. A live reader may be in the middle of reading, so it is only evicted
- * (ring/slot.c) and finds out at its next call. The time for which a reader blocks starts at the first reserve that
- * found no room, and runs over all calls until one succeeds. A reader below the wanted position of all these calls has
- * blocked the whole time, because cursors only grow; when no such reader is left, the clock starts anew for the readers
- * that block now.
+ * The writer frees a dead reader's slot. A live reader may be in the middle of reading, so it is
+ * only evicted (ring/slot.c) and finds out at its next call. The time for which a reader blocks
+ * starts at the first reserve that found no room, and runs over all calls until one succeeds. A
+ * reader below the wanted position of all these calls has blocked the whole time, because cursors
+ * only grow; when no such reader is left, the clock starts anew for the readers that block now.
  *
- * A wait checks every reader, not only the slowest: in a tensor-parallel group the slowest reader may be alive but
- * blocked in a collective on a dead one, wherever the dead reader's cursor is.
+ * A wait checks every reader, not only the slowest: in a tensor-parallel group the slowest reader
+ * may be alive but blocked in a collective on a dead one, wherever the dead reader's cursor is.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,11 +24,14 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-/* The longest sleep of a blocked writer, and how often the writer checks all other readers in /proc, 10 us each: a
- * pidfd for each would cost the writer up to 1,024 descriptors. The sum limits how late the writer notices a death. */
-#define SLICE_NS   ((int64_t)50 * 1000 * 1000)
-#define OTHERS_NS  (SLICE_NS / 2)
-#define JOINING_NS SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped */
+/* The longest sleep of a blocked writer, and how often the writer checks all other readers in
+ * /proc, 10 us each: a pidfd for each would cost the writer up to 1,024 descriptors. The sum limits
+ * how late the writer notices a death. */
+#define SLICE_NS  ((int64_t)50 * 1000 * 1000)
+#define OTHERS_NS (SLICE_NS / 2)
+#define JOINING_NS                                                              \
+  SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped \
+            */
 
 static _Atomic uint64_t *owner_of(const ringcast_writer *writer, uint32_t slot) {
   return &writer->ring.view.control->slots[slot].owner;
@@ -37,12 +41,13 @@ static uint64_t load_owner(const ringcast_writer *writer, uint32_t slot) {
   return rc_load_acquire(owner_of(writer, slot)); /* pairs with J4, and with the FREE of leaving */
 }
 
-/* ---- The writer's view of its readers ---------------------------------------------------------------------------- */
+/* ---- The writer's view of its readers -------------------------------------------------------- */
 
 /* Whether the clock runs for the present call. */
 static bool is_waiting(const ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
-  return liveness->since != 0 && liveness->tail == writer->ring.tail && liveness->open == rc_writer_is_open(writer);
+  return liveness->since != 0 && liveness->tail == writer->ring.tail &&
+         liveness->open == rc_writer_is_open(writer);
 }
 
 /* Since when the writer waits, and for what; NULL: the writer does not wait. */
@@ -56,14 +61,16 @@ static const struct rc_blocked *blocked_by(const ringcast_writer *writer, struct
 
 bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out) {
   struct rc_blocked blocked;
-  return rc_peer_read(&writer->ring.view, index, writer->ring.tail, blocked_by(writer, &blocked), out);
+  return rc_peer_read(&writer->ring.view, index, writer->ring.tail, blocked_by(writer, &blocked),
+                      out);
 }
 
 int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity) {
   int result = rc_check_fork(writer->forks);
   struct rc_blocked blocked;
   if (result != 0) return result;
-  return rc_peers_read(&writer->ring.view, writer->ring.tail, blocked_by(writer, &blocked), peers, capacity);
+  return rc_peers_read(&writer->ring.view, writer->ring.tail, blocked_by(writer, &blocked), peers,
+                       capacity);
 }
 
 int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) {
@@ -87,9 +94,10 @@ int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) 
   return found;
 }
 
-/* ---- Removing a reader ------------------------------------------------------------------------------------------ */
+/* ---- Removing a reader ----------------------------------------------------------------------- */
 
-/* Queues a reader for ringcast_writer_check, and raises the descriptor. A full queue drops its oldest entry. */
+/* Queues a reader for ringcast_writer_check, and raises the descriptor. A full queue drops its
+ * oldest entry. */
 static void queue_departure(struct rc_liveness *liveness, const struct ringcast_peer *peer) {
   if (liveness->count == RC_MAX_DEPARTED) {
     liveness->first = (liveness->first + 1) % RC_MAX_DEPARTED;
@@ -99,7 +107,8 @@ static void queue_departure(struct rc_liveness *liveness, const struct ringcast_
   if (liveness->poller) rc_poller_raise(liveness->poller, true);
 }
 
-/* Goes on without a reader: frees its slot if dead, else evicts it. Nothing to do: the reader has left meanwhile. */
+/* Goes on without a reader: frees its slot if dead, else evicts it. Nothing to do: the reader has
+ * left meanwhile. */
 static void remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
   const struct rc_ring *ring = &writer->ring.view;
   struct ringcast_peer peer;
@@ -125,14 +134,15 @@ void rc_liveness_reap_dead(ringcast_writer *writer) {
   if (writer->liveness.on_death == RINGCAST_FAIL) return;
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (rc_owner_state(owner) == RC_SLOT_ACTIVE && rc_owner_is_dead(owner)) remove_reader(writer, i, owner, true);
+    if (rc_owner_state(owner) == RC_SLOT_ACTIVE && rc_owner_is_dead(owner))
+      remove_reader(writer, i, owner, true);
   }
 }
 
-/* ---- Joining ---------------------------------------------------------------------------------------------------- */
+/* ---- Joining --------------------------------------------------------------------------------- */
 
-/* A reader stopped in joining blocks every grant. Eviction loses nothing: the claim is refused, the reader claims
- * again. */
+/* A reader stopped in joining blocks every grant. Eviction loses nothing: the claim is refused, the
+ * reader claims again. */
 static void check_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner, int64_t now) {
   struct rc_liveness *liveness = &writer->liveness;
   if (liveness->joining != owner) {
@@ -160,7 +170,7 @@ void rc_liveness_reap_joining(ringcast_writer *writer) {
   }
 }
 
-/* ---- Blockers --------------------------------------------------------------------------------------------------- */
+/* ---- Blockers -------------------------------------------------------------------------------- */
 
 /* For taps. Relaxed: statistics. */
 static void publish_blocked(ringcast_writer *writer, int64_t now) {
@@ -199,11 +209,14 @@ void rc_liveness_end(ringcast_writer *writer) {
 }
 
 struct rc_watch *rc_liveness_blocker(ringcast_writer *writer) {
-  uint64_t owner = load_owner(writer, writer->ring.blocker), identity = rc_owner_as(owner, RC_SLOT_FREE);
-  if (rc_owner_state(owner) == RC_SLOT_FREE) return NULL; /* the reader has just left, and leaving wakes the writer */
+  uint64_t owner = load_owner(writer, writer->ring.blocker),
+           identity = rc_owner_as(owner, RC_SLOT_FREE);
+  if (rc_owner_state(owner) == RC_SLOT_FREE)
+    return NULL; /* the reader has just left, and leaving wakes the writer */
   if (identity != writer->blocker_owner) {
     rc_watch_close(&writer->blocker);
-    rc_watch_init(&writer->blocker, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
+    rc_watch_init(&writer->blocker, (int32_t)rc_owner_pid(owner), rc_owner_start(owner),
+                  RC_START_MASK);
     writer->blocker_owner = identity;
   }
   return &writer->blocker;
@@ -217,9 +230,9 @@ int64_t rc_liveness_slice(ringcast_writer *writer) {
   return left < SLICE_NS ? left : SLICE_NS;
 }
 
-/* A dead or slow reader. 0: it is removed or has left, look for room again. -EOWNERDEAD, -ETIMEDOUT: by the policy the
- * wait fails. -EAGAIN: the reader has left meanwhile; if it then exited it is not a dead reader, and its slot shows the
- * difference. */
+/* A dead or slow reader. 0: it is removed or has left, look for room again. -EOWNERDEAD,
+ * -ETIMEDOUT: by the policy the wait fails. -EAGAIN: the reader has left meanwhile; if it then
+ * exited it is not a dead reader, and its slot shows the difference. */
 static int judge(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
   const struct rc_liveness *liveness = &writer->liveness;
   if ((dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT) {
@@ -227,12 +240,14 @@ static int judge(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool de
     return 0;
   }
   if (load_owner(writer, slot) != owner) return -EAGAIN;
-  if (dead) writer->ring.blocker = slot; /* for the error text; and the next wait checks this reader first */
+  if (dead)
+    writer->ring.blocker =
+        slot; /* for the error text; and the next wait checks this reader first */
   return dead ? -EOWNERDEAD : -ETIMEDOUT;
 }
 
-/* Checks the readers that have blocked since the clock started. Past the limit: removes them, or fails, by the
- * policy. */
+/* Checks the readers that have blocked since the clock started. Past the limit: removes them, or
+ * fails, by the policy. */
 static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
   int64_t now = rc_now_ns();
@@ -244,7 +259,8 @@ static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   int result = -EAGAIN;
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_slot_blocks(&writer->ring.view, i, &blocked)) continue;
+    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_slot_blocks(&writer->ring.view, i, &blocked))
+      continue;
     any_early |= !late;
     int verdict = late ? judge(writer, i, owner, rc_owner_is_dead(owner)) : -EAGAIN;
     if (verdict == 0) result = 0;
@@ -257,7 +273,8 @@ static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   return result;
 }
 
-/* Nothing tells whether a reader lives, because of `error`: a wait for the reader might never end. */
+/* Nothing tells whether a reader lives, because of `error`: a wait for the reader might never
+ * end. */
 static int give_up(ringcast_writer *writer, uint32_t slot, int error) {
   writer->ring.blocker = slot; /* for the error text */
   writer->liveness.unknown = error;
@@ -294,29 +311,33 @@ int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted) {
     return result == -EAGAIN ? check_slow(writer, wanted) : result;
   }
   if (rc_owner_as(owner, RC_SLOT_FREE) != writer->blocker_owner) return -EAGAIN;
-  if (rc_owner_state(owner) != RC_SLOT_ACTIVE) return -EAGAIN; /* rc_liveness_reap_joining handles it */
+  if (rc_owner_state(owner) != RC_SLOT_ACTIVE)
+    return -EAGAIN; /* rc_liveness_reap_joining handles it */
   return judge(writer, slot, owner, true);
 }
 
-/* An invalid cursor counts as death. Loads the cursor again: the reader may have left, and the slot be another's. */
+/* An invalid cursor counts as death. Loads the cursor again: the reader may have left, and the slot
+ * be another's. */
 bool rc_liveness_evict_invalid(ringcast_writer *writer) {
   uint32_t slot = writer->ring.blocker;
   uint64_t owner = load_owner(writer, slot);
   uint64_t cursor = rc_load_acquire(&writer->ring.view.control->slots[slot].cursor); /* <- A1 */
-  if (rc_owner_state(owner) != RC_SLOT_ACTIVE || rc_ring_is_cursor(&writer->ring, cursor)) return true;
+  if (rc_owner_state(owner) != RC_SLOT_ACTIVE || rc_ring_is_cursor(&writer->ring, cursor))
+    return true;
   if (writer->liveness.on_death == RINGCAST_FAIL) return false;
   remove_reader(writer, slot, owner, rc_owner_is_dead(owner));
   return true;
 }
 
-/* ---- Reporting departed readers --------------------------------------------------------------------------------- */
+/* ---- Reporting departed readers -------------------------------------------------------------- */
 
 void rc_liveness_watch_all(ringcast_writer *writer) {
   for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     struct rc_watch watch;
     rc_watch_init(&watch, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
-    rc_poller_watch(writer->liveness.poller, i, owner, rc_owner_state(owner) == RC_SLOT_ACTIVE ? &watch : NULL);
+    rc_poller_watch(writer->liveness.poller, i, owner,
+                    rc_owner_state(owner) == RC_SLOT_ACTIVE ? &watch : NULL);
   }
 }
 
@@ -348,7 +369,8 @@ static bool take_departure(struct rc_liveness *liveness, struct ringcast_peer *o
 
 static int fail_to_check(ringcast_writer *writer, uint32_t slot, int error) {
   char reader[48];
-  snprintf(reader, sizeof reader, "reader %u (pid %u)", slot, rc_owner_pid(load_owner(writer, slot)));
+  snprintf(reader, sizeof reader, "reader %u (pid %u)", slot,
+           rc_owner_pid(load_owner(writer, slot)));
   return rc_fail_unknown(error, reader);
 }
 
@@ -371,7 +393,8 @@ int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out) {
       break;
     }
     if (here) remove_reader(writer, slot, owner, true);
-    rc_poller_watch(liveness->poller, slot, 0, NULL); /* reported now, or left before its process ended */
+    rc_poller_watch(liveness->poller, slot, 0,
+                    NULL); /* reported now, or left before its process ended */
   }
   rc_sized_write(out, out->size, &peer, sizeof peer);
   return 1;

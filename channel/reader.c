@@ -16,38 +16,44 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-/* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
+/* ---- Lifecycle ------------------------------------------------------------------------------- */
 
-static int resolve_options(const struct ringcast_reader_options *given, struct ringcast_reader_options *out) {
+static int resolve_options(const struct ringcast_reader_options *given,
+                           struct ringcast_reader_options *out) {
   struct ringcast_reader_options options;
   int result = rc_sized_read("ringcast_reader_options", given, &options, sizeof options);
   if (result != 0) return result;
   if ((options.flags & ~RINGCAST_READER_RETAIN) != 0)
-    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_RETAIN is known", options.flags);
+    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_RETAIN is known",
+                   options.flags);
   if (options.leases > RC_MAX_LEASES)
-    return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
-                   RC_MAX_LEASES);
+    return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once",
+                   options.leases, RC_MAX_LEASES);
   if (options.start > RINGCAST_START_LATEST)
-    return rc_fail(-EINVAL, "options.start is %u: it must be one of enum ringcast_start", options.start);
+    return rc_fail(-EINVAL, "options.start is %u: it must be one of enum ringcast_start",
+                   options.start);
   if (options.tag != 0 && options.start != RINGCAST_START_LATEST)
-    return rc_fail(-EINVAL, "options.tag is %u: a tag needs options.start = RINGCAST_START_LATEST", options.tag);
+    return rc_fail(-EINVAL, "options.tag is %u: a tag needs options.start = RINGCAST_START_LATEST",
+                   options.tag);
   *out = options;
   result = rc_check_spin(options.spin_ns);
   return result != 0 ? result : rc_features_check();
 }
 
-/* Frees the slots of readers that have died after their eviction: the writer may never look for them. True if there was
- * a slot to free. */
+/* Frees the slots of readers that have died after their eviction: the writer may never look for
+ * them. True if there was a slot to free. */
 static bool reap_gone(const struct rc_ring *ring) {
   bool reaped = false;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with V1 */
-    if (rc_owner_state(owner) == RC_SLOT_EVICTED && rc_owner_is_dead(owner)) reaped |= rc_slot_reap(ring, i, owner);
+    if (rc_owner_state(owner) == RC_SLOT_EVICTED && rc_owner_is_dead(owner))
+      reaped |= rc_slot_reap(ring, i, owner);
   }
   return reaped;
 }
 
-/* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each slot. */
+/* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each
+ * slot. */
 #define MOST_CLAIMS 8u
 
 /* The numbers of the slot's last owner. Relaxed: statistics, no other data depends on them. */
@@ -60,8 +66,8 @@ static void clear_counts(struct rc_slot *slot) {
   rc_store_relaxed(&slot->retains, 0);
 }
 
-/* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
- * move its limit. */
+/* Takes a slot. Everything that can fail or wait comes before the claim: between claim and
+ * activation the writer can't move its limit. */
 static int join(ringcast_reader *reader, const char *name, struct rc_start start) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
@@ -71,7 +77,8 @@ static int join(ringcast_reader *reader, const char *name, struct rc_start start
   if (name) ringcast_printable(name, strlen(name), padded, sizeof padded);
   int result = rc_process_self(&self);
   if (result != 0)
-    return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
+    return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result),
+                   rc_process_hint(result));
   do {
     RC_POINT(JOIN);
     result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot, &owner);
@@ -84,22 +91,25 @@ static int join(ringcast_reader *reader, const char *name, struct rc_start start
   } while ((result == -EAGAIN || result == -EUSERS) && --most > 0);
   if (result == -EAGAIN) result = -EUSERS; /* the writer took each claim back */
   if (result == -EPROTO)
-    return rc_fail(result, "the ring's control page is damaged: its tail is invalid. Make a new ring");
+    return rc_fail(result,
+                   "the ring's control page is damaged: its tail is invalid. Make a new ring");
   if (result == -ENODATA) {
     rc_wake(&ring.control->not_full); /* the writer may have seen JOINING, and sleep */
-    return rc_fail(
-        result,
-        "the ring has no frame with tag %u to start at: none was committed, or more than half the ring (%llu "
-        "bytes) since, or its spill memory was taken back; start at the next frame, or send it more often",
-        start.tag, (unsigned long long)ring.capacity / 2);
+    return rc_fail(result,
+                   "the ring has no frame with tag %u to start at: none was committed, or more "
+                   "than half the ring (%llu "
+                   "bytes) since, or its spill memory was taken back; start at the next frame, or "
+                   "send it more often",
+                   start.tag, (unsigned long long)ring.capacity / 2);
   }
   int alive = result != 0 ? rc_peer_count(&ring) : 0;
   if (result != 0)
-    return rc_fail(result,
-                   "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
-                   "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
-                   "RINGCAST_EVICT frees the slots of dead readers at its next wait or check",
-                   ring.slots, alive < 0 ? 0 : ring.slots - (uint32_t)alive);
+    return rc_fail(
+        result,
+        "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
+        "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
+        "RINGCAST_EVICT frees the slots of dead readers at its next wait or check",
+        ring.slots, alive < 0 ? 0 : ring.slots - (uint32_t)alive);
   rc_ring_participants(&ring);
   RC_POINT(JOINED);
   rc_wake(&ring.control->not_full);
@@ -109,20 +119,23 @@ static int join(ringcast_reader *reader, const char *name, struct rc_start start
 
 static int set_up(ringcast_reader *reader, const struct ringcast_reader_options *options) {
   struct rc_control *control = rc_segment_control(&reader->segment);
-  int result = rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus, options->spin_ns, options->wait);
+  int result = rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus,
+                              options->spin_ns, options->wait);
   if (result != 0) return result;
   reader->forks = rc_fork_count();
-  rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
+  rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start,
+                UINT64_MAX);
   rc_cpus_enter(&control->cpus);
-  result = join(reader, options->name, (struct rc_start){options->start == RINGCAST_START_LATEST, options->tag});
+  result = join(reader, options->name,
+                (struct rc_start){options->start == RINGCAST_START_LATEST, options->tag});
   if (result != 0) return result;
   if (options->leases != 0) reader->ring.leases = options->leases;
   rc_watch_fd(&reader->writer); /* now: later no descriptor may be free */
   return 0;
 }
 
-/* None if the writer evicts slow readers: the writer does not wait for retained frames. Relaxed: stored before the
- * handle. */
+/* None if the writer evicts slow readers: the writer does not wait for retained frames. Relaxed:
+ * stored before the handle. */
 static void open_retainer(ringcast_reader *reader) {
   struct rc_memory *spill = &reader->segment.spill;
   if (rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
@@ -142,14 +155,16 @@ int ringcast_reader_attach(const char *handle, ringcast_reader **out) {
   return ringcast_reader_attach_ex(handle, NULL, out);
 }
 
-int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *given, ringcast_reader **out) {
+int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *given,
+                              ringcast_reader **out) {
   struct ringcast_reader_options options = {0};
   int result = resolve_options(given, &options);
   if (result != 0) return result;
   ringcast_reader *reader = calloc(1, sizeof *reader);
   if (!reader) return rc_fail(-ENOMEM, "out of memory");
   bool retains = options.flags & RINGCAST_READER_RETAIN;
-  result = rc_segment_attach(handle, retains ? RC_ATTACH_RETAINER : RC_ATTACH_READER, &reader->segment);
+  result =
+      rc_segment_attach(handle, retains ? RC_ATTACH_RETAINER : RC_ATTACH_READER, &reader->segment);
   if (result != 0) {
     free(reader);
     return result;
@@ -195,7 +210,7 @@ void ringcast_reader_close(ringcast_reader *reader) {
   free_memory(reader);
 }
 
-/* ---- Hot path --------------------------------------------------------------------------------------------------- */
+/* ---- Hot path -------------------------------------------------------------------------------- */
 
 struct reader_wait {
   ringcast_reader *reader;
@@ -210,13 +225,17 @@ static int take(struct reader_wait *wait) {
   return rc_ring_next_many(ring, wait->group, wait->most, &wait->count, wait->out);
 }
 
-/* Before a look for the next frame, while the reader holds earlier ones: tells the writer, which may wait for a frame
- * to be taken (options.ahead). The writer looks again after its announcement, as for a cursor (channel/release.c). */
+/* Before a look for the next frame, while the reader holds earlier ones: tells the writer, which
+ * may wait for a frame to be taken (options.ahead). The writer looks again after its announcement,
+ * as for a cursor (channel/release.c). */
 static void tell_taken(ringcast_reader *reader) {
   const struct rc_ring_reader *ring = &reader->ring;
-  if (ring->cursor == ring->next || rc_load_relaxed(&ring->own->taken) == ring->next) return; /* relaxed: our own */
-  rc_store_release(&ring->own->taken, ring->next); /* only counted; before the load of the eventcount */
-  if (rc_eventcount_is_asleep_unfenced(&ring->view.control->not_full)) rc_wake(&ring->view.control->not_full);
+  if (ring->cursor == ring->next || rc_load_relaxed(&ring->own->taken) == ring->next)
+    return; /* relaxed: our own */
+  rc_store_release(&ring->own->taken,
+                   ring->next); /* only counted; before the load of the eventcount */
+  if (rc_eventcount_is_asleep_unfenced(&ring->view.control->not_full))
+    rc_wake(&ring->view.control->not_full);
 }
 
 static int poll_frame(void *context) {
@@ -235,7 +254,8 @@ static int check_writer(void *context) {
   int writer = rc_watch_look(&wait->reader->writer);
   if (writer < 0) return writer;
   if (writer != RC_PROCESS_ENDED) return -EAGAIN;
-  /* Spares the other readers their own check. No wake-up: each sleeper finds `closed`, or the death, within a slice. */
+  /* Spares the other readers their own check. No wake-up: each sleeper finds `closed`, or the
+   * death, within a slice. */
   RC_POINT(MOURN);
   rc_store_release(&wait->reader->ring.view.control->closed, 1);
   RC_POINT(MOURNED);
@@ -254,17 +274,18 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   case -ESTALE: return rc_fail_evicted();
   case -ENOBUFS: return code; /* from arm, with its text */
   case -EBUSY:
-    return rc_fail(code, "%u frame%s held, the limit (options.leases): release one first", reader->ring.leases,
-                   reader->ring.leases == 1 ? " is" : "s are");
+    return rc_fail(code, "%u frame%s held, the limit (options.leases): release one first",
+                   reader->ring.leases, reader->ring.leases == 1 ? " is" : "s are");
   default: return rc_fail_no_frame(code, reader->ring.next, &reader->segment);
   }
 }
 
-/* A party that breaks the count of sleepers, or dies between changing it and the wake, costs the descriptor one such
- * delay. */
+/* A party that breaks the count of sleepers, or dies between changing it and the wake, costs the
+ * descriptor one such delay. */
 #define LOST_WAKE_NS ((int64_t)1000 * 1000 * 1000)
 
-/* Polls once more after the announcement, as every sleeper does. -EAGAIN: the descriptor is armed. */
+/* Polls once more after the announcement, as every sleeper does. -EAGAIN: the descriptor is
+ * armed. */
 static int arm(struct reader_wait *wait) {
   ringcast_reader *reader = wait->reader;
   int result = rc_poller_clear(reader->poller);
@@ -300,7 +321,8 @@ static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *fr
   if (result == 0) return 0;
   rc_ring_unread(&reader->ring, frame->position);
   return rc_fail(result, "can't read the frame at position %llu, %llu bytes of spill memory: %s",
-                 (unsigned long long)frame->position, (unsigned long long)frame->bytes, strerror(-result));
+                 (unsigned long long)frame->position, (unsigned long long)frame->bytes,
+                 strerror(-result));
 }
 
 /* The slow path: no frame is available yet, or an argument is invalid. */
@@ -308,7 +330,8 @@ static int wait_for_frame(struct reader_wait *wait, int64_t timeout_ns) {
   ringcast_reader *reader = wait->reader;
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
-  const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = wait};
+  const struct rc_wait how = {
+      .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = wait};
   struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
   if (result == -EAGAIN && reader->poller) result = arm(wait);
@@ -326,7 +349,8 @@ static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
   if (reader->forks == rc_fork_count()) {
     if (reader->retained > 0) {
       rc_retain_settle(reader, 0);
-      rc_retain_check_wanted(reader); /* here too: a reader that always finds a frame never gets to poll_frame */
+      rc_retain_check_wanted(
+          reader); /* here too: a reader that always finds a frame never gets to poll_frame */
     }
     tell_taken(reader);
   }
@@ -337,11 +361,14 @@ static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
   return 0;
 }
 
-static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns,
+                               struct ringcast_frame *out) {
   struct rc_ring_frame frame;
   struct reader_wait wait = {.reader = reader, .out = &frame};
-  bool is_there = rc_packed_is_left(&reader->ring.packed) && reader->retained == 0 && timeout_ns >= RINGCAST_FOREVER;
-  int result = is_there && reader->forks == rc_fork_count() ? rc_ring_take(&reader->ring, &frame) : -EAGAIN;
+  bool is_there = rc_packed_is_left(&reader->ring.packed) && reader->retained == 0 &&
+                  timeout_ns >= RINGCAST_FOREVER;
+  int result =
+      is_there && reader->forks == rc_fork_count() ? rc_ring_take(&reader->ring, &frame) : -EAGAIN;
   if (result != 0) result = take_slowly(&wait, timeout_ns);
   if (result == 0) lend(&frame, out);
   return result;
@@ -349,7 +376,8 @@ static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, stru
 
 /* Whether the timeout leaves time to back off for some microseconds. */
 static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
-  return (timeout_ns < 0 || timeout_ns >= RC_DEFAULT_SPIN_NS) && reader->waiter.spin_ns >= RC_DEFAULT_SPIN_NS;
+  return (timeout_ns < 0 || timeout_ns >= RC_DEFAULT_SPIN_NS) &&
+         reader->waiter.spin_ns >= RC_DEFAULT_SPIN_NS;
 }
 
 /* Polls for the first microsecond or two of a wait. */
@@ -379,8 +407,8 @@ int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct rin
   return 0;
 }
 
-int ringcast_reader_next_many(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *frames,
-                              uint32_t capacity) {
+int ringcast_reader_next_many(ringcast_reader *reader, int64_t timeout_ns,
+                              struct ringcast_frame *frames, uint32_t capacity) {
   struct rc_ring_frame frame;
   struct reader_wait wait = {.reader = reader, .out = &frame, .group = frames, .most = capacity};
   if (capacity == 0) return rc_fail_as(-EINVAL, "room for 0 frames: give room for one at least");

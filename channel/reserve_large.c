@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's reservations that are too large for the ring: payload in spill memory, descriptor in the ring. */
+/* The writer's reservations that are too large for the ring: payload in spill memory, descriptor in
+ * the ring. */
 #include <errno.h>
 #include <string.h>
 
@@ -7,13 +8,14 @@
 
 #define DESCRIPTOR sizeof(struct rc_spilled)
 
-/* Gives idle spill memory back to the machine, and publishes the change. Off the hot path: called where the cursors
- * have just been loaded, or memory was taken. */
+/* Gives idle spill memory back to the machine, and publishes the change. Off the hot path: called
+ * where the cursors have just been loaded, or memory was taken. */
 static void trim(ringcast_writer *writer) {
   struct rc_control *control = writer->ring.view.control;
   writer->looked = writer->ring.limit;
   if (writer->backing.excess == 0) return;
-  rc_spill_reclaim(&writer->spill, &writer->ring); /* frees nothing while a reader joins: then the next call does */
+  rc_spill_reclaim(&writer->spill,
+                   &writer->ring); /* frees nothing while a reader joins: then the next call does */
   if (!rc_backing_trim(&writer->backing, &writer->spill)) return;
   /* Relaxed: for readers, the commit of the next frame in this memory publishes the epoch. */
   rc_store_relaxed(&control->spill_epoch, rc_load_relaxed(&control->spill_epoch) + 1);
@@ -25,7 +27,9 @@ static uint8_t *payload_at(const ringcast_writer *writer, uint64_t offset) {
   return writer->segment.spill.base + offset + RC_SPILL_PHASE;
 }
 
-const void *rc_writer_spilled(const ringcast_writer *writer) { return payload_at(writer, writer->spill.open.offset); }
+const void *rc_writer_spilled(const ringcast_writer *writer) {
+  return payload_at(writer, writer->spill.open.offset);
+}
 
 static int find(ringcast_writer *writer, uint64_t bytes, bool grow, uint64_t *offset) {
   int looked = rc_spill_reclaim(&writer->spill, &writer->ring);
@@ -39,13 +43,15 @@ static int provide(ringcast_writer *writer, uint64_t bytes, bool grow, uint64_t 
   int result = find(writer, bytes, grow, offset);
   if (result != 0) return result;
   result = rc_backing_provide(&writer->backing, *offset, rc_spill_room(bytes));
-  rc_store_relaxed(&writer->ring.view.control->spill_used, writer->backing.in_place); /* relaxed: a statistic */
+  rc_store_relaxed(&writer->ring.view.control->spill_used,
+                   writer->backing.in_place); /* relaxed: a statistic */
   return result;
 }
 
-/* Finds a region, provides its memory, and moves the open reservation there: `filled` bytes at `from`. */
-static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled,
-                         void **out) {
+/* Finds a region, provides its memory, and moves the open reservation there: `filled` bytes at
+ * `from`. */
+static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from,
+                         uint64_t filled, void **out) {
   uint64_t offset;
   int result = provide(writer, bytes, grow, &offset);
   if (result != 0) return result;
@@ -57,7 +63,8 @@ static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, con
   return 0;
 }
 
-/* Reserves the descriptor in the ring first, then the region. After an error the reservation is unchanged. */
+/* Reserves the descriptor in the ring first, then the region. After an error the reservation is
+ * unchanged. */
 static int reserve_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
   struct rc_ring_writer *ring = &writer->ring;
   const struct rc_spill *spill = &writer->spill;
@@ -65,7 +72,8 @@ static int reserve_spill(ringcast_writer *writer, uint64_t bytes, bool grow, voi
   uint64_t before = ring->reserved;
   void *place;
   writer->spill_lacks = false;
-  int result = grow ? rc_ring_grow(ring, DESCRIPTOR, &place) : rc_ring_reserve(ring, DESCRIPTOR, &place);
+  int result =
+      grow ? rc_ring_grow(ring, DESCRIPTOR, &place) : rc_ring_reserve(ring, DESCRIPTOR, &place);
   if (result != 0) return result;
   RC_POINT(DESCRIPTOR_ROOM);
   uint64_t filled = !grow ? 0 : spill->is_open ? spill->reserved : before;

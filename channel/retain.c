@@ -1,34 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Retaining a frame. The frame stays in spill memory, without a copy, as memory of the reader's own that the caller
- * may read and write for as long as it likes. The frame lies in a copy-on-write mapping of the spill memory
- * (shm/private_map.h) and stays pinned, so the writer does not touch it. For 10 MiB each reader saves 0.6 ms of 0.7.
+ * Retaining a frame. The frame stays in spill memory, without a copy, as memory of the reader's own
+ * that the caller may read and write for as long as it likes. The frame lies in a copy-on-write
+ * mapping of the spill memory (shm/private_map.h) and stays pinned, so the writer does not touch
+ * it. For 10 MiB each reader saves 0.6 ms of 0.7.
  *
- * A frame that is retained for long must not block the writer. So a retained frame ends in one of two ways:
+ * A frame that is retained for long must not block the writer. So a retained frame ends in one of
+ * two ways:
  *
- *   RETAINED --ringcast_retained_release, any thread--> RELEASED --the reader's next call: clean, unpin--> gone
- *   RETAINED --the reader: unshare, unpin--> UNSHARED --ringcast_retained_release: clean--> gone
+ *   RETAINED --ringcast_retained_release, any thread--> RELEASED --the reader's next call: clean,
+ * unpin--> gone RETAINED --the reader: unshare, unpin--> UNSHARED --ringcast_retained_release:
+ * clean--> gone
  *
- * To unshare a frame makes each of its pages private, which copies the unmodified pages: then the pin ends, and the
- * frame is ordinary private memory. Unsharing takes several times as long as copying the frame at once, so a reader
- * that had to unshare skips some frames, more each time. The reader unshares a frame when the ring has advanced by a
- * quarter of its capacity, when spilled frames of a quarter of the spill memory have come since, or when the writer
- * waits:
+ * To unshare a frame makes each of its pages private, which copies the unmodified pages: then the
+ * pin ends, and the frame is ordinary private memory. Unsharing takes several times as long as
+ * copying the frame at once, so a reader that had to unshare skips some frames, more each time. The
+ * reader unshares a frame when the ring has advanced by a quarter of its capacity, when spilled
+ * frames of a quarter of the spill memory have come since, or when the writer waits:
  *
  *   writer, out of room                          reader, out of frames
  *   K1  store wanted                             K2  announce the sleep on `not_empty` (E1, E2)
- *   K4  asleep? then load retains, wake (E6)     K3  load wanted: above the cursor? then release or unshare
+ *   K4  asleep? then load retains, wake (E6)     K3  load wanted: above the cursor? then release or
+ *       unshare
  *
- * This is the pattern of an eventcount (ring/eventcount.h) with `not_empty` as event and K1 as condition: either K3
- * finds the store of K1, or K4 finds the sleeper. A reader that neither waits nor calls blocks the writer, like a
- * reader that does not release a frame; so at most a quarter of the spill memory is RETAINED or RELEASED at a time. A
- * caller that writes to most of its retained pages would be better off with copies, too: the reader finds the modified
- * pages at the release, and treats the frame as if it was retained for too long.
+ * This is the pattern of an eventcount (ring/eventcount.h) with `not_empty` as event and K1 as
+ * condition: either K3 finds the store of K1, or K4 finds the sleeper. A reader that neither waits
+ * nor calls blocks the writer, like a reader that does not release a frame; so at most a quarter of
+ * the spill memory is RETAINED or RELEASED at a time. A caller that writes to most of its retained
+ * pages would be better off with copies, too: the reader finds the modified pages at the release,
+ * and treats the frame as if it was retained for too long.
  *
- * The pages of an UNSHARED frame are private, so a later frame in the same place can't be retained: the caller copies
- * it. A hostile writer may place a frame there, or over a retained frame, at any time.
+ * The pages of an UNSHARED frame are private, so a later frame in the same place can't be retained:
+ * the caller copies it. A hostile writer may place a frame there, or over a retained frame, at any
+ * time.
  *
- * A child of fork has the mapping too, but no pins. So every RETAINED frame is unshared before a fork.
+ * A child of fork has the mapping too, but no pins. So every RETAINED frame is unshared before a
+ * fork.
  */
 #include "channel/retain.h"
 
@@ -40,14 +47,16 @@
 #include "shm/private_map.h"
 #include "shm/error.h"
 
-/* A frame ends well if the caller releases it in time, with at most one page in MOST_WRITTEN modified. After a frame
- * that did not, the reader skips LEAST_SKIP frames and more (shm/holdoff.h), until WELL frames in a row ended well. */
+/* A frame ends well if the caller releases it in time, with at most one page in MOST_WRITTEN
+ * modified. After a frame that did not, the reader skips LEAST_SKIP frames and more
+ * (shm/holdoff.h), until WELL frames in a row ended well. */
 #define LEAST_SKIP   4u
 #define MOST_SKIP    1024u
 #define WELL         16u
 #define MOST_WRITTEN 4u
 
-_Static_assert(RC_MAX_RETAINED <= RC_MAX_PINNED, "the ring's queue has room for the pins of all retained frames");
+_Static_assert(RC_MAX_RETAINED <= RC_MAX_PINNED,
+               "the ring's queue has room for the pins of all retained frames");
 
 enum { RETAINED, RELEASED, UNSHARED };
 
@@ -64,7 +73,7 @@ struct rc_retainer {
   pthread_mutex_t mutex; /* guards the list, and changes of the pages of its frames */
   struct ringcast_retained *first;
   struct rc_private_map private_map;
-  bool broken;              /* the mapping can't be made to show the file any more; guarded by the mutex */
+  bool broken; /* the mapping can't be made to show the file any more; guarded by the mutex */
   _Atomic uint32_t holders; /* the reader, and each retained frame */
   struct rc_retainer *next; /* the list of all retainers; guarded by its mutex */
   /* For the reader's thread alone. */
@@ -73,7 +82,7 @@ struct rc_retainer {
   struct rc_holdoff holdoff;
 };
 
-/* ---- All retainers, for forks ----------------------------------------------------------------------------------- */
+/* ---- All retainers, for forks ---------------------------------------------------------------- */
 
 static struct {
   pthread_mutex_t mutex;
@@ -81,14 +90,17 @@ static struct {
 } all = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* Relaxed: a concurrent ringcast_retained_release leaves the pages unchanged. */
-static bool is_retained(struct ringcast_retained *retained) { return rc_load_relaxed(&retained->state) == RETAINED; }
+static bool is_retained(struct ringcast_retained *retained) {
+  return rc_load_relaxed(&retained->state) == RETAINED;
+}
 
 static void before_fork(void) {
   pthread_mutex_lock(&all.mutex);
   for (struct rc_retainer *retainer = all.first; retainer; retainer = retainer->next) {
     pthread_mutex_lock(&retainer->mutex);
     for (struct ringcast_retained *retained = retainer->first; retained; retained = retained->next)
-      if (is_retained(retained)) rc_private_map_unshare(&retainer->private_map, retained->offset, retained->bytes);
+      if (is_retained(retained))
+        rc_private_map_unshare(&retainer->private_map, retained->offset, retained->bytes);
   }
 }
 
@@ -98,7 +110,8 @@ static void after_fork(void) {
   pthread_mutex_unlock(&all.mutex);
 }
 
-/* Removes a frame from the list and cleans its pages. Under the mutex. Returns how many of its bytes were private. */
+/* Removes a frame from the list and cleans its pages. Under the mutex. Returns how many of its
+ * bytes were private. */
 static uint64_t remove_frame(struct ringcast_retained *retained) {
   struct rc_retainer *retainer = retained->retainer;
   struct ringcast_retained **link = &retainer->first;
@@ -111,7 +124,8 @@ static uint64_t remove_frame(struct ringcast_retained *retained) {
   return written;
 }
 
-/* The pins are the parent's; RETAINED frames are unshared now. No reader of the child removes RELEASED frames. */
+/* The pins are the parent's; RETAINED frames are unshared now. No reader of the child removes
+ * RELEASED frames. */
 static void after_fork_in_child(void) {
   for (struct rc_retainer *retainer = all.first; retainer; retainer = retainer->next) {
     rc_private_map_forked(&retainer->private_map);
@@ -121,7 +135,8 @@ static void after_fork_in_child(void) {
         rc_store_relaxed(&retained->state, UNSHARED);             /* relaxed: there is one thread */
       } else if (rc_load_relaxed(&retained->state) == RELEASED) { /* as above */
         remove_frame(retained);
-        rc_sub_acq_rel(&retainer->holders, 1); /* never the last: the reader is a holder until rc_retainer_put */
+        rc_sub_acq_rel(&retainer->holders,
+                       1); /* never the last: the reader is a holder until rc_retainer_put */
       }
     }
   }
@@ -130,7 +145,7 @@ static void after_fork_in_child(void) {
 
 static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork_in_child); }
 
-/* ---- Retainers -------------------------------------------------------------------------------------------------- */
+/* ---- Retainers ------------------------------------------------------------------------------- */
 
 struct rc_retainer *rc_retainer_open(int fd, uint64_t bytes) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -173,13 +188,15 @@ static void learn(struct rc_retainer *retainer, bool well) {
   rc_holdoff_learn(&retainer->holdoff, well, LEAST_SKIP, MOST_SKIP, WELL);
 }
 
-/* ---- Retaining -------------------------------------------------------------------------------------------------- */
+/* ---- Retaining ------------------------------------------------------------------------------- */
 
 /* Whether no frame of the list uses the pages. Under the mutex. */
 static bool are_free(const struct rc_retainer *retainer, uint64_t offset, uint64_t bytes) {
   uint32_t count = 0;
-  for (const struct ringcast_retained *retained = retainer->first; retained; retained = retained->next, count++)
-    if (offset < retained->offset + retained->bytes && retained->offset < offset + bytes) return false;
+  for (const struct ringcast_retained *retained = retainer->first; retained;
+       retained = retained->next, count++)
+    if (offset < retained->offset + retained->bytes && retained->offset < offset + bytes)
+      return false;
   return count < RC_MAX_RETAINED; /* UNSHARED frames included */
 }
 
@@ -202,14 +219,18 @@ static void publish_count(ringcast_reader *reader, uint32_t retained) {
   rc_store_relaxed(&reader->ring.own->retains, retained); /* relaxed: K2 publishes it. -> K4 */
 }
 
-/* Finds a held frame that can be retained. Trusts the lease, not the descriptor, which the writer may have changed. */
-static int find_retainable(ringcast_reader *reader, const struct ringcast_frame *frame, struct rc_ring_frame *found) {
+/* Finds a held frame that can be retained. Trusts the lease, not the descriptor, which the writer
+ * may have changed. */
+static int find_retainable(ringcast_reader *reader, const struct ringcast_frame *frame,
+                           struct rc_ring_frame *found) {
   const struct rc_retainer *retainer = reader->retainer;
-  if (rc_ring_lent(&reader->ring, frame->position) != 0) return -ENOTSUP; /* a small message, or a group */
+  if (rc_ring_lent(&reader->ring, frame->position) != 0)
+    return -ENOTSUP; /* a small message, or a group */
   int result = rc_ring_look(&reader->ring, frame->position, found);
   if (result != 0) return result;
   if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;
-  bool can = retainer && retainer->holdoff.left == 0 && found->spilled && found->bytes == frame->bytes &&
+  bool can = retainer && retainer->holdoff.left == 0 && found->spilled &&
+             found->bytes == frame->bytes &&
              retainer->held + found->bytes <= reader->segment.spill.bytes / 4;
   return can ? 0 : -ENOTSUP;
 }
@@ -219,7 +240,8 @@ static void skip_next(struct rc_retainer *retainer) {
   if (retainer->holdoff.left == 0) retainer->holdoff.left = LEAST_SKIP;
 }
 
-static int fail_to_retain(const ringcast_reader *reader, const struct ringcast_frame *frame, int code) {
+static int fail_to_retain(const ringcast_reader *reader, const struct ringcast_frame *frame,
+                          int code) {
   switch (code) {
   case -ESTALE: return rc_fail_evicted();
   case -EINVAL: return rc_fail_not_held(frame->position);
@@ -229,8 +251,8 @@ static int fail_to_retain(const ringcast_reader *reader, const struct ringcast_f
   }
 }
 
-int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_retained **out,
-                           void **data) {
+int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame *frame,
+                           ringcast_retained **out, void **data) {
   struct rc_retainer *retainer = reader->retainer;
   struct rc_ring_frame found = {0};
   int result = rc_check_fork(reader->forks);
@@ -238,10 +260,12 @@ int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame 
   result = find_retainable(reader, frame, &found);
   struct ringcast_retained *retained = result == 0 ? malloc(sizeof *retained) : NULL;
   if (result == 0 && !retained) result = -ENOMEM;
-  if (result == -ENOTSUP && retainer && found.spilled && found.bytes == frame->bytes) skip_next(retainer);
+  if (result == -ENOTSUP && retainer && found.spilled && found.bytes == frame->bytes)
+    skip_next(retainer);
   if (result != 0) return fail_to_retain(reader, frame, result);
   uint64_t page = rc_small_page(), end = (found.offset + found.bytes + page - 1) & ~(page - 1);
-  *retained = (struct ringcast_retained){.retainer = retainer, .frame = *frame, .spilled = retainer->spilled};
+  *retained = (struct ringcast_retained){
+      .retainer = retainer, .frame = *frame, .spilled = retainer->spilled};
   atomic_init(&retained->state, RETAINED);
   retained->offset = found.offset & ~(page - 1);
   retained->bytes = end - retained->offset;
@@ -269,10 +293,11 @@ void ringcast_retained_release(ringcast_retained *retained) {
   if (!retained) return;
   struct rc_retainer *retainer = retained->retainer;
   uint32_t state = RETAINED;
-  /* Release: the caller's accesses come before the writer's. -> the loads in find_due and rc_retain_settle */
+  /* Release: the caller's accesses come before the writer's. -> the loads in find_due and
+   * rc_retain_settle */
   if (rc_cas_strong_acq_rel(&retained->state, &state, RELEASED)) return;
-  /* UNSHARED, by the reader without the mutex: its accesses came before. <- the exchange in unshare. The failed
-   * exchange above is relaxed. */
+  /* UNSHARED, by the reader without the mutex: its accesses came before. <- the exchange in
+   * unshare. The failed exchange above is relaxed. */
   (void)rc_load_acquire(&retained->state);
   pthread_mutex_lock(&retainer->mutex);
   remove_frame(retained);
@@ -280,7 +305,7 @@ void ringcast_retained_release(ringcast_retained *retained) {
   rc_retainer_put(retainer);
 }
 
-/* ---- Releasing and unsharing ------------------------------------------------------------------------------------ */
+/* ---- Releasing and unsharing ----------------------------------------------------------------- */
 
 static void release(ringcast_reader *reader, const struct ringcast_frame *frame) {
   reader->retainer->held -= frame->bytes;
@@ -288,21 +313,26 @@ static void release(ringcast_reader *reader, const struct ringcast_frame *frame)
   rc_reader_return(reader, frame);
 }
 
-static bool is_due(const ringcast_reader *reader, const struct ringcast_retained *retained, uint64_t wanted) {
+static bool is_due(const ringcast_reader *reader, const struct ringcast_retained *retained,
+                   uint64_t wanted) {
   return retained->frame.position < wanted ||
          reader->ring.next - retained->frame.position > reader->segment.capacity / 4 ||
          reader->retainer->spilled - retained->spilled > reader->segment.spill.bytes / 4;
 }
 
-/* Without the mutex, which a concurrent release may wait for: until UNSHARED, only the reader frees the entry. */
+/* Without the mutex, which a concurrent release may wait for: until UNSHARED, only the reader frees
+ * the entry. */
 static void unshare(ringcast_reader *reader, struct ringcast_retained *retained, uint64_t wanted) {
   struct ringcast_frame frame = retained->frame;
   uint32_t state = RETAINED;
-  bool changes = rc_load_acquire(&reader->ring.view.control->closed) == 0; /* C1 <- C0: a closed ring stays as it is */
+  bool changes = rc_load_acquire(&reader->ring.view.control->closed) ==
+                 0; /* C1 <- C0: a closed ring stays as it is */
   RC_POINT(UNSHARE);
-  if (changes) rc_private_map_unshare(&retained->retainer->private_map, retained->offset, retained->bytes);
+  if (changes)
+    rc_private_map_unshare(&retained->retainer->private_map, retained->offset, retained->bytes);
   /* Release: from here on ringcast_retained_release frees the entry. -> its load */
-  if (!rc_cas_strong_acq_rel(&retained->state, &state, UNSHARED)) return; /* the caller released it meanwhile */
+  if (!rc_cas_strong_acq_rel(&retained->state, &state, UNSHARED))
+    return; /* the caller released it meanwhile */
   RC_POINT(UNSHARED);
   if (wanted != UINT64_MAX) learn(reader->retainer, false);
   release(reader, &frame);
@@ -326,7 +356,8 @@ static struct ringcast_retained *find_due(const ringcast_reader *reader, uint64_
   pthread_mutex_lock(&retainer->mutex);
   struct ringcast_retained *retained = retainer->first;
   for (; retained; retained = retained->next) {
-    uint32_t state = rc_load_acquire(&retained->state); /* <- the exchange in ringcast_retained_release */
+    uint32_t state =
+        rc_load_acquire(&retained->state); /* <- the exchange in ringcast_retained_release */
     if (state == RELEASED || (state == RETAINED && is_due(reader, retained, wanted))) break;
   }
   pthread_mutex_unlock(&retainer->mutex);
@@ -336,7 +367,8 @@ static struct ringcast_retained *find_due(const ringcast_reader *reader, uint64_
 void rc_retain_settle(ringcast_reader *reader, uint64_t wanted) {
   struct ringcast_retained *retained;
   while (reader->retained > 0 && (retained = find_due(reader, wanted))) {
-    if (rc_load_acquire(&retained->state) == RELEASED) /* <- the exchange in ringcast_retained_release */
+    if (rc_load_acquire(&retained->state) ==
+        RELEASED) /* <- the exchange in ringcast_retained_release */
       finish_release(reader, retained);
     else unshare(reader, retained, wanted);
   }

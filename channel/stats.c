@@ -13,8 +13,8 @@ static void add_to_bucket(struct rc_histogram *histogram, uint64_t waited_ns, ui
   rc_store_relaxed(&histogram->counts[bucket], rc_load_relaxed(&histogram->counts[bucket]) + more);
 }
 
-int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
-                    struct rc_histogram *histogram) {
+int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns,
+                    struct rc_counts *counts, struct rc_histogram *histogram) {
   if (timeout_ns == 0) return rc_wait(waiter, wait, 0);
   uint64_t waits = waiter->waits, sleeps = waiter->sleeps;
   int result = rc_wait(waiter, wait, timeout_ns);
@@ -32,7 +32,8 @@ void rc_count_wait_for_room(ringcast_writer *writer, uint64_t sleeps) {
   struct rc_control *control = writer->ring.view.control;
   rc_count(&control->counts.sleeps, sleeps);
   rc_count(&control->counts.waited_ns, writer->waiter.waited_ns);
-  if (liveness->waits) add_to_bucket(&control->waits, liveness->waited_ns, UINT32_MAX); /* less one */
+  if (liveness->waits)
+    add_to_bucket(&control->waits, liveness->waited_ns, UINT32_MAX); /* less one */
   else rc_count(&control->counts.waits, 1);
   liveness->waits = true;
   liveness->waited_ns += writer->waiter.waited_ns;
@@ -49,12 +50,14 @@ struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram 
       .wakes = rc_load_relaxed(&counts->wakes),
       .waited_ns = rc_load_relaxed(&counts->waited_ns),
   };
-  for (uint32_t i = 0; i < RC_BUCKETS; i++) stats.histogram[i] = rc_load_relaxed(&histogram->counts[i]);
+  for (uint32_t i = 0; i < RC_BUCKETS; i++)
+    stats.histogram[i] = rc_load_relaxed(&histogram->counts[i]);
   return stats;
 }
 
 uint64_t rc_max_frame(const struct rc_segment *segment) {
-  uint64_t in_ring = rc_ring_max_frame(segment->capacity), spilled = rc_spill_max_frame(segment->spill.bytes);
+  uint64_t in_ring = rc_ring_max_frame(segment->capacity),
+           spilled = rc_spill_max_frame(segment->spill.bytes);
   return spilled > in_ring ? spilled : in_ring;
 }
 
@@ -71,7 +74,8 @@ int rc_reader_stats_write(struct rc_slot *slot, struct ringcast_stats *out) {
 
 int rc_writer_stats_write(struct rc_control *control, struct ringcast_stats *out) {
   struct ringcast_stats stats = rc_stats_of(&control->counts, &control->waits);
-  stats.estimate_hits = rc_load_relaxed(&control->estimates.hits); /* relaxed: statistics, as all here */
+  stats.estimate_hits =
+      rc_load_relaxed(&control->estimates.hits); /* relaxed: statistics, as all here */
   stats.grown = rc_load_relaxed(&control->estimates.grown);
   stats.wasted_bytes = rc_load_relaxed(&control->estimates.wasted);
   return write_stats(&stats, out);
@@ -96,7 +100,8 @@ int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct 
       .numa_error = segment->data.numa_error,
       .spill_error = segment->spill_error,
       .spill_bytes = segment->spill.bytes,
-      .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a statistic */
+      .spill_used =
+          rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a statistic */
   };
   memcpy(info.name, segment->name, sizeof info.name);
   rc_sized_write(out, out->size, &info, sizeof info);
@@ -110,12 +115,15 @@ int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *
 
 int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
   int result = rc_check_fork(reader->forks);
-  return result != 0 ? result : rc_reader_stats_write(&reader->ring.view.control->slots[reader->ring.slot], out);
+  return result != 0
+             ? result
+             : rc_reader_stats_write(&reader->ring.view.control->slots[reader->ring.slot], out);
 }
 
 int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {
   int result = rc_check_fork(writer->forks);
-  return result != 0 ? result : rc_info_write(&writer->segment, writer->ring.tail, &writer->waiter, out);
+  return result != 0 ? result
+                     : rc_info_write(&writer->segment, writer->ring.tail, &writer->waiter, out);
 }
 
 int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out) {
@@ -129,8 +137,11 @@ int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *ou
 int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  uint64_t lag = rc_load_relaxed(&reader->ring.view.control->tail) - reader->ring.cursor; /* relaxed: as above */
-  *out = lag <= reader->ring.view.capacity ? lag : 0; /* the tail is stored just after the commit: below the cursor */
+  uint64_t lag = rc_load_relaxed(&reader->ring.view.control->tail) -
+                 reader->ring.cursor; /* relaxed: as above */
+  *out = lag <= reader->ring.view.capacity
+             ? lag
+             : 0; /* the tail is stored just after the commit: below the cursor */
   return 0;
 }
 

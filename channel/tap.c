@@ -27,8 +27,9 @@ struct ringcast_tap {
   int64_t since;                 /* ... this time */
 };
 
-/* Reads the file, not a mapping: where the writer has just given memory back, a load from a mapping would allocate the
- * memory again, or raise a signal if there is none. pread gives zeros there, and the floor shows the loss. */
+/* Reads the file, not a mapping: where the writer has just given memory back, a load from a mapping
+ * would allocate the memory again, or raise a signal if there is none. pread gives zeros there, and
+ * the floor shows the loss. */
 static int fetch_spilled(void *context, uint64_t offset, void *to, uint64_t bytes) {
   const ringcast_tap *tap = context;
   int result = rc_memory_check_file(&tap->segment.spill);
@@ -79,7 +80,7 @@ void ringcast_tap_close(ringcast_tap *tap) {
   free(tap);
 }
 
-/* ---- Copying ---------------------------------------------------------------------------------------------------- */
+/* ---- Copying --------------------------------------------------------------------------------- */
 
 /* A waiting writer stores the time every 50 ms, or at the next try. */
 #define STILL_NS ((int64_t)1000 * 1000 * 1000)
@@ -97,7 +98,8 @@ static int copy_frame(ringcast_tap *tap, struct rc_ring_frame *out) {
   int result = tap->buffer ? 0 : make_room(tap, RC_LINE); /* an empty frame has an address, too */
   if (result != 0) return result;
   while ((result = rc_tap_next(&tap->ring, tap->buffer, tap->room, out)) == -EMSGSIZE) {
-    result = make_room(tap, out->bytes); /* rc_tap_next has checked the size against the largest frame */
+    result =
+        make_room(tap, out->bytes); /* rc_tap_next has checked the size against the largest frame */
     if (result != 0) break;
   }
   return result;
@@ -118,9 +120,10 @@ static int copy_next(ringcast_tap *tap) {
   return 0;
 }
 
-/* Each line that a tap reads, the writer's CPU has to fetch back. A tap that keeps up is worth that. One that loses
- * more than a fifth is not, and rests after each loss, as if a byte took NS_PER_BYTE to copy: the writer then has 99 %
- * of its rate, though it never pauses. A tap that something held up for a moment goes on at once. */
+/* Each line that a tap reads, the writer's CPU has to fetch back. A tap that keeps up is worth
+ * that. One that loses more than a fifth is not, and rests after each loss, as if a byte took
+ * NS_PER_BYTE to copy: the writer then has 99 % of its rate, though it never pauses. A tap that
+ * something held up for a moment goes on at once. */
 #define NS_PER_BYTE  16
 #define MOST_REST_NS ((int64_t)1000 * 1000 * 1000)
 
@@ -129,7 +132,8 @@ static void rest_after_loss(ringcast_tap *tap) {
   if (ring->gaps == tap->gaps) return;
   const uint64_t copied = ring->copied - tap->copied, missed = ring->missed - tap->missed;
   const int64_t now = rc_now_ns();
-  const int64_t rest = copied < MOST_REST_NS / NS_PER_BYTE ? (int64_t)copied * NS_PER_BYTE : MOST_REST_NS;
+  const int64_t rest =
+      copied < MOST_REST_NS / NS_PER_BYTE ? (int64_t)copied * NS_PER_BYTE : MOST_REST_NS;
   if (missed > copied / 4 && tap->since + rest > now) tap->rests_until = tap->since + rest;
   tap->gaps = ring->gaps;
   tap->copied = ring->copied;
@@ -171,14 +175,15 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = tap};
   result = rc_wait(&tap->waiter, &how, timeout_ns);
   if (result == -EDEADLK) return rc_fail_shared(); /* the fields of the wait are another thread's */
-  if (result != 0 && result == tap->writer.unknown) return rc_fail_unknown_writer(result, &tap->segment);
+  if (result != 0 && result == tap->writer.unknown)
+    return rc_fail_unknown_writer(result, &tap->segment);
   if (result == -ENOMEM) return rc_fail_as(result, "out of memory for the copy of a frame");
   if (result != 0) return rc_fail_no_frame(result, tap->ring.next, &tap->segment);
   *out = tap->frame;
   return 0;
 }
 
-/* ---- Introspection ---------------------------------------------------------------------------------------------- */
+/* ---- Introspection --------------------------------------------------------------------------- */
 
 int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps) {
   int result = rc_check_fork(tap->forks);

@@ -16,7 +16,7 @@
 
 #define DEFAULT_READERS 64u
 
-/* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
+/* ---- Lifecycle ------------------------------------------------------------------------------- */
 
 /* RINGCAST_MEMORY replaces AUTO, for users that can't change the program. */
 static int memory_from_environment(uint32_t *memory) {
@@ -35,7 +35,8 @@ static int spill_from_environment(uint64_t *bytes) {
   return result < 0 ? result : 0;
 }
 
-/* A large default does no harm: it is only a bound, and the memory is taken when a frame needs it. */
+/* A large default does no harm: it is only a bound, and the memory is taken when a frame needs
+ * it. */
 static uint64_t default_spill_bytes(void) {
   const uint64_t most = (uint64_t)4 << 30;
   struct rc_room room;
@@ -47,7 +48,8 @@ static uint64_t default_spill_bytes(void) {
 static struct rc_spill_wish spill_wish(uint64_t asked) {
   if (asked == RINGCAST_NO_SPILL) return (struct rc_spill_wish){0};
   if (asked == 0) return (struct rc_spill_wish){.bytes = default_spill_bytes()};
-  return (struct rc_spill_wish){.bytes = (asked + RC_HUGE_PAGE - 1) & ~(RC_HUGE_PAGE - 1), .must = true};
+  return (struct rc_spill_wish){.bytes = (asked + RC_HUGE_PAGE - 1) & ~(RC_HUGE_PAGE - 1),
+                                .must = true};
 }
 
 static uint64_t round_capacity(uint64_t bytes) {
@@ -58,32 +60,40 @@ static uint64_t round_capacity(uint64_t bytes) {
 
 static int check_policies(const struct ringcast_writer_options *options) {
   if (options->on_death > RINGCAST_EVICT || options->on_slow > RINGCAST_EVICT)
-    return rc_fail(-EINVAL, "options.on_death is %u and on_slow %u: each must be one of enum ringcast_policy",
-                   options->on_death, options->on_slow);
+    return rc_fail(
+        -EINVAL, "options.on_death is %u and on_slow %u: each must be one of enum ringcast_policy",
+        options->on_death, options->on_slow);
   if (options->slow_ns < 0)
-    return rc_fail(-EINVAL, "options.slow_ns is %lld: it must be 0 (no deadline) or more", (long long)options->slow_ns);
+    return rc_fail(-EINVAL, "options.slow_ns is %lld: it must be 0 (no deadline) or more",
+                   (long long)options->slow_ns);
   if (options->on_slow == RINGCAST_EVICT && options->slow_ns == 0)
-    return rc_fail_as(-EINVAL, "options.on_slow is RINGCAST_EVICT, but options.slow_ns is 0: set it to the longest "
-                               "time that a reader may block");
+    return rc_fail_as(
+        -EINVAL,
+        "options.on_slow is RINGCAST_EVICT, but options.slow_ns is 0: set it to the longest "
+        "time that a reader may block");
   return 0;
 }
 
 /* Checks the caller's options and fills in the defaults. */
-static int resolve_options(const struct ringcast_writer_options *given, struct ringcast_writer_options *out) {
+static int resolve_options(const struct ringcast_writer_options *given,
+                           struct ringcast_writer_options *out) {
   struct ringcast_writer_options options;
   int result = rc_sized_read("ringcast_writer_options", given, &options, sizeof options);
   if (result != 0) return result;
   if (options.flags != 0)
-    return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
+    return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0",
+                   options.flags);
   if (options.readers == 0) options.readers = DEFAULT_READERS;
   if (options.capacity == 0) options.capacity = rc_default_capacity();
   if (options.readers > RC_MAX_SLOTS)
-    return rc_fail(-EINVAL, "%u readers are more than a ring can have (%u)", options.readers, RC_MAX_SLOTS);
+    return rc_fail(-EINVAL, "%u readers are more than a ring can have (%u)", options.readers,
+                   RC_MAX_SLOTS);
   if (options.capacity > RC_MAX_BYTES)
     return rc_fail(-EINVAL, "a capacity of %llu bytes is more than a ring can have (%llu)",
                    (unsigned long long)options.capacity, (unsigned long long)RC_MAX_BYTES);
   if (options.spill_bytes > RC_MAX_BYTES && options.spill_bytes != RINGCAST_NO_SPILL)
-    return rc_fail(-EINVAL, "options.spill_bytes is %llu: it must be at most %llu, or RINGCAST_NO_SPILL",
+    return rc_fail(-EINVAL,
+                   "options.spill_bytes is %llu: it must be at most %llu, or RINGCAST_NO_SPILL",
                    (unsigned long long)options.spill_bytes, (unsigned long long)RC_MAX_BYTES);
   result = rc_check_spin(options.spin_ns);
   if (result == 0) result = check_policies(&options);
@@ -93,9 +103,11 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
   if (result == 0) result = spill_from_environment(&options.spill_bytes);
   if (result != 0) return result;
   if (!ringcast_memory_name(options.memory))
-    return rc_fail(-EINVAL, "options.memory is %u: it must be one of enum ringcast_memory", options.memory);
+    return rc_fail(-EINVAL, "options.memory is %u: it must be one of enum ringcast_memory",
+                   options.memory);
   if (options.numa > RINGCAST_NUMA_NODE)
-    return rc_fail(-EINVAL, "options.numa is %u: it must be one of enum ringcast_numa", options.numa);
+    return rc_fail(-EINVAL, "options.numa is %u: it must be one of enum ringcast_numa",
+                   options.numa);
   options.capacity = round_capacity(options.capacity);
   *out = options;
   return 0;
@@ -120,9 +132,11 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   ringcast_writer *writer = calloc(1, sizeof *writer);
   if (!writer) return rc_fail(-ENOMEM, "out of memory");
   struct rc_handle handle;
-  const struct rc_memory_wish wish = {.memory = options.memory, .numa = options.numa, .node = options.numa_node};
+  const struct rc_memory_wish wish = {
+      .memory = options.memory, .numa = options.numa, .node = options.numa_node};
   const struct rc_spill_wish spill = spill_wish(options.spill_bytes);
-  result = rc_segment_create(options.capacity, options.readers, options.name, &wish, &spill, &writer->segment, &handle);
+  result = rc_segment_create(options.capacity, options.readers, options.name, &wish, &spill,
+                             &writer->segment, &handle);
   if (result != 0) {
     free(writer);
     return result;
@@ -131,13 +145,14 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   rc_watch_init(&writer->blocker, 0, 0, 0);
   result = rc_backing_init(&writer->backing, &writer->segment.spill);
   if (result == 0)
-    result = rc_waiter_init(&writer->waiter, &control->not_full, &control->cpus, options.spin_ns, options.wait);
+    result = rc_waiter_init(&writer->waiter, &control->not_full, &control->cpus, options.spin_ns,
+                            options.wait);
   if (result != 0) {
     dismantle(writer);
     return result;
   }
-  writer->liveness =
-      (struct rc_liveness){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
+  writer->liveness = (struct rc_liveness){
+      .on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
   writer->ring.ahead = options.ahead;
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
@@ -145,7 +160,8 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   writer->past_cache = rc_past_cache_bytes();
   rc_ring_participants(&writer->ring.view);
   rc_cpus_enter(&control->cpus);
-  rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: no process has the handle yet */
+  rc_store_relaxed(&control->evicts,
+                   options.on_slow == RINGCAST_EVICT); /* relaxed: no process has the handle yet */
   rc_handle_format(&handle, writer->handle);
   writer->forks = rc_fork_count();
   RC_POINT(CREATED);
@@ -171,7 +187,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
 
 const char *ringcast_writer_handle(const ringcast_writer *writer) { return writer->handle; }
 
-/* ---- Hot path --------------------------------------------------------------------------------------------------- */
+/* ---- Hot path -------------------------------------------------------------------------------- */
 
 static bool is_estimate(size_t bytes) { return bytes >> 32 == RINGCAST_ESTIMATE >> 32; }
 
@@ -182,23 +198,28 @@ static rc_slow int reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t
   size_t estimate = ringcast_writer_estimate(writer, tag);
   int result = -EAGAIN;
   if (estimate > writer->ring_frame) { /* no wait for spill memory that the message may not need */
-    result = ringcast_writer_reserve(writer, estimate, timeout_ns < RINGCAST_FOREVER ? timeout_ns : 0, out);
+    result = ringcast_writer_reserve(writer, estimate,
+                                     timeout_ns < RINGCAST_FOREVER ? timeout_ns : 0, out);
     if (result != 0) estimate = writer->ring_frame;
   }
   if (result != 0) result = ringcast_writer_reserve(writer, estimate, timeout_ns, out);
-  if (result == 0) writer->estimated = (struct rc_estimated){.open = true, .tag = tag, .bytes = estimate};
+  if (result == 0)
+    writer->estimated = (struct rc_estimated){.open = true, .tag = tag, .bytes = estimate};
   return result;
 }
 
-int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
-  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() || bytes > writer->ring_frame ||
-                  writer->is_large || !rc_ring_has_room(&writer->ring, bytes)))
+int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
+                            struct ringcast_span *out) {
+  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() ||
+                  bytes > writer->ring_frame || writer->is_large ||
+                  !rc_ring_has_room(&writer->ring, bytes)))
     return reserve_slowly(writer, bytes, timeout_ns, out);
   *out = (struct ringcast_span){.data = rc_ring_open(&writer->ring, bytes), .bytes = bytes};
   return 0;
 }
 
-int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
+int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
+                         struct ringcast_span *out) {
   int result = rc_writer_reserve_slowly(writer, bytes, timeout_ns, true, out);
   struct rc_estimated *estimated = &writer->estimated;
   if (result == 0 && estimated->open && bytes > estimated->bytes) {
@@ -218,10 +239,12 @@ rc_slow int rc_writer_wake(ringcast_writer *writer) {
 
 static int fail_to_commit(const ringcast_writer *writer, size_t bytes) {
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
-  return rc_fail(-EINVAL, "can't commit %zu bytes, more than was reserved: grow the reservation first", bytes);
+  return rc_fail(
+      -EINVAL, "can't commit %zu bytes, more than was reserved: grow the reservation first", bytes);
 }
 
-/* The frame that was committed at `position` with the payload `data` may have a tag, in the typed layout's header. */
+/* The frame that was committed at `position` with the payload `data` may have a tag, in the typed
+ * layout's header. */
 static void note_tag(ringcast_writer *writer, uint64_t position, const void *data, size_t bytes) {
   struct ringcast_frame_header header;
   if (bytes < sizeof header) return;
@@ -229,14 +252,18 @@ static void note_tag(ringcast_writer *writer, uint64_t position, const void *dat
   if (header.tag != 0) rc_newest_note(writer->ring.view.control, header.tag, position);
 }
 
-/* A commit of any kind. In tail position, so the usual commit saves no registers for the calls here. */
-static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t bytes, uint16_t kind) {
+/* A commit of any kind. In tail position, so the usual commit saves no registers for the calls
+ * here. */
+static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t bytes,
+                                                uint16_t kind) {
   if (rc_unlikely(writer->forks != rc_fork_count())) return rc_check_fork(writer->forks);
   uint64_t position = writer->ring.tail;
-  const void *data = writer->is_large ? rc_writer_spilled(writer) : rc_frame_at(&writer->ring.view, position) + 1;
+  const void *data =
+      writer->is_large ? rc_writer_spilled(writer) : rc_frame_at(&writer->ring.view, position) + 1;
   const bool large = writer->is_large;
   size_t in_ring = large ? sizeof(struct rc_spilled) : bytes;
-  int result = large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
+  int result = large ? rc_writer_commit_large(writer, bytes, kind)
+                     : rc_ring_commit(&writer->ring, bytes, kind);
   if (result != 0) return fail_to_commit(writer, bytes);
   if (large) RC_PROBE3(spill, writer->handle, writer->ring.tail, bytes);
   bool asleep = rc_writer_published(writer, 1, bytes, in_ring);
@@ -263,9 +290,11 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   return 0;
 }
 
-int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind, int64_t timeout_ns) {
+int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind,
+                         int64_t timeout_ns) {
   struct ringcast_span span;
-  if (rc_unlikely(is_estimate(bytes))) return rc_writer_reserve_slowly(writer, bytes, timeout_ns, false, &span);
+  if (rc_unlikely(is_estimate(bytes)))
+    return rc_writer_reserve_slowly(writer, bytes, timeout_ns, false, &span);
   int result = ringcast_writer_reserve(writer, bytes, timeout_ns, &span);
   if (result != 0) return result;
   if (rc_unlikely(bytes >= writer->past_cache)) rc_copy_past_cache(span.data, data, bytes);

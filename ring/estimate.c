@@ -2,23 +2,29 @@
 /*
  * A bound on the next sizes that a few big frames do not raise.
  *
- * The estimate is the THIRD largest of the last 32 to 64 sizes, plus a sixteenth. A size that occurs once or twice may
- * be an accident. A size that occurs a third time within the window is expected again, and the estimate rises. If large
- * frames are absent for a window, the estimate falls.
+ * The estimate is the THIRD largest of the last 32 to 64 sizes, plus a sixteenth. A size that
+ * occurs once or twice may be an accident. A size that occurs a third time within the window is
+ * expected again, and the estimate rises. If large frames are absent for a window, the estimate
+ * falls.
  *
- * If n sizes are exchangeable, then whatever the distribution, 3 in n + 1 exceed the third largest of n. Without the
- * sixteenth this is 5 to 9 in a hundred; sizes that vary by less than a sixteenth never exceed the estimate. The first
- * or second largest would be exceeded less often. But a prompt in every fifty steps would then make a scheduler reserve
- * several times the bytes written, at every step. A reservation that is too small grows in place and copies nothing.
- * Until 32 sizes are known, the estimate follows the largest, since few sizes cannot show which of them is an accident.
+ * If n sizes are exchangeable, then whatever the distribution, 3 in n + 1 exceed the third largest
+ * of n. Without the sixteenth this is 5 to 9 in a hundred; sizes that vary by less than a sixteenth
+ * never exceed the estimate. The first or second largest would be exceeded less often. But a prompt
+ * in every fifty steps would then make a scheduler reserve several times the bytes written, at
+ * every step. A reservation that is too small grows in place and copies nothing. Until 32 sizes are
+ * known, the estimate follows the largest, since few sizes cannot show which of them is an
+ * accident.
  *
- * The window is two epochs, the current and the previous. Each epoch stores its three largest sizes only.
+ * The window is two epochs, the current and the previous. Each epoch stores its three largest sizes
+ * only.
  */
 #include "ring/estimate.h"
 
 #include <string.h>
 
-static uint32_t set_of(uint32_t tag) { return tag * 0x9e3779b1u >> 29; } /* Knuth's multiplicative hash; 3 bits */
+static uint32_t set_of(uint32_t tag) {
+  return tag * 0x9e3779b1u >> 29;
+} /* Knuth's multiplicative hash; 3 bits */
 _Static_assert(RC_ESTIMATE_SETS == 8, "as set_of");
 
 static void take(struct rc_estimate_peak *peak, uint64_t bytes) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An event: a word that one side sleeps on until the other side has done something. The kernel's futex does the
- * sleeping: the futex compares the word and sleeps in one step. The functions below lose no wake-up. Beside the word,
- * an epoch, stands a count of sleepers; word and count change together, as one state of 64 bits.
+ * An event: a word that one side sleeps on until the other side has done something. The kernel's
+ * futex does the sleeping: the futex compares the word and sleeps in one step. The functions below
+ * lose no wake-up. Beside the word, an epoch, stands a count of sleepers; word and count change
+ * together, as one state of 64 bits.
  *
  *   sleeper                                  signaller
  *   E1 count + 1                             E4 do the thing (store a commit, a cursor, ...)
@@ -11,32 +12,38 @@
  *      else sleep while word == E1's epoch   E7 next epoch, count 0; wake all
  *   E8 still E1's epoch? then count - 1
  *
- * E2 and E5 pair: either E3 sees what E4 did, or E6 sees the count. In the second case the word changes (E7) before the
- * wake, so a sleeper that has not fallen asleep yet no longer finds E1's epoch and does not sleep. E8 takes the
- * announcement back when a wait has ended without a signal: a sleeper that goes on to spin costs signallers no system
- * call. In a later epoch the count belongs to other sleepers, and E8 changes nothing.
+ * E2 and E5 pair: either E3 sees what E4 did, or E6 sees the count. In the second case the word
+ * changes (E7) before the wake, so a sleeper that has not fallen asleep yet no longer finds E1's
+ * epoch and does not sleep. E8 takes the announcement back when a wait has ended without a signal:
+ * a sleeper that goes on to spin costs signallers no system call. In a later epoch the count
+ * belongs to other sleepers, and E8 changes nothing.
  *
- * E5 costs a signaller 1 to 5 ns. On a reader's fast path that is a visible part of a message's latency, so a reader
- * that moves its cursor leaves E5 out, and the one sleeper, the writer, makes up for the missing fence:
+ * E5 costs a signaller 1 to 5 ns. On a reader's fast path that is a visible part of a message's
+ * latency, so a reader that moves its cursor leaves E5 out, and the one sleeper, the writer, makes
+ * up for the missing fence:
  *
- *   E9 after E3, sleep for RC_SETTLE_NS at most, look again, and only then sleep longer, all under one announcement
+ *   E9 after E3, sleep for RC_SETTLE_NS at most, look again, and only then sleep longer, all under
+ * one announcement
  *
- * Without E5 the signaller may load the state (E6) while E4 still stands in the store buffer of its CPU. If E6 comes
- * after E1 in the state's order, E6 finds the count. If E6 comes before E1, then E4 is in memory at E9: a store buffer
- * drains within microseconds, and at the latest when the CPU is interrupted. The announcement must stand from E1 to the
- * end of the last sleep; with E8 and another E1 between two sleeps, an E6 between these finds no count, and E9 has come
- * too early for its E4. No standard bounds the time that a store takes. If RC_SETTLE_NS is ever too short, the sleeper
- * loses one slice and no message. Another condition to wait for, published under a standing announcement, settles anew.
+ * Without E5 the signaller may load the state (E6) while E4 still stands in the store buffer of its
+ * CPU. If E6 comes after E1 in the state's order, E6 finds the count. If E6 comes before E1, then
+ * E4 is in memory at E9: a store buffer drains within microseconds, and at the latest when the CPU
+ * is interrupted. The announcement must stand from E1 to the end of the last sleep; with E8 and
+ * another E1 between two sleeps, an E6 between these finds no count, and E9 has come too early for
+ * its E4. No standard bounds the time that a store takes. If RC_SETTLE_NS is ever too short, the
+ * sleeper loses one slice and no message. Another condition to wait for, published under a standing
+ * announcement, settles anew.
  *
- * membarrier could take the fence off every signaller, but then each sleep interrupts every CPU that runs a process of
- * the ring, the signaller that is waking readers among them; where a message comes every few milliseconds that doubled
- * the cost of a message.
+ * membarrier could take the fence off every signaller, but then each sleep interrupts every CPU
+ * that runs a process of the ring, the signaller that is waking readers among them; where a message
+ * comes every few milliseconds that doubled the cost of a message.
  *
- * A sleeper that is killed leaves the count too high until the next signal: one wake-up too many and no more. A
- * signaller that is killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no count.
- * So a sleeper sleeps in time slices, or watches the one process that signals the event. A party that wants the
- * sleepers to look, and has nothing to signal (one that cancels a wait), nudges: the count stays, and if that party is
- * killed before its wake the next signal wakes.
+ * A sleeper that is killed leaves the count too high until the next signal: one wake-up too many
+ * and no more. A signaller that is killed between E7 and the wake leaves the sleepers asleep, and
+ * signallers after it find no count. So a sleeper sleeps in time slices, or watches the one process
+ * that signals the event. A party that wants the sleepers to look, and has nothing to signal (one
+ * that cancels a wait), nudges: the count stays, and if that party is killed before its wake the
+ * next signal wakes.
  */
 #ifndef RC_RING_EVENTCOUNT_H
 #define RC_RING_EVENTCOUNT_H
@@ -53,8 +60,8 @@ static inline uint32_t rc_eventcount_announce(struct rc_eventcount *event) {
   return (uint32_t)rc_add_acq_rel(&event->state, RC_EVENTCOUNT_SLEEPER); /* E1 -> E6 */
 }
 
-/* Says that the caller is about to sleep; returns the word to sleep on. Another look must follow, and only then the
- * sleep. */
+/* Says that the caller is about to sleep; returns the word to sleep on. Another look must follow,
+ * and only then the sleep. */
 static inline uint32_t rc_eventcount_prepare(struct rc_eventcount *event) {
   uint32_t word = rc_eventcount_announce(event);
   RC_POINT(E1_DONE);
@@ -63,9 +70,11 @@ static inline uint32_t rc_eventcount_prepare(struct rc_eventcount *event) {
   return word;
 }
 
-/* Takes back what rc_eventcount_prepare, which returned `word`, has said, unless a signal has done so. */
+/* Takes back what rc_eventcount_prepare, which returned `word`, has said, unless a signal has done
+ * so. */
 static inline void rc_eventcount_withdraw(struct rc_eventcount *event, uint32_t word) {
-  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
+  uint64_t state =
+      rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
   while ((uint32_t)state == word && state >= RC_EVENTCOUNT_SLEEPER)
     if (rc_cas_acq_rel(&event->state, &state, state - RC_EVENTCOUNT_SLEEPER)) return; /* E8 */
 }
@@ -76,27 +85,30 @@ static inline bool rc_eventcount_is_asleep(struct rc_eventcount *event) {
   return rc_load_acquire(&event->state) >= RC_EVENTCOUNT_SLEEPER; /* E6 <- E1 */
 }
 
-/* As rc_eventcount_is_asleep without E5, for a sleeper that settles (E9). The compiler keeps the order; the CPU need
- * not. */
+/* As rc_eventcount_is_asleep without E5, for a sleeper that settles (E9). The compiler keeps the
+ * order; the CPU need not. */
 static inline bool rc_eventcount_is_asleep_unfenced(struct rc_eventcount *event) {
-  rc_fence_light();                                               /* in the place of E5; E9 makes up for the fence */
+  rc_fence_light(); /* in the place of E5; E9 makes up for the fence */
   return rc_load_acquire(&event->state) >= RC_EVENTCOUNT_SLEEPER; /* E6 <- E1 */
 }
 
-/* Begins the next epoch. True if a party was asleep: then the caller must wake all that sleep on the word. False if
- * another signaller came first, which wakes the sleepers. */
+/* Begins the next epoch. True if a party was asleep: then the caller must wake all that sleep on
+ * the word. False if another signaller came first, which wakes the sleepers. */
 static inline bool rc_eventcount_advance(struct rc_eventcount *event) {
-  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
+  uint64_t state =
+      rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
   while (state >= RC_EVENTCOUNT_SLEEPER)
     if (rc_cas_acq_rel(&event->state, &state, (uint32_t)state + 1u)) return true; /* E7 */
   return false;
 }
 
-/* Begins the next epoch and does not change the count. The caller must wake all that sleep on the word; the sleepers
- * look, and sleep again. The count stays too high until the next signal, which costs one system call. Pairs with E1:
- * either the look at E3 sees what the caller stored before, or the word is no longer E1's. */
+/* Begins the next epoch and does not change the count. The caller must wake all that sleep on the
+ * word; the sleepers look, and sleep again. The count stays too high until the next signal, which
+ * costs one system call. Pairs with E1: either the look at E3 sees what the caller stored before,
+ * or the word is no longer E1's. */
 static inline void rc_eventcount_nudge(struct rc_eventcount *event) {
-  uint64_t state = rc_load_relaxed(&event->state), next; /* relaxed: only a first guess for the exchange */
+  uint64_t state = rc_load_relaxed(&event->state),
+           next; /* relaxed: only a first guess for the exchange */
   do next = (state & ~(uint64_t)UINT32_MAX) | ((uint32_t)state + 1u);
   while (!rc_cas_acq_rel(&event->state, &state, next));
 }

@@ -28,7 +28,8 @@ static void settle(struct rc_ring_reader *reader) {
     reader->cursor = reader->next;
     reader->newest.leased = true;
   }
-  if (reader->cursor != cursor) rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
+  if (reader->cursor != cursor)
+    rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
   RC_POINT(SETTLED);
 }
 
@@ -51,7 +52,8 @@ static void merge(struct rc_ring_reader *reader) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < reader->older; i++) {
     struct rc_held held = *entry(reader, i);
-    if (count > 0 && is_free(&held) && is_free(entry(reader, count - 1))) entry(reader, count - 1)->end = held.end;
+    if (count > 0 && is_free(&held) && is_free(entry(reader, count - 1)))
+      entry(reader, count - 1)->end = held.end;
     else *entry(reader, count++) = held;
   }
   reader->older = count;
@@ -79,7 +81,9 @@ static struct rc_held *find_leased(struct rc_ring_reader *reader, uint64_t posit
   return held && held->leased ? held : NULL;
 }
 
-bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position) { return find_leased(reader, position) != NULL; }
+bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position) {
+  return find_leased(reader, position) != NULL;
+}
 
 void rc_ring_unread(struct rc_ring_reader *reader, uint64_t position) {
   assert(rc_ring_held(reader) > 0 && position < reader->next && reader->newest.pins == 0);
@@ -123,5 +127,6 @@ void rc_ring_unpin(struct rc_ring_reader *reader, uint64_t position) {
   struct rc_held *held = find(reader, position);
   assert(held && held->pins > 0);
   held->pins--;
-  settle(reader); /* without a check for eviction: the writer ignores the cursor of an evicted slot */
+  settle(
+      reader); /* without a check for eviction: the writer ignores the cursor of an evicted slot */
 }

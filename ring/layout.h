@@ -2,29 +2,35 @@
 /*
  * Every byte that processes share, except a frame's payload (ringcast/frame.h).
  *
- * A ring has up to three segments. All processes map CONTROL read-write. The writer fills DATA, and readers map DATA
- * read-only. SPILL is optional: the writer puts payloads there that are too large for DATA. The segments hold numbers
- * and offsets, never pointers. The comment on a field that changes names the writing process. No line has two regular
- * writers.
+ * A ring has up to three segments. All processes map CONTROL read-write. The writer fills DATA, and
+ * readers map DATA read-only. SPILL is optional: the writer puts payloads there that are too large
+ * for DATA. The segments hold numbers and offsets, never pointers. The comment on a field that
+ * changes names the writing process. No line has two regular writers.
  *
  * Glossary
  *   frame     one message: a header and a payload in DATA
- *   position  bytes since the ring was made; only grows; position mod capacity is the offset in DATA
+ *   position  bytes since the ring was made; only grows; position mod capacity is the offset in
+ *             DATA
  *   line      64 bytes, a cache line; frames start at even lines
- *   lap       one capacity of positions: a frame and the frame one lap later share their bytes of DATA
+ *   lap       one capacity of positions: a frame and the frame one lap later share their bytes of
+ *             DATA
  *   tail      the position after the last committed frame
- *   limit     the writer may fill positions up to the limit and overwrite bytes below limit - capacity at any moment
+ *   limit     the writer may fill positions up to the limit and overwrite bytes below limit -
+ *             capacity at any moment
  *   cursor    the position below which a reader has released all frames
  *   lease     the caller's right to read a frame, from next to release
- *   pin       a reason besides the lease to hold a frame; the cursor stops at the oldest frame with a lease or a pin
+ *   pin       a reason besides the lease to hold a frame; the cursor stops at the oldest frame with
+ *             a lease or a pin
  *   slot      one reader's entry in CONTROL
- *   spill     of a frame: the payload lies in SPILL, and a descriptor in DATA gives the offset and the length
+ *   spill     of a frame: the payload lies in SPILL, and a descriptor in DATA gives the offset and
+ *             the length
  *   packed    of a frame: the payload is many small messages (ring/packed.h)
  *
- * Labels. A store, load or fence that another side relies on has a letter and a number, and `X -> Y` says that Y sees
- * what X stored. W, R, A, G, J: ring.c. L, R3, A0: eviction, slot.c; for taps tap.h, T. V: slot.c. S: spill.c.
- * E: eventcount.h. N: newest.c. K: retained frames, above this folder. C0 stores `closed` after the last commit; C1
- * loads it and then looks for a frame once more.
+ * Labels. A store, load or fence that another side relies on has a letter and a number, and `X ->
+ * Y` says that Y sees what X stored. W, R, A, G, J: ring.c. L, R3, A0: eviction, slot.c; for taps
+ * tap.h, T. V: slot.c. S: spill.c. E: eventcount.h. N: newest.c. K: retained frames, above this
+ * folder. C0 stores `closed` after the last commit; C1 loads it and then looks for a frame once
+ * more.
  */
 #ifndef RC_RING_LAYOUT_H
 #define RC_RING_LAYOUT_H
@@ -34,22 +40,24 @@
 
 #include "ring/atomics.h"
 
-#define RC_LINE         64u
-#define RC_FRAME_ALIGN  128u                /* frames start at multiples; see ring.h */
-#define RC_MAGIC        0x74736163676e6972u /* "ringcast", little-endian */
-#define RC_MAX_SLOTS    1024u
-#define RC_MIN_BYTES    4096u /* the smallest and the largest ring */
-#define RC_MAX_BYTES    ((uint64_t)1 << 40)
-#define RC_MAX_POSITION ((uint64_t)1 << 62) /* never reached: a tail above is invalid; sums do not overflow */
-#define RC_NAME_MAX     32u
-#define RC_RING_NAME    48u /* bytes of a ring's name, with the final zero */
+#define RC_LINE        64u
+#define RC_FRAME_ALIGN 128u                /* frames start at multiples; see ring.h */
+#define RC_MAGIC       0x74736163676e6972u /* "ringcast", little-endian */
+#define RC_MAX_SLOTS   1024u
+#define RC_MIN_BYTES   4096u /* the smallest and the largest ring */
+#define RC_MAX_BYTES   ((uint64_t)1 << 40)
+#define RC_MAX_POSITION \
+  ((uint64_t)1 << 62) /* never reached: a tail above is invalid; sums do not overflow */
+#define RC_NAME_MAX  32u
+#define RC_RING_NAME 48u /* bytes of a ring's name, with the final zero */
 
 /* At the start of each frame, in DATA. The writer stores the fields, commit last. */
 struct rc_frame_header {
   _Atomic uint64_t commit; /* 0: not committed. Otherwise the position after the frame */
   union {
-    _Atomic uint64_t meta; /* bytes, kind and flags in one store: the CPU's store buffer bounds how many cache misses
-                            * overlap, so saving a store is worth as much as saving an instruction */
+    _Atomic uint64_t
+        meta; /* bytes, kind and flags in one store: the CPU's store buffer bounds how many cache
+                 misses overlap, so saving a store is worth as much as saving an instruction */
     struct {
       _Atomic uint32_t bytes; /* of the payload, which follows */
       _Atomic uint16_t kind;  /* enum ringcast_kind */
@@ -64,16 +72,19 @@ static inline uint64_t rc_meta_make(uint32_t bytes, uint16_t kind, uint16_t flag
 static inline uint32_t rc_meta_bytes(uint64_t meta) { return (uint32_t)meta; }
 static inline uint16_t rc_meta_kind(uint64_t meta) { return (uint16_t)(meta >> 32); }
 static inline uint16_t rc_meta_flags(uint64_t meta) { return (uint16_t)(meta >> 48); }
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rc_meta_bytes, _kind and _flags match the fields");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "rc_meta_bytes, _kind and _flags match the fields");
 
-/* The descriptor of a spilled frame: the payload's place in SPILL, 16 bytes into a line as in DATA. */
+/* The descriptor of a spilled frame: the payload's place in SPILL, 16 bytes into a line as in
+ * DATA. */
 #define RC_FRAME_SPILLED 1u
 #define RC_FRAME_PACKED  2u
 struct rc_spilled {
   _Atomic uint64_t offset, bytes;
 };
 
-/* The ring's sizes and files. The writer stores them once, before ready. The handle names the writer's process. */
+/* The ring's sizes and files. The writer stores them once, before ready. The handle names the
+ * writer's process. */
 struct rc_identity {
   uint64_t magic;
   uint32_t layout;        /* RC_LAYOUT of the writer's build */
@@ -86,11 +97,12 @@ struct rc_identity {
   int32_t spill_fd;         /* SPILL's descriptor in the writer's process */
   uint32_t numa, numa_node; /* enum ringcast_numa; these and the errors are for information only */
   int32_t numa_error, spill_error;
-  int32_t data_fd;                   /* DATA's descriptor in the writer's process */
-  uint64_t data_inode;               /* of DATA's file: a later file with the same descriptor number has another */
+  int32_t data_fd; /* DATA's descriptor in the writer's process */
+  uint64_t
+      data_inode; /* of DATA's file: a later file with the same descriptor number has another */
   uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: the ring has no SPILL */
   uint64_t pid_namespace;            /* inode of the writer's namespace; 0: not known */
-  uint64_t writer_start;             /* the writer's process: a forked child has the same descriptors */
+  uint64_t writer_start; /* the writer's process: a forked child has the same descriptors */
   int32_t writer_pid;
   int32_t control_fd;      /* CONTROL's descriptor there: duplicates are not counted as rings */
   char name[RC_RING_NAME]; /* of the ring, or "" */
@@ -110,18 +122,21 @@ _Static_assert(sizeof(struct rc_eventcount) == 8 && __BYTE_ORDER__ == __ORDER_LI
 /* The processes that share the CPUs. */
 #define RC_CPU_WORDS 15u
 struct rc_cpus {
-  _Atomic uint32_t participants; /* the writer and the attached readers; any of these may store a new count */
+  _Atomic uint32_t
+      participants; /* the writer and the attached readers; any of these may store a new count */
   uint32_t reserved;
   _Atomic uint64_t cpus[RC_CPU_WORDS]; /* a bit for each CPU that a participant may run on */
 };
 
-/* The file of the words that device tensors are synchronised by (ringcast/gpu.h). The writer stores epoch 0, then the
- * other fields, then the epoch. A reader loads the epoch before and after the other fields. */
+/* The file of the words that device tensors are synchronised by (ringcast/gpu.h). The writer stores
+ * epoch 0, then the other fields, then the epoch. A reader loads the epoch before and after the
+ * other fields. */
 struct rc_device_place {
   _Atomic uint32_t epoch; /* 0: no pool. Each pool of this ring has an epoch of its own */
   _Atomic int32_t fd;     /* in the writer's process */
   _Atomic uint64_t inode, bytes;
-  _Atomic uint64_t position; /* the ring's, when the pool was made: frames from here on name no earlier pool */
+  _Atomic uint64_t
+      position; /* the ring's, when the pool was made: frames from here on name no earlier pool */
 };
 
 /* The counts of one participant. Only the participant stores them; every process may read them. */
@@ -138,7 +153,8 @@ struct rc_estimate_counts {
   _Atomic uint64_t wasted;      /* bytes reserved and not needed */
 };
 
-/* Waits by duration: bucket i counts waits from 2^(i-1) up to 2^i us; the last bucket counts all longer waits. */
+/* Waits by duration: bucket i counts waits from 2^(i-1) up to 2^i us; the last bucket counts all
+ * longer waits. */
 #define RC_BUCKETS 16u
 struct rc_histogram {
   _Atomic uint32_t counts[RC_BUCKETS];
@@ -148,13 +164,15 @@ struct rc_histogram {
 struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t cursor; /* the reader */
   struct rc_counts counts;                   /* the reader */
-  _Atomic uint64_t taken;                    /* the reader, while it holds frames: all below were taken */
-  _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see ring/slot.h */
-  char name[RC_NAME_MAX];                    /* the reader, while joining */
-  _Atomic uint64_t stalls;  /* the writer: how often the writer waited for this reader. The reader, while joining: 0 */
+  _Atomic uint64_t taken; /* the reader, while it holds frames: all below were taken */
+  _Alignas(RC_LINE) _Atomic uint64_t owner; /* see ring/slot.h */
+  char name[RC_NAME_MAX];                   /* the reader, while joining */
+  _Atomic uint64_t stalls;  /* the writer: how often the writer waited for this reader. The reader,
+                               while joining: 0 */
   _Atomic uint32_t retains; /* the reader: how many retained frames have a pin */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
-  _Alignas(RC_LINE) uint8_t unused[RC_LINE];   /* CPUs fetch lines in pairs: two readers' cursors share no pair */
+  _Alignas(RC_LINE)
+      uint8_t unused[RC_LINE]; /* CPUs fetch lines in pairs: two readers' cursors share no pair */
 };
 
 /* The newest frame of each of some tags; ring/newest.c explains. */
@@ -168,29 +186,35 @@ struct rc_newest {
 
 struct rc_control {
   struct rc_identity id;
-  _Alignas(RC_LINE) _Atomic uint64_t tail;   /* the writer */
-  struct rc_counts counts;                   /* the writer */
-  _Atomic uint64_t newest;                   /* the writer: the start of the last committed frame; 0: or none */
-  _Alignas(RC_LINE) _Atomic uint32_t closed; /* 1: no more frames. The writer, once, or a reader after its death */
-  _Atomic uint32_t spill_epoch;              /* the writer: how often memory of SPILL was given back */
-  _Atomic uint64_t spill_floor;              /* the writer: spilled frames below this position may be overwritten */
-  _Atomic uint64_t spill_used;               /* the writer: bytes of SPILL with memory, for information only */
-  _Atomic uint32_t evicts;                   /* the writer, at creation. 1: the writer evicts slow readers */
-  _Atomic uint64_t limit;                    /* the writer, rarely: not on tail's line, which each frame changes */
-  _Alignas(RC_LINE) struct rc_eventcount not_empty; /* readers sleep here until the writer commits or closes */
-  _Alignas(RC_LINE) struct rc_eventcount not_full;  /* the writer sleeps here until readers release, join or leave */
-  _Atomic uint64_t wanted; /* the writer: a grant succeeds once no cursor is below this. 0: the writer does not wait.
-                            * RC_WANTED_NONE: the writer waits, and no cursor matters */
-  /* The writer, for taps: from when (CLOCK_MONOTONIC; 0: no reserve waits) and until when at least a reserve at the
-   * tail blocked_tail waits, and what blocks: cursors below blocked_below, readers that have not taken the frames below
-   * blocked_due. */
+  _Alignas(RC_LINE) _Atomic uint64_t tail; /* the writer */
+  struct rc_counts counts;                 /* the writer */
+  _Atomic uint64_t newest; /* the writer: the start of the last committed frame; 0: or none */
+  _Alignas(RC_LINE) _Atomic uint32_t
+      closed; /* 1: no more frames. The writer, once, or a reader after its death */
+  _Atomic uint32_t spill_epoch; /* the writer: how often memory of SPILL was given back */
+  _Atomic uint64_t
+      spill_floor; /* the writer: spilled frames below this position may be overwritten */
+  _Atomic uint64_t spill_used; /* the writer: bytes of SPILL with memory, for information only */
+  _Atomic uint32_t evicts;     /* the writer, at creation. 1: the writer evicts slow readers */
+  _Atomic uint64_t limit; /* the writer, rarely: not on tail's line, which each frame changes */
+  _Alignas(RC_LINE) struct rc_eventcount
+      not_empty; /* readers sleep here until the writer commits or closes */
+  _Alignas(RC_LINE) struct rc_eventcount
+      not_full; /* the writer sleeps here until readers release, join or leave */
+  _Atomic uint64_t
+      wanted; /* the writer: a grant succeeds once no cursor is below this. 0: the writer does not
+                 wait. RC_WANTED_NONE: the writer waits, and no cursor matters */
+  /* The writer, for taps: from when (CLOCK_MONOTONIC; 0: no reserve waits) and until when at least
+   * a reserve at the tail blocked_tail waits, and what blocks: cursors below blocked_below, readers
+   * that have not taken the frames below blocked_due. */
   _Atomic int64_t blocked_since, blocked_until;
   _Atomic uint64_t blocked_below, blocked_due, blocked_tail;
-  _Alignas(RC_LINE) struct rc_cpus cpus;                   /* all, rarely */
-  _Alignas(RC_LINE) struct rc_histogram waits;             /* the writer */
-  _Alignas(RC_LINE) struct rc_device_place device;         /* the writer, rarely */
-  struct rc_estimate_counts estimates;                     /* the writer */
-  _Alignas(RC_LINE) struct rc_newest tags[RC_NEWEST_TAGS]; /* the writer, when it commits a frame with a tag */
+  _Alignas(RC_LINE) struct rc_cpus cpus;           /* all, rarely */
+  _Alignas(RC_LINE) struct rc_histogram waits;     /* the writer */
+  _Alignas(RC_LINE) struct rc_device_place device; /* the writer, rarely */
+  struct rc_estimate_counts estimates;             /* the writer */
+  _Alignas(RC_LINE) struct rc_newest
+      tags[RC_NEWEST_TAGS]; /* the writer, when it commits a frame with a tag */
   struct rc_slot slots[];
 };
 
@@ -198,7 +222,9 @@ struct rc_control {
 #define RC_WANTED_NONE UINT64_MAX
 
 _Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
-_Static_assert(offsetof(struct rc_frame_header, kind) == 12 && offsetof(struct rc_frame_header, flags) == 14, "meta");
+_Static_assert(offsetof(struct rc_frame_header, kind) == 12 &&
+                   offsetof(struct rc_frame_header, flags) == 14,
+               "meta");
 _Static_assert(sizeof(struct rc_spilled) == 16, "a spilled frame's descriptor");
 _Static_assert(sizeof(struct rc_identity) == 256, "identity: four lines");
 _Static_assert(sizeof(struct rc_slot) == 256, "slot: two pairs of lines");
@@ -212,18 +238,22 @@ _Static_assert(offsetof(struct rc_control, not_full) == 448, "not_full");
 _Static_assert(sizeof(struct rc_cpus) == 128, "cpus: two lines");
 _Static_assert(offsetof(struct rc_control, cpus) == 512, "cpus");
 _Static_assert(offsetof(struct rc_control, waits) == 640, "waits");
-_Static_assert(offsetof(struct rc_control, device) == 704 && sizeof(struct rc_device_place) == 32, "device");
-_Static_assert(offsetof(struct rc_control, estimates) == 736 && sizeof(struct rc_estimate_counts) == 24, "estimates");
+_Static_assert(offsetof(struct rc_control, device) == 704 && sizeof(struct rc_device_place) == 32,
+               "device");
+_Static_assert(offsetof(struct rc_control, estimates) == 736 &&
+                   sizeof(struct rc_estimate_counts) == 24,
+               "estimates");
 _Static_assert(offsetof(struct rc_control, tags) == 768 && sizeof(struct rc_newest) == 16, "tags");
 _Static_assert(offsetof(struct rc_control, slots) == 1792, "slots: at a pair of lines");
 
-/* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
- * meaning, raise RC_LAYOUT_REVISION. */
+/* Builds whose structs differ in size have different fingerprints. For any other change of the
+ * layout or of a field's meaning, raise RC_LAYOUT_REVISION. */
 #define RC_LAYOUT_REVISION 23ull
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \
-              offsetof(struct rc_control, not_full) * 0x11u ^ offsetof(struct rc_slot, name) * 0x100001u))
+              offsetof(struct rc_control, not_full) * 0x11u ^                                \
+              offsetof(struct rc_slot, name) * 0x100001u))
 
 static inline uint64_t rc_control_bytes(uint32_t slots) {
   return sizeof(struct rc_control) + (uint64_t)slots * sizeof(struct rc_slot);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The newest frame of each tag. An entry has a tag and a place: the position of the newest frame with the tag, plus 1;
- * 0: the entry is empty. A tag has few possible entries; a new tag takes the entry with the lowest place.
+ * The newest frame of each tag. An entry has a tag and a place: the position of the newest frame
+ * with the tag, plus 1; 0: the entry is empty. A tag has few possible entries; a new tag takes the
+ * entry with the lowest place.
  *
  *     writer, after W3                                joining reader, after J2
  *     N1  place = 0                                   N5  load-acquire place
@@ -9,22 +10,26 @@
  *     N3  tag = the new tag                           N7  acquire fence
  *     N4  store-release place = position + 1  -> N5   N8  load place: as in N5?
  *
- * A position belongs to one frame, and so to one tag. If N5 and N8 find the same place, the entry was not given to
- * another tag in between: had N6 loaded a later tag than the place's, then N2 and N7 pair, and N8 finds N1 or a later
- * place. N4 -> N5: the tag is not older than the place, and the frame at the place is committed. If the tag has its
- * entry already, N4 is the only store.
+ * A position belongs to one frame, and so to one tag. If N5 and N8 find the same place, the entry
+ * was not given to another tag in between: had N6 loaded a later tag than the place's, then N2 and
+ * N7 pair, and N8 finds N1 or a later place. N4 -> N5: the tag is not older than the place, and the
+ * frame at the place is committed. If the tag has its entry already, N4 is the only store.
  *
- * Between W3 and N4 the entry is one frame behind. A reader that joins in this gap starts at the frame before.
+ * Between W3 and N4 the entry is one frame behind. A reader that joins in this gap starts at the
+ * frame before.
  */
 #include "ring/newest.h"
 
 #include "ring/fastpath.h"
 
-static bool is_position(uint64_t position) { return position % RC_FRAME_ALIGN == 0 && position <= RC_MAX_POSITION; }
+static bool is_position(uint64_t position) {
+  return position % RC_FRAME_ALIGN == 0 && position <= RC_MAX_POSITION;
+}
 
-/* ---- The table -------------------------------------------------------------------------------------------------- */
+/* ---- The table ------------------------------------------------------------------------------- */
 
-/* All of the tag's digits count, so neither tags in a row nor multiples of a power of two share their entries. */
+/* All of the tag's digits count, so neither tags in a row nor multiples of a power of two share
+ * their entries. */
 static uint32_t first_of(uint32_t tag) {
   tag ^= tag >> 16;
   tag ^= tag >> 8;
@@ -50,31 +55,36 @@ void rc_newest_note(struct rc_control *control, uint32_t tag, uint64_t position)
   RC_POINT(TAG_NOTED);
 }
 
-#define MOST_LOOKS 1000u /* an honest writer changes an entry once a frame; a hostile peer may without end */
+#define MOST_LOOKS \
+  1000u /* an honest writer changes an entry once a frame; a hostile peer may without end */
 
 /* The place in an entry if the entry belongs to the tag, else 0. */
 static uint64_t place_in(const struct rc_newest *entry, uint32_t tag) {
   for (uint32_t looks = 0; looks < MOST_LOOKS; looks++) {
-    uint64_t place = rc_load_acquire(&entry->place);    /* N5 <- N4 */
-    bool is_same = rc_load_relaxed(&entry->tag) == tag; /* N6: relaxed, because the fence N7 follows */
-    rc_fence_acquire();                                 /* N7 <- N2 */
-    if (rc_load_relaxed(&entry->place) == place) return is_same ? place : 0; /* N8: relaxed, as N6 */
+    uint64_t place = rc_load_acquire(&entry->place); /* N5 <- N4 */
+    bool is_same =
+        rc_load_relaxed(&entry->tag) == tag; /* N6: relaxed, because the fence N7 follows */
+    rc_fence_acquire();                      /* N7 <- N2 */
+    if (rc_load_relaxed(&entry->place) == place)
+      return is_same ? place : 0; /* N8: relaxed, as N6 */
   }
   return 0;
 }
 
 static bool look_up(const struct rc_control *control, uint32_t tag, uint64_t *position) {
   uint64_t place = 0;
-  for (uint32_t i = 0; i < RC_NEWEST_WAYS && place == 0; i++) place = place_in(&control->tags[first_of(tag) + i], tag);
+  for (uint32_t i = 0; i < RC_NEWEST_WAYS && place == 0; i++)
+    place = place_in(&control->tags[first_of(tag) + i], tag);
   *position = place - 1;
   return place != 0;
 }
 
-/* ---- The start -------------------------------------------------------------------------------------------------- */
+/* ---- The start ------------------------------------------------------------------------------- */
 
-/* Reads the frame at *position, and the frame after it instead if that is committed: `newest` is stored after the
- * commit, so it may be one frame behind. */
-static int read_newest(const struct rc_ring *ring, uint64_t *position, struct rc_ring_frame *frame, uint64_t *end) {
+/* Reads the frame at *position, and the frame after it instead if that is committed: `newest` is
+ * stored after the commit, so it may be one frame behind. */
+static int read_newest(const struct rc_ring *ring, uint64_t *position, struct rc_ring_frame *frame,
+                       uint64_t *end) {
   struct rc_ring_frame later;
   uint64_t after;
   int result = rc_ring_read(ring, *position, frame, end);
@@ -85,7 +95,8 @@ static int read_newest(const struct rc_ring *ring, uint64_t *position, struct rc
   return 0;
 }
 
-int rc_newest_find(const struct rc_ring *ring, struct rc_start start, uint64_t tail, uint64_t *position) {
+int rc_newest_find(const struct rc_ring *ring, struct rc_start start, uint64_t tail,
+                   uint64_t *position) {
   const struct rc_control *control = ring->control;
   struct rc_ring_frame frame;
   uint64_t found, end;
@@ -94,11 +105,12 @@ int rc_newest_find(const struct rc_ring *ring, struct rc_start start, uint64_t t
   else if (!look_up(control, start.tag, &found)) return -ENODATA;
   if (!is_position(found)) return -EPROTO;
   if (found < tail && tail - found > ring->capacity / 2) return tagged ? -ENODATA : -EPROTO;
-  int result = tagged ? rc_ring_read(ring, found, &frame, &end) : read_newest(ring, &found, &frame, &end);
+  int result =
+      tagged ? rc_ring_read(ring, found, &frame, &end) : read_newest(ring, &found, &frame, &end);
   if (result == -EAGAIN && found == 0 && !tagged) return result; /* no frame yet */
   if (result != 0) return -EPROTO;
-  /* A floor above the start: the payload of a spilled frame from there on is gone, of this one or of a later one. J6:
-   * relaxed, because the fence J2 orders it after J1. */
+  /* A floor above the start: the payload of a spilled frame from there on is gone, of this one or
+   * of a later one. J6: relaxed, because the fence J2 orders it after J1. */
   if ((tagged || frame.spilled) && found < rc_load_relaxed(&control->spill_floor)) { /* J6 <- S0 */
     *position = end;
     return tagged ? -ENODATA : -EAGAIN;

@@ -2,13 +2,14 @@
 /*
  * Checks that a stream of tokens is exactly one complete value.
  *
- * The walk has its own stack: the number of values that each open container still lacks. Each value lowers the number
- * of the innermost container by one. A container that lacks no more values is closed; the container itself was counted
- * as a value when the container opened. An open container lacks at least one value, so the number never falls below 0.
+ * The walk has its own stack: the number of values that each open container still lacks. Each value
+ * lowers the number of the innermost container by one. A container that lacks no more values is
+ * closed; the container itself was counted as a value when the container opened. An open container
+ * lacks at least one value, so the number never falls below 0.
  *
- * No sum can wrap around. A token's count of values is at most the number of bytes left, a class has at most as many
- * fields as its names have bytes, and one more, and each token has at least one byte. So there are at most as many
- * values as bytes.
+ * No sum can wrap around. A token's count of values is at most the number of bytes left, a class
+ * has at most as many fields as its names have bytes, and one more, and each token has at least one
+ * byte. So there are at most as many values as bytes.
  */
 #include "ringcast/object.h"
 
@@ -21,13 +22,15 @@ struct walk {
   uint64_t fields[RINGCAST_MAX_CLASSES]; /* of each class */
   uint8_t kinds[RINGCAST_MAX_CLASSES];
   uint64_t keys[RINGCAST_MAX_SHAPES]; /* of each shape */
-  /* For each open container: the container's mark, plus 1. Without a mark: the number of the container around. */
+  /* For each open container: the container's mark, plus 1. Without a mark: the number of the
+   * container around. */
   uint32_t marks[RINGCAST_MAX_DEPTH];
   bool is_marked; /* the next value */
 };
 
 static int class_define(struct walk *walk, const struct ringcast_token *token) {
-  if (token->kind < RINGCAST_CLASS_DATACLASS || token->kind > RINGCAST_CLASS_INSTANCE) return -EPROTO;
+  if (token->kind < RINGCAST_CLASS_DATACLASS || token->kind > RINGCAST_CLASS_INSTANCE)
+    return -EPROTO;
   if (walk->needs.classes == RINGCAST_MAX_CLASSES) return -EPROTO;
   uint64_t ends = 0;
   for (uint64_t i = 0; i < token->count; i++) ends += token->data[i] == 0;
@@ -39,7 +42,8 @@ static int class_define(struct walk *walk, const struct ringcast_token *token) {
 }
 
 /* Reads the shape's keys. */
-static int shape_define(struct walk *walk, struct ringcast_object *object, const struct ringcast_token *token) {
+static int shape_define(struct walk *walk, struct ringcast_object *object,
+                        const struct ringcast_token *token) {
   struct ringcast_token key;
   if (walk->needs.shapes == RINGCAST_MAX_SHAPES) return -EPROTO;
   for (uint64_t i = 0; i < token->count; i++) {
@@ -58,7 +62,8 @@ static int mark(struct walk *walk) {
   return 0;
 }
 
-/* Whether the value of mark `number` is a container that lacks values. The numbers only rise with the depth. */
+/* Whether the value of mark `number` is a container that lacks values. The numbers only rise with
+ * the depth. */
 static bool is_open(const struct walk *walk, uint64_t number) {
   uint32_t low = 0, end = walk->depth;
   while (low < end) {
@@ -104,7 +109,8 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER:
     if (token->count >= walk->needs.classes) return -EPROTO;
-    if ((walk->kinds[token->count] == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER)) return -EPROTO;
+    if ((walk->kinds[token->count] == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER))
+      return -EPROTO;
     *out = token->tag == RINGCAST_TAG_MEMBER ? 1 : walk->fields[token->count];
     return 1;
   case RINGCAST_TAG_PART:
@@ -127,7 +133,8 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
 }
 
 /* 1: the root is complete. 0: more tokens must follow. */
-static int take(struct walk *walk, struct ringcast_object *object, const struct ringcast_token *token) {
+static int take(struct walk *walk, struct ringcast_object *object,
+                const struct ringcast_token *token) {
   uint64_t lacks = 0;
   if (token->tag == RINGCAST_TAG_CLASS) return class_define(walk, token);
   if (token->tag == RINGCAST_TAG_SHAPE) return shape_define(walk, object, token);

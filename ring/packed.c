@@ -6,7 +6,8 @@
 
 /* Notes a loan and adds its pin. If the walk has just ended, the walk's pin becomes the loan's. */
 static void lend(struct rc_ring_reader *reader, uint64_t position, uint32_t count) {
-  reader->lent[reader->lents++] = (struct rc_lent){.position = position, .holder = reader->walked, .count = count};
+  reader->lent[reader->lents++] =
+      (struct rc_lent){.position = position, .holder = reader->walked, .count = count};
   if (rc_packed_is_left(&reader->packed)) rc_ring_pin_entry(reader, reader->walked);
 }
 
@@ -16,13 +17,16 @@ static void pin_newest(struct rc_ring_reader *reader, uint64_t start) {
   reader->newest = (struct rc_held){.pins = 1};
 }
 
-static int take_message(struct rc_ring_reader *reader, struct rc_packed *packed, struct rc_ring_frame *out) {
+static int take_message(struct rc_ring_reader *reader, struct rc_packed *packed,
+                        struct rc_ring_frame *out) {
   struct ringcast_frame message;
   int result = rc_packed_next(packed, &message);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   if (result != 0) return result;
-  *out = (struct rc_ring_frame){
-      .data = message.data, .position = message.position, .bytes = message.bytes, .kind = message.kind};
+  *out = (struct rc_ring_frame){.data = message.data,
+                                .position = message.position,
+                                .bytes = message.bytes,
+                                .kind = message.kind};
   return 0;
 }
 
@@ -45,8 +49,8 @@ int rc_ring_take(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   return 0;
 }
 
-/* Collects what is available from *next on, or from `packed` if any message is left there; `out` NULL: only counts.
- * Returns the number, or the error at the first. */
+/* Collects what is available from *next on, or from `packed` if any message is left there; `out`
+ * NULL: only counts. Returns the number, or the error at the first. */
 static int collect(const struct rc_ring_reader *reader, struct rc_packed *packed, uint64_t *next,
                    struct ringcast_frame *out, uint32_t most) {
   const bool inside = rc_packed_is_left(packed);
@@ -62,7 +66,8 @@ static int collect(const struct rc_ring_reader *reader, struct rc_packed *packed
     if (count == most || rc_packed_is_left(packed) || inside) break;
     result = rc_ring_read(&reader->view, *next, &frame, &end);
     if (result != 0 || frame.spilled) break;
-    result = end - reader->cursor > reader->view.capacity ? -EPROTO : 0; /* the held frames exceed a lap */
+    result = end - reader->cursor > reader->view.capacity ? -EPROTO
+                                                          : 0; /* the held frames exceed a lap */
     if (result != 0) break;
     if (frame.packed) *packed = rc_packed_open(frame.data, frame.position, frame.bytes);
     else
@@ -73,8 +78,8 @@ static int collect(const struct rc_ring_reader *reader, struct rc_packed *packed
   return count > 0 ? (int)count : result;
 }
 
-int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out, uint32_t most, uint32_t *count,
-                      struct rc_ring_frame *spilled) {
+int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out, uint32_t most,
+                      uint32_t *count, struct rc_ring_frame *spilled) {
   assert(rc_ring_reader_is_valid(reader));
   if (!rc_ring_may_hold(reader)) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
   struct rc_packed packed = reader->packed;
@@ -87,8 +92,10 @@ int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out,
     *count = 1;
     result = rc_ring_next(reader, spilled);
     if (result == 0)
-      *out = (struct ringcast_frame){
-          .data = spilled->data, .bytes = spilled->bytes, .position = spilled->position, .kind = spilled->kind};
+      *out = (struct ringcast_frame){.data = spilled->data,
+                                     .bytes = spilled->bytes,
+                                     .position = spilled->position,
+                                     .kind = spilled->kind};
     return result;
   }
   *count = (uint32_t)result;
@@ -119,9 +126,11 @@ uint32_t rc_ring_lent(const struct rc_ring_reader *reader, uint64_t position) {
   return i < reader->lents ? reader->lent[i].count : 0;
 }
 
-/* Goes back to where only the first `count` of the last group are taken. The frames are still held, so
- * only a hostile writer can have changed the bytes. Sets *gone if the entry with the pin is gone, too. */
-static int unread(struct rc_ring_reader *reader, const struct rc_lent *lent, uint32_t count, bool *gone) {
+/* Goes back to where only the first `count` of the last group are taken. The frames are still held,
+ * so only a hostile writer can have changed the bytes. Sets *gone if the entry with the pin is
+ * gone, too. */
+static int unread(struct rc_ring_reader *reader, const struct rc_lent *lent, uint32_t count,
+                  bool *gone) {
   const struct rc_group *group = &reader->group;
   if (lent->position != group->position) return -EINVAL;
   if (reader->next != group->next_after || reader->packed.at != group->at_after) return -EINVAL;

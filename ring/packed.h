@@ -2,23 +2,26 @@
 /*
  * Packed frames: many small messages in one frame of the ring.
  *
- * A small frame costs a pair of lines, a commit with its fence, and a cursor store. The messages of a packed frame
- * share all of these costs. The payload of a frame with the flag RC_FRAME_PACKED is a sequence of
+ * A small frame costs a pair of lines, a commit with its fence, and a cursor store. The messages of
+ * a packed frame share all of these costs. The payload of a frame with the flag RC_FRAME_PACKED is
+ * a sequence of
  *
  *     head   {bytes u32, kind u16, gap u16}, at a multiple of 8
  *     data   `bytes` of them, filled up to a multiple of 8
  *
- * An entry with gap 1 is no message. The gap puts the data of the next message 16 bytes into a line, like a frame's
- * data. Messages of RINGCAST_KIND_BYTES follow each other without gaps.
+ * An entry with gap 1 is no message. The gap puts the data of the next message 16 bytes into a
+ * line, like a frame's data. Messages of RINGCAST_KIND_BYTES follow each other without gaps.
  *
- * The ring publishes, holds and overwrites a packed frame as a whole, so the proof atop ring.c covers packed frames. A
- * reader pins a packed frame while the reader walks through the messages, and each loan (a message, or a group) has a
- * pin more. The cursor moves once, when the walk and all pins have ended. The position of a message is the position of
- * the head, and therefore differs from the positions of all frames and messages. rc_ring_next_many lends a group of
- * messages and frames, with a single pin. A group from within a packed frame ends with the packed frame at the latest.
+ * The ring publishes, holds and overwrites a packed frame as a whole, so the proof atop ring.c
+ * covers packed frames. A reader pins a packed frame while the reader walks through the messages,
+ * and each loan (a message, or a group) has a pin more. The cursor moves once, when the walk and
+ * all pins have ended. The position of a message is the position of the head, and therefore differs
+ * from the positions of all frames and messages. rc_ring_next_many lends a group of messages and
+ * frames, with a single pin. A group from within a packed frame ends with the packed frame at the
+ * latest.
  *
- * A hostile writer may change the bytes at any time. The reader therefore loads each head once, and checks the head
- * against the frame's length, which the reader keeps in private memory.
+ * A hostile writer may change the bytes at any time. The reader therefore loads each head once, and
+ * checks the head against the frame's length, which the reader keeps in private memory.
  */
 #ifndef RC_RING_PACKED_H
 #define RC_RING_PACKED_H
@@ -33,7 +36,7 @@
 #define RC_PACKED_ALIGN 8u
 #define RC_PACKED_GAP   1u
 
-/* ---- Writing ---------------------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 static inline uint64_t rc_packed_round(uint64_t bytes) {
   return (bytes + RC_PACKED_ALIGN - 1) & ~(uint64_t)(RC_PACKED_ALIGN - 1);
@@ -42,7 +45,9 @@ static inline uint64_t rc_packed_round(uint64_t bytes) {
 /* Bytes to skip at offset `at` of the payload, before a message of the kind. */
 static inline uint64_t rc_packed_gap(uint64_t at, uint16_t kind) {
   /* A branch: a conditional move would wait for `at`. */
-  return __builtin_expect(kind == RINGCAST_KIND_BYTES, 1) ? 0 : (RC_LINE - RC_PACKED_ALIGN - at) & (RC_LINE - 1);
+  return __builtin_expect(kind == RINGCAST_KIND_BYTES, 1)
+             ? 0
+             : (RC_LINE - RC_PACKED_ALIGN - at) & (RC_LINE - 1);
 }
 
 /* The offset after a message that follows offset `at`. */
@@ -51,7 +56,8 @@ static inline uint64_t rc_packed_end(uint64_t at, uint64_t bytes, uint16_t kind)
 }
 
 static inline void rc_packed_put_head(uint8_t *at, uint64_t bytes, uint16_t kind, uint16_t gap) {
-  rc_store_relaxed((_Atomic uint64_t *)(void *)at, rc_meta_make((uint32_t)bytes, kind, gap)); /* W1: W2 publishes it */
+  rc_store_relaxed((_Atomic uint64_t *)(void *)at,
+                   rc_meta_make((uint32_t)bytes, kind, gap)); /* W1: W2 publishes it */
 }
 
 /* memcpy, without a call for the usual sizes. */
@@ -68,7 +74,8 @@ static inline void rc_packed_copy(uint8_t *to, const uint8_t *from, uint64_t byt
 }
 
 /* Puts a message behind offset `at` of the payload, and returns the offset after it. */
-static inline uint64_t rc_packed_put(uint8_t *payload, uint64_t at, const void *data, uint64_t bytes, uint16_t kind) {
+static inline uint64_t rc_packed_put(uint8_t *payload, uint64_t at, const void *data,
+                                     uint64_t bytes, uint16_t kind) {
   uint64_t gap = rc_packed_gap(at, kind);
   if (gap != 0) rc_packed_put_head(payload + at, gap - RC_PACKED_ALIGN, 0, RC_PACKED_GAP);
   at += gap;
@@ -77,7 +84,7 @@ static inline uint64_t rc_packed_put(uint8_t *payload, uint64_t at, const void *
   return at + RC_PACKED_ALIGN + rc_packed_round(bytes);
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 /* What is left of a packed frame. */
 struct rc_packed {
@@ -86,12 +93,16 @@ struct rc_packed {
   uint32_t bytes, at;  /* of the payload, and how many of them are read */
 };
 
-static inline struct rc_packed rc_packed_open(const void *data, uint64_t frame_position, uint64_t bytes) {
-  return (struct rc_packed){
-      .data = data, .position = frame_position + sizeof(struct rc_frame_header), .bytes = (uint32_t)bytes};
+static inline struct rc_packed rc_packed_open(const void *data, uint64_t frame_position,
+                                              uint64_t bytes) {
+  return (struct rc_packed){.data = data,
+                            .position = frame_position + sizeof(struct rc_frame_header),
+                            .bytes = (uint32_t)bytes};
 }
 
-static inline bool rc_packed_is_left(const struct rc_packed *packed) { return packed->at < packed->bytes; }
+static inline bool rc_packed_is_left(const struct rc_packed *packed) {
+  return packed->at < packed->bytes;
+}
 
 /* The next message. -EPROTO: the entry is invalid, and `packed` is as before. */
 static inline int rc_packed_next(struct rc_packed *packed, struct ringcast_frame *out) {
@@ -115,16 +126,18 @@ static inline int rc_packed_next(struct rc_packed *packed, struct ringcast_frame
   }
 }
 
-/* Reads messages, at most `most`, up to a gap or an invalid entry, and returns the number. rc_packed_next reads on from
- * there. The place of a message follows from the head before, and the load of a head takes as long as the rest of the
- * loop. So the loop supposes that the message is as long as the message before: the CPU loads the next head, and checks
- * the length later. */
-static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_frame *out, uint32_t most) {
+/* Reads messages, at most `most`, up to a gap or an invalid entry, and returns the number.
+ * rc_packed_next reads on from there. The place of a message follows from the head before, and the
+ * load of a head takes as long as the rest of the loop. So the loop supposes that the message is as
+ * long as the message before: the CPU loads the next head, and checks the length later. */
+static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_frame *out,
+                                     uint32_t most) {
   const uint8_t *data = packed->data;
   uint64_t at = packed->at, left = packed->bytes - at, usual = 0;
   uint32_t count = 0;
   for (; count < most && left >= RC_PACKED_ALIGN; count++, left -= usual, at += usual) {
-    uint64_t head = rc_load_relaxed((const _Atomic uint64_t *)(const void *)(data + at)); /* R2, as in rc_packed_next */
+    uint64_t head = rc_load_relaxed(
+        (const _Atomic uint64_t *)(const void *)(data + at)); /* R2, as in rc_packed_next */
     uint64_t bytes = rc_meta_bytes(head), whole = RC_PACKED_ALIGN + rc_packed_round(bytes);
     if (whole > left || rc_meta_flags(head) != 0) break;
     out[count] = (struct ringcast_frame){.data = data + at + RC_PACKED_ALIGN,
@@ -140,7 +153,7 @@ static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_f
   return count;
 }
 
-/* ---- A reader --------------------------------------------------------------------------------------------------- */
+/* ---- A reader -------------------------------------------------------------------------------- */
 
 struct rc_ring_reader;
 struct rc_ring_frame;
@@ -152,8 +165,8 @@ struct rc_lent {
   uint32_t count;
 };
 
-/* The last group: the reader's place before and after. Positions only grow, so if the reader is still at the place
- * after, no frame was taken since. */
+/* The last group: the reader's place before and after. Positions only grow, so if the reader is
+ * still at the place after, no frame was taken since. */
 struct rc_group {
   uint64_t position;       /* of the loan */
   struct rc_packed packed; /* before */
@@ -164,15 +177,15 @@ struct rc_group {
 
 /* As rc_ring_next, but for the messages of packed frames, in turn. */
 int rc_ring_take(struct rc_ring_reader *reader, struct rc_ring_frame *out);
-/* Lends the available frames and messages together, at most `most`: *count, at least 1. A spilled frame comes alone, in
- * *spilled, as from rc_ring_next. -EAGAIN -EBUSY -EPROTO -ESTALE */
-int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out, uint32_t most, uint32_t *count,
-                      struct rc_ring_frame *spilled);
+/* Lends the available frames and messages together, at most `most`: *count, at least 1. A spilled
+ * frame comes alone, in *spilled, as from rc_ring_next. -EAGAIN -EBUSY -EPROTO -ESTALE */
+int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out, uint32_t most,
+                      uint32_t *count, struct rc_ring_frame *spilled);
 /* The count of the loan at `position`; 0: no loan. */
 uint32_t rc_ring_lent(const struct rc_ring_reader *reader, uint64_t position);
-/* Takes back the loan at `position`. If the loan is the last group, and of more than `count`, the rest comes next
- * again. -EINVAL: no loan, or frames were taken since the group. -EPROTO: a frame of the group has changed. -ESTALE: as
- * rc_ring_release. */
+/* Takes back the loan at `position`. If the loan is the last group, and of more than `count`, the
+ * rest comes next again. -EINVAL: no loan, or frames were taken since the group. -EPROTO: a frame
+ * of the group has changed. -ESTALE: as rc_ring_release. */
 int rc_ring_release_many(struct rc_ring_reader *reader, uint64_t position, uint32_t count);
 
 #endif

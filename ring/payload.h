@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The offsets in the payload of a tensor frame, shared by the builder and the reader. ringcast/frame.h describes the
- * layout. */
+/* The offsets in the payload of a tensor frame, shared by the builder and the reader.
+ * ringcast/frame.h describes the layout. */
 #ifndef RC_RING_PAYLOAD_H
 #define RC_RING_PAYLOAD_H
 
@@ -8,11 +8,13 @@
 
 #include "ringcast/frame.h"
 
-#define RC_PAYLOAD_OLDEST 1 /* the oldest readable version; later ones only where the content needs one */
-#define RC_PAYLOAD_LINE   64
-#define RC_PAYLOAD_PHASE  16 /* a frame's payload starts this far into a line */
-#define RC_PAYLOAD_ALIGN  8  /* dimensions, and data other than tensors */
-/* An empty key or empty data has offset 0 in the entry; the reader returns this offset, which is on a line. */
+#define RC_PAYLOAD_OLDEST \
+  1 /* the oldest readable version; later ones only where the content needs one */
+#define RC_PAYLOAD_LINE  64
+#define RC_PAYLOAD_PHASE 16 /* a frame's payload starts this far into a line */
+#define RC_PAYLOAD_ALIGN 8  /* dimensions, and data other than tensors */
+/* An empty key or empty data has offset 0 in the entry; the reader returns this offset, which is on
+ * a line. */
 #define RC_PAYLOAD_NOWHERE (RC_PAYLOAD_LINE - RC_PAYLOAD_PHASE)
 
 #define RC_ITEM_FLAGS                                                                              \
@@ -22,7 +24,8 @@
 #define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX)
 /* Of BYTES, from version 2 on. */
 #define RC_ITEM_TYPECODE (255u << 24)
-#define RC_ITEM_HASHES   (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* set by ringcast_build_hash only */
+#define RC_ITEM_HASHES \
+  (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* set by ringcast_build_hash only */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
 
@@ -49,7 +52,8 @@ static inline uint64_t rc_payload_line(uint64_t offset) {
 }
 
 static inline uint64_t rc_payload_meta(uint32_t count) {
-  return sizeof(struct ringcast_frame_header) + (uint64_t)count * sizeof(struct ringcast_frame_entry);
+  return sizeof(struct ringcast_frame_header) +
+         (uint64_t)count * sizeof(struct ringcast_frame_entry);
 }
 
 /* Whether an entry may have the typecode in these flags: BYTES, of whole elements. */
@@ -58,7 +62,8 @@ static inline bool rc_typecode_fits(uint16_t kind, uint32_t flags, uint64_t byte
   return kind == RINGCAST_ITEM_BYTES && each > 0 && bytes % each == 0;
 }
 
-/* Whether the bytes of a tensor that is not INLINE are a valid range: not empty, and without overflow. */
+/* Whether the bytes of a tensor that is not INLINE are a valid range: not empty, and without
+ * overflow. */
 static inline bool rc_payload_device_range(const struct ringcast_frame_entry *entry) {
   return entry->bytes > 0 && entry->offset <= UINT64_MAX - entry->bytes;
 }

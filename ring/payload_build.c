@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Builds a frame front to back, in one pass over three regions: entries, then meta (keys and dimensions), then data.
+ * Builds a frame front to back, in one pass over three regions: entries, then meta (keys and
+ * dimensions), then data.
  *
- * The plan has counted the entries, so the offsets of all three regions are known at the start. Each call appends to
- * the regions in the same order and with the same rounding as the plan, so the plan and the frame end at the same byte.
- * The builder writes every byte and fills gaps with zeros: the memory may hold bytes of an earlier frame, and equal
- * content must give equal bytes.
+ * The plan has counted the entries, so the offsets of all three regions are known at the start.
+ * Each call appends to the regions in the same order and with the same rounding as the plan, so the
+ * plan and the frame end at the same byte. The builder writes every byte and fills gaps with zeros:
+ * the memory may hold bytes of an earlier frame, and equal content must give equal bytes.
  */
 #include "ring/payload.h"
 
@@ -20,10 +21,14 @@ static void plan_add(struct ringcast_frame_plan *plan, uint64_t data_bytes, uint
   if (data_bytes > 0) plan->data = rc_add(rc_align(plan->data, alignment), data_bytes);
 }
 
-void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim, uint64_t data_bytes) {
+void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim,
+                          uint64_t data_bytes) {
   plan->meta = rc_add(plan->meta, key_bytes);
-  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM) plan->meta = UINT64_MAX; /* no frame has so many dimensions */
-  else if (ndim > 0) plan->meta = rc_add(rc_align(plan->meta, RC_PAYLOAD_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
+  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM)
+    plan->meta = UINT64_MAX; /* no frame has so many dimensions */
+  else if (ndim > 0)
+    plan->meta =
+        rc_add(rc_align(plan->meta, RC_PAYLOAD_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
   plan_add(plan, data_bytes, RC_PAYLOAD_LINE);
 }
 
@@ -39,12 +44,14 @@ void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_by
 uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan) {
   if (plan->count > RINGCAST_MAX_ENTRIES) return UINT64_MAX;
   uint64_t meta_end = rc_add(rc_payload_meta(plan->count), plan->meta);
-  if (meta_end > UINT32_MAX) return UINT64_MAX; /* the offsets of keys and dimensions have 32 bits */
+  if (meta_end > UINT32_MAX)
+    return UINT64_MAX; /* the offsets of keys and dimensions have 32 bits */
   return plan->data == 0 ? meta_end : rc_add(rc_payload_line(meta_end), plan->data);
 }
 
 int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, size_t bytes,
-                         const struct ringcast_frame_plan *plan, enum ringcast_root root, uint32_t tag) {
+                         const struct ringcast_frame_plan *plan, enum ringcast_root root,
+                         uint32_t tag) {
   if (!memory || (root != RINGCAST_ROOT_DICT && root != RINGCAST_ROOT_VALUE)) return -EINVAL;
   if (root == RINGCAST_ROOT_VALUE && plan->count == 0) return -EINVAL;
   uint64_t need = ringcast_plan_bytes(plan);
@@ -56,7 +63,9 @@ int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, s
                                          .tag = tag,
                                          .count = plan->count,
                                          .meta_bytes = plan->meta};
-  memcpy(memory, &header, sizeof header); /* until the frame is complete, `bytes` is 0, and readers refuse the frame */
+  memcpy(
+      memory, &header,
+      sizeof header); /* until the frame is complete, `bytes` is 0, and readers refuse the frame */
   *builder = (struct ringcast_frame_builder){.base = memory,
                                              .capacity = need,
                                              .count = plan->count,
@@ -73,7 +82,8 @@ static struct ringcast_frame_header header_of(const struct ringcast_frame_builde
   return header;
 }
 
-static void header_put(struct ringcast_frame_builder *builder, const struct ringcast_frame_header *header) {
+static void header_put(struct ringcast_frame_builder *builder,
+                       const struct ringcast_frame_header *header) {
   memcpy(builder->base, header, sizeof *header);
 }
 
@@ -85,9 +95,11 @@ static void need_version(struct ringcast_frame_builder *builder, uint16_t versio
   header_put(builder, &header);
 }
 
-/* The offset of the next data of `kind`. The first data of a frame starts on a line, whatever the kind. */
+/* The offset of the next data of `kind`. The first data of a frame starts on a line, whatever the
+ * kind. */
 static uint64_t data_place(const struct ringcast_frame_builder *builder, uint16_t kind) {
-  if (kind == RINGCAST_ITEM_TENSOR || builder->data == builder->meta_end) return rc_payload_line(builder->data);
+  if (kind == RINGCAST_ITEM_TENSOR || builder->data == builder->meta_end)
+    return rc_payload_line(builder->data);
   return rc_align(builder->data, RC_PAYLOAD_ALIGN);
 }
 
@@ -100,8 +112,10 @@ static bool has_data(const struct ringcast_frame_entry *entry) {
   return entry->bytes > 0 && entry->placement == RINGCAST_PLACEMENT_INLINE;
 }
 
-/* Sets the entry's offsets of key, dimensions and data from their sizes. An empty part has offset 0. */
-static int entry_place(const struct ringcast_frame_builder *builder, struct ringcast_frame_entry *entry) {
+/* Sets the entry's offsets of key, dimensions and data from their sizes. An empty part has offset
+ * 0. */
+static int entry_place(const struct ringcast_frame_builder *builder,
+                       struct ringcast_frame_entry *entry) {
   uint64_t key = builder->meta, dims = key + entry->key_bytes, end = dims;
   if (entry->ndim > 0) {
     dims = rc_align(dims, RC_PAYLOAD_ALIGN);
@@ -110,7 +124,8 @@ static int entry_place(const struct ringcast_frame_builder *builder, struct ring
   if (builder->next >= builder->count || end > builder->meta_end) return -ENOSPC;
   if (has_data(entry)) {
     entry->offset = data_place(builder, entry->kind);
-    if (entry->offset > builder->capacity || entry->bytes > builder->capacity - entry->offset) return -ENOSPC;
+    if (entry->offset > builder->capacity || entry->bytes > builder->capacity - entry->offset)
+      return -ENOSPC;
   }
   if (entry->key_bytes > 0) entry->key_offset = (uint32_t)key;
   if (entry->ndim > 0) entry->dims_offset = (uint32_t)dims;
@@ -127,13 +142,16 @@ static void strides_choose(const struct ringcast_tensor *tensor, int64_t *out) {
     out[i] = tensor->strides[i] < 0 ? 1 : tensor->strides[i];
 }
 
-/* Appends an entry with the given kind, flags, dtype, ndim, bytes and scalar, and sets *out to the place of the data.
- * An error changes nothing. The caller has checked the tensor, which is NULL unless the entry has dimensions. */
+/* Appends an entry with the given kind, flags, dtype, ndim, bytes and scalar, and sets *out to the
+ * place of the data. An error changes nothing. The caller has checked the tensor, which is NULL
+ * unless the entry has dimensions. */
 static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
-                     const struct ringcast_tensor *tensor, struct ringcast_frame_entry entry, uint8_t **out) {
+                     const struct ringcast_tensor *tensor, struct ringcast_frame_entry entry,
+                     uint8_t **out) {
   uint32_t typecode = entry.flags & RC_ITEM_TYPECODE;
   if (typecode && !rc_typecode_fits(entry.kind, entry.flags, entry.bytes)) return -EINVAL;
-  if ((entry.flags & ~(RC_ITEM_FLAGS | typecode)) || (entry.flags & RINGCAST_ITEM_KEYED)) return -EINVAL;
+  if ((entry.flags & ~(RC_ITEM_FLAGS | typecode)) || (entry.flags & RINGCAST_ITEM_KEYED))
+    return -EINVAL;
   uint32_t of_tensors = entry.flags & (RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES);
   if (of_tensors && entry.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
   if ((of_tensors & RC_ITEM_DEVICES) && !(of_tensors & RINGCAST_ITEM_CUDA)) return -EINVAL;
@@ -166,13 +184,16 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   return 0;
 }
 
-/* Appends a tensor's entry. The caller sets placement and offset in `*entry`; the function sets the rest. */
+/* Appends a tensor's entry. The caller sets placement and offset in `*entry`; the function sets the
+ * rest. */
 static int tensor_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
-                      const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
+                      const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry,
+                      uint8_t **out) {
   int rc = ringcast_tensor_bytes(tensor, &entry->bytes);
   if (rc < 0) return rc;
   if (tensor->flags & RINGCAST_TENSOR_DENSE && tensor->flags & RC_ITEM_DEVICES) return -EINVAL;
-  if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_payload_device_range(entry)) return -EINVAL;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_payload_device_range(entry))
+    return -EINVAL;
   entry->kind = RINGCAST_ITEM_TENSOR;
   entry->dtype = tensor->dtype;
   entry->flags = tensor->flags & ~RINGCAST_TENSOR_DENSE;
@@ -184,8 +205,9 @@ static int tensor_put(struct ringcast_frame_builder *builder, const char *key, s
   return 0;
 }
 
-int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
-                                   const struct ringcast_tensor *tensor, void **out, uint64_t *out_bytes) {
+int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key,
+                                   size_t key_bytes, const struct ringcast_tensor *tensor,
+                                   void **out, uint64_t *out_bytes) {
   struct ringcast_frame_entry entry = {.placement = RINGCAST_PLACEMENT_INLINE};
   uint8_t *place;
   int rc = tensor_put(builder, key, key_bytes, tensor, &entry, &place);
@@ -195,15 +217,17 @@ int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const
   return 0;
 }
 
-int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
-                                 const struct ringcast_tensor *tensor, uint64_t offset) {
+int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key,
+                                 size_t key_bytes, const struct ringcast_tensor *tensor,
+                                 uint64_t offset) {
   struct ringcast_frame_entry entry = {.placement = RINGCAST_PLACEMENT_POOL, .offset = offset};
   uint8_t *place;
   if (!(tensor->flags & RINGCAST_ITEM_CUDA)) return -EINVAL;
   return tensor_put(builder, key, key_bytes, tensor, &entry, &place);
 }
 
-int ringcast_build_device(struct ringcast_frame_builder *builder, uint32_t slot, uint32_t epoch, uint64_t generation) {
+int ringcast_build_device(struct ringcast_frame_builder *builder, uint32_t slot, uint32_t epoch,
+                          uint64_t generation) {
   if (epoch == 0 || generation == 0) return -EINVAL;
   need_version(builder, 3);
   struct ringcast_frame_header header = header_of(builder);
@@ -239,9 +263,11 @@ static int data_put(struct ringcast_frame_builder *builder, const char *key, siz
   return 0;
 }
 
-int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind, const char *key,
-                        size_t key_bytes, const void *data, uint64_t bytes, uint32_t flags, void **out) {
-  const struct ringcast_frame_entry entry = {.kind = (uint16_t)kind, .flags = flags, .bytes = bytes};
+int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
+                        const char *key, size_t key_bytes, const void *data, uint64_t bytes,
+                        uint32_t flags, void **out) {
+  const struct ringcast_frame_entry entry = {
+      .kind = (uint16_t)kind, .flags = flags, .bytes = bytes};
   switch (kind) {
   case RINGCAST_ITEM_STR:
   case RINGCAST_ITEM_BYTES:
@@ -252,18 +278,20 @@ int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_it
   }
 }
 
-int ringcast_build_object(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const void *data,
-                          uint64_t bytes, uint32_t first_part, uint32_t parts, void **out) {
+int ringcast_build_object(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                          const void *data, uint64_t bytes, uint32_t first_part, uint32_t parts,
+                          void **out) {
   const struct ringcast_frame_entry entry = {
       .kind = RINGCAST_ITEM_OBJECT, .bytes = bytes, .scalar = (uint64_t)parts << 32 | first_part};
-  if (bytes == 0 || first_part > builder->count || parts > builder->count - first_part) return -EINVAL;
+  if (bytes == 0 || first_part > builder->count || parts > builder->count - first_part)
+    return -EINVAL;
   int rc = data_put(builder, key, key_bytes, entry, data, out);
   if (rc == 0) need_version(builder, 2);
   return rc;
 }
 
-int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind, const char *key,
-                          size_t key_bytes, int64_t value) {
+int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
+                          const char *key, size_t key_bytes, int64_t value) {
   struct ringcast_frame_entry entry = {.kind = (uint16_t)kind};
   switch (kind) {
   case RINGCAST_ITEM_NONE: break;
@@ -278,15 +306,18 @@ int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_
   return data_put(builder, key, key_bytes, entry, NULL, NULL);
 }
 
-int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, double value) {
+int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                         double value) {
   struct ringcast_frame_entry entry = {.kind = RINGCAST_ITEM_FLOAT};
   memcpy(&entry.scalar, &value, sizeof value);
   return data_put(builder, key, key_bytes, entry, NULL, NULL);
 }
 
-int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag, uint64_t hash) {
+int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag,
+                        uint64_t hash) {
   struct ringcast_frame_entry built;
-  if (entry >= builder->next || (flag != RINGCAST_ITEM_SHA256 && flag != RINGCAST_ITEM_XXH3)) return -EINVAL;
+  if (entry >= builder->next || (flag != RINGCAST_ITEM_SHA256 && flag != RINGCAST_ITEM_XXH3))
+    return -EINVAL;
   uint8_t *place = builder->base + rc_payload_meta(entry);
   memcpy(&built, place, sizeof built);
   if (built.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
@@ -297,7 +328,8 @@ int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, 
   return 0;
 }
 
-/* Whether a tensor's data is on a device and the header names no words that signal its completion. */
+/* Whether a tensor's data is on a device and the header names no words that signal its
+ * completion. */
 static bool lacks_words(const struct ringcast_frame_builder *builder) {
   const struct ringcast_frame_header header = header_of(builder);
   struct ringcast_frame_entry entry;

@@ -2,10 +2,10 @@
 /*
  * Reads a frame that another process wrote and may still be changing.
  *
- * A check and the use of the checked value never see two different values: the reader copies the header (in open) and
- * an entry with its dimensions (in item) out of the frame once, and uses only the copy. Offsets are compared by
- * subtracting within known bounds, and never summed. A field that the entry's kind does not use must be zero, so that a
- * later version may give the field a meaning.
+ * A check and the use of the checked value never see two different values: the reader copies the
+ * header (in open) and an entry with its dimensions (in item) out of the frame once, and uses only
+ * the copy. Offsets are compared by subtracting within known bounds, and never summed. A field that
+ * the entry's kind does not use must be zero, so that a later version may give the field a meaning.
  */
 #include "ring/payload.h"
 
@@ -15,7 +15,8 @@
 
 #include "ring/tensor.h"
 
-/* Copies from memory that may change. Without the barrier, the compiler may read `from` again instead of `to`. */
+/* Copies from memory that may change. Without the barrier, the compiler may read `from` again
+ * instead of `to`. */
 static inline void copy_once(void *to, const void *from, size_t bytes) {
   memcpy(to, from, bytes);
   __asm__ volatile("" : : "r"(to) : "memory");
@@ -25,7 +26,8 @@ static bool lies_within(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t
   return offset >= from && offset <= to && bytes <= to - offset;
 }
 
-/* The fields that name the words of device tensors' completion: all set or all zero, since version 3. */
+/* The fields that name the words of device tensors' completion: all set or all zero, since version
+ * 3. */
 static bool device_check(const struct ringcast_frame_header *header) {
   if (header->device_epoch == 0) return header->device_slot == 0 && header->device_generation == 0;
   return header->version >= 3 && header->device_generation != 0;
@@ -62,13 +64,14 @@ static uint64_t meta_end(const struct ringcast_frame_reader *reader) {
   return rc_payload_meta(reader->count) + reader->meta_bytes;
 }
 
-static void entry_copy(const struct ringcast_frame_reader *reader, uint32_t index, struct ringcast_frame_entry *out) {
+static void entry_copy(const struct ringcast_frame_reader *reader, uint32_t index,
+                       struct ringcast_frame_entry *out) {
   copy_once(out, reader->base + rc_payload_meta(index), sizeof *out);
 }
 
 /* NULL in `*out`: the entry has no key. */
-static int entry_key(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
-                     const char **out) {
+static int entry_key(const struct ringcast_frame_reader *reader,
+                     const struct ringcast_frame_entry *entry, const char **out) {
   if (!(entry->flags & RINGCAST_ITEM_KEYED)) {
     *out = NULL;
     return entry->key_offset || entry->key_bytes ? -EPROTO : 0;
@@ -78,7 +81,8 @@ static int entry_key(const struct ringcast_frame_reader *reader, const struct ri
   if (entry->key_bytes == 0) {
     if (offset != 0) return -EPROTO;
     offset = RC_PAYLOAD_NOWHERE;
-  } else if (!lies_within(offset, entry->key_bytes, rc_payload_meta(reader->count), meta_end(reader))) {
+  } else if (!lies_within(offset, entry->key_bytes, rc_payload_meta(reader->count),
+                          meta_end(reader))) {
     return -EPROTO;
   }
   *out = (const char *)reader->base + offset;
@@ -86,15 +90,16 @@ static int entry_key(const struct ringcast_frame_reader *reader, const struct ri
 }
 
 /* Checks the entry of a tensor whose bytes are on a device. */
-static int device_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+static int device_data(const struct ringcast_frame_reader *reader,
+                       const struct ringcast_frame_entry *entry) {
   if (entry->placement != RINGCAST_PLACEMENT_POOL) return -EPROTO;
   if (reader->device_epoch == 0 || !(entry->flags & RINGCAST_ITEM_CUDA)) return -EPROTO;
   return rc_payload_device_range(entry) ? 0 : -EPROTO;
 }
 
 /* NULL in `*out`: the entry's bytes are not in the frame. */
-static int entry_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
-                      const void **out) {
+static int entry_data(const struct ringcast_frame_reader *reader,
+                      const struct ringcast_frame_entry *entry, const void **out) {
   uint64_t offset = entry->offset;
   if (entry->reserved != 0) return -EPROTO;
   if (entry->placement != RINGCAST_PLACEMENT_INLINE) {
@@ -105,7 +110,8 @@ static int entry_data(const struct ringcast_frame_reader *reader, const struct r
     if (offset != 0) return -EPROTO;
     offset = RC_PAYLOAD_NOWHERE;
   } else {
-    if (!lies_within(offset, entry->bytes, rc_payload_line(meta_end(reader)), reader->bytes)) return -EPROTO;
+    if (!lies_within(offset, entry->bytes, rc_payload_line(meta_end(reader)), reader->bytes))
+      return -EPROTO;
     uint64_t line = entry->kind == RINGCAST_ITEM_TENSOR ? RC_PAYLOAD_LINE : RC_PAYLOAD_ALIGN;
     if ((offset + RC_PAYLOAD_PHASE) % line != 0) return -EPROTO;
   }
@@ -113,19 +119,25 @@ static int entry_data(const struct ringcast_frame_reader *reader, const struct r
   return 0;
 }
 
-/* The bytes from the first element to the end of the last. The tensor is not empty, and an element has whole bytes. */
-static int tensor_extent(int32_t ndim, const int64_t *shape, const int64_t *strides, int64_t item, uint64_t *out) {
+/* The bytes from the first element to the end of the last. The tensor is not empty, and an element
+ * has whole bytes. */
+static int tensor_extent(int32_t ndim, const int64_t *shape, const int64_t *strides, int64_t item,
+                         uint64_t *out) {
   int64_t last = 0, step;
   for (int32_t i = 0; i < ndim; i++)
-    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last))
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &step) ||
+        __builtin_add_overflow(last, step, &last))
       return -EPROTO;
-  if (__builtin_add_overflow(last, 1, &last) || __builtin_mul_overflow(last, item, &last)) return -EPROTO;
+  if (__builtin_add_overflow(last, 1, &last) || __builtin_mul_overflow(last, item, &last))
+    return -EPROTO;
   *out = (uint64_t)last;
   return 0;
 }
 
-/* The data must have exactly the bytes of the shape and strides: no element lies outside, and no byte is unused. */
-static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t *shape, const int64_t *strides) {
+/* The data must have exactly the bytes of the shape and strides: no element lies outside, and no
+ * byte is unused. */
+static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t *shape,
+                        const int64_t *strides) {
   uint32_t bits = rc_element_bits(entry->dtype, entry->flags);
   uint64_t packed, extent;
   int64_t count;
@@ -136,12 +148,13 @@ static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t 
   if (rc_strides_are_c(entry->ndim, shape, strides)) return entry->bytes == packed ? 0 : -EPROTO;
   if (bits % 8 != 0) return -EPROTO;
   if (tensor_extent(entry->ndim, shape, strides, bits / 8, &extent) < 0) return -EPROTO;
-  /* With a stride of 0, one byte could describe 2^60: a packed copy must not need more memory than was sent. */
+  /* With a stride of 0, one byte could describe 2^60: a packed copy must not need more memory than
+   * was sent. */
   return entry->bytes == extent && packed <= extent ? 0 : -EPROTO;
 }
 
-static int item_tensor(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
-                       struct ringcast_item *out) {
+static int item_tensor(const struct ringcast_frame_reader *reader,
+                       const struct ringcast_frame_entry *entry, struct ringcast_item *out) {
   int64_t dims[2 * RINGCAST_MAX_NDIM];
   size_t bytes = entry->ndim * sizeof *dims;
   if (entry->ndim > RINGCAST_MAX_NDIM || entry->scalar) return -EPROTO;
@@ -149,12 +162,15 @@ static int item_tensor(const struct ringcast_frame_reader *reader, const struct 
     if (entry->dims_offset != 0) return -EPROTO;
   } else {
     if (entry->dims_offset % RC_PAYLOAD_ALIGN != 0) return -EPROTO;
-    if (!lies_within(entry->dims_offset, 2 * bytes, rc_payload_meta(reader->count), meta_end(reader))) return -EPROTO;
+    if (!lies_within(entry->dims_offset, 2 * bytes, rc_payload_meta(reader->count),
+                     meta_end(reader)))
+      return -EPROTO;
     copy_once(dims, reader->base + entry->dims_offset, 2 * bytes);
   }
   int rc = tensor_check(entry, dims, dims + entry->ndim);
   if (rc < 0) return rc;
-  if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_strides_are_c(entry->ndim, dims, dims + entry->ndim))
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE &&
+      !rc_strides_are_c(entry->ndim, dims, dims + entry->ndim))
     return -EPROTO;
   out->dtype = entry->dtype;
   out->ndim = entry->ndim;
@@ -164,14 +180,16 @@ static int item_tensor(const struct ringcast_frame_reader *reader, const struct 
 }
 
 /* The parts of an object are entries of the same frame. */
-static int object_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+static int object_check(const struct ringcast_frame_reader *reader,
+                        const struct ringcast_frame_entry *entry) {
   uint32_t first = (uint32_t)entry->scalar, parts = (uint32_t)(entry->scalar >> 32);
   if (reader->version < 2 || entry->bytes == 0) return -EPROTO;
   return lies_within(first, parts, 0, reader->count) ? 0 : -EPROTO;
 }
 
 /* Checks the fields of an entry without dimensions. */
-static int plain_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+static int plain_check(const struct ringcast_frame_reader *reader,
+                       const struct ringcast_frame_entry *entry) {
   if (entry->ndim || entry->dims_offset) return -EPROTO;
   if (entry->dtype.code || entry->dtype.bits || entry->dtype.lanes) return -EPROTO;
   switch (entry->kind) {
@@ -191,29 +209,34 @@ static int plain_check(const struct ringcast_frame_reader *reader, const struct 
 }
 
 /* A tensor may have one hash, since version 2. The caller compares the hash with the data. */
-static int hash_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+static int hash_check(const struct ringcast_frame_reader *reader,
+                      const struct ringcast_frame_entry *entry) {
   uint32_t which = entry->flags & RC_ITEM_HASHES;
   if (which == 0) return entry->hash ? -EPROTO : 0;
-  if (which == RC_ITEM_HASHES || entry->kind != RINGCAST_ITEM_TENSOR || reader->version < 2) return -EPROTO;
+  if (which == RC_ITEM_HASHES || entry->kind != RINGCAST_ITEM_TENSOR || reader->version < 2)
+    return -EPROTO;
   return 0;
 }
 
 /* Only tensors have device flags, and at most one library's. */
-static int device_flags_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+static int device_flags_check(const struct ringcast_frame_reader *reader,
+                              const struct ringcast_frame_entry *entry) {
   uint32_t devices = entry->flags & RC_ITEM_DEVICES;
   if (devices == 0) return 0;
-  if (reader->version < 3 || entry->kind != RINGCAST_ITEM_TENSOR || !(devices & RINGCAST_ITEM_CUDA)) return -EPROTO;
+  if (reader->version < 3 || entry->kind != RINGCAST_ITEM_TENSOR || !(devices & RINGCAST_ITEM_CUDA))
+    return -EPROTO;
   return devices == RC_ITEM_DEVICES ? -EPROTO : 0;
 }
 
 /* `entry` is the caller's copy. */
-static int item_fill(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
-                     struct ringcast_item *out) {
+static int item_fill(const struct ringcast_frame_reader *reader,
+                     const struct ringcast_frame_entry *entry, struct ringcast_item *out) {
   const char *key;
   const void *data;
   if (entry->flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES | RC_ITEM_TYPECODE)) return -EPROTO;
   if (entry->flags & RC_ITEM_TYPECODE) {
-    if (reader->version < 2 || !rc_typecode_fits(entry->kind, entry->flags, entry->bytes)) return -EPROTO;
+    if (reader->version < 2 || !rc_typecode_fits(entry->kind, entry->flags, entry->bytes))
+      return -EPROTO;
   }
   if (hash_check(reader, entry) < 0 || device_flags_check(reader, entry) < 0) return -EPROTO;
   bool padded = entry->flags & RINGCAST_ITEM_PADDED;
@@ -239,15 +262,16 @@ static int item_fill(const struct ringcast_frame_reader *reader, const struct ri
   return 0;
 }
 
-int ringcast_frame_item(const struct ringcast_frame_reader *reader, uint32_t index, struct ringcast_item *out) {
+int ringcast_frame_item(const struct ringcast_frame_reader *reader, uint32_t index,
+                        struct ringcast_item *out) {
   struct ringcast_frame_entry entry;
   if (index >= reader->count) return -ENOENT;
   entry_copy(reader, index, &entry);
   return item_fill(reader, &entry, out);
 }
 
-int ringcast_frame_find(const struct ringcast_frame_reader *reader, const char *key, size_t key_bytes,
-                        struct ringcast_item *out) {
+int ringcast_frame_find(const struct ringcast_frame_reader *reader, const char *key,
+                        size_t key_bytes, struct ringcast_item *out) {
   struct ringcast_frame_entry entry;
   const char *found;
   if (!key) return -ENOENT;

@@ -7,23 +7,25 @@
  *     ACTIVE  -> FREE      the reader leaves
  *     ACTIVE  -> EVICTED   V1  the writer goes on without a living reader
  *     JOINING -> EVICTED   V1  the same: the reader was stopped in the middle of joining
- *     EVICTED -> FREE      the evicted reader, when finding out or leaving; after its death, a reader without a slot
- *     others  -> FREE      the writer, for a dead process
+ *     EVICTED -> FREE      the evicted reader, when finding out or leaving; after its death, a
+ * reader without a slot others  -> FREE      the writer, for a dead process
  *
- * Evicting. A living process may store to the slot at any moment. So an evicted reader keeps the slot, which no process
- * reads any more, until the reader gives the slot up or is dead: a late store of the cursor hits nothing. The evicted
- * reader may be in the middle of reading, and the writer can't wait for the reader to stop; the reader finds out alone:
+ * Evicting. A living process may store to the slot at any moment. So an evicted reader keeps the
+ * slot, which no process reads any more, until the reader gives the slot up or is dead: a late
+ * store of the cursor hits nothing. The evicted reader may be in the middle of reading, and the
+ * writer can't wait for the reader to stop; the reader finds out alone:
  *
  *     writer                                          reader
  *     V1  owner: ACTIVE -> EVICTED                    R1  load-acquire commit, R2 load-acquire meta
- *     L0, L1  the next grant: limit, release fence    R3  load owner: not its own word? then -ESTALE
- *     W1  stores over the evicted reader's frame      ... reads the payload in place
- *                                                     A0  acquire fence, load owner: not its own? then -ESTALE
+ *     L0, L1  the next grant: limit, release fence    R3  load owner: not its own word? then
+ * -ESTALE W1  stores over the evicted reader's frame      ... reads the payload in place A0 acquire
+ * fence, load owner: not its own? then -ESTALE
  *
- * L1 and A0 pair (as fences): if any of the reader's loads took a value from W1, then the load after A0 finds V1's
- * word. So the bytes read were whole if the load of the owner word after A0 finds the word unchanged. R3 does the same
- * for the header alone, so the reader believes no overwritten length. For spill memory S1 stands in L1's place. No load
- * of the owner word is needed before A1: the writer does not read the cursor of an evicted slot.
+ * L1 and A0 pair (as fences): if any of the reader's loads took a value from W1, then the load
+ * after A0 finds V1's word. So the bytes read were whole if the load of the owner word after A0
+ * finds the word unchanged. R3 does the same for the header alone, so the reader believes no
+ * overwritten length. For spill memory S1 stands in L1's place. No load of the owner word is needed
+ * before A1: the writer does not read the cursor of an evicted slot.
  */
 #include "ring/slot.h"
 
@@ -31,7 +33,8 @@
 
 #include "ring/fastpath.h"
 
-int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot, uint64_t *owner) {
+int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot,
+                  uint64_t *owner) {
   for (uint32_t i = 0; i < ring->slots; i++) {
     _Atomic uint64_t *word = &ring->control->slots[i].owner;
     uint64_t found = rc_load_relaxed(word); /* relaxed: only a hint, the exchange decides */
@@ -64,8 +67,8 @@ static int find_start(const struct rc_ring *ring, struct rc_start from, uint64_t
   return result == -EAGAIN ? 0 : result;
 }
 
-int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_start from,
-                     struct rc_ring_reader *out) {
+int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner,
+                     struct rc_start from, struct rc_ring_reader *out) {
   struct rc_slot *own = &ring->control->slots[slot];
   uint64_t found = owner, active = rc_owner_as(owner, RC_SLOT_ACTIVE), start;
   rc_fence_full(); /* J2 -> G0 */
@@ -75,9 +78,9 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, 
     rc_slot_free(ring, slot, active);
     return result;
   }
-  /* J4 publishes both to a writer that finds ACTIVE. Release, for a writer that read the last owner's word at G1 and
-   * reads this cursor at G2: that owner's loads of frames come before the writer's stores. J2 orders the same on each
-   * CPU, but ThreadSanitizer does not know fences. */
+  /* J4 publishes both to a writer that finds ACTIVE. Release, for a writer that read the last
+   * owner's word at G1 and reads this cursor at G2: that owner's loads of frames come before the
+   * writer's stores. J2 orders the same on each CPU, but ThreadSanitizer does not know fences. */
   rc_store_release(&own->cursor, start); /* -> G2 */
   rc_store_relaxed(&own->taken, start);  /* only counted; the last owner's may be above */
   RC_POINT(CURSOR_STANDS);
@@ -108,7 +111,9 @@ bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
 
 /* The slot may be in any state; meanwhile other processes can only evict the reader. */
 void rc_slot_free(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
-  if (rc_slot_reap(ring, slot, owner) || rc_slot_reap(ring, slot, rc_owner_as(owner, RC_SLOT_JOINING))) return;
+  if (rc_slot_reap(ring, slot, owner) ||
+      rc_slot_reap(ring, slot, rc_owner_as(owner, RC_SLOT_JOINING)))
+    return;
   rc_slot_reap(ring, slot, rc_owner_as(owner, RC_SLOT_EVICTED));
 }
 
@@ -122,7 +127,8 @@ static bool is_reader(uint64_t owner) {
 
 uint32_t rc_ring_participants(const struct rc_ring *ring) {
   uint32_t participants = 1;
-  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for waiters, counted anew now and then */
+  for (uint32_t i = 0; i < ring->slots;
+       i++) /* relaxed: advice for waiters, counted anew now and then */
     participants += is_reader(rc_load_relaxed(&ring->control->slots[i].owner));
   if (rc_load_relaxed(&ring->control->cpus.participants) != participants)
     rc_store_relaxed(&ring->control->cpus.participants, participants);

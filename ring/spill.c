@@ -2,16 +2,19 @@
 /*
  * Frames beside the ring.
  *
- * A frame that is too large for the ring goes through SPILL. The writer takes a region of SPILL and fills the region.
- * The writer then commits a small frame to the ring, the descriptor, which names the payload's offset and length. The
- * ring's publishing therefore covers the payload as well: W2 -> R1 orders the payload as it orders the descriptor.
+ * A frame that is too large for the ring goes through SPILL. The writer takes a region of SPILL and
+ * fills the region. The writer then commits a small frame to the ring, the descriptor, which names
+ * the payload's offset and length. The ring's publishing therefore covers the payload as well: W2
+ * -> R1 orders the payload as it orders the descriptor.
  *
- * Ownership. A region belongs to the readers of its frame until all cursors are past the descriptor. Only the writer
- * needs the list of regions. The regions stand in a queue in the order of their frames, so they become free in this
- * order, by the same pass over the cursors as room in the ring (rc_ring_lowest, G0 to G2 in ring.c). If a region's
- * `end` is not above the lowest cursor, no reader needs the region. The rule also covers a joining reader: either the
- * pass sees JOINING and frees nothing, or the reader starts at a tail not older than the tail of the pass, which is not
- * below any freed `end`. A reader that joins at the newest frame, or at an older one, may find the frame's region free:
+ * Ownership. A region belongs to the readers of its frame until all cursors are past the
+ * descriptor. Only the writer needs the list of regions. The regions stand in a queue in the order
+ * of their frames, so they become free in this order, by the same pass over the cursors as room in
+ * the ring (rc_ring_lowest, G0 to G2 in ring.c). If a region's `end` is not above the lowest
+ * cursor, no reader needs the region. The rule also covers a joining reader: either the pass sees
+ * JOINING and frees nothing, or the reader starts at a tail not older than the tail of the pass,
+ * which is not below any freed `end`. A reader that joins at the newest frame, or at an older one,
+ * may find the frame's region free:
  *
  *     writer                                          joining reader
  *     the look at all cursors: which regions are free
@@ -19,14 +22,16 @@
  *     S1  the same look again, with the fence G0      J2  full fence
  *         G1  JOINING? then free nothing              J6  load floor; above the position: gone
  *
- * S1 and J2 pair: either G1 sees the reader, and G2 the cursor of an ACTIVE reader, or J6 sees the floor. With the
- * first look alone, the writer could miss the reader, and the reader the floor.
+ * S1 and J2 pair: either G1 sees the reader, and G2 the cursor of an ACTIVE reader, or J6 sees the
+ * floor. With the first look alone, the writer could miss the reader, and the reader the floor.
  *
- * Placement. First fit from the lowest offset: recently used memory has pages and is in the cache, and the upper end
- * falls idle and can be given back. All regions become free in the end, so a frame that fits SPILL at all finds room
- * once the readers have passed. A reservation that grows may even move to a region that overlaps the old region.
+ * Placement. First fit from the lowest offset: recently used memory has pages and is in the cache,
+ * and the upper end falls idle and can be given back. All regions become free in the end, so a
+ * frame that fits SPILL at all finds room once the readers have passed. A reservation that grows
+ * may even move to a region that overlaps the old region.
  *
- * A tap (ring/tap.h) does not block the writer. Before the writer reuses a region or gives the memory back,
+ * A tap (ring/tap.h) does not block the writer. Before the writer reuses a region or gives the
+ * memory back,
  *
  *     S0  store floor = the region's end       -> T6 (ring/tap.h)
  *     S1  full fence                           -> T5
@@ -56,20 +61,23 @@ bool rc_spill_is_valid(const struct rc_spill *spill) {
   }
   for (uint32_t i = 0; i < spill->count; i++) {
     const struct rc_spill_region *region = &spill->regions[spill->order[i]];
-    if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS >= spill->count) return false;
-    if (region->offset < offset || region->bytes == 0 || (region->offset | region->bytes) % RC_SPILL_UNIT != 0)
+    if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS >= spill->count)
+      return false;
+    if (region->offset < offset || region->bytes == 0 ||
+        (region->offset | region->bytes) % RC_SPILL_UNIT != 0)
       return false; /* by offset, without overlap */
     offset = region->offset + region->bytes;
-    if (spill->is_open && region->offset < spill->open.offset + spill->open.bytes && spill->open.offset < offset)
+    if (spill->is_open && region->offset < spill->open.offset + spill->open.bytes &&
+        spill->open.offset < offset)
       return false;
   }
-  if (spill->is_open &&
-      (spill->open.bytes != rc_spill_room(spill->reserved) || spill->open.offset + spill->open.bytes > spill->bytes))
+  if (spill->is_open && (spill->open.bytes != rc_spill_room(spill->reserved) ||
+                         spill->open.offset + spill->open.bytes > spill->bytes))
     return false;
   return offset <= spill->bytes;
 }
 
-/* ---- Freeing ---------------------------------------------------------------------------------------------------- */
+/* ---- Freeing --------------------------------------------------------------------------------- */
 
 static void drop_oldest(struct rc_spill *spill) {
   uint32_t i = 0;
@@ -98,21 +106,25 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
   if (floor != spill->floor) {
     spill->floor = floor;
     RC_POINT(RECLAIM);
-    rc_store_relaxed(&ring->view.control->spill_floor, floor); /* S0 -> T6, J6: relaxed, because the fence S1 follows */
+    rc_store_relaxed(&ring->view.control->spill_floor,
+                     floor); /* S0 -> T6, J6: relaxed, because the fence S1 follows */
     RC_POINT(S0_DONE);
     result = rc_ring_lowest(ring, &lowest); /* S1, as G0 -> T5, A0, J2 */
     RC_POINT(S1_DONE);
     if (result != 0) return result;
   }
-  while (spill->count > 0 && spill->regions[spill->first].end <= (lowest < floor ? lowest : floor)) drop_oldest(spill);
+  while (spill->count > 0 && spill->regions[spill->first].end <= (lowest < floor ? lowest : floor))
+    drop_oldest(spill);
   assert(rc_spill_is_valid(spill));
   return 0;
 }
 
-/* ---- Finding ---------------------------------------------------------------------------------------------------- */
+/* ---- Finding --------------------------------------------------------------------------------- */
 
-/* The lowest gap of `room` bytes between the regions in flight, ignoring the `passed` oldest regions. */
-static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t room, uint64_t *offset) {
+/* The lowest gap of `room` bytes between the regions in flight, ignoring the `passed` oldest
+ * regions. */
+static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t room,
+                     uint64_t *offset) {
   uint64_t at = 0;
   if (room > spill->bytes) return false;
   for (uint32_t i = 0; i < spill->count; i++) {
@@ -121,7 +133,8 @@ static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t roo
     if (region->offset - at >= room) break;
     at = region->offset + region->bytes;
   }
-  /* After a break, the rest of SPILL is at least the found gap, so the same check accepts the gap. */
+  /* After a break, the rest of SPILL is at least the found gap, so the same check accepts the
+   * gap. */
   if (spill->bytes - at < room) return false;
   *offset = at;
   return true;
@@ -152,7 +165,8 @@ int rc_spill_find(const struct rc_spill *spill, uint64_t bytes, bool grows, uint
 
 uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes) {
   uint64_t room = rc_spill_room(bytes), offset;
-  uint32_t few = 0, enough = spill->count; /* oldest regions to free; freeing more never leaves less room */
+  uint32_t few = 0,
+           enough = spill->count; /* oldest regions to free; freeing more never leaves less room */
   if (enough == 0) return 0;
   while (enough - few > 1) {
     uint32_t middle = few + (enough - few) / 2;
@@ -162,7 +176,7 @@ uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes) {
   return spill->regions[(spill->first + enough - 1) % RC_SPILL_REGIONS].end;
 }
 
-/* ---- Using ------------------------------------------------------------------------------------------------------ */
+/* ---- Using ----------------------------------------------------------------------------------- */
 
 void rc_spill_open(struct rc_spill *spill, uint64_t offset, uint64_t bytes) {
   if (!spill->is_open || bytes > spill->reserved) spill->reserved = bytes;
@@ -185,12 +199,14 @@ static void close_region(struct rc_spill *spill) {
   spill->reserved = 0;
 }
 
-int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t bytes, uint16_t kind) {
+int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t bytes,
+                    uint16_t kind) {
   if (!spill->is_open || bytes > spill->reserved) return -EINVAL;
   int result = rc_ring_commit_spilled(ring, spill->open.offset + RC_SPILL_PHASE, bytes, kind);
   if (result != 0) return result;
-  enqueue(spill,
-          (struct rc_spill_region){.offset = spill->open.offset, .bytes = rc_spill_room(bytes), .end = ring->tail});
+  enqueue(spill, (struct rc_spill_region){.offset = spill->open.offset,
+                                          .bytes = rc_spill_room(bytes),
+                                          .end = ring->tail});
   close_region(spill);
   assert(rc_spill_is_valid(spill));
   return 0;

@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spill memory: the payloads of frames that are too large for the ring. The writer keeps the list of regions in private
- * memory, so no peer can change the list. The functions here neither read nor write the payloads. The essay atop
- * spill.c gives the algorithm.
+ * Spill memory: the payloads of frames that are too large for the ring. The writer keeps the list
+ * of regions in private memory, so no peer can change the list. The functions here neither read nor
+ * write the payloads. The essay atop spill.c gives the algorithm.
  */
 #ifndef RC_RING_SPILL_H
 #define RC_RING_SPILL_H
 
 #include "ring/ring.h"
 
-#define RC_SPILL_REGIONS 256u                           /* the most in flight */
-#define RC_SPILL_UNIT    4096u                          /* regions start and end on multiples */
-#define RC_SPILL_PHASE   sizeof(struct rc_frame_header) /* the payload's offset in the region, as in the ring */
+#define RC_SPILL_REGIONS 256u  /* the most in flight */
+#define RC_SPILL_UNIT    4096u /* regions start and end on multiples */
+#define RC_SPILL_PHASE \
+  sizeof(struct rc_frame_header) /* the payload's offset in the region, as in the ring */
 
 /* A part of SPILL in use. */
 struct rc_spill_region {
   uint64_t offset, bytes;
-  uint64_t end; /* the position after the frame: a reader whose cursor is not below needs the region no more */
+  uint64_t end; /* the position after the frame: a reader whose cursor is not below needs the region
+                   no more */
 };
 
 struct rc_spill {
-  uint64_t bytes;                                   /* of SPILL; a multiple of RC_SPILL_UNIT */
-  uint64_t floor;                                   /* as published: regions of frames below may be free */
-  uint32_t first, count;                            /* the queue of the regions in flight, in the order of the frames */
+  uint64_t bytes;        /* of SPILL; a multiple of RC_SPILL_UNIT */
+  uint64_t floor;        /* as published: regions of frames below may be free */
+  uint32_t first, count; /* the queue of the regions in flight, in the order of the frames */
   struct rc_spill_region regions[RC_SPILL_REGIONS]; /* the queue, circular */
   uint16_t order[RC_SPILL_REGIONS];                 /* indices of the same regions, by offset */
-  bool is_open;                                     /* `open` is the open reservation's region, not in the queue */
+  bool is_open; /* `open` is the open reservation's region, not in the queue */
   struct rc_spill_region open;
   uint64_t reserved; /* payload bytes of the open reservation */
 };
@@ -44,15 +46,15 @@ static inline uint64_t rc_spill_max_frame(uint64_t spill_bytes) {
 
 void rc_spill_init(struct rc_spill *spill, uint64_t bytes);
 
-/* Frees the regions that all cursors have passed, and publishes the floor for taps. An error of rc_ring_lowest
- * frees nothing. */
+/* Frees the regions that all cursors have passed, and publishes the floor for taps. An error of
+ * rc_ring_lowest frees nothing. */
 int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring);
 
 /* Finds an offset for a payload of `bytes`, and changes nothing: rc_spill_open takes the region.
  *
- * An open region stays where there is room for `bytes`. Otherwise, and if the reservation `grows`, the function prefers
- * a gap in which the reservation can double once more. The new region may overlap the open region.
- * -EMSGSIZE: `bytes` never fit. -EAGAIN: not enough room now. */
+ * An open region stays where there is room for `bytes`. Otherwise, and if the reservation `grows`,
+ * the function prefers a gap in which the reservation can double once more. The new region may
+ * overlap the open region. -EMSGSIZE: `bytes` never fit. -EAGAIN: not enough room now. */
 int rc_spill_find(const struct rc_spill *spill, uint64_t bytes, bool grows, uint64_t *offset);
 
 /* After -EAGAIN: the position that all cursors must reach before `bytes` fit. */
@@ -61,9 +63,10 @@ uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes);
 /* Gives the open reservation `bytes` at `offset`, the result of rc_spill_find. */
 void rc_spill_open(struct rc_spill *spill, uint64_t offset, uint64_t bytes);
 
-/* Commits the first `bytes` of the reservation: trims the region and publishes the descriptor in the ring's open
- * reservation. -EINVAL. */
-int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t bytes, uint16_t kind);
+/* Commits the first `bytes` of the reservation: trims the region and publishes the descriptor in
+ * the ring's open reservation. -EINVAL. */
+int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t bytes,
+                    uint16_t kind);
 
 void rc_spill_abort(struct rc_spill *spill);
 

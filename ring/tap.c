@@ -5,14 +5,16 @@
 #include <string.h>
 
 void rc_tap_init(struct rc_ring_tap *tap, const struct rc_ring *ring) {
-  uint64_t tail = rc_load_acquire(&ring->control->tail); /* <- W3: the word at the tail is 0, or committed since */
+  uint64_t tail = rc_load_acquire(
+      &ring->control->tail); /* <- W3: the word at the tail is 0, or committed since */
   *tap = (struct rc_ring_tap){.view = *ring, .next = tail & ~(uint64_t)(RC_FRAME_ALIGN - 1)};
 }
 
 /* Whether the bytes that the tap has loaded from `next` on are the committed bytes. */
 static bool is_whole(const struct rc_ring_tap *tap) {
   rc_fence_acquire(); /* T2 <- L1 */
-  /* T3: acquire, for skip. G0 is a full fence, so a tap that sees this limit finds the tail of its grant or a newer. */
+  /* T3: acquire, for skip. G0 is a full fence, so a tap that sees this limit finds the tail of its
+   * grant or a newer. */
   uint64_t limit = rc_load_acquire(&tap->view.control->limit);
   return limit <= tap->next + tap->view.capacity;
 }
@@ -33,8 +35,10 @@ static bool skip(struct rc_ring_tap *tap) {
   return true;
 }
 
-/* The writer may store to the same bytes. ThreadSanitizer need not report this race: is_whole discards such a copy. */
-__attribute__((no_sanitize("thread"))) static void copy(void *to, const void *from, uint64_t bytes) {
+/* The writer may store to the same bytes. ThreadSanitizer need not report this race: is_whole
+ * discards such a copy. */
+__attribute__((no_sanitize("thread"))) static void copy(void *to, const void *from,
+                                                        uint64_t bytes) {
 #if defined(__SANITIZE_THREAD__)
   for (uint64_t i = 0; i < bytes; i++) ((uint8_t *)to)[i] = ((const uint8_t *)from)[i];
 #else
@@ -42,13 +46,15 @@ __attribute__((no_sanitize("thread"))) static void copy(void *to, const void *fr
 #endif
 }
 
-#define PIECE ((uint64_t)1 << 20) /* bytes of a spilled payload to copy between two loads of the floor */
+#define PIECE \
+  ((uint64_t)1 << 20) /* bytes of a spilled payload to copy between two loads of the floor */
 
 /* Copies a spilled payload. -ESTALE: the payload may have been overwritten. */
 static int fetch(struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uint8_t *to) {
   for (uint64_t done = 0;;) {
-    rc_fence_acquire();                                                /* T5 <- S1 */
-    uint64_t floor = rc_load_relaxed(&tap->view.control->spill_floor); /* T6: relaxed, ordered by the fence T5 */
+    rc_fence_acquire(); /* T5 <- S1 */
+    uint64_t floor =
+        rc_load_relaxed(&tap->view.control->spill_floor); /* T6: relaxed, ordered by the fence T5 */
     if (floor > frame->position) return -ESTALE;
     if (done == frame->bytes) return 0;
     uint64_t piece = frame->bytes - done < PIECE ? frame->bytes - done : PIECE;
@@ -63,7 +69,8 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
   uint64_t start = tap->next, end;
   for (int tries = 0; tries < 3;) { /* if the writer laps the tap each time, give up for now */
     struct rc_ring_frame found;
-    int result = rc_ring_read(&tap->view, tap->next, &found, &end); /* T1; believed only after is_whole */
+    int result =
+        rc_ring_read(&tap->view, tap->next, &found, &end); /* T1; believed only after is_whole */
     if (is_whole(tap)) {
       if (result != 0) return result;
       const void *data = found.data;

@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tap reads a ring without a slot. The writer does not wait for a tap, so the writer may overwrite a frame while the
- * tap copies the frame.
+ * A tap reads a ring without a slot. The writer does not wait for a tap, so the writer may
+ * overwrite a frame while the tap copies the frame.
  *
  *     writer                                          tap at position p
- *     L0  store limit                                 T1  load-acquire commit[p], header, copy the payload
+ *     L0  store limit                                 T1  load-acquire commit[p], header, copy the
+ *         payload
  *     L1  release fence                               T2  acquire fence
- *     L2  write bytes below this limit                T3  load limit; p + capacity >= limit: the copy is intact
+ *     L2  write bytes below this limit                T3  load limit; p + capacity >= limit: the
+ *         copy is intact
  *
- * If T1 loaded any byte of L2, then L1 and T2 pair, T3 loads the limit of L0 or a later one, and the tap discards the
- * copy. The writer grants itself at most half a ring at a time, so a tap less than half a ring behind is always safe.
+ * If T1 loaded any byte of L2, then L1 and T2 pair, T3 loads the limit of L0 or a later one, and
+ * the tap discards the copy. The writer grants itself at most half a ring at a time, so a tap less
+ * than half a ring behind is always safe.
  *
- * The tap copies the descriptor of a spilled frame in the same way. The payload is intact as long as the frame lies not
- * below the floor. The writer stores the floor, with a release fence as in L1, before reusing or giving back the
- * memory (S0, S1 in ring/spill.c):
+ * The tap copies the descriptor of a spilled frame in the same way. The payload is intact as long
+ * as the frame lies not below the floor. The writer stores the floor, with a release fence as in
+ * L1, before reusing or giving back the memory (S0, S1 in ring/spill.c):
  *
  *     T4  copy the payload     T5  acquire fence     T6  load floor; p >= floor: the copy is intact
  *
- * A payload may be lost while its frame is still in the ring, as soon as the readers have passed the frame. The memory
- * may even be given back, and a load from a mapping would allocate pages again. So the caller provides a function
- * that copies from SPILL, and the tap calls the function for one piece between two loads of the floor.
+ * A payload may be lost while its frame is still in the ring, as soon as the readers have passed
+ * the frame. The memory may even be given back, and a load from a mapping would allocate pages
+ * again. So the caller provides a function that copies from SPILL, and the tap calls the function
+ * for one piece between two loads of the floor.
  */
 #ifndef RC_RING_TAP_H
 #define RC_RING_TAP_H
@@ -38,11 +42,13 @@ struct rc_ring_tap {
   void *context;
 };
 
-/* Starts at the next frame that the writer commits. If the ring has SPILL, the caller sets `fetch` and `context`. */
+/* Starts at the next frame that the writer commits. If the ring has SPILL, the caller sets `fetch`
+ * and `context`. */
 void rc_tap_init(struct rc_ring_tap *tap, const struct rc_ring *ring);
 
-/* Copies the next frame to `buffer`. Skips and counts lost frames. -EAGAIN: no new frame. -EMSGSIZE: `buffer` needs
- * out->bytes; the frame is not skipped. -EPROTO: the writer wrote invalid data. */
+/* Copies the next frame to `buffer`. Skips and counts lost frames. -EAGAIN: no new frame.
+ * -EMSGSIZE: `buffer` needs out->bytes; the frame is not skipped. -EPROTO: the writer wrote invalid
+ * data. */
 int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_ring_frame *out);
 
 #endif

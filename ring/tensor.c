@@ -2,12 +2,13 @@
 /*
  * The sizes of tensors, and packing into C order.
  *
- * Packing copies blocks. First the axes are coalesced: axes of size 1 are dropped, and two neighbours become one axis
- * if the outer stride continues the inner axis. If the innermost remaining axis has no gaps, the whole axis is one
- * block; otherwise each element is a block. The rest is a walk over the other axes, one block at a time. A tensor in C
- * order becomes a single block, a slice of rows one block per row, a transposed tensor one block per element. Blocks of
- * the common element sizes have copy loops with a constant size. A stride is only ever multiplied by an index within
- * the shape, so zero and negative strides need no special case.
+ * Packing copies blocks. First the axes are coalesced: axes of size 1 are dropped, and two
+ * neighbours become one axis if the outer stride continues the inner axis. If the innermost
+ * remaining axis has no gaps, the whole axis is one block; otherwise each element is a block. The
+ * rest is a walk over the other axes, one block at a time. A tensor in C order becomes a single
+ * block, a slice of rows one block per row, a transposed tensor one block per element. Blocks of
+ * the common element sizes have copy loops with a constant size. A stride is only ever multiplied
+ * by an index within the shape, so zero and negative strides need no special case.
  */
 #include "ring/tensor.h"
 
@@ -44,9 +45,11 @@ int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_
 }
 
 int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
-  /* Eight elements have exactly `bits` bytes, so the total number of bits need not fit in 64 bits. */
+  /* Eight elements have exactly `bits` bytes, so the total number of bits need not fit in 64
+   * bits. */
   uint64_t eights = (uint64_t)count / 8, rest = ((uint64_t)count % 8 * bits + 7) / 8, bytes;
-  if (__builtin_mul_overflow(eights, bits, &bytes) || __builtin_add_overflow(bytes, rest, &bytes)) return -EINVAL;
+  if (__builtin_mul_overflow(eights, bits, &bytes) || __builtin_add_overflow(bytes, rest, &bytes))
+    return -EINVAL;
   if (bytes > INT64_MAX) return -EINVAL;
   *out = bytes;
   return 0;
@@ -67,7 +70,8 @@ bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides
 bool rc_strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
   if (rc_strides_are_c(ndim, shape, strides)) return true;
   int64_t expected = 1, count = 1;
-  for (int32_t found = 0, i = 0; found < ndim; found++, i = 0) { /* the axes, from the innermost on */
+  for (int32_t found = 0, i = 0; found < ndim;
+       found++, i = 0) { /* the axes, from the innermost on */
     while (i < ndim && (shape[i] == 1 || strides[i] != expected)) i++;
     if (i == ndim) break;
     expected *= shape[i];
@@ -82,22 +86,26 @@ int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
   if (bits == 0) return -EINVAL;
   int rc = rc_shape_layout(tensor->ndim, tensor->shape, NULL, &count);
   if (rc < 0) return rc;
-  if (bits % 8 != 0 && tensor->strides && !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
+  if (bits % 8 != 0 && tensor->strides &&
+      !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
     return -EINVAL; /* an element has no byte address */
   bool is_dense = tensor->flags & RINGCAST_TENSOR_DENSE;
-  if (is_dense && tensor->strides && !rc_strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
+  if (is_dense && tensor->strides &&
+      !rc_strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
     return -EINVAL;
   return rc_packed_bytes(bits, count, out);
 }
 
-/* Fills in the coalesced axes, innermost first. Returns the number of axes, or -EINVAL. The tensor is not empty. */
+/* Fills in the coalesced axes, innermost first. Returns the number of axes, or -EINVAL. The tensor
+ * is not empty. */
 static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, struct axis *axes) {
   int n = 0;
   for (int32_t i = tensor->ndim; i-- > 0;) {
     int64_t step, continued;
     if (tensor->shape[i] == 1) continue; /* the stride has no meaning */
     if (__builtin_mul_overflow(tensor->strides[i], item, &step)) return -EINVAL;
-    if (n > 0 && !__builtin_mul_overflow(axes[n - 1].count, axes[n - 1].step, &continued) && continued == step)
+    if (n > 0 && !__builtin_mul_overflow(axes[n - 1].count, axes[n - 1].step, &continued) &&
+        continued == step)
       axes[n - 1].count *= tensor->shape[i];
     else axes[n++] = (struct axis){tensor->shape[i], step};
   }
@@ -119,7 +127,8 @@ static void axis_copy(struct axis axis, size_t block, const uint8_t *in, uint8_t
   }
 }
 
-static void axes_copy(const struct axis *axes, int n, size_t block, const uint8_t *in, uint8_t *out) {
+static void axes_copy(const struct axis *axes, int n, size_t block, const uint8_t *in,
+                      uint8_t *out) {
   int64_t index[RINGCAST_MAX_NDIM] = {0}, at = 0;
   for (;;) {
     axis_copy(axes[0], block, in + at, out);
@@ -147,8 +156,9 @@ int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out) {
     return 0;
   }
   struct axis storage[RINGCAST_MAX_NDIM], *axes = storage;
-  storage[0] = (struct axis){0};                                     /* for compilers that cannot prove n > 0 below */
-  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) / 8; /* smaller elements are in C order: packed above */
+  storage[0] = (struct axis){0}; /* for compilers that cannot prove n > 0 below */
+  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) /
+                  8; /* smaller elements are in C order: packed above */
   int n = axes_coalesce(tensor, block, axes);
   if (n < 0) return n;
   if (axes[0].step == block) {

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shm/cadence.h"
 
-#define ENOUGH     4u /* gaps learnt before the first window */
-#define WEIGHT     8  /* a gap moves the mean by an eighth */
-#define SPREAD     32 /* and the spread by a thirty-second */
-#define BURST      8u /* messages, without those that follow each other within LEAST_GAP */
-#define STRANGE    4u /* clipped errors in a row that start a new cadence */
-#define SAVED      4  /* messages for which the budget is saved at most */
-#define LEAST_GAP  ((int64_t)200 * 1000)
-#define MARGIN     ((int64_t)3 * 1000)    /* added to each side of a window */
-#define MOST_HALF  ((int64_t)1000 * 1000) /* a longer spin costs more than the wake-up saved, and delays signals */
-#define FIRST_LEAD ((int64_t)60 * 1000)   /* Linux's timer slack is 50 us */
-#define MOST_LEAD  ((int64_t)300 * 1000)  /* a longer delay means a busy CPU */
+#define ENOUGH    4u /* gaps learnt before the first window */
+#define WEIGHT    8  /* a gap moves the mean by an eighth */
+#define SPREAD    32 /* and the spread by a thirty-second */
+#define BURST     8u /* messages, without those that follow each other within LEAST_GAP */
+#define STRANGE   4u /* clipped errors in a row that start a new cadence */
+#define SAVED     4  /* messages for which the budget is saved at most */
+#define LEAST_GAP ((int64_t)200 * 1000)
+#define MARGIN    ((int64_t)3 * 1000) /* added to each side of a window */
+#define MOST_HALF \
+  ((int64_t)1000 * 1000) /* a longer spin costs more than the wake-up saved, and delays signals */
+#define FIRST_LEAD ((int64_t)60 * 1000)  /* Linux's timer slack is 50 us */
+#define MOST_LEAD  ((int64_t)300 * 1000) /* a longer delay means a busy CPU */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -27,8 +28,9 @@ static void begin(struct rc_cadence *cadence, int64_t gap) {
   cadence->strange = 0;
 }
 
-/* At first the spread is the largest of the last errors, about. Later seven small steps in and one large step out are
- * as long, so one error of eight is larger than the spread, however large that error is. */
+/* At first the spread is the largest of the last errors, about. Later seven small steps in and one
+ * large step out are as long, so one error of eight is larger than the spread, however large that
+ * error is. */
 static void learn_spread(struct rc_cadence *cadence, int64_t error) {
   int64_t step = cadence->spread / least(cadence->known, SPREAD) + 1;
   if (cadence->known <= WEIGHT) cadence->spread = most(cadence->spread / 2, error);
@@ -74,7 +76,8 @@ void rc_cadence_woke(struct rc_cadence *cadence, int64_t wake, int64_t now) {
   cadence->lead += more > 0 ? more / 4 : more / 16; /* too early is better than too late */
 }
 
-bool rc_cadence_window(struct rc_cadence *cadence, int64_t now, uint32_t percent, struct rc_window *out) {
+bool rc_cadence_window(struct rc_cadence *cadence, int64_t now, uint32_t percent,
+                       struct rc_window *out) {
   if (cadence->known == UINT32_MAX || cadence->known < ENOUGH) return false;
   int64_t budget = cadence->gap / 100 * percent, most_half = least(budget, MOST_HALF);
   if (budget == 0 || cadence->spread > 2 * most_half) return false;

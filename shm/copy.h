@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A copy into a large frame, past the cache. An ordinary store fetches the line to be overwritten, and drives another
- * line out of the cache. A non-temporal store of x86-64 does neither. Such stores are weakly ordered: without the fence
- * at the end, a reader could see the commit (W2) before the payload. On other CPUs the copy is memcpy.
+ * A copy into a large frame, past the cache. An ordinary store fetches the line to be overwritten,
+ * and drives another line out of the cache. A non-temporal store of x86-64 does neither. Such
+ * stores are weakly ordered: without the fence at the end, a reader could see the commit (W2)
+ * before the payload. On other CPUs the copy is memcpy.
  */
 #ifndef RC_SHM_COPY_H
 #define RC_SHM_COPY_H
@@ -26,7 +27,9 @@ static inline void rc_copy_past_cache(void *target, const void *source, size_t b
   _mm_sfence(); /* before W2 */
 }
 #else
-static inline void rc_copy_past_cache(void *target, const void *source, size_t bytes) { memcpy(target, source, bytes); }
+static inline void rc_copy_past_cache(void *target, const void *source, size_t bytes) {
+  memcpy(target, source, bytes);
+}
 #endif
 
 #endif

@@ -30,7 +30,9 @@ static enum rc_cpu_wait find(void) {
 __attribute__((target("waitpkg"))) static void watch_by_umonitor(const void *word) {
   _umonitor((void *)(uintptr_t)word);
 }
-__attribute__((target("waitpkg"))) static void wait_by_umwait(void) { _umwait(UMWAIT_SHALLOW, __rdtsc() + TICKS); }
+__attribute__((target("waitpkg"))) static void wait_by_umwait(void) {
+  _umwait(UMWAIT_SHALLOW, __rdtsc() + TICKS);
+}
 __attribute__((target("mwaitx"))) static void watch_by_monitorx(const void *word) {
   _mm_monitorx((void *)(uintptr_t)word, 0, 0);
 }
@@ -42,7 +44,9 @@ void rc_cpu_watch(enum rc_cpu_wait how, const void *word) {
   how == RC_CPU_UMWAIT ? watch_by_umonitor(word) : watch_by_monitorx(word);
 }
 
-void rc_cpu_wait(enum rc_cpu_wait how) { how == RC_CPU_UMWAIT ? wait_by_umwait() : wait_by_mwaitx(); }
+void rc_cpu_wait(enum rc_cpu_wait how) {
+  how == RC_CPU_UMWAIT ? wait_by_umwait() : wait_by_mwaitx();
+}
 
 #elif defined(__aarch64__)
 
@@ -51,7 +55,9 @@ void rc_cpu_wait(enum rc_cpu_wait how) { how == RC_CPU_UMWAIT ? wait_by_umwait()
 #define WFXT (1ul << 31) /* HWCAP2_WFXT of asm/hwcap.h; older headers lack it */
 
 /* Without a time of its own, wfe may come back 100 us late. */
-static enum rc_cpu_wait find(void) { return getauxval(AT_HWCAP2) & WFXT ? RC_CPU_WFET : RC_CPU_PAUSE; }
+static enum rc_cpu_wait find(void) {
+  return getauxval(AT_HWCAP2) & WFXT ? RC_CPU_WFET : RC_CPU_PAUSE;
+}
 
 /* A write to the line takes the exclusive load back, which is an event. */
 void rc_cpu_watch(enum rc_cpu_wait how, const void *word) {

@@ -8,20 +8,22 @@
 
 #include "shm/error.h"
 
-int rc_environment_number(const char *name, uint64_t most, const char *unit, const char *zero, uint64_t *out) {
+int rc_environment_number(const char *name, uint64_t most, const char *unit, const char *zero,
+                          uint64_t *out) {
   const char *text = getenv(name);
   char *end;
   if (!text || !*text) return 0;
   errno = 0;
   unsigned long long number = strtoull(text, &end, 10); /* takes blanks and signs too */
   if (errno != 0 || *end != '\0' || *text < '0' || *text > '9' || number > most)
-    return rc_fail(-EINVAL, "%s is '%.40s': it must be a whole number of %s, 0 (%s) to %llu", name, text, unit, zero,
-                   (unsigned long long)most);
+    return rc_fail(-EINVAL, "%s is '%.40s': it must be a whole number of %s, 0 (%s) to %llu", name,
+                   text, unit, zero, (unsigned long long)most);
   *out = number;
   return 1;
 }
 
-int rc_environment_choice(const char *name, const char *const *names, uint32_t count, uint32_t *out) {
+int rc_environment_choice(const char *name, const char *const *names, uint32_t count,
+                          uint32_t *out) {
   const char *text = getenv(name);
   char list[128] = "";
   if (!text || !*text) return 0;
@@ -37,7 +39,7 @@ int rc_environment_choice(const char *name, const char *const *names, uint32_t c
   return rc_fail(-EINVAL, "%s is '%.40s': it must be %s", name, text, list);
 }
 
-/* ---- RINGCAST_DISABLE ------------------------------------------------------------------------------------------- */
+/* ---- RINGCAST_DISABLE ------------------------------------------------------------------------ */
 
 /* The first word from `list` on, and the length of the word: 0 at the end. */
 static const char *next_word(const char *list, size_t *length) {
@@ -59,8 +61,9 @@ bool rc_feature_disabled(const char *what) {
 }
 
 int rc_features_check(void) {
-  static const char known[] = "hugetlb, shmem-huge, numa, io_uring, pidfd, cpu_wait, spin, retain, dlpack_api,"
-                              " cuda, cuda_register";
+  static const char known[] =
+      "hugetlb, shmem-huge, numa, io_uring, pidfd, cpu_wait, spin, retain, dlpack_api,"
+      " cuda, cuda_register";
   const char *list = getenv("RINGCAST_DISABLE");
   size_t length;
   if (!list) return 0;

@@ -15,7 +15,7 @@
 #include "shm/error.h"
 #include "shm/os.h"
 
-/* ---- Names ------------------------------------------------------------------------------------------------------ */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
 /* '@' separates a name from a pid, and '/' would make a name unusable as a file's. */
 static bool is_name(const char *name, size_t most) {
@@ -28,20 +28,23 @@ static bool is_name(const char *name, size_t most) {
 
 int rc_name_check(const char *name) {
   if (*name != '\0' && is_name(name, RC_RING_NAME)) return 0;
-  return rc_fail(-EINVAL, "'%.64s' can't be a ring's name: it must have 1 to %u letters, digits and any of ._:+-", name,
-                 RC_RING_NAME - 1);
+  return rc_fail(
+      -EINVAL,
+      "'%.64s' can't be a ring's name: it must have 1 to %u letters, digits and any of ._:+-", name,
+      RC_RING_NAME - 1);
 }
 
 void rc_name_copy(const char from[RC_RING_NAME], char to[RC_RING_NAME]) {
   char copy[RC_RING_NAME];
-  memcpy(copy, from, sizeof copy); /* checked and used: later changes of the shared bytes don't matter */
+  memcpy(copy, from,
+         sizeof copy); /* checked and used: later changes of the shared bytes don't matter */
   rc_fence_light();
   memset(to, 0, RC_RING_NAME);
   if (is_name(copy, sizeof copy)) memcpy(to, copy, strnlen(copy, sizeof copy - 1));
   else to[0] = '?';
 }
 
-/* ---- /proc ------------------------------------------------------------------------------------------------------ */
+/* ---- /proc ----------------------------------------------------------------------------------- */
 
 int rc_proc_check(void) {
   char text[16];
@@ -61,12 +64,13 @@ static DIR *open_folder(const char *path, int *result) {
   DIR *folder = opendir(path);
   int error = errno;
   *result = 0;
-  if (folder || error == EACCES || error == EPERM || error == ENOENT || error == ESRCH) return folder;
+  if (folder || error == EACCES || error == EPERM || error == ENOENT || error == ESRCH)
+    return folder;
   *result = rc_fail(-error, "can't read %s: %s", path, strerror(error));
   return NULL;
 }
 
-/* ---- Searching -------------------------------------------------------------------------------------------------- */
+/* ---- Searching ------------------------------------------------------------------------------- */
 
 struct search {
   int32_t pid;
@@ -78,28 +82,35 @@ struct search {
 static int32_t number_of(const struct dirent *entry) {
   char *end;
   long number = strtol(entry->d_name, &end, 10);
-  return *end == '\0' && isdigit((unsigned char)*entry->d_name) && number <= INT32_MAX ? (int32_t)number : -1;
+  return *end == '\0' && isdigit((unsigned char)*entry->d_name) && number <= INT32_MAX
+             ? (int32_t)number
+             : -1;
 }
 
-/* Copies the identity of a control segment. False: the file is none, or this process can't attach to the ring. */
+/* Copies the identity of a control segment. False: the file is none, or this process can't attach
+ * to the ring. */
 static bool read_identity(int fd, struct rc_identity *id) {
   struct stat file;
   if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_uid != geteuid()) return false;
   if (pread(fd, id, sizeof *id, 0) != sizeof *id || id->magic != RC_MAGIC) return false;
   if (id->layout != RC_LAYOUT) return true;
   uint64_t here = rc_os.pid_namespace();
-  return id->ready == RC_READY && (id->pid_namespace == 0 || here == 0 || id->pid_namespace == here);
+  return id->ready == RC_READY &&
+         (id->pid_namespace == 0 || here == 0 || id->pid_namespace == here);
 }
 
-/* Reports a ring if descriptor `number` of the process is the control segment and the process made the ring. */
+/* Reports a ring if descriptor `number` of the process is the control segment and the process made
+ * the ring. */
 static int look_at(const struct search *search, int directory, int32_t number, const char *entry) {
   static const char control[] = "/memfd:ringcast.control";
   char target[sizeof control];
   ssize_t length = readlinkat(directory, entry, target, sizeof target);
-  if (length < (ssize_t)sizeof control - 1 || memcmp(target, control, sizeof control - 1) != 0) return 0;
+  if (length < (ssize_t)sizeof control - 1 || memcmp(target, control, sizeof control - 1) != 0)
+    return 0;
   int fd = rc_fd_above_2(openat(directory, entry, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
-    return rc_fail(fd, "can't open one of the rings: %s; raise the limit or free memory", strerror(-fd));
+    return rc_fail(fd, "can't open one of the rings: %s; raise the limit or free memory",
+                   strerror(-fd));
   if (fd < 0) return 0;
   struct rc_identity id;
   bool is_ring = read_identity(fd, &id);
@@ -107,7 +118,8 @@ static int look_at(const struct search *search, int directory, int32_t number, c
   if (!is_ring) return 0;
   struct rc_found ring = {.pid = search->pid, .compatible = id.layout == RC_LAYOUT};
   if (ring.compatible) {
-    if (id.writer_pid != search->pid || id.control_fd != number) return 0; /* inherited by fork, or a duplicate */
+    if (id.writer_pid != search->pid || id.control_fd != number)
+      return 0; /* inherited by fork, or a duplicate */
     rc_name_copy(id.name, ring.name);
     ring.handle = (struct rc_handle){.writer = {.pid = id.writer_pid, .start = id.writer_start},
                                      .control_fd = number,
@@ -137,7 +149,8 @@ int rc_find_rings(int (*found)(void *context, const struct rc_found *ring), void
   int result = rc_proc_check();
   if (result != 0) return result;
   DIR *processes = open_folder("/proc", &result);
-  if (!processes && result == 0) result = rc_fail_as(-EIO, "can't read /proc, which shows the rings");
+  if (!processes && result == 0)
+    result = rc_fail_as(-EIO, "can't read /proc, which shows the rings");
   if (!processes) return result;
   struct search search = {.found = found, .context = context};
   for (struct dirent *entry; result == 0 && (entry = readdir(processes));)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of rings, and the search for rings in /proc, where each writer shows the memfd of its control segment. */
+/* The names of rings, and the search for rings in /proc, where each writer shows the memfd of its
+ * control segment. */
 #ifndef RC_SHM_FIND_H
 #define RC_SHM_FIND_H
 
@@ -25,8 +26,9 @@ struct rc_found {
  * the pids of this one. */
 int rc_proc_check(void);
 
-/* Calls `found` for each ring; a result other than 0 ends the search and is returned. -EIO: /proc can't be read;
- * -EMFILE and other codes of the kernel. Sets the error text, but not for the results of `found`. */
+/* Calls `found` for each ring; a result other than 0 ends the search and is returned. -EIO: /proc
+ * can't be read; -EMFILE and other codes of the kernel. Sets the error text, but not for the
+ * results of `found`. */
 int rc_find_rings(int (*found)(void *context, const struct rc_found *ring), void *context);
 
 #endif

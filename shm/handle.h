@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring's handle as text: rc1:<pid>:<start>:<control fd>:<data fd>:<token>, numbers in decimal, the token in hex. */
+/* A ring's handle as text: rc1:<pid>:<start>:<control fd>:<data fd>:<token>, numbers in decimal,
+ * the token in hex. */
 #ifndef RC_SHM_HANDLE_H
 #define RC_SHM_HANDLE_H
 
@@ -15,8 +16,8 @@ struct rc_handle {
 
 void rc_handle_format(const struct rc_handle *handle, char out[RC_HANDLE_MAX]);
 
-/* Accepts exactly the output of rc_handle_format, and reads at most RC_HANDLE_MAX bytes of `text`. -EINVAL: not a
- * handle. */
+/* Accepts exactly the output of rc_handle_format, and reads at most RC_HANDLE_MAX bytes of `text`.
+ * -EINVAL: not a handle. */
 int rc_handle_parse(const char *text, struct rc_handle *out);
 
 #endif

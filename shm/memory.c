@@ -2,43 +2,50 @@
 /*
  * How ringcast takes memory from the kernel, and why.
  *
- * Anonymous files (memfd) have no name in any file system. A dead process therefore leaves no file behind, and the size
- * of /dev/shm is no limit. A lack of memory must be an error at creation, where a plain store would end in SIGBUS. So
- * creation allocates all pages by MADV_POPULATE_WRITE (Linux 5.14), which reports the error. On older kernels,
- * fallocate allocates the pages and stores map them. The mirror and a reader's mapping are populated at once too, so
- * that the first lap has no page faults.
+ * Anonymous files (memfd) have no name in any file system. A dead process therefore leaves no file
+ * behind, and the size of /dev/shm is no limit. A lack of memory must be an error at creation,
+ * where a plain store would end in SIGBUS. So creation allocates all pages by MADV_POPULATE_WRITE
+ * (Linux 5.14), which reports the error. On older kernels, fallocate allocates the pages and stores
+ * map them. The mirror and a reader's mapping are populated at once too, so that the first lap has
+ * no page faults.
  *
- * Mirror. The file is mapped twice in a row, so a frame that reaches over the end of the first mapping continues at the
- * file's start in the second. The address space is reserved first and then overlaid, so no other mapping can slip in.
+ * Mirror. The file is mapped twice in a row, so a frame that reaches over the end of the first
+ * mapping continues at the file's start in the second. The address space is reserved first and then
+ * overlaid, so no other mapping can slip in.
  *
- * Seals. SHRINK and GROW fix the size: no process can truncate the file under a reader, which would cause SIGBUS.
- * FUTURE_WRITE (Linux 5.1) keeps the writer's mapping, and refuses later writable mappings and writes through a file
- * descriptor. SEAL fixes the set of seals. The seals also work on huge pages.
+ * Seals. SHRINK and GROW fix the size: no process can truncate the file under a reader, which would
+ * cause SIGBUS. FUTURE_WRITE (Linux 5.1) keeps the writer's mapping, and refuses later writable
+ * mappings and writes through a file descriptor. SEAL fixes the set of seals. The seals also work
+ * on huge pages.
  *
- * Spill memory is different: most pages are absent. The file has its maximum size from the start, and the writer
- * provides a part when a frame needs the part (shm/backing.c), by the calls above. Huge pages make this cheap enough: a
- * collapse clears 32 MiB in 6 ms and a reader maps them in 25 us, against 41 ms and 8 ms with small pages.
- *   - Spill memory has no FUTURE_WRITE seal, because the kernel would then refuse to punch holes and used pages could
- *     never return to the machine. Instead the file's mode is 0400 and readers open the file for reading. This prevents
- *     accidents. It does not stop a hostile process of the same user (or root), which could trace the writer anyway.
+ * Spill memory is different: most pages are absent. The file has its maximum size from the start,
+ * and the writer provides a part when a frame needs the part (shm/backing.c), by the calls above.
+ * Huge pages make this cheap enough: a collapse clears 32 MiB in 6 ms and a reader maps them in 25
+ * us, against 41 ms and 8 ms with small pages.
+ *   - Spill memory has no FUTURE_WRITE seal, because the kernel would then refuse to punch holes
+ *     and used pages could never return to the machine. Instead the file's mode is 0400 and readers
+ *     open the file for reading. This prevents accidents. It does not stop a hostile process of the
+ *     same user (or root), which could trace the writer anyway.
  *   - Spill memory is left out of core dumps.
- *   - After mlockall(MCL_FUTURE), a plain mapping would allocate all pages. So the file is mapped without access,
- *     unlocked, and then made accessible.
+ *   - After mlockall(MCL_FUTURE), a plain mapping would allocate all pages. So the file is mapped
+ *     without access, unlocked, and then made accessible.
  *
- * Huge pages. If the pool is empty, creating a hugetlb file succeeds and mapping the file fails; so the test is to map.
- * For transparent huge pages, MADV_COLLAPSE (Linux 6.1) is the test: the call succeeds only if the whole range is huge
- * afterwards. MADV_COLLAPSE works if shmem_enabled is "never", the usual setting, and fails if the setting is "deny".
- * One small page of each huge page is touched first: a collapse needs a page to start from, and copying 512 small pages
- * costs more than clearing a huge one. If the touch already got a huge page, the collapse only checks. Readers then map
- * huge pages too.
+ * Huge pages. If the pool is empty, creating a hugetlb file succeeds and mapping the file fails; so
+ * the test is to map. For transparent huge pages, MADV_COLLAPSE (Linux 6.1) is the test: the call
+ * succeeds only if the whole range is huge afterwards. MADV_COLLAPSE works if shmem_enabled is
+ * "never", the usual setting, and fails if the setting is "deny". One small page of each huge page
+ * is touched first: a collapse needs a page to start from, and copying 512 small pages costs more
+ * than clearing a huge one. If the touch already got a huge page, the collapse only checks. Readers
+ * then map huge pages too.
  *
- * NUMA. The policy is set on the mapping before any page is allocated. The kernel stores the policy with the file, so
- * the policy holds for every process that touches a page. A collapsed page stays on the node of the touched small page.
- * The kernel interleaves by small pages; make_huge chooses the small pages so that the huge pages interleave as well.
+ * NUMA. The policy is set on the mapping before any page is allocated. The kernel stores the policy
+ * with the file, so the policy holds for every process that touches a page. A collapsed page stays
+ * on the node of the touched small page. The kernel interleaves by small pages; make_huge chooses
+ * the small pages so that the huge pages interleave as well.
  *
- * Limits. Before a call that the kernel would answer with a signal, ringcast checks RLIMIT_FSIZE (SIGXFSZ) and the free
- * memory of the machine and its cgroups (the OOM killer). The free memory may change after the check, and no call can
- * reserve it.
+ * Limits. Before a call that the kernel would answer with a signal, ringcast checks RLIMIT_FSIZE
+ * (SIGXFSZ) and the free memory of the machine and its cgroups (the OOM killer). The free memory
+ * may change after the check, and no call can reserve it.
  */
 #define _GNU_SOURCE
 #include "shm/memory.h"
@@ -74,7 +81,7 @@ const char *ringcast_memory_name(uint32_t memory) {
   return memory < sizeof names / sizeof *names ? names[memory] : NULL;
 }
 
-/* ---- Mapping ---------------------------------------------------------------------------------------------------- */
+/* ---- Mapping --------------------------------------------------------------------------------- */
 
 /* Maps the file once, at the address `at`. */
 static int map_once(const struct rc_memory *memory, uint8_t *at, int protection) {
@@ -88,14 +95,16 @@ static int map_once(const struct rc_memory *memory, uint8_t *at, int protection)
   return result;
 }
 
-/* Reserves mappings * bytes of address space, aligned for the pages, and overlays the range with the file. */
+/* Reserves mappings * bytes of address space, aligned for the pages, and overlays the range with
+ * the file. */
 static int map_file(struct rc_memory *memory, int protection) {
   uint64_t alignment = memory->bytes >= RC_HUGE_PAGE ? RC_HUGE_PAGE : memory->page_size;
   uint64_t wanted = memory->bytes * memory->mappings;
   void *reserved;
-  int result =
-      rc_os.map(NULL, wanted + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, &reserved);
-  if (result == -EAGAIN) return -ENOMEM; /* mlockall's limit is reached; elsewhere -EAGAIN means "try later" */
+  int result = rc_os.map(NULL, wanted + alignment, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, &reserved);
+  if (result == -EAGAIN)
+    return -ENOMEM; /* mlockall's limit is reached; elsewhere -EAGAIN means "try later" */
   if (result != 0) return result;
   uint8_t *start = reserved;
   uint8_t *base = (uint8_t *)(((uintptr_t)start + alignment - 1) & ~(uintptr_t)(alignment - 1));
@@ -114,7 +123,9 @@ void rc_memory_keep(struct rc_memory *memory, int fd) {
   rc_fd_identify(fd, &memory->id);
 }
 
-int rc_memory_check_file(const struct rc_memory *memory) { return rc_fd_is(memory->fd, &memory->id) ? 0 : -EBADF; }
+int rc_memory_check_file(const struct rc_memory *memory) {
+  return rc_fd_is(memory->fd, &memory->id) ? 0 : -EBADF;
+}
 
 int rc_memory_punch(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   int result = rc_memory_check_file(memory);
@@ -128,7 +139,7 @@ void rc_memory_destroy(struct rc_memory *memory) {
   memory->fd = -1;
 }
 
-/* ---- Placement -------------------------------------------------------------------------------------------------- */
+/* ---- Placement ------------------------------------------------------------------------------- */
 
 /* The parameters of creation besides the kind. */
 struct plan {
@@ -141,12 +152,14 @@ struct plan {
 static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
   struct rc_nodes nodes;
   rc_topology_nodes(&nodes);
-  if (wish->numa > RINGCAST_NUMA_NODE) return rc_fail(-EINVAL, "%u is not a NUMA policy", wish->numa);
+  if (wish->numa > RINGCAST_NUMA_NODE)
+    return rc_fail(-EINVAL, "%u is not a NUMA policy", wish->numa);
   if (wish->numa == RINGCAST_NUMA_NODE && !rc_nodes_have(&nodes, wish->node))
-    return rc_fail(-EINVAL,
-                   "this process may not use memory on NUMA node %u: choose one of Mems_allowed_list in "
-                   "/proc/self/status that has memory",
-                   wish->node);
+    return rc_fail(
+        -EINVAL,
+        "this process may not use memory on NUMA node %u: choose one of Mems_allowed_list in "
+        "/proc/self/status that has memory",
+        wish->node);
   *plan = (struct plan){.numa = RINGCAST_NUMA_NONE};
   if (wish->numa == RINGCAST_NUMA_NONE || nodes.count < 2) return 0;
   if (rc_feature_disabled("numa")) {
@@ -154,7 +167,8 @@ static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
     return 0;
   }
   int node = (int)wish->node;
-  if (wish->numa == RINGCAST_NUMA_LOCAL) plan->numa_error = rc_os.current_cpu(&node) < 0 ? -ENOSYS : 0;
+  if (wish->numa == RINGCAST_NUMA_LOCAL)
+    plan->numa_error = rc_os.current_cpu(&node) < 0 ? -ENOSYS : 0;
   if (plan->numa_error != 0) return 0;
   plan->numa = wish->numa;
   if (wish->numa == RINGCAST_NUMA_INTERLEAVED) {
@@ -176,7 +190,7 @@ static void place(const struct plan *plan, struct rc_memory *memory) {
   memory->numa_error = result;
 }
 
-/* ---- Making ----------------------------------------------------------------------------------------------------- */
+/* ---- Making ---------------------------------------------------------------------------------- */
 
 /* Allocates every page of a range, and populates both mappings if the range is the whole file. */
 static int touch(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
@@ -190,9 +204,11 @@ static int touch(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   return result;
 }
 
-static int make_file(struct rc_memory *memory, const char *name, unsigned flags, const struct plan *plan) {
+static int make_file(struct rc_memory *memory, const char *name, unsigned flags,
+                     const struct plan *plan) {
   struct rlimit limit;
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && memory->bytes > limit.rlim_cur) return -EFBIG; /* else SIGXFSZ */
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && memory->bytes > limit.rlim_cur)
+    return -EFBIG; /* else SIGXFSZ */
   int fd = rc_os.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
   if (fd < 0) return fd;
   rc_memory_keep(memory, fd);
@@ -202,15 +218,17 @@ static int make_file(struct rc_memory *memory, const char *name, unsigned flags,
   return result;
 }
 
-/* Makes a range of huge pages out of a range without pages: touches one small page of each huge page, and collapses the
- * range. Of huge page i the small page p is touched with (512 i + p) mod nodes = i mod nodes. A huge page has 512 small
- * pages, or fewer if the small pages are larger than 4 KiB. */
+/* Makes a range of huge pages out of a range without pages: touches one small page of each huge
+ * page, and collapses the range. Of huge page i the small page p is touched with (512 i + p) mod
+ * nodes = i mod nodes. A huge page has 512 small pages, or fewer if the small pages are larger than
+ * 4 KiB. */
 static int make_huge(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   uint64_t page = rc_small_page(), pages = RC_HUGE_PAGE / page;
   struct rc_nodes nodes = {.count = 1};
   if (memory->numa == RINGCAST_NUMA_INTERLEAVED) rc_topology_nodes(&nodes);
   int result = 0;
-  for (uint64_t i = offset / RC_HUGE_PAGE; i < (offset + bytes) / RC_HUGE_PAGE && result == 0; i++) {
+  for (uint64_t i = offset / RC_HUGE_PAGE; i < (offset + bytes) / RC_HUGE_PAGE && result == 0;
+       i++) {
     uint64_t seed = i * (pages * (nodes.count - 1) + 1) % nodes.count % pages;
     result = rc_os.advise(memory->base + i * RC_HUGE_PAGE + seed * page, page, MADV_POPULATE_WRITE);
   }
@@ -221,8 +239,10 @@ static int make_huge(const struct rc_memory *memory, uint64_t offset, uint64_t b
   return result;
 }
 
-static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan, struct rc_memory *out) {
-  const bool hugetlb = kind == RINGCAST_MEMORY_HUGETLB, collapsed = kind == RINGCAST_MEMORY_SHMEM_HUGE;
+static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan,
+                     struct rc_memory *out) {
+  const bool hugetlb = kind == RINGCAST_MEMORY_HUGETLB,
+             collapsed = kind == RINGCAST_MEMORY_SHMEM_HUGE;
   if ((hugetlb || collapsed) && rc_feature_disabled(ringcast_memory_name(kind))) return -ENOSYS;
   if ((hugetlb || collapsed) && bytes < RC_HUGE_PAGE) bytes = RC_HUGE_PAGE;
   if (!hugetlb && bytes > plan->room.bytes) return -ENOMEM; /* hugetlb pages are reserved already */
@@ -240,29 +260,36 @@ static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan, str
 
 static const char *hint_for(int code, uint32_t kind) {
   static const char *const hints[] = {
-      [RINGCAST_MEMORY_HUGETLB] = "reserve 2 MiB pages with /proc/sys/vm/nr_hugepages, or ask for memory \"auto\"",
+      [RINGCAST_MEMORY_HUGETLB] =
+          "reserve 2 MiB pages with /proc/sys/vm/nr_hugepages, or ask for memory \"auto\"",
       [RINGCAST_MEMORY_SHMEM_HUGE] =
           "transparent huge pages need Linux 6.1, free memory, and a shmem_enabled other than "
-          "\"deny\" in /sys/kernel/mm/transparent_hugepage; provide these, or ask for memory \"auto\"",
+          "\"deny\" in /sys/kernel/mm/transparent_hugepage; provide these, or ask for memory "
+          "\"auto\"",
       [RINGCAST_MEMORY_PAGES] =
           "free memory, raise the limit (ulimit -v, ulimit -l, the container's memory), or ask for "
           "less",
   };
-  if (code == -EFBIG) return "raise the limit of file sizes (ulimit -f), which applies to shared memory too";
+  if (code == -EFBIG)
+    return "raise the limit of file sizes (ulimit -f), which applies to shared memory too";
   if (code == -EMFILE) return "raise the limit of open files (ulimit -n)";
   if (kind == RINGCAST_MEMORY_PAGES && (code == -EPERM || code == -EACCES || code == -ENOSYS))
     return "a sandbox (seccomp) may refuse memfd_create, ftruncate, fallocate or mmap: allow these";
-  if (code == -ENOSYS && kind != RINGCAST_MEMORY_PAGES && rc_feature_disabled(ringcast_memory_name(kind)))
-    return "RINGCAST_DISABLE in the environment disables this kind: remove it there, or ask for another kind";
+  if (code == -ENOSYS && kind != RINGCAST_MEMORY_PAGES &&
+      rc_feature_disabled(ringcast_memory_name(kind)))
+    return "RINGCAST_DISABLE in the environment disables this kind: remove it there, or ask for "
+           "another kind";
   return hints[kind];
 }
 
 static int fail_to_make(int code, uint32_t kind, uint64_t bytes, const struct rc_room *room) {
   if (code == -ENOMEM && kind != RINGCAST_MEMORY_HUGETLB && bytes > room->bytes)
     return rc_fail(code,
-                   "can't get %llu bytes of %s memory: %s has room for %llu; free memory, raise the limit, or ask "
+                   "can't get %llu bytes of %s memory: %s has room for %llu; free memory, raise "
+                   "the limit, or ask "
                    "for less",
-                   (unsigned long long)bytes, ringcast_memory_name(kind), room->limit, (unsigned long long)room->bytes);
+                   (unsigned long long)bytes, ringcast_memory_name(kind), room->limit,
+                   (unsigned long long)room->bytes);
   return rc_fail(code, "can't get %llu bytes of %s memory: %s; %s", (unsigned long long)bytes,
                  ringcast_memory_name(kind), strerror(-code), hint_for(code, kind));
 }
@@ -272,10 +299,12 @@ static int seal(struct rc_memory *memory, int seals, const char *what) {
   int result = rc_os.seal(memory->fd, seals);
   if (result == 0) return 0;
   rc_memory_destroy(memory);
-  return rc_fail(result, "can't seal the %s segment: %s; ringcast needs Linux 5.1 or newer", what, strerror(-result));
+  return rc_fail(result, "can't seal the %s segment: %s; ringcast needs Linux 5.1 or newer", what,
+                 strerror(-result));
 }
 
-int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, struct rc_memory *out) {
+int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish,
+                          struct rc_memory *out) {
   uint32_t first = wish->memory, last = wish->memory;
   if (wish->memory == RINGCAST_MEMORY_AUTO) {
     first = bytes >= RC_HUGE_PAGE ? RINGCAST_MEMORY_HUGETLB : RINGCAST_MEMORY_PAGES;
@@ -295,7 +324,8 @@ int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, str
 int rc_memory_create_small(const char *what, uint64_t bytes, struct rc_memory *out) {
   static const struct plan plan = {.numa = RINGCAST_NUMA_NONE, .room = {.bytes = UINT64_MAX}};
   uint64_t page = rc_small_page();
-  struct rc_memory memory = {.bytes = (bytes + page - 1) & ~(page - 1), .page_size = page, .fd = -1, .mappings = 1};
+  struct rc_memory memory = {
+      .bytes = (bytes + page - 1) & ~(page - 1), .page_size = page, .fd = -1, .mappings = 1};
   char name[32];
   snprintf(name, sizeof name, "ringcast.%s", what);
   int result = make_file(&memory, name, 0, &plan);
@@ -311,25 +341,31 @@ int rc_memory_create_small(const char *what, uint64_t bytes, struct rc_memory *o
 /* The wish that leads to the place of `data`. */
 static struct rc_memory_wish wish_for_same_place(const struct rc_memory *data) {
   struct rc_memory_wish wish = {.numa = data->numa, .node = data->node};
-  if (wish.numa == RINGCAST_NUMA_LOCAL) wish.numa = RINGCAST_NUMA_NODE; /* the thread may run on another node by now */
+  if (wish.numa == RINGCAST_NUMA_LOCAL)
+    wish.numa = RINGCAST_NUMA_NODE; /* the thread may run on another node by now */
   return wish;
 }
 
 int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out) {
   struct plan plan = {0};
   struct rc_memory_wish wish = wish_for_same_place(data);
-  struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = -1, .mappings = 1, .sparse = true};
+  struct rc_memory memory = {
+      .bytes = bytes, .page_size = rc_small_page(), .fd = -1, .mappings = 1, .sparse = true};
   int result = resolve_place(&wish, &plan);
   if (result == 0) result = make_file(&memory, "ringcast.spill", 0, &plan);
   if (result == 0 && fchmod(memory.fd, S_IRUSR) != 0) result = -errno;
   if (result != 0) {
     rc_memory_destroy(&memory);
-    return rc_fail(result, "can't get %llu bytes of spill memory: %s; %s", (unsigned long long)bytes, strerror(-result),
-                   result == -ENOMEM ? "raise the limit (ulimit -v, ulimit -l), or ask for less (options.spill_bytes)"
-                                     : hint_for(result, RINGCAST_MEMORY_PAGES));
+    return rc_fail(
+        result, "can't get %llu bytes of spill memory: %s; %s", (unsigned long long)bytes,
+        strerror(-result),
+        result == -ENOMEM
+            ? "raise the limit (ulimit -v, ulimit -l), or ask for less (options.spill_bytes)"
+            : hint_for(result, RINGCAST_MEMORY_PAGES));
   }
   memory.huge = !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE));
-  if (memory.huge) rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* shmem_enabled may ignore it */
+  if (memory.huge)
+    rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* shmem_enabled may ignore it */
   *out = memory;
   return seal(out, SIZE_SEALS, "spill");
 }
@@ -337,35 +373,44 @@ int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct 
 /* Where the range does not become huge pages, it gets small ones. */
 int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   int result = memory->huge ? make_huge(memory, offset, bytes) : 0;
-  if (result == -EINVAL || result == -ENOSYS) memory->huge = false; /* this kernel or its settings forbid it */
+  if (result == -EINVAL || result == -ENOSYS)
+    memory->huge = false; /* this kernel or its settings forbid it */
   result = touch(memory, offset, bytes);
   if (result != 0) rc_memory_punch(memory, offset, bytes); /* the pages provided so far */
   return result;
 }
 
-/* ---- Attaching -------------------------------------------------------------------------------------------------- */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
-/* Checks the seals before the size: an unsealed file can be truncated after the check, and a load beyond its end is
- * SIGBUS. */
+/* Checks the seals before the size: an unsealed file can be truncated after the check, and a load
+ * beyond its end is SIGBUS. */
 static int check_sealed(int fd, int seals, uint64_t bytes, const char *what) {
   struct stat file;
   int found = rc_os.seals(fd);
   if (found < 0 || (found & seals) != seals)
-    return rc_fail(-EPROTO, "the %s is not sealed as ringcast seals it: do not trust the process that made it", what);
+    return rc_fail(
+        -EPROTO, "the %s is not sealed as ringcast seals it: do not trust the process that made it",
+        what);
   if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != bytes)
-    return rc_fail(-EPROTO, "the %s has another size than the ring says: do not trust the process that made it", what);
+    return rc_fail(
+        -EPROTO,
+        "the %s has another size than the ring says: do not trust the process that made it", what);
   return 0;
 }
 
 /* The file's descriptor stays the caller's. */
 static int map_sealed(struct rc_memory memory, int seals, int protection, struct rc_memory *out) {
-  int result = check_sealed(memory.fd, seals, memory.bytes, memory.sparse ? "spill segment" : "segment");
+  int result =
+      check_sealed(memory.fd, seals, memory.bytes, memory.sparse ? "spill segment" : "segment");
   if (result != 0) return result;
   result = map_file(&memory, protection);
   if (result != 0)
-    return rc_fail(result, "can't map the ring's %llu bytes%s: %s; raise the limit (ulimit -v, ulimit -l)%s",
-                   (unsigned long long)memory.bytes, memory.sparse ? " of spill memory" : "", strerror(-result),
-                   memory.sparse ? ", or make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)" : "");
+    return rc_fail(
+        result, "can't map the ring's %llu bytes%s: %s; raise the limit (ulimit -v, ulimit -l)%s",
+        (unsigned long long)memory.bytes, memory.sparse ? " of spill memory" : "",
+        strerror(-result),
+        memory.sparse ? ", or make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)"
+                      : "");
   memory.fd = -1;
   *out = memory;
   return 0;
@@ -374,19 +419,23 @@ static int map_sealed(struct rc_memory memory, int seals, int protection, struct
 int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out) {
   struct rc_memory memory = {.bytes = bytes, .page_size = page_size, .fd = fd, .mappings = 2};
   struct rc_memory mapped = {0};
-  int result = map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, PROT_READ, &mapped);
+  int result =
+      map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, PROT_READ, &mapped);
   if (result != 0) return result;
-  /* A correct writer has allocated all pages. A hostile writer may have left holes, where a load could be SIGBUS;
-   * MADV_POPULATE_READ reports such holes. */
+  /* A correct writer has allocated all pages. A hostile writer may have left holes, where a load
+   * could be SIGBUS; MADV_POPULATE_READ reports such holes. */
   result = rc_os.advise(mapped.base, bytes * mapped.mappings, MADV_POPULATE_READ);
-  if (result == 0 || result == -EINVAL || result == -ENOSYS) { /* an older kernel maps each page at its first load */
+  if (result == 0 || result == -EINVAL ||
+      result == -ENOSYS) { /* an older kernel maps each page at its first load */
     *out = mapped;
     return 0;
   }
   rc_memory_destroy(&mapped);
   if (result == -EFAULT) result = -ENOMEM;
-  return rc_fail(result, "can't read all of the ring's %llu bytes: %s; free memory, or raise the container's limit",
-                 (unsigned long long)bytes, strerror(-result));
+  return rc_fail(
+      result,
+      "can't read all of the ring's %llu bytes: %s; free memory, or raise the container's limit",
+      (unsigned long long)bytes, strerror(-result));
 }
 
 int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {
@@ -394,12 +443,16 @@ int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {
   return map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW, PROT_READ | PROT_WRITE, out);
 }
 
-int rc_memory_check_spill(int fd, uint64_t bytes) { return check_sealed(fd, SIZE_SEALS, bytes, "spill segment"); }
+int rc_memory_check_spill(int fd, uint64_t bytes) {
+  return check_sealed(fd, SIZE_SEALS, bytes, "spill segment");
+}
 
 int rc_memory_map_spill(int fd, uint64_t bytes, bool private_map, struct rc_memory *out) {
-  struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true};
+  struct rc_memory memory = {
+      .bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true};
   memory.private_map = private_map;
-  int result = map_sealed(memory, SIZE_SEALS, private_map ? PROT_READ | PROT_WRITE : PROT_READ, out);
+  int result =
+      map_sealed(memory, SIZE_SEALS, private_map ? PROT_READ | PROT_WRITE : PROT_READ, out);
   if (result == 0 && !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
     rc_os.advise(out->base, bytes, MADV_HUGEPAGE); /* maps the writer's huge pages as huge pages */
   return result;

@@ -17,7 +17,9 @@
 
 static int result_of(long result) { return result < 0 ? -errno : (int)result; }
 
-static int os_memfd_create(const char *name, unsigned flags) { return rc_fd_above_2(memfd_create(name, flags)); }
+static int os_memfd_create(const char *name, unsigned flags) {
+  return rc_fd_above_2(memfd_create(name, flags));
+}
 
 static int os_truncate(int fd, uint64_t bytes) { return result_of(ftruncate(fd, (off_t)bytes)); }
 
@@ -26,7 +28,8 @@ static int os_allocate(int fd, uint64_t offset, uint64_t bytes) {
 }
 
 static int os_punch(int fd, uint64_t offset, uint64_t bytes) {
-  return result_of(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes));
+  return result_of(
+      fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes));
 }
 
 static int os_map(void *address, size_t bytes, int protection, int flags, int fd, void **out) {
@@ -36,7 +39,9 @@ static int os_map(void *address, size_t bytes, int protection, int flags, int fd
   return 0;
 }
 
-static int os_advise(void *address, size_t bytes, int advice) { return result_of(madvise(address, bytes, advice)); }
+static int os_advise(void *address, size_t bytes, int advice) {
+  return result_of(madvise(address, bytes, advice));
+}
 
 static int os_seal(int fd, int seals) { return result_of(fcntl(fd, F_ADD_SEALS, seals)); }
 
@@ -52,7 +57,9 @@ static int os_futex_wake(_Atomic uint32_t *word, int count) {
 }
 
 /* The kernel sets close-on-exec. */
-static int os_pidfd_open(int32_t pid) { return rc_fd_above_2((int)syscall(SYS_pidfd_open, pid, 0)); }
+static int os_pidfd_open(int32_t pid) {
+  return rc_fd_above_2((int)syscall(SYS_pidfd_open, pid, 0));
+}
 
 static uint64_t os_pid_namespace(void) {
   struct stat file;
@@ -63,11 +70,14 @@ static void os_yield(void) { sched_yield(); }
 
 static int os_online_cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
-static int os_affinity(uint64_t *set, size_t bytes) { return result_of(sched_getaffinity(0, bytes, (cpu_set_t *)set)); }
+static int os_affinity(uint64_t *set, size_t bytes) {
+  return result_of(sched_getaffinity(0, bytes, (cpu_set_t *)set));
+}
 
 static int os_current_cpu(int *node) {
   unsigned cpu, of_cpu;
-  if (syscall(SYS_getcpu, &cpu, &of_cpu, NULL) != 0) return -errno; /* the function came with glibc 2.29 */
+  if (syscall(SYS_getcpu, &cpu, &of_cpu, NULL) != 0)
+    return -errno; /* the function came with glibc 2.29 */
   *node = (int)of_cpu;
   return (int)cpu;
 }
@@ -89,14 +99,18 @@ static int os_read_file(const char *path, char *text, size_t bytes) {
   return result;
 }
 
-/* PREFERRED, not BIND: if the node is full, PREFERRED takes memory of its neighbours and BIND calls the OOM killer. */
-static int os_place(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
+/* PREFERRED, not BIND: if the node is full, PREFERRED takes memory of its neighbours and BIND calls
+ * the OOM killer. */
+static int os_place(void *address, size_t bytes, const unsigned long *nodes, unsigned count,
+                    bool interleaved) {
   const long policy = interleaved ? MPOL_INTERLEAVE : MPOL_PREFERRED;
   /* The kernel uses one bit less than the argument. */
   return result_of(syscall(SYS_mbind, address, bytes, policy, nodes, count + 1ul, 0ul));
 }
 
-static int os_pagemap(void) { return rc_fd_above_2(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)); }
+static int os_pagemap(void) {
+  return rc_fd_above_2(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+}
 
 static uint32_t os_seconds(void) {
   struct timespec now;
@@ -135,7 +149,7 @@ struct rc_os rc_os = {
     .now_ns = os_now_ns,
 };
 
-/* ---- Descriptors ------------------------------------------------------------------------------------------------ */
+/* ---- Descriptors ----------------------------------------------------------------------------- */
 
 int rc_fd_above_2(int made) {
   if (made < 0) return -errno;
@@ -159,8 +173,8 @@ void rc_fd_identify(int fd, struct rc_fd_id *out) {
 
 bool rc_fd_is(int fd, const struct rc_fd_id *id) {
   struct stat file;
-  return fd >= 0 && fstat(fd, &file) == 0 && file.st_dev == id->device && file.st_ino == id->inode &&
-         fcntl(fd, F_GETSIG) == id->mark;
+  return fd >= 0 && fstat(fd, &file) == 0 && file.st_dev == id->device &&
+         file.st_ino == id->inode && fcntl(fd, F_GETSIG) == id->mark;
 }
 
 void rc_fd_close(int fd, const struct rc_fd_id *id) {

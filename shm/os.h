@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The boundary to the kernel: the calls that can be missing, refused or short of resources, as far as a test has to
- * force that. Tests replace functions in the table to force each failure and each fallback.
+ * The boundary to the kernel: the calls that can be missing, refused or short of resources, as far
+ * as a test has to force that. Tests replace functions in the table to force each failure and each
+ * fallback.
  *
- * The functions return 0 or a result >= 0, or a negative errno, and callers do not use errno. Pointers are returned
- * through `out`.
+ * The functions return 0 or a result >= 0, or a negative errno, and callers do not use errno.
+ * Pointers are returned through `out`.
  */
 #ifndef RC_SHM_OS_H
 #define RC_SHM_OS_H
@@ -29,27 +30,32 @@
 struct rc_os {
   int (*memfd_create)(const char *name, unsigned flags);
   int (*truncate)(int fd, uint64_t bytes);
-  int (*allocate)(int fd, uint64_t offset, uint64_t bytes); /* reserves memory for a range of the file */
-  int (*punch)(int fd, uint64_t offset, uint64_t bytes);    /* frees a range, which then reads as zero */
+  int (*allocate)(int fd, uint64_t offset,
+                  uint64_t bytes); /* reserves memory for a range of the file */
+  int (*punch)(int fd, uint64_t offset,
+               uint64_t bytes); /* frees a range, which then reads as zero */
   int (*map)(void *address, size_t bytes, int protection, int flags, int fd, void **out);
   int (*advise)(void *address, size_t bytes, int advice);
   int (*seal)(int fd, int seals);
   int (*seals)(int fd); /* the seals of the file */
-  /* If *word == value, sleeps until a wake, at most timeout_ns. 0, -EAGAIN (another value), -ETIMEDOUT, -EINTR. Works
-   * across processes. */
+  /* If *word == value, sleeps until a wake, at most timeout_ns. 0, -EAGAIN (another value),
+   * -ETIMEDOUT, -EINTR. Works across processes. */
   int (*futex_wait)(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns);
   int (*futex_wake)(_Atomic uint32_t *word, int count);
   int (*pidfd_open)(int32_t pid);
   uint64_t (*pid_namespace)(void); /* the inode of this process's namespace; 0: unknown */
   void (*yield)(void);             /* sched_yield: the CPU's other runnable threads run first */
   int (*online_cpus)(void);
-  int (*affinity)(uint64_t *set, size_t bytes); /* a bit for each CPU of this thread; -EINVAL: too few bytes */
-  int (*current_cpu)(int *node);                /* the number of the CPU, and its NUMA node */
-  long (*configured)(int name);                 /* sysconf */
-  int (*read_file)(const char *path, char *text, size_t bytes); /* the file's start and a 0; returns the length */
-  /* Requests NUMA nodes for uncommitted pages: in turns if interleaved, otherwise the first node. -ENOSYS: a
-   * kernel without NUMA. -EPERM: forbidden (containers). -EINVAL: a node is missing. */
-  int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
+  int (*affinity)(uint64_t *set,
+                  size_t bytes); /* a bit for each CPU of this thread; -EINVAL: too few bytes */
+  int (*current_cpu)(int *node); /* the number of the CPU, and its NUMA node */
+  long (*configured)(int name);  /* sysconf */
+  int (*read_file)(const char *path, char *text,
+                   size_t bytes); /* the file's start and a 0; returns the length */
+  /* Requests NUMA nodes for uncommitted pages: in turns if interleaved, otherwise the first node.
+   * -ENOSYS: a kernel without NUMA. -EPERM: forbidden (containers). -EINVAL: a node is missing. */
+  int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count,
+               bool interleaved);
   int (*pagemap)(void);      /* a descriptor of this process's /proc/self/pagemap */
   uint32_t (*seconds)(void); /* of a monotonic clock */
   int64_t (*now_ns)(void);   /* rc_now_ns */
@@ -57,7 +63,7 @@ struct rc_os {
 
 extern struct rc_os rc_os;
 
-/* ---- Descriptors ------------------------------------------------------------------------------------------------ */
+/* ---- Descriptors ----------------------------------------------------------------------------- */
 
 /* Programs write to 0, 1 and 2, whatever is open there, and close numbers that are not theirs: a
  * daemon closes all. So every descriptor that may be written through, or that is kept, is made by

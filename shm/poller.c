@@ -24,7 +24,7 @@ struct watched {
 struct rc_poller {
   int epoll, timer;
   struct rc_fd_id id; /* of the epoll */
-  int fd; /* the eventfd; -1: there is no event */
+  int fd;             /* the eventfd; -1: there is no event */
   uint32_t forks;
   int64_t checked; /* when the numbers of watched processes were last checked */
   int64_t most_ns; /* until the armed time; INT64_MAX: none */
@@ -71,10 +71,11 @@ static void lower_fd(const struct rc_poller *poller) {
 }
 
 static bool word_differs(const struct rc_poller *poller, uint32_t value) {
-  return rc_load_acquire(&poller->event->word) != value; /* <- E7: the caller's look sees the signalled message */
+  return rc_load_acquire(&poller->event->word) !=
+         value; /* <- E7: the caller's look sees the signalled message */
 }
 
-/* ---- The timer -------------------------------------------------------------------------------------------------- */
+/* ---- The timer ------------------------------------------------------------------------------- */
 
 static bool has_ended_unpolled(const struct rc_poller *poller) {
   for (uint32_t i = 0; poller->unpolled > 0 && i < poller->count; i++)
@@ -92,10 +93,10 @@ static void set_timer(const struct rc_poller *poller) {
   timerfd_settime(poller->timer, 0, &once, NULL);
 }
 
-/* ---- The helper thread ------------------------------------------------------------------------------------------ */
+/* ---- The helper thread ----------------------------------------------------------------------- */
 
-/* Sleeps without the lock. The value may be out of date when the sleep ends: the caller looks again. The slice limits
- * the sleep in case the signaller died before the wake. */
+/* Sleeps without the lock. The value may be out of date when the sleep ends: the caller looks
+ * again. The slice limits the sleep in case the signaller died before the wake. */
 static void sleep_a_slice(struct rc_poller *poller) {
   uint32_t value = poller->value;
   pthread_mutex_unlock(&poller->lock);
@@ -128,7 +129,8 @@ static int start_thread(struct rc_poller *poller) {
   return 0;
 }
 
-/* The thread may be about to sleep on the word, or asleep. The changed word prevents a sleep; the wake ends a sleep. */
+/* The thread may be about to sleep on the word, or asleep. The changed word prevents a sleep; the
+ * wake ends a sleep. */
 static void stop_thread(struct rc_poller *poller) {
   pthread_mutex_lock(&poller->lock);
   poller->stopping = true;
@@ -159,7 +161,7 @@ static void clear_thread(struct rc_poller *poller) {
   pthread_mutex_unlock(&poller->lock);
 }
 
-/* ---- io_uring --------------------------------------------------------------------------------------------------- */
+/* ---- io_uring -------------------------------------------------------------------------------- */
 
 static void drop_uring(struct rc_poller *poller) {
   if (poller->uring) rc_uring_close(poller->uring);
@@ -186,7 +188,7 @@ static void clear_uring(struct rc_poller *poller) {
   lower_fd(poller);
 }
 
-/* ---- The event -------------------------------------------------------------------------------------------------- */
+/* ---- The event ------------------------------------------------------------------------------- */
 
 static int open_event(struct rc_poller *poller, struct rc_eventcount *event) {
   poller->event = event;
@@ -196,10 +198,12 @@ static int open_event(struct rc_poller *poller, struct rc_eventcount *event) {
   return rc_uring_open(poller->fd, &poller->uring) == 0 ? 0 : start_thread(poller);
 }
 
-bool rc_poller_uses_uring(const struct rc_poller *poller) { return poller->event && !poller->threaded; }
+bool rc_poller_uses_uring(const struct rc_poller *poller) {
+  return poller->event && !poller->threaded;
+}
 
-/* The numbers of watched processes that are no longer theirs: the timer serves these processes. By the clock, since
- * nothing is done to such a number. */
+/* The numbers of watched processes that are no longer theirs: the timer serves these processes. By
+ * the clock, since nothing is done to such a number. */
 static void check_watched(struct rc_poller *poller) {
   int64_t now = rc_now_ns();
   if (now - poller->checked < RC_CHECK_NS) return;
@@ -248,12 +252,14 @@ int rc_poller_clear(struct rc_poller *poller) {
   return 0;
 }
 
-/* ---- Processes -------------------------------------------------------------------------------------------------- */
+/* ---- Processes ------------------------------------------------------------------------------- */
 
-uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index) { return poller->watched[index].tag; }
+uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index) {
+  return poller->watched[index].tag;
+}
 
-/* The pidfd is taken out of the epoll before it is closed: in a child made by fork the pidfd may be open still, and
- * would go on to make the descriptor readable. */
+/* The pidfd is taken out of the epoll before it is closed: in a child made by fork the pidfd may be
+ * open still, and would go on to make the descriptor readable. */
 static void unwatch(struct rc_poller *poller, struct watched *one) {
   if (!one->polled) poller->unpolled--;
   else if (is_whole(poller)) epoll_ctl(poller->epoll, EPOLL_CTL_DEL, one->process.fd, NULL);
@@ -261,7 +267,8 @@ static void unwatch(struct rc_poller *poller, struct watched *one) {
   *one = (struct watched){0};
 }
 
-void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, const struct rc_watch *whom) {
+void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag,
+                     const struct rc_watch *whom) {
   struct watched *one = &poller->watched[index];
   if (!whom || tag == 0) tag = 0, whom = NULL;
   if (one->tag == tag) return;
@@ -283,8 +290,8 @@ void rc_poller_raise(struct rc_poller *poller, bool raised) {
   if (is_whole(poller)) set_timer(poller);
 }
 
-/* 0: all watched processes live. 1: the caller checks each process. Programs call this often, so that epoll_wait has
- * its number checked by the clock. */
+/* 0: all watched processes live. 1: the caller checks each process. Programs call this often, so
+ * that epoll_wait has its number checked by the clock. */
 static int may_have_ended(struct rc_poller *poller) {
   struct epoll_event event;
   bool is_due = rc_now_ns() - poller->checked >= RC_CHECK_NS;
@@ -311,9 +318,10 @@ int rc_poller_find_ended(struct rc_poller *poller, uint32_t *index) {
   return result;
 }
 
-/* ---- Open, close ------------------------------------------------------------------------------------------------ */
+/* ---- Open, close ----------------------------------------------------------------------------- */
 
-/* Takes the poller apart. `whole`: the program has not had the time to close a descriptor of the poller. */
+/* Takes the poller apart. `whole`: the program has not had the time to close a descriptor of the
+ * poller. */
 static void dismantle(struct rc_poller *poller, bool whole) {
   drop_uring(poller);
   for (uint32_t i = 0; i < poller->count; i++)
@@ -338,7 +346,8 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
   poller->epoll = rc_fd_above_2(epoll_create1(EPOLL_CLOEXEC));
   int result = poller->epoll < 0 ? poller->epoll : 0;
   if (result == 0) rc_fd_identify(poller->epoll, &poller->id);
-  if (result == 0) poller->timer = rc_fd_above_2(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (result == 0)
+    poller->timer = rc_fd_above_2(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (result == 0) result = poller->timer < 0 ? poller->timer : add(poller, poller->timer);
   if (result == 0 && event) result = open_event(poller, event);
   if (result == 0) *out = poller;
@@ -346,8 +355,8 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
   return result;
 }
 
-/* Leaves the epoll's entries, because a forked child shares the epoll with the parent. A forked child has no thread,
- * and perhaps a lock that is held for ever. */
+/* Leaves the epoll's entries, because a forked child shares the epoll with the parent. A forked
+ * child has no thread, and perhaps a lock that is held for ever. */
 void rc_poller_close(struct rc_poller *poller) {
   if (!poller) return;
   if (poller->forks == rc_fork_count()) {
@@ -358,4 +367,6 @@ void rc_poller_close(struct rc_poller *poller) {
   dismantle(poller, false);
 }
 
-int rc_poller_fd(const struct rc_poller *poller) { return is_whole(poller) ? poller->epoll : -EBADF; }
+int rc_poller_fd(const struct rc_poller *poller) {
+  return is_whole(poller) ? poller->epoll : -EBADF;
+}

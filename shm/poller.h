@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One descriptor for poll, epoll, asyncio and libuv. It polls readable when an event is signalled, when a watched
- * process has ended, or when a time has passed: an epoll of an eventfd, of pidfds and of a timer.
+ * One descriptor for poll, epoll, asyncio and libuv. It polls readable when an event is signalled,
+ * when a watched process has ended, or when a time has passed: an epoll of an eventfd, of pidfds
+ * and of a timer.
  *
  * The eventfd is signalled by one of two engines, both of which wait for the event's futex word:
  *   - io_uring (shm/uring.h), with no thread: Linux 6.7 and a library built with liburing.
  *   - a helper thread, where io_uring is missing, forbidden or named by RINGCAST_DISABLE.
- * An io_uring serves one thread, and the eventfd serves all: if the poller moves to a new thread, the new thread gets
- * an io_uring of its own, and the poller's descriptor stays the same.
+ * An io_uring serves one thread, and the eventfd serves all: if the poller moves to a new thread,
+ * the new thread gets an io_uring of its own, and the poller's descriptor stays the same.
  *
- * A process without a pidfd (Linux before 5.3, a sandbox, no descriptor free) is checked by rc_watch_look: the timer
- * makes the descriptor readable every RC_SLICE_NS, and the caller looks.
+ * A process without a pidfd (Linux before 5.3, a sandbox, no descriptor free) is checked by
+ * rc_watch_look: the timer makes the descriptor readable every RC_SLICE_NS, and the caller looks.
  *
  * Use, in the manner of rc_wait:
- *   value = rc_eventcount_prepare(event); no message yet? then rc_poller_arm(poller, value, most_ns);
+ *   value = rc_eventcount_prepare(event); no message yet? then rc_poller_arm(poller, value,
+ * most_ns);
  *   ... the descriptor is readable ...
  *   take all messages; begin again.
  *
- * Readable is a hint: the caller looks, and arms again if nothing is there. One thread at a time. In a forked child
- * only rc_poller_close is allowed. The descriptor is polled and never read.
+ * Readable is a hint: the caller looks, and arms again if nothing is there. One thread at a time.
+ * In a forked child only rc_poller_close is allowed. The descriptor is polled and never read.
  */
 #ifndef RC_SHM_POLLER_H
 #define RC_SHM_POLLER_H
@@ -31,40 +33,45 @@
 
 struct rc_poller;
 
-/* With room for `count` processes. With an event, which must stay mapped until close, the descriptor is readable at
- * first; NULL: no event. -EMFILE, -ENFILE, -ENOMEM, -EAGAIN (no thread). */
+/* With room for `count` processes. With an event, which must stay mapped until close, the
+ * descriptor is readable at first; NULL: no event. -EMFILE, -ENFILE, -ENOMEM, -EAGAIN (no
+ * thread). */
 int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller **out);
 
-/* At once, also while armed. Other sleepers of the event may be woken for nothing. NULL is allowed; also in a forked
- * child. */
+/* At once, also while armed. Other sleepers of the event may be woken for nothing. NULL is allowed;
+ * also in a forked child. */
 void rc_poller_close(struct rc_poller *poller);
 
-/* The same descriptor from open to close. -EBADF: the program has closed the poller's descriptors, and the numbers may
- * be the program's own files now; the poller can only be closed. */
+/* The same descriptor from open to close. -EBADF: the program has closed the poller's descriptors,
+ * and the numbers may be the program's own files now; the poller can only be closed. */
 int rc_poller_fd(const struct rc_poller *poller);
 
-/* ---- The event and the time ------------------------------------------------------------------------------------- */
+/* ---- The event and the time ------------------------------------------------------------------ */
 
-/* Readable, until the next arm or clear, once the event's word differs from `value` (at once if already so), or most_ns
- * from now (INT64_MAX: no time). Replaces an earlier arm. -EAGAIN, -ENOMEM: neither io_uring nor a thread is left.
- * -EBADF: as rc_poller_fd. */
+/* Readable, until the next arm or clear, once the event's word differs from `value` (at once if
+ * already so), or most_ns from now (INT64_MAX: no time). Replaces an earlier arm. -EAGAIN, -ENOMEM:
+ * neither io_uring nor a thread is left. -EBADF: as rc_poller_fd. */
 int rc_poller_arm(struct rc_poller *poller, uint32_t value, int64_t most_ns);
 
-/* Not armed any more, and not readable, unless a watched process has ended. -EBADF: as rc_poller_fd. */
+/* Not armed any more, and not readable, unless a watched process has ended. -EBADF: as
+ * rc_poller_fd. */
 int rc_poller_clear(struct rc_poller *poller);
 
 bool rc_poller_uses_uring(const struct rc_poller *poller);
 
-/* ---- Processes -------------------------------------------------------------------------------------------------- */
+/* ---- Processes ------------------------------------------------------------------------------- */
 
-/* Watches the process of `whom` at place `index`, instead of an earlier process; NULL: no process. The poller opens a
- * watch of its own. `tag`, not 0, is the caller's name for the process: a call with the current tag changes nothing.
- * The descriptor is readable from the end of the process on, also if a signaller of the event dies before the wake. */
-void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, const struct rc_watch *whom);
+/* Watches the process of `whom` at place `index`, instead of an earlier process; NULL: no process.
+ * The poller opens a watch of its own. `tag`, not 0, is the caller's name for the process: a call
+ * with the current tag changes nothing. The descriptor is readable from the end of the process on,
+ * also if a signaller of the event dies before the wake. */
+void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag,
+                     const struct rc_watch *whom);
 uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index); /* 0: none */
 
-/* 1: a watched process has ended; *index: the first. 0: all live. -EBADF: as rc_poller_fd. Else the error of
- * rc_process_look for the one at *index. One system call while all live, if all have pidfds; a few every 5 ms. */
+/* 1: a watched process has ended; *index: the first. 0: all live. -EBADF: as rc_poller_fd. Else the
+ * error of rc_process_look for the one at *index. One system call while all live, if all have
+ * pidfds; a few every 5 ms. */
 int rc_poller_find_ended(struct rc_poller *poller, uint32_t *index);
 
 /* Readable until lowered, for the caller's own reasons. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One mapping of the whole file stays, instead of a mapping for each range in use. The cost is the page table: for
- * 10 MiB of small pages, filling takes 1.0 to 1.7 ms and dropping 0.4 ms, together more than copying pages (0.6 ms).
- * Here the page table is filled once. The remaining work is to find the written pages: /proc/self/pagemap says for each
- * page whether the page is the file's, in 0.08 ms for 10 MiB (PAGEMAP_SCAN, of Linux 6.7, takes twice as long). Only
- * written pages are dropped, and the kernel maps the file there at the next read.
+ * One mapping of the whole file stays, instead of a mapping for each range in use. The cost is the
+ * page table: for 10 MiB of small pages, filling takes 1.0 to 1.7 ms and dropping 0.4 ms, together
+ * more than copying pages (0.6 ms). Here the page table is filled once. The remaining work is to
+ * find the written pages: /proc/self/pagemap says for each page whether the page is the file's, in
+ * 0.08 ms for 10 MiB (PAGEMAP_SCAN, of Linux 6.7, takes twice as long). Only written pages are
+ * dropped, and the kernel maps the file there at the next read.
  */
 #define _GNU_SOURCE
 #include "shm/private_map.h"
@@ -43,8 +44,8 @@ void rc_private_map_forked(struct rc_private_map *private_map) {
   private_map->pagemap = -1; /* from here on every page is dropped */
 }
 
-/* Writes to each page without changing a byte, also while further threads write there. Not by adding 0: clang turns an
- * addition of 0 into a load. */
+/* Writes to each page without changing a byte, also while further threads write there. Not by
+ * adding 0: clang turns an addition of 0 into a load. */
 static void touch(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
   for (uint64_t at = offset; at < offset + bytes; at += rc_small_page()) {
     _Atomic uint8_t *byte = (_Atomic uint8_t *)(private_map->memory.base + at);
@@ -53,23 +54,27 @@ static void touch(const struct rc_private_map *private_map, uint64_t offset, uin
   }
 }
 
-void rc_private_map_unshare(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
+void rc_private_map_unshare(const struct rc_private_map *private_map, uint64_t offset,
+                            uint64_t bytes) {
   if (rc_os.advise(private_map->memory.base + offset, bytes, MADV_POPULATE_WRITE) != 0)
     touch(private_map, offset, bytes);
 }
 
 static bool is_private(uint64_t entry) { return entry & IS_THERE && !(entry & IS_OF_FILE); }
 
-/* Reads the pagemap entries from page `first` on. Returns how many entries were read: 0 in a child of
- * fork, and where the number belongs to a file of the program, whose bytes are no entries. */
-static uint64_t look(const struct rc_private_map *private_map, uint64_t first, uint64_t count, uint64_t *entries) {
+/* Reads the pagemap entries from page `first` on. Returns how many entries were read: 0 in a child
+ * of fork, and where the number belongs to a file of the program, whose bytes are no entries. */
+static uint64_t look(const struct rc_private_map *private_map, uint64_t first, uint64_t count,
+                     uint64_t *entries) {
   uint64_t number = (uint64_t)(uintptr_t)private_map->memory.base / rc_small_page() + first;
   if (!rc_fd_is(private_map->pagemap, &private_map->id)) return 0;
-  ssize_t got = pread(private_map->pagemap, entries, count * sizeof *entries, (off_t)(number * sizeof *entries));
+  ssize_t got = pread(private_map->pagemap, entries, count * sizeof *entries,
+                      (off_t)(number * sizeof *entries));
   return got < 0 ? 0 : (uint64_t)got / sizeof *entries;
 }
 
-/* The kernel refuses to drop locked pages, so the mapping is unlocked then, as at mapping (shm/memory.c). */
+/* The kernel refuses to drop locked pages, so the mapping is unlocked then, as at mapping
+ * (shm/memory.c). */
 static bool drop(const struct rc_private_map *private_map, uint64_t first, uint64_t count) {
   uint8_t *at = private_map->memory.base + first * rc_small_page();
   if (rc_os.advise(at, count * rc_small_page(), MADV_DONTNEED) == 0) return true;
@@ -78,7 +83,8 @@ static bool drop(const struct rc_private_map *private_map, uint64_t first, uint6
 }
 
 /* Cleans up to ENTRIES pages from page `first` on. */
-static bool clean_some(const struct rc_private_map *private_map, uint64_t first, uint64_t count, uint64_t *dropped) {
+static bool clean_some(const struct rc_private_map *private_map, uint64_t first, uint64_t count,
+                       uint64_t *dropped) {
   uint64_t entries[ENTRIES], known = look(private_map, first, count, entries);
   for (uint64_t i = 0, run; i < count; i = run + 1) {
     for (run = i; run < count && (run >= known || is_private(entries[run]));) run++;
@@ -92,14 +98,16 @@ bool rc_private_map_clean(const struct rc_private_map *private_map, uint64_t off
                           uint64_t *dropped) {
   uint64_t page = rc_small_page(), first = offset / page, end = (offset + bytes) / page, pages = 0;
   for (; first < end; first += ENTRIES)
-    if (!clean_some(private_map, first, end - first < ENTRIES ? end - first : ENTRIES, &pages)) return false;
+    if (!clean_some(private_map, first, end - first < ENTRIES ? end - first : ENTRIES, &pages))
+      return false;
   *dropped = pages * page;
   return true;
 }
 
-/* mlockall makes all pages of a copy-on-write mapping private, from the start on, so the first page of the range shows
- * whether mlockall reached the range. */
-bool rc_private_map_is_clean(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
+/* mlockall makes all pages of a copy-on-write mapping private, from the start on, so the first page
+ * of the range shows whether mlockall reached the range. */
+bool rc_private_map_is_clean(const struct rc_private_map *private_map, uint64_t offset,
+                             uint64_t bytes) {
   uint64_t entry;
   bool clean = look(private_map, offset / rc_small_page(), 1, &entry) == 1 && !is_private(entry);
   uint64_t dropped;

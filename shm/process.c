@@ -18,8 +18,8 @@
 #include "shm/environment.h"
 #include "shm/os.h"
 
-/* Why /proc/<pid>/stat can't be opened. Only ESRCH from the kernel counts as death: in a chroot, or with /proc hidden,
- * the file is missing although the process lives. */
+/* Why /proc/<pid>/stat can't be opened. Only ESRCH from the kernel counts as death: in a chroot, or
+ * with /proc hidden, the file is missing although the process lives. */
 static int why_missing(int32_t pid, int error) {
   if (error != ENOENT) return -error;
   return kill(pid, 0) != 0 && errno == ESRCH ? -ENOENT : -EIO;
@@ -34,9 +34,9 @@ static int open_stat(int32_t pid) {
   return fd < 0 ? why_missing(pid, -fd) : fd;
 }
 
-/* Reads the state and the start time. The program's name, in parentheses, may contain blanks and parentheses, so fields
- * are counted from the last closing parenthesis. A thread group leader that has exited is a zombie (Z) while further
- * threads run; the number of threads is then above 1. */
+/* Reads the state and the start time. The program's name, in parentheses, may contain blanks and
+ * parentheses, so fields are counted from the last closing parenthesis. A thread group leader that
+ * has exited is a zombie (Z) while further threads run; the number of threads is then above 1. */
 static int read_stat(int fd, enum rc_process_state *out, uint64_t *start) {
   char text[1024], state;
   ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
@@ -45,11 +45,15 @@ static int read_stat(int fd, enum rc_process_state *out, uint64_t *start) {
   const char *after = strrchr(text, ')');
   unsigned long long ticks;
   long threads;
-  if (!after || sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
-                       &state, &threads, &ticks) != 3)
+  if (!after ||
+      sscanf(after + 1,
+             " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
+             &state, &threads, &ticks) != 3)
     return -EIO;
   bool ended = state == 'X' || state == 'x' || (state == 'Z' && threads <= 1);
-  *out = ended ? RC_PROCESS_ENDED : state == 'T' || state == 't' ? RC_PROCESS_STOPPED : RC_PROCESS_RUNNING;
+  *out = ended                          ? RC_PROCESS_ENDED
+         : state == 'T' || state == 't' ? RC_PROCESS_STOPPED
+                                        : RC_PROCESS_RUNNING;
   *start = ticks;
   return 0;
 }
@@ -77,7 +81,8 @@ bool rc_process_has_other_clock(int32_t pid) {
   char path[40];
   struct stat ours, theirs;
   snprintf(path, sizeof path, "/proc/%d/ns/time", pid);
-  return stat("/proc/self/ns/time", &ours) == 0 && stat(path, &theirs) == 0 && ours.st_ino != theirs.st_ino;
+  return stat("/proc/self/ns/time", &ours) == 0 && stat(path, &theirs) == 0 &&
+         ours.st_ino != theirs.st_ino;
 }
 
 const char *rc_process_hint(int code) {
@@ -100,8 +105,8 @@ static int read_byte(int32_t pid, void *from) {
   return process_vm_readv(pid, &here, 1, &there, 1, 0) < 0 ? -errno : 0;
 }
 
-/* Whether all threads have ended of a process whose main thread has. -EIO: nothing tells. The links of the folder
- * "task" are those of an empty folder, 2, and one for each thread. */
+/* Whether all threads have ended of a process whose main thread has. -EIO: nothing tells. The links
+ * of the folder "task" are those of an empty folder, 2, and one for each thread. */
 static int have_all_ended(int32_t pid) {
   char path[40];
   struct stat folder;
@@ -112,8 +117,9 @@ static int have_all_ended(int32_t pid) {
   return child.si_pid == pid;
 }
 
-/* /proc/<pid>/stat can't be read, because of `error`. What tells without a descriptor: a signal finds no process, or
- * the process has no memory. The first look, at this process, shows whether the call is allowed at all. */
+/* /proc/<pid>/stat can't be read, because of `error`. What tells without a descriptor: a signal
+ * finds no process, or the process has no memory. The first look, at this process, shows whether
+ * the call is allowed at all. */
 static int look_without_proc(int32_t pid, int error) {
   char byte = 0;
   const bool is_short = error == -EMFILE || error == -ENFILE || error == -ENOMEM;
@@ -139,7 +145,7 @@ const char *rc_process_in_words(const struct rc_process *process) {
   return state < 0 ? "in an unknown state" : words[state];
 }
 
-/* ---- Watching --------------------------------------------------------------------------------------------------- */
+/* ---- Watching -------------------------------------------------------------------------------- */
 
 void rc_watch_init(struct rc_watch *watch, int32_t pid, uint64_t start_bits, uint64_t mask) {
   *watch = (struct rc_watch){.pid = pid, .start = start_bits, .mask = mask, .fd = -1};
@@ -156,16 +162,19 @@ static void keep(struct rc_watch *watch, int fd, bool is_pidfd) {
   rc_fd_identify(fd, &watch->id);
 }
 
-/* The file of /proc shows the right process; while it does, a pidfd that was opened later is of the same process. If
- * /proc does not show the process, the pidfd may be a later process's: the end is then reported late, never falsely. */
+/* The file of /proc shows the right process; while it does, a pidfd that was opened later is of the
+ * same process. If /proc does not show the process, the pidfd may be a later process's: the end is
+ * then reported late, never falsely. */
 static void open_watch(struct rc_watch *watch) {
   enum rc_process_state state;
   uint64_t start;
   int file = open_stat(watch->pid), result = file < 0 ? file : read_stat(file, &state, &start);
-  int fd = rc_feature_disabled("pidfd") || result == -ENOENT ? -ENOSYS : rc_os.pidfd_open(watch->pid);
+  int fd =
+      rc_feature_disabled("pidfd") || result == -ENOENT ? -ENOSYS : rc_os.pidfd_open(watch->pid);
   if (result == 0 && fd >= 0) result = read_stat(file, &state, &start);
   watch->ended =
-      result == -ENOENT || (result == 0 && (state == RC_PROCESS_ENDED || (start & watch->mask) != watch->start));
+      result == -ENOENT ||
+      (result == 0 && (state == RC_PROCESS_ENDED || (start & watch->mask) != watch->start));
   if (fd >= 0 && !watch->ended) keep(watch, fd, true);
   else if (fd >= 0) close(fd);
   if (file >= 0 && fd < 0 && !watch->ended && result == 0) keep(watch, file, false);
@@ -208,13 +217,15 @@ static int look_at_stat(int fd) {
 int rc_watch_look(struct rc_watch *watch) {
   if (must_open(watch)) open_watch(watch);
   if (watch->ended) return RC_PROCESS_ENDED;
-  int state = watch->fd < 0 ? -EBADF : watch->is_pidfd ? look_at_pidfd(watch->fd) : look_at_stat(watch->fd);
+  int state = watch->fd < 0     ? -EBADF
+              : watch->is_pidfd ? look_at_pidfd(watch->fd)
+                                : look_at_stat(watch->fd);
   if (state < 0) state = rc_process_look(watch->pid, watch->start, watch->mask);
   watch->unknown = state < 0 ? state : 0;
   return state;
 }
 
-/* ---- Threads ---------------------------------------------------------------------------------------------------- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 int rc_thread_start(void *(*body)(void *), void *context, pthread_t *out) {
   sigset_t all, before;
@@ -225,10 +236,12 @@ int rc_thread_start(void *(*body)(void *), void *context, pthread_t *out) {
   return result;
 }
 
-/* ---- Forks ------------------------------------------------------------------------------------------------------ */
+/* ---- Forks ----------------------------------------------------------------------------------- */
 
 uint32_t rc_forks_seen;
 
 static void count_fork(void) { rc_forks_seen++; }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+__attribute__((constructor)) static void watch_forks(void) {
+  pthread_atfork(NULL, NULL, count_fork);
+}

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attaching goes through named states, each of which can refuse: the handle's text -> the writer's process (pid and
- * start time) -> the writer's files, by /proc/<pid>/fd, which the kernel opens only for processes that may trace the
- * writer -> owner and seals -> control: magic, ready, layout, token -> sizes -> data and spill: inode, size, seals. If
- * the writer has closed and reused a file descriptor since, the seal, magic, token or inode is wrong. Attach opens all
- * files at once, so that committed frames stay readable after the writer's death.
+ * Attaching goes through named states, each of which can refuse: the handle's text -> the writer's
+ * process (pid and start time) -> the writer's files, by /proc/<pid>/fd, which the kernel opens
+ * only for processes that may trace the writer -> owner and seals -> control: magic, ready, layout,
+ * token -> sizes -> data and spill: inode, size, seals. If the writer has closed and reused a file
+ * descriptor since, the seal, magic, token or inode is wrong. Attach opens all files at once, so
+ * that committed frames stay readable after the writer's death.
  */
 #define _GNU_SOURCE
 #include "shm/segment.h"
@@ -42,9 +43,11 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   if (result != 0) return result;
   result = rc_process_self(&segment->writer);
   if (result != 0)
-    return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
+    return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result),
+                   rc_process_hint(result));
   result = inode_of(segment->data.fd, &id->data_inode);
-  if (result == 0 && segment->spill.bytes != 0) result = inode_of(segment->spill.fd, &id->spill_inode);
+  if (result == 0 && segment->spill.bytes != 0)
+    result = inode_of(segment->spill.fd, &id->spill_inode);
   if (result != 0) return result;
   if (getrandom(id->token, sizeof id->token, 0) != sizeof id->token)
     return rc_fail(-errno, "can't get random bytes: %s", strerror(errno));
@@ -67,7 +70,9 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->numa_node = segment->data.node;
   id->numa_error = segment->data.numa_error;
   RC_POINT(IDENTIFIED);
-  rc_store_release(&id->ready, RC_READY); /* pairs with the load in check_identity: the fields above are complete */
+  rc_store_release(
+      &id->ready,
+      RC_READY); /* pairs with the load in check_identity: the fields above are complete */
   RC_POINT(READY);
   *handle = (struct rc_handle){.writer = segment->writer,
                                .control_fd = segment->control.fd,
@@ -86,9 +91,11 @@ static int create_spill(const struct rc_spill_wish *wish, struct rc_segment *seg
   return 0;
 }
 
-int rc_segment_create(uint64_t capacity, uint32_t slots, const char *name, const struct rc_memory_wish *wish,
-                      const struct rc_spill_wish *spill, struct rc_segment *out, struct rc_handle *handle) {
-  struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}, .slots = slots};
+int rc_segment_create(uint64_t capacity, uint32_t slots, const char *name,
+                      const struct rc_memory_wish *wish, const struct rc_spill_wish *spill,
+                      struct rc_segment *out, struct rc_handle *handle) {
+  struct rc_segment segment = {
+      .control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}, .slots = slots};
   if (name) memcpy(segment.name, name, strlen(name));
   int result = rc_memory_create_data(capacity, wish, &segment.data);
   if (result != 0) return result;
@@ -104,11 +111,12 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const char *name, const
   return result;
 }
 
-/* ---- Attaching -------------------------------------------------------------------------------------------------- */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
 static int fail_gone(const struct rc_handle *handle) {
   return rc_fail(-ENOENT,
-                 "the ring is gone: process %" PRId32 " has closed it (or dropped its Writer), and may have "
+                 "the ring is gone: process %" PRId32
+                 " has closed it (or dropped its Writer), and may have "
                  "other files in its place",
                  handle->writer.pid);
 }
@@ -118,7 +126,8 @@ static bool may_be_ours(const char *path) {
   static const char ours[] = "/memfd:ringcast.";
   char target[64];
   ssize_t length = readlink(path, target, sizeof target);
-  return length < 0 || (length >= (ssize_t)sizeof ours - 1 && memcmp(target, ours, sizeof ours - 1) == 0);
+  return length < 0 ||
+         (length >= (ssize_t)sizeof ours - 1 && memcmp(target, ours, sizeof ours - 1) == 0);
 }
 
 /* The kernel gives the private part of /proc to root if a process is not dumpable. Where the writer
@@ -138,18 +147,21 @@ static int fail_to_open(const struct rc_handle *handle, const char *path, int er
   if ((error != EACCES && error != EPERM) || !may_be_ours(path)) return fail_gone(handle);
   if (!is_dumpable(handle->writer.pid))
     return rc_fail(-EACCES,
-                   "process %" PRId32 " is not dumpable, so no other process may look into it: it has "
+                   "process %" PRId32
+                   " is not dumpable, so no other process may look into it: it has "
                    "changed its user, or set PR_SET_DUMPABLE to 0; it may set it to 1 (prctl)",
                    handle->writer.pid);
-  return rc_fail(-EACCES,
-                 "process %" PRId32 " may not be looked into: attaching takes the same user and group, the "
-                 "same user namespace, all capabilities of that process, a process that is dumpable, and "
-                 "ptrace that is not forbidden",
-                 handle->writer.pid);
+  return rc_fail(
+      -EACCES,
+      "process %" PRId32 " may not be looked into: attaching takes the same user and group, the "
+      "same user namespace, all capabilities of that process, a process that is dumpable, and "
+      "ptrace that is not forbidden",
+      handle->writer.pid);
 }
 
-/* Opens a file of the writer. Returns the descriptor. Checks the type of the file before opening: a handle may name any
- * descriptor of the process, and opening a pipe or a device has side effects. */
+/* Opens a file of the writer. Returns the descriptor. Checks the type of the file before opening:
+ * a handle may name any descriptor of the process, and opening a pipe or a device has side
+ * effects. */
 static int open_file(const struct rc_handle *handle, int32_t number, int flags, struct stat *file) {
   char path[48];
   snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);
@@ -163,40 +175,47 @@ static int open_file(const struct rc_handle *handle, int32_t number, int flags, 
   }
   if (file->st_uid != geteuid()) {
     close(fd);
-    return rc_fail(-EACCES, "the ring belongs to user %u, and this process runs as user %u: both must be the same",
-                   (unsigned)file->st_uid, (unsigned)geteuid());
+    return rc_fail(
+        -EACCES,
+        "the ring belongs to user %u, and this process runs as user %u: both must be the same",
+        (unsigned)file->st_uid, (unsigned)geteuid());
   }
   return fd;
 }
 
-/* Checks the control page against the handle and this build, and takes over the sizes. `id` is a copy of the checked
- * identity. */
-static int check_identity(const struct rc_handle *handle, struct rc_segment *segment, struct rc_identity *id) {
+/* Checks the control page against the handle and this build, and takes over the sizes. `id` is a
+ * copy of the checked identity. */
+static int check_identity(const struct rc_handle *handle, struct rc_segment *segment,
+                          struct rc_identity *id) {
   struct rc_identity *shared = &rc_segment_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with fill_identity */
-  memcpy(id, shared, sizeof *id);                   /* checked and used: later changes of the page don't matter */
-  rc_fence_light();                                 /* from here on `id`, never the page again */
+  memcpy(id, shared, sizeof *id); /* checked and used: later changes of the page don't matter */
+  rc_fence_light();               /* from here on `id`, never the page again */
   if (id->magic != RC_MAGIC || ready != RC_READY) return fail_gone(handle);
   if (id->layout != RC_LAYOUT)
     return rc_fail(-EPROTO,
-                   "the writer's ringcast lays memory out in another way (%08" PRIx32 ", here %08" PRIx32
-                   "): install the same version (here %s) on both sides",
+                   "the writer's ringcast lays memory out in another way (%08" PRIx32
+                   ", here %08" PRIx32 "): install the same version (here %s) on both sides",
                    id->layout, (uint32_t)RC_LAYOUT, RINGCAST_VERSION);
-  if (id->token[0] != handle->token[0] || id->token[1] != handle->token[1]) return fail_gone(handle);
+  if (id->token[0] != handle->token[0] || id->token[1] != handle->token[1])
+    return fail_gone(handle);
   uint64_t here = rc_os.pid_namespace();
   if (id->pid_namespace != 0 && here != 0 && id->pid_namespace != here)
     return rc_fail(-EPROTO,
-                   "the ring's writer, process %" PRId32 ", is in another PID namespace (%" PRIu64 ", here %" PRIu64
+                   "the ring's writer, process %" PRId32 ", is in another PID namespace (%" PRIu64
+                   ", here %" PRIu64
                    "): each would take the other's pid for somebody else's; run both in one",
                    handle->writer.pid, id->pid_namespace, here);
   uint64_t capacity = id->capacity, page = id->page_size;
   uint32_t slots = id->slots;
-  bool fits = capacity >= RC_MIN_BYTES && capacity <= RC_MAX_BYTES && (capacity & (capacity - 1)) == 0 &&
-              (page == rc_small_page() || page == RC_HUGE_PAGE) && capacity % page == 0 && slots >= 1 &&
-              slots <= RC_MAX_SLOTS && id->memory >= RINGCAST_MEMORY_HUGETLB && id->memory <= RINGCAST_MEMORY_PAGES &&
-              rc_control_bytes(slots) <= segment->control.bytes && id->spill_bytes <= RC_MAX_BYTES &&
-              id->spill_bytes % RC_HUGE_PAGE == 0;
-  if (!fits) return rc_fail(-EPROTO, "the ring's control page is damaged: its sizes can't be right");
+  bool fits =
+      capacity >= RC_MIN_BYTES && capacity <= RC_MAX_BYTES && (capacity & (capacity - 1)) == 0 &&
+      (page == rc_small_page() || page == RC_HUGE_PAGE) && capacity % page == 0 && slots >= 1 &&
+      slots <= RC_MAX_SLOTS && id->memory >= RINGCAST_MEMORY_HUGETLB &&
+      id->memory <= RINGCAST_MEMORY_PAGES && rc_control_bytes(slots) <= segment->control.bytes &&
+      id->spill_bytes <= RC_MAX_BYTES && id->spill_bytes % RC_HUGE_PAGE == 0;
+  if (!fits)
+    return rc_fail(-EPROTO, "the ring's control page is damaged: its sizes can't be right");
   segment->writer = handle->writer;
   segment->capacity = capacity;
   segment->slots = slots;
@@ -205,8 +224,10 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   return 0;
 }
 
-/* Before the magic and the token are checked, any fault of the file means that the writer's file is gone. */
-static int attach_control(const struct rc_handle *handle, struct rc_segment *segment, struct rc_identity *id) {
+/* Before the magic and the token are checked, any fault of the file means that the writer's file is
+ * gone. */
+static int attach_control(const struct rc_handle *handle, struct rc_segment *segment,
+                          struct rc_identity *id) {
   struct stat file;
   int fd = open_file(handle, handle->control_fd, O_RDWR, &file);
   if (fd < 0) return fd;
@@ -219,7 +240,8 @@ static int attach_control(const struct rc_handle *handle, struct rc_segment *seg
 }
 
 /* Opens a file that the control page names. Returns the descriptor. */
-static int open_told_file(const struct rc_handle *handle, int32_t number, int flags, uint64_t inode) {
+static int open_told_file(const struct rc_handle *handle, int32_t number, int flags,
+                          uint64_t inode) {
   struct stat file;
   int fd = open_file(handle, number, flags, &file);
   if (fd < 0 || file.st_ino == inode) return fd;
@@ -227,7 +249,8 @@ static int open_told_file(const struct rc_handle *handle, int32_t number, int fl
   return fail_gone(handle); /* closed since the control segment was opened */
 }
 
-static int attach_data(const struct rc_handle *handle, const struct rc_identity *id, struct rc_segment *segment) {
+static int attach_data(const struct rc_handle *handle, const struct rc_identity *id,
+                       struct rc_segment *segment) {
   int fd = open_told_file(handle, handle->data_fd, O_RDONLY, id->data_inode);
   if (fd < 0) return fd;
   int result = rc_memory_map_data(fd, segment->capacity, id->page_size, &segment->data);
@@ -239,24 +262,26 @@ static int attach_data(const struct rc_handle *handle, const struct rc_identity 
   return result;
 }
 
-static int attach_spill(const struct rc_handle *handle, const struct rc_identity *id, enum rc_attach as,
-                        struct rc_segment *segment) {
+static int attach_spill(const struct rc_handle *handle, const struct rc_identity *id,
+                        enum rc_attach as, struct rc_segment *segment) {
   if (id->spill_bytes == 0) return 0;
   int fd = open_told_file(handle, id->spill_fd, O_RDONLY, id->spill_inode);
   if (fd < 0) return fd;
-  int result = as == RC_ATTACH_TAP ? rc_memory_check_spill(fd, id->spill_bytes)
-                                   : rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
+  int result = as == RC_ATTACH_TAP
+                   ? rc_memory_check_spill(fd, id->spill_bytes)
+                   : rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
   if (as == RC_ATTACH_READER || result != 0) {
     close(fd);
     return result;
   }
-  if (as == RC_ATTACH_TAP) segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page()};
+  if (as == RC_ATTACH_TAP)
+    segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page()};
   rc_memory_keep(&segment->spill, fd);
   return 0;
 }
 
-int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint64_t inode, uint64_t bytes,
-                           struct rc_memory *out) {
+int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint64_t inode,
+                           uint64_t bytes, struct rc_memory *out) {
   const struct rc_handle handle = {.writer = *writer};
   if (bytes == 0 || bytes > RC_MAX_BYTES || bytes % rc_small_page() != 0)
     return rc_fail(-EPROTO, "the ring's control page is damaged: a size can't be right");
@@ -271,21 +296,25 @@ int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint
 int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *out) {
   struct rc_handle handle;
   if (rc_handle_parse(text, &handle) != 0)
-    return rc_fail(-EINVAL, "not a ringcast handle: it should look like rc1:<pid>:...; take the writer's handle whole");
+    return rc_fail(
+        -EINVAL,
+        "not a ringcast handle: it should look like rc1:<pid>:...; take the writer's handle whole");
   struct rc_process found = {0};
   int result = rc_proc_check();
   if (result != 0) return result;
   result = rc_process_find(handle.writer.pid, &found);
   if (result != 0 && result != -ENOENT)
-    return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s%s", handle.writer.pid, strerror(-result),
-                   rc_process_hint(result));
+    return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s%s", handle.writer.pid,
+                   strerror(-result), rc_process_hint(result));
   if (result == 0 && found.start != handle.writer.start && rc_process_has_other_clock(found.pid))
     return rc_fail(-EPROTO,
-                   "the writer, process %" PRId32 ", is in another time namespace: writer and readers must share one",
+                   "the writer, process %" PRId32
+                   ", is in another time namespace: writer and readers must share one",
                    found.pid);
   if (result != 0 || found.start != handle.writer.start)
     return rc_fail(-ENOENT,
-                   "the ring is gone: its writer, process %" PRId32 ", has exited (or is in another PID "
+                   "the ring is gone: its writer, process %" PRId32
+                   ", has exited (or is in another PID "
                    "namespace: writer and readers must share one)",
                    handle.writer.pid);
   struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}};

@@ -9,8 +9,9 @@
 
 int rc_sized_check(const char *type, uint32_t size) {
   if (size < RC_SIZED_LEAST)
-    return rc_fail(-EINVAL, "the size in struct %s is %u: set it to sizeof(struct %s) before the call", type, size,
-                   type);
+    return rc_fail(-EINVAL,
+                   "the size in struct %s is %u: set it to sizeof(struct %s) before the call", type,
+                   size, type);
   if (size > RC_SIZED_MOST)
     return rc_fail(-E2BIG,
                    "the size in struct %s is %u, and no such struct is larger than %d: set it to "
@@ -27,7 +28,8 @@ int rc_sized_read(const char *type, const void *given, void *out, size_t bytes) 
   for (size_t i = bytes; given && i < size; i++)
     if (((const uint8_t *)given)[i] != 0)
       return rc_fail(-E2BIG,
-                     "byte %zu of struct %s is set, and ringcast " RINGCAST_VERSION " knows only %zu: leave "
+                     "byte %zu of struct %s is set, and ringcast " RINGCAST_VERSION
+                     " knows only %zu: leave "
                      "fields of later releases at zero, or load the later library",
                      i, type, bytes);
   memset(out, 0, bytes);

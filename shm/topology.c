@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Facts about the machine are text in /proc and /sys, read through rc_os. An unreadable file makes a fact unknown and
- * is never an error: a container may hide any file.
+ * Facts about the machine are text in /proc and /sys, read through rc_os. An unreadable file makes
+ * a fact unknown and is never an error: a container may hide any file.
  *
- * Room. The kernel promises more memory than the machine has. At the first touch of a page that does not fit, the OOM
- * killer ends a process of the kernel's choice. So the library reads the room beforehand: the machine's (MemAvailable),
- * and the room of each memory cgroup from this process's cgroup up to the root (version 2, or 1). Within a cgroup the
- * page cache of files counts as free, since the kernel drops the cache first. Swap counts as free too. The result errs
- * towards too much: the result refuses only what can't fit, and promises nothing.
+ * Room. The kernel promises more memory than the machine has. At the first touch of a page that
+ * does not fit, the OOM killer ends a process of the kernel's choice. So the library reads the room
+ * beforehand: the machine's (MemAvailable), and the room of each memory cgroup from this process's
+ * cgroup up to the root (version 2, or 1). Within a cgroup the page cache of files counts as free,
+ * since the kernel drops the cache first. Swap counts as free too. The result errs towards too
+ * much: the result refuses only what can't fit, and promises nothing.
  *
- * CPU quota. Each cgroup from this process's cgroup up to the root may set a quota; the smallest one counts.
+ * CPU quota. Each cgroup from this process's cgroup up to the root may set a quota; the smallest
+ * one counts.
  *
- * A cgroup's path that does not exist belongs to another namespace. The root, which is then this process's own cgroup,
- * comes last in every walk.
+ * A cgroup's path that does not exist belongs to another namespace. The root, which is then this
+ * process's own cgroup, comes last in every walk.
  */
 #define _GNU_SOURCE
 #include "shm/topology.h"
@@ -27,7 +29,7 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-/* ---- Reading ---------------------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 /* The number at the start of a file. False if the file has none ("max", "-1"). */
 static bool read_number(const char *path, uint64_t *out) {
@@ -68,25 +70,28 @@ static bool next_range(const char **list, unsigned long *first, unsigned long *l
   return *last >= *first;
 }
 
-/* ---- Cache ------------------------------------------------------------------------------------------------------ */
+/* ---- Cache ----------------------------------------------------------------------------------- */
 
-/* The bytes of the level 3 cache of the calling thread's CPU. 0: unknown to both sysfs and the C library. */
+/* The bytes of the level 3 cache of the calling thread's CPU. 0: unknown to both sysfs and the C
+ * library. */
 static uint64_t l3_bytes(void) {
   int node, cpu = rc_os.current_cpu(&node);
   char directory[64];
   uint64_t level, bytes;
   for (int index = 0; index < 8; index++) {
-    snprintf(directory, sizeof directory, "/sys/devices/system/cpu/cpu%d/cache/index%d", cpu < 0 ? 0 : cpu, index);
-    if (read_in(directory, "level", &level) && level == 3 && read_in(directory, "size", &bytes)) return bytes;
+    snprintf(directory, sizeof directory, "/sys/devices/system/cpu/cpu%d/cache/index%d",
+             cpu < 0 ? 0 : cpu, index);
+    if (read_in(directory, "level", &level) && level == 3 && read_in(directory, "size", &bytes))
+      return bytes;
   }
   long known = rc_os.configured(_SC_LEVEL3_CACHE_SIZE);
   return known > 0 ? (uint64_t)known : 0;
 }
 
-/* A quarter of the cache leaves room for the working data of writer and readers, and for a second ring. Below 4 MiB a
- * few frames of a usual size fill the ring, and the writer waits. Above 32 MiB nothing gets faster, and the number is
- * often nonsense: a virtual machine with two CPUs reports the 480 MiB of the host's whole processor, which all other
- * virtual machines share. */
+/* A quarter of the cache leaves room for the working data of writer and readers, and for a second
+ * ring. Below 4 MiB a few frames of a usual size fill the ring, and the writer waits. Above 32 MiB
+ * nothing gets faster, and the number is often nonsense: a virtual machine with two CPUs reports
+ * the 480 MiB of the host's whole processor, which all other virtual machines share. */
 uint64_t rc_default_capacity(void) {
   const uint64_t least = 4 * MIB, most = 32 * MIB, unknown = 16 * MIB;
   uint64_t cache = l3_bytes();
@@ -96,11 +101,12 @@ uint64_t rc_default_capacity(void) {
   return capacity;
 }
 
-/* Half of the cache, within bounds. A smaller frame may still be in the cache when the reader comes. memcpy of the C
- * library has a threshold too, but from the size that a virtual machine reports: 192 MiB where the cache has 32. */
+/* Half of the cache, within bounds. A smaller frame may still be in the cache when the reader
+ * comes. memcpy of the C library has a threshold too, but from the size that a virtual machine
+ * reports: 192 MiB where the cache has 32. */
 uint64_t rc_past_cache_bytes(void) { return 2 * rc_default_capacity(); }
 
-/* ---- NUMA ------------------------------------------------------------------------------------------------------- */
+/* ---- NUMA ------------------------------------------------------------------------------------ */
 
 #define WORD_BITS (8 * sizeof(unsigned long))
 
@@ -118,7 +124,8 @@ static void nodes_parse(const char *list, struct rc_nodes *out) {
   unsigned long first, last;
   *out = (struct rc_nodes){0};
   while (next_range(&list, &first, &last))
-    for (unsigned long node = first; node <= last && node < RC_MAX_NODES; node++) rc_nodes_add(out, (uint32_t)node);
+    for (unsigned long node = first; node <= last && node < RC_MAX_NODES; node++)
+      rc_nodes_add(out, (uint32_t)node);
 }
 
 void rc_topology_nodes(struct rc_nodes *out) {
@@ -128,7 +135,8 @@ void rc_topology_nodes(struct rc_nodes *out) {
   *out = (struct rc_nodes){0};
   if (rc_os.read_file("/sys/devices/system/node/has_memory", text, sizeof text) > 0) {
     nodes_parse(text, &memory);
-    const char *list = rc_os.read_file("/proc/self/status", text, sizeof text) > 0 ? strstr(text, key) : NULL;
+    const char *list =
+        rc_os.read_file("/proc/self/status", text, sizeof text) > 0 ? strstr(text, key) : NULL;
     nodes_parse(list ? list + sizeof key - 1 : "", &allowed);
     for (uint32_t node = 0; node < RC_MAX_NODES; node++)
       if (rc_nodes_have(&memory, node) && rc_nodes_have(&allowed, node)) rc_nodes_add(out, node);
@@ -136,9 +144,10 @@ void rc_topology_nodes(struct rc_nodes *out) {
   if (out->count == 0) rc_nodes_add(out, 0);
 }
 
-/* ---- cgroups ---------------------------------------------------------------------------------------------------- */
+/* ---- cgroups --------------------------------------------------------------------------------- */
 
-/* Whether a list of controllers such as "cpu,cpuacct" has `controller`. In version 2 list and name are empty. */
+/* Whether a list of controllers such as "cpu,cpuacct" has `controller`. In version 2 list and name
+ * are empty. */
 static bool has_controller(const char *list, size_t length, const char *controller) {
   size_t wanted = strlen(controller);
   for (const char *end = list + length, *word = list;; word += strcspn(word, ",:") + 1) {
@@ -147,7 +156,8 @@ static bool has_controller(const char *list, size_t length, const char *controll
   }
 }
 
-/* The path of this process's cgroup in the hierarchy of `controller`. False if no line of the table has one. */
+/* The path of this process's cgroup in the hierarchy of `controller`. False if no line of the table
+ * has one. */
 static bool find_cgroup(const char *controller, const char *table, char *path, size_t bytes) {
   for (const char *line = table; line; line = strchr(line, '\n')) {
     line += *line == '\n';
@@ -164,8 +174,10 @@ static bool find_cgroup(const char *controller, const char *table, char *path, s
 
 typedef void visit_cgroup(const char *directory, void *context);
 
-/* Visits the directories of this process's cgroup and of all above, up to the root. `controller`: "" for version 2. */
-static void walk_cgroups(const char *controller, const char *mount, visit_cgroup *visit, void *context) {
+/* Visits the directories of this process's cgroup and of all above, up to the root. `controller`:
+ * "" for version 2. */
+static void walk_cgroups(const char *controller, const char *mount, visit_cgroup *visit,
+                         void *context) {
   char table[4096], path[768], directory[832];
   if (rc_os.read_file("/proc/self/cgroup", table, sizeof table) <= 0) return;
   if (!find_cgroup(controller, table, path, sizeof path)) return;
@@ -177,7 +189,7 @@ static void walk_cgroups(const char *controller, const char *mount, visit_cgroup
   }
 }
 
-/* ---- Room ------------------------------------------------------------------------------------------------------- */
+/* ---- Room ------------------------------------------------------------------------------------ */
 
 /* One version's names of the same facts. */
 struct memory_names {
@@ -186,8 +198,8 @@ struct memory_names {
 
 static const struct memory_names memory_names[] = {
     {"", "/sys/fs/cgroup", "memory.max", "memory.current", "file ", "slab_reclaimable ", "shmem "},
-    {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache ", "(none)",
-     "total_shmem "},
+    {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_cache ", "(none)", "total_shmem "},
 };
 
 struct room_walk {
@@ -205,15 +217,19 @@ static void narrow_by_cgroup(const char *directory, void *context) {
   const struct memory_names *names = walk->names;
   char file[896], text[4096];
   uint64_t limit, usage;
-  if (!read_in(directory, names->limit, &limit) || !read_in(directory, names->usage, &usage)) return;
+  if (!read_in(directory, names->limit, &limit) || !read_in(directory, names->usage, &usage))
+    return;
   snprintf(file, sizeof file, "%s/memory.stat", directory);
   if (rc_os.read_file(file, text, sizeof text) > 0) {
     uint64_t cache = find_number(text, names->cache), shared = find_number(text, names->shared);
-    uint64_t droppable = cache > shared ? cache - shared : 0; /* shared memory counts as cache, and can't be dropped */
+    uint64_t droppable = cache > shared
+                             ? cache - shared
+                             : 0; /* shared memory counts as cache, and can't be dropped */
     droppable += find_number(text, names->slab);
     usage -= droppable < usage ? droppable : usage;
   }
-  narrow(walk->room, (limit > usage ? limit - usage : 0) + walk->swap, "the memory limit of the container");
+  narrow(walk->room, (limit > usage ? limit - usage : 0) + walk->swap,
+         "the memory limit of the container");
 }
 
 void rc_topology_room(struct rc_room *out) {
@@ -231,7 +247,7 @@ void rc_topology_room(struct rc_room *out) {
   }
 }
 
-/* ---- CPUs ------------------------------------------------------------------------------------------------------- */
+/* ---- CPUs ------------------------------------------------------------------------------------ */
 
 static void narrow_by_quota(const char *directory, void *context) {
   uint32_t *least = context;
@@ -240,7 +256,8 @@ static void narrow_by_quota(const char *directory, void *context) {
   snprintf(file, sizeof file, "%s/cpu.max", directory); /* version 2's; version 1 has two files */
   bool known = rc_os.read_file(file, text, sizeof text) > 0
                    ? sscanf(text, "%" SCNu64 " %" SCNu64, &quota, &period) == 2
-                   : read_in(directory, "cpu.cfs_quota_us", &quota) && read_in(directory, "cpu.cfs_period_us", &period);
+                   : read_in(directory, "cpu.cfs_quota_us", &quota) &&
+                         read_in(directory, "cpu.cfs_period_us", &period);
   if (!known || quota == 0 || period == 0) return;
   uint64_t cpus = (quota - 1) / period + 1;
   if (cpus < *least) *least = (uint32_t)cpus;
@@ -254,19 +271,22 @@ static uint32_t cpu_quota(void) {
   return least;
 }
 
-#define MAX_CPUS 32768u /* four times Linux's limit; the kernel refuses a set smaller than the kernel's own */
+#define MAX_CPUS \
+  32768u /* four times Linux's limit; the kernel refuses a set smaller than the kernel's own */
 
 void rc_cpus_enter(struct rc_cpus *cpus) {
   uint64_t allowed[MAX_CPUS / 64] = {0};
   if (rc_os.affinity(allowed, sizeof allowed) < 0) return;
   for (uint32_t i = 0; i < MAX_CPUS / 64; i++)
-    /* CPUs beyond the last shared bit share bits with earlier CPUs: a process with so many CPUs has enough. */
+    /* CPUs beyond the last shared bit share bits with earlier CPUs: a process with so many CPUs has
+     * enough. */
     if (allowed[i] != 0) rc_or_acq_rel(&cpus->cpus[i % RC_CPU_WORDS], allowed[i]);
 }
 
 uint32_t rc_cpus_count(struct rc_cpus *cpus) {
   uint32_t count = 0, quota = cpu_quota();
-  for (uint32_t i = 0; i < RC_CPU_WORDS; i++) /* relaxed: no process ever clears a bit, so the count may be too high */
+  for (uint32_t i = 0; i < RC_CPU_WORDS;
+       i++) /* relaxed: no process ever clears a bit, so the count may be too high */
     count += (uint32_t)__builtin_popcountll(rc_load_relaxed(&cpus->cpus[i]));
   return quota < count ? quota : count;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts about the machine, as far as this process may use the machine: caches, NUMA nodes, free memory, the CPU quota.
- * Each call reads the facts anew. */
+/* Facts about the machine, as far as this process may use the machine: caches, NUMA nodes, free
+ * memory, the CPU quota. Each call reads the facts anew. */
 #ifndef RC_SHM_TOPOLOGY_H
 #define RC_SHM_TOPOLOGY_H
 
@@ -30,7 +30,8 @@ uint64_t rc_default_capacity(void);
 /* From so many bytes on, a payload is written past the cache (shm/copy.h). */
 uint64_t rc_past_cache_bytes(void);
 
-/* How much memory is free before the OOM killer has to end a process, and the origin of that limit. */
+/* How much memory is free before the OOM killer has to end a process, and the origin of that
+ * limit. */
 struct rc_room {
   uint64_t bytes;    /* UINT64_MAX where the kernel does not say */
   const char *limit; /* in words */
@@ -38,11 +39,12 @@ struct rc_room {
 
 void rc_topology_room(struct rc_room *out);
 
-/* ---- CPUs ------------------------------------------------------------------------------------------------------- */
+/* ---- CPUs ------------------------------------------------------------------------------------ */
 
-/* Whether spinning can pay at all. With fewer CPUs than participants a spinning waiter keeps the awaited process from
- * running, so no waiter spins. All participants together tell which CPUs there are: each process adds the CPUs of its
- * affinity mask. Two processes pinned to two CPUs find two; two processes pinned to the same CPU find one. */
+/* Whether spinning can pay at all. With fewer CPUs than participants a spinning waiter keeps the
+ * awaited process from running, so no waiter spins. All participants together tell which CPUs there
+ * are: each process adds the CPUs of its affinity mask. Two processes pinned to two CPUs find two;
+ * two processes pinned to the same CPU find one. */
 
 /* Adds the CPUs of this process's affinity mask. */
 void rc_cpus_enter(struct rc_cpus *cpus);

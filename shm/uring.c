@@ -19,8 +19,8 @@
 
 #define ENTRIES 8u
 
-/* The user data of an entry. Each wait has a new number, so that the completion of an earlier wait is not taken for the
- * completion of the current wait. */
+/* The user data of an entry. Each wait has a new number, so that the completion of an earlier wait
+ * is not taken for the completion of the current wait. */
 enum { NAME_CANCEL, NAME_FIRST_WAIT };
 
 struct rc_uring {
@@ -51,7 +51,8 @@ int rc_uring_open(int event_fd, struct rc_uring **out) {
   if (rc_feature_disabled("io_uring")) return -ENOSYS;
   struct rc_uring *uring = calloc(1, sizeof *uring);
   if (!uring) return -ENOMEM;
-  struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
+  struct io_uring_params params = {.flags =
+                                       IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
   int result = io_uring_queue_init_params(ENTRIES, &uring->ring, &params);
   if (result < 0) {
     free(uring);
@@ -71,7 +72,8 @@ int rc_uring_open(int event_fd, struct rc_uring **out) {
 
 /* liburing closes the number: -1 where the number belongs to a file of the program by now. */
 void rc_uring_close(struct rc_uring *uring) {
-  if (!rc_fd_is(uring->ring.ring_fd, &uring->id)) uring->ring.ring_fd = uring->ring.enter_ring_fd = -1;
+  if (!rc_fd_is(uring->ring.ring_fd, &uring->id))
+    uring->ring.ring_fd = uring->ring.enter_ring_fd = -1;
   io_uring_queue_exit(&uring->ring);
   free(uring);
 }
@@ -88,7 +90,8 @@ static int enter(struct rc_uring *uring) {
   if (result < 0) return result;
   struct io_uring_cqe *entry;
   while (io_uring_peek_cqe(&uring->ring, &entry) == 0) {
-    if (io_uring_cqe_get_data64(entry) == uring->wait && uring->waiting) take_wait(uring, entry->res);
+    if (io_uring_cqe_get_data64(entry) == uring->wait && uring->waiting)
+      take_wait(uring, entry->res);
     io_uring_cqe_seen(&uring->ring, entry);
   }
   return uring->error;
@@ -106,14 +109,16 @@ int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value
 
 int rc_uring_cancel(struct rc_uring *uring) {
   if (!uring->waiting) return uring->error;
-  int result = enter(uring); /* the wait has usually completed, and only the completion is left to process */
+  int result =
+      enter(uring); /* the wait has usually completed, and only the completion is left to process */
   if (result < 0 || !uring->waiting) return result;
   struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
   if (!entry) return -EBUSY;
   io_uring_prep_cancel64(entry, uring->wait, 0);
   io_uring_sqe_set_data64(entry, NAME_CANCEL);
   result = enter(uring);
-  uring->waiting = false; /* a wake at this moment completes later, under a number no longer in use */
+  uring->waiting =
+      false; /* a wake at this moment completes later, under a number no longer in use */
   return result;
 }
 

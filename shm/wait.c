@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When to spin. A spin saves the 25 us of a sleep and a wake-up, and is wasted if the wait ends in sleep anyway. So a
- * waiter keeps a credit: each wait that ends as awaited within the spin time adds one, each other wait takes one, and
- * without credit the waiter sleeps at once. From the time of a wait with a sleep, the estimated cost of the wake-up is
- * subtracted: so a waiter that only sleeps also notices when the stream becomes fast again. The estimate adapts: a spin
- * in vain, after sleeps had earned credit, lowers the estimate, and each sleep without a spin raises the estimate for a
- * later try.
+ * When to spin. A spin saves the 25 us of a sleep and a wake-up, and is wasted if the wait ends in
+ * sleep anyway. So a waiter keeps a credit: each wait that ends as awaited within the spin time
+ * adds one, each other wait takes one, and without credit the waiter sleeps at once. From the time
+ * of a wait with a sleep, the estimated cost of the wake-up is subtracted: so a waiter that only
+ * sleeps also notices when the stream becomes fast again. The estimate adapts: a spin in vain,
+ * after sleeps had earned credit, lowers the estimate, and each sleep without a spin raises the
+ * estimate for a later try.
  *
- * If messages are rare but regular, the waiter sleeps until the next message is due and spins then: shm/cadence.h.
+ * If messages are rare but regular, the waiter sleeps until the next message is due and spins then:
+ * shm/cadence.h.
  *
- * With fewer CPUs than participants a waiter never spins: the awaited process needs the CPU. The waiter yields instead,
- * by the same credit, for 50 us, or for as long as the user asked to spin. While all participants yield, the
- * participants take turns of one or two microseconds, without wake-ups. A process that computes on the same CPU keeps
- * the CPU for milliseconds when a waiter yields, but is interrupted when a waiter is woken. So a waiter that has lost
- * the CPU, by a yield or in a window, sleeps at once in the next waits, and in twice as many after each further loss.
- * A window begins with a yield, to find out. A spin that others interrupt, in a window or asked for, yields between its
- * looks from then on: threads that are no participants need the CPU (on 2 CPUs a step of vLLM's, whose ranks reduce by
- * gloo's threads, took half as long again beside a spin of 30 ms that did not).
+ * With fewer CPUs than participants a waiter never spins: the awaited process needs the CPU. The
+ * waiter yields instead, by the same credit, for 50 us, or for as long as the user asked to spin.
+ * While all participants yield, the participants take turns of one or two microseconds, without
+ * wake-ups. A process that computes on the same CPU keeps the CPU for milliseconds when a waiter
+ * yields, but is interrupted when a waiter is woken. So a waiter that has lost the CPU, by a yield
+ * or in a window, sleeps at once in the next waits, and in twice as many after each further loss. A
+ * window begins with a yield, to find out. A spin that others interrupt, in a window or asked for,
+ * yields between its looks from then on: threads that are no participants need the CPU (on 2 CPUs a
+ * step of vLLM's, whose ranks reduce by gloo's threads, took half as long again beside a spin of 30
+ * ms that did not).
  *
- * Reading a clock takes as long as moving a cache line from core to core. So the path that returns a message reads no
- * clock: a message seen after the last clock read counts as seen at the last clock read. A caller whose waits often end
- * within a microsecond polls before calling rc_wait, as long as rc_waiter_is_eager.
+ * Reading a clock takes as long as moving a cache line from core to core. So the path that returns
+ * a message reads no clock: a message seen after the last clock read counts as seen at the last
+ * clock read. A caller whose waits often end within a microsecond polls before calling rc_wait, as
+ * long as rc_waiter_is_eager.
  */
 #include "shm/wait.h"
 
@@ -34,17 +39,19 @@
 #include "shm/error.h"
 #include "shm/os.h"
 
-#define MOST_CREDIT    8u
-#define YIELD_NS       ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
-#define LOST_NS        ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
-#define INTERRUPTED_NS ((int64_t)20 * 1000)  /* a longer look has lost the CPU to a thread that soon sleeps again */
-/* Waits without yields after a loss, at least and at most, and waits with yields and without a loss that end that; the
- * same for windows, which are rare: see shm/holdoff.h. */
+#define MOST_CREDIT 8u
+#define YIELD_NS    ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
+#define LOST_NS     ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
+#define INTERRUPTED_NS \
+  ((int64_t)20 * 1000) /* a longer look has lost the CPU to a thread that soon sleeps again */
+/* Waits without yields after a loss, at least and at most, and waits with yields and without a loss
+ * that end that; the same for windows, which are rare: see shm/holdoff.h. */
 #define YIELDS_HOLDOFF  16u, 16384u, 256u
 #define WINDOWS_HOLDOFF 2u, 1024u, 8u
 #define FIRST_WARM      ((int64_t)40 * 1000) /* the time that `warm` is expected to take */
-#define MOST_COST       ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
-#define LEAST_COST      ((int64_t)5 * 1000)
+#define MOST_COST \
+  ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
+#define LEAST_COST ((int64_t)5 * 1000)
 
 /* Percent of a CPU for spinning when a message is due, by enum ringcast_wait_mode. */
 static const uint32_t percents[] = {
@@ -52,12 +59,13 @@ static const uint32_t percents[] = {
 
 int64_t rc_now_ns(void) { return rc_os.now_ns(); }
 
-/* ---- Whether to spin -------------------------------------------------------------------------------------------- */
+/* ---- Whether to spin ------------------------------------------------------------------------- */
 
 /* *out keeps its value where RINGCAST_SPIN_US says nothing. */
 static int spin_from_environment(int64_t *out) {
   uint64_t microseconds;
-  int result = rc_environment_number("RINGCAST_SPIN_US", 1000000, "microseconds", "never", &microseconds);
+  int result =
+      rc_environment_number("RINGCAST_SPIN_US", 1000000, "microseconds", "never", &microseconds);
   if (result == 1) *out = microseconds > 0 ? (int64_t)microseconds * 1000 : -1;
   return result < 0 ? result : 0;
 }
@@ -68,10 +76,11 @@ static int mode_from_environment(uint32_t *mode) {
   return result < 0 ? result : 0;
 }
 
-int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus, int64_t spin_ns,
-                   uint32_t mode) {
+int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus,
+                   int64_t spin_ns, uint32_t mode) {
   if (mode > RINGCAST_WAIT_POWER)
-    return rc_fail(-EINVAL, "options.wait is %u: it must be a value of enum ringcast_wait_mode", mode);
+    return rc_fail(-EINVAL, "options.wait is %u: it must be a value of enum ringcast_wait_mode",
+                   mode);
   int result = mode == RINGCAST_WAIT_BALANCED ? mode_from_environment(&mode) : 0;
   if (result == 0 && spin_ns == 0) result = spin_from_environment(&spin_ns);
   if (result != 0) return result;
@@ -91,7 +100,8 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct
   return 0;
 }
 
-int rc_waiter_init_tap(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus) {
+int rc_waiter_init_tap(struct rc_waiter *waiter, struct rc_eventcount *event,
+                       struct rc_cpus *cpus) {
   int result = rc_waiter_init(waiter, event, cpus, -1, RINGCAST_WAIT_POWER);
   waiter->naps = true;
   return result;
@@ -110,7 +120,8 @@ static bool should_spin(struct rc_waiter *waiter) {
 }
 
 static bool should_yield(struct rc_waiter *waiter) {
-  if (!waiter->may_yield || !waiter->oversubscribed || (waiter->credit == 0 && !waiter->spin_asked)) return false;
+  if (!waiter->may_yield || !waiter->oversubscribed || (waiter->credit == 0 && !waiter->spin_asked))
+    return false;
   return rc_holdoff_permits(&waiter->holdoff);
 }
 
@@ -121,12 +132,13 @@ static void learn(struct rc_waiter *waiter, int64_t waited, bool came, bool spun
     int64_t more = spun ? LEAST_COST - waiter->wake_cost : MOST_COST - waiter->wake_cost;
     waiter->wake_cost += spun ? more / 4 : more / 64;
   }
-  if (came && waited - (slept ? waiter->wake_cost : 0) <= (waiter->oversubscribed ? YIELD_NS : waiter->spin_ns))
+  if (came && waited - (slept ? waiter->wake_cost : 0) <=
+                  (waiter->oversubscribed ? YIELD_NS : waiter->spin_ns))
     waiter->credit += waiter->credit < MOST_CREDIT;
   else waiter->credit -= waiter->credit > 0;
 }
 
-/* ---- Waiting ---------------------------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 bool rc_wake(struct rc_eventcount *event) {
   if (!rc_eventcount_is_asleep(event)) return false;
@@ -140,7 +152,7 @@ bool rc_wake(struct rc_eventcount *event) {
 
 void rc_waiter_cancel(struct rc_waiter *waiter) {
   rc_store_release(&waiter->cancelled, 1); /* pairs with the load of rc_waiter_is_cancelled */
-  rc_eventcount_nudge(waiter->event);      /* further sleepers of the event wake, look, and sleep on */
+  rc_eventcount_nudge(waiter->event); /* further sleepers of the event wake, look, and sleep on */
   rc_os.futex_wake(&waiter->event->word, INT_MAX);
   if (waiter->naps) rc_os.futex_wake(&waiter->cancelled, INT_MAX);
 }
@@ -160,7 +172,8 @@ static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wa
 
 /* About a microsecond of looks. */
 static int look_a_while(struct rc_waiter *waiter, const struct rc_wait *wait) {
-  const void *word = waiter->cpu_wait != RC_CPU_PAUSE && wait->word ? wait->word(wait->context) : NULL;
+  const void *word =
+      waiter->cpu_wait != RC_CPU_PAUSE && wait->word ? wait->word(wait->context) : NULL;
   int result = -EAGAIN;
   if (word) {
     rc_cpu_watch(waiter->cpu_wait, word);
@@ -175,8 +188,10 @@ static int look_a_while(struct rc_waiter *waiter, const struct rc_wait *wait) {
   return result;
 }
 
-/* *now is the time of the last clock read. A spin that loses the CPU ends, unless the user asked for spinning. */
-static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now, bool *lost) {
+/** now is the time of the last clock read. A spin that loses the CPU ends, unless the user asked
+ * for spinning. */
+static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now,
+                bool *lost) {
   int result;
   bool takes_turns = false;
   do {
@@ -192,11 +207,13 @@ static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t un
 }
 
 /* As spin, but a process that is ready to run on this CPU runs between two looks from the start. */
-static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now) {
+static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until,
+                 int64_t *now) {
   int result;
   bool lost;
   do {
-    int64_t before = rc_now_ns(); /* excludes the time of the look, which may be long without a loss */
+    int64_t before =
+        rc_now_ns(); /* excludes the time of the look, which may be long without a loss */
     rc_os.yield();
     *now = rc_now_ns();
     lost = *now - before > LOST_NS;
@@ -209,8 +226,10 @@ static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t u
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* One sleep of at most `most`, under the announcement `word`. *settled: E9's time has passed since the announcement. */
-static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t word, int64_t most, bool *settled) {
+/* One sleep of at most `most`, under the announcement `word`. *settled: E9's time has passed since
+ * the announcement. */
+static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t word, int64_t most,
+                bool *settled) {
   int64_t slice = wait->slice ? wait->slice(wait->context, settled) : RC_SLICE_NS;
   most = least(most, *settled ? least(slice, RC_SLICE_NS) : RC_SETTLE_NS);
   waiter->sleeps++;
@@ -222,10 +241,13 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t w
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
-/* The sleep is not announced, and not on the event's word: a signaller would call the kernel for the tap. */
-static int nap_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
+/* The sleep is not announced, and not on the event's word: a signaller would call the kernel for
+ * the tap. */
+static int nap_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now,
+                     int64_t deadline) {
   int result = -EAGAIN;
-  for (int64_t nap = RC_NAP_NS; result == -EAGAIN && *now < deadline; nap = least(2 * nap, RC_MOST_NAP_NS)) {
+  for (int64_t nap = RC_NAP_NS; result == -EAGAIN && *now < deadline;
+       nap = least(2 * nap, RC_MOST_NAP_NS)) {
     waiter->sleeps++;
     int slept = rc_os.futex_wait(&waiter->cancelled, 0, least(nap, deadline - *now));
     *now = rc_now_ns();
@@ -237,7 +259,8 @@ static int nap_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64
 }
 
 /* The announcement stands from slice to slice, until a signal takes it back. */
-static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
+static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now,
+                       int64_t deadline) {
   if (*now >= deadline) return -EAGAIN;
   if (waiter->naps) return nap_until(waiter, wait, now, deadline);
   uint32_t word = rc_eventcount_prepare(waiter->event);
@@ -247,7 +270,8 @@ static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int
     result = doze(waiter, wait, word, deadline - *now, &settled);
     *now = rc_now_ns();
     if (result == -EAGAIN) result = check_now_and_then(waiter, wait, *now);
-    if (result != -EAGAIN || rc_load_acquire(&waiter->event->word) == word) continue; /* else E7: look after a new E1 */
+    if (result != -EAGAIN || rc_load_acquire(&waiter->event->word) == word)
+      continue; /* else E7: look after a new E1 */
     word = rc_eventcount_prepare(waiter->event);
     settled = !wait->unfenced;
     result = look(waiter, wait);
@@ -272,7 +296,8 @@ static void warm(struct rc_waiter *waiter, int64_t *now) {
 
 /* Whether to spin when the next message is due. */
 static bool should_meet(struct rc_waiter *waiter, int64_t now, struct rc_window *out) {
-  if (waiter->percent == 0 || waiter->oversubscribed || !rc_cadence_window(&waiter->cadence, now, waiter->percent, out))
+  if (waiter->percent == 0 || waiter->oversubscribed ||
+      !rc_cadence_window(&waiter->cadence, now, waiter->percent, out))
     return false;
   waiter->warm_ns -= waiter->warm_ns / 64;
   if (should_warm(waiter)) out->wake -= waiter->warm_ns;
@@ -280,13 +305,14 @@ static bool should_meet(struct rc_waiter *waiter, int64_t now, struct rc_window 
 }
 
 /* Sleeps until the window begins, and spins in it. */
-static int meet(struct rc_waiter *waiter, const struct rc_wait *wait, const struct rc_window *window, int64_t *now,
-                int64_t deadline) {
+static int meet(struct rc_waiter *waiter, const struct rc_wait *wait,
+                const struct rc_window *window, int64_t *now, int64_t deadline) {
   int result = -EAGAIN;
   bool lost = false;
   if (*now < window->wake) {
     result = sleep_until(waiter, wait, now, least(window->wake, deadline));
-    if (result == -EAGAIN && *now >= window->wake) rc_cadence_woke(&waiter->cadence, window->wake, *now);
+    if (result == -EAGAIN && *now >= window->wake)
+      rc_cadence_woke(&waiter->cadence, window->wake, *now);
   }
   if (result != -EAGAIN || *now >= least(window->until, deadline)) return result;
   int64_t began = *now;
@@ -300,7 +326,9 @@ static int meet(struct rc_waiter *waiter, const struct rc_wait *wait, const stru
   return result;
 }
 
-static int64_t after(int64_t now, int64_t ns) { return ns < 0 || ns > INT64_MAX - now ? INT64_MAX : now + ns; }
+static int64_t after(int64_t now, int64_t ns) {
+  return ns < 0 || ns > INT64_MAX - now ? INT64_MAX : now + ns;
+}
 
 static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
   int result = look(waiter, wait);
@@ -311,9 +339,12 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   uint64_t sleeps = waiter->sleeps;
   bool spun = !wait->sleep_only && should_spin(waiter), lost = false;
   struct rc_window window;
-  if (spun) result = spin(waiter, wait, least(after(began, waiter->spin_ns), deadline), &now, &lost);
+  if (spun)
+    result = spin(waiter, wait, least(after(began, waiter->spin_ns), deadline), &now, &lost);
   else if (!wait->sleep_only && should_yield(waiter))
-    result = yield(waiter, wait, least(after(began, waiter->spin_asked ? waiter->spin_ns : YIELD_NS), deadline), &now);
+    result =
+        yield(waiter, wait,
+              least(after(began, waiter->spin_asked ? waiter->spin_ns : YIELD_NS), deadline), &now);
   if (result == -EAGAIN && !wait->sleep_only && should_meet(waiter, now, &window))
     result = meet(waiter, wait, &window, &now, deadline);
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
@@ -326,8 +357,8 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   return result == -EINTR ? -EINTR : -ETIMEDOUT;
 }
 
-/* A waiter's counts are for one thread, so rc_wait refuses a second thread. The hot path, which does not call rc_wait,
- * omits the test: the test would cost too much there. */
+/* A waiter's counts are for one thread, so rc_wait refuses a second thread. The hot path, which
+ * does not call rc_wait, omits the test: the test would cost too much there. */
 int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
   if (rc_swap_acquire(&waiter->inside, 1) != 0) return -EDEADLK; /* pairs with the store below */
   int result = wait_alone(waiter, wait, timeout_ns);

@@ -2,36 +2,39 @@
 /*
  * Nested values: what the data of a RINGCAST_ITEM_OBJECT entry holds.
  *
- * Promise. A stream of tokens, each a tag byte and the data of the tag, in the order of a walk from the root: a
- * container says how many values it has, and the values follow. Few tokens refer to anything outside themselves. AGAIN
- * refers back to a str earlier in the stream, and RECORD to keys. BACK refers to a value that a MARK stands before, in
- * this stream or in that of an earlier entry. Other tokens refer to data beside the stream: parts, which are entries of
- * the frame (tensors, long text and bytes), used in order, each once; ITEM, to an item of the root dict; and leaves,
- * which are elements of the list in the frame's PICKLE entry.
+ * Promise. A stream of tokens, each a tag byte and the data of the tag, in the order of a walk from
+ * the root: a container says how many values it has, and the values follow. Few tokens refer to
+ * anything outside themselves. AGAIN refers back to a str earlier in the stream, and RECORD to
+ * keys. BACK refers to a value that a MARK stands before, in this stream or in that of an earlier
+ * entry. Other tokens refer to data beside the stream: parts, which are entries of the frame
+ * (tensors, long text and bytes), used in order, each once; ITEM, to an item of the root dict; and
+ * leaves, which are elements of the list in the frame's PICKLE entry.
  *
- * ringcast_token_read trusts nothing: it stays within the stream. But the function reads memory more than once: if a
- * peer may be writing there, the caller copies the stream out first. A count that passes may still be of values that
- * are missing, and each of several nested containers may count the same bytes. Before a caller makes anything of a
- * stream, ringcast_object_check walks the whole stream. After the check a container has as many values as it counts, so
- * the decoded value is no larger than some multiple of the stream's length. A caller that skips the check keeps the sum
- * of all values due, in all open containers: no more than the bytes that are left. Both functions are wait-free and
- * thread-safe, and call nothing.
+ * ringcast_token_read trusts nothing: it stays within the stream. But the function reads memory
+ * more than once: if a peer may be writing there, the caller copies the stream out first. A count
+ * that passes may still be of values that are missing, and each of several nested containers may
+ * count the same bytes. Before a caller makes anything of a stream, ringcast_object_check walks the
+ * whole stream. After the check a container has as many values as it counts, so the decoded value
+ * is no larger than some multiple of the stream's length. A caller that skips the check keeps the
+ * sum of all values due, in all open containers: no more than the bytes that are left. Both
+ * functions are wait-free and thread-safe, and call nothing.
  *
- * Neither function checks the following; the decoder does. Text is in the encoding of its tag; names exist; keys can be
- * keys, and no two of a SHAPE are equal; a MEMBER's name is a str or an int; ABSENT is a slot's; a RANGE is made of
- * ints; parts, leaves, items and the marked values of earlier streams exist (ringcast_object_needs says how many the
- * stream needs).
+ * Neither function checks the following; the decoder does. Text is in the encoding of its tag;
+ * names exist; keys can be keys, and no two of a SHAPE are equal; a MEMBER's name is a str or an
+ * int; ABSENT is a slot's; a RANGE is made of ints; parts, leaves, items and the marked values of
+ * earlier streams exist (ringcast_object_needs says how many the stream needs).
  *
- * The tokens. Little-endian, nothing is aligned. "count" is one byte below 252, or 252 and 2 bytes, 253 and 4, 254
- * and 8. "values" are tokens in their turn.
+ * The tokens. Little-endian, nothing is aligned. "count" is one byte below 252, or 252 and 2 bytes,
+ * 253 and 4, 254 and 8. "values" are tokens in their turn.
  *
  *     0x00-0x7f                   the int 0 to 127
  *     0x80-0xbf  text             a str of 0 to 63 ASCII characters, the tag's low bits
  *     NONE, FALSE, TRUE
  *     INT8 .. INT64  1-8 bytes    an int, signed
- *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first; no bytes: 0
+ *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first; no
+ *                bytes: 0
  *     FLOAT      8 bytes          COMPLEX  16 bytes: the real part, the imaginary one
- *     ASCII, UTF8, WTF8  count, bytes   a str; WTF8 is UTF-8 in which lone surrogates stand for themselves
+ *     ASCII, UTF8, WTF8  count, bytes   a str; WTF8 is UTF-8 with lone surrogates as they are
  *     NAMED      count, bytes     a str, UTF-8, to which AGAIN may refer; numbered from 0
  *     AGAIN      count            the NAMED str of the given number once more
  *     BYTES, BYTEARRAY   count, bytes
@@ -39,31 +42,40 @@
  *     DICT       count, so many keys and values in turn
  *     PACKED_LIST, PACKED_TUPLE    1 byte enum ringcast_packed, count, so many numbers of the kind
  *     RANGE, SLICE  3 values      start, stop, step
- *     CLASS      1 byte enum ringcast_class, count, bytes: module, qualified name and field names, UTF-8, a 0 byte
- *                between each two. Not a value: a value follows. The stream numbers its classes from 0.
- *     OBJECT     count            an instance of the class of the given number: a value for each field, in order. Of an
- *                INSTANCE class, one value more: a DICT of its attributes, or NONE for an instance without a __dict__
+ *     CLASS      1 byte enum ringcast_class, count, bytes: module, qualified name and field names,
+ *                UTF-8, a 0 byte between each two. Not a value: a value follows. The stream numbers
+ *                its classes from 0.
+ *     OBJECT     count            an instance of the class of the given number: a value for each
+ *                field, in order. Of an INSTANCE class, one value more: a DICT of its attributes,
+ *                or NONE for an instance without a __dict__
  *     ABSENT     in the place of a field of an INSTANCE: the slot is not set
- *     MEMBER     count, value     a member of the enum of the given number: its name, a str; or, of a Flag, its value,
- *                an int
+ *     MEMBER     count, value     a member of the enum of the given number: its name, a str; or, of
+ *                a Flag, its value, an int
  *     SCALAR     4 bytes struct ringcast_dtype, and its bytes      a NumPy scalar
  *     DTYPE      count, bytes     a torch.dtype: its name ("float32")
  *     DEVICE     count, bytes     a torch.device as text ("cuda:1")
  *     SIZE       count, 8 bytes each    a torch.Size
- *     PART       the frame's next part: a TENSOR, STR or BYTES entry   PART_BYTEARRAY: a BYTES entry
+ *     PART       the frame's next part: a TENSOR, STR or BYTES entry
+ *     PART_BYTEARRAY   the same, a BYTES entry
  *     LEAF       count            the element of the given number in the frame's list of leaves
- *     MARK                        Not a value: a value follows. The frame numbers the values that are marked, in the
- *                                 order of their MARKs, through the streams of its entries.
- *     BACK       count            a marked value once more, the same object: 0 is the value of the last MARK before
- *                                 this token, 1 that of the MARK before it. The value is complete.
- *     ITEM       count            the item of the root dict that entry holds, once more: a TENSOR, STR or BYTES entry
- *     SHAPE      count, so many keys    Not a value: a value follows. Each key is a str, in any of its tokens but PART.
- *                                 The stream numbers its shapes from 0.
- *     RECORD     count            a dict with the keys of the shape of the given number: a value for each key, in order
- *     KIND       1 byte enum ringcast_standard, value    a value of a type of Python's standard library, made of its
- *                state, the value: see the enum
- *     ARRAY      1 byte typecode, count, bytes    an array.array of Python: its elements as the machine has them
- *     PART_ARRAY 1 byte typecode  the same of the frame's next part, a BYTES entry that has the same typecode
+ *     MARK                        Not a value: a value follows. The frame numbers the values that
+ *                                 are marked, in the order of their MARKs, through the streams of
+ *                                 its entries.
+ *     BACK       count            a marked value once more, the same object: 0 is the value of the
+ *                                 last MARK before this token, 1 that of the MARK before it. The
+ *                                 value is complete.
+ *     ITEM       count            the item of the root dict that entry holds, once more: a TENSOR,
+ *                STR or BYTES entry
+ *     SHAPE      count, so many keys    Not a value: a value follows. Each key is a str, in any of
+ *                                 its tokens but PART. The stream numbers its shapes from 0.
+ *     RECORD     count            a dict with the keys of the shape of the given number: a value
+ *                for each key, in order
+ *     KIND       1 byte enum ringcast_standard, value    a value of a type of Python's standard
+ *                library, made of its state, the value: see the enum
+ *     ARRAY      1 byte typecode, count, bytes    an array.array of Python: its elements as the
+ *                machine has them
+ *     PART_ARRAY 1 byte typecode  the same of the frame's next part, a BYTES entry that has the
+ * same typecode
  */
 #ifndef RINGCAST_OBJECT_H
 #define RINGCAST_OBJECT_H
@@ -78,8 +90,8 @@
 extern "C" {
 #endif
 
-/* How deep containers may nest. Every token that values follow is a container, empty or not: also an instance, a member
- * of an enum, a range and a slice. A packed list is not a container. */
+/* How deep containers may nest. Every token that values follow is a container, empty or not: also
+ * an instance, a member of an enum, a range and a slice. A packed list is not a container. */
 #define RINGCAST_MAX_DEPTH 1024
 /* How many classes a stream may define. */
 #define RINGCAST_MAX_CLASSES 256
@@ -150,36 +162,42 @@ enum ringcast_packed {
 };
 
 enum ringcast_class {
-  RINGCAST_CLASS_DATACLASS = 1, /* a dataclass, or any class: the fields are the names of all that an instance has */
-  RINGCAST_CLASS_STRUCT = 2,    /* msgspec.Struct */
+  RINGCAST_CLASS_DATACLASS =
+      1, /* a dataclass, or any class: the fields are the names of all that an instance has */
+  RINGCAST_CLASS_STRUCT = 2, /* msgspec.Struct */
   RINGCAST_CLASS_NAMEDTUPLE = 3,
   RINGCAST_CLASS_ENUM = 4,     /* has no fields */
   RINGCAST_CLASS_INSTANCE = 5, /* the fields are its slots; one value more follows, its __dict__ */
 };
 
-/* The types of Python's standard library, and np.dtype, that a KIND makes, each with its state. In binary states
- * numbers have the lowest byte first, but years and fractions of a second the highest. */
+/* The types of Python's standard library, and np.dtype, that a KIND makes, each with its state. In
+ * binary states numbers have the lowest byte first, but years and fractions of a second the
+ * highest. */
 enum ringcast_standard {
-  RINGCAST_STANDARD_DEFAULTDICT = 1,   /* a tuple: the factory's name or None, a dict */
-  RINGCAST_STANDARD_ORDEREDDICT = 2,   /* a dict */
-  RINGCAST_STANDARD_DEQUE = 3,         /* a tuple: maxlen or None, a list */
-  RINGCAST_STANDARD_COUNTER = 4,       /* a dict */
-  RINGCAST_STANDARD_UUID = 5,          /* bytes: 16, the highest first; 1 more where is_safe is known: 0 safe, 1 not */
-  RINGCAST_STANDARD_PUREPOSIXPATH = 6, /* a str */
-  RINGCAST_STANDARD_POSIXPATH = 7,     /* a str */
+  RINGCAST_STANDARD_DEFAULTDICT = 1, /* a tuple: the factory's name or None, a dict */
+  RINGCAST_STANDARD_ORDEREDDICT = 2, /* a dict */
+  RINGCAST_STANDARD_DEQUE = 3,       /* a tuple: maxlen or None, a list */
+  RINGCAST_STANDARD_COUNTER = 4,     /* a dict */
+  RINGCAST_STANDARD_UUID =
+      5, /* bytes: 16, the highest first; 1 more where is_safe is known: 0 safe, 1 not */
+  RINGCAST_STANDARD_PUREPOSIXPATH = 6,   /* a str */
+  RINGCAST_STANDARD_POSIXPATH = 7,       /* a str */
   RINGCAST_STANDARD_PUREWINDOWSPATH = 8, /* a tuple of str: its parts */
-  RINGCAST_STANDARD_DATETIME = 9,   /* bytes: year (2), month (its highest bit is the fold), day, hour, minute, second,
-                                     * microsecond (3); or a tuple of these and a TIMEZONE or ZONEINFO */
+  RINGCAST_STANDARD_DATETIME =
+      9, /* bytes: year (2), month (its highest bit is the fold), day, hour, minute, second,
+            microsecond (3); or a tuple of these and a TIMEZONE or a ZONEINFO */
   RINGCAST_STANDARD_DATE = 10,      /* bytes: year (2), month, day */
-  RINGCAST_STANDARD_TIME = 11,      /* bytes: hour (its highest bit is the fold), minute, second, microsecond (3); or a
-                                     * tuple of these and a TIMEZONE or ZONEINFO */
+  RINGCAST_STANDARD_TIME = 11,      /* bytes: hour (its highest bit is the fold), minute, second,
+                                        microsecond (3); or a tuple: these, and a TIMEZONE or ZONEINFO */
   RINGCAST_STANDARD_TIMEDELTA = 12, /* bytes: days, seconds, microseconds, each an i32 */
-  RINGCAST_STANDARD_TIMEZONE = 13,  /* an int, microseconds; or a tuple of that and a str, the name */
-  RINGCAST_STANDARD_ZONEINFO = 14,  /* a str, the key */
-  RINGCAST_STANDARD_DECIMAL = 15,   /* a str */
-  RINGCAST_STANDARD_DTYPE = 16,     /* a str, as np.dtype.str */
-  RINGCAST_STANDARD_NDARRAY = 64, /* a tuple: the dtype, and a PART of uint8 whose last axis is an element. The dtype is
-                                   * as np.dtype.str, or, of fields, JSON (python/ringcast/_arrays.py) */
+  RINGCAST_STANDARD_TIMEZONE =
+      13, /* an int, microseconds; or a tuple of that and a str, the name */
+  RINGCAST_STANDARD_ZONEINFO = 14, /* a str, the key */
+  RINGCAST_STANDARD_DECIMAL = 15,  /* a str */
+  RINGCAST_STANDARD_DTYPE = 16,    /* a str, as np.dtype.str */
+  RINGCAST_STANDARD_NDARRAY =
+      64, /* a tuple: the dtype, and a PART of uint8 whose last axis is an element. The dtype is as
+             np.dtype.str, or, of fields, JSON (python/ringcast/_arrays.py) */
   RINGCAST_STANDARD_RECARRAY = 65, /* the same, as a np.recarray */
 };
 
@@ -188,12 +206,12 @@ struct ringcast_object {
   const uint8_t *at, *end;
 };
 
-/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or the number that the tag refers to.
- * `data` are the token's bytes: text, numbers, names. For INT8 to INT64, and an int in the tag, `i` is the value.
- * Fields that a tag does not use are not set. */
+/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or the number that the
+ * tag refers to. `data` are the token's bytes: text, numbers, names. For INT8 to INT64, and an int
+ * in the tag, `i` is the value. Fields that a tag does not use are not set. */
 struct ringcast_token {
-  uint8_t tag; /* INT8 to INT64, and an int in the tag itself, show as INT64; a text with its length in the tag shows as
-                  ASCII */
+  uint8_t tag; /* INT8 to INT64, and an int in the tag itself, show as INT64; a text with its length
+                  in the tag shows as ASCII */
   uint8_t kind; /* enum ringcast_packed, _class, _standard, or the typecode of an array */
   struct ringcast_dtype dtype;
   uint64_t count;
@@ -201,9 +219,10 @@ struct ringcast_token {
   const uint8_t *data;
 };
 
-/* ---- Reading one token ------------------------------------------------------------------------------------------ */
+/* ---- Reading one token ----------------------------------------------------------------------- */
 
-static inline bool ringcast_object_take(struct ringcast_object *object, uint64_t bytes, const uint8_t **out) {
+static inline bool ringcast_object_take(struct ringcast_object *object, uint64_t bytes,
+                                        const uint8_t **out) {
   if (bytes > (uint64_t)(object->end - object->at)) return false;
   *out = object->at;
   object->at += bytes;
@@ -223,16 +242,20 @@ static inline bool ringcast_object_count(struct ringcast_object *object, uint64_
 }
 
 /* A count of values of at least `each` bytes: no more than the rest of the stream has room for. */
-static inline bool ringcast_object_values(struct ringcast_object *object, uint64_t each, uint64_t *out) {
+static inline bool ringcast_object_values(struct ringcast_object *object, uint64_t each,
+                                          uint64_t *out) {
   return ringcast_object_count(object, out) && *out <= (uint64_t)(object->end - object->at) / each;
 }
 
-static inline bool ringcast_object_bytes(struct ringcast_object *object, struct ringcast_token *out) {
-  return ringcast_object_count(object, &out->count) && ringcast_object_take(object, out->count, &out->data);
+static inline bool ringcast_object_bytes(struct ringcast_object *object,
+                                         struct ringcast_token *out) {
+  return ringcast_object_count(object, &out->count) &&
+         ringcast_object_take(object, out->count, &out->data);
 }
 
 /* An int of 1, 2, 4 or 8 bytes: a shift to the top and back extends the sign. */
-static inline bool ringcast_object_int(struct ringcast_object *object, uint64_t bytes, struct ringcast_token *out) {
+static inline bool ringcast_object_int(struct ringcast_object *object, uint64_t bytes,
+                                       struct ringcast_token *out) {
   if (!ringcast_object_take(object, bytes, &out->data)) return false;
   int64_t value = 0;
   memcpy(&value, out->data, bytes);
@@ -248,7 +271,8 @@ static inline bool ringcast_packed_is_known(uint8_t kind) {
          kind == RINGCAST_PACKED_I64 || kind == RINGCAST_PACKED_F64;
 }
 
-static inline bool ringcast_object_packed(struct ringcast_object *object, struct ringcast_token *out) {
+static inline bool ringcast_object_packed(struct ringcast_object *object,
+                                          struct ringcast_token *out) {
   const uint8_t *kind;
   if (!ringcast_object_take(object, 1, &kind) || !ringcast_packed_is_known(*kind)) return false;
   out->kind = *kind;
@@ -257,7 +281,8 @@ static inline bool ringcast_object_packed(struct ringcast_object *object, struct
          ringcast_object_take(object, out->count * each, &out->data);
 }
 
-static inline bool ringcast_object_array(struct ringcast_object *object, struct ringcast_token *out) {
+static inline bool ringcast_object_array(struct ringcast_object *object,
+                                         struct ringcast_token *out) {
   const uint8_t *typecode;
   if (!ringcast_object_take(object, 1, &typecode)) return false;
   out->kind = *typecode;
@@ -266,7 +291,8 @@ static inline bool ringcast_object_array(struct ringcast_object *object, struct 
   return ringcast_object_bytes(object, out) && out->count % each == 0;
 }
 
-static inline bool ringcast_object_scalar(struct ringcast_object *object, struct ringcast_token *out) {
+static inline bool ringcast_object_scalar(struct ringcast_object *object,
+                                          struct ringcast_token *out) {
   const uint8_t *dtype;
   if (!ringcast_object_take(object, sizeof out->dtype, &dtype)) return false;
   memcpy(&out->dtype, dtype, sizeof out->dtype);
@@ -275,7 +301,8 @@ static inline bool ringcast_object_scalar(struct ringcast_object *object, struct
   return ringcast_object_take(object, out->count, &out->data);
 }
 
-/* Reads the next token. -ENOENT: the stream has ended; -EPROTO: an unknown tag, or a token that is cut off. */
+/* Reads the next token. -ENOENT: the stream has ended; -EPROTO: an unknown tag, or a token that is
+ * cut off. */
 static inline int ringcast_token_read(struct ringcast_object *object, struct ringcast_token *out) {
   const uint8_t *data;
   bool ok = true;
@@ -305,7 +332,9 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_INT8:
   case RINGCAST_TAG_INT16:
   case RINGCAST_TAG_INT32:
-  case RINGCAST_TAG_INT64: ok = ringcast_object_int(object, UINT64_C(1) << (tag - RINGCAST_TAG_INT8), out); break;
+  case RINGCAST_TAG_INT64:
+    ok = ringcast_object_int(object, UINT64_C(1) << (tag - RINGCAST_TAG_INT8), out);
+    break;
   case RINGCAST_TAG_FLOAT: ok = ringcast_object_take(object, 8, &out->data); break;
   case RINGCAST_TAG_COMPLEX: ok = ringcast_object_take(object, 16, &out->data); break;
   case RINGCAST_TAG_BIGINT:
@@ -344,7 +373,8 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_ARRAY:
   case RINGCAST_TAG_PART_ARRAY: ok = ringcast_object_array(object, out); break;
   case RINGCAST_TAG_SIZE:
-    ok = ringcast_object_values(object, 8, &out->count) && ringcast_object_take(object, out->count * 8, &out->data);
+    ok = ringcast_object_values(object, 8, &out->count) &&
+         ringcast_object_take(object, out->count * 8, &out->data);
     break;
   default: ok = false;
   }
@@ -353,11 +383,12 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
 
 /* Whether a token is a whole str in the stream: each key of a SHAPE is. */
 static inline bool ringcast_token_is_text(const struct ringcast_token *token) {
-  return token->tag == RINGCAST_TAG_ASCII || token->tag == RINGCAST_TAG_UTF8 || token->tag == RINGCAST_TAG_WTF8 ||
-         token->tag == RINGCAST_TAG_NAMED || token->tag == RINGCAST_TAG_AGAIN;
+  return token->tag == RINGCAST_TAG_ASCII || token->tag == RINGCAST_TAG_UTF8 ||
+         token->tag == RINGCAST_TAG_WTF8 || token->tag == RINGCAST_TAG_NAMED ||
+         token->tag == RINGCAST_TAG_AGAIN;
 }
 
-/* ---- A whole stream --------------------------------------------------------------------------------------------- */
+/* ---- A whole stream -------------------------------------------------------------------------- */
 
 /* What is in a stream, and what the stream refers to outside. */
 struct ringcast_object_needs {
@@ -372,15 +403,17 @@ struct ringcast_object_needs {
   uint64_t items;   /* the highest item in use, plus 1 */
 };
 
-/* Checks that `data` is one whole value and nothing more. Every token is known and whole, and every counted value is
- * present. Containers nest no deeper than RINGCAST_MAX_DEPTH. Each class is defined, with at least a module and a name,
- * before an OBJECT or MEMBER uses it; there are at most RINGCAST_MAX_CLASSES. The same holds of
- * shapes and RECORD. AGAIN refers only to an earlier NAMED str, BACK to no container that is still open. A value has
- * one MARK at most, a BACK none. On success `*out` says what the stream needs: compare `parts` with the parts of the
- * entry, and `leaves` with the frame's list. A stream can be decoded without the others of its frame if `before` and
- * `items` are 0. -EPROTO: a check fails, and `*out` is unchanged. The check takes some 17 KiB of the caller's stack,
- * and time in proportion to `bytes`. */
-RINGCAST_API int ringcast_object_check(const void *data, size_t bytes, struct ringcast_object_needs *out);
+/* Checks that `data` is one whole value and nothing more. Every token is known and whole, and every
+ * counted value is present. Containers nest no deeper than RINGCAST_MAX_DEPTH. Each class is
+ * defined, with at least a module and a name, before an OBJECT or MEMBER uses it; there are at most
+ * RINGCAST_MAX_CLASSES. The same holds of shapes and RECORD. AGAIN refers only to an earlier NAMED
+ * str, BACK to no container that is still open. A value has one MARK at most, a BACK none. On
+ * success `*out` says what the stream needs: compare `parts` with the parts of the entry, and
+ * `leaves` with the frame's list. A stream can be decoded without the others of its frame if
+ * `before` and `items` are 0. -EPROTO: a check fails, and `*out` is unchanged. The check takes some
+ * 17 KiB of the caller's stack, and time in proportion to `bytes`. */
+RINGCAST_API int ringcast_object_check(const void *data, size_t bytes,
+                                       struct ringcast_object_needs *out);
 
 #ifdef __cplusplus
 }

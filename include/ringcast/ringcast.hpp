@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ringcast for C++17, header-only: the C API of ringcast.h, with handles and frames that end with their scope.
+ * ringcast for C++17, header-only: the C API of ringcast.h, with handles and frames that end with
+ * their scope.
  *
  *     ringcast::writer writer;                            ringcast::reader reader(handle);
- *     writer.wait_readers(1, 10s);                        for (auto &frame : reader) use(frame.text());
- *     writer.send("hello");
+ *     writer.wait_readers(1, 10s);                        for (auto &frame : reader)
+ * use(frame.text()); writer.send("hello");
  *
  * Errors. A call that fails throws ringcast::error: code() is the errno, and what() has the text of
- * ringcast_last_error(). The try_ calls are noexcept and return what the C function returns: 0, or a negative errno.
- * Built without exceptions (-fno-exceptions), a call that would throw prints the text and aborts; use the try_ calls.
- * Timeouts are durations of std::chrono: 0 tries once, `forever` waits without limit.
- * Signals. After a signal handler has run, a wait goes on for the rest of its time. The try_ calls return -EINTR.
- * Ownership. The classes can be moved, not copied. A reservation or a frame must end before its writer or reader does.
- * A moved-from object can only be assigned to or destroyed.
- * Threads and fork: as in ringcast.h. The rest of the API takes the handles that get() returns:
+ * ringcast_last_error(). The try_ calls are noexcept and return what the C function returns: 0, or
+ * a negative errno. Built without exceptions (-fno-exceptions), a call that would throw prints the
+ * text and aborts; use the try_ calls. Timeouts are durations of std::chrono: 0 tries once,
+ * `forever` waits without limit. Signals. After a signal handler has run, a wait goes on for the
+ * rest of its time. The try_ calls return -EINTR. Ownership. The classes can be moved, not copied.
+ * A reservation or a frame must end before its writer or reader does. A moved-from object can only
+ * be assigned to or destroyed. Threads and fork: as in ringcast.h. The rest of the API takes the
+ * handles that get() returns:
  *
  *     auto info = ringcast::sized<ringcast_info>();
  *     ringcast::check(ringcast_writer_info(writer.get(), &info));
@@ -47,7 +49,8 @@ public:
   error(int code, const char *text) : std::system_error(code, std::generic_category(), text) {}
 };
 
-[[noreturn, gnu::cold, gnu::noinline]] inline void fail(int result, const char *text = ringcast_last_error()) {
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail(int result,
+                                                        const char *text = ringcast_last_error()) {
 #if defined(__cpp_exceptions)
   throw error(-result, text);
 #else
@@ -62,7 +65,8 @@ inline int check(int result) {
   return result;
 }
 
-/* The rest of a wait with a time limit, for `undisturbed`: the first try found that there is something to wait for. */
+/* The rest of a wait with a time limit, for `undisturbed`: the first try found that there is
+ * something to wait for. */
 template <class F> [[gnu::noinline]] int wait_until_over(nanoseconds timeout, F &call) {
   const auto start = std::chrono::steady_clock::now();
   int result = call(timeout.count());
@@ -73,8 +77,8 @@ template <class F> [[gnu::noinline]] int wait_until_over(nanoseconds timeout, F 
   return result;
 }
 
-/* Makes a call that may wait, and goes on with the wait when a signal handler has run. A call that need not wait looks
- * at no clock. */
+/* Makes a call that may wait, and goes on with the wait when a signal handler has run. A call that
+ * need not wait looks at no clock. */
 template <class F> int undisturbed(nanoseconds timeout, F call) {
   const bool is_limited = timeout.count() > 0 && timeout != forever;
   int result = call(is_limited ? 0 : timeout.count());
@@ -82,7 +86,8 @@ template <class F> int undisturbed(nanoseconds timeout, F call) {
   return is_limited && result == -EAGAIN ? wait_until_over(timeout, call) : result;
 }
 
-/* A struct of the C API with its `size` set and the rest zero: options with their defaults, or info to be filled. */
+/* A struct of the C API with its `size` set and the rest zero: options with their defaults, or info
+ * to be filled. */
 template <class T> T sized() noexcept {
   T value{};
   value.size = sizeof value;
@@ -105,27 +110,32 @@ private:
   std::size_t size_ = 0;
 };
 
-/* How std::unique_ptr ends what it owns: also std::unique_ptr<ringcast_tap, ringcast::closer<ringcast_tap_close>>. */
+/* How std::unique_ptr ends what it owns: also std::unique_ptr<ringcast_tap,
+ * ringcast::closer<ringcast_tap_close>>. */
 template <auto close> struct closer {
   template <class T> void operator()(T *handle) const noexcept { close(handle); }
 };
 struct releaser {
   ringcast_frame frame;
   int operator()(ringcast_reader *reader) const noexcept {
-    ringcast_frame given = frame; /* the object's own address stays here: its fields can live in registers */
+    ringcast_frame given =
+        frame; /* the object's own address stays here: its fields can live in registers */
     return ringcast_reader_release(reader, &given);
   }
 };
 
-/* ---- Writer ----------------------------------------------------------------------------------------------------- */
+/* ---- Writer ---------------------------------------------------------------------------------- */
 
-/* Memory leased to the writer. Write into it and commit; without a commit the end of the scope aborts. */
+/* Memory leased to the writer. Write into it and commit; without a commit the end of the scope
+ * aborts. */
 class reservation {
 public:
   reservation() noexcept = default;
   void *data() const noexcept { return span_.data; } /* 16 bytes into a 64-byte line */
   std::size_t size() const noexcept { return span_.bytes; }
-  span<std::byte> bytes() const noexcept { return {static_cast<std::byte *>(span_.data), span_.bytes}; }
+  span<std::byte> bytes() const noexcept {
+    return {static_cast<std::byte *>(span_.data), span_.bytes};
+  }
 
   void grow(std::size_t bytes, nanoseconds timeout = forever) {
     done(undisturbed(timeout, [&](std::int64_t ns) { return try_grow(bytes, nanoseconds(ns)); }));
@@ -133,7 +143,9 @@ public:
   int try_grow(std::size_t bytes, nanoseconds timeout = {}) noexcept {
     return open_ ? ringcast_writer_grow(open_.get(), bytes, timeout.count(), &span_) : -EINVAL;
   }
-  void commit(std::size_t bytes, std::uint16_t kind = RINGCAST_KIND_BYTES) { done(try_commit(bytes, kind)); }
+  void commit(std::size_t bytes, std::uint16_t kind = RINGCAST_KIND_BYTES) {
+    done(try_commit(bytes, kind));
+  }
   int try_commit(std::size_t bytes, std::uint16_t kind = RINGCAST_KIND_BYTES) noexcept {
     int result = open_ ? ringcast_writer_commit(open_.get(), bytes, kind) : -EINVAL;
     if (result >= 0) (void)open_.release();
@@ -143,11 +155,13 @@ public:
 
 private:
   friend class writer;
-  reservation(ringcast_writer *writer, const ringcast_span &got) noexcept : open_(writer), span_(got) {}
+  reservation(ringcast_writer *writer, const ringcast_span &got) noexcept
+      : open_(writer), span_(got) {}
   void done(int result) {
     if (result < 0) fail(result, open_ ? ringcast_last_error() : "nothing is reserved");
   }
-  std::unique_ptr<ringcast_writer, closer<ringcast_writer_abort>> open_; /* null: nothing is reserved */
+  std::unique_ptr<ringcast_writer, closer<ringcast_writer_abort>>
+      open_; /* null: nothing is reserved */
   ringcast_span span_{};
 };
 
@@ -162,11 +176,13 @@ public:
   const char *handle() const noexcept { return ringcast_writer_handle(get()); }
   void close() noexcept { writer_.reset(); } /* as the end of the scope does */
   int wait_readers(std::uint32_t count, nanoseconds timeout = forever) {
-    return check(undisturbed(timeout, [&](std::int64_t ns) { return ringcast_writer_wait_readers(get(), count, ns); }));
+    return check(undisturbed(
+        timeout, [&](std::int64_t ns) { return ringcast_writer_wait_readers(get(), count, ns); }));
   }
   reservation reserve(std::size_t bytes, nanoseconds timeout = forever) {
     ringcast_span got;
-    check(undisturbed(timeout, [&](std::int64_t ns) { return ringcast_writer_reserve(get(), bytes, ns, &got); }));
+    check(undisturbed(
+        timeout, [&](std::int64_t ns) { return ringcast_writer_reserve(get(), bytes, ns, &got); }));
     return {get(), got};
   }
   /* Aborts the reservation that `out` holds, if any, and makes the new. */
@@ -179,9 +195,12 @@ public:
   }
   void send(const void *data, std::size_t bytes, nanoseconds timeout = forever,
             std::uint16_t kind = RINGCAST_KIND_BYTES) {
-    check(undisturbed(timeout, [&](std::int64_t ns) { return try_send(data, bytes, nanoseconds(ns), kind); }));
+    check(undisturbed(
+        timeout, [&](std::int64_t ns) { return try_send(data, bytes, nanoseconds(ns), kind); }));
   }
-  void send(std::string_view text, nanoseconds timeout = forever) { send(text.data(), text.size(), timeout); }
+  void send(std::string_view text, nanoseconds timeout = forever) {
+    send(text.data(), text.size(), timeout);
+  }
   int try_send(const void *data, std::size_t bytes, nanoseconds timeout = {},
                std::uint16_t kind = RINGCAST_KIND_BYTES) noexcept {
     return ringcast_writer_send(get(), data, bytes, kind, timeout.count());
@@ -191,16 +210,19 @@ private:
   std::unique_ptr<ringcast_writer, closer<ringcast_writer_close>> writer_;
 };
 
-/* ---- Reader ----------------------------------------------------------------------------------------------------- */
+/* ---- Reader ---------------------------------------------------------------------------------- */
 
-/* A frame leased to a reader: read in place, until release() or the end of the scope, which can't report an eviction
- * (ESTALE: the frame may be overwritten). If the writer may evict, call release() before the results count. */
+/* A frame leased to a reader: read in place, until release() or the end of the scope, which can't
+ * report an eviction (ESTALE: the frame may be overwritten). If the writer may evict, call
+ * release() before the results count. */
 class frame {
 public:
   frame() noexcept = default;
   const void *data() const noexcept { return get().data; } /* 16 bytes into a 64-byte line */
   std::size_t size() const noexcept { return get().bytes; }
-  span<const std::byte> bytes() const noexcept { return {static_cast<const std::byte *>(data()), size()}; }
+  span<const std::byte> bytes() const noexcept {
+    return {static_cast<const std::byte *>(data()), size()};
+  }
   std::string_view text() const noexcept { return {static_cast<const char *>(data()), size()}; }
   std::uint16_t kind() const noexcept { return get().kind; }
   const ringcast_frame &get() const noexcept { return held_.get_deleter().frame; }
@@ -226,7 +248,8 @@ public:
 
   frame next(nanoseconds timeout = forever) {
     ringcast_frame got;
-    check(undisturbed(timeout, [&](std::int64_t ns) { return ringcast_reader_next(get(), ns, &got); }));
+    check(undisturbed(timeout,
+                      [&](std::int64_t ns) { return ringcast_reader_next(get(), ns, &got); }));
     return {get(), got};
   }
   /* Releases the frame that `out` holds, if any, and leases the next. */
@@ -238,7 +261,8 @@ public:
     return result;
   }
 
-  /* for (auto &frame : reader): each frame, released before the next is leased, until the writer is gone. */
+  /* for (auto &frame : reader): each frame, released before the next is leased, until the writer is
+   * gone. */
   class iterator {
   public:
     explicit iterator(reader *from) : from_(from) { ++*this; }
@@ -271,11 +295,14 @@ inline std::string find(const std::string &name) {
   return handle;
 }
 
-/* ---- Tensor dicts (frame.h) ------------------------------------------------------------------------------------- */
+/* ---- Tensor dicts (frame.h) ------------------------------------------------------------------ */
 
 template <class T> constexpr ringcast_dtype dtype_of() noexcept {
   static_assert(std::is_arithmetic_v<T>, "other element types: fill in a ringcast_dtype");
-  constexpr int code = std::is_same_v<T, bool> ? 6 : std::is_floating_point_v<T> ? 2 : std::is_unsigned_v<T> ? 1 : 0;
+  constexpr int code = std::is_same_v<T, bool>       ? 6
+                       : std::is_floating_point_v<T> ? 2
+                       : std::is_unsigned_v<T>       ? 1
+                                                     : 0;
   return {code, sizeof(T) * 8, 1};
 }
 
@@ -285,26 +312,30 @@ struct item : ringcast_item {
   span<const std::int64_t> dims() const noexcept { return {shape, static_cast<std::size_t>(ndim)}; }
   template <class T> bool is() const noexcept {
     constexpr ringcast_dtype wanted = dtype_of<T>();
-    return kind == RINGCAST_ITEM_TENSOR && placement == RINGCAST_PLACEMENT_INLINE && dtype.code == wanted.code &&
-           dtype.bits == wanted.bits && dtype.lanes == 1;
+    return kind == RINGCAST_ITEM_TENSOR && placement == RINGCAST_PLACEMENT_INLINE &&
+           dtype.code == wanted.code && dtype.bits == wanted.bits && dtype.lanes == 1;
   }
-  /* The elements, where they lie in the frame. Throws (EINVAL) unless the entry is a tensor of T in C order. */
+  /* The elements, where they lie in the frame. Throws (EINVAL) unless the entry is a tensor of T in
+   * C order. */
   template <class T> span<const T> values() const {
     std::int64_t count = 1;
     bool fits = is<T>(), in_order = true; /* without elements, strides have no meaning */
     for (int axis = fits ? ndim : 0; axis-- > 0; count *= shape[axis])
       in_order = in_order && (strides[axis] == count || shape[axis] <= 1);
-    if (!fits || (count != 0 && !in_order)) fail(-EINVAL, "no tensor of these elements, on the host and in C order");
+    if (!fits || (count != 0 && !in_order))
+      fail(-EINVAL, "no tensor of these elements, on the host and in C order");
     return {static_cast<const T *>(data), static_cast<std::size_t>(count)};
   }
 };
 
-/* The entries of a frame of RINGCAST_KIND_TENSORS, to be read while the frame, a variable, is held. */
+/* The entries of a frame of RINGCAST_KIND_TENSORS, to be read while the frame, a variable, is
+ * held. */
 class items {
 public:
   explicit items(const frame &&) = delete;
   explicit items(const frame &from) {
-    if (from.kind() != RINGCAST_KIND_TENSORS) fail(-EPROTO, "the frame is of another kind than RINGCAST_KIND_TENSORS");
+    if (from.kind() != RINGCAST_KIND_TENSORS)
+      fail(-EPROTO, "the frame is of another kind than RINGCAST_KIND_TENSORS");
     checked(ringcast_frame_open(&reader_, from.data(), from.size()));
   }
   std::size_t size() const noexcept { return reader_.count; }
@@ -321,7 +352,9 @@ public:
 
 private:
   static void checked(int result) {
-    if (result < 0) fail(result, result == -ENOENT ? "the frame has no such entry" : "damaged, or of a later version");
+    if (result < 0)
+      fail(result,
+           result == -ENOENT ? "the frame has no such entry" : "damaged, or of a later version");
   }
   ringcast_frame_reader reader_;
 };

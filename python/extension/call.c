@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define SLICE_NS INT64_C(90000000) /* as a sleeper's of the library: a shorter slice is a wake-up more */
+#define SLICE_NS \
+  INT64_C(90000000) /* as a sleeper's of the library: a shorter slice is a wake-up more */
 
 static Py_ssize_t name_index(const char *const *names, PyObject *keyword) {
   for (Py_ssize_t i = 0; names[i]; i++) {
@@ -16,11 +17,12 @@ static Py_ssize_t name_index(const char *const *names, PyObject *keyword) {
   return -1;
 }
 
-bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t positional, Py_ssize_t required,
-                     PyObject *const *arguments, Py_ssize_t count, PyObject *keywords, PyObject **out) {
+bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t positional,
+                     Py_ssize_t required, PyObject *const *arguments, Py_ssize_t count,
+                     PyObject *keywords, PyObject **out) {
   if (count > positional) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at most %zd positional argument%s, %zd given", function, positional,
-                 positional == 1 ? "" : "s", count);
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zd positional argument%s, %zd given",
+                 function, positional, positional == 1 ? "" : "s", count);
     return false;
   }
   for (Py_ssize_t i = 0; i < count; i++) out[i] = arguments[i];
@@ -28,7 +30,8 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
     PyObject *keyword = PyTuple_GET_ITEM(keywords, i);
     Py_ssize_t index = name_index(names, keyword);
     if (index < 0 || out[index]) {
-      PyErr_Format(PyExc_TypeError, index < 0 ? "%s() has no argument %R" : "%s() got %R twice", function, keyword);
+      PyErr_Format(PyExc_TypeError, index < 0 ? "%s() has no argument %R" : "%s() got %R twice",
+                   function, keyword);
       return false;
     }
     out[index] = arguments[count + i];
@@ -88,8 +91,8 @@ static void find_environment(struct rc_py_state *state) {
   Py_XDECREF(name);
 }
 
-/* The value of RINGCAST_ALLOW_PICKLE, or NULL. A look into the dict takes two or three cache lines; getenv() reads the
- * text of each variable, a cold cache line each. */
+/* The value of RINGCAST_ALLOW_PICKLE, or NULL. A look into the dict takes two or three cache lines;
+ * getenv() reads the text of each variable, a cold cache line each. */
 static const char *allow_pickle_text(struct rc_py_state *state) {
   if (!state->environment) find_environment(state);
   if (!state->environment) return getenv("RINGCAST_ALLOW_PICKLE");
@@ -101,29 +104,33 @@ bool rc_py_allow_pickle(struct rc_py_state *state, PyObject *object, bool *out) 
   if (object && object != Py_None) {
     *out = object == Py_True;
     if (PyBool_Check(object)) return true;
-    PyErr_Format(PyExc_TypeError, "allow_pickle must be True, False or None, not %.100s", Py_TYPE(object)->tp_name);
+    PyErr_Format(PyExc_TypeError, "allow_pickle must be True, False or None, not %.100s",
+                 Py_TYPE(object)->tp_name);
     return false;
   }
   const char *text = allow_pickle_text(state);
   *out = !text || strcmp(text, "0") != 0;
   if (!*out || !text || !*text || strcmp(text, "1") == 0) return true;
-  PyErr_Format(PyExc_ValueError, "RINGCAST_ALLOW_PICKLE is '%.40s': it must be 0 (no pickles) or 1", text);
+  PyErr_Format(PyExc_ValueError, "RINGCAST_ALLOW_PICKLE is '%.40s': it must be 0 (no pickles) or 1",
+               text);
   return false;
 }
 
-bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject *classes, bool *allow_pickle,
-                           PyObject **out) {
+bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject *classes,
+                           bool *allow_pickle, PyObject **out) {
   *out = NULL;
   if (!rc_py_allow_pickle(state, pickle, allow_pickle)) return false;
   bool is_given = classes && classes != Py_None;
   if (is_given && pickle == Py_True) {
-    PyErr_SetString(PyExc_ValueError, "classes says what a frame may name where pickles are turned off, and "
-                                      "allow_pickle=True allows them: give one of both");
+    PyErr_SetString(PyExc_ValueError,
+                    "classes says what a frame may name where pickles are turned off, and "
+                    "allow_pickle=True allows them: give one of both");
     return false;
   }
   if (is_given) *allow_pickle = false;
   if (*allow_pickle) return true;
-  if (!state->allowed_classes && !(state->allowed_classes = rc_py_import("ringcast._allowed", "allowed_classes"))) {
+  if (!state->allowed_classes &&
+      !(state->allowed_classes = rc_py_import("ringcast._allowed", "allowed_classes"))) {
     return false;
   }
   *out = PyObject_CallOneArg(state->allowed_classes, is_given ? classes : Py_None);
@@ -141,7 +148,8 @@ bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t hi
   PyObject *number = PyNumber_Index(object);
   if (!number) {
     if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-      PyErr_Format(PyExc_TypeError, "%s must be an int, not %.100s", name, Py_TYPE(object)->tp_name);
+      PyErr_Format(PyExc_TypeError, "%s must be an int, not %.100s", name,
+                   Py_TYPE(object)->tp_name);
     }
     return false;
   }
@@ -150,8 +158,8 @@ bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t hi
   bool raised = value == (unsigned long long)-1 && PyErr_Occurred();
   if (raised && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
   if (raised || value < low || value > high) {
-    PyErr_Format(PyExc_ValueError, "%s must be from %llu to %llu, not %R", name, (unsigned long long)low,
-                 (unsigned long long)high, object);
+    PyErr_Format(PyExc_ValueError, "%s must be from %llu to %llu, not %R", name,
+                 (unsigned long long)low, (unsigned long long)high, object);
     return false;
   }
   *out = value;
@@ -164,15 +172,15 @@ int64_t rc_py_now_ns(void) {
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns,
-                          int64_t *deadline) {
+static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *call,
+                          int64_t timeout_ns, int64_t *deadline) {
   int rc = attempt(call, 0, true);
   if (rc != -EAGAIN && rc != -EINTR) return rc;
   if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
   if (*deadline == 0) *deadline = timeout_ns < 0 ? INT64_MAX : rc_py_now_ns() + timeout_ns;
   for (;;) {
-    /* Signals, and what spans.c has put off, are checked only after an attempt without a result, so no result is lost.
-     */
+    /* Signals, and what spans.c has put off, are checked only after an attempt without a result, so
+     * no result is lost. */
     if (Py_MakePendingCalls() < 0) return RC_PY_RAISED;
     if (between) between(call);
     int64_t left = *deadline - rc_py_now_ns();
@@ -188,7 +196,8 @@ static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *ca
   }
 }
 
-int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns, int64_t *deadline) {
+int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns,
+                     int64_t *deadline) {
   int rc = wait_in_slices(attempt, between, call, timeout_ns, deadline);
   return rc == RC_PY_TOO_SLOW ? -ETIMEDOUT : rc;
 }
@@ -198,19 +207,20 @@ int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
   return rc_py_wait_until(attempt, NULL, call, timeout_ns, &deadline);
 }
 
-bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                            uint64_t most, uint64_t *n, int64_t *timeout_ns) {
+bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords, uint64_t most, uint64_t *n, int64_t *timeout_ns) {
   static const char *const names[] = {"n", "timeout", NULL};
   PyObject *values[2] = {NULL};
   return rc_py_arguments(function, names, 2, 1, args, count, keywords, values) &&
          rc_py_integer("n", values[0], 0, most, n) && rc_py_timeout(values[1], timeout_ns);
 }
 
-bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                            int64_t *out) {
+bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords, int64_t *out) {
   static const char *const names[] = {"timeout", NULL};
   PyObject *values[1] = {NULL};
-  return rc_py_arguments(function, names, 1, 0, args, count, keywords, values) && rc_py_timeout(values[0], out);
+  return rc_py_arguments(function, names, 1, 0, args, count, keywords, values) &&
+         rc_py_timeout(values[0], out);
 }
 
 bool rc_py_grow(void **array, size_t count, size_t *room, size_t size) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From errno to exception. The classes are Python's, in ringcast/exceptions.py; the sentences are the library's. */
+/* From errno to exception. The classes are Python's, in ringcast/exceptions.py; the sentences are
+ * the library's. */
 #include "python/extension/errors.h"
 
 #include <stdarg.h>
@@ -14,7 +15,8 @@ PyObject *rc_py_import(const char *module_name, const char *name) {
 }
 
 bool rc_py_clear_passing(void) {
-  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
+    return false;
   PyErr_Clear();
   return true;
 }
@@ -26,7 +28,8 @@ int rc_py_errors_init(struct rc_py_state *state) {
   return (state->writer_gone = rc_py_import(module, "WriterGone")) ? 0 : -1;
 }
 
-/* Consumes `text`. When the interpreter ends, a handle may outlive its module: the state is then NULL or empty. */
+/* Consumes `text`. When the interpreter ends, a handle may outlive its module: the state is then
+ * NULL or empty. */
 static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *text) {
   if (!state || !state->error_by_errno) {
     if (text) PyErr_SetObject(PyExc_OSError, text);
@@ -46,7 +49,8 @@ static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *te
   return NULL;
 }
 
-/* ringcast_last_error() in Python's words: a field of an options struct is an argument in Python. */
+/* ringcast_last_error() in Python's words: a field of an options struct is an argument in
+ * Python. */
 static PyObject *last_error(void) {
   static const char *const words[][2] = {{"options.on_death = RINGCAST_EVICT", "on_death='evict'"},
                                          {"options.on_slow = RINGCAST_EVICT", "on_slow='evict'"},
@@ -74,8 +78,8 @@ PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
   return NULL;
 }
 
-/* The smallest capacity of a ring for frames of `bytes`; the ring's overhead is the same for every capacity. 0: no
- * ring is so large. */
+/* The smallest capacity of a ring for frames of `bytes`; the ring's overhead is the same for every
+ * capacity. 0: no ring is so large. */
 static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
   uint64_t kept = info->capacity / 2 - info->ring_frame;
   uint64_t capacity = info->capacity;
@@ -83,8 +87,8 @@ static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
   return capacity <= RC_PY_MOST_BYTES ? capacity : 0;
 }
 
-/* The least spill memory for a frame of `bytes`: whole pieces of 2 MiB; a frame starts 16 bytes into a cache line. 0:
- * the maximum is exceeded. */
+/* The least spill memory for a frame of `bytes`: whole pieces of 2 MiB; a frame starts 16 bytes
+ * into a cache line. 0: the maximum is exceeded. */
 static uint64_t spill_bytes_for(uint64_t bytes) {
   const uint64_t piece = UINT64_C(2) << 20, phase = 16;
   return bytes <= RC_PY_MOST_BYTES - phase ? (bytes + phase + piece - 1) & ~(piece - 1) : 0;
@@ -97,7 +101,8 @@ static void hint(PyObject *exception, const char *name, uint64_t number) {
   Py_XDECREF(value);
 }
 
-PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes) {
+PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info,
+                               uint64_t bytes) {
   rc_py_raise(state, rc);
   if (rc != -EMSGSIZE) return NULL;
   PyObject *type, *value, *traceback;
@@ -158,8 +163,8 @@ PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what) {
   return rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s", what);
 }
 
-/* A subclass of RuntimeError (RecursionError, NotImplementedError, torch.OutOfMemoryError) has a better text than
- * "damaged". */
+/* A subclass of RuntimeError (RecursionError, NotImplementedError, torch.OutOfMemoryError) has a
+ * better text than "damaged". */
 static bool may_come_of_damage(void) {
   return PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_TypeError) ||
          PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_Occurred() == PyExc_RuntimeError;
@@ -171,9 +176,12 @@ static bool is_of_library(PyObject *entry) {
   static const char *const others[] = {"ringcast", "numpy", "torch"};
   PyObject *frame = PyObject_GetAttrString(entry, "tb_frame");
   PyObject *globals = frame ? PyObject_GetAttrString(frame, "f_globals") : NULL;
-  PyObject *name = globals && PyDict_Check(globals) ? PyDict_GetItemString(globals, "__name__") : NULL;
-  PyObject *parts = name && PyUnicode_Check(name) ? PyObject_CallMethod(name, "partition", "s", ".") : NULL;
-  PyObject *top = parts ? PyTuple_GET_ITEM(parts, 0) : NULL, *standard = PySys_GetObject("stdlib_module_names");
+  PyObject *name =
+      globals && PyDict_Check(globals) ? PyDict_GetItemString(globals, "__name__") : NULL;
+  PyObject *parts =
+      name && PyUnicode_Check(name) ? PyObject_CallMethod(name, "partition", "s", ".") : NULL;
+  PyObject *top = parts ? PyTuple_GET_ITEM(parts, 0) : NULL,
+           *standard = PySys_GetObject("stdlib_module_names");
   bool is_one = top && standard && PySequence_Contains(standard, top) > 0;
   for (size_t i = 0; top && i < sizeof others / sizeof *others; i++) {
     is_one = is_one || PyUnicode_CompareWithASCIIString(top, others[i]) == 0;
@@ -216,7 +224,8 @@ void rc_py_protocol_from_current(struct rc_py_state *state, const char *what) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
-  rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s: %S", what, value ? value : Py_None);
+  rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s: %S", what,
+                   value ? value : Py_None);
   if (value && traceback) PyException_SetTraceback(value, traceback);
   Py_XDECREF(type);
   Py_XDECREF(traceback);
@@ -229,7 +238,8 @@ void rc_py_end_by_none(void) {
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   if (value && traceback) PyException_SetTraceback(value, traceback);
-  PyErr_Format(PyExc_RuntimeError, "a value was not received, as its own code raised %.200R", value);
+  PyErr_Format(PyExc_RuntimeError, "a value was not received, as its own code raised %.200R",
+               value);
   Py_XDECREF(type);
   Py_XDECREF(traceback);
   set_cause(value);
@@ -248,14 +258,16 @@ static PyObject *raise_no_handle(PyObject *handle, const char *text) {
   size_t length = strlen(text);
   const char *start = strstr(text, "rc1:");
   bool surrounded = start && (start != text || !Py_ISALNUM(text[length - 1]));
-  return PyErr_Format(PyExc_ValueError, "not a ringcast handle%s: %.150R%s; take the writer's handle whole%s",
+  return PyErr_Format(PyExc_ValueError,
+                      "not a ringcast handle%s: %.150R%s; take the writer's handle whole%s",
                       surrounded ? ", there is something before or after it" : "", handle,
                       surrounded ? "" : " (it should look like rc1:<pid>:...)",
                       surrounded ? "" : ", or find it by the ring's name: ringcast.find(name)");
 }
 
 /* The library may have refused a variable of the environment, and not the handle. */
-PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text) {
+PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle,
+                                const char *text) {
   bool is_handle = rc != -EINVAL || !strstr(ringcast_last_error(), "not a ringcast handle");
   return is_handle ? rc_py_raise(state, rc) : raise_no_handle(handle, text);
 }

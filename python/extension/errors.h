@@ -7,16 +7,20 @@
 
 /* A new reference to module.name, or NULL. */
 PyObject *rc_py_import(const char *module_name, const char *name);
-/* After the inspection of a value, which is then left to pickle: clears the exception, but keeps MemoryError, Ctrl-C
- * and the like. Whether it was cleared. */
+/* After the inspection of a value, which is then left to pickle: clears the exception, but keeps
+ * MemoryError, Ctrl-C and the like. Whether it was cleared. */
 bool rc_py_clear_passing(void);
 int rc_py_errors_init(struct rc_py_state *state);
-/* Raises the exception for `rc`, the result of the failed call, with the text of ringcast_last_error(). Always NULL. */
+/* Raises the exception for `rc`, the result of the failed call, with the text of
+ * ringcast_last_error(). Always NULL. */
 PyObject *rc_py_raise(struct rc_py_state *state, int rc);
-/* rc_py_raise for a call that needed a frame of `bytes`: FrameTooLarge then names the spill memory that is enough. */
-PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes);
+/* rc_py_raise for a call that needed a frame of `bytes`: FrameTooLarge then names the spill memory
+ * that is enough. */
+PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info,
+                               uint64_t bytes);
 /* rc_py_raise for attaching to `handle`; `text` is the handle's UTF-8. */
-PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text);
+PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle,
+                                const char *text);
 /* A str of foreign text, fit to be shown (ringcast_printable); the ends of lines stay if
  * `has_lines`. NULL: raised. */
 PyObject *rc_py_printable(PyObject *text, bool has_lines);

@@ -9,11 +9,12 @@
  *   handles/                    Writer, Reader and the other types that Python's users hold
  *   module.c                    the module
  *
- * A room includes and calls only the rooms above it in the list; tests/lint/circles.py checks the symbols.
+ * A room includes and calls only the rooms above it in the list; tests/lint/circles.py checks the
+ * symbols.
  *
- * Every wait and every large copy runs without the GIL. A handle serves one thread at a time: `busy` is set as long as
- * a call may let other Python code run, and a second caller gets a RuntimeError. Any thread may release or drop a
- * Frame.
+ * Every wait and every large copy runs without the GIL. A handle serves one thread at a time:
+ * `busy` is set as long as a call may let other Python code run, and a second caller gets a
+ * RuntimeError. Any thread may release or drop a Frame.
  */
 #ifndef RC_EXTENSION_H
 #define RC_EXTENSION_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The module ringcast._ringcast. Initialised in phases, with the state in the module, so that each import has a state
- * of its own; the pool of large arrays (tensors/buffer_pool.c) belongs to the process. The module is for the main
- * interpreter, and relies on the GIL: a free-threaded Python turns the GIL on at import.
+ * The module ringcast._ringcast. Initialised in phases, with the state in the module, so that each
+ * import has a state of its own; the pool of large arrays (tensors/buffer_pool.c) belongs to the
+ * process. The module is for the main interpreter, and relies on the GIL: a free-threaded Python
+ * turns the GIL on at import.
  */
 #include "python/extension/codec/encode.h"
 #include "python/extension/errors.h"
@@ -65,7 +66,8 @@ static int add_names(struct rc_py_names *names) {
   return 0;
 }
 
-/* The methods of ringcast._methods, with the docstrings of the stub by the names of their macros. */
+/* The methods of ringcast._methods, with the docstrings of the stub by the names of their
+ * macros. */
 static int add_methods(PyObject *module) {
   static const char *const docstrings[][2] = {RC_DOCS};
   PyObject *add = rc_py_import("ringcast._methods", "add_to"), *texts = add ? PyDict_New() : NULL;
@@ -83,9 +85,10 @@ static int add_methods(PyObject *module) {
 
 static bool is_main_interpreter(void) {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return true;
-  PyErr_SetString(PyExc_ImportError,
-                  "ringcast can't be imported in a sub-interpreter: memory of received arrays may go "
-                  "in any thread, of any interpreter. Use a process");
+  PyErr_SetString(
+      PyExc_ImportError,
+      "ringcast can't be imported in a sub-interpreter: memory of received arrays may go "
+      "in any thread, of any interpreter. Use a process");
   return false;
 }
 
@@ -94,8 +97,9 @@ static bool has_gil(void) {
   PyObject *ask = PySys_GetObject("_is_gil_enabled");
   int is_on = ask ? rc_py_is_yes(PyObject_CallNoArgs(ask)) : 1;
   if (is_on == 0) {
-    PyErr_SetString(PyExc_ImportError, "ringcast relies on the GIL, and this Python runs without (PYTHON_GIL=0 or "
-                                       "-X gil=0): leave that out, and the import turns the GIL on");
+    PyErr_SetString(PyExc_ImportError,
+                    "ringcast relies on the GIL, and this Python runs without (PYTHON_GIL=0 or "
+                    "-X gil=0): leave that out, and the import turns the GIL on");
   }
   return is_on > 0;
 }
@@ -103,7 +107,8 @@ static bool has_gil(void) {
 static int module_exec(PyObject *module) {
   struct rc_py_state *state = PyModule_GetState(module);
   if (!is_main_interpreter() || !has_gil()) return -1;
-  if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
+  if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0)
+    return -1;
   if (!(state->no_arguments = PyTuple_New(0))) return -1;
   if (add_statuses(state) < 0 || !rc_py_recycle_init()) return -1;
   if (rc_py_loop_init(state, module) < 0 || add_methods(module) < 0) return -1;
@@ -176,7 +181,8 @@ static PyModuleDef_Slot module_slots[] = {
 #ifdef Py_mod_gil
     {Py_mod_gil, Py_MOD_GIL_USED},
 #endif
-#ifdef Py_mod_multiple_interpreters /* By the true value, Python itself refuses, and gives no reason. */
+#ifdef Py_mod_multiple_interpreters /* By the true value, Python itself refuses, and gives no \
+                                       reason. */
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
     {0, NULL},

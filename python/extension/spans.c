@@ -45,9 +45,10 @@ static struct {
   struct rc_py_call *spare;
 } spans;
 
-static _Thread_local bool is_delivering; /* in this thread: the subscriber's own calls deliver nothing */
+static _Thread_local bool
+    is_delivering; /* in this thread: the subscriber's own calls deliver nothing */
 
-/* ---- Recording --------------------------------------------------------------------------------------------------- */
+/* ---- Recording ------------------------------------------------------------------------------- */
 
 uint64_t rc_py_spans_ring(PyObject *handle) {
   Py_ssize_t bytes;
@@ -64,15 +65,18 @@ void rc_py_spans_name(uint64_t ring, const char *name, const char *reader) {
   PyErr_Fetch(&type, &value, &traceback);
   if (!spans.names) spans.names = PyDict_New();
   PyObject *key = PyLong_FromUnsignedLongLong(ring);
-  PyObject *both = Py_BuildValue("(NN)", PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "replace"),
-                                 PyUnicode_DecodeUTF8(reader, (Py_ssize_t)strlen(reader), "replace"));
-  if (spans.names && key && both && PyDict_GET_SIZE(spans.names) < MOST_NAMES) PyDict_SetItem(spans.names, key, both);
+  PyObject *both =
+      Py_BuildValue("(NN)", PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "replace"),
+                    PyUnicode_DecodeUTF8(reader, (Py_ssize_t)strlen(reader), "replace"));
+  if (spans.names && key && both && PyDict_GET_SIZE(spans.names) < MOST_NAMES)
+    PyDict_SetItem(spans.names, key, both);
   Py_XDECREF(key);
   Py_XDECREF(both);
   PyErr_Restore(type, value, traceback); /* without memory the ring has no name */
 }
 
-static void add(const struct rc_py_call *call, const struct phase *phase, int64_t position, uint64_t bytes) {
+static void add(const struct rc_py_call *call, const struct phase *phase, int64_t position,
+                uint64_t bytes) {
   if (spans.count == spans.capacity) {
     spans.dropped++;
     return;
@@ -127,12 +131,13 @@ void rc_py_spans_end_frame(struct rc_py_call *call, uint64_t position, uint64_t 
   call->bytes += bytes;
 }
 
-/* ---- Delivering -------------------------------------------------------------------------------------------------- */
+/* ---- Delivering ------------------------------------------------------------------------------ */
 
 static PyObject *span_of(const struct record *record) {
-  PyObject *values = Py_BuildValue("(OLLiKLK)", spans.kinds[record->kind], (long long)record->start,
-                                   (long long)record->end, (int)record->thread, (unsigned long long)record->ring,
-                                   (long long)record->position, (unsigned long long)record->bytes);
+  PyObject *values =
+      Py_BuildValue("(OLLiKLK)", spans.kinds[record->kind], (long long)record->start,
+                    (long long)record->end, (int)record->thread, (unsigned long long)record->ring,
+                    (long long)record->position, (unsigned long long)record->bytes);
   PyObject *args = values ? PyTuple_Pack(1, values) : NULL;
   PyObject *span = args ? PyTuple_Type.tp_new((PyTypeObject *)spans.type, args, NULL) : NULL;
   Py_XDECREF(args);
@@ -140,8 +145,8 @@ static PyObject *span_of(const struct record *record) {
   return span;
 }
 
-/* The spans in the buffer as a list; the buffer is then empty. NULL: raised. The list is made from a copy: the
- * collector may run, and with the collector any code, also code that records spans. */
+/* The spans in the buffer as a list; the buffer is then empty. NULL: raised. The list is made from
+ * a copy: the collector may run, and with the collector any code, also code that records spans. */
 static PyObject *take(void) {
   uint32_t count = spans.count;
   struct record *records = PyMem_RawMalloc(count * sizeof *records + 1);
@@ -159,8 +164,8 @@ static PyObject *take(void) {
   return list;
 }
 
-/* A subscriber failed. SystemExit and the like, perhaps of a signal's handler, are the program's: the first becomes
- * *late. */
+/* A subscriber failed. SystemExit and the like, perhaps of a signal's handler, are the program's:
+ * the first becomes *late. */
 static void report(PyObject *function, PyObject **late) {
   PyObject *type, *traceback;
   if (*late || PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -233,7 +238,7 @@ void rc_py_spans_end_call(struct rc_py_call **out, enum rc_py_span_kind kind, bo
   if (rc_py_spans_on) deliver_due(now);
 }
 
-/* ---- For ringcast/_spans.py -------------------------------------------------------------------------------------- */
+/* ---- For ringcast/_spans.py ------------------------------------------------------------------ */
 
 static bool make_names(void) {
   static const char *const names[RC_PY_SPAN_KINDS] = {"send",    "encode", "wait_room",  "copy",
@@ -244,14 +249,17 @@ static bool make_names(void) {
   return spans.type || (spans.type = rc_py_import("ringcast._spans", "Span"));
 }
 
-/* _spans_start(functions, capacity): turns spans on, with an empty buffer. Also for a forked child. */
+/* _spans_start(functions, capacity): turns spans on, with an empty buffer. Also for a forked
+ * child. */
 static PyObject *start(PyObject *Py_UNUSED(module), PyObject *args) {
   PyObject *functions;
   unsigned capacity;
-  if (!PyArg_ParseTuple(args, "O!I:_spans_start", &PyTuple_Type, &functions, &capacity) || !make_names()) return NULL;
+  if (!PyArg_ParseTuple(args, "O!I:_spans_start", &PyTuple_Type, &functions, &capacity) ||
+      !make_names())
+    return NULL;
   if (capacity < DELIVER_AT || capacity > MOST_CAPACITY)
-    return PyErr_Format(PyExc_ValueError, "capacity must be from %d to %d, not %u", DELIVER_AT, MOST_CAPACITY,
-                        capacity);
+    return PyErr_Format(PyExc_ValueError, "capacity must be from %d to %d, not %u", DELIVER_AT,
+                        MOST_CAPACITY, capacity);
   struct record *records = PyMem_RawMalloc(capacity * sizeof *records);
   if (!records) return PyErr_NoMemory();
   PyMem_RawFree(spans.records);
@@ -276,7 +284,8 @@ static PyObject *stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) 
 }
 
 static PyObject *set_functions(PyObject *Py_UNUSED(module), PyObject *functions) {
-  if (!PyTuple_Check(functions)) return PyErr_Format(PyExc_TypeError, "_spans_functions() takes a tuple");
+  if (!PyTuple_Check(functions))
+    return PyErr_Format(PyExc_TypeError, "_spans_functions() takes a tuple");
   Py_XSETREF(spans.functions, rc_py_ref(functions));
   Py_RETURN_NONE;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors and arrays of the CPU: what tensors/ offers the other rooms. For a CUDA device see tensors/device.h. */
+/* Tensors and arrays of the CPU: what tensors/ offers the other rooms. For a CUDA device see
+ * tensors/device.h. */
 #ifndef RC_EXTENSION_TENSORS_H
 #define RC_EXTENSION_TENSORS_H
 
 #include "python/extension/call.h"
 #include "python/extension/errors.h"
 
-/* ---- tensor.c, torch.c, torch_describe.c, numpy.c ---------------------------------------------------------------- */
+/* ---- tensor.c, torch.c, torch_describe.c, numpy.c -------------------------------------------- */
 
 struct rc_py_dtype {
   struct ringcast_dtype dtype;
@@ -23,7 +24,8 @@ int rc_py_dtype_of(const struct ringcast_item *item);
 /* A tuple of numbers, each times `unit`. */
 PyObject *rc_py_dims(const int64_t *dims, int32_t ndim, int64_t unit);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
-/* Whether a tensor that ringcast_tensor_bytes accepts has no gaps: C order, perhaps with permuted axes. */
+/* Whether a tensor that ringcast_tensor_bytes accepts has no gaps: C order, perhaps with permuted
+ * axes. */
 bool rc_py_is_dense(const struct ringcast_tensor *tensor);
 static inline struct ringcast_tensor rc_py_tensor_of(const struct ringcast_item *item) {
   return (struct ringcast_tensor){
@@ -36,12 +38,14 @@ static inline struct ringcast_tensor rc_py_tensor_of(const struct ringcast_item 
   };
 }
 
-/* A tensor to send. `keep`, `storage` and `view` hold the tensor's memory; `dims` are shape and strides, from PyMem. */
+/* A tensor to send. `keep`, `storage` and `view` hold the tensor's memory; `dims` are shape and
+ * strides, from PyMem. */
 struct rc_py_source {
   struct ringcast_tensor tensor;
   PyObject *keep;
-  PyObject *storage; /* torch's: `tensor.data = ...` may give the tensor a new storage before the copy */
-  Py_buffer view;    /* view.obj NULL: none */
+  PyObject
+      *storage; /* torch's: `tensor.data = ...` may give the tensor a new storage before the copy */
+  Py_buffer view; /* view.obj NULL: none */
   int64_t *dims;
   void *stream;   /* of a tensor on a CUDA device: the stream that orders the memory, ... */
   int32_t device; /* ... and the device */
@@ -50,27 +54,28 @@ struct rc_py_source {
   bool is_loose; /* the memory may be reused regardless of the stream */
 };
 
-/* Each describes `object` and returns 1; 0: `object` is of another library or can't be sent as a tensor; -1: raised.
- * `where(context)` gives the object's place in words for an error message. Without `takes_cuda` CUDA is a device like
- * any other: refused. */
+/* Each describes `object` and returns 1; 0: `object` is of another library or can't be sent as a
+ * tensor; -1: raised. `where(context)` gives the object's place in words for an error message.
+ * Without `takes_cuda` CUDA is a device like any other: refused. */
 typedef PyObject *(*rc_py_where)(void *context);
-int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, bool takes_cuda, rc_py_where where, void *context,
-                         struct rc_py_source *out);
+int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, bool takes_cuda,
+                         rc_py_where where, void *context, struct rc_py_source *out);
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* An array of another dtype, described as uint8 with an axis more, and the dtype as text (ringcast._arrays). NULL, also
- * with nothing raised: no such array. */
-PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* An array of another dtype, described as uint8 with an axis more, and the dtype as text
+ * (ringcast._arrays). NULL, also with nothing raised: no such array. */
+PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object,
+                                     struct rc_py_source *out);
 /* The array of such a text over `elements`; either may be any value. NULL: raised. */
-PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements, bool is_record,
-                               PyObject **dtypes);
+PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements,
+                               bool is_record, PyObject **dtypes);
 /* The owner of a NumPy array's memory, borrowed. NULL: the array itself, or no array. */
 PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object);
 /* Whether torch is imported; false may mean: half. */
 bool rc_py_torch_seen(struct rc_py_state *state);
 /* Imports torch if necessary. False: raised. */
 bool rc_py_torch_needed(struct rc_py_state *state);
-/* Takes the modes of torch in force off the thread (FakeTensorMode, `with torch.device(...)`); the exception stays.
- * NULL: there are none. */
+/* Takes the modes of torch in force off the thread (FakeTensorMode, `with torch.device(...)`); the
+ * exception stays. NULL: there are none. */
 PyObject *rc_py_torch_leave_modes(struct rc_py_state *state);
 /* The same after a failure that they may have caused, which is then forgotten. */
 PyObject *rc_py_torch_leave_modes_after(struct rc_py_state *state);
@@ -83,10 +88,12 @@ PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyOb
 void rc_py_source_clear(struct rc_py_source *source);
 
 /* Each makes an uninitialised tensor of `bytes` for `item`, and gives the address for the bytes. */
-PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
-PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
+PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item,
+                           uint64_t bytes, void **out);
+PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item,
+                           uint64_t bytes, void **out);
 
-/* ---- dlpack.c --------------------------------------------------------------------------------------------------- */
+/* ---- dlpack.c -------------------------------------------------------------------------------- */
 
 /* DLPack's DLTensor. Shape and strides are the owner's. */
 struct rc_py_dltensor {
@@ -106,13 +113,14 @@ struct rc_py_exchange;
 /* The exchange API of a tensor type; NULL, with nothing raised: unknown or absent. */
 const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type);
 /* 1; 0, with nothing raised: refused; -1: raised an exception that is no Exception (Ctrl-C). */
-int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out);
+int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor,
+                          struct rc_py_dltensor *out);
 /* The current stream of a CUDA device. False, with nothing raised: unknown. */
 bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, void **out);
-/* A tensor for `item` over `data`, which belongs to `owner`. Consumes `owner` even on failure; `give` runs in any
- * thread, with the GIL or without. NULL: raised. */
-PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, void *data,
-                            void (*give)(void *owner), void *owner);
+/* A tensor for `item` over `data`, which belongs to `owner`. Consumes `owner` even on failure;
+ * `give` runs in any thread, with the GIL or without. NULL: raised. */
+PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item,
+                            void *data, void (*give)(void *owner), void *owner);
 /* As a capsule for from_dlpack(). */
 struct rc_py_dlpack_place {
   int32_t device_type, device;
@@ -120,9 +128,10 @@ struct rc_py_dlpack_place {
   bool is_read_only;
 };
 PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data,
-                               const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
+                               const struct rc_py_dlpack_place *place, void (*give)(void *owner),
+                               void *owner);
 
-/* ---- memory.c --------------------------------------------------------------------------------------------------- */
+/* ---- memory.c -------------------------------------------------------------------------------- */
 
 /* Memory that belongs to `owner`; `give` runs with the GIL. */
 struct rc_py_buffer {
@@ -137,32 +146,36 @@ PyObject *rc_py_memory_new(struct rc_py_state *state, struct rc_py_buffer buffer
 
 extern PyType_Spec rc_py_memory_spec;
 
-/* ---- buffer_pool.c ---------------------------------------------------------------------------------------------- */
+/* ---- buffer_pool.c --------------------------------------------------------------------------- */
 
 /* Smaller arrays gain nothing: the allocators of NumPy and torch reuse small memory already. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
 
-/* At least `bytes`, page-aligned, or NULL: too few to be worth recycling, more than the pool keeps, or out of memory.
- * Take and give need no GIL. */
+/* At least `bytes`, page-aligned, or NULL: too few to be worth recycling, more than the pool keeps,
+ * or out of memory. Take and give need no GIL. */
 struct rc_py_block *rc_py_block_take(uint64_t bytes);
 void *rc_py_block_data(const struct rc_py_block *block);
 void rc_py_block_give(void *block);
 static inline bool rc_py_is_worth_recycling(uint64_t bytes) { return bytes >= RC_PY_RECYCLE_LEAST; }
-/* An object with a writable buffer of `bytes`, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
+/* An object with a writable buffer of `bytes`, at `*out`; NULL, with nothing raised, as
+ * rc_py_block_take. */
 PyObject *rc_py_memory_take(struct rc_py_state *state, uint64_t bytes, void **out);
 
 /* Sets the process's pool up, unless done. False: raised. */
 bool rc_py_recycle_init(void);
 PyObject *rc_py_recycling(PyObject *module, PyObject *args);
 
-/* ---- torch.c, numpy.c: arrays over memory of ours --------------------------------------------------------------- */
+/* ---- torch.c, numpy.c: arrays over memory of ours -------------------------------------------- */
 
-/* Over the item's own bytes, which belong to `owner`: see rc_py_dlpack_make. As rc_py_array_over. */
-PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, void (*give)(void *owner),
-                           void *owner);
+/* Over the item's own bytes, which belong to `owner`: see rc_py_dlpack_make. As
+ * rc_py_array_over. */
+PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item,
+                           void (*give)(void *owner), void *owner);
 /* From a capsule of DLPack's. As rc_py_array_over. */
-PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule);
+PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item *item,
+                           PyObject *capsule);
 /* From an object with a buffer. NULL: raised. */
-PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory);
+PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item,
+                           PyObject *memory);
 
 #endif

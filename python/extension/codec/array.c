@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * array.array, which has no C API. An array is sent as a buffer. On receipt, an array of less than 1 MiB is appended to
- * an empty one: one copy, with the GIL. A longer one is made at full length by repeating a single zero, and the bytes
- * follow with all other copies, without the GIL.
+ * array.array, which has no C API. An array is sent as a buffer. On receipt, an array of less than
+ * 1 MiB is appended to an empty one: one copy, with the GIL. A longer one is made at full length by
+ * repeating a single zero, and the bytes follow with all other copies, without the GIL.
  */
 #include "python/extension/codec/array.h"
 
@@ -13,13 +13,15 @@
 static int typecode_of(struct rc_py_state *state, PyObject *array) {
   PyObject *text = PyObject_GetAttr(array, state->names.typecode);
   int typecode = -1;
-  if (text && PyUnicode_Check(text) && PyUnicode_GET_LENGTH(text) == 1) typecode = (int)PyUnicode_READ_CHAR(text, 0);
+  if (text && PyUnicode_Check(text) && PyUnicode_GET_LENGTH(text) == 1)
+    typecode = (int)PyUnicode_READ_CHAR(text, 0);
   if (text && typecode < 0) PyErr_SetString(PyExc_TypeError, "an array's typecode is no character");
   Py_XDECREF(text);
   return typecode;
 }
 
-static enum rc_py_token_writer put_inline(struct rc_py_encoding *encoding, uint8_t typecode, const Py_buffer *view) {
+static enum rc_py_token_writer put_inline(struct rc_py_encoding *encoding, uint8_t typecode,
+                                          const Py_buffer *view) {
   uint8_t *at = stream_at(encoding, HEAD + 1 + (size_t)view->len);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = RINGCAST_TAG_ARRAY;
@@ -48,21 +50,24 @@ enum rc_py_token_writer rc_py_token_write_array(struct rc_py_encoding *encoding,
   return put_tag_of(encoding, RINGCAST_TAG_PART_ARRAY, typecode);
 }
 
-/* ---- Received --------------------------------------------------------------------------------------------------- */
+/* ---- Received -------------------------------------------------------------------------------- */
 
-PyObject *rc_py_array_of(struct rc_py_state *state, uint8_t typecode, const void *data, size_t bytes) {
+PyObject *rc_py_array_of(struct rc_py_state *state, uint8_t typecode, const void *data,
+                         size_t bytes) {
   PyTypeObject *type = rc_py_standard_type(state, RC_PY_ARRAY);
   const char text[] = {(char)typecode, 0};
   if (!type) return NULL;
-  PyObject *array =
-      PyObject_CallFunction((PyObject *)type, "sy#", text, bytes ? (const char *)data : "", (Py_ssize_t)bytes);
+  PyObject *array = PyObject_CallFunction((PyObject *)type, "sy#", text,
+                                          bytes ? (const char *)data : "", (Py_ssize_t)bytes);
   if (!array) rc_py_protocol_from_current(state, "an array of a typecode that this Python lacks");
   return array;
 }
 
-PyObject *rc_py_array_copy(struct rc_py_state *state, uint8_t typecode, const void *data, size_t bytes) {
+PyObject *rc_py_array_copy(struct rc_py_state *state, uint8_t typecode, const void *data,
+                           size_t bytes) {
   PyObject *array = rc_py_array_of(state, typecode, NULL, 0);
-  PyObject *view = array ? PyMemoryView_FromMemory((char *)data, (Py_ssize_t)bytes, PyBUF_READ) : NULL;
+  PyObject *view =
+      array ? PyMemoryView_FromMemory((char *)data, (Py_ssize_t)bytes, PyBUF_READ) : NULL;
   PyObject *none = view ? PyObject_CallMethod(array, "frombytes", "O", view) : NULL;
   if (!none) Py_CLEAR(array);
   Py_XDECREF(view);

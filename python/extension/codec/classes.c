@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Classes with instances that travel by name and state. ringcast/_classes.py decides once for each class; the functions
- * here handle each instance. No __init__ and no __post_init__ runs: the state is set as it was. (Unpickling does so
- * too, except for a Struct, whose __post_init__ it runs on values that have passed it before.)
+ * Classes with instances that travel by name and state. ringcast/_classes.py decides once for each
+ * class; the functions here handle each instance. No __init__ and no __post_init__ runs: the state
+ * is set as it was. (Unpickling does so too, except for a Struct, whose __post_init__ it runs on
+ * values that have passed it before.)
  *
- * An instance has slots and a __dict__. If all slots are set, and the keys of the __dict__ are those of a shape, the
- * instance is sent by the shape: a class of the stream with all names, of slots and keys (RINGCAST_CLASS_DATACLASS).
- * Any other instance is sent by its slots, some of which may be absent, and its dict (RINGCAST_CLASS_INSTANCE).
+ * An instance has slots and a __dict__. If all slots are set, and the keys of the __dict__ are
+ * those of a shape, the instance is sent by the shape: a class of the stream with all names, of
+ * slots and keys (RINGCAST_CLASS_DATACLASS). Any other instance is sent by its slots, some of which
+ * may be absent, and its dict (RINGCAST_CLASS_INSTANCE).
  */
 #include "python/extension/codec/classes.h"
 #include "python/extension/codec/kinds.h"
@@ -16,9 +18,10 @@
 static const char capsule_name[] = "ringcast.class";
 
 enum {
-  MOST_KNOWN = 2048, /* two for a class; a larger cache starts anew: classes made at run time are no leak */
-  SHAPES_MOST = 8,   /* shapes tried per class: instances of further shapes go with their dict */
-  SHAPE_MOST = 200,  /* names of a shape, as _classes.py has it */
+  MOST_KNOWN =
+      2048, /* two for a class; a larger cache starts anew: classes made at run time are no leak */
+  SHAPES_MOST = 8,  /* shapes tried per class: instances of further shapes go with their dict */
+  SHAPE_MOST = 200, /* names of a shape, as _classes.py has it */
 };
 
 PyObject *rc_py_class_cache(PyObject **cache) {
@@ -40,7 +43,9 @@ static void class_free(struct rc_py_class *class) {
   PyMem_Free(class);
 }
 
-static void capsule_free(PyObject *capsule) { class_free(PyCapsule_GetPointer(capsule, capsule_name)); }
+static void capsule_free(PyObject *capsule) {
+  class_free(PyCapsule_GetPointer(capsule, capsule_name));
+}
 
 /* The offset of the field's slot in an instance; -1: no slot of its own. */
 static Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {
@@ -52,7 +57,8 @@ static Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {
   Py_ssize_t offset = -1;
   if (Py_TYPE(found) == &PyMemberDescr_Type) {
     const PyMemberDescrObject *member = (PyMemberDescrObject *)found;
-    bool is_ours = PyType_IsSubtype(type, PyDescr_TYPE(found)) && member->d_member->type == T_OBJECT_EX;
+    bool is_ours =
+        PyType_IsSubtype(type, PyDescr_TYPE(found)) && member->d_member->type == T_OBJECT_EX;
     if (is_ours) offset = member->d_member->offset;
   }
   Py_DECREF(found);
@@ -76,22 +82,26 @@ static bool class_layout(struct rc_py_class *class, PyObject *slots) {
 
 /* Whether object.__new__ may make an instance of the class. */
 static bool is_made_plainly(const struct rc_py_class *class) {
-  bool is_instance = class->kind == RINGCAST_CLASS_INSTANCE || class->kind == RINGCAST_CLASS_DATACLASS;
+  bool is_instance =
+      class->kind == RINGCAST_CLASS_INSTANCE || class->kind == RINGCAST_CLASS_DATACLASS;
   return !is_instance || !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE) ||
          class->type->tp_new == PyBaseObject_Type.tp_new;
 }
 
 static bool runs_code(const struct rc_py_class *class) {
   const char *meta = Py_TYPE(class->type)->tp_name;
-  if (class->kind == RINGCAST_CLASS_ENUM) return strcmp(meta, "EnumType") != 0 && strcmp(meta, "EnumMeta") != 0;
+  if (class->kind == RINGCAST_CLASS_ENUM)
+    return strcmp(meta, "EnumType") != 0 && strcmp(meta, "EnumMeta") != 0;
   return class->type->tp_finalize || class->type->tp_del;
 }
 
-/* The class from `description` of _classes.py; NULL without an exception: the slots were not found. */
+/* The class from `description` of _classes.py; NULL without an exception: the slots were not
+ * found. */
 static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) {
   int kind, code = 0, bits = 0;
   PyObject *names, *text, *dtype, *slots;
-  if (!PyArg_ParseTuple(description, "iO!SOO!", &kind, &PyTuple_Type, &names, &text, &dtype, &PyTuple_Type, &slots)) {
+  if (!PyArg_ParseTuple(description, "iO!SOO!", &kind, &PyTuple_Type, &names, &text, &dtype,
+                        &PyTuple_Type, &slots)) {
     return NULL;
   }
   if (dtype != Py_None && !PyArg_ParseTuple(dtype, "ii", &code, &bits)) return NULL;
@@ -120,21 +130,21 @@ static PyObject *capsule_new(PyTypeObject *type, PyObject *description) {
   return capsule;
 }
 
-/* Borrowed from the cache. An existing entry stays, as callers may be using it: Python code has run since the look-up,
- * and may have met the same class. */
+/* Borrowed from the cache. An existing entry stays, as callers may be using it: Python code has run
+ * since the look-up, and may have met the same class. */
 static PyObject *cache_add(PyObject *cache, PyObject *key, PyObject *value) {
   PyObject *kept = value ? PyDict_SetDefault(cache, key, value) : NULL;
   Py_XDECREF(value);
   return kept;
 }
 
-/* ---- To send ---------------------------------------------------------------------------------------------------- */
+/* ---- To send --------------------------------------------------------------------------------- */
 
 static PyObject *describe_standard(struct rc_py_state *state, PyTypeObject *type) {
   int number = rc_py_standard_of(state, type);
   if (number <= 0) return NULL;
-  PyObject *description =
-      Py_BuildValue("(iOy(ii)O)", RC_PY_CLASS_STANDARD, state->no_arguments, "", number, 0, state->no_arguments);
+  PyObject *description = Py_BuildValue("(iOy(ii)O)", RC_PY_CLASS_STANDARD, state->no_arguments, "",
+                                        number, 0, state->no_arguments);
   PyObject *capsule = description ? capsule_new(type, description) : NULL;
   Py_XDECREF(description);
   return capsule;
@@ -145,12 +155,14 @@ static bool has_function(PyObject **function, const char *name) {
   return *function || (*function = rc_py_import("ringcast._classes", name));
 }
 
-/* Adds the shape for a __dict__ with `keys`, or, for None, the shape of a dataclass's fields. False: no such shape, or
- * not found now. */
+/* Adds the shape for a __dict__ with `keys`, or, for None, the shape of a dataclass's fields.
+ * False: no such shape, or not found now. */
 static bool shape_add(struct rc_py_state *state, struct rc_py_class *class, PyObject *keys) {
   if (!has_function(&state->class_shape, "shape")) return false;
-  PyObject *description = PyObject_CallFunctionObjArgs(state->class_shape, (PyObject *)class->type, keys, NULL);
-  struct rc_py_class *shape = description && description != Py_None ? class_new(class->type, description) : NULL;
+  PyObject *description =
+      PyObject_CallFunctionObjArgs(state->class_shape, (PyObject *)class->type, keys, NULL);
+  struct rc_py_class *shape =
+      description && description != Py_None ? class_new(class->type, description) : NULL;
   Py_XDECREF(description);
   if (shape) {
     shape->shapes = class->shapes;
@@ -159,8 +171,8 @@ static bool shape_add(struct rc_py_state *state, struct rc_py_class *class, PyOb
   return shape;
 }
 
-/* A capsule, or None. NULL without an exception: unknown for now; a later attempt may succeed, as the stack was nearly
- * used up, or the module only half imported. */
+/* A capsule, or None. NULL without an exception: unknown for now; a later attempt may succeed, as
+ * the stack was nearly used up, or the module only half imported. */
 static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
   PyObject *standard = describe_standard(state, type);
   if (standard || PyErr_Occurred()) return standard;
@@ -169,7 +181,8 @@ static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
   PyObject *capsule = description && description != Py_None ? capsule_new(type, description) : NULL;
   Py_XDECREF(description);
   struct rc_py_class *class = capsule ? PyCapsule_GetPointer(capsule, capsule_name) : NULL;
-  if (class && class->kind == RINGCAST_CLASS_INSTANCE && !shape_add(state, class, Py_None) && PyErr_Occurred()) {
+  if (class && class->kind == RINGCAST_CLASS_INSTANCE && !shape_add(state, class, Py_None) &&
+      PyErr_Occurred()) {
     Py_CLEAR(capsule);
   }
   if (!capsule && !PyErr_Occurred()) return rc_py_ref(Py_None);
@@ -179,13 +192,16 @@ static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
 
 struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, PyTypeObject *type) {
   PyObject *known = PyDict_GetItemWithError(cache, (PyObject *)type);
-  if (!known && !PyErr_Occurred()) known = cache_add(cache, (PyObject *)type, describe(state, type));
+  if (!known && !PyErr_Occurred())
+    known = cache_add(cache, (PyObject *)type, describe(state, type));
   if (!known) {
-    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear(); /* a metaclass without a hash */
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError))
+      PyErr_Clear(); /* a metaclass without a hash */
     return NULL;
   }
   struct rc_py_class *class = known == Py_None ? NULL : PyCapsule_GetPointer(known, capsule_name);
-  return class && class->type == type ? class : NULL; /* a metaclass may declare two classes equal */
+  return class && class->type == type ? class : NULL; /* a metaclass may declare two classes equal
+                                                       */
 }
 
 bool rc_py_fields_alloc(struct rc_py_fields *fields, Py_ssize_t count) {
@@ -205,9 +221,10 @@ static bool take_slots(const struct rc_py_class *class, PyObject *instance, PyOb
   return all;
 }
 
-/* Most instances of a class have the same slots and __dict__ keys; a shape sends the names once. False: the instance
- * has other names, or in another order. */
-static bool take_shape(const struct rc_py_class *shape, PyObject *instance, PyObject *dict, PyObject **out) {
+/* Most instances of a class have the same slots and __dict__ keys; a shape sends the names once.
+ * False: the instance has other names, or in another order. */
+static bool take_shape(const struct rc_py_class *shape, PyObject *instance, PyObject *dict,
+                       PyObject **out) {
   Py_ssize_t count = PyTuple_GET_SIZE(shape->names), index = shape->slots, position = 0;
   PyObject *key;
   if (!take_slots(shape, instance, out)) return false;
@@ -234,13 +251,16 @@ static bool shape_of(struct rc_py_state *state, struct rc_py_class *class, PyObj
 }
 
 /* The matching shape, and the values. NULL: no match, or raised. */
-static struct rc_py_class *find_shape(struct rc_py_state *state, struct rc_py_class *class, PyObject *instance,
-                                      PyObject *dict, struct rc_py_fields *fields) {
+static struct rc_py_class *find_shape(struct rc_py_state *state, struct rc_py_class *class,
+                                      PyObject *instance, PyObject *dict,
+                                      struct rc_py_fields *fields) {
   Py_ssize_t count = class->slots + PyDict_GET_SIZE(dict);
   if (count > SHAPE_MOST || !rc_py_fields_alloc(fields, count)) return NULL;
   do {
     for (struct rc_py_class *shape = class->shapes; shape; shape = shape->shapes) {
-      if (PyTuple_GET_SIZE(shape->names) != count || !take_shape(shape, instance, dict, fields->values)) continue;
+      if (PyTuple_GET_SIZE(shape->names) != count ||
+          !take_shape(shape, instance, dict, fields->values))
+        continue;
       for (Py_ssize_t i = 0; i < count; i++) Py_INCREF(fields->values[i]);
       return shape;
     }
@@ -249,14 +269,18 @@ static struct rc_py_class *find_shape(struct rc_py_state *state, struct rc_py_cl
   return NULL;
 }
 
-/* Whether the __dict__ has one of the methods for pickling, which pickle takes from the instance. */
+/* Whether the __dict__ has one of the methods for pickling, which pickle takes from the
+ * instance. */
 static bool has_ways(PyObject *dict) {
-  static const char *const ways[] = {"__reduce_ex__",     "__reduce__",     "__getstate__", "__setstate__",
-                                     "__getnewargs_ex__", "__getnewargs__", "__class__"};
+  static const char *const ways[] = {"__reduce_ex__", "__reduce__",        "__getstate__",
+                                     "__setstate__",  "__getnewargs_ex__", "__getnewargs__",
+                                     "__class__"};
   Py_ssize_t position = 0;
   PyObject *key, *value;
   while (PyDict_Next(dict, &position, &key, &value)) {
-    if (!PyUnicode_Check(key) || PyUnicode_GET_LENGTH(key) < 9 || PyUnicode_READ_CHAR(key, 1) != '_') continue;
+    if (!PyUnicode_Check(key) || PyUnicode_GET_LENGTH(key) < 9 ||
+        PyUnicode_READ_CHAR(key, 1) != '_')
+      continue;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
       if (PyUnicode_CompareWithASCIIString(key, ways[i]) == 0) return true;
     }
@@ -264,12 +288,14 @@ static bool has_ways(PyObject *dict) {
   return false;
 }
 
-static struct rc_py_class *take_instance(struct rc_py_state *state, struct rc_py_class *class, PyObject *instance,
-                                         struct rc_py_fields *fields) {
-  PyObject *dict = class->type->tp_dictoffset != 0 ? PyObject_GenericGetDict(instance, NULL) : PyDict_New();
+static struct rc_py_class *take_instance(struct rc_py_state *state, struct rc_py_class *class,
+                                         PyObject *instance, struct rc_py_fields *fields) {
+  PyObject *dict =
+      class->type->tp_dictoffset != 0 ? PyObject_GenericGetDict(instance, NULL) : PyDict_New();
   bool is_plain = dict && PyDict_CheckExact(dict);
   struct rc_py_class *found = is_plain ? find_shape(state, class, instance, dict, fields) : NULL;
-  if (is_plain && !found && !PyErr_Occurred() && !has_ways(dict) && rc_py_fields_alloc(fields, class->slots + 1)) {
+  if (is_plain && !found && !PyErr_Occurred() && !has_ways(dict) &&
+      rc_py_fields_alloc(fields, class->slots + 1)) {
     take_slots(class, instance, fields->values);
     for (Py_ssize_t i = 0; i < class->slots; i++) Py_XINCREF(fields->values[i]);
     fields->values[class->slots] = rc_py_ref(class->type->tp_dictoffset != 0 ? dict : Py_None);
@@ -279,27 +305,33 @@ static struct rc_py_class *take_instance(struct rc_py_state *state, struct rc_py
   return found;
 }
 
-/* Whether a Struct is its fields. Its own pickle leaves out the __dict__, which unpickling fills only by __post_init__;
- * a cached property has its value again when it is asked for. False: no, or raised. */
-static bool is_its_fields(struct rc_py_state *state, const struct rc_py_class *class, PyObject *instance) {
+/* Whether a Struct is its fields. Its own pickle leaves out the __dict__, which unpickling fills
+ * only by __post_init__; a cached property has its value again when it is asked for. False: no, or
+ * raised. */
+static bool is_its_fields(struct rc_py_state *state, const struct rc_py_class *class,
+                          PyObject *instance) {
   PyObject **dict = class->has_post_init ? _PyObject_GetDictPtr(instance) : NULL, *key;
   Py_ssize_t position = 0;
   if (!dict || !*dict || PyDict_GET_SIZE(*dict) == 0) return true;
-  if (!state->cached_property && !(state->cached_property = rc_py_import("functools", "cached_property"))) return false;
+  if (!state->cached_property &&
+      !(state->cached_property = rc_py_import("functools", "cached_property")))
+    return false;
   while (*dict && PyDict_Next(*dict, &position, &key, NULL)) {
-    PyObject *found = PyUnicode_CheckExact(key) ? _PyType_Lookup(class->type, key) : NULL; /* runs no code */
+    PyObject *found =
+        PyUnicode_CheckExact(key) ? _PyType_Lookup(class->type, key) : NULL; /* runs no code */
     if (!found || (PyObject *)Py_TYPE(found) != state->cached_property) return false;
   }
   return true;
 }
 
-struct rc_py_class *rc_py_class_take(struct rc_py_state *state, struct rc_py_class *class, PyObject *instance,
-                                     struct rc_py_fields *fields) {
+struct rc_py_class *rc_py_class_take(struct rc_py_state *state, struct rc_py_class *class,
+                                     PyObject *instance, struct rc_py_fields *fields) {
   if (class->kind == RINGCAST_CLASS_INSTANCE) return take_instance(state, class, instance, fields);
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   bool is_tuple = class->kind == RINGCAST_CLASS_NAMEDTUPLE;
   if (!is_tuple && !is_its_fields(state, class, instance)) return NULL;
-  if ((is_tuple && PyTuple_GET_SIZE(instance) != count) || !rc_py_fields_alloc(fields, count)) return NULL;
+  if ((is_tuple && PyTuple_GET_SIZE(instance) != count) || !rc_py_fields_alloc(fields, count))
+    return NULL;
   if (is_tuple) {
     for (Py_ssize_t i = 0; i < count; i++) fields->values[i] = PyTuple_GET_ITEM(instance, i);
   } else if (!take_slots(class, instance, fields->values)) {
@@ -318,20 +350,23 @@ PyObject *rc_py_class_composite(struct rc_py_state *state, PyObject *member) {
   return value;
 }
 
-/* ---- Received --------------------------------------------------------------------------------------------------- */
+/* ---- Received -------------------------------------------------------------------------------- */
 
-static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, PyObject *key, bool may_import) {
+static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, PyObject *key,
+                      bool may_import) {
   if (!has_function(&state->find_class, "find")) return NULL;
   PyObject *text = PyBytes_FromStringAndSize(PyBytes_AS_STRING(key) + 1, PyBytes_GET_SIZE(key) - 1);
   PyObject *number = PyLong_FromLong(kind);
   PyObject *pair = NULL, *capsule = NULL, *description;
   PyTypeObject *type;
   if (text && number) {
-    pair = PyObject_CallFunctionObjArgs(state->find_class, number, text, may_import ? Py_True : Py_False, cache, NULL);
+    pair = PyObject_CallFunctionObjArgs(state->find_class, number, text,
+                                        may_import ? Py_True : Py_False, cache, NULL);
   }
   if (pair && PyArg_ParseTuple(pair, "O!O!", &PyType_Type, &type, &PyTuple_Type, &description)) {
     capsule = capsule_new(type, description);
-    if (!capsule && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "its class has lost its slots");
+    if (!capsule && !PyErr_Occurred())
+      PyErr_SetString(PyExc_TypeError, "its class has lost its slots");
     struct rc_py_class *class = capsule ? PyCapsule_GetPointer(capsule, capsule_name) : NULL;
     if (class) Py_SETREF(class->text, rc_py_ref(text));
   }
@@ -341,8 +376,8 @@ static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, 
   return capsule;
 }
 
-/* A number from the text's size, middle and end: the hash of a long text would cost more than all else here. Classes
- * may share a number, so the text decides. */
+/* A number from the text's size, middle and end: the hash of a long text would cost more than all
+ * else here. Classes may share a number, so the text decides. */
 static PyObject *number_of(const uint8_t *text, size_t bytes) {
   uint64_t middle = 0, end = 0;
   if (bytes >= 8) {
@@ -353,8 +388,8 @@ static PyObject *number_of(const uint8_t *text, size_t bytes) {
 }
 
 /* The class that was found last under the number, if it is the one of the text. */
-static struct rc_py_class *found_before(PyObject *cache, PyObject *number, uint8_t kind, const void *text,
-                                        size_t bytes) {
+static struct rc_py_class *found_before(PyObject *cache, PyObject *number, uint8_t kind,
+                                        const void *text, size_t bytes) {
   PyObject *known = PyDict_GetItemWithError(cache, number);
   struct rc_py_class *class = known ? PyCapsule_GetPointer(known, capsule_name) : NULL;
   bool is_it = class && class->kind == kind && (size_t)PyBytes_GET_SIZE(class->text) == bytes &&
@@ -363,29 +398,33 @@ static struct rc_py_class *found_before(PyObject *cache, PyObject *number, uint8
 }
 
 /* As rc_py_class_find. Both entries of the class stay, so either keeps the class alive. */
-static PyObject *find_by_text(struct rc_py_state *state, PyObject *cache, uint8_t kind, const void *text, size_t bytes,
-                              bool may_import) {
+static PyObject *find_by_text(struct rc_py_state *state, PyObject *cache, uint8_t kind,
+                              const void *text, size_t bytes, bool may_import) {
   PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes + 1);
   if (!key) return NULL;
   PyBytes_AS_STRING(key)[0] = (char)kind;
   memcpy(PyBytes_AS_STRING(key) + 1, text, bytes);
   PyObject *known = PyDict_GetItemWithError(cache, key);
-  if (!known && !PyErr_Occurred()) known = cache_add(cache, key, find(state, cache, kind, key, may_import));
+  if (!known && !PyErr_Occurred())
+    known = cache_add(cache, key, find(state, cache, kind, key, may_import));
   Py_DECREF(key);
   return known;
 }
 
-struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache, uint8_t kind, const void *text,
-                                     size_t bytes, bool may_import) {
+struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache, uint8_t kind,
+                                     const void *text, size_t bytes, bool may_import) {
   PyObject *number = number_of(text, bytes), *known = NULL;
   struct rc_py_class *class = number ? found_before(cache, number, kind, text, bytes) : NULL;
-  if (number && !class && !PyErr_Occurred()) known = find_by_text(state, cache, kind, text, bytes, may_import);
-  if (known && PyDict_SetItem(cache, number, known) == 0) class = PyCapsule_GetPointer(known, capsule_name);
+  if (number && !class && !PyErr_Occurred())
+    known = find_by_text(state, cache, kind, text, bytes, may_import);
+  if (known && PyDict_SetItem(cache, number, known) == 0)
+    class = PyCapsule_GetPointer(known, capsule_name);
   Py_XDECREF(number);
   return class;
 }
 
-bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void *stream, size_t bytes) {
+bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void *stream,
+                         size_t bytes) {
   struct ringcast_object object = {.at = stream, .end = (const uint8_t *)stream + bytes};
   struct ringcast_token token;
   while (ringcast_token_read(&object, &token) == 0) {
@@ -397,9 +436,10 @@ bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void 
   return true;
 }
 
-/* As tuple.__new__(type, fields). tp_alloc is not enough: from Python 3.14 on a tuple caches its hash, and zeroed
- * memory means hash 0. */
-static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fields, Py_ssize_t count) {
+/* As tuple.__new__(type, fields). tp_alloc is not enough: from Python 3.14 on a tuple caches its
+ * hash, and zeroed memory means hash 0. */
+static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fields,
+                                 Py_ssize_t count) {
   PyObject *plain = PyTuple_New(count);
   for (Py_ssize_t i = 0; i < count; i++) {
     if (plain) {
@@ -415,10 +455,12 @@ static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fie
   return made;
 }
 
-PyObject *rc_py_class_member(struct rc_py_state *state, const struct rc_py_class *class, PyObject *value) {
+PyObject *rc_py_class_member(struct rc_py_state *state, const struct rc_py_class *class,
+                             PyObject *value) {
   if (!has_function(&state->class_member, "member_of")) return NULL;
   state->ran_code++;
-  PyObject *member = PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
+  PyObject *member =
+      PyObject_CallFunctionObjArgs(state->class_member, (PyObject *)class->type, value, NULL);
   if (!member) rc_py_protocol_from_current(state, "a member by value");
   return member;
 }
@@ -460,26 +502,29 @@ static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObje
   return ok;
 }
 
-/* By object.__new__, never by a __new__ that was added to the class later: the result could be any object, without the
- * slots. A Struct as msgspec makes one, before it sets the fields. */
+/* By object.__new__, never by a __new__ that was added to the class later: the result could be any
+ * object, without the slots. A Struct as msgspec makes one, before it sets the fields. */
 static PyObject *make_empty(struct rc_py_state *state, const struct rc_py_class *class) {
   if (class->kind == RINGCAST_CLASS_STRUCT) return class->type->tp_alloc(class->type, 0);
   bool is_static = !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE);
-  return (is_static ? class->type : &PyBaseObject_Type)->tp_new(class->type, state->no_arguments, NULL);
+  return (is_static ? class->type : &PyBaseObject_Type)
+      ->tp_new(class->type, state->no_arguments, NULL);
 }
 
-/* A Struct without a field that could be part of a circle is none of the collector's, as msgspec has it. */
+/* A Struct without a field that could be part of a circle is none of the collector's, as msgspec
+ * has it. */
 static void untrack(const struct rc_py_class *class, PyObject *made) {
   if (!PyObject_IS_GC(made)) return;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(class->names); i++) {
     PyObject *value = *(PyObject **)((char *)made + class->offsets[i]);
-    if (PyObject_IS_GC(value) && (!PyTuple_CheckExact(value) || PyObject_GC_IsTracked(value))) return;
+    if (PyObject_IS_GC(value) && (!PyTuple_CheckExact(value) || PyObject_GC_IsTracked(value)))
+      return;
   }
   PyObject_GC_UnTrack(made);
 }
 
-static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields,
-                               Py_ssize_t count) {
+static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_class *class,
+                               PyObject **fields, Py_ssize_t count) {
   PyObject *made = make_empty(state, class);
   bool ok = made;
   for (Py_ssize_t i = 0; i < count; i++) {
@@ -500,7 +545,8 @@ static PyObject *make_instance(struct rc_py_state *state, const struct rc_py_cla
   return made;
 }
 
-PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields) {
+PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *class,
+                           PyObject **fields) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   if (class->runs_code) state->ran_code++;
   if (class->kind == RINGCAST_CLASS_NAMEDTUPLE) return make_namedtuple(class, fields, count);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copying to and from spill memory. Up to some MiB the C library's memcpy uses the CPU's string instruction (rep
- * movsb), which on AMD's Zen 4 takes more than twice as long as a plain loop for bytes that another process has just
- * written. Data too large for the cache is best written past the cache: that spares the fetch of the lines to be
- * overwritten. SSE2, which every x86-64 CPU has, reaches the speed of the memory. On other CPUs the copy is memcpy.
+ * Copying to and from spill memory. Up to some MiB the C library's memcpy uses the CPU's string
+ * instruction (rep movsb), which on AMD's Zen 4 takes more than twice as long as a plain loop for
+ * bytes that another process has just written. Data too large for the cache is best written past
+ * the cache: that spares the fetch of the lines to be overwritten. SSE2, which every x86-64 CPU
+ * has, reaches the speed of the memory. On other CPUs the copy is memcpy.
  */
 #ifndef RC_EXTENSION_COPY_H
 #define RC_EXTENSION_COPY_H
@@ -33,10 +34,13 @@ static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_
   _mm_sfence();
 }
 #else
-static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_t bytes) { memcpy(to, from, bytes); }
+static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_t bytes) {
+  memcpy(to, from, bytes);
+}
 #endif
 
-/* What a receiver copies is used next, and then a copy past the cache pays from a quarter of the usual cache on. */
+/* What a receiver copies is used next, and then a copy past the cache pays from a quarter of the
+ * usual cache on. */
 enum { RC_PY_RECEIVED_PAST_CACHE = 8 << 20 };
 
 /* `is_spilled`: source or destination is in spill memory. */

@@ -2,18 +2,20 @@
 /*
  * From a frame to a Python object that owns all its memory.
  *
- * The entries are read once, in order. Text and scalars are made at once. For tensors, arrays, bytes, buffers and the
- * streams of nested values, memory is allocated and the copy is put on a list; the list is then executed without the
- * GIL. Only then is the pickle loaded, from a copy too, the leaves filled in and the nested values made (token_read.c).
- * So code that runs during decoding finds its parts complete and out of the sender's reach. Before that, the decoder
- * checks whether the reader was evicted during the copies.
+ * The entries are read once, in order. Text and scalars are made at once. For tensors, arrays,
+ * bytes, buffers and the streams of nested values, memory is allocated and the copy is put on a
+ * list; the list is then executed without the GIL. Only then is the pickle loaded, from a copy too,
+ * the leaves filled in and the nested values made (token_read.c). So code that runs during decoding
+ * finds its parts complete and out of the sender's reach. Before that, the decoder checks whether
+ * the reader was evicted during the copies.
  *
- * For a view, arrays and tensors are made over the frame's own memory, without a copy (view.c). For a single item of a
- * dict, only the item's entries are read (inspect.c).
+ * For a view, arrays and tensors are made over the frame's own memory, without a copy (view.c). For
+ * a single item of a dict, only the item's entries are read (inspect.c).
  *
- * The decoder trusts nothing in the frame. The library checks that an entry lies within the frame. The decoder checks
- * that the entries fit together, and that keys, text and all copies add up to no more than the frame's size: entries
- * with shared bytes could otherwise demand any amount of memory.
+ * The decoder trusts nothing in the frame. The library checks that an entry lies within the frame.
+ * The decoder checks that the entries fit together, and that keys, text and all copies add up to no
+ * more than the frame's size: entries with shared bytes could otherwise demand any amount of
+ * memory.
  */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
@@ -36,7 +38,7 @@ static void copy_all(const struct rc_py_decoding *decoding) {
   }
 }
 
-/* ---- Entries ---------------------------------------------------------------------------------------------------- */
+/* ---- Entries --------------------------------------------------------------------------------- */
 
 static bool raise_sent_error(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   PyObject *text = rc_py_make_text(decoding, item->data, item->bytes);
@@ -47,16 +49,20 @@ static bool raise_sent_error(struct rc_py_decoding *decoding, const struct ringc
 
 /* Notes the leaf for the key in the dict. */
 static bool leaf_add(struct rc_py_decoding *decoding, PyObject *key, int64_t index) {
-  if (!rc_py_grow((void **)&decoding->leaves, decoding->leaf_count, &decoding->leaf_room, sizeof *decoding->leaves)) {
+  if (!rc_py_grow((void **)&decoding->leaves, decoding->leaf_count, &decoding->leaf_room,
+                  sizeof *decoding->leaves)) {
     return false;
   }
-  decoding->leaves[decoding->leaf_count++] = (struct rc_py_decoded_leaf){.key = rc_py_ref(key), .index = index};
+  decoding->leaves[decoding->leaf_count++] =
+      (struct rc_py_decoded_leaf){.key = rc_py_ref(key), .index = index};
   return true;
 }
 
-static bool nested_add(struct rc_py_decoding *decoding, PyObject *key, const struct ringcast_item *item) {
+static bool nested_add(struct rc_py_decoding *decoding, PyObject *key,
+                       const struct ringcast_item *item) {
   void **nested = (void **)&decoding->nested;
-  if (!rc_py_grow(nested, decoding->nested_count, &decoding->nested_room, sizeof *decoding->nested)) return false;
+  if (!rc_py_grow(nested, decoding->nested_count, &decoding->nested_room, sizeof *decoding->nested))
+    return false;
   if (!rc_py_copy_add(decoding, item->data, item->bytes)) return false;
   uint8_t *stream = PyMem_Malloc(item->bytes);
   if (!stream) {
@@ -71,15 +77,17 @@ static bool nested_add(struct rc_py_decoding *decoding, PyObject *key, const str
 }
 
 /* Of a nested value, in the order of the entries. */
-static bool take_part(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint32_t index) {
-  bool is_part =
-      item->kind == RINGCAST_ITEM_TENSOR || item->kind == RINGCAST_ITEM_STR || item->kind == RINGCAST_ITEM_BYTES;
+static bool take_part(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                      uint32_t index) {
+  bool is_part = item->kind == RINGCAST_ITEM_TENSOR || item->kind == RINGCAST_ITEM_STR ||
+                 item->kind == RINGCAST_ITEM_BYTES;
   if (!is_part || item->flags & RINGCAST_ITEM_KEYED || decoding->nested_count == 0) {
     return rc_py_damaged(decoding, "an item that is nobody's");
   }
   if (decoding->phase == RC_PY_ITEMS) decoding->first_part = index;
   decoding->phase = RC_PY_PARTS;
-  if (!rc_py_grow((void **)&decoding->parts, decoding->part_count, &decoding->part_room, sizeof *decoding->parts)) {
+  if (!rc_py_grow((void **)&decoding->parts, decoding->part_count, &decoding->part_room,
+                  sizeof *decoding->parts)) {
     return false;
   }
   PyObject *part = rc_py_make_value(decoding, item);
@@ -115,12 +123,15 @@ static bool take_keyed(struct rc_py_decoding *decoding, const struct ringcast_it
 /* Raises PickleRefused with the keys of the leaves and the names in the pickle's beginning. */
 static bool refuse_pickle(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   struct rc_py_state *state = decoding->state;
-  if (!state->refuse_frame && !(state->refuse_frame = rc_py_import("ringcast._pickling", "refuse_frame"))) return false;
+  if (!state->refuse_frame &&
+      !(state->refuse_frame = rc_py_import("ringcast._pickling", "refuse_frame")))
+    return false;
   Py_ssize_t bytes = item->bytes < REFUSED_BYTES ? (Py_ssize_t)item->bytes : REFUSED_BYTES;
   PyObject *data = PyBytes_FromStringAndSize(item->data, bytes);
   PyObject *keys = data ? PyList_New(0) : NULL;
   bool ok = keys;
-  for (size_t i = 0; ok && i < decoding->leaf_count; i++) ok = PyList_Append(keys, decoding->leaves[i].key) == 0;
+  for (size_t i = 0; ok && i < decoding->leaf_count; i++)
+    ok = PyList_Append(keys, decoding->leaves[i].key) == 0;
   PyObject *none = ok ? PyObject_CallFunctionObjArgs(state->refuse_frame, keys, data, NULL) : NULL;
   Py_XDECREF(none);
   Py_XDECREF(keys);
@@ -151,7 +162,8 @@ static bool take_value(struct rc_py_decoding *decoding, const struct ringcast_it
   return decoding->result != NULL;
 }
 
-static bool take_entry(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint32_t index) {
+static bool take_entry(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                       uint32_t index) {
   if (item->kind == RINGCAST_ITEM_ERROR) return raise_sent_error(decoding, item);
   if (item->kind == RINGCAST_ITEM_BUFFER) return take_buffer(decoding, item);
   if (decoding->phase == RC_PY_BUFFERS) return rc_py_damaged(decoding, "an entry after the pickle");
@@ -168,7 +180,7 @@ static bool take_entry(struct rc_py_decoding *decoding, const struct ringcast_it
   return take_part(decoding, item, index);
 }
 
-/* ---- The whole -------------------------------------------------------------------------------------------------- */
+/* ---- The whole ------------------------------------------------------------------------------- */
 
 /* Whether the copied data is whole: code runs only if no part was overwritten meanwhile. */
 static bool was_whole(const struct rc_py_decoding *decoding) {
@@ -183,17 +195,21 @@ static bool fill_leaves(struct rc_py_decoding *decoding, PyObject *list) {
     if (!list || leaf->index < 0 || leaf->index >= PyList_GET_SIZE(list)) {
       return rc_py_damaged(decoding, "a leaf that its pickle lacks");
     }
-    if (PyDict_SetItem(decoding->result, leaf->key, PyList_GET_ITEM(list, leaf->index)) < 0) return false;
+    if (PyDict_SetItem(decoding->result, leaf->key, PyList_GET_ITEM(list, leaf->index)) < 0)
+      return false;
   }
   return true;
 }
 
 /* Makes the value of a stream. */
-static PyObject *make_nested(struct rc_py_decoding *decoding, const struct rc_py_nested *nested, PyObject *leaves) {
+static PyObject *make_nested(struct rc_py_decoding *decoding, const struct rc_py_nested *nested,
+                             PyObject *leaves) {
   struct rc_py_token_reader getting; /* the classes are filled in by the tokens */
   getting.state = decoding->state;
-  getting.object = (struct ringcast_object){.at = nested->stream, .end = nested->stream + nested->bytes};
-  getting.parts = nested->parts ? decoding->parts + (nested->first_part - decoding->first_part) : NULL;
+  getting.object =
+      (struct ringcast_object){.at = nested->stream, .end = nested->stream + nested->bytes};
+  getting.parts =
+      nested->parts ? decoding->parts + (nested->first_part - decoding->first_part) : NULL;
   getting.part_count = nested->parts;
   getting.next_part = 0;
   getting.marked = &decoding->marked;
@@ -211,7 +227,8 @@ static bool parts_make_sense(struct rc_py_decoding *decoding) {
   for (size_t i = 0; i < decoding->nested_count; i++) {
     const struct rc_py_nested *nested = &decoding->nested[i];
     if (nested->parts == 0) continue;
-    if (nested->first_part != next || nested->parts > end - next) return rc_py_damaged(decoding, "parts in disorder");
+    if (nested->first_part != next || nested->parts > end - next)
+      return rc_py_damaged(decoding, "parts in disorder");
     next += nested->parts;
   }
   return next == end || rc_py_damaged(decoding, "a part that is nobody's");
@@ -222,7 +239,8 @@ static bool classes_are_allowed(struct rc_py_decoding *decoding) {
   PyObject *classes = rc_py_class_cache(decoding->classes);
   bool ok = classes;
   for (size_t i = 0; ok && i < decoding->nested_count; i++) {
-    ok = rc_py_classes_check(decoding->state, classes, decoding->nested[i].stream, decoding->nested[i].bytes);
+    ok = rc_py_classes_check(decoding->state, classes, decoding->nested[i].stream,
+                             decoding->nested[i].bytes);
   }
   Py_XDECREF(classes);
   return ok;
@@ -232,7 +250,8 @@ static bool fill_nested(struct rc_py_decoding *decoding, PyObject *leaves) {
   if (!parts_make_sense(decoding)) return false;
   if (!decoding->allow_pickle && !classes_are_allowed(decoding)) return false;
   decoding->marked.frame = &decoding->frame;
-  decoding->marked.dict = decoding->selection || decoding->frame.root != RINGCAST_ROOT_DICT ? NULL : decoding->result;
+  decoding->marked.dict =
+      decoding->selection || decoding->frame.root != RINGCAST_ROOT_DICT ? NULL : decoding->result;
   for (size_t i = 0; i < decoding->nested_count; i++) {
     const struct rc_py_nested *nested = &decoding->nested[i];
     PyObject *value = make_nested(decoding, nested, leaves);
@@ -252,7 +271,8 @@ static bool take_run(struct rc_py_decoding *decoding, uint32_t first, uint32_t e
   struct ringcast_item item;
   for (uint32_t i = first; i < end; i++) {
     if (ringcast_frame_item(&decoding->frame, i, &item) < 0)
-      return rc_py_damaged(decoding, "an entry points outside it, or its elements share their bytes");
+      return rc_py_damaged(decoding,
+                           "an entry points outside it, or its elements share their bytes");
     if (!take_entry(decoding, &item, i)) return false;
   }
   return true;
@@ -282,13 +302,16 @@ static bool finish(struct rc_py_decoding *decoding) {
   }
   if (!was_whole(decoding)) return false;
   if (decoding->buffers) decoding->state->ran_code++;
-  PyObject *loaded = decoding->buffers ? rc_py_leaves_load(decoding->state, decoding->pickle, decoding->buffers) : NULL;
+  PyObject *loaded = decoding->buffers
+                         ? rc_py_leaves_load(decoding->state, decoding->pickle, decoding->buffers)
+                         : NULL;
   if (decoding->buffers && !loaded) return false;
   if (decoding->frame.root == RINGCAST_ROOT_VALUE && decoding->nested_count == 0) {
     decoding->result = loaded;
     return true;
   }
-  bool ok = !loaded || PyList_CheckExact(loaded) || rc_py_damaged(decoding, "its pickle is no list");
+  bool ok =
+      !loaded || PyList_CheckExact(loaded) || rc_py_damaged(decoding, "its pickle is no list");
   ok = ok && fill_leaves(decoding, loaded) && fill_nested(decoding, loaded);
   Py_XDECREF(loaded);
   return ok;
@@ -299,7 +322,8 @@ static bool open_frame(struct rc_py_decoding *decoding, const struct ringcast_fr
   if (rc == 0) return true;
   if (rc != -EPROTONOSUPPORT) return rc_py_damaged(decoding, "its header makes no sense");
   rc_py_raise_text(decoding->state, EPROTO,
-                   "the frame is of version %d of the layout, and ringcast %s reads up to version %d: this process "
+                   "the frame is of version %d of the layout, and ringcast %s reads up to version "
+                   "%d: this process "
                    "needs the ringcast of the sender, or a later one",
                    decoding->frame.version, ringcast_version(), RINGCAST_FRAME_VERSION);
   return false;
@@ -334,7 +358,8 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
                                     .is_last = options->is_last,
                                     .selection = options->selection};
   bool ok = open_frame(&decoding, frame);
-  if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
+  if (ok && decoding.frame.root == RINGCAST_ROOT_DICT)
+    ok = (decoding.result = PyDict_New()) != NULL;
   ok = ok && take_all(&decoding) && finish(&decoding);
   if (!ok) Py_CLEAR(decoding.result);
   decoding_clear(&decoding);

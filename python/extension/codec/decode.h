@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding, for callers that receive, inspect or unpack; and the shared parts of decode.c, which reads a frame's
- * entries, and decode_value.c, which makes the value of an entry. */
+/* Decoding, for callers that receive, inspect or unpack; and the shared parts of decode.c, which
+ * reads a frame's entries, and decode_value.c, which makes the value of an entry. */
 #ifndef RC_EXTENSION_DECODE_H
 #define RC_EXTENSION_DECODE_H
 
@@ -21,7 +21,8 @@ struct rc_py_map {
   int32_t device; /* -1: the current device */
 };
 
-/* The holder of the decoded frame, for tensors of a CUDA device: a Reader. For the calls see codec/device.h. */
+/* The holder of the decoded frame, for tensors of a CUDA device: a Reader. For the calls see
+ * codec/device.h. */
 struct rc_py_holder {
   uint64_t ring_frame; /* a frame with more bytes lies in spill memory */
   struct rc_py_map map;
@@ -29,18 +30,20 @@ struct rc_py_holder {
 };
 
 struct rc_py_decode_options {
-  const ringcast_reader *reader;           /* checked for eviction before code runs; NULL: the frame can't change */
-  struct rc_py_holder *holder;             /* NULL: tensors of a device arrive on the CPU */
-  PyObject **classes;                      /* classes received: the cache of classes.c */
-  bool allow_pickle;                       /* false: a frame with a pickle is refused */
-  struct rc_py_hold *hold;                 /* arrays stay in the frame and keep the hold; NULL: arrays are copied */
+  const ringcast_reader
+      *reader; /* checked for eviction before code runs; NULL: the frame can't change */
+  struct rc_py_holder *holder; /* NULL: tensors of a device arrive on the CPU */
+  PyObject **classes;          /* classes received: the cache of classes.c */
+  bool allow_pickle;           /* false: a frame with a pickle is refused */
+  struct rc_py_hold *hold; /* arrays stay in the frame and keep the hold; NULL: arrays are copied */
   const struct rc_py_selection *selection; /* of a dict, only the selected entries; NULL: all */
   uint64_t *arrays;                        /* set to the bytes of the large arrays; may be NULL */
   bool is_last;                            /* the frame is given back next, without further reads */
-  bool *device_failed;                     /* set to whether the device's part of the work raised; may be NULL */
+  bool *device_failed; /* set to whether the device's part of the work raised; may be NULL */
 };
-/* The object in a frame of either kind; NULL: raised. `tag` is 0 for bytes. If `reader` is evicted meanwhile, the frame
- * may have been overwritten: nothing more is unpickled, and the caller drops the object or the exception. */
+/* The object in a frame of either kind; NULL: raised. `tag` is 0 for bytes. If `reader` is evicted
+ * meanwhile, the frame may have been overwritten: nothing more is unpickled, and the caller drops
+ * the object or the exception. */
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame,
                        const struct rc_py_decode_options *options, uint32_t *tag);
 
@@ -63,7 +66,8 @@ struct rc_py_nested {
   uint32_t first_part, parts;
 };
 
-/* The kinds of entry that may come next: parts follow the items; at the end, buffers follow the pickle. */
+/* The kinds of entry that may come next: parts follow the items; at the end, buffers follow the
+ * pickle. */
 enum rc_py_phase { RC_PY_ITEMS, RC_PY_PARTS, RC_PY_BUFFERS };
 
 struct rc_py_decoding {
@@ -97,7 +101,7 @@ struct rc_py_decoding {
   bool device_failed, is_last;
 };
 
-/* ---- decode_memory.c --------------------------------------------------------------------------------------------- */
+/* ---- decode_memory.c ------------------------------------------------------------------------- */
 
 /* Raises ProtocolError. Always false. */
 bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what);
@@ -111,16 +115,17 @@ static inline void rc_py_copy_to(struct rc_py_decoding *decoding, void *to) {
 /* The sender's library; if unknown, NumPy, provided that NumPy has the dtype. */
 bool rc_py_goes_to_torch(const struct ringcast_item *item);
 /* A tensor or array of the CPU, and the address for the bytes. */
-PyObject *rc_py_make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes,
-                           void **out);
+PyObject *rc_py_make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                           uint64_t bytes, void **out);
 
-/* ---- decode_value.c ---------------------------------------------------------------------------------------------- */
+/* ---- decode_value.c -------------------------------------------------------------------------- */
 
 PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes);
 PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item);
 /* A pickle's buffer: bytes, memory that an array can own, or a bytearray. */
 PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item);
-/* The value of an entry, or NULL with an exception; None for a value that can only be made after all copies. */
+/* The value of an entry, or NULL with an exception; None for a value that can only be made after
+ * all copies. */
 PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcast_item *item);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The value of a frame's entry: scalars and text are made at once; for all else memory is allocated, and the copy
- * noted. */
+/* The value of a frame's entry: scalars and text are made at once; for all else memory is
+ * allocated, and the copy noted. */
 #include "python/extension/codec/array.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/device.h"
 
-/* Decodes a copy: Python's decoder reads the input more than once, and the ring could change in between. */
+/* Decodes a copy: Python's decoder reads the input more than once, and the ring could change in
+ * between. */
 PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes) {
   char small[256];
   if (!rc_py_take_bytes(decoding, bytes)) return NULL;
@@ -25,8 +26,8 @@ PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcas
   return bytes;
 }
 
-/* For the buffer of a pickled array: the pickle builds an array over the memory. NULL, with nothing raised: too small,
- * or no such memory. */
+/* For the buffer of a pickled array: the pickle builds an array over the memory. NULL, with nothing
+ * raised: too small, or no such memory. */
 static PyObject *make_memory(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   void *out;
   if (!(item->flags & RINGCAST_ITEM_NUMPY)) return NULL;
@@ -49,7 +50,9 @@ static PyObject *make_bytearray(struct rc_py_decoding *decoding, const struct ri
 
 /* An array's buffer in place. NULL, with nothing raised: the caller must copy. */
 static PyObject *view_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
-  if (!decoding->hold || !(item->flags & RINGCAST_ITEM_NUMPY) || !rc_py_take_bytes(decoding, item->bytes)) return NULL;
+  if (!decoding->hold || !(item->flags & RINGCAST_ITEM_NUMPY) ||
+      !rc_py_take_bytes(decoding, item->bytes))
+    return NULL;
   PyObject *buffer = rc_py_buffer_over(decoding->state, item->data, item->bytes, decoding->hold);
   if (!buffer) decoding->taken -= item->bytes;
   return buffer;
@@ -66,7 +69,8 @@ PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringca
 }
 
 /* array.array, or bytes. */
-static PyObject *make_array_or_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+static PyObject *make_array_or_bytes(struct rc_py_decoding *decoding,
+                                     const struct ringcast_item *item) {
   enum { AT_ONCE_MOST = 1 << 20 };
   uint8_t typecode = RINGCAST_ITEM_TYPECODE(item->flags);
   void *out;
@@ -82,9 +86,11 @@ static PyObject *make_array_or_bytes(struct rc_py_decoding *decoding, const stru
 }
 
 /* An array in place. As rc_py_array_over. */
-static PyObject *view_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+static PyObject *view_array(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                            uint64_t bytes) {
   if (!rc_py_take_bytes(decoding, bytes)) return NULL;
-  PyObject *array = rc_py_array_over(decoding->state, item, bytes, decoding->hold, rc_py_goes_to_torch(item));
+  PyObject *array =
+      rc_py_array_over(decoding->state, item, bytes, decoding->hold, rc_py_goes_to_torch(item));
   if (!array) decoding->taken -= bytes;
   return array;
 }
@@ -145,7 +151,8 @@ PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcas
   case RINGCAST_ITEM_BYTES: return make_array_or_bytes(decoding, item);
   case RINGCAST_ITEM_TENSOR: return make_tensor(decoding, item);
   default:
-    rc_py_raise_text(decoding->state, EPROTO, "the frame is of another build: it holds an item of kind %d", item->kind);
+    rc_py_raise_text(decoding->state, EPROTO,
+                     "the frame is of another build: it holds an item of kind %d", item->kind);
     return NULL;
   }
 }

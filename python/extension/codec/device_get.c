@@ -2,14 +2,15 @@
 /*
  * Tensors that arrive on a CUDA device.
  *
- * At the frame's first such tensor, the Reader's stream is made to wait for the writer's stream (ringcast_gpu_begin);
- * from then on the whole frame is readable. Memory is made entry by entry, as for the CPU; the copies are enqueued at
- * the end. Small tensors that lie close together share an allocation, an arena, and one copy: a launch takes as long as
- * copying many kilobytes. A first pass over the entries finds the small tensors. Its result is a mere hint: the entries
- * are read again and may have changed, and a tensor outside the arena gets memory of its own.
+ * At the frame's first such tensor, the Reader's stream is made to wait for the writer's stream
+ * (ringcast_gpu_begin); from then on the whole frame is readable. Memory is made entry by entry, as
+ * for the CPU; the copies are enqueued at the end. Small tensors that lie close together share an
+ * allocation, an arena, and one copy: a launch takes as long as copying many kilobytes. A first
+ * pass over the entries finds the small tensors. Its result is a mere hint: the entries are read
+ * again and may have changed, and a tensor outside the arena gets memory of its own.
  *
- * Tensors for CuPy, JAX or no particular library have separate arenas, which are copied at once, as such a tensor is
- * handed on immediately.
+ * Tensors for CuPy, JAX or no particular library have separate arenas, which are copied at once, as
+ * such a tensor is handed on immediately.
  */
 #include "python/extension/codec/device.h"
 
@@ -34,7 +35,8 @@ enum { TORCH, OTHERS, KINDS };
 /* The state of fetching one frame's tensors to or from a device. */
 struct rc_py_fetching {
   bool to_host;
-  bool settles; /* new tensors belong to several streams: also to the next member, a stream of torch's */
+  bool settles; /* new tensors belong to several streams: also to the next member, a stream of
+                   torch's */
   void *torch_stream;
   struct rc_py_arrival at;
   uint64_t pool_left; /* bytes still to be read from the pool, at most: entries may share a place */
@@ -45,7 +47,8 @@ struct rc_py_fetching {
 
 bool rc_py_device_wants(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   if (item->flags & RINGCAST_ITEM_CUDA) return true;
-  return item->flags & RINGCAST_ITEM_TORCH && decoding->holder && decoding->holder->map.to == RC_PY_MAP_CUDA;
+  return item->flags & RINGCAST_ITEM_TORCH && decoding->holder &&
+         decoding->holder->map.to == RC_PY_MAP_CUDA;
 }
 
 static int source_of(const struct ringcast_item *item) {
@@ -57,17 +60,21 @@ static uint64_t place_of(const struct rc_py_decoding *decoding, const struct rin
   return (uint64_t)((const uint8_t *)item->data - (const uint8_t *)decoding->whole->data);
 }
 
-/* ---- The beginning ---------------------------------------------------------------------------------------------- */
+/* ---- The beginning --------------------------------------------------------------------------- */
 
 static struct arena *arena_of(struct rc_py_fetching *device, const struct ringcast_item *item) {
-  return &device->arenas[(item->flags & RINGCAST_ITEM_TORCH ? TORCH : OTHERS) * SOURCES + source_of(item)];
+  return &device->arenas[(item->flags & RINGCAST_ITEM_TORCH ? TORCH : OTHERS) * SOURCES +
+                         source_of(item)];
 }
 
-static bool is_small(const struct ringcast_item *item) { return item->bytes > 0 && item->bytes < RC_PY_ARENA_LEAST; }
+static bool is_small(const struct ringcast_item *item) {
+  return item->bytes > 0 && item->bytes < RC_PY_ARENA_LEAST;
+}
 
 /* Whether the item may go to an arena: in a view, the bytes stay in the pool. */
 static bool is_for_arena(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
-  bool is_wanted = item->kind == RINGCAST_ITEM_TENSOR && rc_py_device_wants(decoding, item) && is_small(item);
+  bool is_wanted =
+      item->kind == RINGCAST_ITEM_TENSOR && rc_py_device_wants(decoding, item) && is_small(item);
   return is_wanted && !(item->placement == RINGCAST_PLACEMENT_POOL && decoding->hold);
 }
 
@@ -76,7 +83,8 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
   struct ringcast_item item;
   uint64_t needed[KINDS * SOURCES] = {0};
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
-    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return; /* reported when the entry is read */
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0)
+      return; /* reported when the entry is read */
     if (!is_for_arena(decoding, &item)) continue;
     struct arena *arena = arena_of(device, &item);
     uint64_t at = place_of(decoding, &item), end = at + item.bytes;
@@ -99,7 +107,8 @@ static bool is_for_torch(const struct rc_py_decoding *decoding, const struct rin
   if (first->flags & RINGCAST_ITEM_TORCH) return true;
   if (decoding->selection) return false;
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
-    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return false; /* reported when the entry is read */
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0)
+      return false; /* reported when the entry is read */
     bool is_wanted = item.kind == RINGCAST_ITEM_TENSOR && rc_py_device_wants(decoding, &item);
     if (is_wanted && item.flags & RINGCAST_ITEM_TORCH) return true;
   }
@@ -123,10 +132,10 @@ static bool is_torch_ready(const struct rc_py_decoding *decoding) {
   return false;
 }
 
-/* torch's stream, if any tensor is for torch, because torch's memory may be in use on its stream until then; else the
- * stream for the first tensor. */
-static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast_item *item, int32_t device,
-                          struct rc_py_stream *out) {
+/* torch's stream, if any tensor is for torch, because torch's memory may be in use on its stream
+ * until then; else the stream for the first tensor. */
+static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                          int32_t device, struct rc_py_stream *out) {
   *out = (struct rc_py_stream){NULL, NULL};
   if (is_for_torch(decoding, item)) {
     return is_torch_ready(decoding) && rc_py_torch_stream(decoding->state, device, &out->handle);
@@ -150,7 +159,8 @@ static int open_device(struct rc_py_decoding *decoding, const struct ringcast_it
   bool in_pool = decoding->frame.device_epoch;
   if (!holder && !in_pool) return 0;
   if (!holder) {
-    rc_py_raise_text(decoding->state, ENODEV, RC_PY_ELSEWHERE "not in the frame: only a Reader gets at them");
+    rc_py_raise_text(decoding->state, ENODEV,
+                     RC_PY_ELSEWHERE "not in the frame: only a Reader gets at them");
     return -1;
   }
   int opened = holder->calls->open(holder, in_pool, &device->at);
@@ -165,7 +175,8 @@ static int open_device(struct rc_py_decoding *decoding, const struct ringcast_it
 }
 
 /* NULL: raised. */
-static struct rc_py_fetching *begin(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+static struct rc_py_fetching *begin(struct rc_py_decoding *decoding,
+                                    const struct ringcast_item *item) {
   if (decoding->device) return decoding->device;
   struct rc_py_fetching *device = decoding->device = PyMem_Calloc(1, sizeof *device);
   if (!device) {
@@ -179,10 +190,11 @@ static struct rc_py_fetching *begin(struct rc_py_decoding *decoding, const struc
   return device;
 }
 
-/* ---- Copies ----------------------------------------------------------------------------------------------------- */
+/* ---- Copies ---------------------------------------------------------------------------------- */
 
 /* Waits for a stream that is far behind, until a signal raises (RC_PY_RAISED). */
-static int copy_some(struct rc_py_decoding *decoding, struct ringcast_gpu_copy *copies, size_t count, uint32_t flags) {
+static int copy_some(struct rc_py_decoding *decoding, struct ringcast_gpu_copy *copies,
+                     size_t count, uint32_t flags) {
   struct rc_py_fetching *device = decoding->device;
   int rc;
   device->at.take->timeout_ns = SLICE_NS;
@@ -199,9 +211,11 @@ static int copy_some(struct rc_py_decoding *decoding, struct ringcast_gpu_copy *
 }
 
 /* To be enqueued at the end. */
-static bool copy_later(struct rc_py_decoding *decoding, int source, uint64_t at, uint64_t bytes, uint64_t to) {
+static bool copy_later(struct rc_py_decoding *decoding, int source, uint64_t at, uint64_t bytes,
+                       uint64_t to) {
   struct rc_py_fetching *device = decoding->device;
-  if (!rc_py_grow((void **)&device->copies, device->count, &device->room, sizeof *device->copies)) return false;
+  if (!rc_py_grow((void **)&device->copies, device->count, &device->room, sizeof *device->copies))
+    return false;
   device->copies[device->count++] =
       (struct ringcast_gpu_copy){.offset = at, .bytes = bytes, .to = to, .in_pool = source == POOL};
   return true;
@@ -215,8 +229,8 @@ static int follow(const struct rc_py_fetching *device, void *stream, void *befor
   return rc;
 }
 
-/* torch orders the use of new memory by torch's stream alone. So another stream waits for torch's before the copies to
- * the memory, and torch's stream waits after the copies. */
+/* torch orders the use of new memory by torch's stream alone. So another stream waits for torch's
+ * before the copies to the memory, and torch's stream waits after the copies. */
 static int follow_torch(const struct rc_py_fetching *device) {
   return device->settles ? follow(device, device->at.stream.handle, device->torch_stream) : 0;
 }
@@ -232,7 +246,9 @@ bool rc_py_device_copy(struct rc_py_decoding *decoding) {
   int rc = 0;
   if (device->count > 0) {
     rc = follow_torch(device);
-    if (rc == 0) rc = copy_some(decoding, device->copies, device->count, decoding->is_last ? RINGCAST_GPU_LAST : 0);
+    if (rc == 0)
+      rc = copy_some(decoding, device->copies, device->count,
+                     decoding->is_last ? RINGCAST_GPU_LAST : 0);
     rc = let_torch_follow(device, rc);
   }
   if (rc != 0) rc_py_raise(decoding->state, rc);
@@ -250,13 +266,15 @@ void rc_py_device_clear(struct rc_py_decoding *decoding) {
   decoding->device = NULL;
 }
 
-/* ---- Tensors ---------------------------------------------------------------------------------------------------- */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
 /* Counts bytes read from the frame or the pool. */
-static bool take_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+static bool take_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                       uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   if (source_of(item) == FRAME) return rc_py_take_bytes(decoding, bytes);
-  if (bytes > device->pool_left) return rc_py_damaged(decoding, "its entries share their place in the pool");
+  if (bytes > device->pool_left)
+    return rc_py_damaged(decoding, "its entries share their place in the pool");
   device->pool_left -= bytes;
   return true;
 }
@@ -265,35 +283,41 @@ static bool make_arena(struct rc_py_decoding *decoding, struct arena *arena, int
   struct rc_py_fetching *device = decoding->device;
   if (arena->tensor) return true;
   uint64_t bytes = arena->end - arena->start;
-  struct ringcast_item item = {.dtype = {.code = 1, .bits = 8, .lanes = 1}, .ndim = 1, .strides = {1}};
+  struct ringcast_item item = {
+      .dtype = {.code = 1, .bits = 8, .lanes = 1}, .ndim = 1, .strides = {1}};
   item.shape[0] = (int64_t)((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
   int dtype = rc_py_dtype_of(&item);
-  arena->tensor = rc_py_torch_empty_on(decoding->state, dtype, &item, device->at.device, &arena->address);
+  arena->tensor =
+      rc_py_torch_empty_on(decoding->state, dtype, &item, device->at.device, &arena->address);
   return arena->tensor && copy_later(decoding, source, arena->start, bytes, arena->address);
 }
 
 /* NULL: the item lies in no arena. */
-static struct arena *find_arena(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+static struct arena *find_arena(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                                uint64_t bytes) {
   struct arena *arena = arena_of(decoding->device, item);
   uint64_t at = place_of(decoding, item);
-  bool is_within = is_small(item) && at >= arena->start && at <= arena->end && bytes <= arena->end - at;
+  bool is_within =
+      is_small(item) && at >= arena->start && at <= arena->end && bytes <= arena->end - at;
   return is_within && (at - arena->start) % ALIGNMENT == 0 ? arena : NULL;
 }
 
 /* NULL, with nothing raised: the item lies in no arena. */
-static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                             uint64_t bytes) {
   struct arena *arena = find_arena(decoding, item, bytes);
   if (!arena || !make_arena(decoding, arena, source_of(item))) return NULL;
-  return rc_py_torch_within(decoding->state, arena->tensor, item, place_of(decoding, item) - arena->start);
+  return rc_py_torch_within(decoding->state, arena->tensor, item,
+                            place_of(decoding, item) - arena->start);
 }
 
 /* New memory with bytes of the frame, or of the pool, which are copied at once. NULL: raised. */
-static struct rc_py_device_memory *copy_to_memory(struct rc_py_decoding *decoding, int source, uint64_t at,
-                                                  uint64_t bytes) {
+static struct rc_py_device_memory *copy_to_memory(struct rc_py_decoding *decoding, int source,
+                                                  uint64_t at, uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   struct ringcast_gpu_copy copy = {.offset = at, .bytes = bytes, .in_pool = source == POOL};
-  struct rc_py_device_memory *memory = rc_py_device_memory_new(decoding->state, device->at.reader, device->at.device,
-                                                               bytes, &device->at.stream, &copy.to);
+  struct rc_py_device_memory *memory = rc_py_device_memory_new(
+      decoding->state, device->at.reader, device->at.device, bytes, &device->at.stream, &copy.to);
   int rc = memory && bytes ? copy_some(decoding, &copy, 1, 0) : 0;
   if (rc == 0) return memory;
   rc_py_device_memory_drop(memory);
@@ -301,17 +325,21 @@ static struct rc_py_device_memory *copy_to_memory(struct rc_py_decoding *decodin
   return NULL;
 }
 
-static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                          uint64_t bytes) {
   uint64_t address;
   int index = rc_py_torch_index(decoding->state, item);
   if (index < 0) return NULL;
-  PyObject *tensor = rc_py_torch_empty_on(decoding->state, index, item, decoding->device->at.device, &address);
-  if (tensor && bytes && !copy_later(decoding, source_of(item), place_of(decoding, item), bytes, address))
+  PyObject *tensor =
+      rc_py_torch_empty_on(decoding->state, index, item, decoding->device->at.device, &address);
+  if (tensor && bytes &&
+      !copy_later(decoding, source_of(item), place_of(decoding, item), bytes, address))
     Py_CLEAR(tensor);
   return tensor;
 }
 
-static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                            uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   if (!is_torch_ready(decoding)) return NULL;
   if (!rc_py_torch_stream(decoding->state, device->at.device, &device->torch_stream)) return NULL;
@@ -321,20 +349,26 @@ static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringca
   return tensor ? rc_py_torch_finish(decoding->state, tensor, item->flags) : NULL;
 }
 
-/* CuPy's or JAX's array over a DeviceTensor, or the DeviceTensor without the library. Takes the tensor over. */
-static PyObject *hand_on(struct rc_py_decoding *decoding, const struct ringcast_item *item, PyObject *tensor) {
-  const char *name = item->flags & RINGCAST_ITEM_CUPY ? "as_cupy" : item->flags & RINGCAST_ITEM_JAX ? "as_jax" : NULL;
+/* CuPy's or JAX's array over a DeviceTensor, or the DeviceTensor without the library. Takes the
+ * tensor over. */
+static PyObject *hand_on(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                         PyObject *tensor) {
+  const char *name = item->flags & RINGCAST_ITEM_CUPY  ? "as_cupy"
+                     : item->flags & RINGCAST_ITEM_JAX ? "as_jax"
+                                                       : NULL;
   if (!tensor || !name) return tensor;
   PyObject *made = rc_py_device_call(decoding->state, name, "(O)", tensor);
   Py_DECREF(tensor);
   return made;
 }
 
-static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                            uint64_t bytes) {
   struct arena *arena = find_arena(decoding, item, bytes);
   uint64_t at = place_of(decoding, item), start = arena ? arena->start : at;
   struct rc_py_device_memory *memory = arena ? arena->memory : NULL;
-  if (!memory) memory = copy_to_memory(decoding, source_of(item), start, arena ? arena->end - start : bytes);
+  if (!memory)
+    memory = copy_to_memory(decoding, source_of(item), start, arena ? arena->end - start : bytes);
   if (!memory) return NULL;
   if (arena) {
     arena->memory = memory;
@@ -352,7 +386,8 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
   if (rc == -ENOTSUP) return NULL;
   if (rc < 0) return rc_py_raise(decoding->state, rc);
   struct rc_py_stream stream = rc_py_stream_take(&device->at.stream);
-  struct rc_py_device_memory *memory = rc_py_device_memory_of(hold, device->at.device, address, stream);
+  struct rc_py_device_memory *memory =
+      rc_py_device_memory_of(hold, device->at.device, address, stream);
   if (!memory) {
     rc_py_stream_drop(&stream);
     ringcast_gpu_unmap(hold);
@@ -369,7 +404,8 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
 }
 
 /* From the pool to the CPU: the call waits for the copy. */
-static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                              uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   void *out = NULL;
   if (!take_bytes(decoding, item, bytes)) return NULL;
@@ -384,7 +420,8 @@ static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ring
   return rc_py_raise(decoding->state, rc);
 }
 
-PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                            uint64_t bytes) {
   struct rc_py_fetching *device = begin(decoding, item);
   if (!device) return NULL;
   bool is_inline = item->placement == RINGCAST_PLACEMENT_INLINE;
@@ -400,5 +437,6 @@ PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringca
     if (over || PyErr_Occurred()) return over;
   }
   if (!take_bytes(decoding, item, bytes)) return NULL;
-  return item->flags & RINGCAST_ITEM_TORCH ? make_torch(decoding, item, bytes) : make_other(decoding, item, bytes);
+  return item->flags & RINGCAST_ITEM_TORCH ? make_torch(decoding, item, bytes)
+                                           : make_other(decoding, item, bytes);
 }

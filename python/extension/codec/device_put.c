@@ -2,21 +2,23 @@
 /*
  * Tensors on a CUDA device, in a frame to send.
  *
- * All tensors of a frame go by one stream, the stream of the first tensor, and `ready` is signalled on it. If the
- * tensors have several streams (torch and CuPy have a current stream each), no event says when all are ready. The bytes
- * then go into the frame itself, which is sent after the device has copied the bytes.
+ * All tensors of a frame go by one stream, the stream of the first tensor, and `ready` is signalled
+ * on it. If the tensors have several streams (torch and CuPy have a current stream each), no event
+ * says when all are ready. The bytes then go into the frame itself, which is sent after the device
+ * has copied the bytes.
  *
- * Small tensors lie side by side in the pool. If several belong to torch, torch packs copies of all into one allocation
- * with the pool's layout, by a few kernels, and a single copy moves the allocation to the pool.
+ * Small tensors lie side by side in the pool. If several belong to torch, torch packs copies of all
+ * into one allocation with the pool's layout, by a few kernels, and a single copy moves the
+ * allocation to the pool.
  */
 #include "python/extension/codec/device.h"
 
-static int raise(struct rc_py_encoding *encoding, struct rc_py_step *step, const struct rc_py_source *source,
-                 const char *why) {
+static int raise(struct rc_py_encoding *encoding, struct rc_py_step *step,
+                 const struct rc_py_source *source, const char *why) {
   PyObject *place = rc_py_step_path(step);
   if (place) {
-    PyErr_Format(PyExc_TypeError, "%U is a tensor on device 'cuda:%d', and %s: move it with .cpu()", place,
-                 (int)source->device, why);
+    PyErr_Format(PyExc_TypeError, "%U is a tensor on device 'cuda:%d', and %s: move it with .cpu()",
+                 place, (int)source->device, why);
   }
   Py_XDECREF(place);
   (void)encoding;
@@ -44,9 +46,12 @@ static int see_to(struct rc_py_encoding *encoding, PyObject *value, struct rc_py
     snprintf(why, sizeof why, "ringcast can't use it here (%s)", status.why);
     return raise(encoding, step, source, why);
   }
-  if (ringcast_tensor_bytes(&source->tensor, &bytes) < 0 || bytes == 0) return 1; /* nothing to copy */
+  if (ringcast_tensor_bytes(&source->tensor, &bytes) < 0 || bytes == 0)
+    return 1; /* nothing to copy */
   int32_t device = encoding->sends_from;
-  if (device < 0) { device = device == RC_PY_FROM_FIRST && encoding->on_device ? encoding->device : source->device; }
+  if (device < 0) {
+    device = device == RC_PY_FROM_FIRST && encoding->on_device ? encoding->device : source->device;
+  }
   if (source->device != device) {
     if (!(source->tensor.flags & RINGCAST_ITEM_TORCH)) {
       snprintf(why, sizeof why, "this Writer sends from 'cuda:%d'", (int)device);
@@ -71,7 +76,9 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
 }
 
 /* Whether the tensor is to be copied to the pool. */
-static bool goes_to_pool(const struct rc_py_part *part) { return rc_py_is_on_device(part) && !part->place; }
+static bool goes_to_pool(const struct rc_py_part *part) {
+  return rc_py_is_on_device(part) && !part->place;
+}
 
 /* The order in the pool: a receiver finds small tensors of one kind side by side. */
 enum { PACKED, SMALL, LARGE, ORDERS };
@@ -95,7 +102,8 @@ static struct rc_py_part *next_part(const struct rc_py_encoding *encoding, size_
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out) {
   uint32_t count = 0;
   size_t next = 0;
-  for (const struct rc_py_part *part; (part = next_part(encoding, &next)) != NULL;) out[count++] = part->bytes;
+  for (const struct rc_py_part *part; (part = next_part(encoding, &next)) != NULL;)
+    out[count++] = part->bytes;
   return count;
 }
 
@@ -107,20 +115,22 @@ bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets)
   return rc_py_encoding_plan(encoding);
 }
 
-/* torch's tensor of bytes with the first `count` parts in the pool's layout. NULL, with nothing raised: torch failed,
- * so each part is copied separately. */
+/* torch's tensor of bytes with the first `count` parts in the pool's layout. NULL, with nothing
+ * raised: torch failed, so each part is copied separately. */
 static PyObject *pack(const struct rc_py_encoding *encoding, uint32_t count) {
   PyObject *tensors = PyList_New(count), *starts = PyList_New(count), *packed = NULL;
   const struct rc_py_part *first = NULL, *part;
   size_t next = 0;
-  for (uint32_t i = 0; tensors && starts && i < count && (part = next_part(encoding, &next)) != NULL; i++) {
+  for (uint32_t i = 0;
+       tensors && starts && i < count && (part = next_part(encoding, &next)) != NULL; i++) {
     if (!first) first = part;
     PyObject *start = PyLong_FromUnsignedLongLong(part->scalar.in_pool - first->scalar.in_pool);
     if (!start) goto end;
     PyList_SET_ITEM(tensors, i, rc_py_ref(part->source.keep));
     PyList_SET_ITEM(starts, i, start);
   }
-  if (tensors && starts) packed = rc_py_device_call(encoding->state, "pack", "(OO)", tensors, starts);
+  if (tensors && starts)
+    packed = rc_py_device_call(encoding->state, "pack", "(OO)", tensors, starts);
 end:
   Py_XDECREF(tensors);
   Py_XDECREF(starts);
@@ -136,18 +146,21 @@ int rc_py_device_puts(const struct rc_py_encoding *encoding, struct rc_py_puts *
   void *data;
   while ((part = next_part(encoding, &next)) != NULL) {
     small += order_of(part) == PACKED;
-    puts[count++] = (struct ringcast_gpu_put){.tensor = &part->source.tensor, .offset = part->scalar.in_pool};
+    puts[count++] =
+        (struct ringcast_gpu_put){.tensor = &part->source.tensor, .offset = part->scalar.in_pool};
   }
   out->count = count;
   if (small < RC_PY_PACKED_LEAST) return 0;
   int rc; /* torch's kernels must not become part of a captured graph */
   Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_stream_follow(encoding->device, encoding->device_stream, encoding->device_stream);
+  rc = ringcast_gpu_stream_follow(encoding->device, encoding->device_stream,
+                                  encoding->device_stream);
   Py_END_ALLOW_THREADS
   if (rc < 0) return rc;
   out->packed = pack(encoding, small);
   if (!out->packed && PyErr_Occurred()) return RC_PY_RAISED;
-  if (!out->packed || !rc_py_torch_data_ptr(encoding->state, out->packed, &data)) return out->packed ? RC_PY_RAISED : 0;
+  if (!out->packed || !rc_py_torch_data_ptr(encoding->state, out->packed, &data))
+    return out->packed ? RC_PY_RAISED : 0;
   const struct ringcast_gpu_put *last = &puts[small - 1];
   uint64_t bytes;
   if (ringcast_tensor_bytes(last->tensor, &bytes) < 0) return -EINVAL;
@@ -160,18 +173,21 @@ int rc_py_device_puts(const struct rc_py_encoding *encoding, struct rc_py_puts *
   return 0;
 }
 
-/* Copies each tensor on its own stream, and waits for a stream when the next tensor is on another. Waits after a
- * failure too: the copies enqueued so far still write to the frame, which is about to be given back. */
+/* Copies each tensor on its own stream, and waits for a stream when the next tensor is on another.
+ * Waits after a failure too: the copies enqueued so far still write to the frame, which is about to
+ * be given back. */
 static int fetch_all(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu) {
   const struct rc_py_source *last = NULL;
   int rc = 0;
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
     if (!rc_py_is_on_device(part)) continue;
-    if (last && last->stream != part->source.stream) rc = ringcast_gpu_stream_wait(encoding->device, last->stream);
+    if (last && last->stream != part->source.stream)
+      rc = ringcast_gpu_stream_wait(encoding->device, last->stream);
     if (rc < 0) break;
     rc = ringcast_gpu_fetch(gpu, &part->source.tensor, part->out, part->source.stream);
-    if (rc != -EBUSY) last = &part->source; /* a capturing stream got no copy, and can't be waited for */
+    if (rc != -EBUSY)
+      last = &part->source; /* a capturing stream got no copy, and can't be waited for */
   }
   int waited = last ? ringcast_gpu_wait(gpu, last->stream) : 0;
   return rc < 0 ? rc : waited;

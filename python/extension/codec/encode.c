@@ -2,12 +2,13 @@
 /*
  * From a Python object to a frame, in two passes.
  *
- * Measure: a dict with str keys becomes one part for each item, in order; any other object is a single part, the whole
- * value. Scalars, text, bytes, tensors and arrays are parts of their own; any other value with a native form becomes a
- * stream (token_write.c), followed by its tensors and long text as further parts. Values without a native form go into
- * one list, pickled by protocol 5, with the out-of-band buffers at the end. All Python code of the encoding runs in the
- * first pass, and may change any object: the parts hold references of their own. Then the frame's size is known to the
- * byte.
+ * Measure: a dict with str keys becomes one part for each item, in order; any other object is a
+ * single part, the whole value. Scalars, text, bytes, tensors and arrays are parts of their own;
+ * any other value with a native form becomes a stream (token_write.c), followed by its tensors and
+ * long text as further parts. Values without a native form go into one list, pickled by protocol 5,
+ * with the out-of-band buffers at the end. All Python code of the encoding runs in the first pass,
+ * and may change any object: the parts hold references of their own. Then the frame's size is known
+ * to the byte.
  *
  * Write: see write.c.
  */
@@ -16,33 +17,39 @@
 #include "python/extension/codec/device.h"
 #include "python/extension/codec/encode.h"
 
-/* A larger dict is a nested value, unless it is a dict of tensors: entries of 64 bytes are for receivers that look for
- * single keys, and a tensor needs an entry anyway. */
+/* A larger dict is a nested value, unless it is a dict of tensors: entries of 64 bytes are for
+ * receivers that look for single keys, and a tensor needs an entry anyway. */
 enum { MOST_ITEMS = 64 };
-enum { RECORDS_LEAST = 8 }; /* of so many records the keys are told once, in place of an entry for each record */
+enum {
+  RECORDS_LEAST = 8
+}; /* of so many records the keys are told once, in place of an entry for each record */
 
-/* ---- Measure ---------------------------------------------------------------------------------------------------- */
+/* ---- Measure --------------------------------------------------------------------------------- */
 
 static bool has_many(const struct rc_py_state *state, PyObject *dict) {
   PyObject *key, *value;
   Py_ssize_t position = 0;
-  if (PyDict_GET_SIZE(dict) <= MOST_ITEMS || !PyDict_Next(dict, &position, &key, &value)) return false;
+  if (PyDict_GET_SIZE(dict) <= MOST_ITEMS || !PyDict_Next(dict, &position, &key, &value))
+    return false;
   if (PyDict_GET_SIZE(dict) >= (Py_ssize_t)RINGCAST_MAX_ENTRIES / 2) return true;
   const PyObject *type = (PyObject *)Py_TYPE(value);
-  return type != state->torch.tensor && type != state->torch.parameter && type != state->numpy.ndarray;
+  return type != state->torch.tensor && type != state->torch.parameter &&
+         type != state->numpy.ndarray;
 }
 
 static bool is_plain(PyObject *value) {
   if (PyUnicode_CheckExact(value)) return PyUnicode_GET_LENGTH(value) <= RINGCAST_TAG_TEXT_MOST;
-  return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value);
+  return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) ||
+         PyFloat_CheckExact(value);
 }
 
-/* Whether the first two values are dicts with the same keys, and the first one's own values are plain: as one nested
- * value, the dict's values are records. */
+/* Whether the first two values are dicts with the same keys, and the first one's own values are
+ * plain: as one nested value, the dict's values are records. */
 static bool has_records(PyObject *dict) {
   PyObject *key, *first, *second, *other, *value;
   Py_ssize_t position = 0, at = 0, at_other = 0;
-  if (PyDict_GET_SIZE(dict) < RECORDS_LEAST || !PyDict_Next(dict, &position, &key, &first)) return false;
+  if (PyDict_GET_SIZE(dict) < RECORDS_LEAST || !PyDict_Next(dict, &position, &key, &first))
+    return false;
   if (!PyDict_CheckExact(first) || !PyDict_Next(dict, &position, &key, &second)) return false;
   if (!PyDict_CheckExact(second) || PyDict_GET_SIZE(first) != PyDict_GET_SIZE(second)) return false;
   while (PyDict_Next(second, &at_other, &other, &value)) {
@@ -51,8 +58,8 @@ static bool has_records(PyObject *dict) {
   return at > 0;
 }
 
-/* Takes the dict's items before any Python code can change the dict. 1: done; 0: a key is no str with UTF-8, or too
- * many items; -1: raised. */
+/* Takes the dict's items before any Python code can change the dict. 1: done; 0: a key is no str
+ * with UTF-8, or too many items; -1: raised. */
 static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
   PyObject *key, *value;
   Py_ssize_t position = 0;
@@ -112,10 +119,11 @@ static int describe_scalar(struct rc_py_part *part) {
   return 1;
 }
 
-/* Pickles `object` into part `index` and appends the pickle's buffers. `root`: the value whose leaves `object` lists,
- * or NULL. DONE, RAISED, or CYCLE: the pickle met a container of the leaves. */
-static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object,
-                                          PyObject *root) {
+/* Pickles `object` into part `index` and appends the pickle's buffers. `root`: the value whose
+ * leaves `object` lists, or NULL. DONE, RAISED, or CYCLE: the pickle met a container of the
+ * leaves. */
+static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_t index,
+                                          PyObject *object, PyObject *root) {
   encoding->pickled = true;
   PyObject *data, *buffers;
   int dumped = rc_py_leaves_dump(encoding->state, object, root, encoding->holders, &data, &buffers);
@@ -133,8 +141,8 @@ static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_
   return ok ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
 }
 
-/* Describes part `index`, an item of the root or the root itself, if the value fits into an entry: 1. 0: the value is
- * an OBJECT or a leaf; -1: raised. */
+/* Describes part `index`, an item of the root or the root itself, if the value fits into an entry:
+ * 1. 0: the value is an OBJECT or a leaf; -1: raised. */
 static int describe_plain(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
   struct rc_py_part *part = &encoding->parts[index];
   int described = describe_scalar(part);
@@ -147,7 +155,8 @@ static int describe_plain(struct rc_py_encoding *encoding, size_t index, struct 
 }
 
 /* Writes the stream of the OBJECT at part `index`. As rc_py_token_writer. */
-static enum rc_py_token_writer describe_nested(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
+static enum rc_py_token_writer describe_nested(struct rc_py_encoding *encoding, size_t index,
+                                               struct rc_py_step *step) {
   struct rc_py_part *part = &encoding->parts[index];
   size_t start = encoding->stream_bytes, first_part = encoding->count;
   enum rc_py_token_writer put = rc_py_token_writer(encoding, part->value, step);
@@ -187,7 +196,8 @@ static bool measure_plain_items(struct rc_py_encoding *encoding, PyObject *dict)
     int described = describe_plain(encoding, i, &step);
     if (described < 0) return false;
     /* Two references are the dict's and the part's. */
-    bool is_noted = described > 0 && Py_REFCNT(value) > 2 && is_worth_a_reference(&encoding->parts[i]);
+    bool is_noted =
+        described > 0 && Py_REFCNT(value) > 2 && is_worth_a_reference(&encoding->parts[i]);
     if (is_noted && !rc_py_repeats_item(encoding, value, i)) return false;
   }
   return true;
@@ -226,7 +236,8 @@ static bool measure_pickle(struct rc_py_encoding *encoding, PyObject *object) {
   rc_py_parts_drop(encoding);
   encoding->root = RINGCAST_ROOT_VALUE;
   if (encoding->allow_pickle) {
-    return rc_py_part_add(encoding, NULL, object) && add_pickle(encoding, 0, object, NULL) == RC_PY_PUT_DONE;
+    return rc_py_part_add(encoding, NULL, object) &&
+           add_pickle(encoding, 0, object, NULL) == RC_PY_PUT_DONE;
   }
   rc_py_refuse(encoding, object, &step);
   return false;
@@ -256,8 +267,9 @@ static bool measure(struct rc_py_encoding *encoding, PyObject *object) {
   return put == RC_PY_PUT_DONE || measure_pickle(encoding, object);
 }
 
-bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
-                            bool allow_pickle, int32_t sends_from, bool takes_empty) {
+bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state,
+                            PyObject *object, bool allow_pickle, int32_t sends_from,
+                            bool takes_empty) {
   memset(encoding, 0, sizeof *encoding);
   encoding->state = state;
   encoding->sends_from = sends_from;

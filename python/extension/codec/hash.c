@@ -2,11 +2,11 @@
 /*
  * A hash of each sent tensor: of the bytes in C order, as in the frame.
  *
- * The bytes are copied to the frame piece by piece, and each piece of the copy is hashed while in the cache; a tensor
- * in another order is copied first. So the hash is true of the sent bytes even if another thread changes the tensor
- * meanwhile. XXH3 needs no GIL. SHA-256 is
- * hashlib's, which uses the CPU's instructions and releases the GIL while hashing. Its pieces are larger, as each piece
- * takes the GIL once more, and other threads may delay that.
+ * The bytes are copied to the frame piece by piece, and each piece of the copy is hashed while in
+ * the cache; a tensor in another order is copied first. So the hash is true of the sent bytes even
+ * if another thread changes the tensor meanwhile. XXH3 needs no GIL. SHA-256 is hashlib's, which
+ * uses the CPU's instructions and releases the GIL while hashing. Its pieces are larger, as each
+ * piece takes the GIL once more, and other threads may delay that.
  */
 #include "python/extension/codec/hash.h"
 #include "python/extension/tensors.h"
@@ -37,24 +37,27 @@ bool rc_py_hash_argument(struct rc_py_state *state, PyObject *object, uint32_t *
   if (!*out) return raise_unknown(object);
 #ifndef RINGCAST_HAVE_XXHASH
   if (*out == RINGCAST_ITEM_XXH3) {
-    rc_py_raise_text(state, ENOTSUP,
-                     "this build of ringcast has no \"xxh3\": it was built without xxHash's header. "
-                     "Install that (Debian: libxxhash-dev; 0.8 or later) and ringcast anew, or use "
-                     "hash=\"sha256\"");
+    rc_py_raise_text(
+        state, ENOTSUP,
+        "this build of ringcast has no \"xxh3\": it was built without xxHash's header. "
+        "Install that (Debian: libxxhash-dev; 0.8 or later) and ringcast anew, or use "
+        "hash=\"sha256\"");
     return false;
   }
 #endif
-  if (*out == RINGCAST_ITEM_SHA256 && !state->sha256) state->sha256 = rc_py_import("hashlib", "sha256");
+  if (*out == RINGCAST_ITEM_SHA256 && !state->sha256)
+    state->sha256 = rc_py_import("hashlib", "sha256");
   return *out != RINGCAST_ITEM_SHA256 || state->sha256;
 }
 
 PyObject *rc_py_hash_of_packed(void) {
-  PyErr_SetString(PyExc_ValueError, "a PackedFrame is sent with the hashes that it was packed with: pass hash= to "
-                                    "ringcast.pack() of the object");
+  PyErr_SetString(PyExc_ValueError,
+                  "a PackedFrame is sent with the hashes that it was packed with: pass hash= to "
+                  "ringcast.pack() of the object");
   return NULL;
 }
 
-/* ---- Pieces ----------------------------------------------------------------------------------------------------- */
+/* ---- Pieces ---------------------------------------------------------------------------------- */
 
 /* The rest of a tensor. */
 struct pieces {
@@ -64,10 +67,12 @@ struct pieces {
 };
 
 /* Copies a tensor that is not in C order. 0, -errno. */
-static int pieces_begin(struct pieces *pieces, const struct ringcast_tensor *tensor, uint64_t bytes, uint64_t most,
-                        void *to) {
-  bool is_plain = bytes == 0 || !tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides);
-  *pieces = (struct pieces){.from = is_plain ? tensor->data : to, .to = to, .most = most, .left = bytes};
+static int pieces_begin(struct pieces *pieces, const struct ringcast_tensor *tensor, uint64_t bytes,
+                        uint64_t most, void *to) {
+  bool is_plain = bytes == 0 || !tensor->strides ||
+                  rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides);
+  *pieces =
+      (struct pieces){.from = is_plain ? tensor->data : to, .to = to, .most = most, .left = bytes};
   if (is_plain) return 0;
   int rc;
   Py_BEGIN_ALLOW_THREADS
@@ -88,10 +93,10 @@ static size_t pieces_next(struct pieces *pieces, const uint8_t **out) {
   return bytes;
 }
 
-/* ---- SHA-256 ---------------------------------------------------------------------------------------------------- */
+/* ---- SHA-256 --------------------------------------------------------------------------------- */
 
-/* Releases the view at the end: code that got hold of the view (by the collector, or a replaced hashlib) can't use the
- * ring's memory afterwards. */
+/* Releases the view at the end: code that got hold of the view (by the collector, or a replaced
+ * hashlib) can't use the ring's memory afterwards. */
 static bool update(struct rc_py_state *state, PyObject *hasher, const uint8_t *data, size_t bytes) {
   PyObject *view = PyMemoryView_FromMemory((char *)data, (Py_ssize_t)bytes, PyBUF_READ);
   PyObject *none = view ? PyObject_CallMethodOneArg(hasher, state->names.update, view) : NULL;
@@ -107,7 +112,8 @@ static bool take_digest(struct rc_py_state *state, PyObject *hasher, uint64_t *o
   bool ok = digest && PyBytes_Check(digest) && PyBytes_GET_SIZE(digest) >= (Py_ssize_t)sizeof *out;
   if (ok) {
     memcpy(out, PyBytes_AS_STRING(digest), sizeof *out);
-    *out = __builtin_bswap64(*out); /* from big-endian; the layout is for little-endian hosts only */
+    *out =
+        __builtin_bswap64(*out); /* from big-endian; the layout is for little-endian hosts only */
   } else if (digest) {
     PyErr_SetString(PyExc_TypeError, "hashlib.sha256 gives no digest");
   }
@@ -119,13 +125,14 @@ static int pack_sha256(struct rc_py_state *state, struct pieces *pieces, uint64_
   const uint8_t *piece;
   PyObject *hasher = PyObject_CallNoArgs(state->sha256);
   bool ok = hasher;
-  for (size_t bytes; ok && (bytes = pieces_next(pieces, &piece)) > 0;) ok = update(state, hasher, piece, bytes);
+  for (size_t bytes; ok && (bytes = pieces_next(pieces, &piece)) > 0;)
+    ok = update(state, hasher, piece, bytes);
   ok = ok && take_digest(state, hasher, out);
   Py_XDECREF(hasher);
   return ok ? 0 : RC_PY_RAISED;
 }
 
-/* ---- XXH3 ------------------------------------------------------------------------------------------------------- */
+/* ---- XXH3 ------------------------------------------------------------------------------------ */
 
 #ifdef RINGCAST_HAVE_XXHASH
 static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
@@ -148,10 +155,11 @@ static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
 }
 #endif
 
-int rc_py_hash_pack(struct rc_py_state *state, const struct ringcast_tensor *tensor, uint64_t bytes, void *to,
-                    uint32_t which, uint64_t *out) {
+int rc_py_hash_pack(struct rc_py_state *state, const struct ringcast_tensor *tensor, uint64_t bytes,
+                    void *to, uint32_t which, uint64_t *out) {
   struct pieces pieces;
-  int rc = pieces_begin(&pieces, tensor, bytes, which == RINGCAST_ITEM_SHA256 ? SHA_PIECE : XXH_PIECE, to);
+  int rc = pieces_begin(&pieces, tensor, bytes,
+                        which == RINGCAST_ITEM_SHA256 ? SHA_PIECE : XXH_PIECE, to);
   if (rc < 0) return rc;
   if (which == RINGCAST_ITEM_SHA256) return pack_sha256(state, &pieces, out);
   if (bytes <= RC_PY_COPY_WITH_GIL) return pack_xxh3(&pieces, out);

@@ -2,15 +2,16 @@
 /*
  * Looking into a frame: the keys, a single item, or the hashes, without reading the rest.
  *
- * The items of a dict stand in entries of 64 bytes, in order. To get an item, only its entries are read: the item's
- * own; the parts of a nested value; and, if the stream of a nested value has leaves, the pickle with its buffers.
- * decode.c decodes the selected entries as it would a frame with nothing else in it.
+ * The items of a dict stand in entries of 64 bytes, in order. To get an item, only its entries are
+ * read: the item's own; the parts of a nested value; and, if the stream of a nested value has
+ * leaves, the pickle with its buffers. decode.c decodes the selected entries as it would a frame
+ * with nothing else in it.
  *
- * A dict without entries for its items (many items that are no tensors, or keys that are no str) is a single nested
- * value or a pickle, and is read as a whole.
+ * A dict without entries for its items (many items that are no tensors, or keys that are no str) is
+ * a single nested value or a pickle, and is read as a whole.
  *
- * As in decode.c, what is read adds up to no more than the frame's size: entries with shared bytes could otherwise take
- * any amount of memory and time. A signal ends each loop.
+ * As in decode.c, what is read adds up to no more than the frame's size: entries with shared bytes
+ * could otherwise take any amount of memory and time. A signal ends each loop.
  */
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/inspect.h"
@@ -27,11 +28,13 @@ static bool damaged(const struct look *look, const char *what) {
 }
 
 static bool get_entry(const struct look *look, uint32_t index, struct ringcast_item *out) {
-  return ringcast_frame_item(&look->frame, index, out) == 0 || damaged(look, "an entry points outside it");
+  return ringcast_frame_item(&look->frame, index, out) == 0 ||
+         damaged(look, "an entry points outside it");
 }
 
 static bool take_bytes(struct look *look, uint64_t bytes) {
-  if (bytes > look->frame.bytes - look->taken) return damaged(look, "its entries share their bytes");
+  if (bytes > look->frame.bytes - look->taken)
+    return damaged(look, "its entries share their bytes");
   look->taken += bytes;
   return true;
 }
@@ -48,7 +51,8 @@ static PyObject *read_by(const struct look *look, const struct rc_py_selection *
 }
 
 static int raise_no_dict(const char *what) {
-  PyErr_Format(PyExc_TypeError, "this frame holds %.100s, not a dict: it has no keys; ringcast.unpack() reads it",
+  PyErr_Format(PyExc_TypeError,
+               "this frame holds %.100s, not a dict: it has no keys; ringcast.unpack() reads it",
                what);
   return -1;
 }
@@ -64,8 +68,8 @@ static int open_dict(struct look *look) {
   if (look->frame.root == RINGCAST_ROOT_DICT) return 1;
   if (look->frame.count == 0) return 0;
   if (!get_entry(look, 0, &item)) return -1;
-  bool may_be =
-      item.kind == RINGCAST_ITEM_OBJECT || item.kind == RINGCAST_ITEM_PICKLE || item.kind == RINGCAST_ITEM_ERROR;
+  bool may_be = item.kind == RINGCAST_ITEM_OBJECT || item.kind == RINGCAST_ITEM_PICKLE ||
+                item.kind == RINGCAST_ITEM_ERROR;
   return may_be ? 0 : raise_no_dict("a single value");
 }
 
@@ -91,7 +95,7 @@ static PyObject *make_key(struct look *look, const struct ringcast_item *item) {
   return key;
 }
 
-/* ---- Keys ------------------------------------------------------------------------------------------------------- */
+/* ---- Keys ------------------------------------------------------------------------------------ */
 
 /* The keys of all entries that are items. */
 static PyObject *entry_keys(struct look *look) {
@@ -115,9 +119,10 @@ static bool are_text(PyObject *keys) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
     PyObject *key = PyList_GET_ITEM(keys, i);
     if (PyUnicode_Check(key)) continue;
-    PyErr_Format(PyExc_TypeError,
-                 "the dict in this frame has a key that is no str but %.100s: ringcast.unpack() reads it",
-                 Py_TYPE(key)->tp_name);
+    PyErr_Format(
+        PyExc_TypeError,
+        "the dict in this frame has a key that is no str but %.100s: ringcast.unpack() reads it",
+        Py_TYPE(key)->tp_name);
     return false;
   }
   return true;
@@ -134,10 +139,11 @@ PyObject *rc_py_inspect_keys(const struct rc_py_inspector *looking, PyObject *Py
   return keys;
 }
 
-/* ---- A single item ----------------------------------------------------------------------------------------------- */
+/* ---- A single item --------------------------------------------------------------------------- */
 
 /* 1: found, as entry `*index`; 0: no such key; -1: raised. */
-static int find(const struct look *look, PyObject *key, uint32_t *index, struct ringcast_item *item) {
+static int find(const struct look *look, PyObject *key, uint32_t *index,
+                struct ringcast_item *item) {
   Py_ssize_t bytes;
   const char *text;
   int has_text = rc_py_utf8(key, &text, &bytes);
@@ -150,8 +156,10 @@ static int find(const struct look *look, PyObject *key, uint32_t *index, struct 
   return 0;
 }
 
-/* A copy of a nested value's stream, because the stream is read more than once; and the needs of the stream. */
-static PyObject *stream_of(struct look *look, const struct ringcast_item *item, struct ringcast_object_needs *needs) {
+/* A copy of a nested value's stream, because the stream is read more than once; and the needs of
+ * the stream. */
+static PyObject *stream_of(struct look *look, const struct ringcast_item *item,
+                           struct ringcast_object_needs *needs) {
   if (!take_bytes(look, item->bytes)) return NULL;
   PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
   if (!copy) return NULL;
@@ -163,7 +171,8 @@ static PyObject *stream_of(struct look *look, const struct ringcast_item *item, 
 }
 
 /* The needs of the item, beside its own entry and parts. */
-static bool needs_of(struct look *look, const struct ringcast_item *item, struct ringcast_object_needs *out) {
+static bool needs_of(struct look *look, const struct ringcast_item *item,
+                     struct ringcast_object_needs *out) {
   *out = (struct ringcast_object_needs){.leaves = item->kind == RINGCAST_ITEM_LEAF};
   if (item->kind != RINGCAST_ITEM_OBJECT) return true;
   PyObject *stream = stream_of(look, item, out);
@@ -177,7 +186,8 @@ static void add_run(struct rc_py_selection *selection, uint64_t first, uint64_t 
   selection->runs[selection->count++].end = (uint32_t)end;
 }
 
-/* Adds the pickle and its buffers, at the end of the frame. If a leaf has no pickle, decode.c raises. */
+/* Adds the pickle and its buffers, at the end of the frame. If a leaf has no pickle, decode.c
+ * raises. */
 static bool add_pickle(const struct look *look, struct rc_py_selection *selection) {
   struct ringcast_item item;
   for (uint32_t i = look->frame.count; i-- > 0;) {
@@ -198,7 +208,8 @@ static int select_item(struct look *look, uint32_t index, const struct ringcast_
   uint64_t first = rc_py_first_part(item, &parts);
   add_run(out, index, (uint64_t)index + 1);
   if (item->kind == RINGCAST_ITEM_OBJECT && parts > 0) {
-    if (first <= index || first + parts > look->frame.count) return damaged(look, "parts in disorder") - 1;
+    if (first <= index || first + parts > look->frame.count)
+      return damaged(look, "parts in disorder") - 1;
     add_run(out, first, first + parts);
   }
   return needs.leaves == 0 || add_pickle(look, out) ? 1 : -1;
@@ -243,7 +254,8 @@ static int look_for(const struct rc_py_inspector *looking, PyObject *key, PyObje
 PyObject *rc_py_inspect_item(const struct rc_py_inspector *looking, PyObject *key) {
   PyObject *value = NULL;
   if (!PyUnicode_Check(key)) {
-    return PyErr_Format(PyExc_TypeError, "the keys of a frame are str, not %.100s", Py_TYPE(key)->tp_name);
+    return PyErr_Format(PyExc_TypeError, "the keys of a frame are str, not %.100s",
+                        Py_TYPE(key)->tp_name);
   }
   if (look_for(looking, key, &value) == 0) PyErr_SetObject(PyExc_KeyError, key);
   return value;
@@ -254,7 +266,7 @@ PyObject *rc_py_inspect_contains(const struct rc_py_inspector *looking, PyObject
   return found < 0 ? NULL : PyBool_FromLong(found);
 }
 
-/* ---- Hashes ----------------------------------------------------------------------------------------------------- */
+/* ---- Hashes ---------------------------------------------------------------------------------- */
 
 /* None: no hash. */
 static PyObject *hash_of(const struct ringcast_item *item) {
@@ -323,18 +335,21 @@ static PyObject *hashes_of_nested(struct walk *walk, const struct ringcast_item 
   uint32_t parts;
   uint64_t first = rc_py_first_part(item, &parts), part = first;
   PyObject *stream = stream_of(walk->look, item, &needs);
-  bool ok = stream && (parts == 0 || (first >= walk->next && first + parts <= walk->look->frame.count));
+  bool ok =
+      stream && (parts == 0 || (first >= walk->next && first + parts <= walk->look->frame.count));
   if (stream && (!ok || needs.parts != parts)) ok = damaged(walk->look, "parts in disorder");
   if (parts > 0) walk->next = first + parts;
   walk->found = ok ? PyList_New(0) : NULL;
   walk->any = walk->is_marked = false;
-  if (walk->found) object.at = (const uint8_t *)PyBytes_AS_STRING(stream), object.end = object.at + item->bytes;
+  if (walk->found)
+    object.at = (const uint8_t *)PyBytes_AS_STRING(stream), object.end = object.at + item->bytes;
   for (uint64_t i = 0; walk->found && ringcast_token_read(&object, &token) == 0; i++) {
     if (!rc_py_heed_signals(i) || !walk_token(walk, &token, &part)) Py_CLEAR(walk->found);
   }
   Py_XDECREF(stream);
   if (!walk->found || (walk->any && needs.values > 1)) return walk->found;
-  PyObject *hash = rc_py_ref(walk->any ? PyList_GET_ITEM(walk->found, 0) : Py_None); /* the value is a tensor */
+  PyObject *hash =
+      rc_py_ref(walk->any ? PyList_GET_ITEM(walk->found, 0) : Py_None); /* the value is a tensor */
   Py_DECREF(walk->found);
   return hash;
 }
@@ -383,14 +398,15 @@ PyObject *rc_py_inspect_hashes(const struct rc_py_inspector *looking, PyObject *
   struct look look = {.how = looking};
   const struct ringcast_frame *frame = looking->frame;
   if (frame->kind == RINGCAST_KIND_BYTES) Py_RETURN_NONE;
-  if (frame->kind != RINGCAST_KIND_TENSORS || ringcast_frame_open(&look.frame, frame->data, frame->bytes) < 0) {
+  if (frame->kind != RINGCAST_KIND_TENSORS ||
+      ringcast_frame_open(&look.frame, frame->data, frame->bytes) < 0) {
     damaged(&look, "its header makes no sense");
     return NULL;
   }
   struct walk walk = {.look = &look, .marked = PyList_New(0)};
   if (!walk.marked) return NULL;
-  PyObject *hashes =
-      look.frame.root == RINGCAST_ROOT_DICT ? hashes_of_dict(&look, &walk) : hashes_of_value(&look, &walk);
+  PyObject *hashes = look.frame.root == RINGCAST_ROOT_DICT ? hashes_of_dict(&look, &walk)
+                                                           : hashes_of_value(&look, &walk);
   Py_DECREF(walk.marked);
   return hashes;
 }

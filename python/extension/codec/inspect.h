@@ -14,7 +14,8 @@ struct rc_py_inspector {
   bool allow_pickle;
 };
 
-/* Each gives a new reference, or NULL: raised. `key` is any object, of which keys and hashes make no use. */
+/* Each gives a new reference, or NULL: raised. `key` is any object, of which keys and hashes make
+ * no use. */
 typedef PyObject *(*rc_py_inspect)(const struct rc_py_inspector *looking, PyObject *key);
 PyObject *rc_py_inspect_keys(const struct rc_py_inspector *looking, PyObject *key);
 PyObject *rc_py_inspect_item(const struct rc_py_inspector *looking, PyObject *key);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The types of the standard library that travel by their state: where each is found, and which values a state may
- * have. */
+/* The types of the standard library that travel by their state: where each is found, and which
+ * values a state may have. */
 #include "python/extension/codec/kinds.h"
 
 #include "python/extension/errors.h"
@@ -28,7 +28,7 @@ static const struct {
 };
 _Static_assert(RC_PY_STANDARD == RC_PY_ARRAY + 1, "a place for each type");
 
-/* ---- Found ------------------------------------------------------------------------------------------------------ */
+/* ---- Found ----------------------------------------------------------------------------------- */
 
 /* The last part of a type's name: a static type's name starts with the module. */
 static const char *bare_name(const PyTypeObject *type) {
@@ -74,7 +74,8 @@ PyTypeObject *rc_py_standard_type(struct rc_py_state *state, int number) {
   if (!*known) {
     PyObject *found = rc_py_import(standard[number].module, standard[number].name);
     if (found && !PyType_Check(found)) {
-      PyErr_Format(PyExc_TypeError, "%s.%s is no type", standard[number].module, standard[number].name);
+      PyErr_Format(PyExc_TypeError, "%s.%s is no type", standard[number].module,
+                   standard[number].name);
       Py_CLEAR(found);
     }
     if (!*known) {
@@ -86,12 +87,13 @@ PyTypeObject *rc_py_standard_type(struct rc_py_state *state, int number) {
   return (PyTypeObject *)*known;
 }
 
-/* ---- The values of a state --------------------------------------------------------------------------------------- */
+/* ---- The values of a state ------------------------------------------------------------------- */
 
 PyTypeObject *rc_py_factory_of(PyObject *name) {
   static PyTypeObject *const factories[] = {
-      &PyList_Type,  &PyDict_Type, &PyLong_Type,  &PySet_Type,       &PyFloat_Type,   &PyUnicode_Type,
-      &PyTuple_Type, &PyBool_Type, &PyBytes_Type, &PyByteArray_Type, &PyComplex_Type, &PyFrozenSet_Type,
+      &PyList_Type,  &PyDict_Type,      &PyLong_Type,    &PySet_Type,
+      &PyFloat_Type, &PyUnicode_Type,   &PyTuple_Type,   &PyBool_Type,
+      &PyBytes_Type, &PyByteArray_Type, &PyComplex_Type, &PyFrozenSet_Type,
   };
   for (size_t i = 0; i < sizeof factories / sizeof *factories; i++) {
     if (PyUnicode_CompareWithASCIIString(name, factories[i]->tp_name) == 0) return factories[i];
@@ -126,7 +128,8 @@ bool rc_py_is_dtype_text(PyObject *object) {
   end += digits;
   if (*end == '[') { /* a unit of time; NumPy takes a count of 0, and then divides by it */
     size_t count = *++end == '0' ? DIGITS_MOST + 1 : strspn(end, numbers);
-    size_t letters = count > DIGITS_MOST ? 0 : strspn(end + count, "abcdefghijklmnopqrstuvwxyzDMWY");
+    size_t letters =
+        count > DIGITS_MOST ? 0 : strspn(end + count, "abcdefghijklmnopqrstuvwxyzDMWY");
     if (letters == 0 || letters > LETTERS_MOST || end[count + letters] != ']') return false;
     end += count + letters + 1;
   }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The types of the standard library that travel by their state: list and look-up (kinds.c), writing a state
- * (kinds_write.c), and making a value from a state (kinds_read.c). For the states see enum ringcast_standard. */
+/* The types of the standard library that travel by their state: list and look-up (kinds.c), writing
+ * a state (kinds_write.c), and making a value from a state (kinds_read.c). For the states see enum
+ * ringcast_standard. */
 #ifndef RC_EXTENSION_KINDS_H
 #define RC_EXTENSION_KINDS_H
 
@@ -11,27 +12,31 @@
 /* array.array is looked up like the kinds, but has tokens of its own: array.c. */
 #define RC_PY_ARRAY (RINGCAST_STANDARD_DTYPE + 1)
 
-/* ---- kinds.c ----------------------------------------------------------------------------------------------------- */
+/* ---- kinds.c --------------------------------------------------------------------------------- */
 
-/* The number of an exact type, if sys.modules has the type under the expected name; 0: not a known type; -1: raised. */
+/* The number of an exact type, if sys.modules has the type under the expected name; 0: not a known
+ * type; -1: raised. */
 int rc_py_standard_of(struct rc_py_state *state, PyTypeObject *type);
 /* The type with the number, imported if need be; borrowed. NULL: raised. */
 PyTypeObject *rc_py_standard_type(struct rc_py_state *state, int number);
 
-/* The builtin type with the name, as a defaultdict's factory; NULL: no factory of the name travels. */
+/* The builtin type with the name, as a defaultdict's factory; NULL: no factory of the name
+ * travels. */
 PyTypeObject *rc_py_factory_of(PyObject *name);
-/* Whether ZoneInfo may be called with the key: letters, digits and "_-+/", in no folder outside the zones. */
+/* Whether ZoneInfo may be called with the key: letters, digits and "_-+/", in no folder outside the
+ * zones. */
 bool rc_py_is_zone_key(PyObject *key);
 /* Whether np.dtype may be asked for the text: a byte order, a letter, a size, a unit. */
 bool rc_py_is_dtype_text(PyObject *text);
 
-/* ---- kinds_write.c ----------------------------------------------------------------------------------------------- */
+/* ---- kinds_write.c --------------------------------------------------------------------------- */
 
 /* How deep tokens nest in the state of a value other than a container. */
 #define RC_PY_STATE_DEPTH 4
 
 /* LEAF: the value has more than its state, and nothing was written. */
-enum rc_py_token_writer rc_py_token_write_standard(struct rc_py_encoding *encoding, int number, PyObject *value);
+enum rc_py_token_writer rc_py_token_write_standard(struct rc_py_encoding *encoding, int number,
+                                                   PyObject *value);
 
 /* The parts of a container. */
 struct rc_py_contents {
@@ -41,9 +46,10 @@ struct rc_py_contents {
 /* 1, with new references in `out`; 0: the container has more than its parts; -1: raised. */
 int rc_py_contents(int number, PyObject *container, struct rc_py_contents *out);
 
-/* ---- kinds_read.c ------------------------------------------------------------------------------------------------ */
+/* ---- kinds_read.c ---------------------------------------------------------------------------- */
 
 /* Makes the value from its state, which comes from an untrusted frame. NULL: raised. */
-PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain, PyObject **dtypes);
+PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain,
+                              PyObject **dtypes);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes values of the standard library's types from their states. A state comes from an untrusted frame: its exact type
- * and range are checked before a type is called with the state, and no code but the standard library's runs. A ZoneInfo
- * is looked up by its key, which opens only files below the folders of zones (rc_py_is_zone_key).
+ * Makes values of the standard library's types from their states. A state comes from an untrusted
+ * frame: its exact type and range are checked before a type is called with the state, and no code
+ * but the standard library's runs. A ZoneInfo is looked up by its key, which opens only files below
+ * the folders of zones (rc_py_is_zone_key).
  */
 #include "python/extension/codec/kinds.h"
 
@@ -39,7 +40,7 @@ static bool take_pair(PyObject *plain, PyObject **first, PyObject **second) {
   return true;
 }
 
-/* ---- Containers ------------------------------------------------------------------------------------------------- */
+/* ---- Containers ------------------------------------------------------------------------------ */
 
 static PyObject *make_defaultdict(struct rc_py_state *state, PyObject *plain) {
   PyObject *factory, *dict;
@@ -89,7 +90,7 @@ static PyObject *make_deque(struct rc_py_state *state, PyObject *plain) {
   return type ? PyObject_CallFunctionObjArgs((PyObject *)type, list, most, NULL) : NULL;
 }
 
-/* ---- Times ------------------------------------------------------------------------------------------------------ */
+/* ---- Times ----------------------------------------------------------------------------------- */
 
 /* The bytes of a state of exactly `bytes`; NULL: another state. */
 static const uint8_t *bytes_of(PyObject *plain, Py_ssize_t bytes) {
@@ -98,13 +99,16 @@ static const uint8_t *bytes_of(PyObject *plain, Py_ssize_t bytes) {
 }
 
 /* The bytes of a state and the zone beside the bytes; without a zone: None. */
-static const uint8_t *zoned_of(struct rc_py_state *state, PyObject *plain, Py_ssize_t bytes, PyObject **zone) {
+static const uint8_t *zoned_of(struct rc_py_state *state, PyObject *plain, Py_ssize_t bytes,
+                               PyObject **zone) {
   PyObject *data;
   *zone = Py_None;
   if (!PyTuple_CheckExact(plain)) return bytes_of(plain, bytes);
   if (!take_pair(plain, &data, zone)) return NULL;
-  const PyObject *type = (PyObject *)Py_TYPE(*zone), *zoneinfo = state->standard[RINGCAST_STANDARD_ZONEINFO];
-  bool is_zone = type == (PyObject *)Py_TYPE(PyDateTimeAPI->TimeZone_UTC) || (zoneinfo && type == zoneinfo);
+  const PyObject *type = (PyObject *)Py_TYPE(*zone),
+                 *zoneinfo = state->standard[RINGCAST_STANDARD_ZONEINFO];
+  bool is_zone =
+      type == (PyObject *)Py_TYPE(PyDateTimeAPI->TimeZone_UTC) || (zoneinfo && type == zoneinfo);
   return is_zone ? bytes_of(data, bytes) : NULL;
 }
 
@@ -116,9 +120,9 @@ static PyObject *make_datetime(struct rc_py_state *state, PyObject *plain) {
   PyObject *zone;
   const uint8_t *at = zoned_of(state, plain, 10, &zone);
   if (!at) return damaged(state);
-  PyObject *made =
-      PyDateTimeAPI->DateTime_FromDateAndTimeAndFold(year_of(at), at[2] & 0x7f, at[3], at[4], at[5], at[6],
-                                                     micro_of(at + 7), zone, at[2] >> 7, PyDateTimeAPI->DateTimeType);
+  PyObject *made = PyDateTimeAPI->DateTime_FromDateAndTimeAndFold(
+      year_of(at), at[2] & 0x7f, at[3], at[4], at[5], at[6], micro_of(at + 7), zone, at[2] >> 7,
+      PyDateTimeAPI->DateTimeType);
   return made_or_damaged(state, made);
 }
 
@@ -132,8 +136,8 @@ static PyObject *make_time(struct rc_py_state *state, PyObject *plain) {
   PyObject *zone;
   const uint8_t *at = zoned_of(state, plain, 6, &zone);
   if (!at) return damaged(state);
-  PyObject *made = PyDateTimeAPI->Time_FromTimeAndFold(at[0] & 0x7f, at[1], at[2], micro_of(at + 3), zone, at[0] >> 7,
-                                                       PyDateTimeAPI->TimeType);
+  PyObject *made = PyDateTimeAPI->Time_FromTimeAndFold(at[0] & 0x7f, at[1], at[2], micro_of(at + 3),
+                                                       zone, at[0] >> 7, PyDateTimeAPI->TimeType);
   return made_or_damaged(state, made);
 }
 
@@ -143,8 +147,8 @@ static PyObject *make_timedelta(struct rc_py_state *state, PyObject *plain) {
   const uint8_t *at = bytes_of(plain, sizeof parts);
   if (!at) return damaged(state);
   memcpy(parts, at, sizeof parts);
-  bool ok = parts[0] >= -DAYS_MOST && parts[0] <= DAYS_MOST && parts[1] >= 0 && parts[1] < 86400 && parts[2] >= 0 &&
-            parts[2] < 1000000;
+  bool ok = parts[0] >= -DAYS_MOST && parts[0] <= DAYS_MOST && parts[1] >= 0 && parts[1] < 86400 &&
+            parts[2] >= 0 && parts[2] < 1000000;
   return ok ? PyDelta_FromDSU(parts[0], parts[1], parts[2]) : damaged(state);
 }
 
@@ -164,17 +168,20 @@ static PyObject *make_timezone(struct rc_py_state *state, PyObject *plain) {
 }
 
 static PyObject *make_zoneinfo(struct rc_py_state *state, PyObject *plain) {
-  PyTypeObject *type = rc_py_is_zone_key(plain) ? rc_py_standard_type(state, RINGCAST_STANDARD_ZONEINFO) : NULL;
+  PyTypeObject *type =
+      rc_py_is_zone_key(plain) ? rc_py_standard_type(state, RINGCAST_STANDARD_ZONEINFO) : NULL;
   if (!type) return PyErr_Occurred() ? NULL : damaged(state);
   PyObject *made = PyObject_CallOneArg((PyObject *)type, plain);
-  bool is_missing = !made && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_OSError) ||
-                              PyErr_ExceptionMatches(PyExc_ValueError));
+  bool is_missing =
+      !made && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_OSError) ||
+                PyErr_ExceptionMatches(PyExc_ValueError));
   if (!is_missing || !rc_py_is_of_libraries()) return made;
   PyErr_Clear();
-  return rc_py_raise_text(state, EPROTO, "the frame holds the time zone %R, and there is none here", plain);
+  return rc_py_raise_text(state, EPROTO, "the frame holds the time zone %R, and there is none here",
+                          plain);
 }
 
-/* ---- Further types ----------------------------------------------------------------------------------------------- */
+/* ---- Further types --------------------------------------------------------------------------- */
 
 static PyObject *int_of_halves(uint64_t high, uint64_t low) {
   PyObject *bits = PyLong_FromLong(64), *top = PyLong_FromUnsignedLongLong(high);
@@ -213,7 +220,8 @@ static PyObject *make_uuid(struct rc_py_state *state, PyObject *plain) {
   PyObject *value = int_of_halves(__builtin_bswap64(high), __builtin_bswap64(low));
   PyObject *is_safe = safety_of(state, safety);
   PyObject *name = PyUnicode_InternFromString("int");
-  PyObject *made = value && is_safe && name ? PyBaseObject_Type.tp_new(type, state->no_arguments, NULL) : NULL;
+  PyObject *made =
+      value && is_safe && name ? PyBaseObject_Type.tp_new(type, state->no_arguments, NULL) : NULL;
   bool ok = made && PyObject_GenericSetAttr(made, name, value) == 0 &&
             PyObject_GenericSetAttr(made, state->names.is_safe, is_safe) == 0;
   if (!ok) Py_CLEAR(made);
@@ -234,7 +242,8 @@ static PyObject *make_windows_path(struct rc_py_state *state, PyObject *plain) {
 
 static PyObject *make_decimal(struct rc_py_state *state, PyObject *plain) {
   PyObject *made = call_one(state, RINGCAST_STANDARD_DECIMAL, plain);
-  if (made || !PyErr_ExceptionMatches(PyExc_ArithmeticError) || !rc_py_is_of_libraries()) return made;
+  if (made || !PyErr_ExceptionMatches(PyExc_ArithmeticError) || !rc_py_is_of_libraries())
+    return made;
   PyErr_Clear();
   return damaged(state);
 }
@@ -257,13 +266,15 @@ static PyObject *make_time_kind(struct rc_py_state *state, int number, PyObject 
   }
 }
 
-static PyObject *make_ndarray(struct rc_py_state *state, PyObject *plain, bool is_record, PyObject **dtypes) {
+static PyObject *make_ndarray(struct rc_py_state *state, PyObject *plain, bool is_record,
+                              PyObject **dtypes) {
   PyObject *text, *elements;
   if (!take_pair(plain, &text, &elements) || !PyUnicode_CheckExact(text)) return damaged(state);
   return rc_py_numpy_of_bytes(state, text, elements, is_record, dtypes);
 }
 
-PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain, PyObject **dtypes) {
+PyObject *rc_py_standard_make(struct rc_py_state *state, int number, PyObject *plain,
+                              PyObject **dtypes) {
   switch (number) {
   case RINGCAST_STANDARD_DEFAULTDICT: return make_defaultdict(state, plain);
   case RINGCAST_STANDARD_ORDEREDDICT: return make_ordered(state, plain);

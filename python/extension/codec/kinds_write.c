@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the states of the standard library's types as tokens. Each function returns LEAF before writing anything. */
+/* Writes the states of the standard library's types as tokens. Each function returns LEAF before
+ * writing anything. */
 #include "python/extension/codec/kinds.h"
 
 #include "python/extension/codec/token_write.h"
@@ -9,20 +10,21 @@
 
 enum { STATE_MOST = 20 }; /* bytes of a state of bytes */
 
-/* ---- Tokens ----------------------------------------------------------------------------------------------------- */
+/* ---- Tokens ---------------------------------------------------------------------------------- */
 
 static enum rc_py_token_writer put_kind(struct rc_py_encoding *encoding, int number) {
   return put_tag_of(encoding, RINGCAST_TAG_KIND, number);
 }
 
-static enum rc_py_token_writer put_kind_of_bytes(struct rc_py_encoding *encoding, int number, const uint8_t *data,
-                                                 size_t bytes) {
+static enum rc_py_token_writer put_kind_of_bytes(struct rc_py_encoding *encoding, int number,
+                                                 const uint8_t *data, size_t bytes) {
   enum rc_py_token_writer put = put_kind(encoding, number);
   return put == RC_PY_PUT_DONE ? put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes) : put;
 }
 
 /* Takes the text over. NULL: raised. */
-static enum rc_py_token_writer put_kind_of_text(struct rc_py_encoding *encoding, int number, PyObject *text) {
+static enum rc_py_token_writer put_kind_of_text(struct rc_py_encoding *encoding, int number,
+                                                PyObject *text) {
   enum rc_py_token_writer put = text ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
   if (text && PyUnicode_CheckExact(text)) {
     put = put_kind(encoding, number);
@@ -37,7 +39,7 @@ static enum rc_py_token_writer leaf_unless_fatal(void) {
   return rc_py_clear_passing() ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
 }
 
-/* ---- Times ------------------------------------------------------------------------------------------------------ */
+/* ---- Times ----------------------------------------------------------------------------------- */
 
 /* The state of a tzinfo. */
 struct zone {
@@ -53,7 +55,8 @@ static uint8_t *write_micro(uint8_t *at, int microsecond) {
   return at;
 }
 
-/* Whether the exact type is the one of datetime's C API: only then may the C API's macros read the value. */
+/* Whether the exact type is the one of datetime's C API: only then may the C API's macros read the
+ * value. */
 static bool is_in_c(int number, const PyObject *value) {
   const PyTypeObject *type = Py_TYPE(value);
   if (!PyDateTimeAPI) PyDateTime_IMPORT;
@@ -78,7 +81,8 @@ static enum rc_py_token_writer take_timezone(PyObject *object, struct zone *out)
   bool ok = PyTuple_CheckExact(arguments) && PyArg_ParseTuple(arguments, "O|O", &offset, &name) &&
             is_in_c(RINGCAST_STANDARD_TIMEDELTA, offset) && (!name || PyUnicode_CheckExact(name));
   if (ok) {
-    int64_t seconds = (int64_t)PyDateTime_DELTA_GET_DAYS(offset) * 86400 + PyDateTime_DELTA_GET_SECONDS(offset);
+    int64_t seconds =
+        (int64_t)PyDateTime_DELTA_GET_DAYS(offset) * 86400 + PyDateTime_DELTA_GET_SECONDS(offset);
     out->offset = seconds * 1000000 + PyDateTime_DELTA_GET_MICROSECONDS(offset);
     out->name = rc_py_ref(name);
   }
@@ -89,9 +93,11 @@ static enum rc_py_token_writer take_timezone(PyObject *object, struct zone *out)
 
 /* For a zone in ZoneInfo's cache: the key then gives the same object. */
 static enum rc_py_token_writer take_zoneinfo(PyObject *zoneinfo, struct zone *out) {
-  PyObject *reduced = PyObject_CallMethod(zoneinfo, "__reduce__", NULL), *unpickle, *key, *is_cached;
+  PyObject *reduced = PyObject_CallMethod(zoneinfo, "__reduce__", NULL), *unpickle, *key,
+           *is_cached;
   if (!reduced) return leaf_unless_fatal();
-  bool ok = PyTuple_CheckExact(reduced) && PyArg_ParseTuple(reduced, "O(OO)", &unpickle, &key, &is_cached) &&
+  bool ok = PyTuple_CheckExact(reduced) &&
+            PyArg_ParseTuple(reduced, "O(OO)", &unpickle, &key, &is_cached) &&
             rc_py_is_yes(rc_py_ref(is_cached)) == 1 && rc_py_is_zone_key(key);
   if (ok) {
     out->number = RINGCAST_STANDARD_ZONEINFO;
@@ -102,7 +108,8 @@ static enum rc_py_token_writer take_zoneinfo(PyObject *zoneinfo, struct zone *ou
   return ok ? RC_PY_PUT_DONE : RC_PY_PUT_LEAF;
 }
 
-static enum rc_py_token_writer take_zone(struct rc_py_state *state, PyObject *tzinfo, struct zone *out) {
+static enum rc_py_token_writer take_zone(struct rc_py_state *state, PyObject *tzinfo,
+                                         struct zone *out) {
   *out = (struct zone){0};
   if (tzinfo == Py_None) return RC_PY_PUT_DONE;
   if (is_in_c(RINGCAST_STANDARD_TIMEZONE, tzinfo)) return take_timezone(tzinfo, out);
@@ -128,8 +135,8 @@ static enum rc_py_token_writer put_zone(struct rc_py_encoding *encoding, struct 
 }
 
 /* A datetime or time, with its zone. */
-static enum rc_py_token_writer put_zoned(struct rc_py_encoding *encoding, int number, PyObject *tzinfo,
-                                         const uint8_t *data, size_t bytes) {
+static enum rc_py_token_writer put_zoned(struct rc_py_encoding *encoding, int number,
+                                         PyObject *tzinfo, const uint8_t *data, size_t bytes) {
   struct zone zone;
   enum rc_py_token_writer put = take_zone(encoding->state, tzinfo, &zone);
   if (put != RC_PY_PUT_DONE) return put;
@@ -157,7 +164,8 @@ static enum rc_py_token_writer put_datetime(struct rc_py_encoding *encoding, PyO
   *at++ = (uint8_t)PyDateTime_DATE_GET_MINUTE(value);
   *at++ = (uint8_t)PyDateTime_DATE_GET_SECOND(value);
   at = write_micro(at, PyDateTime_DATE_GET_MICROSECOND(value));
-  return put_zoned(encoding, RINGCAST_STANDARD_DATETIME, PyDateTime_DATE_GET_TZINFO(value), data, (size_t)(at - data));
+  return put_zoned(encoding, RINGCAST_STANDARD_DATETIME, PyDateTime_DATE_GET_TZINFO(value), data,
+                   (size_t)(at - data));
 }
 
 static enum rc_py_token_writer put_time(struct rc_py_encoding *encoding, PyObject *value) {
@@ -166,13 +174,15 @@ static enum rc_py_token_writer put_time(struct rc_py_encoding *encoding, PyObjec
   *at++ = (uint8_t)PyDateTime_TIME_GET_MINUTE(value);
   *at++ = (uint8_t)PyDateTime_TIME_GET_SECOND(value);
   at = write_micro(at, PyDateTime_TIME_GET_MICROSECOND(value));
-  return put_zoned(encoding, RINGCAST_STANDARD_TIME, PyDateTime_TIME_GET_TZINFO(value), data, (size_t)(at - data));
+  return put_zoned(encoding, RINGCAST_STANDARD_TIME, PyDateTime_TIME_GET_TZINFO(value), data,
+                   (size_t)(at - data));
 }
 
 static enum rc_py_token_writer put_timedelta(struct rc_py_encoding *encoding, PyObject *value) {
   const int32_t parts[3] = {PyDateTime_DELTA_GET_DAYS(value), PyDateTime_DELTA_GET_SECONDS(value),
                             PyDateTime_DELTA_GET_MICROSECONDS(value)};
-  return put_kind_of_bytes(encoding, RINGCAST_STANDARD_TIMEDELTA, (const uint8_t *)parts, sizeof parts);
+  return put_kind_of_bytes(encoding, RINGCAST_STANDARD_TIMEDELTA, (const uint8_t *)parts,
+                           sizeof parts);
 }
 
 static enum rc_py_token_writer put_tzinfo(struct rc_py_encoding *encoding, PyObject *value) {
@@ -181,7 +191,8 @@ static enum rc_py_token_writer put_tzinfo(struct rc_py_encoding *encoding, PyObj
   return put == RC_PY_PUT_DONE ? put_zone(encoding, &zone) : put;
 }
 
-static enum rc_py_token_writer put_of_datetime(struct rc_py_encoding *encoding, int number, PyObject *value) {
+static enum rc_py_token_writer put_of_datetime(struct rc_py_encoding *encoding, int number,
+                                               PyObject *value) {
   if (!is_in_c(number, value)) return RC_PY_PUT_LEAF;
   uint8_t data[STATE_MOST];
   switch (number) {
@@ -194,7 +205,7 @@ static enum rc_py_token_writer put_of_datetime(struct rc_py_encoding *encoding, 
   }
 }
 
-/* ---- Further types ----------------------------------------------------------------------------------------------- */
+/* ---- Further types --------------------------------------------------------------------------- */
 
 /* The high and low halves of an int of 128 bits. False: not such an int, or raised. */
 static bool halves_of(PyObject *value, uint64_t *high, uint64_t *low) {
@@ -251,8 +262,10 @@ static enum rc_py_token_writer put_windows_path(struct rc_py_encoding *encoding,
   parts = ok ? PyTuple_GET_ITEM(reduced, 1) : NULL;
   ok = ok && type == (PyObject *)Py_TYPE(path) && PyTuple_CheckExact(parts);
   Py_ssize_t count = ok ? PyTuple_GET_SIZE(parts) : 0;
-  for (Py_ssize_t i = 0; i < count; i++) ok = ok && PyUnicode_CheckExact(PyTuple_GET_ITEM(parts, i));
-  enum rc_py_token_writer put = ok ? put_kind(encoding, RINGCAST_STANDARD_PUREWINDOWSPATH) : RC_PY_PUT_LEAF;
+  for (Py_ssize_t i = 0; i < count; i++)
+    ok = ok && PyUnicode_CheckExact(PyTuple_GET_ITEM(parts, i));
+  enum rc_py_token_writer put =
+      ok ? put_kind(encoding, RINGCAST_STANDARD_PUREWINDOWSPATH) : RC_PY_PUT_LEAF;
   if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, (uint64_t)count);
   for (Py_ssize_t i = 0; put == RC_PY_PUT_DONE && i < count; i++) {
     put = rc_py_token_write_text(encoding, PyTuple_GET_ITEM(parts, i));
@@ -284,7 +297,8 @@ static enum rc_py_token_writer put_dtype(struct rc_py_encoding *encoding, PyObje
   return same < 0 ? leaf_unless_fatal() : RC_PY_PUT_LEAF;
 }
 
-enum rc_py_token_writer rc_py_token_write_standard(struct rc_py_encoding *encoding, int number, PyObject *value) {
+enum rc_py_token_writer rc_py_token_write_standard(struct rc_py_encoding *encoding, int number,
+                                                   PyObject *value) {
   switch (number) {
   case RINGCAST_STANDARD_UUID: return put_uuid(encoding, value);
   case RINGCAST_STANDARD_PUREPOSIXPATH:
@@ -297,7 +311,7 @@ enum rc_py_token_writer rc_py_token_write_standard(struct rc_py_encoding *encodi
   }
 }
 
-/* ---- Containers ------------------------------------------------------------------------------------------------- */
+/* ---- Containers ------------------------------------------------------------------------------ */
 
 /* New. NULL, also with nothing raised: the factory does not travel. */
 static PyObject *factory_name(PyObject *defaultdict) {
@@ -311,7 +325,8 @@ static PyObject *factory_name(PyObject *defaultdict) {
   return name;
 }
 
-/* An OrderedDict has an order apart from its dict's, and may have attributes. NULL, also with nothing raised. */
+/* An OrderedDict has an order apart from its dict's, and may have attributes. NULL, also with
+ * nothing raised. */
 static PyObject *ordered_items(PyObject *ordered) {
   PyObject *attributes = PyObject_GenericGetDict(ordered, NULL);
   bool has_none = attributes && PyDict_GET_SIZE(attributes) == 0;

@@ -5,11 +5,11 @@
 
 #include "python/extension/state.h"
 
-/* Pickles `value` to bytes, and a list of out-of-band buffers (NULL: none). With `root`, `value` is the list of the
- * leaves of `root`, and `holders` lists the leaves' containers. 1; 0: a leaf leads back to one of the holders; -1:
- * raised. */
-int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders, PyObject **data,
-                      PyObject **buffers);
+/* Pickles `value` to bytes, and a list of out-of-band buffers (NULL: none). With `root`, `value` is
+ * the list of the leaves of `root`, and `holders` lists the leaves' containers. 1; 0: a leaf leads
+ * back to one of the holders; -1: raised. */
+int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders,
+                      PyObject **data, PyObject **buffers);
 /* The value of a pickle, with the list `buffers` as parts. NULL: raised. */
 PyObject *rc_py_leaves_load(struct rc_py_state *state, PyObject *data, PyObject *buffers);
 

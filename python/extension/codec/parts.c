@@ -7,7 +7,9 @@
 enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
 
 struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value) {
-  if (!rc_py_grow((void **)&encoding->parts, encoding->count, &encoding->room, sizeof *encoding->parts)) return NULL;
+  if (!rc_py_grow((void **)&encoding->parts, encoding->count, &encoding->room,
+                  sizeof *encoding->parts))
+    return NULL;
   struct rc_py_part *part = &encoding->parts[encoding->count++];
   memset(part, 0, sizeof *part);
   part->key = rc_py_ref(key);
@@ -79,7 +81,8 @@ void rc_py_encoding_clear(struct rc_py_encoding *encoding) {
   Py_CLEAR(encoding->class_cache);
 }
 
-bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer, enum ringcast_item_kind kind) {
+bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer,
+                           enum ringcast_item_kind kind) {
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, NULL);
   if (!part) return false;
   Py_buffer *view = &part->source.view;
@@ -90,20 +93,24 @@ bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer, en
   }
   if (kind == RINGCAST_ITEM_BUFFER) {
     bool is_array = view->obj && (PyObject *)Py_TYPE(view->obj) == encoding->state->numpy.ndarray;
-    part->flags = (view->readonly ? RINGCAST_ITEM_READONLY : 0) | (is_array ? RINGCAST_ITEM_NUMPY : 0);
+    part->flags =
+        (view->readonly ? RINGCAST_ITEM_READONLY : 0) | (is_array ? RINGCAST_ITEM_NUMPY : 0);
   }
   part->data = view->buf;
   part->bytes = (uint64_t)view->len;
   return true;
 }
 
-/* ---- Leaves ------------------------------------------------------------------------------------------------------ */
+/* ---- Leaves ---------------------------------------------------------------------------------- */
 
 void rc_py_refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   struct rc_py_state *state = encoding->state;
-  if (!state->refuse_value && !(state->refuse_value = rc_py_import("ringcast._pickling", "refuse_value"))) return;
+  if (!state->refuse_value &&
+      !(state->refuse_value = rc_py_import("ringcast._pickling", "refuse_value")))
+    return;
   PyObject *place = rc_py_step_path(step);
-  PyObject *none = place ? PyObject_CallFunctionObjArgs(state->refuse_value, place, value, NULL) : NULL;
+  PyObject *none =
+      place ? PyObject_CallFunctionObjArgs(state->refuse_value, place, value, NULL) : NULL;
   Py_XDECREF(none);
   Py_XDECREF(place);
 }
@@ -111,11 +118,13 @@ void rc_py_refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_py
 /* Whether the container has references besides its own container's and the walk's. */
 static bool is_known_elsewhere(const struct rc_py_step *step) {
   if (Py_REFCNT(step->container) > (step->up ? 2 : 1)) return true;
-  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(step->container)) && *PyObject_GET_WEAKREFS_LISTPTR(step->container);
+  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(step->container)) &&
+         *PyObject_GET_WEAKREFS_LISTPTR(step->container);
 }
 
-/* Notes the containers of a leaf: if the leaf's pickle meets one of the containers, the container contains itself by
- * way of the leaf. If no container was entered since the last leaf, all are noted already. */
+/* Notes the containers of a leaf: if the leaf's pickle meets one of the containers, the container
+ * contains itself by way of the leaf. If no container was entered since the last leaf, all are
+ * noted already. */
 static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_step *step) {
   if (encoding->noted == encoding->entered + 1) return true;
   encoding->noted = encoding->entered + 1;
@@ -127,7 +136,8 @@ static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_ste
   return true;
 }
 
-Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value,
+                          struct rc_py_step *step) {
   if (!encoding->allow_pickle) {
     rc_py_refuse(encoding, value, step);
     return -1;
@@ -137,7 +147,7 @@ Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, stru
   return PyList_Append(encoding->leaves, value) == 0 ? PyList_GET_SIZE(encoding->leaves) - 1 : -1;
 }
 
-/* ---- Size -------------------------------------------------------------------------------------------------------- */
+/* ---- Size ------------------------------------------------------------------------------------ */
 
 bool rc_py_encoding_plan(struct rc_py_encoding *encoding) {
   uint64_t total = 0;
@@ -151,9 +161,11 @@ bool rc_py_encoding_plan(struct rc_py_encoding *encoding) {
     }
     total += part->bytes;
     if (encoding->in_pool && rc_py_is_on_device(part)) {
-      ringcast_plan_device_tensor(&encoding->plan, (size_t)part->utf8_bytes, part->source.tensor.ndim);
+      ringcast_plan_device_tensor(&encoding->plan, (size_t)part->utf8_bytes,
+                                  part->source.tensor.ndim);
     } else if (part->kind == RINGCAST_ITEM_TENSOR) {
-      ringcast_plan_tensor(&encoding->plan, (size_t)part->utf8_bytes, part->source.tensor.ndim, part->bytes);
+      ringcast_plan_tensor(&encoding->plan, (size_t)part->utf8_bytes, part->source.tensor.ndim,
+                           part->bytes);
     } else {
       ringcast_plan_item(&encoding->plan, (size_t)part->utf8_bytes, part->bytes);
     }

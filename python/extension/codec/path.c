@@ -27,11 +27,12 @@ static PyObject *key_text(PyObject *key) {
 static PyObject *path_add(PyObject *way, const struct rc_py_step *step) {
   bool has_key = step->index == RC_PY_STEP_KEY || !step->up;
   PyObject *key = has_key ? key_text(step->key) : NULL;
-  PyObject *path = has_key                            ? (key ? PyUnicode_FromFormat("%U[%U]", way, key) : NULL)
-                   : step->index == RC_PY_STEP_FIELD  ? PyUnicode_FromFormat("%U.%U", way, step->key)
+  PyObject *path = has_key ? (key ? PyUnicode_FromFormat("%U[%U]", way, key) : NULL)
+                   : step->index == RC_PY_STEP_FIELD ? PyUnicode_FromFormat("%U.%U", way, step->key)
                    : step->index == RC_PY_STEP_MEMBER ? PyUnicode_FromFormat("%U{...}", way)
-                   : step->index == RC_PY_STEP_OF_KEY ? PyUnicode_FromFormat("a key of %U", way)
-                                                      : PyUnicode_FromFormat("%U[%zd]", way, step->index);
+                   : step->index == RC_PY_STEP_OF_KEY
+                       ? PyUnicode_FromFormat("a key of %U", way)
+                       : PyUnicode_FromFormat("%U[%zd]", way, step->index);
   Py_XDECREF(key);
   Py_DECREF(way);
   return path;
@@ -41,7 +42,8 @@ static PyObject *path_add(PyObject *way, const struct rc_py_step *step) {
 PyObject *rc_py_step_path(void *context) {
   const struct rc_py_step *shown[STEPS_SHOWN];
   int steps = 0;
-  for (const struct rc_py_step *step = context; step; step = step->up) shown[steps++ % STEPS_SHOWN] = step;
+  for (const struct rc_py_step *step = context; step; step = step->up)
+    shown[steps++ % STEPS_SHOWN] = step;
   PyObject *path = PyUnicode_FromString("value");
   for (int i = 1; path && i <= steps && i <= STEPS_SHOWN; i++) {
     const struct rc_py_step *step = shown[(steps - i) % STEPS_SHOWN];

@@ -5,10 +5,11 @@
 #include "python/extension/codec/stack.h"
 #include "python/extension/codec/token_read.h"
 
-/* The hash of a tuple asks every value in the tuple, at each place where the value stands: BACKs let a frame of 200
- * bytes name a key of 2^40 places. So what BACKs add to all keys of a frame is bounded: by HASHED_MOST bytes of tokens,
- * and HASHED_PER_BYTE more for each byte of the frame. A hash also goes down by recursion, as does the end of a slice,
- * and a value of BACKs can be far deeper than its tokens: in such places the height is bounded too. */
+/* The hash of a tuple asks every value in the tuple, at each place where the value stands: BACKs
+ * let a frame of 200 bytes name a key of 2^40 places. So what BACKs add to all keys of a frame is
+ * bounded: by HASHED_MOST bytes of tokens, and HASHED_PER_BYTE more for each byte of the frame. A
+ * hash also goes down by recursion, as does the end of a slice, and a value of BACKs can be far
+ * deeper than its tokens: in such places the height is bounded too. */
 enum {
   HASHED_MOST = 1 << 24,
   HASHED_PER_BYTE = 256,
@@ -16,19 +17,21 @@ enum {
   STACK_PER_LEVEL = 1024  /* of a hash in Python */
 };
 
-/* ---- Repeated values --------------------------------------------------------------------------------------------- */
+/* ---- Repeated values ------------------------------------------------------------------------- */
 
-Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting, int depth, struct rc_py_span *outer) {
+Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting, int depth,
+                            struct rc_py_span *outer) {
   struct rc_py_marked *marked = getting->marked;
-  if (!rc_py_grow((void **)&marked->marks, marked->count, &marked->room, sizeof *marked->marks)) return -1;
+  if (!rc_py_grow((void **)&marked->marks, marked->count, &marked->room, sizeof *marked->marks))
+    return -1;
   /* Until the end, where the value began. */
   marked->marks[marked->count] = (struct rc_py_mark){.weight = (uintptr_t)getting->object.at};
   *outer = rc_py_span_begin(marked, depth);
   return (Py_ssize_t)marked->count++;
 }
 
-void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value, int depth,
-                    const struct rc_py_span *outer) {
+void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value,
+                    int depth, const struct rc_py_span *outer) {
   struct rc_py_marked *marked = getting->marked;
   struct rc_py_mark *mark = &marked->marks[number];
   mark->value = rc_py_ref(value);
@@ -43,8 +46,10 @@ static void reach(struct rc_py_marked *marked, uint64_t depth) {
 
 PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t back, int depth) {
   struct rc_py_marked *marked = getting->marked;
-  const struct rc_py_mark *mark = back < marked->count ? &marked->marks[marked->count - 1 - back] : NULL;
-  if (!mark || !mark->value) return stream_damaged(getting, "a value that was not there before, or holds itself");
+  const struct rc_py_mark *mark =
+      back < marked->count ? &marked->marks[marked->count - 1 - back] : NULL;
+  if (!mark || !mark->value)
+    return stream_damaged(getting, "a value that was not there before, or holds itself");
   marked->span.named = rc_py_sum(marked->span.named, mark->weight);
   reach(marked, (uint64_t)depth + mark->height);
   marked->last = mark->value;
@@ -52,8 +57,9 @@ PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t bac
 }
 
 static bool raise_no_stack(void) {
-  PyErr_SetString(PyExc_RecursionError, "the frame's value is nested too deep for what is left of this thread's stack: "
-                                        "give the thread a larger one (threading.stack_size)");
+  PyErr_SetString(PyExc_RecursionError,
+                  "the frame's value is nested too deep for what is left of this thread's stack: "
+                  "give the thread a larger one (threading.stack_size)");
   return false;
 }
 
@@ -76,29 +82,35 @@ bool rc_py_key_is_light(struct rc_py_token_reader *getting, int depth) {
   }
   if (!rc_py_is_shallow(getting, depth)) return false;
   size_t height = marked->span.deepest - (uint64_t)depth;
-  return height < RC_PY_DEPTH_UNSEEN || rc_py_stack_has_room(&getting->stack_floor, height * STACK_PER_LEVEL) ||
-         raise_no_stack();
+  return height < RC_PY_DEPTH_UNSEEN ||
+         rc_py_stack_has_room(&getting->stack_floor, height * STACK_PER_LEVEL) || raise_no_stack();
 }
 
 bool rc_py_is_in_place(struct rc_py_token_reader *getting, PyObject *container) {
-  bool is_other = container == getting->marked->last && (PyDict_Check(container) || PyList_Check(container) ||
-                                                         (PyTuple_Check(container) && PyTuple_GET_SIZE(container) > 0));
+  bool is_other = container == getting->marked->last &&
+                  (PyDict_Check(container) || PyList_Check(container) ||
+                   (PyTuple_Check(container) && PyTuple_GET_SIZE(container) > 0));
   return !is_other || stream_damaged(getting, "a state that stands elsewhere");
 }
 
-/* Text in place has no more characters than bytes; only a part, used once, has its bytes elsewhere. */
-static bool text_is_in_place(struct rc_py_token_reader *getting, PyObject *plain, const uint8_t *from) {
+/* Text in place has no more characters than bytes; only a part, used once, has its bytes
+ * elsewhere. */
+static bool text_is_in_place(struct rc_py_token_reader *getting, PyObject *plain,
+                             const uint8_t *from) {
   size_t length = 0, bytes = (size_t)(getting->object.at - from);
   from += *from == RINGCAST_TAG_MARK;
-  if (PyUnicode_Check(plain) && *from != RINGCAST_TAG_PART) length = (size_t)PyUnicode_GET_LENGTH(plain);
+  if (PyUnicode_Check(plain) && *from != RINGCAST_TAG_PART)
+    length = (size_t)PyUnicode_GET_LENGTH(plain);
   for (Py_ssize_t i = 0; PyTuple_Check(plain) && i < PyTuple_GET_SIZE(plain); i++) {
     PyObject *part = PyTuple_GET_ITEM(plain, i);
     if (PyUnicode_Check(part)) length += (size_t)PyUnicode_GET_LENGTH(part);
   }
-  return length <= TEXT_AGAIN_MOST + bytes || stream_damaged(getting, "a state that stands elsewhere");
+  return length <= TEXT_AGAIN_MOST + bytes ||
+         stream_damaged(getting, "a state that stands elsewhere");
 }
 
-bool rc_py_state_is_in_place(struct rc_py_token_reader *getting, uint8_t kind, PyObject *plain, const uint8_t *from) {
+bool rc_py_state_is_in_place(struct rc_py_token_reader *getting, uint8_t kind, PyObject *plain,
+                             const uint8_t *from) {
   switch (kind) {
   case RINGCAST_STANDARD_DEFAULTDICT:
   case RINGCAST_STANDARD_DEQUE:
@@ -122,10 +134,10 @@ PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t ind
   struct rc_py_marked *marked = getting->marked;
   struct ringcast_item item;
   if (marked->dict && !marked->items && !(marked->items = PyDict_Values(marked->dict))) return NULL;
-  bool is_there =
-      marked->items && index < (uint64_t)PyList_GET_SIZE(marked->items) &&
-      ringcast_frame_item(marked->frame, (uint32_t)index, &item) == 0 &&
-      (item.kind == RINGCAST_ITEM_TENSOR || item.kind == RINGCAST_ITEM_STR || item.kind == RINGCAST_ITEM_BYTES);
+  bool is_there = marked->items && index < (uint64_t)PyList_GET_SIZE(marked->items) &&
+                  ringcast_frame_item(marked->frame, (uint32_t)index, &item) == 0 &&
+                  (item.kind == RINGCAST_ITEM_TENSOR || item.kind == RINGCAST_ITEM_STR ||
+                   item.kind == RINGCAST_ITEM_BYTES);
   if (!is_there) return stream_damaged(getting, "an item that it lacks");
   marked->last = PyList_GET_ITEM(marked->items, (Py_ssize_t)index);
   return rc_py_ref(PyList_GET_ITEM(marked->items, (Py_ssize_t)index));
@@ -139,7 +151,8 @@ void rc_py_marked_clear(struct rc_py_marked *marked) {
 }
 
 PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text) {
-  if (!rc_py_grow((void **)&getting->texts, getting->text_count, &getting->text_room, sizeof *getting->texts)) {
+  if (!rc_py_grow((void **)&getting->texts, getting->text_count, &getting->text_room,
+                  sizeof *getting->texts)) {
     Py_DECREF(text);
     return NULL;
   }
@@ -147,7 +160,7 @@ PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text) {
   return rc_py_ref(text);
 }
 
-/* ---- Values beside the stream ------------------------------------------------------------------------------------ */
+/* ---- Values beside the stream ---------------------------------------------------------------- */
 
 /* Borrowed. */
 static PyObject *next_part(struct rc_py_token_reader *getting) {
@@ -155,11 +168,13 @@ static PyObject *next_part(struct rc_py_token_reader *getting) {
   return stream_damaged(getting, "a part that it lacks");
 }
 
-PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
+PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting,
+                                const struct ringcast_token *token) {
   PyObject *part = next_part(getting);
   if (!part) return NULL;
   if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
-  return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : stream_damaged(getting, "a part of another kind");
+  return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part)
+                                  : stream_damaged(getting, "a part of another kind");
 }
 
 /* The part is an array already, as its entry says. */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Repeats in a frame: a value that occurs again is written as the number of its mark, a dict's keys as the number of
- * their shape.
+ * Repeats in a frame: a value that occurs again is written as the number of its mark, a dict's keys
+ * as the number of their shape.
  *
- * Only a value with more references than its container's own can occur twice, so only such a value gets a note. The
- * frame holds a reference to each noted value: otherwise code that runs meanwhile could drop the value, and a new value
- * could get the same address. Notes form a list in the order of the stream, with a hash table by address.
+ * Only a value with more references than its container's own can occur twice, so only such a value
+ * gets a note. The frame holds a reference to each noted value: otherwise code that runs meanwhile
+ * could drop the value, and a new value could get the same address. Notes form a list in the order
+ * of the stream, with a hash table by address.
  *
- * Keys are compared by address. A shape is defined at the second dict with the same number of keys and the same first
- * key: a frame with a single dict of a kind pays for no shape.
+ * Keys are compared by address. A shape is defined at the second dict with the same number of keys
+ * and the same first key: a frame with a single dict of a kind pays for no shape.
  */
 #include "python/extension/codec/token_write.h"
 
@@ -46,7 +47,7 @@ struct rc_py_repeats {
   struct seen_shape table[SHAPE_TABLE];
 };
 
-/* ---- Values ----------------------------------------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
 static bool is_on_the_way(const struct rc_py_step *step, PyObject *container) {
   for (; step; step = step->up) {
@@ -56,8 +57,10 @@ static bool is_on_the_way(const struct rc_py_step *step, PyObject *container) {
 }
 
 static inline uint32_t *place_of(const struct rc_py_repeats *repeats, PyObject *value) {
-  size_t mask = 2 * repeats->note_room - 1, at = ((uintptr_t)value >> 4 ^ (uintptr_t)value >> 12) & mask;
-  while (repeats->places[at] && repeats->notes[repeats->places[at] - 1].value != value) at = (at + 1) & mask;
+  size_t mask = 2 * repeats->note_room - 1,
+         at = ((uintptr_t)value >> 4 ^ (uintptr_t)value >> 12) & mask;
+  while (repeats->places[at] && repeats->notes[repeats->places[at] - 1].value != value)
+    at = (at + 1) & mask;
   return &repeats->places[at];
 }
 
@@ -73,11 +76,13 @@ static bool notes_grow(struct rc_py_repeats *repeats) {
   PyMem_Free(repeats->places);
   repeats->places = places;
   repeats->note_room = room;
-  for (size_t i = 0; i < repeats->note_count; i++) *place_of(repeats, notes[i].value) = (uint32_t)i + 1;
+  for (size_t i = 0; i < repeats->note_count; i++)
+    *place_of(repeats, notes[i].value) = (uint32_t)i + 1;
   return true;
 }
 
-/* Finds the note of the value; if there is none, adds a note with `number` and gives NULL. False: raised. */
+/* Finds the note of the value; if there is none, adds a note with `number` and gives NULL. False:
+ * raised. */
 static bool look_up(struct rc_py_repeats *repeats, PyObject *value, bool is_item, uint32_t number,
                     const struct note **out) {
   if (repeats->note_count == repeats->note_room && !notes_grow(repeats)) return false;
@@ -107,10 +112,12 @@ bool rc_py_is_repeated(const struct rc_py_encoding *encoding, PyObject *value) {
   return repeats && repeats->note_count > 0 && *place_of(repeats, value);
 }
 
-enum rc_py_token_writer rc_py_mark(struct rc_py_encoding *encoding, PyObject *value, const struct rc_py_step *up) {
+enum rc_py_token_writer rc_py_mark(struct rc_py_encoding *encoding, PyObject *value,
+                                   const struct rc_py_step *up) {
   struct rc_py_repeats *repeats = encoding->repeats;
   const struct note *known;
-  if (value == encoding->object) return up && (up->up || up->container) ? RC_PY_PUT_CYCLE : RC_PY_PUT_DONE;
+  if (value == encoding->object)
+    return up && (up->up || up->container) ? RC_PY_PUT_CYCLE : RC_PY_PUT_DONE;
   if (!look_up(repeats, value, false, repeats->marks, &known)) return RC_PY_PUT_RAISED;
   if (!known) {
     repeats->marks++;
@@ -128,7 +135,8 @@ enum rc_py_token_writer rc_py_mark(struct rc_py_encoding *encoding, PyObject *va
 
 enum rc_py_token_writer rc_py_unmark(struct rc_py_encoding *encoding, PyObject *value) {
   struct rc_py_repeats *repeats = encoding->repeats;
-  if (repeats->note_count == 0 || repeats->notes[repeats->note_count - 1].value != value) return RC_PY_PUT_LEAF;
+  if (repeats->note_count == 0 || repeats->notes[repeats->note_count - 1].value != value)
+    return RC_PY_PUT_LEAF;
   *place_of(repeats, value) = 0; /* the last note, so no probe sequence continues behind it */
   repeats->note_count--;
   repeats->marks--;
@@ -137,13 +145,14 @@ enum rc_py_token_writer rc_py_unmark(struct rc_py_encoding *encoding, PyObject *
   return RC_PY_PUT_LEAF;
 }
 
-/* ---- Shapes ----------------------------------------------------------------------------------------------------- */
+/* ---- Shapes ---------------------------------------------------------------------------------- */
 
 /* Whether they are all its keys but the first, which ends at `position`. */
 static bool has_keys(PyObject *dict, Py_ssize_t position, PyObject *keys) {
   PyObject *key, *value;
   for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(keys); i++) {
-    if (!PyDict_Next(dict, &position, &key, &value) || key != PyTuple_GET_ITEM(keys, i)) return false;
+    if (!PyDict_Next(dict, &position, &key, &value) || key != PyTuple_GET_ITEM(keys, i))
+      return false;
   }
   return true;
 }
@@ -163,7 +172,8 @@ static PyObject *keys_of(PyObject *dict) {
 }
 
 /* As rc_py_shape_of. */
-static enum rc_py_token_writer define(struct rc_py_repeats *repeats, PyObject *dict, struct seen_shape *seen) {
+static enum rc_py_token_writer define(struct rc_py_repeats *repeats, PyObject *dict,
+                                      struct seen_shape *seen) {
   if (repeats->shape_count == RINGCAST_MAX_SHAPES) return RC_PY_PUT_LEAF;
   PyObject *keys = keys_of(dict);
   if (!keys) return PyErr_Occurred() ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
@@ -172,19 +182,21 @@ static enum rc_py_token_writer define(struct rc_py_repeats *repeats, PyObject *d
   return RC_PY_PUT_DONE;
 }
 
-enum rc_py_token_writer rc_py_shape_of(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_shape_known *out) {
+enum rc_py_token_writer rc_py_shape_of(struct rc_py_encoding *encoding, PyObject *dict,
+                                       struct rc_py_shape_known *out) {
   struct rc_py_repeats *repeats = encoding->repeats;
   PyObject *first, *value;
   Py_ssize_t position = 0;
   uint64_t count = (uint64_t)PyDict_GET_SIZE(dict);
-  if (count > SHAPE_KEYS_MOST || !PyDict_Next(dict, &position, &first, &value)) return RC_PY_PUT_LEAF;
+  if (count > SHAPE_KEYS_MOST || !PyDict_Next(dict, &position, &first, &value))
+    return RC_PY_PUT_LEAF;
   if (!PyUnicode_CheckExact(first)) return RC_PY_PUT_LEAF;
   size_t at = (uintptr_t)first >> 4 ^ (uintptr_t)first >> 10 ^ count;
   for (size_t i = 0; i < SHAPE_PROBES; i++) {
     struct seen_shape *seen = &repeats->table[(at + i) & (SHAPE_TABLE - 1)];
     if (seen->serial != encoding->serial) {
-      *seen =
-          (struct seen_shape){.first = first, .serial = encoding->serial, .count = (uint32_t)count, .number = NO_SHAPE};
+      *seen = (struct seen_shape){
+          .first = first, .serial = encoding->serial, .count = (uint32_t)count, .number = NO_SHAPE};
       return RC_PY_PUT_LEAF;
     }
     if (seen->first != first || seen->count != count) continue;
@@ -198,7 +210,7 @@ enum rc_py_token_writer rc_py_shape_of(struct rc_py_encoding *encoding, PyObject
   return RC_PY_PUT_LEAF;
 }
 
-/* ---- Memory ----------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void drop_shapes(struct rc_py_repeats *repeats) {
   while (repeats->shape_count > 0) Py_DECREF(repeats->shapes[--repeats->shape_count]);

@@ -4,10 +4,13 @@
 #include "python/extension/codec/torch_names.h"
 #include "python/extension/tensors.h"
 
-PyObject *rc_py_token_read_bigint(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
+PyObject *rc_py_token_read_bigint(struct rc_py_token_reader *getting,
+                                  const struct ringcast_token *token) {
   PyObject *method = PyObject_GetAttrString((PyObject *)&PyLong_Type, "from_bytes");
   PyObject *arguments = NULL, *keywords = NULL, *value = NULL;
-  if (method) arguments = Py_BuildValue("(y#s)", (const char *)token->data, (Py_ssize_t)token->count, "little");
+  if (method)
+    arguments =
+        Py_BuildValue("(y#s)", (const char *)token->data, (Py_ssize_t)token->count, "little");
   if (arguments) keywords = Py_BuildValue("{sO}", "signed", Py_True);
   if (keywords) value = PyObject_Call(method, arguments, keywords);
   Py_XDECREF(method);
@@ -24,10 +27,14 @@ PyObject *rc_py_token_read_complex(const struct ringcast_token *token) {
 }
 
 /* numpy.frombuffer(data, dtype)[0] */
-PyObject *rc_py_token_read_scalar(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
+PyObject *rc_py_token_read_scalar(struct rc_py_token_reader *getting,
+                                  const struct ringcast_token *token) {
   PyObject *dtype = rc_py_numpy_dtype(getting->state, token->dtype);
-  if (!dtype) return PyErr_Occurred() ? NULL : stream_damaged(getting, "a scalar of a dtype that NumPy lacks");
-  if (token->dtype.code == RC_PY_BOOL_CODE && token->data[0] > 1) return stream_damaged(getting, "a truth value");
+  if (!dtype)
+    return PyErr_Occurred() ? NULL
+                            : stream_damaged(getting, "a scalar of a dtype that NumPy lacks");
+  if (token->dtype.code == RC_PY_BOOL_CODE && token->data[0] > 1)
+    return stream_damaged(getting, "a truth value");
   PyObject *data = PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
   PyObject *array = data ? rc_py_numpy_over_bytes(getting->state, data, dtype) : NULL;
   PyObject *scalar = array ? PySequence_GetItem(array, 0) : NULL;
@@ -36,9 +43,10 @@ PyObject *rc_py_token_read_scalar(struct rc_py_token_reader *getting, const stru
   return scalar;
 }
 
-/* ---- Packed numbers --------------------------------------------------------------------------------------------- */
+/* ---- Packed numbers -------------------------------------------------------------------------- */
 
-static inline __attribute__((always_inline)) PyObject *packed_number(uint8_t kind, const uint8_t *at) {
+static inline __attribute__((always_inline)) PyObject *packed_number(uint8_t kind,
+                                                                     const uint8_t *at) {
   int64_t value = 0;
   switch (kind) {
   case RINGCAST_PACKED_U8: return PyLong_FromLong(*at);
@@ -52,8 +60,8 @@ static inline __attribute__((always_inline)) PyObject *packed_number(uint8_t kin
   }
 }
 
-static inline __attribute__((always_inline)) bool fill_packed(PyObject **out, const struct ringcast_token *token,
-                                                              uint8_t kind) {
+static inline __attribute__((always_inline)) bool
+fill_packed(PyObject **out, const struct ringcast_token *token, uint8_t kind) {
   size_t each = kind & 15;
   const uint8_t *at = token->data;
   for (uint64_t i = 0; i < token->count; i++, at += each) {
@@ -91,7 +99,8 @@ PyObject *rc_py_token_read_packed(const struct ringcast_token *token) {
 }
 
 /* torch.Size(tuple of ints) */
-PyObject *rc_py_token_read_size(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
+PyObject *rc_py_token_read_size(struct rc_py_token_reader *getting,
+                                const struct ringcast_token *token) {
   struct ringcast_token numbers = *token;
   numbers.tag = RINGCAST_TAG_PACKED_TUPLE;
   numbers.kind = RINGCAST_PACKED_I64;

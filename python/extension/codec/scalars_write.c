@@ -4,7 +4,7 @@
 
 enum { SHARED_LEAST = 6 }; /* bytes of a str, to be worth a number */
 
-/* ---- Numbers ---------------------------------------------------------------------------------------------------- */
+/* ---- Numbers --------------------------------------------------------------------------------- */
 
 static enum rc_py_token_writer put_bigint(struct rc_py_encoding *encoding, PyObject *value) {
   PyObject *bits = PyObject_CallMethod(value, "bit_length", NULL);
@@ -12,12 +12,14 @@ static enum rc_py_token_writer put_bigint(struct rc_py_encoding *encoding, PyObj
   Py_XDECREF(bits);
   if (!bits || PyErr_Occurred()) return RC_PY_PUT_RAISED;
   PyObject *method = PyObject_GetAttrString(value, "to_bytes");
-  PyObject *arguments = method ? Py_BuildValue("(ns)", (Py_ssize_t)(length / 8 + 1), "little") : NULL;
+  PyObject *arguments =
+      method ? Py_BuildValue("(ns)", (Py_ssize_t)(length / 8 + 1), "little") : NULL;
   PyObject *keywords = arguments ? Py_BuildValue("{sO}", "signed", Py_True) : NULL;
   PyObject *bytes = keywords ? PyObject_Call(method, arguments, keywords) : NULL;
   enum rc_py_token_writer put = RC_PY_PUT_RAISED;
   if (bytes) {
-    put = put_bytes(encoding, RINGCAST_TAG_BIGINT, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
+    put = put_bytes(encoding, RINGCAST_TAG_BIGINT, PyBytes_AS_STRING(bytes),
+                    (size_t)PyBytes_GET_SIZE(bytes));
   }
   Py_XDECREF(method);
   Py_XDECREF(arguments);
@@ -35,7 +37,10 @@ enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, P
     *at++ = (uint8_t)value;
     return stream_end(encoding, at);
   }
-  int size = value == (int8_t)value ? 0 : value == (int16_t)value ? 1 : value == (int32_t)value ? 2 : 3;
+  int size = value == (int8_t)value    ? 0
+             : value == (int16_t)value ? 1
+             : value == (int32_t)value ? 2
+                                       : 3;
   *at++ = (uint8_t)(RINGCAST_TAG_INT8 + size);
   memcpy(at, &value, (size_t)1 << size);
   return stream_end(encoding, at + ((size_t)1 << size));
@@ -50,7 +55,8 @@ enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding,
   return stream_end(encoding, at + sizeof value);
 }
 
-enum rc_py_token_writer rc_py_token_write_complex(struct rc_py_encoding *encoding, PyObject *object) {
+enum rc_py_token_writer rc_py_token_write_complex(struct rc_py_encoding *encoding,
+                                                  PyObject *object) {
   Py_complex value = PyComplex_AsCComplex(object);
   uint8_t *at = stream_at(encoding, 17);
   if (!at) return RC_PY_PUT_RAISED;
@@ -70,7 +76,8 @@ static uint8_t packed_kind(int64_t low, int64_t high) {
   return RINGCAST_PACKED_I64;
 }
 
-/* Makes the 64-bit numbers at `from` so narrow as the kind says, from `to` on, which lies before. */
+/* Makes the 64-bit numbers at `from` so narrow as the kind says, from `to` on, which lies
+ * before. */
 static void narrow(uint8_t *to, const uint8_t *from, size_t count, uint8_t kind) {
   size_t each = kind & 15;
   int64_t value;
@@ -92,8 +99,8 @@ static void narrow(uint8_t *to, const uint8_t *from, size_t count, uint8_t kind)
 #undef NARROW
 }
 
-static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
-                                        size_t count) {
+static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t tag,
+                                        PyObject *const *items, size_t count) {
   int64_t low = INT64_MAX, high = INT64_MIN, value;
   uint8_t *at = stream_at(encoding, HEAD + 8 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
@@ -112,8 +119,8 @@ static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t
   return stream_end(encoding, at + count * (kind & 15));
 }
 
-static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
-                                          size_t count) {
+static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8_t tag,
+                                          PyObject *const *items, size_t count) {
   uint8_t *at = stream_at(encoding, HEAD + 1 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
@@ -128,17 +135,19 @@ static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8
 }
 
 /* LEAF: the items are not numbers of one kind, and nothing was written. */
-enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
-                                                 size_t count) {
-  if (PyLong_CheckExact(items[0]) && PyLong_CheckExact(items[count - 1])) return put_ints(encoding, tag, items, count);
+enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag,
+                                                 PyObject *const *items, size_t count) {
+  if (PyLong_CheckExact(items[0]) && PyLong_CheckExact(items[count - 1]))
+    return put_ints(encoding, tag, items, count);
   if (PyFloat_CheckExact(items[0])) return put_floats(encoding, tag, items, count);
   return RC_PY_PUT_LEAF;
 }
 
-/* ---- Text and bytes --------------------------------------------------------------------------------------------- */
+/* ---- Text and bytes -------------------------------------------------------------------------- */
 
-static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObject *value, enum ringcast_item_kind kind,
-                                        const void *data, size_t bytes) {
+static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObject *value,
+                                        enum ringcast_item_kind kind, const void *data,
+                                        size_t bytes) {
   enum rc_py_token_writer put = mark(encoding, value, NULL);
   if (put != RC_PY_PUT_DONE) return put_done(put);
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
@@ -153,14 +162,15 @@ static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObjec
 static enum rc_py_token_writer put_wide_text(struct rc_py_encoding *encoding, PyObject *text) {
   PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
   if (!bytes) return RC_PY_PUT_RAISED;
-  enum rc_py_token_writer put =
-      put_bytes(encoding, RINGCAST_TAG_WTF8, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
+  enum rc_py_token_writer put = put_bytes(encoding, RINGCAST_TAG_WTF8, PyBytes_AS_STRING(bytes),
+                                          (size_t)PyBytes_GET_SIZE(bytes));
   Py_DECREF(bytes);
   return put;
 }
 
 /* Whether the stream has the text, preceded by its length, at `at`. */
-static bool is_there(const struct rc_py_encoding *encoding, size_t at, const void *data, size_t bytes) {
+static bool is_there(const struct rc_py_encoding *encoding, size_t at, const void *data,
+                     size_t bytes) {
   uint8_t count[HEAD];
   size_t head = (size_t)(write_count(count, bytes) - count);
   const uint8_t *there = encoding->stream + at;
@@ -168,12 +178,13 @@ static bool is_there(const struct rc_py_encoding *encoding, size_t at, const voi
          memcmp(there + head, data, bytes) == 0;
 }
 
-/* Writes a str with further references, which may therefore occur again: with a new number, or as the number of its
- * first occurrence. */
-static enum rc_py_token_writer put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data,
-                                          size_t bytes) {
+/* Writes a str with further references, which may therefore occur again: with a new number, or as
+ * the number of its first occurrence. */
+static enum rc_py_token_writer put_shared(struct rc_py_encoding *encoding, PyObject *text,
+                                          const void *data, size_t bytes) {
   struct rc_py_texts *texts = encoding->texts;
-  struct rc_py_text *known = &texts->table[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 14) & (RC_PY_TEXTS - 1)];
+  struct rc_py_text *known =
+      &texts->table[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 14) & (RC_PY_TEXTS - 1)];
   if (known->text == text && known->number >= encoding->first_text && known->number < texts->next &&
       is_there(encoding, known->at, data, bytes)) {
     return put_head(encoding, RINGCAST_TAG_AGAIN, known->number - encoding->first_text);
@@ -193,8 +204,10 @@ enum rc_py_token_writer rc_py_token_write_text(struct rc_py_encoding *encoding, 
   if (has_text <= 0) return has_text < 0 ? RC_PY_PUT_RAISED : put_wide_text(encoding, text);
   size_t length = (size_t)bytes;
   if (length > INLINE_MOST) return put_part(encoding, text, RINGCAST_ITEM_STR, data, length);
-  if (length >= SHARED_LEAST && Py_REFCNT(text) > 2) return put_shared(encoding, text, data, length);
-  if (!PyUnicode_IS_COMPACT_ASCII(text)) return put_bytes(encoding, RINGCAST_TAG_UTF8, data, length);
+  if (length >= SHARED_LEAST && Py_REFCNT(text) > 2)
+    return put_shared(encoding, text, data, length);
+  if (!PyUnicode_IS_COMPACT_ASCII(text))
+    return put_bytes(encoding, RINGCAST_TAG_UTF8, data, length);
   if (length > RINGCAST_TAG_TEXT_MOST) return put_bytes(encoding, RINGCAST_TAG_ASCII, data, length);
   uint8_t *at = stream_at(encoding, 1 + length);
   if (!at) return RC_PY_PUT_RAISED;
@@ -210,11 +223,14 @@ enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding,
   return put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes);
 }
 
-enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding, PyObject *value) {
+enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding,
+                                                    PyObject *value) {
   size_t bytes = (size_t)PyByteArray_GET_SIZE(value);
   enum rc_py_token_writer put = mark(encoding, value, NULL);
   if (put != RC_PY_PUT_DONE) return put;
-  if (bytes <= INLINE_MOST) { return put_bytes(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes); }
+  if (bytes <= INLINE_MOST) {
+    return put_bytes(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes);
+  }
   if (!rc_py_part_add_buffer(encoding, value, RINGCAST_ITEM_BYTES)) return RC_PY_PUT_RAISED;
   return put_tag(encoding, RINGCAST_TAG_PART_BYTEARRAY);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much of a thread's stack is left. The codec walks a nested value by recursion, of at most RINGCAST_MAX_DEPTH
- * levels with some 500 bytes each. The usual stacks of 8 MiB are far larger, but a thread may have a small stack: even
- * then, a nested value or a hostile frame must not end the process.
+ * How much of a thread's stack is left. The codec walks a nested value by recursion, of at most
+ * RINGCAST_MAX_DEPTH levels with some 500 bytes each. The usual stacks of 8 MiB are far larger, but
+ * a thread may have a small stack: even then, a nested value or a hostile frame must not end the
+ * process.
  */
 #include "python/extension/codec/stack.h"
 

@@ -7,8 +7,8 @@
 
 /* So deep a nested value is walked without a look at the stack. */
 #define RC_PY_DEPTH_UNSEEN 64
-/* Whether the thread's stack has room for one more level, and for `more` bytes. `floor`: a cache for the walk, 0 at
- * first. */
+/* Whether the thread's stack has room for one more level, and for `more` bytes. `floor`: a cache
+ * for the walk, 0 at first. */
 bool rc_py_stack_has_room(uintptr_t *floor, size_t more);
 
 #endif

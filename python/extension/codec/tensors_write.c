@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors and arrays in a nested value: each is a part. An array of strings, times or structs is a KIND, whose part has
- * the bytes of the elements. */
+/* Tensors and arrays in a nested value: each is a part. An array of strings, times or structs is a
+ * KIND, whose part has the bytes of the elements. */
 #include "python/extension/codec/kinds.h"
 #include "python/extension/codec/token_write.h"
 
-static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_source *source,
-                                        uint64_t bytes) {
+static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObject *value,
+                                        struct rc_py_source *source, uint64_t bytes) {
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
   if (!part) {
     rc_py_source_clear(source);
@@ -18,7 +18,8 @@ static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObjec
 }
 
 /* An array of strings, times, structs: its dtype, and its elements as bytes. */
-static enum rc_py_token_writer put_ndarray(struct rc_py_encoding *encoding, PyObject *array, struct rc_py_step *step) {
+static enum rc_py_token_writer put_ndarray(struct rc_py_encoding *encoding, PyObject *array,
+                                           struct rc_py_step *step) {
   struct rc_py_source source = {.keep = NULL};
   uint64_t bytes;
   if (step->depth > RINGCAST_MAX_DEPTH - RC_PY_STATE_DEPTH) return RC_PY_PUT_LEAF;
@@ -47,7 +48,8 @@ enum rc_py_token_writer rc_py_token_write_tensor(struct rc_py_encoding *encoding
   enum rc_py_token_writer put = mark(encoding, value, step);
   if (put != RC_PY_PUT_DONE) return put;
   int described = rc_py_part_tensor(encoding, value, step, &source, &bytes);
-  if (described != 0) return described < 0 ? RC_PY_PUT_RAISED : put_part(encoding, value, &source, bytes);
+  if (described != 0)
+    return described < 0 ? RC_PY_PUT_RAISED : put_part(encoding, value, &source, bytes);
   put = put_ndarray(encoding, value, step);
   return put == RC_PY_PUT_LEAF ? rc_py_unmark(encoding, value) : put;
 }

@@ -2,15 +2,16 @@
 /*
  * Nested values, from a stream of tokens (ringcast/object.h).
  *
- * The stream lies in the decoder's own memory, so checked bytes stay checked. Tensors, long text and pickled values are
- * complete already. A container is made after its contents, so none needs a later fix. A hostile stream's demands are
- * bounded: a count by the bytes left; all counts together by the stream's bytes, because nested containers could
- * otherwise each demand room for the whole rest; the depth by RINGCAST_MAX_DEPTH. A part is used once, and a class must
- * be one with instances that travel (ringcast/_classes.py).
+ * The stream lies in the decoder's own memory, so checked bytes stay checked. Tensors, long text
+ * and pickled values are complete already. A container is made after its contents, so none needs a
+ * later fix. A hostile stream's demands are bounded: a count by the bytes left; all counts together
+ * by the stream's bytes, because nested containers could otherwise each demand room for the whole
+ * rest; the depth by RINGCAST_MAX_DEPTH. A part is used once, and a class must be one with
+ * instances that travel (ringcast/_classes.py).
  *
- * Python code may run in the middle: of an imported class, of a Struct being made, of the collector. An unfinished list
- * or tuple is hidden from the collector, so that such code can't find it. An unfinished dict or set is valid at any
- * time, and may be found.
+ * Python code may run in the middle: of an imported class, of a Struct being made, of the
+ * collector. An unfinished list or tuple is hidden from the collector, so that such code can't find
+ * it. An unfinished dict or set is valid at any time, and may be found.
  */
 #include "python/extension/codec/stack.h"
 #include "python/extension/codec/array.h"
@@ -20,14 +21,16 @@
 
 enum {
   DICT_PRESIZED_MOST = 1 << 16,
-  KEYS_KNOWN_MOST = RC_PY_KEYS / 4 /* the keys of a larger dict would drive all others out of the cache */
+  KEYS_KNOWN_MOST =
+      RC_PY_KEYS / 4 /* the keys of a larger dict would drive all others out of the cache */
 };
 
 static PyObject *get_value(struct rc_py_token_reader *getting, int depth);
 
-/* ---- Text and numbers ------------------------------------------------------------------------------------------- */
+/* ---- Text and numbers ------------------------------------------------------------------------ */
 
-static inline PyObject *get_ascii(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes) {
+static inline PyObject *get_ascii(struct rc_py_token_reader *getting, const uint8_t *data,
+                                  size_t bytes) {
   if (!rc_py_is_ascii(data, bytes)) return stream_damaged(getting, "its text is no ASCII");
   PyObject *text = PyUnicode_New((Py_ssize_t)bytes, 127);
   if (text && bytes > 0) memcpy(PyUnicode_1BYTE_DATA(text), data, bytes);
@@ -35,7 +38,8 @@ static inline PyObject *get_ascii(struct rc_py_token_reader *getting, const uint
 }
 
 static PyObject *get_again(struct rc_py_token_reader *getting, uint64_t text) {
-  if (text >= getting->text_count) return stream_damaged(getting, "a text that was not there before");
+  if (text >= getting->text_count)
+    return stream_damaged(getting, "a text that was not there before");
   return rc_py_ref(getting->texts[text]);
 }
 
@@ -52,7 +56,8 @@ static PyObject *get_frequent(struct rc_py_token_reader *getting, uint8_t tag, i
   case RINGCAST_TAG_INT32:
     if (left < sizeof bits) break; /* at the stream's end */
     memcpy(&bits, data, sizeof bits);
-    unsigned bytes = 1u << (tag - RINGCAST_TAG_INT8), shift = 32 - 8 * bytes; /* which extends the sign */
+    unsigned bytes = 1u << (tag - RINGCAST_TAG_INT8),
+             shift = 32 - 8 * bytes; /* which extends the sign */
     getting->object.at = data + bytes;
     return PyLong_FromLong((int32_t)(bits << shift) >> shift);
   case RINGCAST_TAG_FLOAT:
@@ -68,7 +73,8 @@ static PyObject *get_frequent(struct rc_py_token_reader *getting, uint8_t tag, i
     getting->object.at = data + 1;
     return get_again(getting, *data);
   case RINGCAST_TAG_RECORD:
-    if (left < 1 || *data >= 252 || *data >= getting->shape_count || depth >= RC_PY_DEPTH_UNSEEN) break;
+    if (left < 1 || *data >= 252 || *data >= getting->shape_count || depth >= RC_PY_DEPTH_UNSEEN)
+      break;
     getting->object.at = data + 1;
     return get_record(getting, *data, depth + 1);
   default: break;
@@ -77,7 +83,8 @@ static PyObject *get_frequent(struct rc_py_token_reader *getting, uint8_t tag, i
 }
 
 /* As get_value: what most values are, without a token. */
-static inline __attribute__((always_inline)) PyObject *get_inner(struct rc_py_token_reader *getting, int depth) {
+static inline __attribute__((always_inline)) PyObject *get_inner(struct rc_py_token_reader *getting,
+                                                                 int depth) {
   struct ringcast_object *object = &getting->object;
   if (object->at == object->end) return get_value(getting, depth);
   uint8_t tag = *object->at;
@@ -94,14 +101,17 @@ static inline __attribute__((always_inline)) PyObject *get_inner(struct rc_py_to
   }
   if (tag > RINGCAST_TAG_TRUE) return get_frequent(getting, tag, depth);
   object->at++;
-  return rc_py_ref(tag == RINGCAST_TAG_NONE ? Py_None : tag == RINGCAST_TAG_TRUE ? Py_True : Py_False);
+  return rc_py_ref(tag == RINGCAST_TAG_NONE   ? Py_None
+                   : tag == RINGCAST_TAG_TRUE ? Py_True
+                                              : Py_False);
 }
 
-/* ---- Containers ------------------------------------------------------------------------------------------------- */
+/* ---- Containers ------------------------------------------------------------------------------ */
 
 /* Counts `count` values towards the stream's limit. */
 static inline bool take_values(struct rc_py_token_reader *getting, uint64_t count) {
-  if (count > getting->values_left) return stream_damaged(getting, "a container counts more than there is");
+  if (count > getting->values_left)
+    return stream_damaged(getting, "a container counts more than there is");
   getting->values_left -= count;
   return true;
 }
@@ -140,8 +150,9 @@ static PyObject *get_tuple(struct rc_py_token_reader *getting, uint64_t count, i
   return tuple;
 }
 
-/* The next value, if it is a short str in the tag, as most keys are, or one that was there before; the first is looked
- * up in the cache of short strs. NULL, with nothing raised: read the value by other means. */
+/* The next value, if it is a short str in the tag, as most keys are, or one that was there before;
+ * the first is looked up in the cache of short strs. NULL, with nothing raised: read the value by
+ * other means. */
 static inline PyObject *get_short_key(struct rc_py_token_reader *getting) {
   const uint8_t *at = getting->object.at;
   size_t left = (size_t)(getting->object.end - at);
@@ -180,7 +191,8 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
   if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
-    PyObject *key = rc_py_heed_signals(i) ? get_key(getting, count <= KEYS_KNOWN_MOST, depth) : NULL;
+    PyObject *key =
+        rc_py_heed_signals(i) ? get_key(getting, count <= KEYS_KNOWN_MOST, depth) : NULL;
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
     if (value && !ok) stream_refused(getting, "a key of a dict");
@@ -191,7 +203,8 @@ static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, in
   return dict;
 }
 
-static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
+static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringcast_token *token,
+                         int depth) {
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
     PyObject *member = rc_py_heed_signals(i) ? get_key(getting, false, depth) : NULL;
@@ -212,11 +225,13 @@ static bool is_text_next(const struct rc_py_token_reader *getting) {
 /* Defines a shape: a prefix, not a value. */
 static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
   if (!take_values(getting, count)) return false;
-  if (getting->shape_count == RINGCAST_MAX_SHAPES) return stream_damaged(getting, "it has too many shapes");
+  if (getting->shape_count == RINGCAST_MAX_SHAPES)
+    return stream_damaged(getting, "it has too many shapes");
   struct rc_py_shape *shape = &getting->shapes[getting->shape_count];
   *shape = (struct rc_py_shape){.keys = PyTuple_New((Py_ssize_t)count)};
   getting->shape_count++;
-  if (shape->keys && count > 0) PyObject_GC_UnTrack(shape->keys); /* a tuple of strs needs no collector */
+  if (shape->keys && count > 0)
+    PyObject_GC_UnTrack(shape->keys); /* a tuple of strs needs no collector */
   shape->dict = shape->keys ? PyDict_New() : NULL;
   if (!shape->dict) return false;
   for (uint64_t i = 0; i < count; i++) {
@@ -226,12 +241,14 @@ static bool take_shape(struct rc_py_token_reader *getting, uint64_t count) {
     PyTuple_SET_ITEM(shape->keys, (Py_ssize_t)i, key);
     if (PyDict_SetItem(shape->dict, key, Py_None) < 0) return false;
   }
-  return PyDict_GET_SIZE(shape->dict) == (Py_ssize_t)count || stream_damaged(getting, "a key of a shape twice");
+  return PyDict_GET_SIZE(shape->dict) == (Py_ssize_t)count ||
+         stream_damaged(getting, "a key of a shape twice");
 }
 
 /* A copy of the shape's dict has the complete table of keys, and need not grow. */
 static PyObject *get_record(struct rc_py_token_reader *getting, uint64_t number, int depth) {
-  if (number >= getting->shape_count) return stream_damaged(getting, "a shape that was not there before");
+  if (number >= getting->shape_count)
+    return stream_damaged(getting, "a shape that was not there before");
   const struct rc_py_shape *shape = &getting->shapes[number];
   Py_ssize_t count = PyTuple_GET_SIZE(shape->keys);
   if (!take_values(getting, (uint64_t)count)) return NULL;
@@ -245,7 +262,8 @@ static PyObject *get_record(struct rc_py_token_reader *getting, uint64_t number,
 }
 
 /* Into `out`, all or nothing. */
-static bool get_values(struct rc_py_token_reader *getting, Py_ssize_t count, int depth, PyObject **out) {
+static bool get_values(struct rc_py_token_reader *getting, Py_ssize_t count, int depth,
+                       PyObject **out) {
   for (Py_ssize_t i = 0; i < count; i++) {
     out[i] = get_inner(getting, depth);
     if (out[i]) continue;
@@ -255,14 +273,16 @@ static bool get_values(struct rc_py_token_reader *getting, Py_ssize_t count, int
   return true;
 }
 
-static PyObject *get_bounds(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
+static PyObject *get_bounds(struct rc_py_token_reader *getting, const struct ringcast_token *token,
+                            int depth) {
   PyObject *bounds[3], *made;
   struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
   if (!get_values(getting, 3, depth, bounds)) return NULL;
   if (token->tag == RINGCAST_TAG_SLICE) {
     made = rc_py_is_shallow(getting, depth) ? PySlice_New(bounds[0], bounds[1], bounds[2]) : NULL;
   } else {
-    made = PyObject_CallFunctionObjArgs((PyObject *)&PyRange_Type, bounds[0], bounds[1], bounds[2], NULL);
+    made = PyObject_CallFunctionObjArgs((PyObject *)&PyRange_Type, bounds[0], bounds[1], bounds[2],
+                                        NULL);
     if (!made) stream_refused(getting, "the bounds of a range");
   }
   for (int i = 0; i < 3; i++) Py_DECREF(bounds[i]);
@@ -275,42 +295,51 @@ static PyObject *get_kind(struct rc_py_token_reader *getting, uint8_t number, in
   struct rc_py_span outer = rc_py_span_begin(getting->marked, depth);
   const uint8_t *from = getting->object.at;
   PyObject *plain = get_inner(getting, depth);
-  bool recurses = number == RINGCAST_STANDARD_DEQUE || number == RINGCAST_STANDARD_DEFAULTDICT; /* at its end */
-  bool ok =
-      plain && (!recurses || rc_py_is_shallow(getting, depth)) && rc_py_state_is_in_place(getting, number, plain, from);
-  PyObject *made = ok ? rc_py_standard_make(getting->state, number, plain, &getting->marked->dtypes) : NULL;
+  bool recurses =
+      number == RINGCAST_STANDARD_DEQUE || number == RINGCAST_STANDARD_DEFAULTDICT; /* at its end */
+  bool ok = plain && (!recurses || rc_py_is_shallow(getting, depth)) &&
+            rc_py_state_is_in_place(getting, number, plain, from);
+  PyObject *made =
+      ok ? rc_py_standard_make(getting->state, number, plain, &getting->marked->dtypes) : NULL;
   rc_py_span_end(getting->marked, &outer);
   Py_XDECREF(plain);
   return made;
 }
 
-/* ---- Instances -------------------------------------------------------------------------------------------------- */
+/* ---- Instances ------------------------------------------------------------------------------- */
 
-/* Defines a class: a prefix, not a value. get_value loops over such prefixes, as a stream can have many in a row at any
- * depth. */
+/* Defines a class: a prefix, not a value. get_value loops over such prefixes, as a stream can have
+ * many in a row at any depth. */
 static bool take_class(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
-  if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
-  struct rc_py_class *class =
-      rc_py_class_find(getting->state, getting->classes, token->kind, token->data, token->count, getting->may_import);
+  if (getting->class_count == RINGCAST_MAX_CLASSES)
+    return stream_damaged(getting, "it has too many classes");
+  struct rc_py_class *class = rc_py_class_find(getting->state, getting->classes, token->kind,
+                                               token->data, token->count, getting->may_import);
   if (class) getting->class[getting->class_count++] = class;
   else stream_refused(getting, "a class");
   return class;
 }
 
-static PyObject *get_member(struct rc_py_token_reader *getting, const struct rc_py_class *class, int depth) {
+static PyObject *get_member(struct rc_py_token_reader *getting, const struct rc_py_class *class,
+                            int depth) {
   PyObject *name = get_inner(getting, depth);
   if (name && !PyUnicode_CheckExact(name)) {
-    PyObject *composite = PyLong_CheckExact(name) ? rc_py_class_member(getting->state, class, name)
-                                                  : stream_damaged(getting, "the name of an enum's member");
+    PyObject *composite = PyLong_CheckExact(name)
+                              ? rc_py_class_member(getting->state, class, name)
+                              : stream_damaged(getting, "the name of an enum's member");
     Py_DECREF(name);
     return composite;
   }
   if (class->runs_code) getting->state->ran_code++;
-  PyObject *members = name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
+  PyObject *members =
+      name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
   PyObject *member = NULL;
-  if (members && PyDict_CheckExact(members)) { member = rc_py_ref(PyDict_GetItemWithError(members, name)); }
+  if (members && PyDict_CheckExact(members)) {
+    member = rc_py_ref(PyDict_GetItemWithError(members, name));
+  }
   if (members && !member && !PyErr_Occurred()) {
-    rc_py_raise_text(getting->state, EPROTO, "the frame holds the member %.100R of %R, and there is none here", name,
+    rc_py_raise_text(getting->state, EPROTO,
+                     "the frame holds the member %.100R of %R, and there is none here", name,
                      class->type);
   }
   Py_XDECREF(name);
@@ -319,7 +348,8 @@ static PyObject *get_member(struct rc_py_token_reader *getting, const struct rc_
 }
 
 /* Into `out`, all or nothing. A slot of an INSTANCE may be absent. */
-static bool get_fields(struct rc_py_token_reader *getting, const struct rc_py_class *class, int depth, PyObject **out) {
+static bool get_fields(struct rc_py_token_reader *getting, const struct rc_py_class *class,
+                       int depth, PyObject **out) {
   struct ringcast_object *object = &getting->object;
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   if (class->kind != RINGCAST_CLASS_INSTANCE) return get_values(getting, count, depth, out);
@@ -335,8 +365,10 @@ static bool get_fields(struct rc_py_token_reader *getting, const struct rc_py_cl
   return true;
 }
 
-static PyObject *get_instance(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
-  if (token->count >= getting->class_count) return stream_damaged(getting, "a class that it has not told of");
+static PyObject *get_instance(struct rc_py_token_reader *getting,
+                              const struct ringcast_token *token, int depth) {
+  if (token->count >= getting->class_count)
+    return stream_damaged(getting, "a class that it has not told of");
   const struct rc_py_class *class = getting->class[token->count];
   if ((class->kind == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER)) {
     return stream_damaged(getting, "an enum that is none");
@@ -347,7 +379,8 @@ static PyObject *get_instance(struct rc_py_token_reader *getting, const struct r
   Py_ssize_t count = rc_py_class_values(class);
   if (!take_values(getting, (uint64_t)count) || !rc_py_fields_alloc(&fields, count)) return NULL;
   struct rc_py_span before = getting->marked->span;
-  if (get_fields(getting, class, depth, fields.values)) made = rc_py_class_make(getting->state, class, fields.values);
+  if (get_fields(getting, class, depth, fields.values))
+    made = rc_py_class_make(getting->state, class, fields.values);
   hashfunc hash = class->type->tp_hash;
   bool is_opaque = hash == PyBaseObject_Type.tp_hash || hash == PyObject_HashNotImplemented;
   if (is_opaque) getting->marked->span = before; /* no hash looks inside */
@@ -355,9 +388,10 @@ static PyObject *get_instance(struct rc_py_token_reader *getting, const struct r
   return made;
 }
 
-/* ---- Any value -------------------------------------------------------------------------------------------------- */
+/* ---- Any value ------------------------------------------------------------------------------- */
 
-static PyObject *get_container(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
+static PyObject *get_container(struct rc_py_token_reader *getting,
+                               const struct ringcast_token *token, int depth) {
   if (depth >= RC_PY_DEPTH_UNSEEN && !rc_py_may_go_deep(getting, depth)) return NULL;
   switch (token->tag) {
   case RINGCAST_TAG_LIST: return get_list(getting, token->count, depth + 1);
@@ -388,7 +422,8 @@ static PyObject *get_rare(struct rc_py_token_reader *getting, const struct ringc
   case RINGCAST_TAG_SIZE: return rc_py_token_read_size(getting, token);
   case RINGCAST_TAG_PART:
   case RINGCAST_TAG_PART_BYTEARRAY: return rc_py_token_read_part(getting, token);
-  case RINGCAST_TAG_ARRAY: return rc_py_array_of(getting->state, token->kind, token->data, token->count);
+  case RINGCAST_TAG_ARRAY:
+    return rc_py_array_of(getting->state, token->kind, token->data, token->count);
   case RINGCAST_TAG_PART_ARRAY: return rc_py_token_read_part_array(getting, token->kind);
   case RINGCAST_TAG_LEAF: return rc_py_token_read_leaf(getting, token->count);
   case RINGCAST_TAG_ITEM: return rc_py_token_read_item(getting, token->count);
@@ -403,7 +438,8 @@ static bool next_token(struct rc_py_token_reader *getting, struct ringcast_token
 }
 
 /* The value of a token, if the token is a value. */
-static inline PyObject *get_token(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
+static inline PyObject *get_token(struct rc_py_token_reader *getting,
+                                  const struct ringcast_token *token, int depth) {
   switch (token->tag) {
   case RINGCAST_TAG_INT64: return PyLong_FromLongLong(token->i);
   case RINGCAST_TAG_ASCII: return get_ascii(getting, token->data, token->count);
@@ -414,7 +450,8 @@ static inline PyObject *get_token(struct rc_py_token_reader *getting, const stru
   case RINGCAST_TAG_FALSE: return rc_py_ref(Py_False);
   case RINGCAST_TAG_TRUE: return rc_py_ref(Py_True);
   case RINGCAST_TAG_FLOAT: return get_float(token->data);
-  case RINGCAST_TAG_BYTES: return PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
+  case RINGCAST_TAG_BYTES:
+    return PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
   case RINGCAST_TAG_BACK: return rc_py_token_read_back(getting, token->count, depth);
   case RINGCAST_TAG_PACKED_LIST:
   case RINGCAST_TAG_PACKED_TUPLE: return rc_py_token_read_packed(token);
@@ -438,19 +475,22 @@ static inline bool is_prefix(uint8_t tag) {
 }
 
 /* The value behind prefixes. A loop, as there can be many in a row at any depth. */
-static PyObject *get_prefixed(struct rc_py_token_reader *getting, struct ringcast_token *token, int depth) {
+static PyObject *get_prefixed(struct rc_py_token_reader *getting, struct ringcast_token *token,
+                              int depth) {
   Py_ssize_t number = -1;
   struct rc_py_span outer;
   for (; is_prefix(token->tag);) {
     if (token->tag == RINGCAST_TAG_MARK) {
       if (number >= 0) return stream_damaged(getting, "a mark of a mark");
       if ((number = rc_py_mark_begin(getting, depth, &outer)) < 0) return NULL;
-    } else if (token->tag == RINGCAST_TAG_CLASS ? !take_class(getting, token) : !take_shape(getting, token->count)) {
+    } else if (token->tag == RINGCAST_TAG_CLASS ? !take_class(getting, token)
+                                                : !take_shape(getting, token->count)) {
       return NULL;
     }
     if (!next_token(getting, token)) return NULL;
   }
-  if (number >= 0 && token->tag == RINGCAST_TAG_BACK) return stream_damaged(getting, "a mark of what was marked");
+  if (number >= 0 && token->tag == RINGCAST_TAG_BACK)
+    return stream_damaged(getting, "a mark of what was marked");
   PyObject *value = get_token(getting, token, depth);
   if (value && number >= 0) rc_py_mark_end(getting, number, value, depth, &outer);
   return value;
@@ -459,7 +499,8 @@ static PyObject *get_prefixed(struct rc_py_token_reader *getting, struct ringcas
 static PyObject *get_value(struct rc_py_token_reader *getting, int depth) {
   struct ringcast_token token;
   if (!next_token(getting, &token)) return NULL;
-  return is_prefix(token.tag) ? get_prefixed(getting, &token, depth) : get_token(getting, &token, depth);
+  return is_prefix(token.tag) ? get_prefixed(getting, &token, depth)
+                              : get_token(getting, &token, depth);
 }
 
 PyObject *rc_py_token_read(struct rc_py_token_reader *getting) {

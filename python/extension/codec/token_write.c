@@ -2,13 +2,15 @@
 /*
  * Nested values, to a stream of tokens (ringcast/object.h).
  *
- * A single walk visits each value once. The stream is written to the encoder's own memory, which is reused for each
- * frame and stays in the cache, and is copied into the ring in one go. So the length is known before a reservation, and
- * walked values can't change any more. Copying 12 KB takes some 0.2 us, whereas a preceding walk to measure takes as
- * long as the walk itself. Long text, bytes and tensors do not go through the stream: each becomes a part, copied
- * straight into the ring.
+ * A single walk visits each value once. The stream is written to the encoder's own memory, which is
+ * reused for each frame and stays in the cache, and is copied into the ring in one go. So the
+ * length is known before a reservation, and walked values can't change any more. Copying 12 KB
+ * takes some 0.2 us, whereas a preceding walk to measure takes as long as the walk itself. Long
+ * text, bytes and tensors do not go through the stream: each becomes a part, copied straight into
+ * the ring.
  *
- * A value that occurs more than once is written once, and then as the number of its MARK (repeats.c).
+ * A value that occurs more than once is written once, and then as the number of its MARK
+ * (repeats.c).
  *
  * Exact types only: a subclass may mean more than its contents.
  */
@@ -21,9 +23,10 @@
 
 enum { PACKED_LEAST = 3 }; /* numbers in a list to be packed */
 
-/* ---- Containers ------------------------------------------------------------------------------------------------- */
+/* ---- Containers ------------------------------------------------------------------------------ */
 
-static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
+static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObject *value,
+                                         struct rc_py_step *step);
 
 /* For a value that is a tag and nothing else. */
 static inline bool small_tag(PyObject *value, uint8_t *out) {
@@ -42,8 +45,8 @@ static inline bool small_tag(PyObject *value, uint8_t *out) {
   return true;
 }
 
-/* Writes a value inside the container of `step`. Consumes a reference to the value, because Python code deeper down
- * could drop the container's. A value without a native form becomes a leaf. */
+/* Writes a value inside the container of `step`. Consumes a reference to the value, because Python
+ * code deeper down could drop the container's. A value without a native form becomes a leaf. */
 static inline enum rc_py_token_writer put_inner(struct rc_py_encoding *encoding, PyObject *value,
                                                 struct rc_py_step *step) {
   uint8_t tag;
@@ -64,7 +67,8 @@ static enum rc_py_token_writer raise_too_deep(struct rc_py_step *step) {
   PyObject *place = rc_py_step_path(step);
   if (place) {
     PyErr_Format(PyExc_RecursionError,
-                 "%U is nested too deep for what is left of this thread's stack: give the thread a larger one "
+                 "%U is nested too deep for what is left of this thread's stack: give the thread a "
+                 "larger one "
                  "(threading.stack_size), or nest less",
                  place);
   }
@@ -72,10 +76,11 @@ static enum rc_py_token_writer raise_too_deep(struct rc_py_step *step) {
   return RC_PY_PUT_RAISED;
 }
 
-/* Makes the container a further step, and decides whether to write the container: as rc_py_mark. LEAF: too deep. After
- * DONE, a caller that can't write the container calls rc_py_unmark. */
-static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding, PyObject *container,
-                                                struct rc_py_step *up, struct rc_py_step *out) {
+/* Makes the container a further step, and decides whether to write the container: as rc_py_mark.
+ * LEAF: too deep. After DONE, a caller that can't write the container calls rc_py_unmark. */
+static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding,
+                                                PyObject *container, struct rc_py_step *up,
+                                                struct rc_py_step *out) {
   out->up = up;
   out->container = container;
   out->depth = up->depth + 1;
@@ -93,17 +98,19 @@ static enum rc_py_token_writer changed(void) {
 }
 
 /* The items of a list or tuple, whose tag is given. LEAF: not numbers of a kind, or too few. */
-static inline enum rc_py_token_writer put_numbers(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
-                                                  Py_ssize_t count) {
-  uint8_t packed_tag = tag == RINGCAST_TAG_LIST ? RINGCAST_TAG_PACKED_LIST : RINGCAST_TAG_PACKED_TUPLE;
+static inline enum rc_py_token_writer put_numbers(struct rc_py_encoding *encoding, uint8_t tag,
+                                                  PyObject *const *items, Py_ssize_t count) {
+  uint8_t packed_tag =
+      tag == RINGCAST_TAG_LIST ? RINGCAST_TAG_PACKED_LIST : RINGCAST_TAG_PACKED_TUPLE;
   if (count < PACKED_LEAST) return RC_PY_PUT_LEAF;
   return rc_py_token_write_packed(encoding, packed_tag, items, (size_t)count);
 }
 
-/* Writes a list or tuple of numbers whole, even at the depth limit; of any other, writes the head and returns DONE, for
- * the caller to go on. BACK: written. */
-static inline enum rc_py_token_writer put_items_head(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
-                                                     PyObject *const *items, Py_ssize_t count, struct rc_py_step *step,
+/* Writes a list or tuple of numbers whole, even at the depth limit; of any other, writes the head
+ * and returns DONE, for the caller to go on. BACK: written. */
+static inline enum rc_py_token_writer put_items_head(struct rc_py_encoding *encoding, uint8_t tag,
+                                                     PyObject *container, PyObject *const *items,
+                                                     Py_ssize_t count, struct rc_py_step *step,
                                                      struct rc_py_step *up) {
   enum rc_py_token_writer put = step_into(encoding, container, up, step);
   if (put == RC_PY_PUT_DONE || put == RC_PY_PUT_LEAF) {
@@ -113,7 +120,8 @@ static inline enum rc_py_token_writer put_items_head(struct rc_py_encoding *enco
   return put == RC_PY_PUT_DONE ? put_head(encoding, tag, (uint64_t)count) : put;
 }
 
-static inline enum rc_py_token_writer put_list_items(struct rc_py_encoding *encoding, PyObject *list, Py_ssize_t count,
+static inline enum rc_py_token_writer put_list_items(struct rc_py_encoding *encoding,
+                                                     PyObject *list, Py_ssize_t count,
                                                      struct rc_py_step *step) {
   enum rc_py_token_writer put = RC_PY_PUT_DONE;
   for (step->index = 0; put == RC_PY_PUT_DONE && step->index < count; step->index++) {
@@ -123,20 +131,25 @@ static inline enum rc_py_token_writer put_list_items(struct rc_py_encoding *enco
   return put;
 }
 
-static enum rc_py_token_writer put_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *up) {
+static enum rc_py_token_writer put_list(struct rc_py_encoding *encoding, PyObject *list,
+                                        struct rc_py_step *up) {
   struct rc_py_step step;
   Py_ssize_t count = PyList_GET_SIZE(list);
   PyObject **items = ((PyListObject *)list)->ob_item;
-  enum rc_py_token_writer put = put_items_head(encoding, RINGCAST_TAG_LIST, list, items, count, &step, up);
+  enum rc_py_token_writer put =
+      put_items_head(encoding, RINGCAST_TAG_LIST, list, items, count, &step, up);
   return put == RC_PY_PUT_DONE ? put_list_items(encoding, list, count, &step) : put;
 }
 
-static enum rc_py_token_writer put_tuple(struct rc_py_encoding *encoding, PyObject *tuple, struct rc_py_step *up) {
+static enum rc_py_token_writer put_tuple(struct rc_py_encoding *encoding, PyObject *tuple,
+                                         struct rc_py_step *up) {
   struct rc_py_step step;
   Py_ssize_t count = PyTuple_GET_SIZE(tuple);
   PyObject **items = ((PyTupleObject *)tuple)->ob_item;
-  if (count == 0) return put_head(encoding, RINGCAST_TAG_TUPLE, 0); /* the empty tuple is a singleton */
-  enum rc_py_token_writer put = put_items_head(encoding, RINGCAST_TAG_TUPLE, tuple, items, count, &step, up);
+  if (count == 0)
+    return put_head(encoding, RINGCAST_TAG_TUPLE, 0); /* the empty tuple is a singleton */
+  enum rc_py_token_writer put =
+      put_items_head(encoding, RINGCAST_TAG_TUPLE, tuple, items, count, &step, up);
   for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
     put = put_inner(encoding, rc_py_ref(PyTuple_GET_ITEM(tuple, step.index)), &step);
   }
@@ -154,14 +167,16 @@ static enum rc_py_token_writer put_shape(struct rc_py_encoding *encoding, PyObje
 
 /* Writes the values of a dict with a known shape. */
 static enum rc_py_token_writer put_record(struct rc_py_encoding *encoding, PyObject *dict,
-                                          const struct rc_py_shape_known *shape, struct rc_py_step *step) {
+                                          const struct rc_py_shape_known *shape,
+                                          struct rc_py_step *step) {
   PyObject *key, *value, *keys = shape->keys;
   Py_ssize_t position = 0, count = PyTuple_GET_SIZE(keys), done = 0;
   enum rc_py_token_writer put = shape->is_new ? put_shape(encoding, keys) : RC_PY_PUT_DONE;
   if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_RECORD, shape->number);
   step->index = RC_PY_STEP_KEY;
   for (; put == RC_PY_PUT_DONE && done < count; done++) {
-    bool is_same = PyDict_Next(dict, &position, &key, &value) && key == PyTuple_GET_ITEM(keys, done);
+    bool is_same =
+        PyDict_Next(dict, &position, &key, &value) && key == PyTuple_GET_ITEM(keys, done);
     if (!is_same) return changed();
     step->key = key;
     put = put_inner(encoding, rc_py_ref(value), step);
@@ -169,10 +184,10 @@ static enum rc_py_token_writer put_record(struct rc_py_encoding *encoding, PyObj
   return put == RC_PY_PUT_DONE && PyDict_GET_SIZE(dict) != count ? changed() : put;
 }
 
-/* Writes the keys and values of a dict. `place` is the kind of each value's step: RC_PY_STEP_KEY, or RC_PY_STEP_FIELD
- * if the dict holds the attributes of an instance. */
-static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *step,
-                                         Py_ssize_t place) {
+/* Writes the keys and values of a dict. `place` is the kind of each value's step: RC_PY_STEP_KEY,
+ * or RC_PY_STEP_FIELD if the dict holds the attributes of an instance. */
+static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObject *dict,
+                                         struct rc_py_step *step, Py_ssize_t place) {
   PyObject *key, *value;
   Py_ssize_t position = 0, count = PyDict_GET_SIZE(dict), done = 0;
   enum rc_py_token_writer put = put_head(encoding, RINGCAST_TAG_DICT, (uint64_t)count);
@@ -182,7 +197,8 @@ static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObje
     bool is_text = PyUnicode_CheckExact(key);
     step->key = rc_py_ref(key);
     step->index = RC_PY_STEP_OF_KEY;
-    put = is_text ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), step);
+    put =
+        is_text ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), step);
     step->index = is_text ? place : RC_PY_STEP_KEY;
     if (put == RC_PY_PUT_DONE) {
       put = put_inner(encoding, value, step);
@@ -191,10 +207,12 @@ static enum rc_py_token_writer put_pairs(struct rc_py_encoding *encoding, PyObje
     }
     Py_DECREF(key);
   }
-  return put == RC_PY_PUT_DONE && (done != count || PyDict_GET_SIZE(dict) != count) ? changed() : put;
+  return put == RC_PY_PUT_DONE && (done != count || PyDict_GET_SIZE(dict) != count) ? changed()
+                                                                                    : put;
 }
 
-static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *up) {
+static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObject *dict,
+                                        struct rc_py_step *up) {
   struct rc_py_step step;
   struct rc_py_shape_known shape;
   enum rc_py_token_writer put = step_into(encoding, dict, up, &step);
@@ -205,8 +223,8 @@ static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObjec
   return put == RC_PY_PUT_LEAF ? put_pairs(encoding, dict, &step, RC_PY_STEP_KEY) : put;
 }
 
-static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up,
-                                       uint8_t tag) {
+static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject *set,
+                                       struct rc_py_step *up, uint8_t tag) {
   struct rc_py_step step;
   PyObject *member;
   Py_ssize_t count = PySet_GET_SIZE(set), done = 0;
@@ -226,8 +244,8 @@ static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject
 }
 
 /* range and slice. */
-static enum rc_py_token_writer put_bounds(struct rc_py_encoding *encoding, PyObject *bounds, struct rc_py_step *up,
-                                          uint8_t tag) {
+static enum rc_py_token_writer put_bounds(struct rc_py_encoding *encoding, PyObject *bounds,
+                                          struct rc_py_step *up, uint8_t tag) {
   static const char *const names[] = {"start", "stop", "step"};
   struct rc_py_step step;
   enum rc_py_token_writer put = step_into(encoding, bounds, up, &step);
@@ -242,19 +260,22 @@ static enum rc_py_token_writer put_bounds(struct rc_py_encoding *encoding, PyObj
   return put;
 }
 
-/* ---- Types of the standard library ------------------------------------------------------------------------------ */
+/* ---- Types of the standard library ----------------------------------------------------------- */
 
 /* The list of a state: no other place refers to it. */
-static enum rc_py_token_writer put_own_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *step) {
+static enum rc_py_token_writer put_own_list(struct rc_py_encoding *encoding, PyObject *list,
+                                            struct rc_py_step *step) {
   Py_ssize_t count = PyList_GET_SIZE(list);
-  enum rc_py_token_writer put = put_numbers(encoding, RINGCAST_TAG_LIST, ((PyListObject *)list)->ob_item, count);
+  enum rc_py_token_writer put =
+      put_numbers(encoding, RINGCAST_TAG_LIST, ((PyListObject *)list)->ob_item, count);
   if (put != RC_PY_PUT_LEAF) return put;
   put = put_head(encoding, RINGCAST_TAG_LIST, (uint64_t)count);
   return put == RC_PY_PUT_DONE ? put_list_items(encoding, list, count, step) : put;
 }
 
 static enum rc_py_token_writer put_contents(struct rc_py_encoding *encoding, int number,
-                                            const struct rc_py_contents *contents, struct rc_py_step *step) {
+                                            const struct rc_py_contents *contents,
+                                            struct rc_py_step *step) {
   PyObject *items = contents->items;
   enum rc_py_token_writer put = put_tag_of(encoding, RINGCAST_TAG_KIND, number);
   if (put == RC_PY_PUT_DONE && contents->head) {
@@ -266,15 +287,16 @@ static enum rc_py_token_writer put_contents(struct rc_py_encoding *encoding, int
                                   : put_pairs(encoding, items, step, RC_PY_STEP_KEY);
 }
 
-static enum rc_py_token_writer put_plain_standard(struct rc_py_encoding *encoding, PyObject *value, int number) {
+static enum rc_py_token_writer put_plain_standard(struct rc_py_encoding *encoding, PyObject *value,
+                                                  int number) {
   enum rc_py_token_writer put = mark(encoding, value, NULL);
   if (put != RC_PY_PUT_DONE) return put;
   put = rc_py_token_write_standard(encoding, number, value);
   return put == RC_PY_PUT_LEAF ? rc_py_unmark(encoding, value) : put;
 }
 
-static enum rc_py_token_writer put_standard(struct rc_py_encoding *encoding, PyObject *value, int number,
-                                            struct rc_py_step *up) {
+static enum rc_py_token_writer put_standard(struct rc_py_encoding *encoding, PyObject *value,
+                                            int number, struct rc_py_step *up) {
   struct rc_py_step step;
   struct rc_py_contents contents;
   if (number == RC_PY_ARRAY) return rc_py_token_write_array(encoding, value);
@@ -291,10 +313,11 @@ static enum rc_py_token_writer put_standard(struct rc_py_encoding *encoding, PyO
   return put;
 }
 
-/* ---- Instances -------------------------------------------------------------------------------------------------- */
+/* ---- Instances ------------------------------------------------------------------------------- */
 
 /* Writes the class, unless the stream has it already. LEAF: too many classes. */
-static inline enum rc_py_token_writer put_class(struct rc_py_encoding *encoding, struct rc_py_class *class) {
+static inline enum rc_py_token_writer put_class(struct rc_py_encoding *encoding,
+                                                struct rc_py_class *class) {
   if (class->serial == encoding->serial) return RC_PY_PUT_DONE;
   if (encoding->classes == RINGCAST_MAX_CLASSES) return RC_PY_PUT_LEAF;
   size_t bytes = (size_t)PyBytes_GET_SIZE(class->text);
@@ -309,7 +332,8 @@ static inline enum rc_py_token_writer put_class(struct rc_py_encoding *encoding,
   return stream_end(encoding, at + bytes);
 }
 
-/* Writes a composite member of a Flag by its value. LEAF: any other member that the class has under no name. */
+/* Writes a composite member of a Flag by its value. LEAF: any other member that the class has under
+ * no name. */
 static enum rc_py_token_writer put_composite(struct rc_py_encoding *encoding, PyObject *member,
                                              struct rc_py_class *class) {
   PyObject *value = rc_py_class_composite(encoding->state, member);
@@ -321,9 +345,10 @@ static enum rc_py_token_writer put_composite(struct rc_py_encoding *encoding, Py
   return put;
 }
 
-/* Writes a member of an enum by its name. The name is a value inside, so a member is as deep as a container. */
-static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class,
-                                          const struct rc_py_step *up) {
+/* Writes a member of an enum by its name. The name is a value inside, so a member is as deep as a
+ * container. */
+static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObject *member,
+                                          struct rc_py_class *class, const struct rc_py_step *up) {
   struct rc_py_state *state = encoding->state;
   if (up->depth == RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
   PyObject *members = PyObject_GetAttr((PyObject *)class->type, state->names._member_map_);
@@ -367,8 +392,8 @@ static enum rc_py_token_writer put_scalar(struct rc_py_encoding *encoding, PyObj
   return put;
 }
 
-/* Writes the __dict__ of an instance: a separate dict, but with values that are attributes of the instance. None: no
- * __dict__. */
+/* Writes the __dict__ of an instance: a separate dict, but with values that are attributes of the
+ * instance. None: no __dict__. */
 static enum rc_py_token_writer put_attributes(struct rc_py_encoding *encoding, PyObject *dict,
                                               struct rc_py_step *step) {
   if (dict == Py_None) return put_tag(encoding, RINGCAST_TAG_NONE);
@@ -377,8 +402,9 @@ static enum rc_py_token_writer put_attributes(struct rc_py_encoding *encoding, P
 }
 
 /* Consumes the references to the values. */
-static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, struct rc_py_class *class,
-                                          struct rc_py_step *step, PyObject **values) {
+static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding,
+                                          struct rc_py_class *class, struct rc_py_step *step,
+                                          PyObject **values) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   bool has_attributes = class->kind == RINGCAST_CLASS_INSTANCE;
   bool is_too_deep = has_attributes && step->depth == RINGCAST_MAX_DEPTH;
@@ -388,7 +414,8 @@ static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, struc
   for (Py_ssize_t i = 0; i < count; i++) {
     step->key = PyTuple_GET_ITEM(class->names, i);
     if (put == RC_PY_PUT_DONE) {
-      put = values[i] ? put_inner(encoding, values[i], step) : put_tag(encoding, RINGCAST_TAG_ABSENT);
+      put =
+          values[i] ? put_inner(encoding, values[i], step) : put_tag(encoding, RINGCAST_TAG_ABSENT);
     } else {
       Py_XDECREF(values[i]);
     }
@@ -413,7 +440,7 @@ static enum rc_py_token_writer put_instance(struct rc_py_encoding *encoding, PyO
   return put == RC_PY_PUT_LEAF ? rc_py_unmark(encoding, instance) : put;
 }
 
-/* ---- Any value -------------------------------------------------------------------------------------------------- */
+/* ---- Any value ------------------------------------------------------------------------------- */
 
 /* A torch.dtype, torch.device or torch.Size. */
 static enum rc_py_token_writer put_named(struct rc_py_encoding *encoding, PyObject *value) {
@@ -433,7 +460,8 @@ static enum rc_py_token_writer put_named(struct rc_py_encoding *encoding, PyObje
 }
 
 /* Writes the rarer kinds. */
-static enum rc_py_token_writer put_other(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+static enum rc_py_token_writer put_other(struct rc_py_encoding *encoding, PyObject *value,
+                                         struct rc_py_step *step) {
   PyTypeObject *type = Py_TYPE(value);
   if (type == &PyComplex_Type) return rc_py_token_write_complex(encoding, value);
   if (type == &PyByteArray_Type) return rc_py_token_write_bytearray(encoding, value);
@@ -447,7 +475,8 @@ static enum rc_py_token_writer put_other(struct rc_py_encoding *encoding, PyObje
 }
 
 /* LEAF: nothing was written. */
-static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObject *value,
+                                         struct rc_py_step *step) {
   PyTypeObject *type = Py_TYPE(value);
   if (type == &PyUnicode_Type) return rc_py_token_write_text(encoding, value);
   if (type == &PyLong_Type) return rc_py_token_write_int(encoding, value);
@@ -459,12 +488,14 @@ static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObje
   struct rc_py_class *class = rc_py_class_of(encoding->state, encoding->class_cache, type);
   if (!class) return PyErr_Occurred() ? RC_PY_PUT_RAISED : put_other(encoding, value, step);
   if (class->kind == RC_PY_CLASS_SCALAR) return put_scalar(encoding, value, class);
-  if (class->kind == RC_PY_CLASS_STANDARD) return put_standard(encoding, value, class->dtype.code, step);
+  if (class->kind == RC_PY_CLASS_STANDARD)
+    return put_standard(encoding, value, class->dtype.code, step);
   return class->kind == RINGCAST_CLASS_ENUM ? put_member(encoding, value, class, step)
                                             : put_instance(encoding, value, class, step);
 }
 
-enum rc_py_token_writer rc_py_token_writer(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root) {
+enum rc_py_token_writer rc_py_token_writer(struct rc_py_encoding *encoding, PyObject *value,
+                                           struct rc_py_step *root) {
   encoding->serial = ++encoding->state->serial;
   encoding->classes = 0;
   if (!rc_py_repeats_begin(encoding)) return RC_PY_PUT_RAISED;

@@ -8,9 +8,12 @@
 static bool names_load(struct rc_py_state *state) {
   struct rc_py_torch *torch = &state->torch;
   PyObject *module = PyImport_GetModule(state->names.torch);
-  if (!torch->dtype_type) torch->dtype_type = module ? PyObject_GetAttrString(module, "dtype") : NULL;
-  if (torch->dtype_type && !torch->device_type) torch->device_type = PyObject_GetAttrString(module, "device");
-  if (torch->device_type && !torch->size_type) torch->size_type = PyObject_GetAttrString(module, "Size");
+  if (!torch->dtype_type)
+    torch->dtype_type = module ? PyObject_GetAttrString(module, "dtype") : NULL;
+  if (torch->dtype_type && !torch->device_type)
+    torch->device_type = PyObject_GetAttrString(module, "device");
+  if (torch->device_type && !torch->size_type)
+    torch->size_type = PyObject_GetAttrString(module, "Size");
   Py_XDECREF(module);
   return torch->size_type;
 }
@@ -23,7 +26,7 @@ static bool names_seen(struct rc_py_state *state) {
   return seen;
 }
 
-/* ---- To send ---------------------------------------------------------------------------------------------------- */
+/* ---- To send --------------------------------------------------------------------------------- */
 
 /* str(value), from `skipped` on. */
 static int name_text(PyObject *value, uint8_t tag, Py_ssize_t skipped, struct rc_py_named *out) {
@@ -65,12 +68,13 @@ int rc_py_torch_name(struct rc_py_state *state, PyObject *value, struct rc_py_na
   PyObject *type = (PyObject *)Py_TYPE(value);
   out->keep = NULL;
   if (!names_seen(state)) return 0;
-  if (type == state->torch.dtype_type) return name_text(value, RINGCAST_TAG_DTYPE, sizeof "torch." - 1, out);
+  if (type == state->torch.dtype_type)
+    return name_text(value, RINGCAST_TAG_DTYPE, sizeof "torch." - 1, out);
   if (type == state->torch.device_type) return name_text(value, RINGCAST_TAG_DEVICE, 0, out);
   return type == state->torch.size_type ? name_size(value, out) : 0;
 }
 
-/* ---- Received --------------------------------------------------------------------------------------------------- */
+/* ---- Received -------------------------------------------------------------------------------- */
 
 static bool names_needed(struct rc_py_state *state) {
   return rc_py_torch_needed(state) && (state->torch.size_type || names_load(state));
@@ -80,16 +84,20 @@ PyObject *rc_py_torch_dtype(struct rc_py_state *state, const void *name, size_t 
   if (!names_needed(state)) return NULL;
   PyObject *text = PyUnicode_DecodeASCII(name, (Py_ssize_t)bytes, NULL);
   PyObject *module = text ? PyImport_GetModule(state->names.torch) : NULL;
-  PyObject *dtypes = module ? PyModule_GetDict(module) : NULL; /* torch's own look-up of names could run code */
+  PyObject *dtypes =
+      module ? PyModule_GetDict(module) : NULL; /* torch's own look-up of names could run code */
   PyObject *dtype = dtypes ? rc_py_ref(PyDict_GetItemWithError(dtypes, text)) : NULL;
-  if (dtypes && (!dtype || (PyObject *)Py_TYPE(dtype) != state->torch.dtype_type) && !PyErr_Occurred()) {
+  if (dtypes && (!dtype || (PyObject *)Py_TYPE(dtype) != state->torch.dtype_type) &&
+      !PyErr_Occurred()) {
     Py_CLEAR(dtype);
-    rc_py_raise_text(state, EPROTO, "the frame holds the torch.dtype %.100R, which this torch lacks", text);
+    rc_py_raise_text(state, EPROTO,
+                     "the frame holds the torch.dtype %.100R, which this torch lacks", text);
   }
   if (!text) rc_py_protocol_from_current(state, "the name of a torch.dtype");
   if (text && !module && !PyErr_Occurred()) {
-    PyErr_SetString(PyExc_ImportError, "the frame holds a torch.dtype, and torch was taken out of sys.modules here: "
-                                       "leave it there");
+    PyErr_SetString(PyExc_ImportError,
+                    "the frame holds a torch.dtype, and torch was taken out of sys.modules here: "
+                    "leave it there");
   }
   Py_XDECREF(text);
   Py_XDECREF(module);

@@ -5,7 +5,8 @@
 
 #include "python/extension/state.h"
 
-/* A torch.dtype, torch.device or torch.Size as a token: the token's count, and the bytes, which `keep` holds. */
+/* A torch.dtype, torch.device or torch.Size as a token: the token's count, and the bytes, which
+ * `keep` holds. */
 struct rc_py_named {
   uint8_t tag;
   size_t count, bytes;

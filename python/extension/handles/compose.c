@@ -2,9 +2,10 @@
 /*
  * Writer.compose: a frame with arrays that are written in the ring, after the frame was reserved.
  *
- * The value is encoded as by send, but for the placeholders of ringcast.empty(): of a placeholder the frame gets the
- * entry, and no bytes. The Span keeps the frame open until all arrays over the Span's memory are gone: see span.c.
- * ringcast/_compose.py makes the arrays, and names one that is still in use.
+ * The value is encoded as by send, but for the placeholders of ringcast.empty(): of a placeholder
+ * the frame gets the entry, and no bytes. The Span keeps the frame open until all arrays over the
+ * Span's memory are gone: see span.c. ringcast/_compose.py makes the arrays, and names one that is
+ * still in use.
  */
 #include "python/extension/codec/encode.h"
 #include "python/extension/handles/gpu.h"
@@ -25,16 +26,19 @@ static PyObject *places_of(const struct rc_py_encoding *encoding, const void *da
 }
 
 /* Fills the reservation. 0, -errno, RC_PY_RAISED. */
-static int fill(struct rc_py_writer *self, struct rc_py_encoding *encoding, const struct ringcast_span *span,
-                uint32_t tag) {
+static int fill(struct rc_py_writer *self, struct rc_py_encoding *encoding,
+                const struct ringcast_span *span, uint32_t tag) {
   size_t bytes;
-  int rc = encoding->on_device ? rc_py_encoding_write_device(encoding, NULL, span, tag, NULL, &bytes)
-                               : rc_py_encoding_write(encoding, span->bytes > self->info.ring_frame, span, tag, &bytes);
+  int rc =
+      encoding->on_device
+          ? rc_py_encoding_write_device(encoding, NULL, span, tag, NULL, &bytes)
+          : rc_py_encoding_write(encoding, span->bytes > self->info.ring_frame, span, tag, &bytes);
   return rc == 0 && bytes != span->bytes ? -EPROTO : rc;
 }
 
 /* (Span, places); nothing is left open after an error. */
-static PyObject *compose(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
+static PyObject *compose(struct rc_py_writer *self, struct rc_py_encoding *encoding,
+                         int64_t timeout_ns, uint32_t tag) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_ENCODE);
@@ -65,8 +69,10 @@ PyObject *rc_py_writer_compose(PyObject *object, PyObject *const *args, Py_ssize
   struct rc_py_encoding encoding;
   int64_t timeout_ns;
   uint64_t tag;
-  if (count != 3) return PyErr_Format(PyExc_TypeError, "_compose() takes a value, a timeout and a tag");
-  if (!rc_py_timeout(args[1], &timeout_ns) || !rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (count != 3)
+    return PyErr_Format(PyExc_TypeError, "_compose() takes a value, a timeout and a tag");
+  if (!rc_py_timeout(args[1], &timeout_ns) || !rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag))
+    return NULL;
   if (!knows_empty(state) || !rc_py_writer_begin(self)) return NULL;
   PyObject *composed = NULL;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writer.empty: a torch tensor in the writer's pool. Kernels write the tensor, and send refers to the memory without a
- * copy.
+ * Writer.empty: a torch tensor in the writer's pool. Kernels write the tensor, and send refers to
+ * the memory without a copy.
  *
- * The tensor may die in any thread, with the GIL or without, so an atomic counts the memory's holders: the tensor and
- * the Writer. When the Writer is the last holder, the Writer's next call gives the memory back. A Writer that ends
- * before its tensors leaves the memory to the tensors: the library then keeps the pool.
+ * The tensor may die in any thread, with the GIL or without, so an atomic counts the memory's
+ * holders: the tensor and the Writer. When the Writer is the last holder, the Writer's next call
+ * gives the memory back. A Writer that ends before its tensors leaves the memory to the tensors:
+ * the library then keeps the pool.
  */
 #include "python/extension/handles/gpu.h"
 
@@ -36,7 +37,8 @@ struct rc_py_place {
   _Atomic uint32_t count;
 };
 
-/* True: the caller was the last. Acquire and release: every other holder's accesses happen before the last holder's. */
+/* True: the caller was the last. Acquire and release: every other holder's accesses happen before
+ * the last holder's. */
 static bool drop_place(struct rc_py_place *place) {
   return atomic_fetch_sub_explicit(&place->count, 1, memory_order_acq_rel) == 1;
 }
@@ -66,7 +68,7 @@ void rc_py_places_shut(struct rc_py_writer *writer) {
   writer->places = NULL;
 }
 
-/* ---- Sending ---------------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 static void find_one(const struct rc_py_writer *writer, struct rc_py_part *part) {
   const struct ringcast_tensor *tensor = &part->source.tensor;
@@ -106,25 +108,28 @@ int rc_py_places_attach(const struct rc_py_writer *writer, struct rc_py_encoding
   return is_busy ? -EBUSY : 0;
 }
 
-/* ---- Making ----------------------------------------------------------------------------------------------------- */
+/* ---- Making ---------------------------------------------------------------------------------- */
 
 /* A tensor of bytes over the place; the place's count includes the capsule already. */
 static PyObject *make_capsule(struct rc_py_place *place, int32_t device) {
   const struct rc_py_dlpack_place where = {.device_type = RC_PY_DLPACK_CUDA, .device = device};
-  struct ringcast_item item = {.kind = RINGCAST_ITEM_TENSOR, .bytes = place->bytes, .dtype = {1, 8, 1}, .ndim = 1};
+  struct ringcast_item item = {
+      .kind = RINGCAST_ITEM_TENSOR, .bytes = place->bytes, .dtype = {1, 8, 1}, .ndim = 1};
   item.shape[0] = (int64_t)place->bytes;
   item.strides[0] = 1;
-  return rc_py_dlpack_capsule(&item, (const void *)(uintptr_t)place->address, &where, give_tensor, place);
+  return rc_py_dlpack_capsule(&item, (const void *)(uintptr_t)place->address, &where, give_tensor,
+                              place);
 }
 
-static int allocate(struct rc_py_writer *writer, int32_t device, void *stream, struct rc_py_place *place) {
+static int allocate(struct rc_py_writer *writer, int32_t device, void *stream,
+                    struct rc_py_place *place) {
   struct rc_py_state *state = rc_py_state_of(writer);
   if (!writer->gpu && !rc_py_device_may_start(state)) return RC_PY_RAISED;
   int rc = rc_py_gpu_writer_open(writer, device);
   if (rc < 0) return rc;
   if (writer->gpu_device != device) {
-    PyErr_Format(PyExc_ValueError, "this Writer sends from 'cuda:%d', not from 'cuda:%d'", (int)writer->gpu_device,
-                 (int)device);
+    PyErr_Format(PyExc_ValueError, "this Writer sends from 'cuda:%d', not from 'cuda:%d'",
+                 (int)writer->gpu_device, (int)device);
     return RC_PY_RAISED;
   }
   Py_BEGIN_ALLOW_THREADS
@@ -156,16 +161,20 @@ PyObject *rc_py_writer_empty(PyObject *object, PyObject *args, PyObject *keyword
   struct rc_py_writer *writer = (struct rc_py_writer *)object;
   struct rc_py_state *state = rc_py_state_of(writer);
   PyObject *shape, *dtype, *device = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O:empty", names, &shape, &dtype, &device)) return NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O:empty", names, &shape, &dtype, &device))
+    return NULL;
   int ordinal;
   unsigned long long bytes, stream;
   PyObject *plan = rc_py_device_call(state, "plan_empty", "(OOO)", shape, dtype, device);
   PyObject *capsule = NULL;
-  if (plan && PyArg_ParseTuple(plan, "iKKO", &ordinal, &bytes, &stream, &shape) && rc_py_writer_enter(writer)) {
+  if (plan && PyArg_ParseTuple(plan, "iKKO", &ordinal, &bytes, &stream, &shape) &&
+      rc_py_writer_enter(writer)) {
     capsule = bytes ? make(writer, ordinal, bytes, (void *)(uintptr_t)stream) : rc_py_ref(Py_None);
     rc_py_writer_leave(writer);
   }
-  PyObject *tensor = capsule ? rc_py_device_call(state, "make_empty", "(OOOi)", capsule, shape, dtype, ordinal) : NULL;
+  PyObject *tensor =
+      capsule ? rc_py_device_call(state, "make_empty", "(OOOi)", capsule, shape, dtype, ordinal)
+              : NULL;
   Py_XDECREF(capsule);
   Py_XDECREF(plan); /* which holds the shape */
   return tensor;

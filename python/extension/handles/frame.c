@@ -2,8 +2,9 @@
 /*
  * Frame: Python's view of the ring while reading.
  *
- * A use of a Frame after its release, or after its Reader's end, raises ValueError. While a memoryview of the Frame
- * exists, release raises BufferError, as mmap does. A dropped Frame is released.
+ * A use of a Frame after its release, or after its Reader's end, raises ValueError. While a
+ * memoryview of the Frame exists, release raises BufferError, as mmap does. A dropped Frame is
+ * released.
  */
 #include "python/extension/codec/inspect.h"
 #include "python/extension/handles/frame.h"
@@ -24,14 +25,15 @@ struct frame {
   Py_ssize_t exports; /* memoryviews and other buffers in use */
 };
 
-/* ---- The end of a frame ------------------------------------------------------------------------------------------ */
+/* ---- The end of a frame ---------------------------------------------------------------------- */
 
 static bool is_current(const struct frame *self) { return self->open && self->reader->reader; }
 
 static bool frame_check(const struct frame *self) {
   if (is_current(self)) return true;
-  PyErr_SetString(PyExc_ValueError, self->reader->reader ? "this Frame was released already"
-                                                         : "this Frame is of no use any more: the Reader was closed");
+  PyErr_SetString(PyExc_ValueError,
+                  self->reader->reader ? "this Frame was released already"
+                                       : "this Frame is of no use any more: the Reader was closed");
   return false;
 }
 
@@ -59,14 +61,16 @@ bool rc_py_frame_stash(PyObject *object, bool device_failed) {
 
 void rc_py_frame_give_up(PyObject *object) {
   struct frame *self = (struct frame *)object;
-  if (!is_current(self) || self->reader->base.busy) return; /* the last reference releases the frame */
+  if (!is_current(self) || self->reader->base.busy)
+    return; /* the last reference releases the frame */
   self->open = false;
   self->reader->base.busy = true; /* give_back may wait for a device and let other threads run */
   rc_py_reader_give_back(self->reader, &self->frame);
   rc_py_reader_leave(self->reader);
 }
 
-/* Releases the frame where no caller is left to raise to. In a forked child the frame is the parent's. */
+/* Releases the frame where no caller is left to raise to. In a forked child the frame is the
+ * parent's. */
 static void release_quietly(struct frame *self, PyObject *who) {
   if (!is_current(self) || getpid() != self->reader->base.pid) return;
   PyObject *type, *value, *traceback; /* an exception may be set */
@@ -76,13 +80,14 @@ static void release_quietly(struct frame *self, PyObject *who) {
   PyErr_Restore(type, value, traceback);
 }
 
-/* ---- Frame ------------------------------------------------------------------------------------------------------ */
+/* ---- Frame ----------------------------------------------------------------------------------- */
 
 static int frame_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   struct frame *self = (struct frame *)object;
   view->obj = NULL;
   if (!frame_check(self)) return -1;
-  int rc = PyBuffer_FillInfo(view, object, (void *)self->frame.data, (Py_ssize_t)self->frame.bytes, 1, flags);
+  int rc = PyBuffer_FillInfo(view, object, (void *)self->frame.data, (Py_ssize_t)self->frame.bytes,
+                             1, flags);
   if (rc == 0) {
     self->exports++;
     self->reader->exports++;
@@ -111,13 +116,15 @@ static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return frame_check((struct frame *)object) ? rc_py_ref(object) : NULL;
 }
 
-/* The block ended by an exception while views exist. Overwritten data may have caused the exception, so Evicted takes
- * precedence. */
+/* The block ended by an exception while views exist. Overwritten data may have caused the
+ * exception, so Evicted takes precedence. */
 static PyObject *release_later(struct frame *self, PyObject *raised) {
   struct rc_py_reader *reader = self->reader;
   self->doomed = true;
-  if (!PyErr_GivenExceptionMatches(raised, PyExc_Exception)) Py_RETURN_NONE; /* KeyboardInterrupt and the like go on */
-  if (ringcast_reader_check(reader->reader) == -ESTALE) return rc_py_raise(rc_py_state_of(reader), -ESTALE);
+  if (!PyErr_GivenExceptionMatches(raised, PyExc_Exception))
+    Py_RETURN_NONE; /* KeyboardInterrupt and the like go on */
+  if (ringcast_reader_check(reader->reader) == -ESTALE)
+    return rc_py_raise(rc_py_state_of(reader), -ESTALE);
   Py_RETURN_NONE;
 }
 
@@ -127,17 +134,21 @@ PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
   PyObject *raised = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : Py_None;
   if (raised != Py_None && self->exports > 0) return release_later(self, raised);
   PyObject *none = release(self);
-  if (none || raised == Py_None || PyErr_GivenExceptionMatches(raised, PyExc_Exception)) return none;
+  if (none || raised == Py_None || PyErr_GivenExceptionMatches(raised, PyExc_Exception))
+    return none;
   PyErr_Clear(); /* KeyboardInterrupt and the like go on */
   Py_RETURN_NONE;
 }
 
-/* ---- Looking into a frame ---------------------------------------------------------------------------------------- */
+/* ---- Looking into a frame -------------------------------------------------------------------- */
 
-const struct ringcast_frame *rc_py_frame_of(PyObject *frame) { return &((struct frame *)frame)->frame; }
+const struct ringcast_frame *rc_py_frame_of(PyObject *frame) {
+  return &((struct frame *)frame)->frame;
+}
 
 /* The result is checked to be whole. `part`: the frame to look into; NULL: the Frame's own. */
-static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc_py_inspect how, PyObject *key) {
+static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc_py_inspect how,
+                         PyObject *key) {
   struct frame *self = (struct frame *)object;
   struct rc_py_reader *reader = self->reader;
   if (!frame_check(self) || !rc_py_reader_enter(reader)) return NULL;
@@ -145,7 +156,8 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
       .state = rc_py_state_of(reader),
       .frame = part ? part : &self->frame,
       .reader = reader->reader,
-      .holder = part ? NULL : &reader->holder, /* places of device tensors belong to the Frame itself */
+      .holder =
+          part ? NULL : &reader->holder, /* places of device tensors belong to the Frame itself */
       .classes = &reader->classes,
       .allow_pickle = reader->base.allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
@@ -154,7 +166,9 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
   return found;
 }
 
-static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) { return look_at(object, NULL, how, key); }
+static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
+  return look_at(object, NULL, how, key);
+}
 
 /* `classes`: None, or as in rc_py_classes_allowed. */
 static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *classes) {
@@ -187,7 +201,8 @@ static PyObject *frame_view(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return look(object, look_in_place, (PyObject *)((struct frame *)object)->reader);
 }
 
-PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes, bool are_given) {
+PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes,
+                             bool are_given) {
   const struct rc_py_reader *reader = ((struct frame *)frame)->reader;
   bool are_readers = !classes || (!are_given && !reader->base.allow_pickle);
   return look_at(frame, part, look_whole, are_readers ? Py_None : classes);
@@ -197,7 +212,9 @@ static PyObject *frame_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return look(object, rc_py_inspect_keys, NULL);
 }
 
-static PyObject *frame_item(PyObject *object, PyObject *key) { return look(object, rc_py_inspect_item, key); }
+static PyObject *frame_item(PyObject *object, PyObject *key) {
+  return look(object, rc_py_inspect_item, key);
+}
 
 static int frame_contains(PyObject *object, PyObject *key) {
   return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
@@ -210,9 +227,10 @@ PyObject *rc_py_frame_hashes(PyObject *object, void *Py_UNUSED(closure)) {
 static PyObject *frame_repr(PyObject *object) {
   struct frame *self = (struct frame *)object;
   unsigned long long position = self->frame.position;
-  if (!is_current(self)) return PyUnicode_FromFormat("<ringcast.Frame at %llu, released>", position);
-  return PyUnicode_FromFormat("<ringcast.Frame at %llu, kind %d, %zu bytes>", position, self->frame.kind,
-                              self->frame.bytes);
+  if (!is_current(self))
+    return PyUnicode_FromFormat("<ringcast.Frame at %llu, released>", position);
+  return PyUnicode_FromFormat("<ringcast.Frame at %llu, kind %d, %zu bytes>", position,
+                              self->frame.kind, self->frame.bytes);
 }
 
 static int frame_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -240,7 +258,8 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
   self->frame = *frame;
   self->open = true;
   struct ringcast_frame_reader header; /* a damaged frame has no tag */
-  bool has_tag = frame->kind == RINGCAST_KIND_TENSORS && ringcast_frame_open(&header, frame->data, frame->bytes) == 0;
+  bool has_tag = frame->kind == RINGCAST_KIND_TENSORS &&
+                 ringcast_frame_open(&header, frame->data, frame->bytes) == 0;
   self->tag = has_tag ? header.tag : 0;
   return (PyObject *)self;
 }
@@ -255,7 +274,8 @@ static PyMethodDef frame_methods[] = {
 };
 
 static PyMemberDef frame_members[] = {
-    {"position", T_ULONGLONG, offsetof(struct frame, frame.position), READONLY, RC_DOC_Frame_position},
+    {"position", T_ULONGLONG, offsetof(struct frame, frame.position), READONLY,
+     RC_DOC_Frame_position},
     {"kind", T_USHORT, offsetof(struct frame, frame.kind), READONLY, RC_DOC_Frame_kind},
     {"tag", T_UINT, offsetof(struct frame, tag), READONLY, RC_DOC_Frame_tag},
     {NULL, 0, 0, 0, NULL},
@@ -281,6 +301,6 @@ static PyType_Slot frame_slots[] = {
     {Py_tp_getset, frame_properties},
     {0, NULL},
 };
-PyType_Spec rc_py_frame_spec = {"ringcast.Frame", sizeof(struct frame), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
-                                frame_slots};
+PyType_Spec rc_py_frame_spec = {
+    "ringcast.Frame", sizeof(struct frame), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC, frame_slots};

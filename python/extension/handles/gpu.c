@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gpu part of a Reader: opened by the first device tensor, and closed before the rest of the Reader.
+ * The gpu part of a Reader: opened by the first device tensor, and closed before the rest of the
+ * Reader.
  *
- * Once the gpu part is open, the Reader gives each frame back through the gpu part: the frame's place in the writer's
- * pool must not be reused before a device has read it.
+ * Once the gpu part is open, the Reader gives each frame back through the gpu part: the frame's
+ * place in the writer's pool must not be reused before a device has read it.
  */
 #include "python/extension/handles/gpu.h"
 
@@ -30,8 +31,8 @@ bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *m
 static bool map_exists(struct rc_py_reader *self) {
   int count = count_without(&self->holder.map);
   if (count < 0) return true;
-  rc_py_raise_text(rc_py_state_of(self), EINVAL, NO_SUCH_DEVICE, (int)self->holder.map.device, count,
-                   count == 1 ? "" : "s");
+  rc_py_raise_text(rc_py_state_of(self), EINVAL, NO_SUCH_DEVICE, (int)self->holder.map.device,
+                   count, count == 1 ? "" : "s");
   return false;
 }
 
@@ -42,8 +43,8 @@ bool rc_py_has_device(const struct ringcast_frame *frame) {
   return header.magic == RINGCAST_FRAME_MAGIC && header.version >= 3;
 }
 
-/* The device for tensors that were on a device: torch's current one if torch has used CUDA in the process, else the
- * first. */
+/* The device for tensors that were on a device: torch's current one if torch has used CUDA in the
+ * process, else the first. */
 static bool choose_device(struct rc_py_reader *self, int32_t *out) {
   *out = self->holder.map.device;
   if (*out >= 0) return true;
@@ -56,7 +57,8 @@ static bool choose_device(struct rc_py_reader *self, int32_t *out) {
 }
 
 static int open_reader(struct rc_py_reader *self, struct rc_py_gpu_reader *gpu) {
-  const struct ringcast_gpu_reader_options options = {.size = sizeof options, .device = gpu->device};
+  const struct ringcast_gpu_reader_options options = {.size = sizeof options,
+                                                      .device = gpu->device};
   int rc;
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_gpu_reader_open(self->reader, &options, &gpu->reader);
@@ -77,7 +79,8 @@ static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
 
 static struct rc_py_gpu_reader *open_of(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
-  if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV)) return gpu; /* any other failure may have passed */
+  if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV))
+    return gpu; /* any other failure may have passed */
   if (!gpu && !(gpu = new_reader(self))) return NULL;
   Py_CLEAR(gpu->why);
   gpu->rc = open_reader(self, gpu);
@@ -96,8 +99,8 @@ int rc_py_gpu_prepare(struct rc_py_reader *self) {
   if (!gpu) return RC_PY_RAISED;
   if (!gpu->reader) {
     if (map_exists(self)) {
-      rc_py_raise_text(rc_py_state_of(self), -gpu->rc, "this process can't use a CUDA device (%V)", gpu->why,
-                       "no reason was given");
+      rc_py_raise_text(rc_py_state_of(self), -gpu->rc, "this process can't use a CUDA device (%V)",
+                       gpu->why, "no reason was given");
     }
     return RC_PY_RAISED;
   }
@@ -108,7 +111,8 @@ int rc_py_gpu_prepare(struct rc_py_reader *self) {
 }
 
 /* The take of a frame that has begun; NULL: none. */
-static struct rc_py_take *find_take(struct rc_py_gpu_reader *gpu, const struct ringcast_frame *frame) {
+static struct rc_py_take *find_take(struct rc_py_gpu_reader *gpu,
+                                    const struct ringcast_frame *frame) {
   for (uint32_t i = 0; i < gpu->take_count; i++) {
     if (gpu->takes[i].take.frame.position == frame->position) return &gpu->takes[i];
   }
@@ -121,7 +125,8 @@ static struct rc_py_take *begin(struct rc_py_reader *self, const struct ringcast
   struct rc_py_take *take = find_take(gpu, frame);
   if (take) return take;
   if (gpu->take_count == sizeof gpu->takes / sizeof *gpu->takes) {
-    PyErr_SetString(PyExc_RuntimeError, "more frames are being read on a device than a Reader may hold");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "more frames are being read on a device than a Reader may hold");
     return NULL;
   }
   take = &gpu->takes[gpu->take_count];
@@ -142,20 +147,22 @@ static struct rc_py_take *begin(struct rc_py_reader *self, const struct ringcast
   return take;
 }
 
-/* ---- What decoding asks for -------------------------------------------------------------------------------------- */
+/* ---- What decoding asks for ------------------------------------------------------------------ */
 
 static struct rc_py_reader *reader_of(struct rc_py_holder *holder) {
   return (struct rc_py_reader *)((char *)holder - offsetof(struct rc_py_reader, holder));
 }
 
-/* The process has no device. 0: the CPU will do; -1: raised. The writer sends a frame with tensors in the pool only to
- * Readers that have opened the pool. The exceptions are frames of the time before the attach, which are not for the
- * Reader: the first, which may have been under way, or all from the newest of a tag on. */
+/* The process has no device. 0: the CPU will do; -1: raised. The writer sends a frame with tensors
+ * in the pool only to Readers that have opened the pool. The exceptions are frames of the time
+ * before the attach, which are not for the Reader: the first, which may have been under way, or all
+ * from the newest of a tag on. */
 static int do_without(struct rc_py_reader *self, bool in_pool) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct ringcast_stats stats = {.size = sizeof stats};
   if (in_pool) {
-    self->gpu->skips = self->starts_latest || (ringcast_reader_stats(self->reader, &stats) == 0 && stats.frames == 0);
+    self->gpu->skips = self->starts_latest ||
+                       (ringcast_reader_stats(self->reader, &stats) == 0 && stats.frames == 0);
     rc_py_raise_text(state, ENODEV, RC_PY_ELSEWHERE "which this Reader has not opened");
     return -1;
   }
@@ -188,7 +195,9 @@ static bool holder_begin(struct rc_py_holder *holder, const struct ringcast_fram
   return true;
 }
 
-static void holder_interrupt(struct rc_py_holder *holder) { reader_of(holder)->gpu->is_interrupted = true; }
+static void holder_interrupt(struct rc_py_holder *holder) {
+  reader_of(holder)->gpu->is_interrupted = true;
+}
 
 void rc_py_gpu_holder_init(struct rc_py_holder *holder, struct rc_py_map map) {
   static const struct rc_py_holder_calls calls = {holder_open, holder_begin, holder_interrupt};
@@ -218,7 +227,8 @@ static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
 
 void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
   for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
-    if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]); /* a failure is reported by the next call */
+    if (gpu->takes[i].is_owed)
+      end_take(gpu, &gpu->takes[i]); /* a failure is reported by the next call */
   }
 }
 
@@ -255,15 +265,18 @@ int rc_py_gpu_check(struct rc_py_reader *self) {
   return was_told ? 0 : rc; /* later frames without device tensors can still be received */
 }
 
-/* A take is open when the Reader closes: the library enqueues the take's `ack`, after a capture of the stream if need
- * be, and knows the stream by its number alone. So the stream's object goes to a hold, which the `ack` waits for. NULL:
- * no such object or no such `ack`; the stream was dropped. */
-static struct rc_py_device_memory *hold_stream(const struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
+/* A take is open when the Reader closes: the library enqueues the take's `ack`, after a capture of
+ * the stream if need be, and knows the stream by its number alone. So the stream's object goes to
+ * a hold, which the `ack` waits for. NULL: no such object or no such `ack`; the stream was
+ * dropped. */
+static struct rc_py_device_memory *hold_stream(const struct rc_py_gpu_reader *gpu,
+                                               struct rc_py_take *take) {
   const struct ringcast_item anything = {.placement = RINGCAST_PLACEMENT_POOL};
   struct rc_py_device_memory *memory = NULL;
   ringcast_gpu_hold *hold = NULL;
   uint64_t address;
-  if (take->stream.keep && ringcast_gpu_map(gpu->reader, &take->take, &anything, &address, &hold) == 0) {
+  if (take->stream.keep &&
+      ringcast_gpu_map(gpu->reader, &take->take, &anything, &address, &hold) == 0) {
     memory = rc_py_device_memory_of(hold, gpu->device, address, take->stream);
   }
   if (memory) return memory;

@@ -3,17 +3,20 @@
 #include "python/extension/handles/gpu.h"
 
 static PyObject *make_info(struct rc_py_state *state, const struct ringcast_gpu_info *info) {
-  static const char *const ways[] = {"unknown", "pool", "no_pool", "no_reader", "waiting", "refused", "lost"};
+  static const char *const ways[] = {"unknown", "pool",    "no_pool", "no_reader",
+                                     "waiting", "refused", "lost"};
   const char *way = ways[info->way < sizeof ways / sizeof *ways ? info->way : 0];
-  PyObject *why = PyUnicode_DecodeUTF8(info->why, (Py_ssize_t)strnlen(info->why, sizeof info->why), "replace");
+  PyObject *why =
+      PyUnicode_DecodeUTF8(info->why, (Py_ssize_t)strnlen(info->why, sizeof info->why), "replace");
   if (!why) return NULL;
-  return PyObject_CallFunction(state->gpu_info, "sNiKIIIiKKKKKKKKN", way, why, (int)info->device,
-                               (unsigned long long)info->pool_bytes, (unsigned)info->slots, (unsigned)info->epoch,
-                               (unsigned)info->reader, (int)info->reader_pid, (unsigned long long)info->pool_frames,
-                               (unsigned long long)info->pool_bytes_sent, (unsigned long long)info->inline_frames,
-                               (unsigned long long)info->full, (unsigned long long)info->opens,
-                               (unsigned long long)info->syncs, (unsigned long long)info->slots_used,
-                               (unsigned long long)info->bytes_used, PyBool_FromLong(info->registered != 0));
+  return PyObject_CallFunction(
+      state->gpu_info, "sNiKIIIiKKKKKKKKN", way, why, (int)info->device,
+      (unsigned long long)info->pool_bytes, (unsigned)info->slots, (unsigned)info->epoch,
+      (unsigned)info->reader, (int)info->reader_pid, (unsigned long long)info->pool_frames,
+      (unsigned long long)info->pool_bytes_sent, (unsigned long long)info->inline_frames,
+      (unsigned long long)info->full, (unsigned long long)info->opens,
+      (unsigned long long)info->syncs, (unsigned long long)info->slots_used,
+      (unsigned long long)info->bytes_used, PyBool_FromLong(info->registered != 0));
 }
 
 PyObject *rc_py_writer_gpu(PyObject *object, void *Py_UNUSED(closure)) {
@@ -48,10 +51,11 @@ PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
   Py_END_ALLOW_THREADS
   if (rc < 0) return rc_py_raise(state, rc);
   state->device_is_ready |= status.ready;
-  PyObject *why = PyUnicode_DecodeUTF8(status.why, (Py_ssize_t)strnlen(status.why, sizeof status.why), "replace");
+  PyObject *why = PyUnicode_DecodeUTF8(
+      status.why, (Py_ssize_t)strnlen(status.why, sizeof status.why), "replace");
   if (!why) return NULL;
-  return PyObject_CallFunction(state->gpu_state, "NNiii", PyBool_FromLong(status.ready), why, (int)status.version,
-                               (int)status.devices, (int)status.result);
+  return PyObject_CallFunction(state->gpu_state, "NNiii", PyBool_FromLong(status.ready), why,
+                               (int)status.version, (int)status.devices, (int)status.result);
 }
 
 PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)) {

@@ -11,17 +11,18 @@ void rc_py_gpu_writer_shut(struct rc_py_writer *self) {
   self->gpu = NULL;
 }
 
-/* Each call of the driver is made without the GIL: the driver may wait for the device, or for another thread's call. */
+/* Each call of the driver is made without the GIL: the driver may wait for the device, or for
+ * another thread's call. */
 static void drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
   Py_BEGIN_ALLOW_THREADS
   ringcast_gpu_drop(gpu, lease);
   Py_END_ALLOW_THREADS
 }
 
-/* Gets a place for the frame's tensors. 0; -EAGAIN, -EMSGSIZE: send the frame INLINE; -EBUSY: ask again, as some of the
- * tensors must be copied after all; or another failure. */
-static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes, bool is_there,
-                    struct ringcast_gpu_extent *out) {
+/* Gets a place for the frame's tensors. 0; -EAGAIN, -EMSGSIZE: send the frame INLINE; -EBUSY: ask
+ * again, as some of the tensors must be copied after all; or another failure. */
+static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes,
+                    bool is_there, struct ringcast_gpu_extent *out) {
   uint64_t *offsets = sizes + encoding->on_device;
   uint32_t count = rc_py_device_sizes(encoding, sizes);
   int rc;
@@ -35,7 +36,8 @@ static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, 
   return rc;
 }
 
-static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, struct ringcast_gpu_extent *out) {
+static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding,
+                 struct ringcast_gpu_extent *out) {
   if (encoding->hash || encoding->has_streams) return -EAGAIN;
   uint64_t *sizes = PyMem_New(uint64_t, 2 * (size_t)encoding->on_device);
   if (!sizes) {
@@ -49,10 +51,11 @@ static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, str
   return rc;
 }
 
-static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encoding, struct ringcast_gpu_extent *lease,
-                  size_t bytes) {
+static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encoding,
+                  struct ringcast_gpu_extent *lease, size_t bytes) {
   if (!lease) return rc_py_writer_publish(self, bytes, RINGCAST_KIND_TENSORS);
-  struct rc_py_puts puts = {.puts = PyMem_New(struct ringcast_gpu_put, (size_t)encoding->on_device)};
+  struct rc_py_puts puts = {.puts =
+                                PyMem_New(struct ringcast_gpu_put, (size_t)encoding->on_device)};
   if (!puts.puts) {
     PyErr_NoMemory();
     return RC_PY_RAISED;
@@ -62,7 +65,8 @@ static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encodi
   rc_py_spans_phase(encoding->call, RC_PY_SPAN_PUBLISH);
   if (rc == 0) {
     Py_BEGIN_ALLOW_THREADS /* the driver may wait, where the stream is far behind */
-    rc = ringcast_gpu_commit(self->gpu, lease, puts.puts, puts.count, encoding->device_stream, bytes);
+    rc = ringcast_gpu_commit(self->gpu, lease, puts.puts, puts.count, encoding->device_stream,
+                             bytes);
     Py_END_ALLOW_THREADS
   }
   if (rc == 0) rc_py_spans_frame(encoding->call, position, bytes);
@@ -86,8 +90,8 @@ static int raise_late(struct rc_py_writer *self) {
 }
 
 /* Reserves, writes and commits the frame: INLINE if `lease` is NULL; else the lease is consumed. */
-static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag,
-                   struct ringcast_gpu_extent *lease) {
+static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns,
+                   uint32_t tag, struct ringcast_gpu_extent *lease) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   size_t bytes;
   self->base.value_failed = false;
@@ -103,7 +107,8 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
   return rc;
 }
 
-int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
+int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns,
+                   uint32_t tag) {
   struct ringcast_gpu_extent place;
   self->base.value_failed = true; /* but for a failure in the wait, and for one by its errno */
   if (self->gpu_late < 0) return raise_late(self);

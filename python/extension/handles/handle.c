@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Writer, Reader and Tap have in common: one call at a time, none after close; and the place in an event loop. */
+/* What Writer, Reader and Tap have in common: one call at a time, none after close; and the place
+ * in an event loop. */
 #include "python/extension/errors.h"
 #include "python/extension/handles/handle.h"
 
 #include <unistd.h>
 
-/* After so many frames in a row without a wait, the task lets other tasks run: one turn of the event loop costs as much
- * as receiving a few frames. */
+/* After so many frames in a row without a wait, the task lets other tasks run: one turn of the
+ * event loop costs as much as receiving a few frames. */
 enum { MOST_SPENT = 64 };
 
 void *rc_py_handle_new(PyTypeObject *type, bool allow_pickle) {
@@ -18,7 +19,9 @@ void *rc_py_handle_new(PyTypeObject *type, bool allow_pickle) {
 }
 
 /* "Writer", of "ringcast.Writer". */
-static const char *name_of(struct rc_py_handle *self) { return strchr(Py_TYPE(self)->tp_name, '.') + 1; }
+static const char *name_of(struct rc_py_handle *self) {
+  return strchr(Py_TYPE(self)->tp_name, '.') + 1;
+}
 
 static bool is_open(struct rc_py_handle *self) {
   if (!self->closed) return true;
@@ -41,8 +44,9 @@ bool rc_py_handle_enter(struct rc_py_handle *self) {
 bool rc_py_handle_check(struct rc_py_handle *self) {
   if (!is_open(self)) return false;
   if (getpid() == self->pid) return true;
-  rc_py_raise_text(rc_py_state_of(self), ECHILD,
-                   "this handle belongs to the parent process: after fork, make or attach one in the child");
+  rc_py_raise_text(
+      rc_py_state_of(self), ECHILD,
+      "this handle belongs to the parent process: after fork, make or attach one in the child");
   return false;
 }
 
@@ -54,7 +58,7 @@ void rc_py_handle_record(struct rc_py_handle *self) {
   rc_py_spans_begin(&self->call, self->ring);
 }
 
-/* ---- asyncio ---------------------------------------------------------------------------------------------------- */
+/* ---- asyncio --------------------------------------------------------------------------------- */
 
 /* No frame can hold these two objects. */
 int rc_py_loop_init(struct rc_py_state *state, PyObject *module) {
@@ -89,15 +93,15 @@ void rc_py_watch_close(struct rc_py_handle *self) {
   Py_XDECREF(watch);
 }
 
-/* The watch stays the single queue of all waiting tasks: with a second queue for the same descriptor, the loop would
- * serve only one of the two. */
+/* The watch stays the single queue of all waiting tasks: with a second queue for the same
+ * descriptor, the loop would serve only one of the two. */
 void rc_py_watch_after(struct rc_py_handle *self, int rc) {
   PyObject *watch = rc == -ENOBUFS ? rc_py_ref(self->watch) : NULL;
   tell_closed(watch, self->pid);
   Py_XDECREF(watch);
 }
 
-/* ---- The collector ---------------------------------------------------------------------------------------------- */
+/* ---- The collector --------------------------------------------------------------------------- */
 
 int rc_py_handle_traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(self));

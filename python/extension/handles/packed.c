@@ -11,7 +11,10 @@
 
 #include <structmember.h>
 
-enum { LINE = 64, PHASE = 16 }; /* a frame starts PHASE bytes into a line, which puts the tensors on lines */
+enum {
+  LINE = 64,
+  PHASE = 16
+}; /* a frame starts PHASE bytes into a line, which puts the tensors on lines */
 
 static bool make_room(struct rc_py_packed *self, size_t bytes) {
   self->block = rc_py_block_take(bytes + PHASE);
@@ -32,18 +35,21 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
   }
   if (!make_room(self, bytes)) return false;
   const struct ringcast_span span = {.data = self->data, .bytes = bytes};
-  int rc = encoding->on_device ? rc_py_encoding_write_device(encoding, NULL, &span, 0, NULL, &self->bytes)
-                               : rc_py_encoding_write(encoding, false, &span, 0, &self->bytes);
+  int rc = encoding->on_device
+               ? rc_py_encoding_write_device(encoding, NULL, &span, 0, NULL, &self->bytes)
+               : rc_py_encoding_write(encoding, false, &span, 0, &self->bytes);
   if (rc < 0 && encoding->on_device) rc_py_raise(encoding->state, rc);
   if (rc == 0 || rc == RC_PY_RAISED || encoding->on_device) return rc == 0;
-  rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
-                   strerror(-rc));
+  rc_py_raise_text(encoding->state, -rc,
+                   "the value does not fit the frame that was planned for it (%s)", strerror(-rc));
   return false;
 }
 
 PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed) {
-  const struct ringcast_frame frame = {.data = packed->data, .bytes = packed->bytes, .kind = RINGCAST_KIND_TENSORS};
-  const struct rc_py_decode_options options = {.classes = &state->unpack_classes, .allow_pickle = false};
+  const struct ringcast_frame frame = {
+      .data = packed->data, .bytes = packed->bytes, .kind = RINGCAST_KIND_TENSORS};
+  const struct rc_py_decode_options options = {.classes = &state->unpack_classes,
+                                               .allow_pickle = false};
   uint32_t tag;
   PyObject *object = rc_py_decode(state, &frame, &options, &tag); /* stops at the pickle */
   Py_XDECREF(object);
@@ -65,16 +71,19 @@ static PyObject *pack(struct rc_py_state *state, PyObject *const *values, int32_
   if (Py_TYPE(values[0]) == state->packed_type) {
     return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);
   }
-  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, sends_from, false)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, sends_from, false))
+    return NULL;
   encoding.hash = hash;
-  struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
+  struct rc_py_packed *self =
+      (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
   if (self && !fill(self, &encoding)) Py_CLEAR(self);
   if (self) self->pickled = encoding.pickled;
   rc_py_encoding_clear(&encoding);
   return (PyObject *)self;
 }
 
-PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                     PyObject *keywords) {
   static const char *const names[] = {"obj", "allow_pickle", "hash", NULL};
   PyObject *values[3] = {NULL};
   if (!rc_py_arguments("pack", names, 1, 1, args, count, keywords, values)) return NULL;
@@ -87,33 +96,38 @@ PyObject *rc_py_pack_of_cpu(PyObject *module, PyObject *const *args, Py_ssize_t 
   return pack(PyModule_GetState(module), values, RC_PY_FROM_NONE);
 }
 
-/* The Frame behind the bytes of a memoryview or a NumPy array, directly or through each other. NULL: no Frame. Each
- * object keeps the next in the chain alive, so a borrowed reference is enough. */
+/* The Frame behind the bytes of a memoryview or a NumPy array, directly or through each other.
+ * NULL: no Frame. Each object keeps the next in the chain alive, so a borrowed reference is
+ * enough. */
 static PyObject *lender_of(struct rc_py_state *state, PyObject *object) {
   while (object && Py_TYPE(object) != state->frame_type) {
-    object = PyMemoryView_Check(object) ? PyMemoryView_GET_BASE(object) : rc_py_numpy_base(state, object);
+    object = PyMemoryView_Check(object) ? PyMemoryView_GET_BASE(object)
+                                        : rc_py_numpy_base(state, object);
   }
   return object;
 }
 
 /* `classes` and `are_given` as in rc_py_frame_unpack. */
-static PyObject *unpack_buffer(struct rc_py_state *state, PyObject *buffer, PyObject *classes, bool are_given) {
+static PyObject *unpack_buffer(struct rc_py_state *state, PyObject *buffer, PyObject *classes,
+                               bool are_given) {
   uint32_t tag;
   Py_buffer view;
   if (PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) < 0) return NULL;
-  const struct ringcast_frame frame = {.data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
+  const struct ringcast_frame frame = {
+      .data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
   PyObject *cache = rc_py_ref(classes);
   const struct rc_py_decode_options options = {.classes = cache ? &cache : &state->unpack_classes,
                                                .allow_pickle = !cache};
   PyObject *lender = lender_of(state, buffer);
-  PyObject *object =
-      lender ? rc_py_frame_unpack(lender, &frame, classes, are_given) : rc_py_decode(state, &frame, &options, &tag);
+  PyObject *object = lender ? rc_py_frame_unpack(lender, &frame, classes, are_given)
+                            : rc_py_decode(state, &frame, &options, &tag);
   PyBuffer_Release(&view);
   Py_XDECREF(cache);
   return object;
 }
 
-PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                       PyObject *keywords) {
   static const char *const names[] = {"frame", "allow_pickle", "classes", NULL};
   struct rc_py_state *state = PyModule_GetState(module);
   PyObject *values[3] = {NULL}, *classes;
@@ -121,8 +135,9 @@ PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count
   if (!rc_py_arguments("unpack", names, 1, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_classes_allowed(state, values[1], values[2], &allow_pickle, &classes)) return NULL;
   bool are_given = values[2] && values[2] != Py_None;
-  PyObject *object = Py_TYPE(values[0]) == state->frame_type ? rc_py_frame_unpack(values[0], NULL, classes, are_given)
-                                                             : unpack_buffer(state, values[0], classes, are_given);
+  PyObject *object = Py_TYPE(values[0]) == state->frame_type
+                         ? rc_py_frame_unpack(values[0], NULL, classes, are_given)
+                         : unpack_buffer(state, values[0], classes, are_given);
   Py_XDECREF(classes);
   return object;
 }
@@ -141,15 +156,19 @@ static int packed_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   return PyBuffer_FillInfo(view, object, self->data, (Py_ssize_t)self->bytes, 1, flags);
 }
 
-static Py_ssize_t packed_length(PyObject *object) { return (Py_ssize_t)((struct rc_py_packed *)object)->bytes; }
+static Py_ssize_t packed_length(PyObject *object) {
+  return (Py_ssize_t)((struct rc_py_packed *)object)->bytes;
+}
 
-/* No other process can write to the memory, and its maker is the caller: pickles in the frame may be loaded, as by
- * unpack(). */
+/* No other process can write to the memory, and its maker is the caller: pickles in the frame may
+ * be loaded, as by unpack(). */
 static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
   struct rc_py_packed *self = (struct rc_py_packed *)object;
   struct rc_py_state *state = rc_py_state_of(self);
-  const struct ringcast_frame frame = {.data = self->data, .bytes = self->bytes, .kind = RINGCAST_KIND_TENSORS};
-  struct rc_py_inspector looking = {.state = state, .frame = &frame, .classes = &state->unpack_classes};
+  const struct ringcast_frame frame = {
+      .data = self->data, .bytes = self->bytes, .kind = RINGCAST_KIND_TENSORS};
+  struct rc_py_inspector looking = {
+      .state = state, .frame = &frame, .classes = &state->unpack_classes};
   PyObject *classes;
   if (!rc_py_classes_allowed(state, Py_None, Py_None, &looking.allow_pickle, &classes)) return NULL;
   if (classes) looking.classes = &classes;
@@ -162,7 +181,9 @@ static PyObject *packed_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return look(object, rc_py_inspect_keys, NULL);
 }
 
-static PyObject *packed_item(PyObject *object, PyObject *key) { return look(object, rc_py_inspect_item, key); }
+static PyObject *packed_item(PyObject *object, PyObject *key) {
+  return look(object, rc_py_inspect_item, key);
+}
 
 static int packed_contains(PyObject *object, PyObject *key) {
   return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
@@ -173,7 +194,8 @@ static PyObject *packed_hashes(PyObject *object, void *Py_UNUSED(closure)) {
 }
 
 static PyObject *packed_repr(PyObject *object) {
-  return PyUnicode_FromFormat("<ringcast.PackedFrame of %zu bytes>", ((struct rc_py_packed *)object)->bytes);
+  return PyUnicode_FromFormat("<ringcast.PackedFrame of %zu bytes>",
+                              ((struct rc_py_packed *)object)->bytes);
 }
 
 static PyMethodDef packed_methods[] = {
@@ -182,7 +204,8 @@ static PyMethodDef packed_methods[] = {
 };
 
 static PyMemberDef packed_members[] = {
-    {"nbytes", T_PYSSIZET, offsetof(struct rc_py_packed, bytes), READONLY, RC_DOC_PackedFrame_nbytes},
+    {"nbytes", T_PYSSIZET, offsetof(struct rc_py_packed, bytes), READONLY,
+     RC_DOC_PackedFrame_nbytes},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -205,4 +228,5 @@ static PyType_Slot packed_slots[] = {
     {0, NULL},
 };
 PyType_Spec rc_py_packed_spec = {"ringcast.PackedFrame", sizeof(struct rc_py_packed), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, packed_slots};
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 packed_slots};

@@ -15,9 +15,11 @@ struct rc_py_packed {
 /* Raises PickleRefused for a `pickled` frame. Always NULL. */
 PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed);
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-/* _pack_of_cpu(obj, hash): as pack(), but a torch tensor on a CUDA device is refused as on any other device. */
+/* _pack_of_cpu(obj, hash): as pack(), but a torch tensor on a CUDA device is refused as on any
+ * other device. */
 PyObject *rc_py_pack_of_cpu(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                       PyObject *keywords);
 
 extern PyType_Spec rc_py_packed_spec;
 

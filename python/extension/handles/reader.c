@@ -14,9 +14,10 @@
 
 #include <structmember.h>
 
-/* ---- Attaching -------------------------------------------------------------------------------------------------- */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
-static int attach(struct rc_py_reader *self, const char *handle, const struct ringcast_reader_options *options) {
+static int attach(struct rc_py_reader *self, const char *handle,
+                  const struct ringcast_reader_options *options) {
   int rc;
   self->info.size = sizeof self->info;
   Py_BEGIN_ALLOW_THREADS
@@ -30,29 +31,33 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 }
 
 /* `checked`: the result of rc_py_checked. */
-static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked, struct ringcast_reader_options *options,
-                                       const char **text) {
+static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked,
+                                       struct ringcast_reader_options *options, const char **text) {
   PyObject *handle, *pickle, *classes, *allowed;
   struct rc_py_map map;
   int retains, map_to;
   bool allow_pickle;
   long long spin_ns;
-  if (!PyArg_ParseTuple(checked, "OszLIpiiIIIOO", &handle, text, &options->name, &spin_ns, &options->leases, &retains,
-                        &map_to, &map.device, &options->wait, &options->start, &options->tag, &pickle, &classes)) {
+  if (!PyArg_ParseTuple(checked, "OszLIpiiIIIOO", &handle, text, &options->name, &spin_ns,
+                        &options->leases, &retains, &map_to, &map.device, &options->wait,
+                        &options->start, &options->tag, &pickle, &classes)) {
     return NULL;
   }
   map.to = map_to;
   options->spin_ns = spin_ns;
   options->flags = retains ? RINGCAST_READER_RETAIN : 0;
   if (!rc_py_gpu_map_is_known(PyType_GetModuleState(type), &map)) return NULL;
-  if (!rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed)) return NULL;
+  if (!rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed))
+    return NULL;
   struct rc_py_reader *self = rc_py_handle_new(type, allow_pickle);
   if (!self) {
     Py_XDECREF(allowed);
     return NULL;
   }
   self->base.text = rc_py_ref(handle);
-  if (options->name) ringcast_printable(options->name, strlen(options->name), self->base.name, sizeof self->base.name);
+  if (options->name)
+    ringcast_printable(options->name, strlen(options->name), self->base.name,
+                       sizeof self->base.name);
   self->classes = allowed;
   self->retains = retains;
   self->starts_latest = options->start == RINGCAST_START_LATEST;
@@ -72,8 +77,8 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   return (PyObject *)self;
 }
 
-/* Closes the Reader: the Reader leaves the ring, and the memory is unmapped when the last array in it has died. The
- * handle is closed first, as other threads may look at the Reader meanwhile. */
+/* Closes the Reader: the Reader leaves the ring, and the memory is unmapped when the last array in
+ * it has died. The handle is closed first, as other threads may look at the Reader meanwhile. */
 static void shut(struct rc_py_reader *self, bool lets_others_run) {
   ringcast_reader *reader = self->reader;
   struct rc_py_hold *hold = self->hold;
@@ -104,16 +109,18 @@ static void reader_dealloc(PyObject *object) {
   rc_py_handle_free(object);
 }
 
-/* ---- Receiving -------------------------------------------------------------------------------------------------- */
+/* ---- Receiving ------------------------------------------------------------------------------- */
 
-static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
   if (!rc_py_timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
   return rc_py_receive((struct rc_py_reader *)object, timeout_ns, &tag, false);
 }
 
-static PyObject *reader_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *reader_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                    PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
   if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
@@ -126,14 +133,17 @@ static PyObject *reader_iternext(PyObject *object) {
   uint32_t tag;
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   PyObject *received = rc_py_receive(self, RINGCAST_FOREVER, &tag, false);
-  /* Decoding may have raised the WriterGone of another Reader, or the device part its own WriterGone. */
+  /* Decoding may have raised the WriterGone of another Reader, or the device part its own
+   * WriterGone. */
   if (received) return received;
-  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) PyErr_Clear(); /* NULL, nothing raised: the end */
+  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone))
+    PyErr_Clear(); /* NULL, nothing raised: the end */
   else rc_py_end_by_none();
   return NULL;
 }
 
-/* _take(tagged): recv(0) or recv_tagged(0) for a task, but for state->nothing if nothing is there. */
+/* _take(tagged): recv(0) or recv_tagged(0) for a task, but for state->nothing if nothing is
+ * there. */
 static PyObject *reader_take(PyObject *object, PyObject *tagged) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   struct rc_py_state *state = rc_py_state_of(self);
@@ -141,8 +151,9 @@ static PyObject *reader_take(PyObject *object, PyObject *tagged) {
   PyObject *turn = rc_py_pass_turn(&self->base);
   if (turn) return turn;
   PyObject *received = rc_py_receive(self, 0, &tag, true);
-  return received && received != state->nothing && tagged == Py_True ? Py_BuildValue("(NI)", received, (unsigned)tag)
-                                                                     : received;
+  return received && received != state->nothing && tagged == Py_True
+             ? Py_BuildValue("(NI)", received, (unsigned)tag)
+             : received;
 }
 
 /* _more(received, most): appends to the list what is there. */
@@ -168,7 +179,8 @@ static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns, bool is_vie
   return frame;
 }
 
-static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords) {
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
   return lend((struct rc_py_reader *)object, timeout_ns, false);
@@ -188,23 +200,26 @@ static PyObject *next_view(struct rc_py_reader *self, int64_t timeout_ns) {
   }
 }
 
-static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("view", args, count, keywords, &timeout_ns)) return NULL;
-  rc_py_handle_begin(&self->base); /* to lend and to decode are two calls of the library's, and one for the spans */
+  rc_py_handle_begin(&self->base); /* to lend and to decode are two calls of the library's, and one
+                                      for the spans */
   PyObject *view = next_view(self, timeout_ns);
   rc_py_spans_end(&self->base.call, RC_PY_SPAN_RECV, !view && timeout_ns == 0);
   return view;
 }
 
-/* ---- Closing, looking ------------------------------------------------------------------------------------------- */
+/* ---- Closing, looking ------------------------------------------------------------------------ */
 
 static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (self->base.closed) Py_RETURN_NONE;
   if (!rc_py_reader_enter(self)) return NULL;
-  if (self->exports == 0) rc_py_watch_close(&self->base); /* runs code, which may take a memoryview */
+  if (self->exports == 0)
+    rc_py_watch_close(&self->base); /* runs code, which may take a memoryview */
   bool may_close = self->exports == 0;
   if (may_close) shut(self, true); /* closing may copy retained frames */
   else rc_py_raise_exported(self->exports, "close the Reader", "Frame");
@@ -215,7 +230,8 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
 static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_handle_check(&self->base)) return NULL;
-  ringcast_reader_cancel(self->reader); /* close can't free the handle meanwhile: the calling thread has the GIL */
+  ringcast_reader_cancel(
+      self->reader); /* close can't free the handle meanwhile: the calling thread has the GIL */
   Py_RETURN_NONE;
 }
 
@@ -247,7 +263,8 @@ static PyObject *reader_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef reader_methods[] = {
     {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv},
-    {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv_tagged},
+    {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS,
+     RC_DOC_Reader_recv_tagged},
     {"_take", reader_take, METH_O, NULL},
     {"_more", FAST(reader_more), METH_FASTCALL, NULL},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_next},
@@ -262,11 +279,14 @@ static PyMethodDef reader_methods[] = {
 };
 
 static PyMemberDef reader_members[] = {
-    {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, base.text), READONLY, RC_DOC_Reader_handle},
+    {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, base.text), READONLY,
+     RC_DOC_Reader_handle},
     {"closed", T_BOOL, offsetof(struct rc_py_reader, base.closed), READONLY, RC_DOC_Reader_closed},
     {"_memory", T_UINT, offsetof(struct rc_py_reader, info.memory), READONLY, NULL},
-    {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY, RC_DOC_Reader_capacity},
-    {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY, RC_DOC_Reader_writer_pid},
+    {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY,
+     RC_DOC_Reader_capacity},
+    {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY,
+     RC_DOC_Reader_writer_pid},
     {"_has_ended", T_BOOL, offsetof(struct rc_py_reader, has_ended), READONLY, NULL},
     {"_value_failed", T_BOOL, offsetof(struct rc_py_reader, base.value_failed), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_reader, base.watch), 0, NULL},

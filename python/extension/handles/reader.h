@@ -34,9 +34,11 @@ struct rc_py_reader {
 
 extern PyType_Spec rc_py_reader_spec;
 
-/* ---- turn.c ----------------------------------------------------------------------------------------------------- */
+/* ---- turn.c ---------------------------------------------------------------------------------- */
 
-static inline bool rc_py_reader_enter(struct rc_py_reader *self) { return rc_py_handle_enter(&self->base); }
+static inline bool rc_py_reader_enter(struct rc_py_reader *self) {
+  return rc_py_handle_enter(&self->base);
+}
 void rc_py_reader_give_back_dropped(struct rc_py_reader *self);
 static inline void rc_py_reader_leave(struct rc_py_reader *self) {
   if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
@@ -56,22 +58,26 @@ static inline void rc_py_reader_end(struct rc_py_reader *self, bool is_nothing) 
 bool rc_py_reader_finish(struct rc_py_reader *self, int rc);
 /* Leaves the frame to the call at work on the Reader. False: no call is. */
 bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame);
-/* Keeps the frame as the next one, if the current exception only says that the frame could not be decoded now: Ctrl-C
- * ended the copy from a device, or the device part failed (`device_failed`) because a stream captures a graph, or
- * because a mode of torch gives no real tensors. */
-bool rc_py_reader_stash(struct rc_py_reader *self, const struct ringcast_frame *frame, bool device_failed);
-/* Gives the frame back, even if decoding failed. The current exception stays; but Evicted replaces any exception except
- * KeyboardInterrupt and the like, since overwritten data may have caused it. */
+/* Keeps the frame as the next one, if the current exception only says that the frame could not be
+ * decoded now: Ctrl-C ended the copy from a device, or the device part failed (`device_failed`)
+ * because a stream captures a graph, or because a mode of torch gives no real tensors. */
+bool rc_py_reader_stash(struct rc_py_reader *self, const struct ringcast_frame *frame,
+                        bool device_failed);
+/* Gives the frame back, even if decoding failed. The current exception stays; but Evicted
+ * replaces any exception except KeyboardInterrupt and the like, since overwritten data may have
+ * caused it. */
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);
 
-/* Returns `object` if everything read so far from held frames was whole; else drops `object` and raises Evicted.
- * `object` may be NULL: Evicted then replaces the current exception, as rc_py_reader_give_back says. */
+/* Returns `object` if everything read so far from held frames was whole; else drops `object` and
+ * raises Evicted. `object` may be NULL: Evicted then replaces the current exception, as
+ * rc_py_reader_give_back says. */
 PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object);
 
-/* ---- view.c ----------------------------------------------------------------------------------------------------- */
+/* ---- view.c ---------------------------------------------------------------------------------- */
 
 extern PyType_Spec rc_py_view_spec;
-/* The object in `frame`, with arrays left in the ring: a View, with a reference to the Frame. NULL: raised. */
+/* The object in `frame`, with arrays left in the ring: a View, with a reference to the Frame. NULL:
+ * raised. */
 PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame);
 
 #endif

@@ -2,12 +2,13 @@
 /*
  * Receiving: the next frame, copied out or lent.
  *
- * The stash: if a frame's tensors can't be copied now, because their stream captures a graph or Ctrl-C ends the copy to
- * a device, the frame is not lost. The frame stays held, as the Reader's `stash`, and is the next one.
+ * The stash: if a frame's tensors can't be copied now, because their stream captures a graph or
+ * Ctrl-C ends the copy to a device, the frame is not lost. The frame stays held, as the Reader's
+ * `stash`, and is the next one.
  *
- * Retention: instead of copying, a Reader with `retain` keeps a large frame if the frame is made of large arrays and
- * the receiver keeps the arrays. Both are known only after decoding. So the last large frame decides (`retain_next`),
- * and a frame that can't be retained is copied.
+ * Retention: instead of copying, a Reader with `retain` keeps a large frame if the frame is made of
+ * large arrays and the receiver keeps the arrays. Both are known only after decoding. So the last
+ * large frame decides (`retain_next`), and a frame that can't be retained is copied.
  */
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
@@ -18,7 +19,7 @@ struct arrival {
   struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
   bool retained, device_failed;
-  bool is_more;                 /* not the first frame of the call: if decoding fails, the frame stays the next */
+  bool is_more; /* not the first frame of the call: if decoding fails, the frame stays the next */
   struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
@@ -27,7 +28,8 @@ static int try_next(void *context, int64_t timeout_ns, bool has_gil) {
   ringcast_reader *reader = call->owner->reader;
   if (call->gpu && !has_gil) rc_py_gpu_end_owed(call->gpu);
   else if (call->gpu) rc_py_gpu_end_owed_now(call->gpu);
-  if (!has_gil || !call->owner->retains) return ringcast_reader_next(reader, timeout_ns, &call->frame);
+  if (!has_gil || !call->owner->retains)
+    return ringcast_reader_next(reader, timeout_ns, &call->frame);
   int rc;
   Py_BEGIN_ALLOW_THREADS /* retained frames may have to be copied */
   rc = ringcast_reader_next(reader, timeout_ns, &call->frame);
@@ -65,8 +67,9 @@ static inline bool is_large(const struct rc_py_reader *self, const struct ringca
   return frame->bytes > self->info.ring_frame;
 }
 
-static PyObject *decode(struct rc_py_reader *self, struct arrival *call, const struct ringcast_frame *frame,
-                        struct rc_py_hold *hold, uint32_t *tag) {
+static PyObject *decode(struct rc_py_reader *self, struct arrival *call,
+                        const struct ringcast_frame *frame, struct rc_py_hold *hold,
+                        uint32_t *tag) {
   uint64_t arrays = 0;
   const struct rc_py_decode_options options = {.reader = self->reader,
                                                .holder = &self->holder,
@@ -95,28 +98,34 @@ static PyObject *decode_retained(struct rc_py_reader *self, struct arrival *call
 }
 
 static bool is_to_be_retained(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  return self->retains && self->retain_next && is_large(self, frame) && ringcast_reader_retains(self->reader);
+  return self->retains && self->retain_next && is_large(self, frame) &&
+         ringcast_reader_retains(self->reader);
 }
 
 /* Keeps the frame as the next frame, except after a KeyboardInterrupt or the like. */
 static bool keep_next(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  if (self->has_stash || !PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  if (self->has_stash || !PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception))
+    return false;
   self->has_stash = true;
   self->stash = *frame;
   return true;
 }
 
 /* Reads the frame that has arrived. RC_PY_SKIPPED: not for the Reader. */
-static int read_arrived(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
+static int read_arrived(struct rc_py_reader *self, struct arrival *call, uint32_t *tag,
+                        PyObject **object) {
   uint64_t ran_code = rc_py_state_of(self)->ran_code;
   rc_py_gpu_skips_none(self);
   call->retained = call->device_failed = false;
   *object = is_to_be_retained(self, &call->frame) ? decode_retained(self, call, tag)
                                                   : decode(self, call, &call->frame, NULL, tag);
-  if (!*object && !call->retained && rc_py_reader_stash(self, &call->frame, call->device_failed)) return RC_PY_RAISED;
-  if (!*object && !call->retained && call->is_more && keep_next(self, &call->frame)) return RC_PY_RAISED;
+  if (!*object && !call->retained && rc_py_reader_stash(self, &call->frame, call->device_failed))
+    return RC_PY_RAISED;
+  if (!*object && !call->retained && call->is_more && keep_next(self, &call->frame))
+    return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);
-  if (*object && !call->retained) rc_py_warming_keep(self, &call->frame, rc_py_state_of(self)->ran_code != ran_code);
+  if (*object && !call->retained)
+    rc_py_warming_keep(self, &call->frame, rc_py_state_of(self)->ran_code != ran_code);
   if (!call->retained && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
   if (!*object && PyErr_Occurred()) {
     self->base.value_failed = !self->has_stash;
@@ -125,7 +134,8 @@ static int read_arrived(struct rc_py_reader *self, struct arrival *call, uint32_
   return skips ? RC_PY_SKIPPED : 0;
 }
 
-static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
+static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag,
+                      PyObject **object) {
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
   int rc = read_arrived(self, call, tag, object);
   rc_py_spans_frame(self->base.call, call->frame.position, call->frame.bytes);
@@ -162,19 +172,22 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
   return object;
 }
 
-/* ---- Many ------------------------------------------------------------------------------------------------------- */
+/* ---- Many ------------------------------------------------------------------------------------ */
 
 enum { GROUP = 64 };
 
 /* Whether frames can be taken together: nothing is owed between two frames. */
-static bool takes_groups(const struct rc_py_reader *self) { return !self->retains && !self->gpu && !self->has_stash; }
+static bool takes_groups(const struct rc_py_reader *self) {
+  return !self->retains && !self->gpu && !self->has_stash;
+}
 
 static bool fits_group(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
   return !is_large(self, frame) && (frame->kind == RINGCAST_KIND_BYTES || !rc_py_has_device(frame));
 }
 
 /* Short bytes without decode(): the preparations there take as long as the bytes object. */
-static inline PyObject *object_of(struct rc_py_reader *self, struct arrival *call, const struct ringcast_frame *frame) {
+static inline PyObject *object_of(struct rc_py_reader *self, struct arrival *call,
+                                  const struct ringcast_frame *frame) {
   uint32_t tag;
   if (frame->kind != RINGCAST_KIND_BYTES || frame->bytes > RC_PY_COPY_WITH_GIL)
     return decode(self, call, frame, NULL, &tag);
@@ -186,16 +199,21 @@ static int arrive_alone(struct rc_py_reader *self, struct arrival *call) {
   return rc < 0 ? rc : 1;
 }
 
-/* Appends the objects of a group. The group ends before a frame that can't be decoded or does not fit a group. 0; 1: a
- * frame that does not fit has arrived, as call->frame; -errno, or RC_PY_RAISED. */
-static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject *received, Py_ssize_t most) {
+/* Appends the objects of a group. The group ends before a frame that can't be decoded or does not
+ * fit a group. 0; 1: a frame that does not fit has arrived, as call->frame; -errno, or
+ * RC_PY_RAISED. */
+static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject *received,
+                      Py_ssize_t most) {
   struct ringcast_frame frames[GROUP];
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_WAIT_FRAME);
   Py_ssize_t before = PyList_GET_SIZE(received), left = most - before;
-  int count = ringcast_reader_next_many(self->reader, 0, frames, left < GROUP ? (uint32_t)left : GROUP), taken = 0;
+  int count =
+          ringcast_reader_next_many(self->reader, 0, frames, left < GROUP ? (uint32_t)left : GROUP),
+      taken = 0;
   if (count < 0) return count;
   call->frame = frames[0];
-  if (count == 1 && is_large(self, frames)) return 1; /* with a lease of its own, as from arrive() */
+  if (count == 1 && is_large(self, frames))
+    return 1; /* with a lease of its own, as from arrive() */
   bool ok = true;
   for (; ok && taken < count && fits_group(self, &frames[taken]); taken += ok) {
     rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
@@ -207,7 +225,8 @@ static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject 
   int rc = ringcast_reader_release_many(self->reader, frames, (uint32_t)taken);
   if (rc < 0) { /* evicted: the decoded values may be damaged */
     PyErr_Clear();
-    return PyList_SetSlice(received, before, PyList_GET_SIZE(received), NULL) < 0 ? RC_PY_RAISED : rc;
+    return PyList_SetSlice(received, before, PyList_GET_SIZE(received), NULL) < 0 ? RC_PY_RAISED
+                                                                                  : rc;
   }
   if (!ok && !PyErr_ExceptionMatches(PyExc_Exception)) return RC_PY_RAISED;
   if (!ok) {
@@ -233,7 +252,8 @@ PyObject *rc_py_receive_more(struct rc_py_reader *self, PyObject *received, Py_s
     Py_XDECREF(object);
   }
   /* The next call meets the same error, and raises; but not Ctrl-C again. */
-  if (rc == RC_PY_RAISED && self->has_stash && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  if (rc == RC_PY_RAISED && self->has_stash && PyErr_ExceptionMatches(PyExc_Exception))
+    PyErr_Clear();
   rc_py_watch_after(&self->base, rc);
   rc_py_reader_end(self, true);
   return PyErr_Occurred() ? NULL : rc_py_ref(Py_None);

@@ -5,7 +5,7 @@
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/packed.h"
 
-/* ---- Sending ---------------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 /* The result of a sending call: `rc` is the outcome, `bytes` the size of the frame. */
 static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
@@ -20,29 +20,34 @@ static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
 }
 
 /* Puts a measured encoding into the ring. After an error, nothing is left open. */
-static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
+static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding,
+                         int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_ENCODE);
   if (rc < 0) return rc;
   size_t bytes;
-  rc = rc_py_encoding_write(encoding, call.span.bytes > self->info.ring_frame, &call.span, tag, &bytes);
+  rc = rc_py_encoding_write(encoding, call.span.bytes > self->info.ring_frame, &call.span, tag,
+                            &bytes);
   if (rc == 0) return rc_py_writer_publish(self, bytes, RINGCAST_KIND_TENSORS);
   self->base.value_failed = true;
   ringcast_writer_abort(self->writer);
   if (rc == RC_PY_RAISED) return rc;
-  rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
-                   strerror(-rc));
+  rc_py_raise_text(encoding->state, -rc,
+                   "the value does not fit the frame that was planned for it (%s)", strerror(-rc));
   return RC_PY_RAISED;
 }
 
 /* Fills the span with `data`, but for the first bytes, which are there already. */
-static void fill(const struct rc_py_writer *self, const struct ringcast_span *span, const void *data, size_t there) {
+static void fill(const struct rc_py_writer *self, const struct ringcast_span *span,
+                 const void *data, size_t there) {
   bool is_spilled = span->bytes > self->info.ring_frame;
-  rc_py_copy(is_spilled, (uint8_t *)span->data + there, (const uint8_t *)data + there, span->bytes - there);
+  rc_py_copy(is_spilled, (uint8_t *)span->data + there, (const uint8_t *)data + there,
+             span->bytes - there);
 }
 
 /* The tag belongs to the sending. */
-static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed, int64_t timeout_ns, uint32_t tag) {
+static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed,
+                       int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = packed->bytes};
   int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_COPY);
   if (rc < 0) return rc;
@@ -54,15 +59,15 @@ static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *pac
   return rc_py_writer_publish(self, packed->bytes, RINGCAST_KIND_TENSORS);
 }
 
-PyObject *rc_py_writer_send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns,
-                                     uint32_t tag) {
+PyObject *rc_py_writer_send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding,
+                                     int64_t timeout_ns, uint32_t tag) {
   int rc = encoding->on_device ? rc_py_gpu_send(self, encoding, timeout_ns, tag)
                                : send_encoding(self, encoding, timeout_ns, tag);
   return sent(self, rc, ringcast_plan_bytes(&encoding->plan));
 }
 
-PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns, uint32_t tag,
-                                  uint32_t hash) {
+PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns,
+                                  uint32_t tag, uint32_t hash) {
   struct rc_py_encoding encoding;
   if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
     const struct rc_py_packed *packed = (struct rc_py_packed *)object;
@@ -75,7 +80,8 @@ PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, i
   int32_t device = rc_py_writer_sends_from(self);
   bool allow_pickle = self->base.allow_pickle;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) {
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device,
+                              false)) {
     self->base.value_failed = true;
     return NULL;
   }
@@ -86,7 +92,8 @@ PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, i
   return result;
 }
 
-PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords) {
   static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   PyObject *values[4] = {NULL};
@@ -122,8 +129,10 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
   return result;
 }
 
-static int copy_view(struct rc_py_writer *self, const struct ringcast_span *span, const Py_buffer *view) {
-  if (!PyBuffer_IsContiguous(view, 'C')) return PyBuffer_ToContiguous(span->data, (Py_buffer *)view, view->len, 'C');
+static int copy_view(struct rc_py_writer *self, const struct ringcast_span *span,
+                     const Py_buffer *view) {
+  if (!PyBuffer_IsContiguous(view, 'C'))
+    return PyBuffer_ToContiguous(span->data, (Py_buffer *)view, view->len, 'C');
   fill(self, span, view->buf, 0);
   return 0;
 }
@@ -132,13 +141,15 @@ static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t t
   struct rc_py_reservation call = {.writer = self, .bytes = (size_t)view->len};
   int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_COPY);
   if (rc < 0) return rc;
-  if (copy_view(self, &call.span, view) == 0) { return rc_py_writer_publish(self, call.bytes, RINGCAST_KIND_BYTES); }
+  if (copy_view(self, &call.span, view) == 0) {
+    return rc_py_writer_publish(self, call.bytes, RINGCAST_KIND_BYTES);
+  }
   ringcast_writer_abort(self->writer);
   return RC_PY_RAISED;
 }
 
-static __attribute__((noinline)) PyObject *send_any(struct rc_py_writer *self, PyObject *const *args, Py_ssize_t count,
-                                                    PyObject *keywords) {
+static __attribute__((noinline)) PyObject *
+send_any(struct rc_py_writer *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"data", "timeout", NULL};
   PyObject *values[2] = {NULL};
   int64_t timeout_ns;
@@ -155,16 +166,20 @@ static __attribute__((noinline)) PyObject *send_any(struct rc_py_writer *self, P
   return result;
 }
 
-/* The usual call: a short bytes object, and room in the ring. Its code lies in a few cache lines, which matters to a
- * caller that sends once in milliseconds. False: nothing was sent, and the long way finds out why. */
+/* The usual call: a short bytes object, and room in the ring. Its code lies in a few cache lines,
+ * which matters to a caller that sends once in milliseconds. False: nothing was sent, and the long
+ * way finds out why. */
 static inline bool send_at_once(struct rc_py_writer *self, PyObject *data) {
-  if (self->base.busy || self->base.closed || rc_py_spans_on || !PyBytes_CheckExact(data)) return false;
+  if (self->base.busy || self->base.closed || rc_py_spans_on || !PyBytes_CheckExact(data))
+    return false;
   size_t bytes = (size_t)PyBytes_GET_SIZE(data);
   if (bytes > RC_PY_COPY_WITH_GIL) return false;
-  return ringcast_writer_send(self->writer, PyBytes_AS_STRING(data), bytes, RINGCAST_KIND_BYTES, 0) == 0;
+  return ringcast_writer_send(self->writer, PyBytes_AS_STRING(data), bytes, RINGCAST_KIND_BYTES,
+                              0) == 0;
 }
 
-PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *keywords) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (count == 1 && !keywords && send_at_once(self, args[0])) Py_RETURN_NONE;
   return send_any(self, args, count, keywords);
@@ -176,14 +191,17 @@ PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ss
   struct rc_py_encoding encoding = {.state = rc_py_state_of(self), .root = RINGCAST_ROOT_VALUE};
   int64_t timeout_ns;
   uint64_t tag;
-  if (count != 3) return PyErr_Format(PyExc_TypeError, "_send_error() takes bytes, a timeout and a tag");
-  if (!rc_py_timeout(args[1], &timeout_ns) || !rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (count != 3)
+    return PyErr_Format(PyExc_TypeError, "_send_error() takes bytes, a timeout and a tag");
+  if (!rc_py_timeout(args[1], &timeout_ns) || !rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag))
+    return NULL;
   if (!rc_py_writer_begin(self)) return NULL;
   PyObject *result = NULL;
   encoding.call = self->base.call;
   rc_py_spans_phase(encoding.call, RC_PY_SPAN_ENCODE);
   rc_py_parts_begin(&encoding);
-  if (rc_py_part_add_buffer(&encoding, args[0], RINGCAST_ITEM_ERROR) && rc_py_encoding_plan(&encoding)) {
+  if (rc_py_part_add_buffer(&encoding, args[0], RINGCAST_ITEM_ERROR) &&
+      rc_py_encoding_plan(&encoding)) {
     int rc = send_encoding(self, &encoding, timeout_ns, (uint32_t)tag);
     result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writer.send_many(): small values become messages of a batch, which the library sends in packed frames.
+ * Writer.send_many(): small values become messages of a batch, which the library sends in packed
+ * frames.
  *
- * A short bytes object is a message already. Any other value is encoded into private memory first, because the place in
- * the packed frame depends on the sizes before. A value with a large frame or on a device is sent alone, in its
- * turn. Whatever fails, the values before are sent first, and the exception's attribute `sent` counts them.
+ * A short bytes object is a message already. Any other value is encoded into private memory first,
+ * because the place in the packed frame depends on the sizes before. A value with a large frame or
+ * on a device is sent alone, in its turn. Whatever fails, the values before are sent first, and the
+ * exception's attribute `sent` counts them.
  */
 #include "python/extension/codec/copy.h"
 #include "python/extension/handles/packed.h"
@@ -27,7 +29,8 @@ struct batch {
 /* After a part of the batch, the caller computes the rest of the timeout. */
 static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct batch *batch = context;
-  rc_py_spans_phase(batch->writer->base.call, timeout_ns ? RC_PY_SPAN_WAIT_ROOM : RC_PY_SPAN_PUBLISH);
+  rc_py_spans_phase(batch->writer->base.call,
+                    timeout_ns ? RC_PY_SPAN_WAIT_ROOM : RC_PY_SPAN_PUBLISH);
   while (batch->done < batch->count) {
     int sent = ringcast_writer_send_many(batch->writer->writer, batch->messages + batch->done,
                                          batch->count - batch->done, timeout_ns);
@@ -53,7 +56,8 @@ static bool flush(struct batch *batch) {
   uint64_t at = call ? rc_py_writer_position(self) : 0;
   rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
   int rc = rc_py_wait_until(try_send, NULL, batch, batch->timeout_ns, &batch->deadline);
-  if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, batch->messages[batch->done].bytes);
+  if (rc < 0)
+    rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, batch->messages[batch->done].bytes);
   rc_py_watch_after(&self->base, rc);
   if (call) record(batch, at);
   batch->sent += batch->done;
@@ -63,7 +67,8 @@ static bool flush(struct batch *batch) {
 }
 
 static bool add(struct batch *batch, const void *data, size_t bytes, uint16_t kind) {
-  batch->messages[batch->count++] = (struct ringcast_message){.data = data, .bytes = bytes, .kind = kind};
+  batch->messages[batch->count++] =
+      (struct ringcast_message){.data = data, .bytes = bytes, .kind = kind};
   return batch->count < MESSAGES || flush(batch);
 }
 
@@ -74,7 +79,8 @@ static uint8_t *room_for(struct batch *batch, size_t bytes) {
     return NULL;
   }
   if (batch->used + PHASE + bytes > ROOM && !flush(batch)) return NULL;
-  uint8_t *line = (uint8_t *)(((uintptr_t)batch->memory + LINE - 1) & ~(uintptr_t)(LINE - 1)) + batch->used;
+  uint8_t *line =
+      (uint8_t *)(((uintptr_t)batch->memory + LINE - 1) & ~(uintptr_t)(LINE - 1)) + batch->used;
   batch->used += (PHASE + bytes + LINE - 1) & ~(size_t)(LINE - 1);
   return line + PHASE;
 }
@@ -97,12 +103,14 @@ static bool add_encoded(struct batch *batch, PyObject *object, uint32_t tag) {
   struct rc_py_encoding encoding;
   int32_t device = rc_py_writer_sends_from(self);
   bool allow_pickle = self->base.allow_pickle;
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false)) return false;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false))
+    return false;
   size_t bytes = ringcast_plan_bytes(&encoding.plan);
   bool ok;
   if (bytes > SMALL || encoding.on_device) {
     encoding.call = self->base.call;
-    ok = flush(batch) && sent_alone(batch, rc_py_writer_send_encoding(self, &encoding, time_left(batch), tag));
+    ok = flush(batch) &&
+         sent_alone(batch, rc_py_writer_send_encoding(self, &encoding, time_left(batch), tag));
   } else {
     struct ringcast_span span = {.data = room_for(batch, bytes), .bytes = bytes};
     int rc = span.data ? rc_py_encoding_write(&encoding, false, &span, tag, &bytes) : RC_PY_RAISED;
@@ -118,12 +126,15 @@ static bool add_value(struct batch *batch, PyObject *object, uint32_t tag) {
   bool is_plain = PyBytes_CheckExact(object) && tag == 0;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
   if (is_plain && PyBytes_GET_SIZE(object) <= SMALL)
-    return add(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object), RINGCAST_KIND_BYTES);
+    return add(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object),
+               RINGCAST_KIND_BYTES);
   if (Py_TYPE(object) != rc_py_state_of(self)->packed_type) return add_encoded(batch, object, tag);
-  return flush(batch) && sent_alone(batch, rc_py_writer_send_value(self, object, time_left(batch), tag, 0));
+  return flush(batch) &&
+         sent_alone(batch, rc_py_writer_send_value(self, object, time_left(batch), tag, 0));
 }
 
-/* Sends the messages before the failure. The failure stays the current exception, unless the sending fails too. */
+/* Sends the messages before the failure. The failure stays the current exception, unless the
+ * sending fails too. */
 static void flush_after_failure(struct batch *batch) {
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
@@ -142,12 +153,14 @@ static void note_sent(size_t sent) {
   PyErr_Fetch(&type, &error, &traceback);
   PyErr_NormalizeException(&type, &error, &traceback);
   PyObject *number = PyLong_FromSize_t(sent);
-  if (!number || PyObject_SetAttrString(error, "sent", number) < 0) PyErr_Clear(); /* a class without attributes */
+  if (!number || PyObject_SetAttrString(error, "sent", number) < 0)
+    PyErr_Clear(); /* a class without attributes */
   Py_XDECREF(number);
   PyErr_Restore(type, error, traceback);
 }
 
-static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeout_ns, uint32_t tag) {
+static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeout_ns,
+                     uint32_t tag) {
   struct batch batch; /* to clear the messages would take longer than to send a few */
   batch.writer = self;
   batch.count = batch.done = 0;
@@ -165,7 +178,8 @@ static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeou
   return ok;
 }
 
-PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                 PyObject *keywords) {
   static const char *const names[] = {"values", "timeout", "tag", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   PyObject *values[3] = {NULL};

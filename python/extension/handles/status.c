@@ -16,27 +16,31 @@ static PyObject *make_stats(struct rc_py_state *state, const struct ringcast_sta
   }
   if (!histogram) return NULL;
   return PyObject_CallFunction(
-      state->stats, "KKKKKKNKKK", (unsigned long long)stats->frames, (unsigned long long)stats->bytes,
-      (unsigned long long)stats->waits, (unsigned long long)stats->sleeps, (unsigned long long)stats->wakes,
+      state->stats, "KKKKKKNKKK", (unsigned long long)stats->frames,
+      (unsigned long long)stats->bytes, (unsigned long long)stats->waits,
+      (unsigned long long)stats->sleeps, (unsigned long long)stats->wakes,
       (unsigned long long)stats->waited_ns, histogram, (unsigned long long)stats->estimate_hits,
       (unsigned long long)stats->grown, (unsigned long long)stats->wasted_bytes);
 }
 
 static PyObject *make_info(struct rc_py_state *state, const struct ringcast_info *info) {
-  const char *memory = ringcast_memory_name(info->memory); /* NULL for a number of a later release */
+  const char *memory =
+      ringcast_memory_name(info->memory); /* NULL for a number of a later release */
   static const char *const numa[] = {"local", "none", "interleaved", "node"};
-  return PyObject_CallFunction(state->info, "KKKIsKiLsIiiKKKs", (unsigned long long)info->capacity,
-                               (unsigned long long)info->max_frame, (unsigned long long)info->tail,
-                               (unsigned)info->readers, memory ? memory : "unknown",
-                               (unsigned long long)info->page_size, (int)info->writer_pid, (long long)info->spin_ns,
-                               info->numa < 4 ? numa[info->numa] : "unknown", (unsigned)info->numa_node,
-                               (int)info->numa_error, (int)info->spill_error, (unsigned long long)info->ring_frame,
-                               (unsigned long long)info->spill_bytes, (unsigned long long)info->spill_used, info->name);
+  return PyObject_CallFunction(
+      state->info, "KKKIsKiLsIiiKKKs", (unsigned long long)info->capacity,
+      (unsigned long long)info->max_frame, (unsigned long long)info->tail, (unsigned)info->readers,
+      memory ? memory : "unknown", (unsigned long long)info->page_size, (int)info->writer_pid,
+      (long long)info->spin_ns, info->numa < 4 ? numa[info->numa] : "unknown",
+      (unsigned)info->numa_node, (int)info->numa_error, (int)info->spill_error,
+      (unsigned long long)info->ring_frame, (unsigned long long)info->spill_bytes,
+      (unsigned long long)info->spill_used, info->name);
 }
 
 PyObject *rc_py_status(struct rc_py_state *state, const struct rc_py_status *status, int rc) {
   if (rc < 0) return rc_py_raise(state, rc);
-  PyObject *info = make_info(state, &status->info), *stats = info ? make_stats(state, &status->stats) : NULL;
+  PyObject *info = make_info(state, &status->info),
+           *stats = info ? make_stats(state, &status->stats) : NULL;
   if (!stats) Py_CLEAR(info);
   return stats ? Py_BuildValue("(NNKK)", info, stats, (unsigned long long)status->counts[0],
                                (unsigned long long)status->counts[1])
@@ -44,17 +48,20 @@ PyObject *rc_py_status(struct rc_py_state *state, const struct rc_py_status *sta
 }
 
 PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer) {
-  static const char *const states[] = {"unknown", "joining", "active", "dead", "stopped", "evicted"};
+  static const char *const states[] = {"unknown", "joining", "active",
+                                       "dead",    "stopped", "evicted"};
   const char *text = states[peer->state < 6 ? peer->state : 0];
-  PyObject *name = PyUnicode_DecodeUTF8(peer->name, (Py_ssize_t)strnlen(peer->name, sizeof peer->name), "ignore");
+  PyObject *name = PyUnicode_DecodeUTF8(
+      peer->name, (Py_ssize_t)strnlen(peer->name, sizeof peer->name), "ignore");
   PyObject *stats = name ? make_stats(state, &peer->stats) : NULL;
   if (!stats) {
     Py_XDECREF(name);
     return NULL;
   }
-  return PyObject_CallFunction(state->reader_status, "IisNKKKNdK", (unsigned)peer->slot, (int)peer->pid, text, name,
-                               (unsigned long long)peer->position, (unsigned long long)peer->lag,
-                               (unsigned long long)peer->stalls, stats, (double)peer->blocked_ns / 1e9,
+  return PyObject_CallFunction(state->reader_status, "IisNKKKNdK", (unsigned)peer->slot,
+                               (int)peer->pid, text, name, (unsigned long long)peer->position,
+                               (unsigned long long)peer->lag, (unsigned long long)peer->stalls,
+                               stats, (double)peer->blocked_ns / 1e9,
                                (unsigned long long)peer->lag_frames);
 }
 

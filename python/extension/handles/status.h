@@ -19,7 +19,8 @@ PyObject *rc_py_status(struct rc_py_state *state, const struct rc_py_status *sta
 PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer);
 /* Room for the peers of a ring; NULL: out of memory. */
 struct ringcast_peer *rc_py_peers_new(uint32_t count);
-/* A list of the peers. Frees `peers`, which may be NULL; `count` of the library, if negative, is raised. */
+/* A list of the peers. Frees `peers`, which may be NULL; `count` of the library, if negative, is
+ * raised. */
 PyObject *rc_py_peers(struct rc_py_state *state, struct ringcast_peer *peers, int count);
 
 /* The functions rings() and find(). */

@@ -19,7 +19,7 @@ struct tap {
   bool has_ended;    /* the writer is gone, and every frame was seen */
 };
 
-/* ---- Attaching -------------------------------------------------------------------------------------------------- */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
 static int attach(struct tap *self, const char *handle) {
   struct ringcast_info info = {.size = sizeof info};
@@ -37,8 +37,9 @@ static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
   const char *text;
   bool allow_pickle;
   PyObject *checked = rc_py_checked("tap", args, keywords);
-  bool is_right = checked && PyArg_ParseTuple(checked, "OsOO", &handle, &text, &pickle, &classes) &&
-                  rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed);
+  bool is_right =
+      checked && PyArg_ParseTuple(checked, "OsOO", &handle, &text, &pickle, &classes) &&
+      rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed);
   struct tap *self = is_right ? rc_py_handle_new(type, allow_pickle) : NULL;
   if (self) {
     self->base.text = rc_py_ref(handle);
@@ -60,7 +61,7 @@ static void tap_dealloc(PyObject *object) {
   rc_py_handle_free(object);
 }
 
-/* ---- Copying ---------------------------------------------------------------------------------------------------- */
+/* ---- Copying --------------------------------------------------------------------------------- */
 
 struct arrival {
   ringcast_tap *tap;
@@ -76,17 +77,20 @@ static PyObject *make_tapped(struct rc_py_state *state, const struct ringcast_fr
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
   if (!bytes) return NULL;
   rc_py_copy(false, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
-  return PyObject_CallFunction(state->tapped, "KiN", (unsigned long long)frame->position, (int)frame->kind, bytes);
+  return PyObject_CallFunction(state->tapped, "KiN", (unsigned long long)frame->position,
+                               (int)frame->kind, bytes);
 }
 
-/* The next frame's object; `tag` NULL: the frame's bytes, as a TapFrame. The Tap's copy stays until leave. */
+/* The next frame's object; `tag` NULL: the frame's bytes, as a TapFrame. The Tap's copy stays until
+ * leave. */
 static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   if (!rc_py_handle_enter(&self->base)) return NULL;
   struct rc_py_state *state = rc_py_state_of(self);
   struct arrival call = {.tap = self->tap};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
   self->has_ended = rc == -EPIPE;
-  const struct rc_py_decode_options options = {.classes = &self->classes, .allow_pickle = self->base.allow_pickle};
+  const struct rc_py_decode_options options = {.classes = &self->classes,
+                                               .allow_pickle = self->base.allow_pickle};
   PyObject *object = rc < 0 ? rc_py_raise(state, rc)
                      : tag  ? rc_py_decode(state, &call.frame, &options, tag)
                             : make_tapped(state, &call.frame);
@@ -94,14 +98,16 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   return object;
 }
 
-static PyObject *tap_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *tap_recv(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag = 0;
   if (!rc_py_timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
   return receive((struct tap *)object, timeout_ns, &tag);
 }
 
-static PyObject *tap_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *tap_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                 PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag = 0;
   if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
@@ -109,7 +115,8 @@ static PyObject *tap_recv_tagged(PyObject *object, PyObject *const *args, Py_ssi
   return received ? Py_BuildValue("(NI)", received, (unsigned)tag) : NULL;
 }
 
-static PyObject *tap_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *tap_next(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords) {
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
   return receive((struct tap *)object, timeout_ns, NULL);
@@ -121,12 +128,13 @@ static PyObject *tap_iternext(PyObject *object) {
   struct tap *self = (struct tap *)object;
   PyObject *received = receive(self, RINGCAST_FOREVER, &tag);
   if (received) return received;
-  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) PyErr_Clear(); /* NULL, nothing raised: the end */
+  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone))
+    PyErr_Clear(); /* NULL, nothing raised: the end */
   else rc_py_end_by_none();
   return NULL;
 }
 
-/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 static PyObject *tap_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
@@ -148,7 +156,7 @@ static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return rc_py_peers(rc_py_state_of(self), peers, count);
 }
 
-/* ---- Closing ---------------------------------------------------------------------------------------------------- */
+/* ---- Closing --------------------------------------------------------------------------------- */
 
 static PyObject *tap_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;

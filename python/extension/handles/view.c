@@ -2,12 +2,12 @@
 /*
  * View: an object with its arrays and tensors in the ring, lent for a block.
  *
- * At the end of the block the frame goes back to the ring, even if the user still holds an array: obj is bound to a
- * name that outlives the block, so waiting for the array's end would be waiting for ever. Only the mapping must stay:
- * tensors/view_arrays.c keeps it.
+ * At the end of the block the frame goes back to the ring, even if the user still holds an array:
+ * obj is bound to a name that outlives the block, so waiting for the array's end would be waiting
+ * for ever. Only the mapping must stay: tensors/view_arrays.c keeps it.
  *
- * A hostile writer can change lent values at any time, but nothing else: positions and shapes were copied and checked
- * before (decode.c), and the memory is mapped read-only.
+ * A hostile writer can change lent values at any time, but nothing else: positions and shapes were
+ * copied and checked before (decode.c), and the memory is mapped read-only.
  */
 #include "python/extension/handles/frame.h"
 #include "python/extension/handles/gpu.h"
@@ -80,7 +80,8 @@ static PyObject *get_hashes(PyObject *object, void *Py_UNUSED(closure)) {
 
 static PyObject *view_repr(PyObject *object) {
   struct view *self = (struct view *)object;
-  return PyUnicode_FromFormat(self->object ? "<ringcast.View of %R>" : "<ringcast.View, ended>", self->frame);
+  return PyUnicode_FromFormat(self->object ? "<ringcast.View of %R>" : "<ringcast.View, ended>",
+                              self->frame);
 }
 
 static int view_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -124,9 +125,16 @@ static PyGetSetDef view_properties[] = {
 };
 
 static PyType_Slot view_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_View}, {Py_tp_methods, view_methods}, {Py_tp_members, view_members},
-    {Py_tp_getset, view_properties},  {Py_tp_repr, view_repr},       {Py_tp_traverse, view_traverse},
-    {Py_tp_clear, view_clear},        {Py_tp_dealloc, view_dealloc}, {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_View},
+    {Py_tp_methods, view_methods},
+    {Py_tp_members, view_members},
+    {Py_tp_getset, view_properties},
+    {Py_tp_repr, view_repr},
+    {Py_tp_traverse, view_traverse},
+    {Py_tp_clear, view_clear},
+    {Py_tp_dealloc, view_dealloc},
+    {0, NULL},
 };
-PyType_Spec rc_py_view_spec = {"ringcast.View", sizeof(struct view), 0,
-                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC, view_slots};
+PyType_Spec rc_py_view_spec = {
+    "ringcast.View", sizeof(struct view), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC, view_slots};

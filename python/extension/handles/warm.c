@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Warming. Between two steps of an engine other code runs, or the CPU sleeps, and the caches, the TLB and the branch
- * predictors forget the decoder: a dict that takes 2 us to decode right after another dict then takes 40. So a Reader
- * keeps a copy of the last small frame. Shortly before the next frame is due
- * (channel/warm.h), the copy is decoded and the result dropped.
+ * Warming. Between two steps of an engine other code runs, or the CPU sleeps, and the caches, the
+ * TLB and the branch predictors forget the decoder: a dict that takes 2 us to decode right after
+ * another dict then takes 40. So a Reader keeps a copy of the last small frame. Shortly before the
+ * next frame is due (channel/warm.h), the copy is decoded and the result dropped.
  *
- * A frame is kept only if decoding ran no code that may be the user's (`ran_code` of the module's state): user code
- * must run once per frame. Frames for a device are not kept.
+ * A frame is kept only if decoding ran no code that may be the user's (`ran_code` of the module's
+ * state): user code must run once per frame. Frames for a device are not kept.
  */
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"
@@ -22,10 +22,12 @@ struct rc_py_warming {
 };
 
 static void decode(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  const struct rc_py_decode_options options = {.classes = &self->classes, .allow_pickle = self->base.allow_pickle};
+  const struct rc_py_decode_options options = {.classes = &self->classes,
+                                               .allow_pickle = self->base.allow_pickle};
   uint32_t tag;
   PyObject *object = rc_py_decode(rc_py_state_of(self), frame, &options, &tag);
-  if (!object && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt(); /* the wait reports Ctrl-C */
+  if (!object && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))
+    PyErr_SetInterrupt(); /* the wait reports Ctrl-C */
   PyErr_Clear();
   Py_XDECREF(object);
 }
@@ -35,7 +37,8 @@ void rc_py_warm(void *context) {
   struct rc_py_reader *self = context;
   struct rc_py_warming *warming = self->warming;
   if (!Py_IsInitialized()) return; /* a daemon thread, while the process exits */
-  if (!warming && (warming = self->warming = aligned_alloc(64, sizeof *warming))) warming->frame.bytes = 0;
+  if (!warming && (warming = self->warming = aligned_alloc(64, sizeof *warming)))
+    warming->frame.bytes = 0;
   if (!warming) return;
   warming->is_asked = true;
   if (warming->frame.bytes == 0) return;
@@ -44,13 +47,17 @@ void rc_py_warm(void *context) {
   PyGILState_Release(gil);
 }
 
-void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *frame, bool ran_code) {
+void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *frame,
+                        bool ran_code) {
   struct rc_py_warming *warming = self->warming;
   if (!warming || !warming->is_asked) return;
   warming->is_asked = false;
   warming->frame.bytes = 0;
-  if (ran_code || frame->bytes > MOST_BYTES || rc_py_has_device(frame) || self->holder.map.to == RC_PY_MAP_CUDA) return;
+  if (ran_code || frame->bytes > MOST_BYTES || rc_py_has_device(frame) ||
+      self->holder.map.to == RC_PY_MAP_CUDA)
+    return;
   uint8_t *data = warming->memory + 16; /* as in the ring: 16 bytes into a line */
   memcpy(data, frame->data, frame->bytes);
-  warming->frame = (struct ringcast_frame){.data = data, .bytes = frame->bytes, .kind = frame->kind};
+  warming->frame =
+      (struct ringcast_frame){.data = data, .bytes = frame->bytes, .kind = frame->kind};
 }

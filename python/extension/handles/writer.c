@@ -12,7 +12,7 @@
 
 #include <structmember.h>
 
-/* ---- Making ----------------------------------------------------------------------------------------------------- */
+/* ---- Making ---------------------------------------------------------------------------------- */
 
 static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_options *options) {
   int rc;
@@ -33,11 +33,13 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   long long spin_ns, slow_ns;
   PyObject *pickle, *checked = rc_py_checked("writer", args, keywords);
   bool allow_pickle;
-  bool is_right = checked &&
-                  PyArg_ParseTuple(checked, "KIILIIKIILIKIOz", &capacity, &options.readers, &options.memory, &spin_ns,
-                                   &options.numa, &options.numa_node, &spill_bytes, &options.on_death, &options.on_slow,
-                                   &slow_ns, &options.wait, &gpu_pool_bytes, &options.ahead, &pickle, &options.name) &&
-                  rc_py_allow_pickle(PyType_GetModuleState(type), pickle, &allow_pickle);
+  bool is_right =
+      checked &&
+      PyArg_ParseTuple(checked, "KIILIIKIILIKIOz", &capacity, &options.readers, &options.memory,
+                       &spin_ns, &options.numa, &options.numa_node, &spill_bytes, &options.on_death,
+                       &options.on_slow, &slow_ns, &options.wait, &gpu_pool_bytes, &options.ahead,
+                       &pickle, &options.name) &&
+      rc_py_allow_pickle(PyType_GetModuleState(type), pickle, &allow_pickle);
   if (!is_right) {
     Py_XDECREF(checked);
     return NULL;
@@ -69,7 +71,7 @@ static void writer_dealloc(PyObject *object) {
   rc_py_handle_free(object);
 }
 
-/* ---- In place --------------------------------------------------------------------------------------------------- */
+/* ---- In place -------------------------------------------------------------------------------- */
 
 /* The argument `n`; without one, RINGCAST_ESTIMATE_OF(tag). */
 static bool size_argument(PyObject *n, PyObject *tag, uint64_t *out) {
@@ -80,18 +82,22 @@ static bool size_argument(PyObject *n, PyObject *tag, uint64_t *out) {
     return true;
   }
   if (!tag) return rc_py_integer("n", n, 0, PY_SSIZE_T_MAX, out);
-  PyErr_SetString(PyExc_ValueError, "reserve() takes n or tag, not both: the tag is for an estimate in the place of n");
+  PyErr_SetString(
+      PyExc_ValueError,
+      "reserve() takes n or tag, not both: the tag is for an estimate in the place of n");
   return false;
 }
 
-static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                PyObject *keywords) {
   static const char *const names[] = {"n", "timeout", "tag", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   PyObject *values[3] = {NULL};
   int64_t timeout_ns;
   uint64_t bytes;
   if (!rc_py_arguments("reserve", names, 2, 0, args, count, keywords, values)) return NULL;
-  if (!size_argument(values[0], values[2], &bytes) || !rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (!size_argument(values[0], values[2], &bytes) || !rc_py_timeout(values[1], &timeout_ns))
+    return NULL;
   if (!rc_py_writer_begin(self)) return NULL;
   struct rc_py_reservation call = {.writer = self, .bytes = bytes};
   int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_WAIT_ROOM);
@@ -105,7 +111,7 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   return span;
 }
 
-/* ---- Readers ---------------------------------------------------------------------------------------------------- */
+/* ---- Readers --------------------------------------------------------------------------------- */
 
 struct attendance {
   ringcast_writer *writer;
@@ -117,11 +123,14 @@ static int try_wait_readers(void *context, int64_t timeout_ns, bool Py_UNUSED(ha
   return ringcast_writer_wait_readers(call->writer, call->count, timeout_ns);
 }
 
-static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *keywords) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   int64_t timeout_ns;
   uint64_t wanted;
-  if (!rc_py_amount_arguments("wait_readers", args, count, keywords, UINT32_MAX, &wanted, &timeout_ns)) return NULL;
+  if (!rc_py_amount_arguments("wait_readers", args, count, keywords, UINT32_MAX, &wanted,
+                              &timeout_ns))
+    return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   struct attendance call = {.writer = self->writer, .count = (uint32_t)wanted};
   int rc = rc_py_wait(try_wait_readers, &call, timeout_ns);
@@ -164,7 +173,7 @@ static PyObject *writer_room_fileno(PyObject *object, PyObject *Py_UNUSED(unused
   return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
 }
 
-/* ---- Estimates -------------------------------------------------------------------------------------------------- */
+/* ---- Estimates ------------------------------------------------------------------------------- */
 
 PyObject *rc_py_add_size(PyObject *Py_UNUSED(module), PyObject *args) {
   Py_buffer history;
@@ -174,13 +183,14 @@ PyObject *rc_py_add_size(PyObject *Py_UNUSED(module), PyObject *args) {
   if (history.len == sizeof(struct ringcast_sizes)) {
     result = PyLong_FromUnsignedLongLong(ringcast_sizes_add(history.buf, bytes));
   } else {
-    PyErr_Format(PyExc_ValueError, "a history has %zu bytes, not %zd", sizeof(struct ringcast_sizes), history.len);
+    PyErr_Format(PyExc_ValueError, "a history has %zu bytes, not %zd",
+                 sizeof(struct ringcast_sizes), history.len);
   }
   PyBuffer_Release(&history);
   return result;
 }
 
-/* ---- Closing, looking ------------------------------------------------------------------------------------------- */
+/* ---- Closing, looking ------------------------------------------------------------------------ */
 
 static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -204,7 +214,8 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
 static PyObject *writer_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!rc_py_handle_check(&self->base)) return NULL;
-  ringcast_writer_cancel(self->writer); /* close can't run meanwhile: the calling thread has the GIL */
+  ringcast_writer_cancel(
+      self->writer); /* close can't run meanwhile: the calling thread has the GIL */
   Py_RETURN_NONE;
 }
 
@@ -221,8 +232,10 @@ static PyObject *writer_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef writer_methods[] = {
     {"send", FAST(rc_py_writer_send), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send},
-    {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_bytes},
-    {"send_many", FAST(rc_py_writer_send_many), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_many},
+    {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS,
+     RC_DOC_Writer_send_bytes},
+    {"send_many", FAST(rc_py_writer_send_many), METH_FASTCALL | METH_KEYWORDS,
+     RC_DOC_Writer_send_many},
     {"_send_error", FAST(rc_py_writer_send_error), METH_FASTCALL, NULL},
     {"_compose", FAST(rc_py_writer_compose), METH_FASTCALL, NULL},
     {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},
@@ -230,11 +243,13 @@ static PyMethodDef writer_methods[] = {
     {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_reserve},
     {"commit", FAST(rc_py_writer_commit), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_commit},
     {"abort", rc_py_writer_abort, METH_NOARGS, RC_DOC_Writer_abort},
-    {"wait_readers", FAST(writer_wait_readers), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_wait_readers},
+    {"wait_readers", FAST(writer_wait_readers), METH_FASTCALL | METH_KEYWORDS,
+     RC_DOC_Writer_wait_readers},
     {"peers", writer_peers, METH_NOARGS, RC_DOC_Writer_peers},
     {"check", writer_check, METH_NOARGS, RC_DOC_Writer_check},
     {"fileno", writer_fileno, METH_NOARGS, RC_DOC_Writer_fileno},
-    {"empty", (PyCFunction)(void (*)(void))rc_py_writer_empty, METH_VARARGS | METH_KEYWORDS, RC_DOC_Writer_empty},
+    {"empty", (PyCFunction)(void (*)(void))rc_py_writer_empty, METH_VARARGS | METH_KEYWORDS,
+     RC_DOC_Writer_empty},
     {"cancel", writer_cancel, METH_NOARGS, RC_DOC_Writer_cancel},
     {"_status", writer_status, METH_NOARGS, NULL},
     {"close", writer_close, METH_NOARGS, RC_DOC_Writer_close},
@@ -242,11 +257,14 @@ static PyMethodDef writer_methods[] = {
 };
 
 static PyMemberDef writer_members[] = {
-    {"handle", T_OBJECT_EX, offsetof(struct rc_py_writer, base.text), READONLY, RC_DOC_Writer_handle},
-    {"name", T_STRING_INPLACE, offsetof(struct rc_py_writer, info.name), READONLY, RC_DOC_Writer_name},
+    {"handle", T_OBJECT_EX, offsetof(struct rc_py_writer, base.text), READONLY,
+     RC_DOC_Writer_handle},
+    {"name", T_STRING_INPLACE, offsetof(struct rc_py_writer, info.name), READONLY,
+     RC_DOC_Writer_name},
     {"closed", T_BOOL, offsetof(struct rc_py_writer, base.closed), READONLY, RC_DOC_Writer_closed},
     {"_memory", T_UINT, offsetof(struct rc_py_writer, info.memory), READONLY, NULL},
-    {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY, RC_DOC_Writer_capacity},
+    {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY,
+     RC_DOC_Writer_capacity},
     {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
     {"_takes_cuda", T_BOOL, offsetof(struct rc_py_writer, takes_cuda), 0, NULL},
     {"_value_failed", T_BOOL, offsetof(struct rc_py_writer, base.value_failed), READONLY, NULL},

@@ -2,14 +2,16 @@
 /*
  * Memory for large received arrays, reused when the arrays die.
  *
- * Fresh memory costs a page fault per page, several times the cost of the copy into the page. So blocks come from the
- * pool, and go back when the last reference dies: an array holds its block by the base object (memory.c), a
- * torch tensor by the deleter of the storage, which may run in any thread, with the GIL or without. Slices,
- * memoryviews, storages and DLPack keep the base object or the storage alive, so an idle block has no users.
+ * Fresh memory costs a page fault per page, several times the cost of the copy into the page. So
+ * blocks come from the pool, and go back when the last reference dies: an array holds its block by
+ * the base object (memory.c), a torch tensor by the deleter of the storage, which may run in any
+ * thread, with the GIL or without. Slices, memoryviews, storages and DLPack keep the base object or
+ * the storage alive, so an idle block has no users.
  *
- * Idle blocks are listed by size class, eight to a doubling, with the last block given on top, as its memory is warm;
- * and by age: above the limit, the oldest block goes back to the kernel. Each block is a mapping of its own, so
- * unmapping takes effect at once. A mutex guards the pool, and is held through a fork.
+ * Idle blocks are listed by size class, eight to a doubling, with the last block given on top, as
+ * its memory is warm; and by age: above the limit, the oldest block goes back to the kernel. Each
+ * block is a mapping of its own, so unmapping takes effect at once. A mutex guards the pool, and is
+ * held through a fork.
  */
 #include "python/extension/tensors.h"
 
@@ -39,7 +41,7 @@ static void lock(void) { pthread_mutex_lock(&pool.mutex); }
 
 static void unlock(void) { pthread_mutex_unlock(&pool.mutex); }
 
-/* ---- Mappings --------------------------------------------------------------------------------------------------- */
+/* ---- Mappings -------------------------------------------------------------------------------- */
 
 static void unmap(struct rc_py_block *block) {
   munmap(block->data, block->bytes);
@@ -48,12 +50,13 @@ static void unmap(struct rc_py_block *block) {
 
 /* A mapping that starts on a huge page, for as many huge pages as possible. */
 static void *map_huge(size_t bytes) {
-  uint8_t *start = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  uint8_t *start =
+      mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return MAP_FAILED;
   uint8_t *data = (uint8_t *)(((uintptr_t)start + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
   if (data > start) munmap(start, (size_t)(data - start));
   munmap(data + bytes, (size_t)(start + HUGE - data)); /* never nothing */
-  madvise(data, bytes, MADV_HUGEPAGE);                 /* a hint: kernels without huge pages refuse */
+  madvise(data, bytes, MADV_HUGEPAGE); /* a hint: kernels without huge pages refuse */
   return data;
 }
 
@@ -64,7 +67,8 @@ static struct rc_py_block *map(size_t bytes, uint32_t class) {
   block->class = class;
   block->bytes = (bytes + page - 1) & ~(page - 1);
   block->data = bytes >= HUGE ? map_huge(block->bytes)
-                              : mmap(NULL, block->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                              : mmap(NULL, block->bytes, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block->data != MAP_FAILED) return block;
   PyMem_RawFree(block);
   return NULL;
@@ -78,7 +82,7 @@ static uint32_t class_of(size_t bytes, size_t *rounded) {
   return shift * 8 + (uint32_t)steps - 9;
 }
 
-/* ---- Idle blocks ------------------------------------------------------------------------------------------------- */
+/* ---- Idle blocks ----------------------------------------------------------------------------- */
 
 static void push(struct rc_py_block *block) {
   block->above = NULL;
@@ -101,7 +105,8 @@ static void take_out(struct rc_py_block *block) {
   pool.idle -= block->bytes;
 }
 
-/* Takes out the oldest until no more than the limit is left; a chain by `newer`, to be unmapped without the mutex. */
+/* Takes out the oldest until no more than the limit is left; a chain by `newer`, to be unmapped
+ * without the mutex. */
 static struct rc_py_block *evict(void) {
   struct rc_py_block *chain = NULL;
   while (pool.idle > pool.limit) {
@@ -169,21 +174,23 @@ PyObject *rc_py_memory_take(struct rc_py_state *state, uint64_t bytes, void **ou
   if (!block) return NULL;
   *out = block->data;
   PyObject *memory = rc_py_memory_new(
-      state, (struct rc_py_buffer){.data = block->data, .bytes = bytes, .give = rc_py_block_give, .owner = block});
+      state, (struct rc_py_buffer){
+                 .data = block->data, .bytes = bytes, .give = rc_py_block_give, .owner = block});
   if (!memory) PyErr_Clear();
   return memory;
 }
 
-/* ---- The module's functions ------------------------------------------------------------------------------------- */
+/* ---- The module's functions ------------------------------------------------------------------ */
 
-/* For tests: (limit, idle, lent, reused, fresh); lent: bytes of live arrays. An argument sets the limit; 0: each array
- * has fresh memory, whose bounds a sanitizer then knows. */
+/* For tests: (limit, idle, lent, reused, fresh); lent: bytes of live arrays. An argument sets the
+ * limit; 0: each array has fresh memory, whose bounds a sanitizer then knows. */
 PyObject *rc_py_recycling(PyObject *Py_UNUSED(module), PyObject *args) {
   long long limit = -1;
   if (!PyArg_ParseTuple(args, "|L:_recycling", &limit)) return NULL;
   if (limit >= 0) set_limit((uint64_t)limit);
   lock();
-  unsigned long long now = pool.limit, idle = pool.idle, lent = pool.lent, reused = pool.reused, fresh = pool.fresh;
+  unsigned long long now = pool.limit, idle = pool.idle, lent = pool.lent, reused = pool.reused,
+                     fresh = pool.fresh;
   unlock();
   return Py_BuildValue("KKKKK", now, idle, lent, reused, fresh);
 }

@@ -2,9 +2,9 @@
 /*
  * Tensors and arrays of a CUDA device, from Python's side.
  *
- * torch's tensors are described as on the CPU (torch.c). A tensor not in C order is first made contiguous on torch's
- * current stream, which also orders the copy. Arrays of other libraries (CuPy, JAX, any type with __dlpack__) are rarer
- * and go through ringcast/_device.py.
+ * torch's tensors are described as on the CPU (torch.c). A tensor not in C order is first made
+ * contiguous on torch's current stream, which also orders the copy. Arrays of other libraries
+ * (CuPy, JAX, any type with __dlpack__) are rarer and go through ringcast/_device.py.
  */
 #include "python/extension/tensors/device.h"
 
@@ -15,7 +15,7 @@ static int none_or_raised(void) {
   return 0;
 }
 
-/* ---- torch's ---------------------------------------------------------------------------------------------------- */
+/* ---- torch's --------------------------------------------------------------------------------- */
 
 bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out) {
   PyObject *device = PyObject_CallMethodNoArgs(tensor, state->names.get_device);
@@ -29,7 +29,8 @@ bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *o
 bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out) {
   struct rc_py_torch *torch = &state->torch;
   if (torch->exchange && rc_py_dlpack_stream(torch->exchange, device, out)) return true;
-  if (!torch->raw_stream && !(torch->raw_stream = rc_py_device_call(state, "raw_stream", "()"))) return false;
+  if (!torch->raw_stream && !(torch->raw_stream = rc_py_device_call(state, "raw_stream", "()")))
+    return false;
   PyObject *number = PyLong_FromLong(device);
   PyObject *stream = number ? PyObject_CallOneArg(torch->raw_stream, number) : NULL;
   Py_XDECREF(number);
@@ -52,47 +53,54 @@ static bool replace(struct rc_py_state *state, PyObject *tensor, struct rc_py_so
   return true;
 }
 
-/* Tells torch that the stream uses the tensor: otherwise torch may reuse the memory as soon as the tensor is dropped.
- * If the tensor was allocated on the stream, torch ignores the call. False: raised. */
+/* Tells torch that the stream uses the tensor: otherwise torch may reuse the memory as soon as the
+ * tensor is dropped. If the tensor was allocated on the stream, torch ignores the call. False:
+ * raised. */
 static bool record(struct rc_py_state *state, const struct rc_py_source *source) {
   struct rc_py_torch *torch = &state->torch;
-  if (!torch->stream || torch->stream_is != source->stream || torch->stream_device != source->device) {
+  if (!torch->stream || torch->stream_is != source->stream ||
+      torch->stream_device != source->device) {
     PyObject *stream = rc_py_device_call(state, "current_stream", "(i)", (int)source->device);
     if (!stream) return false;
     Py_XSETREF(torch->stream, stream);
     torch->stream_is = source->stream;
     torch->stream_device = source->device;
   }
-  PyObject *none = PyObject_CallMethodOneArg(source->keep, state->names.record_stream, torch->stream);
+  PyObject *none =
+      PyObject_CallMethodOneArg(source->keep, state->names.record_stream, torch->stream);
   Py_XDECREF(none);
   return none || none_or_raised() == 0; /* a foreign allocator may refuse */
 }
 
 bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor) {
   struct rc_py_source source = {.keep = tensor};
-  if (!rc_py_device_may_start(state) || !rc_py_torch_ordinal(state, tensor, &source.device)) return false;
+  if (!rc_py_device_may_start(state) || !rc_py_torch_ordinal(state, tensor, &source.device))
+    return false;
   return rc_py_torch_stream(state, source.device, &source.stream) && record(state, &source);
 }
 
-int rc_py_cuda_complete(struct rc_py_state *state, PyObject *Py_UNUSED(object), struct rc_py_source *out) {
+int rc_py_cuda_complete(struct rc_py_state *state, PyObject *Py_UNUSED(object),
+                        struct rc_py_source *out) {
   const struct ringcast_tensor *tensor = &out->tensor;
   out->tensor.flags |= RINGCAST_ITEM_CUDA;
   if (!rc_py_torch_stream(state, out->device, &out->stream) || !record(state, out)) return -1;
   if (!rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) {
-    if (!replace(state, PyObject_CallMethodNoArgs(out->keep, state->names.contiguous), out)) return -1;
+    if (!replace(state, PyObject_CallMethodNoArgs(out->keep, state->names.contiguous), out))
+      return -1;
   }
   return 1;
 }
 
-int rc_py_cuda_move(struct rc_py_state *state, PyObject *Py_UNUSED(object), int32_t device, struct rc_py_source *out) {
+int rc_py_cuda_move(struct rc_py_state *state, PyObject *Py_UNUSED(object), int32_t device,
+                    struct rc_py_source *out) {
   PyObject *moved = rc_py_device_call(state, "move", "(Oi)", out->keep, (int)device);
   if (!replace(state, moved, out)) return -1;
   out->device = device;
   return rc_py_torch_stream(state, device, &out->stream) ? 1 : -1;
 }
 
-PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, const struct ringcast_item *item, int32_t device,
-                               uint64_t *out) {
+PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype,
+                               const struct ringcast_item *item, int32_t device, uint64_t *out) {
   PyObject *where = PyUnicode_FromFormat("cuda:%d", (int)device);
   void *data = NULL;
   if (!where) return NULL;
@@ -108,7 +116,8 @@ PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, const struc
 /* The strides, with torch's value for axes of length 0: as if of length 1. */
 static PyObject *strides_of(const struct ringcast_item *item) {
   int64_t strides[RINGCAST_MAX_NDIM], stride = 1;
-  if (!rc_py_is_c_order(item->ndim, item->shape, item->strides)) return rc_py_dims(item->strides, item->ndim, 1);
+  if (!rc_py_is_c_order(item->ndim, item->shape, item->strides))
+    return rc_py_dims(item->strides, item->ndim, 1);
   for (int32_t i = item->ndim; i-- > 0;) {
     strides[i] = stride;
     if (item->shape[i] > 1) stride *= item->shape[i];
@@ -121,25 +130,28 @@ static PyObject *empty_beside(struct rc_py_state *state, PyObject *arena, int dt
   const struct ringcast_item none = {.ndim = 1, .strides = {1}};
   int32_t device;
   uint64_t address;
-  return rc_py_torch_ordinal(state, arena, &device) ? rc_py_torch_empty_on(state, dtype, &none, device, &address)
-                                                    : NULL;
+  return rc_py_torch_ordinal(state, arena, &device)
+             ? rc_py_torch_empty_on(state, dtype, &none, device, &address)
+             : NULL;
 }
 
-/* Not a view: views of one base share a version counter, so autograd would count a write to any view as a write to
- * all. */
-PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
-                             uint64_t offset) {
+/* Not a view: views of one base share a version counter, so autograd would count a write to any
+ * view as a write to all. */
+PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena,
+                             const struct ringcast_item *item, uint64_t offset) {
   int index = rc_py_torch_index(state, item);
   if (index < 0) return NULL;
   const struct ringcast_dtype *dtype = &item->dtype;
   uint64_t size = ((uint64_t)dtype->bits * dtype->lanes + 7) / 8;
   PyObject *tensor = empty_beside(state, arena, index);
-  PyObject *storage = tensor ? PyObject_CallMethodNoArgs(arena, state->names.untyped_storage) : NULL;
+  PyObject *storage =
+      tensor ? PyObject_CallMethodNoArgs(arena, state->names.untyped_storage) : NULL;
   PyObject *start = storage ? PyLong_FromUnsignedLongLong(offset / size) : NULL;
   PyObject *shape = start ? rc_py_dims(item->shape, item->ndim, 1) : NULL;
   PyObject *strides = shape ? strides_of(item) : NULL;
-  PyObject *set =
-      strides ? PyObject_CallMethodObjArgs(tensor, state->names.set_, storage, start, shape, strides, NULL) : NULL;
+  PyObject *set = strides ? PyObject_CallMethodObjArgs(tensor, state->names.set_, storage, start,
+                                                       shape, strides, NULL)
+                          : NULL;
   Py_XDECREF(tensor);
   Py_XDECREF(storage);
   Py_XDECREF(start);
@@ -148,10 +160,11 @@ PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const s
   return set; /* the same object as `tensor` */
 }
 
-/* ---- Others' ---------------------------------------------------------------------------------------------------- */
+/* ---- Others' --------------------------------------------------------------------------------- */
 
-/* The tensor in a DLPack capsule; NULL, with nothing raised: no such capsule. The unversioned struct begins with the
- * tensor; in the versioned struct a version, a context, a deleter and flags come first. */
+/* The tensor in a DLPack capsule; NULL, with nothing raised: no such capsule. The unversioned
+ * struct begins with the tensor; in the versioned struct a version, a context, a deleter and flags
+ * come first. */
 static const struct rc_py_dltensor *in_capsule(PyObject *capsule) {
   const size_t head = 2 * sizeof(uint32_t) + 2 * sizeof(void *) + sizeof(uint64_t);
   if (PyCapsule_IsValid(capsule, "dltensor")) return PyCapsule_GetPointer(capsule, "dltensor");
@@ -166,7 +179,8 @@ static const struct rc_py_dltensor *in_capsule(PyObject *capsule) {
 static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
   const struct rc_py_dltensor *tensor = in_capsule(capsule);
   if (!tensor || tensor->device.type != RC_PY_DLPACK_CUDA) return 0;
-  if (tensor->ndim < 0 || tensor->ndim > RINGCAST_MAX_NDIM || rc_py_dtype_find(tensor->dtype) < 0) return 0;
+  if (tensor->ndim < 0 || tensor->ndim > RINGCAST_MAX_NDIM || rc_py_dtype_find(tensor->dtype) < 0)
+    return 0;
   size_t bytes = (size_t)tensor->ndim * sizeof(int64_t);
   if (!(out->dims = PyMem_Malloc(2 * bytes + 1))) {
     PyErr_NoMemory();
@@ -177,15 +191,17 @@ static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
   out->keep = rc_py_ref(capsule);
   out->device = tensor->device.id;
   out->is_on_device = true;
-  out->tensor = (struct ringcast_tensor){.data = (const uint8_t *)tensor->data + tensor->byte_offset,
-                                         .dtype = tensor->dtype,
-                                         .ndim = tensor->ndim,
-                                         .shape = out->dims,
-                                         .strides = tensor->strides ? out->dims + tensor->ndim : NULL};
+  out->tensor =
+      (struct ringcast_tensor){.data = (const uint8_t *)tensor->data + tensor->byte_offset,
+                               .dtype = tensor->dtype,
+                               .ndim = tensor->ndim,
+                               .shape = out->dims,
+                               .strides = tensor->strides ? out->dims + tensor->ndim : NULL};
   return 1;
 }
 
-/* A received DeviceTensor is sent on by the stream of its memory, which also orders the end of the memory. */
+/* A received DeviceTensor is sent on by the stream of its memory, which also orders the end of the
+ * memory. */
 static int describe_own(PyObject *object, struct rc_py_source *out) {
   PyObject *capsule = rc_py_device_tensor_export(object, &out->stream);
   int described = capsule ? describe_capsule(capsule, out) : -1;
@@ -198,15 +214,19 @@ static int describe_own(PyObject *object, struct rc_py_source *out) {
 
 /* Whether the type was checked elsewhere, or can't be an array. */
 static bool is_known(struct rc_py_state *state, PyTypeObject *type) {
-  const unsigned long builtin = Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS |
-                                Py_TPFLAGS_BYTES_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS |
+  const unsigned long builtin = Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS |
+                                Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_BYTES_SUBCLASS |
+                                Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS |
                                 Py_TPFLAGS_BASE_EXC_SUBCLASS | Py_TPFLAGS_TYPE_SUBCLASS;
-  if (type->tp_flags & builtin || !_PyType_Lookup(type, state->names.__dlpack_device__)) return true;
-  if (state->numpy.ndarray && PyType_IsSubtype(type, (PyTypeObject *)state->numpy.ndarray)) return true;
+  if (type->tp_flags & builtin || !_PyType_Lookup(type, state->names.__dlpack_device__))
+    return true;
+  if (state->numpy.ndarray && PyType_IsSubtype(type, (PyTypeObject *)state->numpy.ndarray))
+    return true;
   return state->torch.tensor && PyType_IsSubtype(type, (PyTypeObject *)state->torch.tensor);
 }
 
-/* Describes the result of _device.py's export() or export_contiguous(), and consumes the result. 1, 0, -1. */
+/* Describes the result of _device.py's export() or export_contiguous(), and consumes the result. 1,
+ * 0, -1. */
 static int describe_exported(PyObject *exported, struct rc_py_source *out) {
   PyObject *capsule;
   unsigned long long stream;
@@ -234,9 +254,11 @@ int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_p
   if (type != RC_PY_DLPACK_CUDA) return 0;
   int described = describe_exported(rc_py_device_call(state, "export", "(O)", object), out);
   const struct ringcast_tensor *tensor = &out->tensor;
-  if (described <= 0 || !tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides))
+  if (described <= 0 || !tensor->strides ||
+      rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides))
     return described;
   rc_py_source_clear(out);
-  if (!rc_py_device_may_start(state)) return -1; /* a captured copy has no data until the graph is replayed */
+  if (!rc_py_device_may_start(state))
+    return -1; /* a captured copy has no data until the graph is replayed */
   return describe_exported(rc_py_device_call(state, "export_contiguous", "(O)", object), out);
 }

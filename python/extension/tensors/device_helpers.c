@@ -5,7 +5,9 @@
 #include <stdarg.h>
 
 PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...) {
-  if (!state->device_helpers && !(state->device_helpers = PyImport_ImportModule("ringcast._device"))) return NULL;
+  if (!state->device_helpers &&
+      !(state->device_helpers = PyImport_ImportModule("ringcast._device")))
+    return NULL;
   PyObject *function = PyObject_GetAttrString(state->device_helpers, name);
   va_list arguments;
   va_start(arguments, format);

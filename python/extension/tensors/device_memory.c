@@ -2,18 +2,20 @@
 /*
  * Device memory of ringcast's own, and DeviceTensor, the Python object over such memory.
  *
- * A tensor of torch or CuPy over the memory may die in any thread, with the GIL or without. So the memory is counted by
- * an atomic and is not a Python object, as in view_arrays.c.
+ * A tensor of torch or CuPy over the memory may die in any thread, with the GIL or without. So the
+ * memory is counted by an atomic and is not a Python object, as in view_arrays.c.
  *
- * The memory is freed in the order of its own stream. A consumer that goes on by another stream names the stream in
- * __dlpack__, and kernels of the named stream may still read the memory when the consumer drops the last reference. (No
- * library takes care of that: torch's record_stream() ignores memory of foreign allocators.)
+ * The memory is freed in the order of its own stream. A consumer that goes on by another stream
+ * names the stream in __dlpack__, and kernels of the named stream may still read the memory when
+ * the consumer drops the last reference. (No library takes care of that: torch's record_stream()
+ * ignores memory of foreign allocators.)
  *
- * A number alone does not keep a stream: a destroyed stream's number may crash the driver, or belong to a new stream.
- * So if torch or CuPy names the stream as the current one, the stream's Python object is kept with the memory, and the
- * memory's own stream waits for the kept stream at the end. Any other number is used once, at the hand-over, and is not
- * remembered: at the end the worker waits until the device has done all work of the process, which covers everything
- * that the consumer enqueued after the hand-over, on any stream.
+ * A number alone does not keep a stream: a destroyed stream's number may crash the driver, or
+ * belong to a new stream. So if torch or CuPy names the stream as the current one, the stream's
+ * Python object is kept with the memory, and the memory's own stream waits for the kept stream at
+ * the end. Any other number is used once, at the hand-over, and is not remembered: at the end the
+ * worker waits until the device has done all work of the process, which covers everything that the
+ * consumer enqueued after the hand-over, on any stream.
  */
 #include "python/extension/tensors/device.h"
 
@@ -22,7 +24,8 @@
 #include <stdatomic.h>
 #include <structmember.h>
 
-/* A further stream that uses the bytes. The legacy stream also covers the per-thread streams, for which it waits. */
+/* A further stream that uses the bytes. The legacy stream also covers the per-thread streams, for
+ * which it waits. */
 struct user {
   struct user *next;
   struct rc_py_stream stream;
@@ -48,7 +51,7 @@ static struct rc_py_device_memory *memory_new(int32_t device, struct rc_py_strea
   return memory;
 }
 
-/* ---- Freeing ----------------------------------------------------------------------------------------------------- */
+/* ---- Freeing --------------------------------------------------------------------------------- */
 
 void rc_py_stream_drop(struct rc_py_stream *stream) {
   if (!stream->keep || !Py_IsInitialized()) return;
@@ -57,9 +60,9 @@ void rc_py_stream_drop(struct rc_py_stream *stream) {
   PyGILState_Release(gil);
 }
 
-/* Makes the memory's own stream wait for a user's stream, or else waits on the host. A failed call alone proves
- * nothing: freeing memory that is still read must not happen. If both calls fail, and not for want of memory, the
- * device is gone. */
+/* Makes the memory's own stream wait for a user's stream, or else waits on the host. A failed call
+ * alone proves nothing: freeing memory that is still read must not happen. If both calls fail, and
+ * not for want of memory, the device is gone. */
 static bool follow_user(const struct rc_py_device_memory *memory, void *stream) {
   int rc = ringcast_gpu_stream_follow(memory->device, memory->stream.handle, stream);
   if (rc == -ENOMEM || rc == -EIO) rc = ringcast_gpu_stream_wait(memory->device, stream);
@@ -78,8 +81,9 @@ static bool follow_users(struct rc_py_device_memory *memory) {
   return true;
 }
 
-/* The library finishes the stream's work on the memory and knows the stream by its number alone. While the stream
- * captures, the library can't; then the stream's object is kept, and so is the memory. */
+/* The library finishes the stream's work on the memory and knows the stream by its number alone.
+ * While the stream captures, the library can't; then the stream's object is kept, and so is the
+ * memory. */
 static bool must_stay(const struct rc_py_device_memory *memory) {
   void *own = memory->stream.handle;
   return memory->stream.keep && ringcast_gpu_stream_follow(memory->device, own, own) == -EBUSY;
@@ -96,9 +100,11 @@ static int give_back(struct rc_py_device_memory *memory) {
 
 static int try_to_end(void *context);
 
-/* A stream captures a graph, or waiting failed: the library's worker tries again. If the worker can't be given the job
- * for want of memory, the device memory stays. */
-static void end_later(struct rc_py_device_memory *memory) { ringcast_gpu_run_until_done(try_to_end, memory); }
+/* A stream captures a graph, or waiting failed: the library's worker tries again. If the worker
+ * can't be given the job for want of memory, the device memory stays. */
+static void end_later(struct rc_py_device_memory *memory) {
+  ringcast_gpu_run_until_done(try_to_end, memory);
+}
 
 static void end_idle(void *context) {
   struct rc_py_device_memory *memory = context;
@@ -110,7 +116,8 @@ static void end_idle(void *context) {
 static int try_to_end(void *context) {
   struct rc_py_device_memory *memory = context;
   if (!follow_users(memory)) return 0;
-  int rc = memory->has_strangers ? ringcast_gpu_run_when_idle(memory->device, end_idle, memory) : -ENODEV;
+  int rc = memory->has_strangers ? ringcast_gpu_run_when_idle(memory->device, end_idle, memory)
+                                 : -ENODEV;
   if (rc < 0 && rc != -ENOMEM) return give_back(memory);
   return rc == 0;
 }
@@ -119,15 +126,16 @@ static int try_to_end(void *context) {
 #define PyThreadState_GetUnchecked _PyThreadState_UncheckedGet
 #endif
 
-/* Releases the GIL if the thread has it, and returns NULL otherwise: a library may drop a tensor with the GIL or
- * without. PyGILState_Check is of no use: after subinterpreters, or when Python ends, the answer is always true. */
+/* Releases the GIL if the thread has it, and returns NULL otherwise: a library may drop a tensor
+ * with the GIL or without. PyGILState_Check is of no use: after subinterpreters, or when Python
+ * ends, the answer is always true. */
 static PyThreadState *give_up_gil(void) {
   PyThreadState *own = PyGILState_GetThisThreadState();
   return own && own == PyThreadState_GetUnchecked() ? PyEval_SaveThread() : NULL;
 }
 
-/* The last drop (acquire) pairs with all earlier drops (release): the earlier holders' work is enqueued before the
- * memory's end. The GIL is released, as the driver may wait for the device. */
+/* The last drop (acquire) pairs with all earlier drops (release): the earlier holders' work is
+ * enqueued before the memory's end. The GIL is released, as the driver may wait for the device. */
 void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
   if (!memory || atomic_fetch_sub_explicit(&memory->count, 1, memory_order_acq_rel) > 1) return;
   PyThreadState *thread = give_up_gil();
@@ -135,11 +143,11 @@ void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
   if (thread) PyEval_RestoreThread(thread);
 }
 
-/* ---- Allocating -------------------------------------------------------------------------------------------------- */
+/* ---- Allocating ------------------------------------------------------------------------------ */
 
-struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, ringcast_gpu_reader *reader,
-                                                    int32_t device, uint64_t bytes, const struct rc_py_stream *stream,
-                                                    uint64_t *out) {
+struct rc_py_device_memory *
+rc_py_device_memory_new(struct rc_py_state *state, ringcast_gpu_reader *reader, int32_t device,
+                        uint64_t bytes, const struct rc_py_stream *stream, uint64_t *out) {
   struct rc_py_device_memory *memory = memory_new(device, rc_py_stream_take(stream));
   if (!memory) {
     Py_XDECREF(stream->keep);
@@ -148,7 +156,8 @@ struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, r
   }
   int rc = 0;
   Py_BEGIN_ALLOW_THREADS
-  if (bytes) rc = ringcast_gpu_memory_alloc(reader, bytes, stream->handle, &memory->address, &memory->own);
+  if (bytes)
+    rc = ringcast_gpu_memory_alloc(reader, bytes, stream->handle, &memory->address, &memory->own);
   Py_END_ALLOW_THREADS
   if (rc < 0) {
     rc_py_stream_drop(&memory->stream);
@@ -160,8 +169,8 @@ struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, r
   return memory;
 }
 
-struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
-                                                   struct rc_py_stream stream) {
+struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device,
+                                                   uint64_t address, struct rc_py_stream stream) {
   struct rc_py_device_memory *memory = memory_new(device, stream);
   if (!memory) return NULL;
   memory->hold = hold;
@@ -181,7 +190,8 @@ static bool has_user(const struct rc_py_device_memory *memory, void *stream) {
   return user;
 }
 
-/* Records a stream that goes on with the bytes. `keep` is the stream's object; None: the stream is unknown. */
+/* Records a stream that goes on with the bytes. `keep` is the stream's object; None: the stream is
+ * unknown. */
 static bool add_user(struct rc_py_device_memory *memory, void *stream, PyObject *keep) {
   memory->has_strangers |= keep == Py_None;
   if (keep == Py_None || has_user(memory, stream)) return true;
@@ -197,30 +207,31 @@ static bool add_user(struct rc_py_device_memory *memory, void *stream, PyObject 
 }
 
 /* The legacy stream is never destroyed. False: raised. */
-static bool memory_use(struct rc_py_state *state, struct rc_py_device_memory *memory, void *stream) {
+static bool memory_use(struct rc_py_state *state, struct rc_py_device_memory *memory,
+                       void *stream) {
   if (!stream) return add_user(memory, NULL, NULL);
-  PyObject *keep =
-      rc_py_device_call(state, "stream_object", "(iK)", (int)memory->device, (unsigned long long)(uintptr_t)stream);
+  PyObject *keep = rc_py_device_call(state, "stream_object", "(iK)", (int)memory->device,
+                                     (unsigned long long)(uintptr_t)stream);
   bool is_noted = keep && add_user(memory, stream, keep);
   Py_XDECREF(keep);
   return is_noted;
 }
 
-/* ---- Capsules --------------------------------------------------------------------------------------------------- */
+/* ---- Capsules -------------------------------------------------------------------------------- */
 
 static void give_memory(void *memory) { rc_py_device_memory_drop(memory); }
 
-PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, uint64_t offset,
-                               bool versioned) {
+PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory,
+                               uint64_t offset, bool versioned) {
   const struct rc_py_dlpack_place place = {.device_type = RC_PY_DLPACK_CUDA,
                                            .device = memory->device,
                                            .is_versioned = versioned,
                                            .is_read_only = memory->hold != NULL};
-  return rc_py_dlpack_capsule(item, (const void *)(uintptr_t)(memory->address + offset), &place, give_memory,
-                              rc_py_device_memory_take(memory));
+  return rc_py_dlpack_capsule(item, (const void *)(uintptr_t)(memory->address + offset), &place,
+                              give_memory, rc_py_device_memory_take(memory));
 }
 
-/* ---- DeviceTensor ----------------------------------------------------------------------------------------------- */
+/* ---- DeviceTensor ---------------------------------------------------------------------------- */
 
 struct device_tensor {
   PyObject_HEAD struct rc_py_device_memory *memory;
@@ -256,17 +267,22 @@ static void tensor_dealloc(PyObject *object) {
   Py_DECREF(type);
 }
 
-enum { LEGACY = 1, PER_THREAD = 2, UNSAID = -1 }; /* DLPack's stream numbers; None: the legacy default stream */
+enum {
+  LEGACY = 1,
+  PER_THREAD = 2,
+  UNSAID = -1
+}; /* DLPack's stream numbers; None: the legacy default stream */
 
-/* `wanted` waits for the bytes; if `wanted` captures a graph, or is a different stream in each thread, the host does.
- */
+/* `wanted` waits for the bytes; if `wanted` captures a graph, or is a different stream in each
+ * thread, the host does. */
 static int follow_bytes(const struct rc_py_device_memory *memory, void *wanted, bool can) {
   void *own = memory->stream.handle;
   int rc = can ? ringcast_gpu_stream_follow(memory->device, wanted, own) : -EBUSY;
   return rc == -EBUSY ? ringcast_gpu_stream_wait(memory->device, own) : rc;
 }
 
-/* Makes a consumer on another stream see the bytes, and keeps the bytes until the consumer's stream is done. */
+/* Makes a consumer on another stream see the bytes, and keeps the bytes until the consumer's stream
+ * is done. */
 static bool settle(struct device_tensor *self, PyObject *stream) {
   struct rc_py_device_memory *memory = self->memory;
   long long number = !stream || stream == Py_None ? LEGACY : PyLong_AsLongLong(stream);
@@ -315,7 +331,8 @@ static PyObject *tensor_dlpack(PyObject *object, PyObject *args, PyObject *keywo
   static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
   struct device_tensor *self = (struct device_tensor *)object;
   PyObject *stream = NULL, *version = NULL, *device = NULL, *copy = NULL;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OOOO:__dlpack__", names, &stream, &version, &device, &copy)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OOOO:__dlpack__", names, &stream, &version,
+                                   &device, &copy)) {
     return NULL;
   }
   int versioned = wants_version(version);
@@ -330,7 +347,8 @@ PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream) {
 }
 
 static PyObject *tensor_dlpack_device(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  return Py_BuildValue("(ii)", RC_PY_DLPACK_CUDA, (int)((struct device_tensor *)object)->memory->device);
+  return Py_BuildValue("(ii)", RC_PY_DLPACK_CUDA,
+                       (int)((struct device_tensor *)object)->memory->device);
 }
 
 static const char *dtype_name(const struct device_tensor *self) {
@@ -356,26 +374,29 @@ static PyObject *get_interface(PyObject *object, void *Py_UNUSED(closure)) {
   struct device_tensor *self = (struct device_tensor *)object;
   int index = rc_py_dtype_of(&self->item);
   const char *name = index < 0 ? NULL : rc_py_dtypes[index].numpy;
-  if (!name) return PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__ has no name for %s", dtype_name(self));
+  if (!name)
+    return PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__ has no name for %s",
+                        dtype_name(self));
   const struct ringcast_dtype *dtype = &self->item.dtype;
   const char *order = dtype->bits == 8 ? "|" : "<";
   PyObject *type = PyUnicode_FromFormat("%s%c%d", order, "iuf  cb"[dtype->code], dtype -> bits / 8);
   if (!type) return NULL;
   unsigned long long stream = (unsigned long long)(uintptr_t)self->memory->stream.handle;
   self->memory->has_strangers = true;
-  return Py_BuildValue("{s:O,s:N,s:(KO),s:i,s:O,s:K}", "shape", self->shape, "typestr", type, "data",
-                       (unsigned long long)self->memory->address + self->offset,
-                       self->memory->hold ? Py_True : Py_False, "version", 3, "strides", Py_None, "stream",
-                       stream ? stream : 1);
+  return Py_BuildValue("{s:O,s:N,s:(KO),s:i,s:O,s:K}", "shape", self->shape, "typestr", type,
+                       "data", (unsigned long long)self->memory->address + self->offset,
+                       self->memory->hold ? Py_True : Py_False, "version", 3, "strides", Py_None,
+                       "stream", stream ? stream : 1);
 }
 
 static PyObject *tensor_repr(PyObject *object) {
   struct device_tensor *self = (struct device_tensor *)object;
-  return PyUnicode_FromFormat("<ringcast.DeviceTensor of %s, shape %R, on cuda:%d>", dtype_name(self), self->shape,
-                              (int)self->memory->device);
+  return PyUnicode_FromFormat("<ringcast.DeviceTensor of %s, shape %R, on cuda:%d>",
+                              dtype_name(self), self->shape, (int)self->memory->device);
 }
 
-static PyObject *tensor_array(PyObject *object, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
+static PyObject *tensor_array(PyObject *object, PyObject *Py_UNUSED(args),
+                              PyObject *Py_UNUSED(keywords)) {
   return PyErr_Format(PyExc_TypeError,
                       "a DeviceTensor is on cuda:%d, and no array of NumPy's: Reader(handle, "
                       "map_location=\"cpu\") receives such arrays there, as NumPy's",
@@ -392,8 +413,10 @@ static PyMethodDef tensor_methods[] = {
 };
 
 static PyMemberDef tensor_members[] = {
-    {"shape", T_OBJECT_EX, offsetof(struct device_tensor, shape), READONLY, RC_DOC_DeviceTensor_shape},
-    {"nbytes", T_ULONGLONG, offsetof(struct device_tensor, item.bytes), READONLY, RC_DOC_DeviceTensor_nbytes},
+    {"shape", T_OBJECT_EX, offsetof(struct device_tensor, shape), READONLY,
+     RC_DOC_DeviceTensor_shape},
+    {"nbytes", T_ULONGLONG, offsetof(struct device_tensor, item.bytes), READONLY,
+     RC_DOC_DeviceTensor_nbytes},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -401,7 +424,8 @@ static PyGetSetDef tensor_properties[] = {
     {"dtype", get_dtype, NULL, RC_DOC_DeviceTensor_dtype, NULL},
     {"device", get_device, NULL, RC_DOC_DeviceTensor_device, NULL},
     {"data_ptr", get_data_ptr, NULL, RC_DOC_DeviceTensor_data_ptr, NULL},
-    {"__cuda_array_interface__", get_interface, NULL, RC_DOC_DeviceTensor___cuda_array_interface__, NULL},
+    {"__cuda_array_interface__", get_interface, NULL, RC_DOC_DeviceTensor___cuda_array_interface__,
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -415,4 +439,5 @@ static PyType_Slot tensor_slots[] = {
     {0, NULL},
 };
 PyType_Spec rc_py_device_tensor_spec = {"ringcast.DeviceTensor", sizeof(struct device_tensor), 0,
-                                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, tensor_slots};
+                                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                        tensor_slots};

@@ -2,16 +2,17 @@
 /*
  * DLPack: the description of a tensor's memory that libraries exchange.
  *
- * DLPack's exchange API (1.3) is a table of functions that a tensor type offers: one call describes a tensor's memory,
- * another makes a tensor over given memory. Each call replaces several calls into Python. The caller must find out what
- * the description of a torch tensor lacks: the negative and conjugate bits, requires_grad, and which sub-byte dtype
- * fills each byte. For a tensor without plain memory the API raises, at a thousand times the cost of a
- * description.
+ * DLPack's exchange API (1.3) is a table of functions that a tensor type offers: one call describes
+ * a tensor's memory, another makes a tensor over given memory. Each call replaces several calls
+ * into Python. The caller must find out what the description of a torch tensor lacks: the negative
+ * and conjugate bits, requires_grad, and which sub-byte dtype fills each byte. For a tensor without
+ * plain memory the API raises, at a thousand times the cost of a description.
  *
- * A tensor made here holds an owner of its memory. The deleter, which gives the owner back, may run in any thread, with
- * the GIL or without, and in a child of a fork.
+ * A tensor made here holds an owner of its memory. The deleter, which gives the owner back, may run
+ * in any thread, with the GIL or without, and in a child of a fork.
  *
- * The layouts are those of dmlc/dlpack's dlpack.h, declared anew: nothing is linked, and the version is checked.
+ * The layouts are those of dmlc/dlpack's dlpack.h, declared anew: nothing is linked, and the
+ * version is checked.
  */
 #include "python/extension/tensors.h"
 
@@ -34,7 +35,8 @@ struct managed {
   int64_t dims[];
 };
 
-/* DLManagedTensor, the older form, which every library takes in a capsule. The owner holds the data. */
+/* DLManagedTensor, the older form, which every library takes in a capsule. The owner holds the
+ * data. */
 struct unversioned {
   struct rc_py_dltensor tensor;
   void *context;
@@ -44,7 +46,8 @@ struct unversioned {
   int64_t dims[];
 };
 
-/* DLPackExchangeAPI: the first fields are the same in every version, and point to an earlier version, if any. */
+/* DLPackExchangeAPI: the first fields are the same in every version, and point to an earlier
+ * version, if any. */
 struct rc_py_exchange {
   uint32_t major, minor;
   const struct rc_py_exchange *earlier;
@@ -54,15 +57,17 @@ struct rc_py_exchange {
   int (*current_stream)(int32_t type, int32_t device, void **out); /* may be NULL */
 };
 
-/* ---- The exchange API ------------------------------------------------------------------------------------------- */
+/* ---- The exchange API ------------------------------------------------------------------------ */
 
 const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type) {
   PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
-  const struct rc_py_exchange *found = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+  const struct rc_py_exchange *found =
+      capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
   if (!found) PyErr_Clear(); /* an older version, or an unrelated attribute */
   Py_XDECREF(capsule);       /* the table lives as long as the process */
   while (found && found->major > MAJOR) found = found->earlier;
-  if (!found || found->major != MAJOR || found->minor < MINOR || !found->describe || !found->make) return NULL;
+  if (!found || found->major != MAJOR || found->minor < MINOR || !found->describe || !found->make)
+    return NULL;
   return found;
 }
 
@@ -71,7 +76,8 @@ static bool has_dims(const struct rc_py_dltensor *tensor) {
   return tensor->ndim == 0 || (tensor->ndim > 0 && tensor->shape && tensor->strides);
 }
 
-int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out) {
+int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor,
+                          struct rc_py_dltensor *out) {
   if (exchange->describe(tensor, out) == 0) return has_dims(out);
   if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
   PyErr_Clear();
@@ -85,9 +91,10 @@ bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, 
   return false;
 }
 
-/* ---- Tensors over memory of ours -------------------------------------------------------------------------------- */
+/* ---- Tensors over memory of ours ------------------------------------------------------------- */
 
-static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item, void *data, int64_t *dims) {
+static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item, void *data,
+                 int64_t *dims) {
   bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
   int64_t stride = 1;
   *tensor = (struct rc_py_dltensor){
@@ -101,8 +108,8 @@ static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item
   for (int32_t i = item->ndim; i-- > 0;) {
     tensor->shape[i] = item->shape[i];
     tensor->strides[i] = is_c_order ? stride : item->strides[i];
-    /* If the tensor has no elements, the product of its shape may overflow; strides don't matter then, and stop
-     * growing. */
+    /* If the tensor has no elements, the product of its shape may overflow; strides don't matter
+     * then, and stop growing. */
     if (item->shape[i] > 0 && stride <= INT64_MAX / item->shape[i]) stride *= item->shape[i];
   }
 }
@@ -121,21 +128,24 @@ static void managed_delete(struct managed *self) {
 }
 
 /* Consumes `owner` even on failure. NULL: raised. */
-static struct managed *managed_new(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
-                                   void *owner) {
-  struct managed *self = PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
+static struct managed *managed_new(const struct ringcast_item *item, const void *data,
+                                   void (*give)(void *owner), void *owner) {
+  struct managed *self =
+      PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
   if (!self) {
     give(owner);
     PyErr_NoMemory();
     return NULL;
   }
-  *self = (struct managed){.major = MAJOR, .minor = MINOR, .deleter = managed_delete, .give = give, .owner = owner};
+  *self = (struct managed){
+      .major = MAJOR, .minor = MINOR, .deleter = managed_delete, .give = give, .owner = owner};
   fill(&self->tensor, item, (void *)data, self->dims);
   return self;
 }
 
-/* A failed call may or may not have called the deleter, and afterwards there is no way to tell. So the deleter does not
- * free a new tensor; the caller does, while no other code can hold the tensor. */
+/* A failed call may or may not have called the deleter, and afterwards there is no way to tell. So
+ * the deleter does not free a new tensor; the caller does, while no other code can hold the
+ * tensor. */
 static PyObject *take_over(const struct rc_py_exchange *exchange, struct managed *self) {
   void *tensor = NULL;
   self->is_new = true;
@@ -150,13 +160,13 @@ static PyObject *take_over(const struct rc_py_exchange *exchange, struct managed
   return NULL;
 }
 
-PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, void *data,
-                            void (*give)(void *owner), void *owner) {
+PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item,
+                            void *data, void (*give)(void *owner), void *owner) {
   struct managed *self = managed_new(item, data, give, owner);
   return self ? take_over(exchange, self) : NULL;
 }
 
-/* ---- Capsules ---------------------------------------------------------------------------------------------------- */
+/* ---- Capsules -------------------------------------------------------------------------------- */
 
 static void unversioned_delete(struct unversioned *self) {
   self->give(self->owner);
@@ -165,8 +175,10 @@ static void unversioned_delete(struct unversioned *self) {
 
 /* The capsule's destructor: frees the tensor if no consumer took it. */
 static void capsule_drop(PyObject *capsule) {
-  if (PyCapsule_IsValid(capsule, UNVERSIONED)) unversioned_delete(PyCapsule_GetPointer(capsule, UNVERSIONED));
-  if (PyCapsule_IsValid(capsule, VERSIONED)) managed_delete(PyCapsule_GetPointer(capsule, VERSIONED));
+  if (PyCapsule_IsValid(capsule, UNVERSIONED))
+    unversioned_delete(PyCapsule_GetPointer(capsule, UNVERSIONED));
+  if (PyCapsule_IsValid(capsule, VERSIONED))
+    managed_delete(PyCapsule_GetPointer(capsule, VERSIONED));
 }
 
 static void set_place(struct rc_py_dltensor *tensor, const struct rc_py_dlpack_place *place) {
@@ -175,8 +187,10 @@ static void set_place(struct rc_py_dltensor *tensor, const struct rc_py_dlpack_p
 }
 
 static PyObject *make_unversioned(const struct ringcast_item *item, const void *data,
-                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner) {
-  struct unversioned *self = PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
+                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner),
+                                  void *owner) {
+  struct unversioned *self =
+      PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
   if (!self) {
     give(owner);
     return PyErr_NoMemory();
@@ -190,7 +204,8 @@ static PyObject *make_unversioned(const struct ringcast_item *item, const void *
 }
 
 PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data,
-                               const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner) {
+                               const struct rc_py_dlpack_place *place, void (*give)(void *owner),
+                               void *owner) {
   if (!place->is_versioned) return make_unversioned(item, data, place, give, owner);
   struct managed *self = managed_new(item, data, give, owner);
   if (!self) return NULL;

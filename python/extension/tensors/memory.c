@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: the base of a NumPy array over memory of ours, which a function gives back when the last array has died. */
+/* Memory: the base of a NumPy array over memory of ours, which a function gives back when the last
+ * array has died. */
 #include "python/extension/tensors.h"
 
 struct memory {
@@ -23,10 +24,13 @@ static void memory_dealloc(PyObject *object) {
 
 static int memory_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   const struct rc_py_buffer *buffer = &((struct memory *)object)->buffer;
-  return PyBuffer_FillInfo(view, object, buffer->data, (Py_ssize_t)buffer->bytes, buffer->is_read_only, flags);
+  return PyBuffer_FillInfo(view, object, buffer->data, (Py_ssize_t)buffer->bytes,
+                           buffer->is_read_only, flags);
 }
 
-static Py_ssize_t memory_length(PyObject *object) { return (Py_ssize_t)((struct memory *)object)->buffer.bytes; }
+static Py_ssize_t memory_length(PyObject *object) {
+  return (Py_ssize_t)((struct memory *)object)->buffer.bytes;
+}
 
 static PyType_Slot memory_slots[] = {
     {Py_tp_doc, (void *)"The memory of a received array, as long as the array lives."},
@@ -36,4 +40,5 @@ static PyType_Slot memory_slots[] = {
     {0, NULL},
 };
 PyType_Spec rc_py_memory_spec = {"ringcast._ringcast._Memory", sizeof(struct memory), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, memory_slots};
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 memory_slots};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NumPy arrays, through the buffer protocol: no build against NumPy, and the export keeps the memory in place. */
+/* NumPy arrays, through the buffer protocol: no build against NumPy, and the export keeps the
+ * memory in place. */
 #include "python/extension/tensors.h"
 
 static bool numpy_load(struct rc_py_state *state, PyObject *module) {
@@ -76,7 +77,8 @@ static bool get_buffer(PyObject *array, int flags, Py_buffer *view) {
   return false;
 }
 
-/* The index of NumPy's own object for a plain number, which most arrays have; -1: another object. */
+/* The index of NumPy's own object for a plain number, which most arrays have; -1: another
+ * object. */
 static int plain_index(const struct rc_py_numpy *numpy, const PyObject *dtype) {
   for (int i = 0; i < RC_PY_DTYPES; i++) {
     if (numpy->dtypes[i] == dtype) return i;
@@ -91,7 +93,8 @@ static bool has_metadata(struct rc_py_state *state, PyObject *dtype) {
   return metadata != Py_None;
 }
 
-static bool get_numbers(struct rc_py_state *state, PyObject *array, PyObject *dtype, struct rc_py_source *out) {
+static bool get_numbers(struct rc_py_state *state, PyObject *array, PyObject *dtype,
+                        struct rc_py_source *out) {
   Py_buffer *view = &out->view;
   int index = plain_index(&state->numpy, dtype);
   out->tensor.dtype = rc_py_dtypes[index < 0 ? 0 : index].dtype;
@@ -153,23 +156,27 @@ static bool describe_elements(PyObject *array, struct rc_py_source *out) {
   return true;
 }
 
-PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object,
+                                     struct rc_py_source *out) {
   struct rc_py_numpy *numpy = &state->numpy;
-  if (!numpy_seen(state) || !PyObject_TypeCheck(object, (PyTypeObject *)numpy->ndarray)) return NULL;
-  if (!numpy->text_of && !(numpy->text_of = rc_py_import("ringcast._arrays", "text_of"))) return NULL;
+  if (!numpy_seen(state) || !PyObject_TypeCheck(object, (PyTypeObject *)numpy->ndarray))
+    return NULL;
+  if (!numpy->text_of && !(numpy->text_of = rc_py_import("ringcast._arrays", "text_of")))
+    return NULL;
   PyObject *text = PyObject_CallOneArg(numpy->text_of, object);
   if (text && PyUnicode_Check(text) && describe_elements(object, out)) return text;
   Py_XDECREF(text);
   return NULL;
 }
 
-PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements, bool is_record,
-                               PyObject **dtypes) {
+PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements,
+                               bool is_record, PyObject **dtypes) {
   struct rc_py_numpy *numpy = &state->numpy;
   if (!numpy->make && !(numpy->make = rc_py_import("ringcast._arrays", "make"))) return NULL;
   if (!*dtypes && !(*dtypes = PyDict_New())) return NULL;
   PyObject *record = is_record ? Py_True : Py_False;
-  PyObject *array = PyObject_CallFunctionObjArgs(numpy->make, text, elements, record, *dtypes, NULL);
+  PyObject *array =
+      PyObject_CallFunctionObjArgs(numpy->make, text, elements, record, *dtypes, NULL);
   if (array != Py_None) return array; /* an exception is a signal handler's */
   Py_DECREF(array);
   return rc_py_raise_damaged(state, "a dtype or elements that make no array");
@@ -184,16 +191,18 @@ PyObject *rc_py_numpy_base(struct rc_py_state *state, PyObject *object) {
 }
 
 /* numpy.ndarray(shape, dtype, memory, 0, strides); `memory` NULL: fresh memory. */
-static PyObject *make_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *dtype,
-                           PyObject *memory) {
+static PyObject *make_over(struct rc_py_state *state, const struct ringcast_item *item,
+                           PyObject *dtype, PyObject *memory) {
   bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
   PyObject *shape = rc_py_dims(item->shape, item->ndim, 1);
-  PyObject *strides = is_c_order ? rc_py_ref(Py_None) : rc_py_dims(item->strides, item->ndim, item->dtype.bits / 8);
+  PyObject *strides =
+      is_c_order ? rc_py_ref(Py_None) : rc_py_dims(item->strides, item->ndim, item->dtype.bits / 8);
   PyObject *array = NULL;
   if (shape && strides && is_c_order && !memory) {
     array = PyObject_CallFunctionObjArgs(state->numpy.empty, shape, dtype, NULL);
   } else if (shape && strides) {
-    array = PyObject_CallFunction(state->numpy.ndarray, "OOOiO", shape, dtype, memory ? memory : Py_None, 0, strides);
+    array = PyObject_CallFunction(state->numpy.ndarray, "OOOiO", shape, dtype,
+                                  memory ? memory : Py_None, 0, strides);
   }
   Py_XDECREF(shape);
   Py_XDECREF(strides);
@@ -201,7 +210,8 @@ static PyObject *make_over(struct rc_py_state *state, const struct ringcast_item
 }
 
 /* With memory of NumPy's. */
-static PyObject *make_new(struct rc_py_state *state, const struct ringcast_item *item, PyObject *dtype, void **out) {
+static PyObject *make_new(struct rc_py_state *state, const struct ringcast_item *item,
+                          PyObject *dtype, void **out) {
   Py_buffer view;
   PyObject *array = make_over(state, item, dtype, NULL);
   if (!array || PyObject_GetBuffer(array, &view, PyBUF_STRIDED) < 0) {
@@ -220,9 +230,10 @@ static bool numpy_needed(struct rc_py_state *state) {
   bool loaded = module && numpy_load(state, module);
   Py_XDECREF(module);
   if (loaded || !PyErr_ExceptionMatches(PyExc_ImportError)) return loaded;
-  PyErr_SetString(PyExc_ImportError,
-                  "the frame holds NumPy arrays or numbers, and NumPy can't be imported here: install "
-                  "numpy in this process's environment, or send array.array");
+  PyErr_SetString(
+      PyExc_ImportError,
+      "the frame holds NumPy arrays or numbers, and NumPy can't be imported here: install "
+      "numpy in this process's environment, or send array.array");
   return false;
 }
 
@@ -241,22 +252,26 @@ static PyObject *needed_dtype(struct rc_py_state *state, const struct ringcast_i
   if (!numpy_needed(state)) return NULL;
   PyObject *dtype = index < 0 ? NULL : state->numpy.dtypes[index];
   if (dtype) return dtype;
-  return rc_py_raise_text(state, EPROTO, "the frame holds an array of dtype code %d, %d bits, which NumPy lacks",
+  return rc_py_raise_text(state, EPROTO,
+                          "the frame holds an array of dtype code %d, %d bits, which NumPy lacks",
                           item->dtype.code, item->dtype.bits);
 }
 
-PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory) {
+PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item,
+                           PyObject *memory) {
   PyObject *dtype = needed_dtype(state, item);
   PyObject *array = dtype ? make_over(state, item, dtype, memory) : NULL;
   if (dtype && !array) rc_py_protocol_from_current(state, "NumPy can't make its array");
   return array;
 }
 
-PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
+PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item,
+                           uint64_t bytes, void **out) {
   PyObject *dtype = needed_dtype(state, item);
   if (!dtype) return NULL;
   PyObject *memory = rc_py_is_worth_recycling(bytes) ? rc_py_memory_take(state, bytes, out) : NULL;
-  PyObject *array = memory ? make_over(state, item, dtype, memory) : make_new(state, item, dtype, out);
+  PyObject *array =
+      memory ? make_over(state, item, dtype, memory) : make_new(state, item, dtype, out);
   Py_XDECREF(memory);
   if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
   return array;

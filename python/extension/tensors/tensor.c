@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dtypes with names in a frame, torch and NumPy. Any other dtype goes inside a pickle: of torch's, the quantized
- * ones, whose bytes alone don't give the values.
+ * The dtypes with names in a frame, torch and NumPy. Any other dtype goes inside a pickle: of
+ * torch's, the quantized ones, whose bytes alone don't give the values.
  *
- * torch stores int1 to int7 in a byte each: such dtypes are padded. To DLPack, torch's bits8 and the like are opaque,
- * with the bits and lanes in the name.
+ * torch stores int1 to int7 in a byte each: such dtypes are padded. To DLPack, torch's bits8 and
+ * the like are opaque, with the bits and lanes in the name.
  */
 #include "python/extension/tensors.h"
 
@@ -61,7 +61,8 @@ const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES] = {
 static int find(struct ringcast_dtype dtype, uint32_t padded) {
   for (int i = 0; i < RC_PY_DTYPES; i++) {
     const struct ringcast_dtype *known = &rc_py_dtypes[i].dtype;
-    if (known->code != dtype.code || known->bits != dtype.bits || known->lanes != dtype.lanes) continue;
+    if (known->code != dtype.code || known->bits != dtype.bits || known->lanes != dtype.lanes)
+      continue;
     if (rc_py_dtypes[i].flags == padded) return i;
   }
   return -1;
@@ -69,7 +70,9 @@ static int find(struct ringcast_dtype dtype, uint32_t padded) {
 
 int rc_py_dtype_find(struct ringcast_dtype dtype) { return find(dtype, 0); }
 
-int rc_py_dtype_of(const struct ringcast_item *item) { return find(item->dtype, item->flags & RINGCAST_ITEM_PADDED); }
+int rc_py_dtype_of(const struct ringcast_item *item) {
+  return find(item->dtype, item->flags & RINGCAST_ITEM_PADDED);
+}
 
 PyObject *rc_py_dims(const int64_t *dims, int32_t ndim, int64_t unit) {
   PyObject *tuple = PyTuple_New(ndim);
@@ -98,7 +101,8 @@ bool rc_py_is_dense(const struct ringcast_tensor *tensor) {
   uint64_t bytes;
   struct ringcast_tensor dense = *tensor;
   dense.flags |= RINGCAST_TENSOR_DENSE;
-  return rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides) || ringcast_tensor_bytes(&dense, &bytes) == 0;
+  return rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides) ||
+         ringcast_tensor_bytes(&dense, &bytes) == 0;
 }
 
 void rc_py_source_clear(struct rc_py_source *source) {

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch tensors: the extension links nothing of torch. DLPack's exchange API (dlpack.c) describes a tensor's memory,
- * and makes a tensor over our memory. Python attributes of torch add what the API lacks: requires_grad, the negative
- * and conjugate bits, and the exact sub-byte dtype. A tensor that the API refuses is sent in a form that the API knows,
- * or by torch's own pickle (torch_describe.c).
+ * torch tensors: the extension links nothing of torch. DLPack's exchange API (dlpack.c) describes a
+ * tensor's memory, and makes a tensor over our memory. Python attributes of torch add what the API
+ * lacks: requires_grad, the negative and conjugate bits, and the exact sub-byte dtype. A tensor
+ * that the API refuses is sent in a form that the API knows, or by torch's own pickle
+ * (torch_describe.c).
  *
- * A received tensor of less than 64 KiB lies in torch's own memory, so that the tensor can be resized as usual. A
- * larger tensor lies in a block of buffer_pool.c, or in the ring.
+ * A received tensor of less than 64 KiB lies in torch's own memory, so that the tensor can be
+ * resized as usual. A larger tensor lies in a block of buffer_pool.c, or in the ring.
  *
  * Sending never imports torch: without an imported module, no tensor exists.
  */
 #include "python/extension/tensors/device.h"
 
-/* Whether torch has the dtype with elements of the expected size; a dtype stored in another way goes inside a
- * pickle. */
+/* Whether torch has the dtype with elements of the expected size; a dtype stored in another way
+ * goes inside a pickle. */
 static PyObject *torch_dtype(PyObject *module, const struct rc_py_dtype *known) {
   PyObject *dtype = PyObject_GetAttrString(module, known->torch);
   PyObject *size = dtype ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
@@ -47,11 +48,13 @@ static bool take_attribute(PyObject *module, const char *name, PyObject **out) {
 
 /* The calls of torch's stacks of modes. An older torch without them has no such modes. */
 static void take_mode_calls(struct rc_py_torch *torch, PyObject *module) {
-  static const char *const names[] = {"_len_torch_function_stack",     "_pop_torch_function_stack",
-                                      "_push_on_torch_function_stack", "_len_torch_dispatch_stack",
-                                      "_pop_torch_dispatch_stack",     "_push_on_torch_dispatch_stack"};
+  static const char *const names[] = {
+      "_len_torch_function_stack", "_pop_torch_function_stack", "_push_on_torch_function_stack",
+      "_len_torch_dispatch_stack", "_pop_torch_dispatch_stack", "_push_on_torch_dispatch_stack"};
   PyObject *c = PyObject_GetAttrString(module, "_C");
-  for (int i = 0; c && i < RC_PY_MODE_CALLS && take_attribute(c, names[i], &torch->mode_calls[i]); i++) continue;
+  for (int i = 0; c && i < RC_PY_MODE_CALLS && take_attribute(c, names[i], &torch->mode_calls[i]);
+       i++)
+    continue;
   Py_XDECREF(c);
   PyErr_Clear();
 }
@@ -61,11 +64,14 @@ static bool torch_load(struct rc_py_state *state, PyObject *module) {
   PyObject *nn = PyObject_GetAttrString(module, "nn");
   PyObject *tensor = nn ? PyObject_GetAttrString(module, "Tensor") : NULL;
   bool ok = tensor && take_attribute(nn, "Parameter", &torch->parameter) &&
-            take_attribute(module, "strided", &torch->strided) && take_attribute(module, "empty", &torch->empty) &&
+            take_attribute(module, "strided", &torch->strided) &&
+            take_attribute(module, "empty", &torch->empty) &&
             take_attribute(module, "empty_strided", &torch->empty_strided) &&
-            take_attribute(module, "from_dlpack", &torch->from_dlpack) && torch_dtypes(torch, module);
+            take_attribute(module, "from_dlpack", &torch->from_dlpack) &&
+            torch_dtypes(torch, module);
   if (ok && !torch->cpu) torch->cpu = PyObject_CallMethod(module, "device", "s", "cpu");
-  if (ok && !torch->keywords) torch->keywords = PyTuple_Pack(2, state->names.dtype, state->names.device);
+  if (ok && !torch->keywords)
+    torch->keywords = PyTuple_Pack(2, state->names.dtype, state->names.device);
   ok = ok && torch->cpu && torch->keywords;
   if (ok) take_mode_calls(torch, module);
   if (ok && !torch->exchange) torch->exchange = rc_py_dlpack_exchange(tensor);
@@ -92,10 +98,10 @@ bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **ou
   return *out || !PyErr_Occurred();
 }
 
-/* ---- Modes ------------------------------------------------------------------------------------------------------ */
+/* ---- Modes ----------------------------------------------------------------------------------- */
 
-/* Pops a stack; `key` is what the pop takes, or NULL. No bytecode runs, so that no signal handler comes between. False:
- * raised. */
+/* Pops a stack; `key` is what the pop takes, or NULL. No bytecode runs, so that no signal handler
+ * comes between. False: raised. */
 static bool pop_stack(PyObject *const calls[3], PyObject *key, PyObject *popped) {
   PyObject *length = PyObject_CallNoArgs(calls[0]);
   Py_ssize_t count = length ? PyLong_AsSsize_t(length) : -1;
@@ -104,7 +110,8 @@ static bool pop_stack(PyObject *const calls[3], PyObject *key, PyObject *popped)
   for (Py_ssize_t i = 0; ok && i < count; i++) {
     PyObject *mode = PyObject_CallFunctionObjArgs(calls[1], key, NULL);
     ok = mode && PyList_Append(popped, mode) == 0;
-    if (mode && !ok) Py_XDECREF(PyObject_CallOneArg(calls[2], mode)); /* for want of memory: it stays in force */
+    if (mode && !ok)
+      Py_XDECREF(PyObject_CallOneArg(calls[2], mode)); /* for want of memory: it stays in force */
     Py_XDECREF(mode);
   }
   return ok;
@@ -162,7 +169,7 @@ void rc_py_torch_enter_modes(struct rc_py_state *state, PyObject *modes) {
   PyErr_Restore(type, error, traceback);
 }
 
-/* ---- Received --------------------------------------------------------------------------------------------------- */
+/* ---- Received -------------------------------------------------------------------------------- */
 
 bool rc_py_torch_needed(struct rc_py_state *state) {
   if (rc_py_torch_seen(state)) return true;
@@ -170,17 +177,20 @@ bool rc_py_torch_needed(struct rc_py_state *state) {
   bool loaded = module && torch_load(state, module);
   Py_XDECREF(module);
   if (loaded || !PyErr_ExceptionMatches(PyExc_ImportError)) return loaded;
-  PyErr_SetString(PyExc_ImportError, "the frame holds torch tensors, and torch can't be imported here: install torch "
-                                     "in this process's environment, or send NumPy arrays");
+  PyErr_SetString(PyExc_ImportError,
+                  "the frame holds torch tensors, and torch can't be imported here: install torch "
+                  "in this process's environment, or send NumPy arrays");
   return false;
 }
 
 /* Whether DLPack has a code for the dtype, with the same meaning in torch. */
 static bool takes_dlpack(const struct rc_py_torch *torch, int index) {
-  return torch->exchange && !rc_py_dtypes[index].flags && rc_py_dtypes[index].dtype.code != RC_PY_OPAQUE_CODE;
+  return torch->exchange && !rc_py_dtypes[index].flags &&
+         rc_py_dtypes[index].dtype.code != RC_PY_OPAQUE_CODE;
 }
 
-static PyObject *empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device) {
+static PyObject *empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item,
+                       PyObject *device) {
   struct rc_py_torch *torch = &state->torch;
   bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
   PyObject *shape = rc_py_dims(item->shape, item->ndim, 1), *tensor = NULL;
@@ -204,19 +214,20 @@ static bool has_elements(const struct ringcast_item *item) {
   return true;
 }
 
-PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item, PyObject *device,
-                            void **out) {
+PyObject *rc_py_torch_empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item,
+                            PyObject *device, void **out) {
   PyObject *tensor = empty(state, dtype, item, device);
   if (!tensor) return NULL;
-  bool is_real = (PyObject *)Py_TYPE(tensor) == state->torch.tensor && rc_py_torch_data_ptr(state, tensor, out);
+  bool is_real = (PyObject *)Py_TYPE(tensor) == state->torch.tensor &&
+                 rc_py_torch_data_ptr(state, tensor, out);
   if (is_real && (*out || !has_elements(item))) return tensor;
   Py_DECREF(tensor);
   if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "torch gives no real tensors here");
   return NULL;
 }
 
-/* True, with the exception cleared: make the tensor in another way. False: made, or an exception beyond torch (Ctrl-C)
- * is set. */
+/* True, with the exception cleared: make the tensor in another way. False: made, or an exception
+ * beyond torch (Ctrl-C) is set. */
 static bool may_try_on(const PyObject *tensor) {
   if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return false;
   PyErr_Clear();
@@ -224,20 +235,22 @@ static bool may_try_on(const PyObject *tensor) {
 }
 
 /* A tensor in a block, or in memory allocated with the tensor. NULL: raised. */
-static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
-                           uint64_t bytes, void **out) {
+static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item *item,
+                           struct rc_py_block *block, uint64_t bytes, void **out) {
   enum { ALIGNMENT = 64 }; /* as torch's own allocator */
   void *memory = block ? NULL : PyMem_RawMalloc(bytes + ALIGNMENT);
   if (!block && !memory) return PyErr_NoMemory();
-  *out = block ? rc_py_block_data(block) : (void *)(((uintptr_t)memory + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
+  *out = block ? rc_py_block_data(block)
+               : (void *)(((uintptr_t)memory + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
   return block ? rc_py_dlpack_make(state->torch.exchange, item, *out, rc_py_block_give, block)
                : rc_py_dlpack_make(state->torch.exchange, item, *out, PyMem_RawFree, memory);
 }
 
-static PyObject *make(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes,
-                      void **out) {
+static PyObject *make(struct rc_py_state *state, int index, const struct ringcast_item *item,
+                      uint64_t bytes, void **out) {
   bool may_be_ours = takes_dlpack(&state->torch, index);
-  struct rc_py_block *block = may_be_ours && rc_py_is_worth_recycling(bytes) ? rc_py_block_take(bytes) : NULL;
+  struct rc_py_block *block =
+      may_be_ours && rc_py_is_worth_recycling(bytes) ? rc_py_block_take(bytes) : NULL;
   PyObject *tensor = block ? over_ours(state, item, block, bytes, out) : NULL;
   if (may_try_on(tensor)) tensor = rc_py_torch_empty(state, index, item, state->torch.cpu, out);
   if (may_be_ours && may_try_on(tensor)) tensor = over_ours(state, item, NULL, bytes, out);
@@ -263,7 +276,8 @@ int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *ite
   if (!rc_py_torch_needed(state)) return -1;
   int index = rc_py_dtype_of(item);
   if (index >= 0 && state->torch.dtypes[index]) return index;
-  rc_py_raise_text(state, EPROTO, "the frame holds a tensor of dtype code %d, %d bits, which this torch lacks",
+  rc_py_raise_text(state, EPROTO,
+                   "the frame holds a tensor of dtype code %d, %d bits, which this torch lacks",
                    item->dtype.code, item->dtype.bits);
   return -1;
 }
@@ -273,13 +287,14 @@ static bool is_at(struct rc_py_state *state, PyObject *tensor, const void *data)
   void *kept;
   if (!rc_py_torch_data_ptr(state, tensor, &kept)) return false;
   if (kept == data) return true;
-  PyErr_SetString(PyExc_RuntimeError, "torch has put a Parameter, or a tensor that requires_grad, in other memory than "
-                                      "its data");
+  PyErr_SetString(PyExc_RuntimeError,
+                  "torch has put a Parameter, or a tensor that requires_grad, in other memory than "
+                  "its data");
   return false;
 }
 
-static PyObject *make_finished(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes,
-                               void **out) {
+static PyObject *make_finished(struct rc_py_state *state, int index,
+                               const struct ringcast_item *item, uint64_t bytes, void **out) {
   PyObject *tensor = make(state, index, item, bytes, out);
   if (!tensor && bytes > 0) return NULL; /* the frame has as many: no damage */
   if (tensor) tensor = rc_py_torch_finish(state, tensor, item->flags);
@@ -290,7 +305,8 @@ static PyObject *make_finished(struct rc_py_state *state, int index, const struc
 }
 
 /* The modes are not looked for before something fails: most threads have none. */
-PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
+PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item,
+                           uint64_t bytes, void **out) {
   int index = rc_py_torch_index(state, item);
   if (index < 0) return NULL;
   PyObject *tensor = make_finished(state, index, item, bytes, out);
@@ -300,14 +316,15 @@ PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item
   return tensor;
 }
 
-PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, void (*give)(void *owner),
-                           void *owner) {
+PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item,
+                           void (*give)(void *owner), void *owner) {
   int index = rc_py_torch_needed(state) ? rc_py_dtype_of(item) : -1;
   if (index < 0 || !state->torch.dtypes[index] || !takes_dlpack(&state->torch, index)) {
     give(owner);
     return NULL;
   }
-  PyObject *tensor = rc_py_dlpack_make(state->torch.exchange, item, (void *)item->data, give, owner);
+  PyObject *tensor =
+      rc_py_dlpack_make(state->torch.exchange, item, (void *)item->data, give, owner);
   if (may_try_on(tensor) || !tensor) return NULL;
   tensor = rc_py_torch_finish(state, tensor, item->flags);
   if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
@@ -324,7 +341,8 @@ static PyObject *taken_over(struct rc_py_state *state, PyObject *capsule, PyObje
   return tensor;
 }
 
-PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule) {
+PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item *item,
+                           PyObject *capsule) {
   int index = rc_py_torch_needed(state) ? rc_py_dtype_of(item) : -1;
   if (index < 0 || !state->torch.dtypes[index] || !takes_dlpack(&state->torch, index)) return NULL;
   PyObject *tensor = taken_over(state, capsule, state->torch.dtypes[index]);

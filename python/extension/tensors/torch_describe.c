@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torch tensors, to send: the description of a tensor's memory, by DLPack's exchange API (torch.c). */
+/* torch tensors, to send: the description of a tensor's memory, by DLPack's exchange API
+ * (torch.c). */
 #include "python/extension/tensors/device.h"
 
 /* An attribute's truth: 1, 0, or -1 (raised). */
-static int attribute_is_true(PyObject *object, PyObject *name) { return rc_py_is_yes(PyObject_GetAttr(object, name)); }
+static int attribute_is_true(PyObject *object, PyObject *name) {
+  return rc_py_is_yes(PyObject_GetAttr(object, name));
+}
 
 static int method_is_true(PyObject *object, PyObject *name) {
   return rc_py_is_yes(PyObject_CallMethodNoArgs(object, name));
 }
 
-static int raise_device(struct rc_py_state *state, PyObject *tensor, rc_py_where where, void *context) {
+static int raise_device(struct rc_py_state *state, PyObject *tensor, rc_py_where where,
+                        void *context) {
   PyObject *elsewhere = rc_py_import("ringcast._pickling", "elsewhere");
   PyObject *device = elsewhere ? PyObject_GetAttr(tensor, state->names.device) : NULL;
   PyObject *place = device ? where(context) : NULL;
@@ -32,7 +36,8 @@ static int dtype_index(struct rc_py_state *state, PyObject *tensor) {
   return (int)PyLong_AsLong(index);
 }
 
-/* As dtype_index; -1 also for a tensor that is not sent as a tensor: sparse, nested, quantized, packed bits. */
+/* As dtype_index; -1 also for a tensor that is not sent as a tensor: sparse, nested, quantized,
+ * packed bits. */
 static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
   PyObject *layout = PyObject_GetAttr(tensor, state->names.layout);
   if (!layout) return -2;
@@ -56,9 +61,10 @@ static PyObject *raise_not_plain(rc_py_where where, void *context) {
   PyErr_Fetch(&type, &error, &traceback);
   PyObject *place = where(context);
   if (place) {
-    PyErr_Format(PyExc_RuntimeError,
-                 "%U has to be resolved or viewed as bytes to be sent, and torch can't do that here: %S", place,
-                 error ? error : type);
+    PyErr_Format(
+        PyExc_RuntimeError,
+        "%U has to be resolved or viewed as bytes to be sent, and torch can't do that here: %S",
+        place, error ? error : type);
   }
   Py_XDECREF(place);
   Py_XDECREF(type);
@@ -67,15 +73,17 @@ static PyObject *raise_not_plain(rc_py_where where, void *context) {
   return NULL;
 }
 
-/* A tensor that the exchange API can describe, with the values in memory: carries out a lazy negation or conjugation,
- * and views bits8 and the like as ints. Returns the tensor itself if plain already. */
-static PyObject *make_plain(struct rc_py_state *state, PyObject *tensor, int index, bool is_on_device,
-                            rc_py_where where, void *context) {
+/* A tensor that the exchange API can describe, with the values in memory: carries out a lazy
+ * negation or conjugation, and views bits8 and the like as ints. Returns the tensor itself if plain
+ * already. */
+static PyObject *make_plain(struct rc_py_state *state, PyObject *tensor, int index,
+                            bool is_on_device, rc_py_where where, void *context) {
   const struct ringcast_dtype dtype = rc_py_dtypes[index].dtype;
   PyObject *plain;
   if (dtype.code == RC_PY_OPAQUE_CODE) {
     const struct ringcast_dtype as = {.bits = (uint8_t)(dtype.bits * dtype.lanes), .lanes = 1};
-    plain = PyObject_CallMethodOneArg(tensor, state->names.view, state->torch.dtypes[rc_py_dtype_find(as)]);
+    plain = PyObject_CallMethodOneArg(tensor, state->names.view,
+                                      state->torch.dtypes[rc_py_dtype_find(as)]);
   } else {
     int lazy = is_lazy(state, tensor, dtype.code == 5);
     if (lazy <= 0) return lazy < 0 ? NULL : rc_py_ref(tensor);
@@ -96,13 +104,15 @@ static bool has_memory(const struct ringcast_tensor *tensor) {
   return tensor->data || ringcast_tensor_bytes(tensor, &bytes) < 0 || bytes == 0;
 }
 
-static int describe_flags(struct rc_py_state *state, PyObject *object, int index, struct rc_py_source *out) {
+static int describe_flags(struct rc_py_state *state, PyObject *object, int index,
+                          struct rc_py_source *out) {
   int requires_grad = attribute_is_true(object, state->names.requires_grad);
   if (requires_grad < 0) return -1;
   out->tensor.dtype = rc_py_dtypes[index].dtype;
-  out->tensor.flags = RINGCAST_ITEM_TORCH | rc_py_dtypes[index].flags |
-                      (requires_grad ? RINGCAST_ITEM_REQUIRES_GRAD : 0) |
-                      ((PyObject *)Py_TYPE(object) == state->torch.parameter ? RINGCAST_ITEM_PARAMETER : 0);
+  out->tensor.flags =
+      RINGCAST_ITEM_TORCH | rc_py_dtypes[index].flags |
+      (requires_grad ? RINGCAST_ITEM_REQUIRES_GRAD : 0) |
+      ((PyObject *)Py_TYPE(object) == state->torch.parameter ? RINGCAST_ITEM_PARAMETER : 0);
   return 1;
 }
 
@@ -120,8 +130,10 @@ static int raise_replaced(rc_py_where where, void *context) {
   PyObject *place = where(context);
   if (place) {
     PyErr_Format(PyExc_RuntimeError,
-                 "%U got other memory while it was measured (tensor.data = ..., set_, resize_): a tensor that is sent "
-                 "may not change before the call returns, nor may its memory be freed (untyped_storage().resize_(0))",
+                 "%U got other memory while it was measured (tensor.data = ..., set_, resize_): a "
+                 "tensor that is sent "
+                 "may not change before the call returns, nor may its memory be freed "
+                 "(untyped_storage().resize_(0))",
                  place);
   }
   Py_XDECREF(place);
@@ -129,26 +141,30 @@ static int raise_replaced(rc_py_where where, void *context) {
 }
 
 /* The exchange API's description of a tensor, with the storage held. 1; 0: refused; -1: raised. */
-static int describe_held(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
-                         struct rc_py_source *out, struct rc_py_dltensor *tensor) {
+static int describe_held(struct rc_py_state *state, PyObject *object, rc_py_where where,
+                         void *context, struct rc_py_source *out, struct rc_py_dltensor *tensor) {
   int described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
-  const uint8_t *before = described > 0 ? (const uint8_t *)tensor->data + tensor->byte_offset : NULL;
+  const uint8_t *before =
+      described > 0 ? (const uint8_t *)tensor->data + tensor->byte_offset : NULL;
   if (described > 0) described = hold_storage(state, object, out);
   /* Again: if torch ran Python code for the storage (a mode), the tensor may have a new storage. */
   if (described > 0) described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
-  if (described <= 0 || before == (const uint8_t *)tensor->data + tensor->byte_offset) return described;
+  if (described <= 0 || before == (const uint8_t *)tensor->data + tensor->byte_offset)
+    return described;
   return raise_replaced(where, context);
 }
 
 /* As describe_held; the memory is plain: the API refuses all else. The dtype is DLPack's. */
-static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
-                           struct rc_py_source *out) {
+static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_where where,
+                           void *context, struct rc_py_source *out) {
   struct rc_py_dltensor tensor;
   int described = describe_held(state, object, where, context, out, &tensor);
   if (described <= 0) return described;
   out->is_on_device = tensor.device.type == RC_PY_DLPACK_CUDA;
   out->device = tensor.device.id;
-  if ((tensor.device.type != RC_PY_DLPACK_CPU && !out->is_on_device) || tensor.ndim > RINGCAST_MAX_NDIM) return 0;
+  if ((tensor.device.type != RC_PY_DLPACK_CPU && !out->is_on_device) ||
+      tensor.ndim > RINGCAST_MAX_NDIM)
+    return 0;
   size_t bytes = (size_t)tensor.ndim * sizeof(int64_t);
   int64_t *dims = PyMem_Malloc(2 * bytes + 1);
   if (!dims) {
@@ -171,14 +187,15 @@ static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_wh
 }
 
 /* The index of the dtype; -1: none; -2: raised. DLPack reports int4 as int8. */
-static int exchanged_dtype(struct rc_py_state *state, PyObject *tensor, struct ringcast_dtype dtype) {
+static int exchanged_dtype(struct rc_py_state *state, PyObject *tensor,
+                           struct ringcast_dtype dtype) {
   if (dtype.bits != 8 || dtype.code > 1) return rc_py_dtype_find(dtype);
   return dtype_index(state, tensor);
 }
 
 /* 1; 0: the tensor must be made plain first, or can't be sent as a tensor; -1: raised. */
-static int describe_as_it_is(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
-                             struct rc_py_source *out) {
+static int describe_as_it_is(struct rc_py_state *state, PyObject *object, rc_py_where where,
+                             void *context, struct rc_py_source *out) {
   int described = describe_memory(state, object, where, context, out);
   if (described <= 0) return described;
   int index = exchanged_dtype(state, object, out->tensor.dtype);
@@ -188,8 +205,8 @@ static int describe_as_it_is(struct rc_py_state *state, PyObject *object, rc_py_
   return describe_flags(state, object, index, out);
 }
 
-static int describe_made_plain(struct rc_py_state *state, PyObject *object, bool takes_cuda, rc_py_where where,
-                               void *context, struct rc_py_source *out) {
+static int describe_made_plain(struct rc_py_state *state, PyObject *object, bool takes_cuda,
+                               rc_py_where where, void *context, struct rc_py_source *out) {
   int is_cpu = attribute_is_true(object, state->names.is_cpu);
   int is_cuda = is_cpu == 0 && takes_cuda ? attribute_is_true(object, state->names.is_cuda) : 0;
   if (is_cpu < 0 || is_cuda < 0) return -1;
@@ -206,23 +223,26 @@ static int describe_made_plain(struct rc_py_state *state, PyObject *object, bool
 }
 
 /* Makes a described device tensor ready for sending from the device. */
-static int completed(struct rc_py_state *state, PyObject *object, int described, struct rc_py_source *out) {
+static int completed(struct rc_py_state *state, PyObject *object, int described,
+                     struct rc_py_source *out) {
   if (described <= 0 || !out->is_on_device) return described;
   bool is_copied = !rc_py_is_c_order(out->tensor.ndim, out->tensor.shape, out->tensor.strides);
-  bool may = !is_copied || rc_py_device_may_start(state); /* a captured copy has no data until the graph is replayed */
+  bool may = !is_copied || rc_py_device_may_start(
+                               state); /* a captured copy has no data until the graph is replayed */
   if (may && rc_py_cuda_complete(state, object, out) > 0) return described;
   rc_py_source_clear(out);
   return -1;
 }
 
 static int raise_unsupported(void) {
-  PyErr_SetString(PyExc_RuntimeError, "this torch has no DLPack exchange API that ringcast knows (torch 2.13 has): "
-                                      "install torch 2.13 or newer to send tensors");
+  PyErr_SetString(PyExc_RuntimeError,
+                  "this torch has no DLPack exchange API that ringcast knows (torch 2.13 has): "
+                  "install torch 2.13 or newer to send tensors");
   return -1;
 }
 
-int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, bool takes_cuda, rc_py_where where, void *context,
-                         struct rc_py_source *out) {
+int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, bool takes_cuda,
+                         rc_py_where where, void *context, struct rc_py_source *out) {
   if (!rc_py_torch_seen(state)) return 0;
   PyObject *type = (PyObject *)Py_TYPE(object);
   if (type != state->torch.tensor && type != state->torch.parameter) return 0;
