@@ -38,42 +38,49 @@ int cli_fail(int status, const char *format, ...) {
   return status;
 }
 
-/* ---- Options ---------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 enum { MOST_OPTIONS = 24, FIRST = 256 };
 
 static int take(const char *usage, const struct cli_option *option, const char *text) {
   if (!option->parse) *(bool *)option->out = true;
   else if (!option->parse(text, option->out))
-    return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", text, option->name, option->takes);
+    return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", text, option->name,
+                       option->takes);
   return CLI_GO_ON;
 }
 
-int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct cli_option *options, size_t count,
-              const char **words, int most) {
+int cli_parse(int argc, char **argv, const struct cli_texts *texts,
+              const struct cli_option *options, size_t count, const char **words, int most) {
   struct option known[MOST_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
   if (count > MOST_OPTIONS) abort();
   for (size_t i = 0; i < count; i++) {
-    int argument = !options[i].parse ? no_argument : options[i].may_be_alone ? optional_argument : required_argument;
+    int argument = !options[i].parse         ? no_argument
+                   : options[i].may_be_alone ? optional_argument
+                                             : required_argument;
     known[i + 1] = (struct option){options[i].name, argument, NULL, FIRST + (int)i};
   }
   int option, result;
   opterr = 0;
   while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
     if (option == 'h') {
-      printf("%s%s\nThe manual pages, ringcast(1) and one for each command, have the rest, with examples.\n",
+      printf("%s%s\n"
+             "The manual pages, ringcast(1) and one for each command, have the rest, with "
+             "examples.\n",
              texts->usage, texts->help);
       return cli_finish(stdout, CLI_OK);
     }
     if (option == ':') return cli_misused(texts->usage, "%s needs a value", argv[optind - 1]);
-    if (option < FIRST) return cli_misused(texts->usage, "there is no option '%s'", argv[optind - 1]);
+    if (option < FIRST)
+      return cli_misused(texts->usage, "there is no option '%s'", argv[optind - 1]);
     if ((result = take(texts->usage, &options[option - FIRST], optarg)) != CLI_GO_ON) return result;
   }
   for (int i = 0; i < most; i++) words[i] = optind < argc ? argv[optind++] : NULL;
-  return optind < argc ? cli_misused(texts->usage, "unexpected argument '%s'", argv[optind]) : CLI_GO_ON;
+  return optind < argc ? cli_misused(texts->usage, "unexpected argument '%s'", argv[optind])
+                       : CLI_GO_ON;
 }
 
-/* ---- Values ----------------------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
 bool parse_format(const char *text, void *out) {
   bool json = strcmp(text, "json") == 0;
@@ -86,7 +93,8 @@ bool parse_bytes(const char *text, void *out) {
   errno = 0;
   if (!isdigit((unsigned char)*text)) return false;
   unsigned long long value = strtoull(text, &end, 10);
-  const char *suffixes = "KMG", *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
+  const char *suffixes = "KMG",
+             *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
   unsigned shift = suffix ? 10 * (unsigned)(suffix - suffixes + 1) : 0;
   if (suffix) end++;
   if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
@@ -127,7 +135,7 @@ bool parse_text(const char *text, void *out) {
   return true;
 }
 
-/* ---- Files ------------------------------------------------------------------------------------------------------ */
+/* ---- Files ----------------------------------------------------------------------------------- */
 
 char *cli_read_line(const char *path, char *out, size_t size) {
   FILE *file = fopen(path, "re");

@@ -28,7 +28,7 @@ __attribute__((format(printf, 2, 3))) int cli_misused(const char *usage, const c
 /* Says on stderr what failed; returns `status`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int status, const char *format, ...);
 
-/* ---- Options ---------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 struct cli_option {
   const char *name;                           /* without "--" */
@@ -38,14 +38,14 @@ struct cli_option {
   bool may_be_alone; /* the value may be missing: parse gets NULL */
 };
 
-/* Parses the options and up to `most` words. "--help" and "-h" print `usage` and `help`. Returns CLI_GO_ON, or the exit
- * status. The words that are missing are NULL. */
+/* Parses the options and up to `most` words. "--help" and "-h" print `usage` and `help`. Returns
+ * CLI_GO_ON, or the exit status. The words that are missing are NULL. */
 enum { CLI_GO_ON = -1 };
 struct cli_texts {
   const char *usage, *help;
 };
-int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct cli_option *options, size_t count,
-              const char **words, int most);
+int cli_parse(int argc, char **argv, const struct cli_texts *texts,
+              const struct cli_option *options, size_t count, const char **words, int most);
 
 /* Values of options. Each returns false unless all of the text is a valid value. */
 #define PARSE_FORMAT   "text or json"
@@ -64,7 +64,7 @@ bool parse_interval(const char *text, void *out); /* double */
 bool parse_text(const char *text, void *out);     /* const char * */
 bool parse_number(const char *text, double least, double most, double *out);
 
-/* ---- Files ------------------------------------------------------------------------------------------------------ */
+/* ---- Files ----------------------------------------------------------------------------------- */
 
 /* The first line of a file without the newline, "" if the file can't be read. Returns `out`. */
 char *cli_read_line(const char *path, char *out, size_t size);

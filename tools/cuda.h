@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The few calls of CUDA's driver that the command line itself makes: memory to send from and to receive into, and plain
- * copies to compare with. The library's use of the driver is separate. Nothing is linked. And one tensor of a device
- * from process to process, which `doctor` tries and `perf gpu` measures.
+ * The few calls of CUDA's driver that the command line itself makes: memory to send from and to
+ * receive into, and plain copies to compare with. The library's use of the driver is separate.
+ * Nothing is linked. And one tensor of a device from process to process, which `doctor` tries and
+ * `perf gpu` measures.
  */
 #ifndef TOOLS_CUDA_H
 #define TOOLS_CUDA_H
@@ -40,15 +41,16 @@ struct cuda {
   CUDA_CALLS(CUDA_FIELD)
 #undef CUDA_FIELD
   /* The stream goes on once the word is `value` or more; NULL in drivers before CUDA 12. */
-  int (*wait_value)(ringcast_stream stream, ringcast_device_ptr word, uint64_t value, unsigned flags);
+  int (*wait_value)(ringcast_stream stream, ringcast_device_ptr word, uint64_t value,
+                    unsigned flags);
   char failed[160]; /* what cuda_did says of the last call that failed */
 };
 
 #define CUDA_STREAM_NON_BLOCKING 1u
 #define CUDA_REGISTER_MAPPED     2u /* for streams to wait for words of it */
 
-/* Opens the driver, and makes the device's context current in this thread, for good: a process that forks afterwards
- * has no use of CUDA in the child. False: cuda->failed says why. */
+/* Opens the driver, and makes the device's context current in this thread, for good: a process that
+ * forks afterwards has no use of CUDA in the child. False: cuda->failed says why. */
 bool cuda_open(struct cuda *cuda, int ordinal);
 
 /* Whether the call succeeded; if not, cuda->failed is `what` and the name of the result. */
@@ -60,9 +62,9 @@ enum { CUDA_LIMIT_S = 60 }; /* a longer wait for a tensor is an error */
 int cuda_send(ringcast_gpu_writer *writer, ringcast_device_ptr memory, size_t bytes, uint32_t flags,
               ringcast_stream stream);
 
-/* Enqueues the copy of the next tensor, of at most `room` bytes, to `memory`. `ns`: the CPU's time, from the arrival of
- * the frame. A negative errno has its words in ringcast_last_error. */
-int cuda_receive(ringcast_gpu_reader *reader, ringcast_device_ptr memory, size_t room, ringcast_stream stream,
-                 int64_t *ns);
+/* Enqueues the copy of the next tensor, of at most `room` bytes, to `memory`. `ns`: the CPU's time,
+ * from the arrival of the frame. A negative errno has its words in ringcast_last_error. */
+int cuda_receive(ringcast_gpu_reader *reader, ringcast_device_ptr memory, size_t room,
+                 ringcast_stream stream, int64_t *ns);
 
 #endif

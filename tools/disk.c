@@ -37,11 +37,12 @@ struct disk {
   bool direct, grows;
 };
 
-/* ---- The thread ------------------------------------------------------------------------------- */
+/* ---- The thread ------------------------------------------------------------------------------ */
 
 static void grow(struct disk *disk, uint64_t end) {
   while (disk->grows && disk->grown < end) {
-    /* No room, or a file system without fallocate: the writes lengthen the file, and report errors. */
+    /* No room, or a file system without fallocate: the writes lengthen the file, and report
+     * errors. */
     disk->grows = fallocate(disk->fd, 0, (off_t)disk->grown, (off_t)STEP) == 0;
     disk->grown += STEP;
   }
@@ -66,7 +67,8 @@ static int write_all(struct disk *disk, uint64_t from, uint64_t end) {
       return -error;
     }
     if (result < DISK_BLOCK) return -ENOSPC;
-    from += (uint64_t)result & ~(uint64_t)(DISK_BLOCK - 1); /* after a short write the next one gives the reason */
+    from += (uint64_t)result &
+            ~(uint64_t)(DISK_BLOCK - 1); /* after a short write the next one gives the reason */
   }
   return 0;
 }
@@ -75,7 +77,8 @@ static void *run(void *context) {
   struct disk *disk = context;
   pthread_mutex_lock(&disk->lock);
   for (;;) {
-    while (disk->written == disk->due && !disk->ends) pthread_cond_wait(&disk->changed, &disk->lock);
+    while (disk->written == disk->due && !disk->ends)
+      pthread_cond_wait(&disk->changed, &disk->lock);
     if (disk->written == disk->due || disk->error != 0) break;
     uint64_t from = disk->written, end = from - from % disk->chunk + disk->chunk;
     if (end > disk->due) end = disk->due;
@@ -101,7 +104,7 @@ static int start(struct disk *disk) {
   return -result;
 }
 
-/* ---- The file --------------------------------------------------------------------------------- */
+/* ---- The file -------------------------------------------------------------------------------- */
 
 static int fail(int result, char why[256], const char *what, const char *path) {
   snprintf(why, 256, "%s %.180s: %s", what, path, strerror(-result));
@@ -127,7 +130,8 @@ static int make_memory(struct disk *disk, uint64_t bytes) {
   disk->chunk = bytes / CHUNKS < LARGEST_CHUNK ? bytes / CHUNKS : LARGEST_CHUNK;
   disk->chunk &= ~(uint64_t)(DISK_BLOCK - 1);
   disk->bytes = bytes - bytes % disk->chunk;
-  disk->memory = mmap(NULL, disk->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  disk->memory =
+      mmap(NULL, disk->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (disk->memory == MAP_FAILED) return -ENOMEM;
   madvise(disk->memory, disk->bytes, MADV_HUGEPAGE);
   memset(disk->memory, 0, disk->bytes); /* now, and not while frames wait */
@@ -171,13 +175,14 @@ void disk_close(struct disk *disk) {
 
 int disk_fd(const struct disk *disk) { return disk->fd; }
 
-/* ---- Bytes ------------------------------------------------------------------------------------ */
+/* ---- Bytes ----------------------------------------------------------------------------------- */
 
 int disk_room(struct disk *disk, uint64_t offset, uint8_t **out, size_t *room) {
   int result = 0;
   if (offset - disk->seen == disk->bytes) {
     pthread_mutex_lock(&disk->lock);
-    while (offset - disk->written == disk->bytes && disk->error == 0) pthread_cond_wait(&disk->changed, &disk->lock);
+    while (offset - disk->written == disk->bytes && disk->error == 0)
+      pthread_cond_wait(&disk->changed, &disk->lock);
     disk->seen = disk->written;
     result = disk->error;
     pthread_mutex_unlock(&disk->lock);
@@ -204,7 +209,8 @@ int disk_write(struct disk *disk, uint64_t end, bool all) {
 
 int disk_drain(struct disk *disk) {
   pthread_mutex_lock(&disk->lock);
-  while (disk->written < disk->due && disk->error == 0) pthread_cond_wait(&disk->changed, &disk->lock);
+  while (disk->written < disk->due && disk->error == 0)
+    pthread_cond_wait(&disk->changed, &disk->lock);
   int result = disk->error;
   pthread_mutex_unlock(&disk->lock);
   return result;

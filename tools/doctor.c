@@ -20,18 +20,19 @@
 
 static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
 
-static const char help[] =
-    "\n"
-    "What this machine offers, what ringcast makes of it, and how to mend what is missing. Changes no setting\n"
-    "of the machine.\n"
-    "\n"
-    "  --format FORMAT   text or json (default text)\n";
+static const char help[] = "\n"
+                           "What this machine offers, what ringcast makes of it, and how to mend "
+                           "what is missing. Changes no setting\n"
+                           "of the machine.\n"
+                           "\n"
+                           "  --format FORMAT   text or json (default text)\n";
 
 static const char *const levels[] = {"ok", "note", "problem"};
 
-/* ---- Lines ------------------------------------------------------------------------------------------------------ */
+/* ---- Lines ----------------------------------------------------------------------------------- */
 
-void doctor_add(struct doctor *doctor, const char *name, enum doctor_level level, const char *format, ...) {
+void doctor_add(struct doctor *doctor, const char *name, enum doctor_level level,
+                const char *format, ...) {
   if (doctor->count == DOCTOR_LINES) abort();
   struct doctor_line *line = &doctor->lines[doctor->count++];
   va_list arguments;
@@ -55,7 +56,7 @@ void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]) {
   for (int i = 0; i < DOCTOR_FACTS && facts[i].key; i++) out[i] = facts[i];
 }
 
-/* ---- Processes -------------------------------------------------------------------------------------------------- */
+/* ---- Processes ------------------------------------------------------------------------------- */
 
 void *doctor_shared(size_t bytes) {
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -81,13 +82,14 @@ const char *doctor_await(pid_t pid, char *words, size_t size) {
     snprintf(words, size, "no process could be started for it: %s", strerror(errno));
   else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
     snprintf(words, size, "no answer within %d s", DOCTOR_LIMIT_S);
-  else if (WIFSIGNALED(status)) snprintf(words, size, "the process that tried it ended by signal %d", WTERMSIG(status));
+  else if (WIFSIGNALED(status))
+    snprintf(words, size, "the process that tried it ended by signal %d", WTERMSIG(status));
   else if (WEXITSTATUS(status) != 0)
     snprintf(words, size, "the process that tried it ended with status %d", WEXITSTATUS(status));
   return words;
 }
 
-/* ---- Printing --------------------------------------------------------------------------------------------------- */
+/* ---- Printing -------------------------------------------------------------------------------- */
 
 static void print_json(const struct doctor *doctor, bool healthy) {
   struct report report = {.json = true};
@@ -97,7 +99,8 @@ static void print_json(const struct doctor *doctor, bool healthy) {
   report_string(&report, "cpu", cli_cpu_model(cpu, sizeof cpu));
   report_boolean(&report, "healthy", healthy);
   report_open(&report, "lines", '[');
-  for (const struct doctor_line *line = doctor->lines; line < doctor->lines + doctor->count; line++) {
+  for (const struct doctor_line *line = doctor->lines; line < doctor->lines + doctor->count;
+       line++) {
     report_open(&report, NULL, '{');
     report_string(&report, "name", line->name);
     report_string(&report, "level", levels[line->level]);
@@ -117,7 +120,8 @@ static void print_text(const struct doctor *doctor, bool healthy) {
   enum { INDENT = 27, WIDTH = INDENT + 90 };
   char text[512];
   printf("ringcast %s on %s\n\n", ringcast_version(), cli_cpu_model(text, sizeof text));
-  for (const struct doctor_line *line = doctor->lines; line < doctor->lines + doctor->count; line++) {
+  for (const struct doctor_line *line = doctor->lines; line < doctor->lines + doctor->count;
+       line++) {
     snprintf(text, sizeof text, "%-8s  %-16s %s", levels[line->level], line->name, line->found);
     text_wrap(text, WIDTH, INDENT, stdout);
     snprintf(text, sizeof text, "%*sto mend: %s", INDENT, "", line->mend);
@@ -128,7 +132,7 @@ static void print_text(const struct doctor *doctor, bool healthy) {
                                      : "Rings can be made here, but see the problems above.");
 }
 
-/* ---- Command line ----------------------------------------------------------------------------------------------- */
+/* ---- Command line ---------------------------------------------------------------------------- */
 
 int doctor_main(int argc, char **argv) {
   static struct doctor doctor;

@@ -34,17 +34,20 @@ struct doctor {
 };
 
 /* doctor_add adds a line; the others add to the last line. */
-__attribute__((format(printf, 4, 5))) void doctor_add(struct doctor *doctor, const char *name, enum doctor_level level,
-                                                      const char *format, ...);
-__attribute__((format(printf, 2, 3))) void doctor_mend(struct doctor *doctor, const char *format, ...);
+__attribute__((format(printf, 4, 5))) void doctor_add(struct doctor *doctor, const char *name,
+                                                      enum doctor_level level, const char *format,
+                                                      ...);
+__attribute__((format(printf, 2, 3))) void doctor_mend(struct doctor *doctor, const char *format,
+                                                       ...);
 void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]);
 #define FACTS(...)               \
   (const struct doctor_fact[]) { \
     __VA_ARGS__, { NULL, 0 }     \
   }
 
-/* Work in a child process, since a process that has used CUDA can't be forked, and a broken driver may never return:
- * memory that both share (NULL: none), the start, and how the child ended: "" if well. */
+/* Work in a child process, since a process that has used CUDA can't be forked, and a broken driver
+ * may never return: memory that both share (NULL: none), the start, and how the child ended: "" if
+ * well. */
 enum { DOCTOR_LIMIT_S = 60 };
 void *doctor_shared(size_t bytes);
 pid_t doctor_start(void (*body)(void *context), void *context);

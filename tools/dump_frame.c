@@ -8,13 +8,15 @@
 
 enum { MOST_SHOWN = 1000 /* entries of a frame */, MOST_KEY = 200 };
 
-/* ---- Words ------------------------------------------------------------------------------------------------------ */
+/* ---- Words ----------------------------------------------------------------------------------- */
 
 void dump_dtype(struct dump_text *text, struct ringcast_dtype dtype) {
-  static const char *const plain[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
-  static const char *const small[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
-                                      "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
-                                      "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
+  static const char *const plain[] = {"int",    "uint",    "float", "opaque",
+                                      "bfloat", "complex", "bool"};
+  static const char *const small[] = {"float8_e3m4",     "float8_e4m3",     "float8_e4m3b11fnuz",
+                                      "float8_e4m3fn",   "float8_e4m3fnuz", "float8_e5m2",
+                                      "float8_e5m2fnuz", "float8_e8m0fnu",  "float6_e2m3fn",
+                                      "float6_e3m2fn",   "float4_e2m1fn"};
   if (dtype.code == 6 && dtype.bits == 8) dump_put(text, "bool");
   else if (dtype.code < 7) dump_put(text, "%s%u", plain[dtype.code], dtype.bits);
   else if (dtype.code < 18) dump_put(text, "%s", small[dtype.code - 7]);
@@ -24,18 +26,21 @@ void dump_dtype(struct dump_text *text, struct ringcast_dtype dtype) {
 
 void dump_shape(struct dump_text *text, const struct ringcast_item *item) {
   dump_put(text, "[");
-  for (int32_t i = 0; i < item->ndim; i++) dump_put(text, "%s%" PRId64, i > 0 ? ", " : "", item->shape[i]);
+  for (int32_t i = 0; i < item->ndim; i++)
+    dump_put(text, "%s%" PRId64, i > 0 ? ", " : "", item->shape[i]);
   dump_put(text, "]");
 }
 
-/* ---- One entry -------------------------------------------------------------------------------------------------- */
+/* ---- One entry ------------------------------------------------------------------------------- */
 
 static const char *kind_name(uint16_t kind) {
   static const char *const names[] = {
-      [RINGCAST_ITEM_NONE] = "none",     [RINGCAST_ITEM_BOOL] = "bool",     [RINGCAST_ITEM_INT] = "int",
-      [RINGCAST_ITEM_FLOAT] = "float",   [RINGCAST_ITEM_STR] = "str",       [RINGCAST_ITEM_BYTES] = "bytes",
-      [RINGCAST_ITEM_TENSOR] = "tensor", [RINGCAST_ITEM_PICKLE] = "pickle", [RINGCAST_ITEM_BUFFER] = "buffer",
-      [RINGCAST_ITEM_LEAF] = "leaf",     [RINGCAST_ITEM_ERROR] = "error",   [RINGCAST_ITEM_OBJECT] = "object"};
+      [RINGCAST_ITEM_NONE] = "none",     [RINGCAST_ITEM_BOOL] = "bool",
+      [RINGCAST_ITEM_INT] = "int",       [RINGCAST_ITEM_FLOAT] = "float",
+      [RINGCAST_ITEM_STR] = "str",       [RINGCAST_ITEM_BYTES] = "bytes",
+      [RINGCAST_ITEM_TENSOR] = "tensor", [RINGCAST_ITEM_PICKLE] = "pickle",
+      [RINGCAST_ITEM_BUFFER] = "buffer", [RINGCAST_ITEM_LEAF] = "leaf",
+      [RINGCAST_ITEM_ERROR] = "error",   [RINGCAST_ITEM_OBJECT] = "object"};
   return kind < sizeof names / sizeof *names && names[kind] ? names[kind] : "unknown";
 }
 
@@ -57,7 +62,8 @@ static void put_value(struct dump_text *text, const struct ringcast_frame_reader
   }
 }
 
-static void print_text_item(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+static void print_text_item(const struct ringcast_frame_reader *reader,
+                            const struct ringcast_item *item) {
   struct dump_text key = {0}, text = {0};
   if (item->key) dump_quote(&key, item->key, item->key_bytes, MOST_KEY);
   if (item->kind == RINGCAST_ITEM_TENSOR) {
@@ -71,7 +77,8 @@ static void print_text_item(const struct ringcast_frame_reader *reader, const st
   printf("%s%s%s", key.data, item->key ? ": " : "", text.data);
 }
 
-static void print_json_item(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+static void print_json_item(const struct ringcast_frame_reader *reader,
+                            const struct ringcast_item *item) {
   struct dump_text text = {0};
   putchar('{');
   if (item->key) {
@@ -83,7 +90,8 @@ static void print_json_item(const struct ringcast_frame_reader *reader, const st
   if (item->kind == RINGCAST_ITEM_TENSOR) {
     dump_dtype(&text, item->dtype);
     printf(", \"dtype\": \"%s\", \"shape\": [", text.data);
-    for (int32_t i = 0; i < item->ndim; i++) printf("%s%" PRId64, i > 0 ? ", " : "", item->shape[i]);
+    for (int32_t i = 0; i < item->ndim; i++)
+      printf("%s%" PRId64, i > 0 ? ", " : "", item->shape[i]);
     printf("], \"device\": %s", item->placement != RINGCAST_PLACEMENT_INLINE ? "true" : "false");
   } else put_value(&text, reader, item);
   if (item->kind != RINGCAST_ITEM_TENSOR && text.used > 0) {
@@ -93,10 +101,12 @@ static void print_json_item(const struct ringcast_frame_reader *reader, const st
   printf(", \"bytes\": %" PRIu64 "}", item->bytes);
 }
 
-/* ---- The frame -------------------------------------------------------------------------------------------------- */
+/* ---- The frame ------------------------------------------------------------------------------- */
 
-/* Items of the dict, or the value; and the pickle, which is told of but not loaded. Parts show in their values. */
-static bool is_shown(const struct ringcast_frame_reader *reader, const struct ringcast_item *item, uint32_t index) {
+/* Items of the dict, or the value; and the pickle, which is told of but not loaded. Parts show in
+ * their values. */
+static bool is_shown(const struct ringcast_frame_reader *reader, const struct ringcast_item *item,
+                     uint32_t index) {
   if (item->kind == RINGCAST_ITEM_PICKLE) return true;
   return reader->root == RINGCAST_ROOT_DICT ? (item->flags & RINGCAST_ITEM_KEYED) != 0 : index == 0;
 }
@@ -135,7 +145,8 @@ void dump_tensors(const void *data, size_t bytes, bool json) {
   struct ringcast_frame_reader reader;
   int result = ringcast_frame_open(&reader, data, bytes);
   if (result != 0) {
-    const char *why = result == -EPROTONOSUPPORT ? "of a later version" : "not a frame of tensors, or damaged";
+    const char *why =
+        result == -EPROTONOSUPPORT ? "of a later version" : "not a frame of tensors, or damaged";
     printf(json ? ", \"error\": \"%s\"" : "  (%s)", why);
     return;
   }

@@ -35,7 +35,7 @@ struct walk {
   struct shape shape[RINGCAST_MAX_SHAPES];
 };
 
-/* ---- Text ------------------------------------------------------------------------------------------------------- */
+/* ---- Text ------------------------------------------------------------------------------------ */
 
 void dump_put(struct dump_text *text, const char *format, ...) {
   va_list arguments;
@@ -83,13 +83,15 @@ static struct named split(struct named *rest) {
   return first;
 }
 
-/* ---- Leaves ----------------------------------------------------------------------------------------------------- */
+/* ---- Leaves ---------------------------------------------------------------------------------- */
 
 static void put_text(struct walk *walk, const struct ringcast_token *token) {
   static const struct named unknown = {.data = (const uint8_t *)"?", .bytes = 1};
   struct named text = {.data = token->data, .bytes = token->count};
-  if (token->tag == RINGCAST_TAG_AGAIN) text = token->count < walk->names ? walk->name[token->count] : unknown;
-  if (token->tag == RINGCAST_TAG_NAMED && walk->names < MOST_NAMES) walk->name[walk->names++] = text;
+  if (token->tag == RINGCAST_TAG_AGAIN)
+    text = token->count < walk->names ? walk->name[token->count] : unknown;
+  if (token->tag == RINGCAST_TAG_NAMED && walk->names < MOST_NAMES)
+    walk->name[walk->names++] = text;
   dump_quote(walk->text, text.data, text.bytes, MOST_TEXT);
 }
 
@@ -103,7 +105,8 @@ static void put_packed(struct walk *walk, const struct ringcast_token *token, ui
   uint64_t each = token->kind & 15, value = 0;
   memcpy(&value, token->data + number * each, each);
   unsigned shift = 64 - 8 * (unsigned)each;
-  if (token->kind == RINGCAST_PACKED_F64) dump_put(walk->text, "%g", real(token->data + number * each));
+  if (token->kind == RINGCAST_PACKED_F64)
+    dump_put(walk->text, "%g", real(token->data + number * each));
   else if (token->kind & 0x10) dump_put(walk->text, "%" PRId64, (int64_t)(value << shift) >> shift);
   else dump_put(walk->text, "%" PRIu64, value);
 }
@@ -146,8 +149,10 @@ static void put_scalar(struct walk *walk, const struct ringcast_token *token) {
   memcpy(&value, token->data, token->count);
   memcpy(&single, token->data, token->count < 4 ? 0 : 4);
   unsigned shift = 64 - token->dtype.bits;
-  if (token->dtype.code == 0) dump_put(walk->text, "(%" PRId64 ")", (int64_t)(value << shift) >> shift);
-  if (token->dtype.code == 1 || token->dtype.code == 6) dump_put(walk->text, "(%" PRIu64 ")", value);
+  if (token->dtype.code == 0)
+    dump_put(walk->text, "(%" PRId64 ")", (int64_t)(value << shift) >> shift);
+  if (token->dtype.code == 1 || token->dtype.code == 6)
+    dump_put(walk->text, "(%" PRIu64 ")", value);
   if (token->dtype.code == 2 && token->count == 8) dump_put(walk->text, "(%g)", real(token->data));
   if (token->dtype.code == 2 && token->count == 4) dump_put(walk->text, "(%g)", (double)single);
 }
@@ -166,18 +171,20 @@ static void put_part(struct walk *walk) {
 
 static void put_item(struct walk *walk, uint64_t number) {
   struct ringcast_item item;
-  bool good = number < walk->reader->count && ringcast_frame_item(walk->reader, (uint32_t)number, &item) == 0;
+  bool good = number < walk->reader->count &&
+              ringcast_frame_item(walk->reader, (uint32_t)number, &item) == 0;
   dump_put(walk->text, "the item ");
   if (good && item.key) dump_quote(walk->text, item.key, item.key_bytes, MOST_TEXT);
   else dump_put(walk->text, "%" PRIu64, number);
 }
 
-/* ---- Containers ------------------------------------------------------------------------------------------------- */
+/* ---- Containers ------------------------------------------------------------------------------ */
 
 static bool put_value(struct walk *walk, int depth);
 
 /* Values between two brackets. */
-static bool put_values(struct walk *walk, uint64_t count, const char *open, const char *close, int depth) {
+static bool put_values(struct walk *walk, uint64_t count, const char *open, const char *close,
+                       int depth) {
   dump_put(walk->text, "%s", open);
   for (uint64_t i = 0; i < count; i++) {
     if (i > 0) dump_put(walk->text, ", ");
@@ -208,7 +215,8 @@ static bool put_record(struct walk *walk, uint64_t number, int depth) {
     struct ringcast_token key;
     if (ringcast_token_read(&shape.keys, &key) != 0 || !ringcast_token_is_text(&key)) return false;
     if (walk->text->is_cut) return false;
-    if (key.tag == RINGCAST_TAG_NAMED) key.tag = RINGCAST_TAG_UTF8; /* the key was counted with the SHAPE */
+    if (key.tag == RINGCAST_TAG_NAMED)
+      key.tag = RINGCAST_TAG_UTF8; /* the key was counted with the SHAPE */
     if (i > 0) dump_put(walk->text, ", ");
     put_text(walk, &key);
     dump_put(walk->text, ": ");
@@ -300,7 +308,8 @@ static bool put_kind(struct walk *walk, uint8_t kind, int depth) {
 static bool put_container(struct walk *walk, const struct ringcast_token *token, int depth) {
   switch (token->tag) {
   case RINGCAST_TAG_LIST: return put_values(walk, token->count, "[", "]", depth);
-  case RINGCAST_TAG_TUPLE: return put_values(walk, token->count, "(", token->count == 1 ? ",)" : ")", depth);
+  case RINGCAST_TAG_TUPLE:
+    return put_values(walk, token->count, "(", token->count == 1 ? ",)" : ")", depth);
   case RINGCAST_TAG_SET: return put_values(walk, token->count, "{", "}", depth);
   case RINGCAST_TAG_FROZENSET: return put_values(walk, token->count, "frozenset({", "})", depth);
   case RINGCAST_TAG_RANGE: return put_values(walk, 3, "range(", ")", depth);
@@ -314,7 +323,7 @@ static bool put_container(struct walk *walk, const struct ringcast_token *token,
   }
 }
 
-/* ---- A value ---------------------------------------------------------------------------------------------------- */
+/* ---- A value --------------------------------------------------------------------------------- */
 
 /* Returns false if the token is no leaf. */
 static bool put_leaf(struct walk *walk, const struct ringcast_token *token) {
@@ -326,16 +335,22 @@ static bool put_leaf(struct walk *walk, const struct ringcast_token *token) {
   case RINGCAST_TAG_INT64: dump_put(text, "%" PRId64, token->i); return true;
   case RINGCAST_TAG_BIGINT: put_bigint(walk, token); return true;
   case RINGCAST_TAG_FLOAT: dump_put(text, "%g", real(token->data)); return true;
-  case RINGCAST_TAG_COMPLEX: dump_put(text, "(%g%+gj)", real(token->data), real(token->data + 8)); return true;
+  case RINGCAST_TAG_COMPLEX:
+    dump_put(text, "(%g%+gj)", real(token->data), real(token->data + 8));
+    return true;
   case RINGCAST_TAG_ASCII:
   case RINGCAST_TAG_UTF8:
   case RINGCAST_TAG_WTF8:
   case RINGCAST_TAG_NAMED:
   case RINGCAST_TAG_AGAIN: put_text(walk, token); return true;
   case RINGCAST_TAG_DTYPE:
-  case RINGCAST_TAG_DEVICE: put_name(walk, &(struct named){.data = token->data, .bytes = token->count}); return true;
+  case RINGCAST_TAG_DEVICE:
+    put_name(walk, &(struct named){.data = token->data, .bytes = token->count});
+    return true;
   case RINGCAST_TAG_BYTES: dump_put(text, "%" PRIu64 " bytes", token->count); return true;
-  case RINGCAST_TAG_BYTEARRAY: dump_put(text, "bytearray of %" PRIu64 " bytes", token->count); return true;
+  case RINGCAST_TAG_BYTEARRAY:
+    dump_put(text, "bytearray of %" PRIu64 " bytes", token->count);
+    return true;
   case RINGCAST_TAG_PACKED_LIST:
   case RINGCAST_TAG_PACKED_TUPLE: put_numbers(walk, token); return true;
   case RINGCAST_TAG_SCALAR: put_scalar(walk, token); return true;
@@ -352,14 +367,16 @@ static bool put_leaf(struct walk *walk, const struct ringcast_token *token) {
   }
 }
 
-/* Returns false at the end of the rendering: the text is full, or the stream has changed since the check. */
+/* Returns false at the end of the rendering: the text is full, or the stream has changed since the
+ * check. */
 static bool put_value(struct walk *walk, int depth) {
   struct ringcast_token token = {0};
   do { /* definitions and marks come before the value */
     if (walk->text->is_cut || ringcast_token_read(&walk->stream, &token) != 0) return false;
     if (token.tag == RINGCAST_TAG_CLASS && !define_class(walk, &token)) return false;
     if (token.tag == RINGCAST_TAG_SHAPE && !define_shape(walk, &token)) return false;
-  } while (token.tag == RINGCAST_TAG_CLASS || token.tag == RINGCAST_TAG_SHAPE || token.tag == RINGCAST_TAG_MARK);
+  } while (token.tag == RINGCAST_TAG_CLASS || token.tag == RINGCAST_TAG_SHAPE ||
+           token.tag == RINGCAST_TAG_MARK);
   if (put_leaf(walk, &token)) return !walk->text->is_cut;
   if (depth == DEEPEST) {
     dump_put(walk->text, "...");
@@ -368,7 +385,8 @@ static bool put_value(struct walk *walk, int depth) {
   return put_container(walk, &token, depth + 1);
 }
 
-void dump_value(struct dump_text *text, const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+void dump_value(struct dump_text *text, const struct ringcast_frame_reader *reader,
+                const struct ringcast_item *item) {
   static struct walk walk; /* 20 KiB */
   struct ringcast_object_needs needs;
   if (!item->data || ringcast_object_check(item->data, item->bytes, &needs) != 0) {
@@ -377,7 +395,8 @@ void dump_value(struct dump_text *text, const struct ringcast_frame_reader *read
   }
   walk.text = text;
   walk.reader = reader;
-  walk.stream = (struct ringcast_object){.at = item->data, .end = (const uint8_t *)item->data + item->bytes};
+  walk.stream =
+      (struct ringcast_object){.at = item->data, .end = (const uint8_t *)item->data + item->bytes};
   walk.part = (uint32_t)item->scalar.i;
   walk.names = walk.classes = walk.shapes = 0;
   put_value(&walk, 0);

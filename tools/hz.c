@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ringcast hz`: a tap notes when each frame arrives. The tap copies each frame, and holds nothing back: frames that
- * the tap was too slow for are counted as lost. */
+/* `ringcast hz`: a tap notes when each frame arrives. The tap copies each frame, and holds nothing
+ * back: frames that the tap was too slow for are counted as lost. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -16,18 +16,20 @@
 #include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] = "usage: ringcast hz RING [--window N] [--count N] [--format text|json]\n";
+static const char usage[] =
+    "usage: ringcast hz RING [--window N] [--count N] [--format text|json]\n";
 
 static const char help[] =
     "\n"
-    "The rate of a ring's frames, and the gaps between them: a line each second, and a summary at the end.\n"
+    "The rate of a ring's frames, and the gaps between them: a line each second, and a summary at "
+    "the end.\n"
     "RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
     "  --window N       each line is of the last N frames (default 1000, at most 1000000)\n"
     "  --count N        end after N frames (default: no limit)\n"
     "  --format FORMAT  text or json (default text)\n";
 
-/* ---- Figures ---------------------------------------------------------------------------------------------------- */
+/* ---- Figures --------------------------------------------------------------------------------- */
 
 struct arrival {
   int64_t at_ns;
@@ -67,11 +69,13 @@ struct hz {
   ringcast_tap *tap;
 };
 
-static void finish_figures(const struct hz *hz, struct figures *figures, uint64_t bytes_after_first, double ns) {
+static void finish_figures(const struct hz *hz, struct figures *figures, uint64_t bytes_after_first,
+                           double ns) {
   figures->seconds = ns / 1e9;
   figures->frames_per_s = ns > 0 ? (double)figures->gaps.count * 1e9 / ns : NAN;
   figures->bytes_per_s = ns > 0 ? (double)bytes_after_first * 1e9 / ns : NAN;
-  figures->stddev = figures->gaps.count > 0 ? sqrt(figures->gaps.squares / (double)figures->gaps.count) : 0;
+  figures->stddev =
+      figures->gaps.count > 0 ? sqrt(figures->gaps.squares / (double)figures->gaps.count) : 0;
   ringcast_tap_lost(hz->tap, &figures->lost_bytes, &figures->lost_gaps);
 }
 
@@ -85,18 +89,21 @@ static struct figures of_window(const struct hz *hz) {
     after += arrival->bytes;
     gaps_add(&figures.gaps, (double)(arrival->at_ns - hz->arrivals[(i - 1) % hz->window].at_ns));
   }
-  double ns = figures.frames > 1 ? (double)(hz->last.at_ns - hz->arrivals[from % hz->window].at_ns) : 0;
+  double ns =
+      figures.frames > 1 ? (double)(hz->last.at_ns - hz->arrivals[from % hz->window].at_ns) : 0;
   finish_figures(hz, &figures, after, ns);
   return figures;
 }
 
 static struct figures of_all(const struct hz *hz) {
-  struct figures figures = {.summary = true, .frames = hz->frames, .bytes = hz->bytes, .gaps = hz->gaps};
-  finish_figures(hz, &figures, hz->bytes - hz->first.bytes, (double)(hz->last.at_ns - hz->first.at_ns));
+  struct figures figures = {
+      .summary = true, .frames = hz->frames, .bytes = hz->bytes, .gaps = hz->gaps};
+  finish_figures(hz, &figures, hz->bytes - hz->first.bytes,
+                 (double)(hz->last.at_ns - hz->first.at_ns));
   return figures;
 }
 
-/* ---- Printing --------------------------------------------------------------------------------------------------- */
+/* ---- Printing -------------------------------------------------------------------------------- */
 
 static void print_json(const struct hz *hz, const struct figures *figures) {
   struct report report = {.json = true, .line = true};
@@ -121,7 +128,8 @@ static void print_json(const struct hz *hz, const struct figures *figures) {
 }
 
 static void print_gaps(const struct figures *figures) {
-  printf("%s frames/s, %s MB/s", text_rate(figures->frames_per_s).text, text_rate(figures->bytes_per_s / 1e6).text);
+  printf("%s frames/s, %s MB/s", text_rate(figures->frames_per_s).text,
+         text_rate(figures->bytes_per_s / 1e6).text);
   printf("; gap mean %s, min %s, max %s, stddev %s", text_duration(figures->gaps.mean).text,
          text_duration(figures->gaps.min).text, text_duration(figures->gaps.max).text,
          text_duration(figures->stddev).text);
@@ -130,7 +138,8 @@ static void print_gaps(const struct figures *figures) {
 
 static void print_text(const struct hz *hz, const struct figures *figures, bool quiet) {
   if (figures->summary)
-    printf("\n%s: %" PRIu64 " frames, %s in %s\n", hz->label, figures->frames, text_bytes((double)figures->bytes).text,
+    printf("\n%s: %" PRIu64 " frames, %s in %s\n", hz->label, figures->frames,
+           text_bytes((double)figures->bytes).text,
            figures->seconds > 0 ? text_duration(figures->seconds * 1e9).text : "0 s");
   if (quiet) fputs("no new frame", stdout);
   else if (figures->gaps.count > 0) print_gaps(figures);
@@ -148,7 +157,7 @@ static bool print(const struct hz *hz, const struct figures *figures, bool quiet
   return fflush(stdout) == 0 && !ferror(stdout);
 }
 
-/* ---- Counting --------------------------------------------------------------------------------------------------- */
+/* ---- Counting -------------------------------------------------------------------------------- */
 
 static int64_t now_ns(void) {
   struct timespec time;
@@ -166,13 +175,14 @@ static void note(struct hz *hz, const struct ringcast_frame *frame) {
   hz->last = arrival;
 }
 
-/* The next frame within `left` nanoseconds. While frames come, looks every 0.1 ms; a silence is left to the tap, which
- * also finds out whether the writer lives. */
+/* The next frame within `left` nanoseconds. While frames come, looks every 0.1 ms; a silence is
+ * left to the tap, which also finds out whether the writer lives. */
 static int await_frame(const struct hz *hz, int64_t left, struct ringcast_frame *out) {
   static const struct timespec nap = {.tv_nsec = 100000};
   const int64_t end = now_ns() + left, busy = hz->last.at_ns + 100000000;
   int result = ringcast_tap_next(hz->tap, 0, out);
-  for (int64_t now; result == -EAGAIN && !screen_is_stopped() && (now = now_ns()) < end && now < busy;) {
+  for (int64_t now;
+       result == -EAGAIN && !screen_is_stopped() && (now = now_ns()) < end && now < busy;) {
     nanosleep(&nap, NULL);
     result = ringcast_tap_next(hz->tap, 0, out);
   }
@@ -216,14 +226,17 @@ static int run(struct hz *hz) {
   return cli_fail(CLI_FAILED, "%s", why);
 }
 
-static bool parse_window(const char *text, void *out) { return parse_count(text, out) && *(uint64_t *)out <= 1000000; }
+static bool parse_window(const char *text, void *out) {
+  return parse_count(text, out) && *(uint64_t *)out <= 1000000;
+}
 
 int hz_main(int argc, char **argv) {
   struct hz hz = {.window = 1000};
   const char *ring;
-  const struct cli_option options[] = {{"window", parse_window, &hz.window, "a whole number, 1 to 1000000", false},
-                                       {"count", parse_count, &hz.most, PARSE_COUNT, false},
-                                       {"format", parse_format, &hz.json, PARSE_FORMAT, false}};
+  const struct cli_option options[] = {
+      {"window", parse_window, &hz.window, "a whole number, 1 to 1000000", false},
+      {"count", parse_count, &hz.most, PARSE_COUNT, false},
+      {"format", parse_format, &hz.json, PARSE_FORMAT, false}};
   int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, &ring, 1);
   if (result != CLI_GO_ON) return result;
   if (!ring) return cli_misused(usage, "say which ring; 'ringcast list' shows all");

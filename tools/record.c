@@ -10,18 +10,22 @@
 #include "tools/report.h"
 #include "tools/view.h"
 
-static const char usage[] = "usage: ringcast record RING FILE [--seconds S] [--frames N] [--bytes BYTES] [--lossless]\n"
-                            "                       [--buffer BYTES] [--format text|json]\n";
+static const char usage[] =
+    "usage: ringcast record RING FILE [--seconds S] [--frames N] [--bytes BYTES] [--lossless]\n"
+    "                       [--buffer BYTES] [--format text|json]\n";
 
 static const char help[] =
     "\n"
-    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of the ring's\n"
+    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of "
+    "the ring's\n"
     "writer. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
     "  --seconds S       end after so many seconds (default 0: no limit)\n"
     "  --frames N        end after so many frames (default 0: no limit)\n"
-    "  --bytes BYTES     end with the frame that completes so many bytes, such as 10G (default 0: no limit)\n"
-    "  --lossless        be an ordinary reader, for which the writer waits, so that nothing is missing\n"
+    "  --bytes BYTES     end with the frame that completes so many bytes, such as 10G (default 0: "
+    "no limit)\n"
+    "  --lossless        be an ordinary reader, for which the writer waits, so that nothing is "
+    "missing\n"
     "  --buffer BYTES    memory for what is not on the disk yet, 64K to 4G (default 64M)\n"
     "  --format FORMAT   of the summary at the end: text or json (default text)\n";
 
@@ -41,7 +45,7 @@ static void watch_signals(void) {
   signal(SIGXFSZ, SIG_IGN); /* a file that may not be longer is an error of the write */
 }
 
-/* ---- Words ------------------------------------------------------------------------------------------------------ */
+/* ---- Words ----------------------------------------------------------------------------------- */
 
 static void tell_start(void *context) {
   const struct record_options *options = context;
@@ -52,13 +56,16 @@ static void tell_start(void *context) {
 static void tell_end(const struct record_options *options, const struct record_result *result) {
   if (result->end == RECORD_RING_FAILED) cli_fail(CLI_FAILED, "%s: %s", options->ring, result->why);
   if (result->end == RECORD_DISK_FAILED)
-    cli_fail(CLI_FAILED, "can't write %s: %s; 'ringcast dump' shows which frames it holds", options->file, result->why);
+    cli_fail(CLI_FAILED, "can't write %s: %s; 'ringcast dump' shows which frames it holds",
+             options->file, result->why);
   if (result->sum.gaps > 0)
-    cli_fail(CLI_OK,
-             "%s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each place is "
-             "marked in the file; a larger ring, a larger --buffer, a faster disk or --lossless helps",
-             options->ring, (unsigned long long)result->sum.gaps, result->sum.gaps == 1 ? "" : "s",
-             (unsigned long long)result->gap_bytes);
+    cli_fail(
+        CLI_OK,
+        "%s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each "
+        "place is marked in the file; a larger ring, a larger --buffer, a faster disk or "
+        "--lossless helps",
+        options->ring, (unsigned long long)result->sum.gaps, result->sum.gaps == 1 ? "" : "s",
+        (unsigned long long)result->gap_bytes);
 }
 
 static void print(const struct record_options *options, const struct record_result *result) {
@@ -82,7 +89,7 @@ static void print(const struct record_options *options, const struct record_resu
   report_close(&report);
 }
 
-/* ---- The command ------------------------------------------------------------------------------------------------ */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 static bool parse_buffer(const char *text, void *out) {
   uint64_t *bytes = out;

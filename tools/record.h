@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ringcast record`: a ring's frames into a file. record.c has the options and texts, record_run.c the work. */
+/* `ringcast record`: a ring's frames into a file. record.c has the options and texts, record_run.c
+ * the work. */
 #ifndef TOOLS_RECORD_H
 #define TOOLS_RECORD_H
 
@@ -21,7 +22,13 @@ struct record_options {
   const volatile sig_atomic_t *stop; /* not 0: the recorder ends */
 };
 
-enum record_end { RECORD_STOPPED, RECORD_ENOUGH, RECORD_WRITER_GONE, RECORD_RING_FAILED, RECORD_DISK_FAILED };
+enum record_end {
+  RECORD_STOPPED,
+  RECORD_ENOUGH,
+  RECORD_WRITER_GONE,
+  RECORD_RING_FAILED,
+  RECORD_DISK_FAILED
+};
 
 /* The result. */
 struct record_result {
@@ -33,10 +40,10 @@ struct record_result {
   double seconds;
 };
 
-/* Records until a limit, a signal or an error; then the file is whole. 0, or -errno: nothing was recorded, as
- * `out->why` says, and `out->end` whether the ring failed or the disk. `started` may be NULL; called once the recorder
- * is attached. */
-int record_run(const struct record_options *options, const char *handle, void (*started)(void *context), void *context,
-               struct record_result *out);
+/* Records until a limit, a signal or an error; then the file is whole. 0, or -errno: nothing was
+ * recorded, as `out->why` says, and `out->end` whether the ring failed or the disk. `started` may
+ * be NULL; called once the recorder is attached. */
+int record_run(const struct record_options *options, const char *handle,
+               void (*started)(void *context), void *context, struct record_result *out);
 
 #endif

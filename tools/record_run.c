@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The recorder is a tap, for which the writer never waits; with --lossless it is a reader.
- *   No writer wakes the recorder. It looks every half millisecond, and more often if frames fill the ring faster.
- *   It copies a frame into memory of its own and hashes the copy. The disk never holds a frame.
- *   A gap is what the tap lost. A reader that was evicted comes back once all copies are on the disk, and at most once
- *   a second, so that the writer waits for a slow disk no more often; what came meanwhile is a gap.
+ *   No writer wakes the recorder. It looks every half millisecond, and more often if frames fill
+ * the ring faster. It copies a frame into memory of its own and hashes the copy. The disk never
+ * holds a frame. A gap is what the tap lost. A reader that was evicted comes back once all copies
+ * are on the disk, and at most once a second, so that the writer waits for a slow disk no more
+ * often; what came meanwhile is a gap.
  *
  * The time of a frame is when the recorder took it.
  */
@@ -43,7 +44,7 @@ struct recorder {
   uint64_t losses; /* of the tap, so far */
   struct ringcast_info info;
   int64_t began, attached, flushed; /* times */
-  int64_t last;                     /* the time of the last frame that was kept; at first, of the beginning */
+  int64_t last; /* the time of the last frame that was kept; at first, of the beginning */
   int64_t poll_ns;
   uint64_t taken;    /* bytes since the last poll without a frame */
   uint64_t position; /* of the last frame that was kept; at first, of the ring's end */
@@ -76,7 +77,7 @@ static void end_by_disk(struct recorder *recorder, int error) {
   end(recorder, RECORD_DISK_FAILED, error, strerror(-error));
 }
 
-/* ---- The ring --------------------------------------------------------------------------------------------------- */
+/* ---- The ring -------------------------------------------------------------------------------- */
 
 static int attach(struct recorder *recorder) {
   const struct ringcast_reader_options options = {.size = sizeof options, .name = "recorder"};
@@ -98,7 +99,8 @@ static void begin_gap(struct recorder *recorder) {
   recorder->gap = (struct recording_gap){.from = recorder->position,
                                          .to = RECORDING_UNKNOWN,
                                          .began = recorder->last,
-                                         .reason = recorder->options->lossless ? RECORDING_EVICTED : RECORDING_LOST};
+                                         .reason = recorder->options->lossless ? RECORDING_EVICTED
+                                                                               : RECORDING_LOST};
 }
 
 /* `to`, `time`: of the frame that ends the gap. */
@@ -142,19 +144,22 @@ static void come_back(struct recorder *recorder) {
     return;
   }
   int result = attach(recorder);
-  if (result != 0 && result != -EUSERS) end_by_ring(recorder, result); /* the places are taken: tries again later */
+  if (result != 0 && result != -EUSERS)
+    end_by_ring(recorder, result); /* the places are taken: tries again later */
 }
 
-/* ---- Frames ----------------------------------------------------------------------------------------------------- */
+/* ---- Frames ---------------------------------------------------------------------------------- */
 
-/* How many of the frames are copied and then given back together. A frame larger than a chunk is alone: the disk may
- * have a part of the copy before the frame is given back. */
-static uint32_t choose(const struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
+/* How many of the frames are copied and then given back together. A frame larger than a chunk is
+ * alone: the disk may have a part of the copy before the frame is given back. */
+static uint32_t choose(const struct recorder *recorder, const struct ringcast_frame *frames,
+                       uint32_t count) {
   const struct recording_sum *sum = recording_sum_of(recorder->writer);
   const struct record_options *options = recorder->options;
   uint64_t bytes = frames[0].bytes, wanted = UINT64_MAX, most = options->buffer / 8;
   uint32_t chosen = 1;
-  if (options->frames > 0 && options->frames - sum->frames < count) count = (uint32_t)(options->frames - sum->frames);
+  if (options->frames > 0 && options->frames - sum->frames < count)
+    count = (uint32_t)(options->frames - sum->frames);
   if (most > GROUP_BYTES) most = GROUP_BYTES;
   if (options->bytes > 0) wanted = options->bytes - sum->bytes;
   for (; chosen < count && bytes < wanted && bytes + frames[chosen].bytes <= most; chosen++)
@@ -165,11 +170,13 @@ static uint32_t choose(const struct recorder *recorder, const struct ringcast_fr
 static void check_limits(struct recorder *recorder) {
   const struct record_options *options = recorder->options;
   const struct recording_sum *sum = recording_sum_of(recorder->writer);
-  if ((options->frames > 0 && sum->frames >= options->frames) || (options->bytes > 0 && sum->bytes >= options->bytes))
+  if ((options->frames > 0 && sum->frames >= options->frames) ||
+      (options->bytes > 0 && sum->bytes >= options->bytes))
     end(recorder, RECORD_ENOUGH, 0, "as much as asked for");
 }
 
-static void keep(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count, int64_t time) {
+static void keep(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count,
+                 int64_t time) {
   int released = recorder->tap ? 0 : ringcast_reader_release_many(recorder->reader, frames, count);
   int result = released == 0 ? recording_keep(recorder->writer) : recording_drop(recorder->writer);
   if (result != 0) {
@@ -187,8 +194,8 @@ static void copy(struct recorder *recorder, const struct ringcast_frame *frames,
   int64_t time = now();
   if (recorder->in_gap) end_gap(recorder, frames[0].position, time);
   for (uint32_t i = 0; i < count; i++) {
-    int result =
-        recording_copy(recorder->writer, frames[i].kind, frames[i].data, frames[i].bytes, frames[i].position, time);
+    int result = recording_copy(recorder->writer, frames[i].kind, frames[i].data, frames[i].bytes,
+                                frames[i].position, time);
     if (result != 0) {
       end_by_disk(recorder, result);
       return;
@@ -239,13 +246,14 @@ static void run(struct recorder *recorder) {
   }
 }
 
-/* ---- The whole -------------------------------------------------------------------------------------------------- */
+/* ---- The whole ------------------------------------------------------------------------------- */
 
 /* A file without a frame goes: the next try finds the name free. */
 static int give_up_file(const struct recorder *recorder, int result) {
   struct record_result *out = recorder->out;
   unlink(recorder->options->file);
-  snprintf(out->why, sizeof out->why, "can't write %.180s: %s", recorder->options->file, strerror(-result));
+  snprintf(out->why, sizeof out->why, "can't write %.180s: %s", recorder->options->file,
+           strerror(-result));
   return result;
 }
 
@@ -262,11 +270,13 @@ static int open_file(struct recorder *recorder) {
       .monotonic_ns = now(),
       .writer_pid = info->writer_pid,
   };
-  int result = disk_open(recorder->options->file, recorder->options->buffer, &recorder->disk, recorder->out->why);
+  int result = disk_open(recorder->options->file, recorder->options->buffer, &recorder->disk,
+                         recorder->out->why);
   if (result != 0) return result;
   memcpy(header.name, info->name, sizeof header.name);
   snprintf(header.ringcast, sizeof header.ringcast, "%s", ringcast_version());
-  if (getrandom(&header.id, sizeof header.id, 0) != sizeof header.id) header.id = (uint64_t)header.wall_ns;
+  if (getrandom(&header.id, sizeof header.id, 0) != sizeof header.id)
+    header.id = (uint64_t)header.wall_ns;
   result = recording_create(recorder->disk, &header, &recorder->writer);
   return result == 0 ? 0 : give_up_file(recorder, result);
 }
@@ -284,7 +294,8 @@ static void finish(struct recorder *recorder) {
   out->seconds = (double)(now() - recorder->began) / 1e9;
 }
 
-/* A reader holds the writer back only when the file is there, and a tap's first frame comes after. */
+/* A reader holds the writer back only when the file is there, and a tap's first frame comes
+ * after. */
 static int look_at_ring(struct recorder *recorder) {
   recorder->info.size = sizeof recorder->info;
   int result = ringcast_tap_attach(recorder->handle, &recorder->tap);
@@ -319,9 +330,10 @@ static int begin(struct recorder *recorder) {
   return result;
 }
 
-int record_run(const struct record_options *options, const char *handle, void (*started)(void *context), void *context,
-               struct record_result *out) {
-  struct recorder recorder = {.options = options, .handle = handle, .out = out, .poll_ns = SLOWEST_POLL};
+int record_run(const struct record_options *options, const char *handle,
+               void (*started)(void *context), void *context, struct record_result *out) {
+  struct recorder recorder = {
+      .options = options, .handle = handle, .out = out, .poll_ns = SLOWEST_POLL};
   *out = (struct record_result){0};
   int result = begin(&recorder);
   if (result == 0) {
@@ -329,7 +341,8 @@ int record_run(const struct record_options *options, const char *handle, void (*
     if (started) started(context);
     run(&recorder);
     finish(&recorder);
-    if (out->end == RECORD_DISK_FAILED && !has_frames(&recorder)) result = give_up_file(&recorder, out->error);
+    if (out->end == RECORD_DISK_FAILED && !has_frames(&recorder))
+      result = give_up_file(&recorder, out->error);
   }
   if (recorder.writer) recording_destroy(recorder.writer);
   if (recorder.disk) disk_close(recorder.disk);

@@ -38,10 +38,11 @@ struct recording_writer {
   XXH3_state_t state;                   /* on a line of 64 bytes, as xxHash asks */
 };
 
-/* ---- Bytes ------------------------------------------------------------------------------------ */
+/* ---- Bytes ----------------------------------------------------------------------------------- */
 
-/* The memory for the next bytes of the file, at least one. What is not kept yet can be taken back, and
- * so stays in memory; a frame that would fill half of the memory is on its way before it is kept. */
+/* The memory for the next bytes of the file, at least one. What is not kept yet can be taken back,
+ * and so stays in memory; a frame that would fill half of the memory is on its way before it is
+ * kept. */
 static int find_room(struct recording_writer *writer, uint8_t **at, size_t *room) {
   if (writer->end - writer->mark.end >= disk_half(writer->disk)) {
     int result = disk_write(writer->disk, writer->end, false);
@@ -72,7 +73,8 @@ static int put(struct recording_writer *writer, const void *data, uint64_t bytes
   return 0;
 }
 
-static int put_hashed(struct recording_writer *writer, const void *data, uint64_t bytes, uint64_t *hash) {
+static int put_hashed(struct recording_writer *writer, const void *data, uint64_t bytes,
+                      uint64_t *hash) {
   const uint8_t *from = data;
   XXH3_64bits_reset(&writer->state);
   while (bytes > 0) {
@@ -83,7 +85,8 @@ static int put_hashed(struct recording_writer *writer, const void *data, uint64_
     if (room > HASH_BLOCK) room = HASH_BLOCK;
     if (room > bytes) room = (size_t)bytes;
     memcpy(to, from, room);
-    XXH3_64bits_update(&writer->state, to, room); /* of the copy: the frame may change during the copy */
+    XXH3_64bits_update(&writer->state, to,
+                       room); /* of the copy: the frame may change during the copy */
     writer->end += room;
     from += room;
     bytes -= room;
@@ -92,7 +95,7 @@ static int put_hashed(struct recording_writer *writer, const void *data, uint64_
   return 0;
 }
 
-/* ---- Records ---------------------------------------------------------------------------------------------------- */
+/* ---- Records --------------------------------------------------------------------------------- */
 
 static int put_head(struct recording_writer *writer, struct recording_record *record) {
   record->magic = RECORDING_RECORD_MAGIC;
@@ -114,9 +117,10 @@ static int put_tail(struct recording_writer *writer, uint64_t bytes, uint64_t ha
   return put(writer, NULL, -writer->end & (RECORDING_LINE - 1));
 }
 
-static int put_record(struct recording_writer *writer, enum recording_type type, int64_t time, const void *data,
-                      uint64_t bytes) {
-  struct recording_record record = {.type = (uint16_t)type, .bytes = bytes, .number = writer->sum.frames, .time = time};
+static int put_record(struct recording_writer *writer, enum recording_type type, int64_t time,
+                      const void *data, uint64_t bytes) {
+  struct recording_record record = {
+      .type = (uint16_t)type, .bytes = bytes, .number = writer->sum.frames, .time = time};
   uint64_t hash = data ? XXH3_64bits(data, bytes) : 0;
   int result = put_head(writer, &record);
   if (result == 0) result = put(writer, data, bytes);
@@ -124,8 +128,8 @@ static int put_record(struct recording_writer *writer, enum recording_type type,
 }
 
 /* A frame that fits in contiguous memory: the same bytes without a loop. */
-static uint64_t put_small(struct recording_writer *writer, const struct recording_record *record, const void *data,
-                          uint8_t *at) {
+static uint64_t put_small(struct recording_writer *writer, const struct recording_record *record,
+                          const void *data, uint8_t *at) {
   uint64_t length = recording_length(record->bytes), place = recording_hash_at(record->bytes);
   memcpy(at, record, sizeof *record);
   memcpy(at + sizeof *record, data, record->bytes);
@@ -138,8 +142,8 @@ static uint64_t put_small(struct recording_writer *writer, const struct recordin
   return hash;
 }
 
-int recording_copy(struct recording_writer *writer, uint16_t kind, const void *data, uint64_t bytes, uint64_t position,
-                   int64_t time) {
+int recording_copy(struct recording_writer *writer, uint16_t kind, const void *data, uint64_t bytes,
+                   uint64_t position, int64_t time) {
   struct recording_record record = {.magic = RECORDING_RECORD_MAGIC,
                                     .type = RECORDING_FRAME,
                                     .kind = kind,
@@ -176,7 +180,7 @@ int recording_put_gap(struct recording_writer *writer, const struct recording_ga
   return recording_keep(writer);
 }
 
-/* ---- Keeping and dropping --------------------------------------------------------------------------------------- */
+/* ---- Keeping and dropping -------------------------------------------------------------------- */
 
 static int set_mark(struct recording_writer *writer) {
   writer->mark = (struct mark){.end = writer->end, .sum = writer->sum};
@@ -227,12 +231,16 @@ int recording_flush(struct recording_writer *writer) {
   return result;
 }
 
-const struct recording_sum *recording_sum_of(const struct recording_writer *writer) { return &writer->sum; }
+const struct recording_sum *recording_sum_of(const struct recording_writer *writer) {
+  return &writer->sum;
+}
 
-/* ---- The whole file --------------------------------------------------------------------------------------------- */
+/* ---- The whole file -------------------------------------------------------------------------- */
 
-int recording_create(struct disk *disk, const struct recording_header *header, struct recording_writer **out) {
-  struct recording_writer *writer = aligned_alloc(_Alignof(struct recording_writer), sizeof *writer);
+int recording_create(struct disk *disk, const struct recording_header *header,
+                     struct recording_writer **out) {
+  struct recording_writer *writer =
+      aligned_alloc(_Alignof(struct recording_writer), sizeof *writer);
   if (!writer) return -ENOMEM;
   *writer = (struct recording_writer){.disk = disk, .id = header->id, .stride = FIRST_STRIDE};
   writer->index = calloc(MOST_ENTRIES, sizeof *writer->index);
@@ -246,7 +254,8 @@ int recording_create(struct disk *disk, const struct recording_header *header, s
   block.check = recording_header_check(&block);
   if (result == 0) result = put(writer, &block, sizeof block);
   if (result == 0) result = write_all(writer);
-  if (result == 0) result = disk_drain(disk); /* from now on the file is a recording to other programs */
+  if (result == 0)
+    result = disk_drain(disk); /* from now on the file is a recording to other programs */
   writer->is_flushed = true;
   if (result == 0) *out = writer;
   else recording_destroy(writer);
@@ -269,7 +278,8 @@ static int put_end(struct recording_writer *writer) {
                                     .last = sum->last};
   int result = 0;
   if (writer->entries > 0)
-    result = put_record(writer, RECORDING_INDEX, sum->last, writer->index, writer->entries * sizeof *writer->index);
+    result = put_record(writer, RECORDING_INDEX, sum->last, writer->index,
+                        writer->entries * sizeof *writer->index);
   return result == 0 ? put_record(writer, RECORDING_END, sum->last, &end, sizeof end) : result;
 }
 

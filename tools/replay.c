@@ -14,23 +14,27 @@
 #include "tools/recording.h"
 #include "tools/report.h"
 
-static const char usage[] =
-    "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] [--readers N] [--from S] [--to S]\n"
-    "                       [--capacity BYTES] [--format text|json]\n";
+static const char usage[] = "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] "
+                            "[--readers N] [--from S] [--to S]\n"
+                            "                       [--capacity BYTES] [--format text|json]\n";
 
 static const char help[] =
     "\n"
-    "Makes a new ring and sends the frames of a recording on it, at the pace at which they were recorded.\n"
+    "Makes a new ring and sends the frames of a recording on it, at the pace at which they were "
+    "recorded.\n"
     "\n"
     "  --name NAME        of the new ring (default: the recorded ring's)\n"
     "  --speed X          so many times as fast as recorded (default 1)\n"
     "  --fast             as fast as the readers take it\n"
     "  --readers N        wait for so many readers before the first frame (default 0)\n"
-    "  --from S, --to S   only the frames of these seconds, counted from the first frame (default: all)\n"
+    "  --from S, --to S   only the frames of these seconds, counted from the first frame (default: "
+    "all)\n"
     "  --capacity BYTES   of the new ring (default: the recorded ring's)\n"
-    "  --format FORMAT    of the first line, and of the summary at the end: text or json (default text)\n";
+    "  --format FORMAT    of the first line, and of the summary at the end: text or json (default "
+    "text)\n";
 
-static const int64_t SLICE = 100000000; /* nanoseconds: so soon a signal that comes before a wait is seen */
+static const int64_t SLICE =
+    100000000; /* nanoseconds: so soon a signal that comes before a wait is seen */
 
 struct replay {
   const char *file, *name;
@@ -59,14 +63,15 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* ---- One frame -------------------------------------------------------------------------------------------------- */
+/* ---- One frame ------------------------------------------------------------------------------- */
 
 static void wait_until(int64_t due) {
   const struct timespec time = {.tv_sec = due / 1000000000, .tv_nsec = due % 1000000000};
   while (!stop && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) continue;
 }
 
-/* When the frame is due, or 0: at once. Recorded times that can't be right do not hold the replay up. */
+/* When the frame is due, or 0: at once. Recorded times that can't be right do not hold the replay
+ * up. */
 static int64_t due_at(const struct replay *replay, int64_t time) {
   double after = ((double)time - (double)replay->first - replay->from * 1e9) / replay->speed;
   if (replay->fast || after <= 0 || after > 1e18) return 0;
@@ -77,7 +82,9 @@ static int64_t due_at(const struct replay *replay, int64_t time) {
 static int reserve(struct replay *replay, uint64_t bytes, struct ringcast_span *span) {
   int result;
   if (bytes > SIZE_MAX / 2) return -EMSGSIZE;
-  do result = stop ? -ECANCELED : ringcast_writer_reserve(replay->writer, (size_t)bytes, SLICE, span);
+  do
+    result =
+        stop ? -ECANCELED : ringcast_writer_reserve(replay->writer, (size_t)bytes, SLICE, span);
   while (result == -ETIMEDOUT || result == -EINTR);
   return result;
 }
@@ -109,17 +116,18 @@ static int send_frame(struct replay *replay, const struct recording_record *reco
   return ringcast_writer_commit(replay->writer, (size_t)record->bytes, record->kind);
 }
 
-/* ---- All frames ------------------------------------------------------------------------------------------------- */
+/* ---- All frames ------------------------------------------------------------------------------ */
 
-static void tell(const struct replay *replay, enum recording_found found, const struct recording_item *item) {
+static void tell(const struct replay *replay, enum recording_found found,
+                 const struct recording_item *item) {
   static const char *const words[] = {
       [RECORDING_FOUND_DAMAGE] = "damaged, left out",
       [RECORDING_FOUND_UNWRITTEN] = "not written: the recorder died first, or is still busy",
       [RECORDING_FOUND_TORN] = "torn, as the recorder died first: cut off",
   };
   if (found >= sizeof words / sizeof *words || !words[found]) return;
-  cli_fail(CLI_FAILED, "%s: from byte %llu on: %llu bytes %s", replay->file, (unsigned long long)item->offset,
-           (unsigned long long)item->bytes, words[found]);
+  cli_fail(CLI_FAILED, "%s: from byte %llu on: %llu bytes %s", replay->file,
+           (unsigned long long)item->offset, (unsigned long long)item->bytes, words[found]);
 }
 
 /* -EAGAIN: the end, or `to`. */
@@ -157,13 +165,14 @@ static int wait_for_readers(struct replay *replay) {
   return stop || result >= 0 ? 0 : result;
 }
 
-/* ---- The command ------------------------------------------------------------------------------------------------ */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 static int make_ring(struct replay *replay) {
   const struct recording_header *header = recording_header_of(replay->recording);
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = replay->capacity, .on_death = RINGCAST_EVICT};
-  /* A ring takes its memory at once: as much as all frames of the file can use, whatever its first block says. */
+  /* A ring takes its memory at once: as much as all frames of the file can use, whatever its first
+   * block says. */
   const uint64_t most = 2 * recording_believed(replay->recording);
   if (!replay->name) replay->name = header->name;
   if (options.capacity == 0) options.capacity = header->capacity < most ? header->capacity : most;
@@ -176,7 +185,8 @@ static int make_ring(struct replay *replay) {
 static void print_ring(const struct replay *replay) {
   const char *handle = ringcast_writer_handle(replay->writer);
   if (replay->json)
-    printf("{\"name\": \"%s\", \"pid\": %d, \"handle\": \"%s\"}\n", replay->name, (int)getpid(), handle);
+    printf("{\"name\": \"%s\", \"pid\": %d, \"handle\": \"%s\"}\n", replay->name, (int)getpid(),
+           handle);
   else printf("ring %s@%d, handle %s\n", replay->name, (int)getpid(), handle);
   fflush(stdout);
 }
@@ -218,10 +228,11 @@ static int run(struct replay *replay) {
   ringcast_writer_close(replay->writer); /* readers still take what is in the ring */
   print_end(replay);
   if (replay->too_large > 0)
-    cli_fail(CLI_FAILED,
-             "%llu frames are larger than the ring can take, and were left out: give --capacity, or "
-             "RINGCAST_SPILL_BYTES",
-             (unsigned long long)replay->too_large);
+    cli_fail(
+        CLI_FAILED,
+        "%llu frames are larger than the ring can take, and were left out: give --capacity, or "
+        "RINGCAST_SPILL_BYTES",
+        (unsigned long long)replay->too_large);
   bool whole = recording_facts_of(replay->recording)->damages == 0 && replay->too_large == 0;
   recording_close(replay->recording);
   return result == 0 && whole ? CLI_OK : CLI_FAILED;
@@ -249,7 +260,8 @@ static int parse(int argc, char **argv, struct replay *replay) {
   int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &replay->file, 1);
   if (status != CLI_GO_ON) return status;
   if (!replay->file) return cli_misused(usage, "say which file to replay");
-  if (replay->fast && replay->speed > 0) return cli_misused(usage, "--speed and --fast exclude each other");
+  if (replay->fast && replay->speed > 0)
+    return cli_misused(usage, "--speed and --fast exclude each other");
   if (replay->speed <= 0) replay->speed = 1;
   return CLI_GO_ON;
 }

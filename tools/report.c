@@ -11,7 +11,7 @@
 
 enum { NAME = 26, CELL = 10 }; /* columns of a name; of a figure, at least */
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void break_line(const struct report *report) {
   if (report->line) putchar(' ');
@@ -27,21 +27,24 @@ static void begin(struct report *report, const char *key) {
   fputs(": ", stdout);
 }
 
-/* ---- Text ------------------------------------------------------------------------------------------------------- */
+/* ---- Text ------------------------------------------------------------------------------------ */
 
 static void append(char text[512], int width, const char *word) {
   size_t length = strlen(text);
   snprintf(text + length, 512 - length, "%*s", width, word);
 }
 
-/* Prints the row, below its keys if the last row had other keys. Arrays of objects do not name a row. */
+/* Prints the row, below its keys if the last row had other keys. Arrays of objects do not name a
+ * row. */
 static void end_row(struct report *report) {
   int column = 0;
   if (!*report->cells) return;
-  if (strcmp(report->top, report->keys) != 0) printf("\n%-*s%s\n", NAME, report->title, report->keys);
+  if (strcmp(report->top, report->keys) != 0)
+    printf("\n%-*s%s\n", NAME, report->title, report->keys);
   memcpy(report->top, report->keys, sizeof report->top);
   for (int i = 1; i < report->depth; i++)
-    if (!report->around[i].is_array || i == report->depth - 1) column += printf("%s ", report->around[i].name);
+    if (!report->around[i].is_array || i == report->depth - 1)
+      column += printf("%s ", report->around[i].name);
   printf("%*s%s\n", NAME > column ? NAME - column : 0, "", report->cells);
   *report->keys = *report->cells = '\0';
 }
@@ -64,7 +67,7 @@ static void add(struct report *report, const char *key, const char *word) {
   }
 }
 
-/* ---- Both ------------------------------------------------------------------------------------------------------- */
+/* ---- Both ------------------------------------------------------------------------------------ */
 
 void report_open(struct report *report, const char *key, char bracket) {
   if (report->json) {
@@ -73,7 +76,8 @@ void report_open(struct report *report, const char *key, char bracket) {
   } else if (report->depth > 0) {
     end_row(report);
     if (report->depth == 1) *report->title = '\0';
-    snprintf(report->around[report->depth].name, sizeof report->around[0].name, "%s", key ? key : "");
+    snprintf(report->around[report->depth].name, sizeof report->around[0].name, "%s",
+             key ? key : "");
   }
   report->around[report->depth++].is_array = bracket == '[';
   report->follows = false;
@@ -124,7 +128,9 @@ void report_boolean(struct report *report, const char *key, bool value) {
   plain(report, key, value ? "true" : "false");
 }
 
-void report_null(struct report *report, const char *key) { plain(report, key, report->json ? "null" : "-"); }
+void report_null(struct report *report, const char *key) {
+  plain(report, key, report->json ? "null" : "-");
+}
 
 void report_percentiles(struct report *report, const char *key, double p50, double p99) {
   report_open(report, key, '{');

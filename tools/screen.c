@@ -29,8 +29,8 @@ static struct {
 
 static volatile sig_atomic_t stopped, resized, suspended;
 
-/* A stop interrupts a write to a pipe that is full. The print then goes on, and may wait again: so a second later, and
- * each second, the program ends if stdout takes nothing. */
+/* A stop interrupts a write to a pipe that is full. The print then goes on, and may wait again: so
+ * a second later, and each second, the program ends if stdout takes nothing. */
 static void on_signal(int signal) {
   if (signal == SIGWINCH) resized = 1;
   else if (signal == SIGTSTP) suspended = 1;
@@ -47,7 +47,8 @@ static void on_signal(int signal) {
 
 static void catch (int signal, int flags) {
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags}, old;
-  if (sigaction(signal, NULL, &old) == 0 && old.sa_handler == SIG_IGN && signal == SIGHUP) return; /* nohup */
+  if (sigaction(signal, NULL, &old) == 0 && old.sa_handler == SIG_IGN && signal == SIGHUP)
+    return; /* nohup */
   sigaction(signal, &action, NULL);
 }
 
@@ -58,7 +59,7 @@ void screen_catch_stops(void) {
 
 bool screen_is_stopped(void) { return stopped; }
 
-/* ---- The terminal ----------------------------------------------------------------------------------------------- */
+/* ---- The terminal ---------------------------------------------------------------------------- */
 
 static void send(const char *text) {
   fputs(text, stdout);
@@ -119,7 +120,7 @@ static void suspend(void) {
   resized = 1;
 }
 
-/* ---- Blocks ----------------------------------------------------------------------------------------------------- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 FILE *screen_begin(void) {
   free(screen.text);
@@ -163,7 +164,7 @@ void screen_repeat(void) {
   if (screen.text) fputs(screen.text, stdout);
 }
 
-/* ---- Waiting ---------------------------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 static double now(void) {
   struct timespec time;
@@ -174,15 +175,18 @@ static double now(void) {
 static bool is_quit(void) {
   char key;
   ssize_t got = read(STDIN_FILENO, &key, 1);
-  if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) screen.keys = false; /* the terminal is gone */
+  if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN))
+    screen.keys = false; /* the terminal is gone */
   return got == 1 && (key == 'q' || key == 'Q');
 }
 
-/* Waits for a key or a signal. Signals are held from the look at the flags to the sleep, so that none is missed. */
+/* Waits for a key or a signal. Signals are held from the look at the flags to the sleep, so that
+ * none is missed. */
 static int await_key(double seconds) {
   static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGTSTP};
   struct pollfd key = {.fd = STDIN_FILENO, .events = POLLIN};
-  struct timespec time = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  struct timespec time = {.tv_sec = (time_t)seconds,
+                          .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
   sigset_t held, usual;
   sigemptyset(&held);
   for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(&held, signals[i]);

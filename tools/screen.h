@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Output that goes on until interrupted. On a terminal a full screen, redrawn in place; elsewhere plain blocks with an
- * empty line between. The terminal is as before after screen_close, on exit(), and while the program is suspended
- * (Ctrl-Z). Ctrl-C and 'q' end the output, and that is no failure.
+ * Output that goes on until interrupted. On a terminal a full screen, redrawn in place; elsewhere
+ * plain blocks with an empty line between. The terminal is as before after screen_close, on exit(),
+ * and while the program is suspended (Ctrl-Z). Ctrl-C and 'q' end the output, and that is no
+ * failure.
  */
 #ifndef TOOLS_SCREEN_H
 #define TOOLS_SCREEN_H
@@ -11,8 +12,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* From here on SIGINT, SIGTERM, SIGHUP and SIGQUIT set a flag instead of ending the program; but the program ends by
- * itself, with status 1, if stdout then takes nothing for a second. */
+/* From here on SIGINT, SIGTERM, SIGHUP and SIGQUIT set a flag instead of ending the program; but
+ * the program ends by itself, with status 1, if stdout then takes nothing for a second. */
 void screen_catch_stops(void);
 bool screen_is_stopped(void);
 
@@ -27,7 +28,8 @@ FILE *screen_begin(void);
 /* Shows the block, cut to the window's size. False: stdout can't be written. */
 bool screen_show(void);
 
-/* Waits, but not on when the window changes: the next block is for the new size. False: interrupted, or 'q'. */
+/* Waits, but not on when the window changes: the next block is for the new size. False:
+ * interrupted, or 'q'. */
 bool screen_wait(double seconds);
 
 /* The last block once more, for the terminal that screen_close has restored. */

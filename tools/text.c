@@ -10,9 +10,10 @@
 #include "ringcast/inspect.h"
 #include "tools/cli.h"
 
-/* ---- Names ------------------------------------------------------------------------------------------------------ */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
-/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are none. */
+/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are
+ * none. */
 static size_t character(const char *text, size_t left, uint32_t *code) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   const unsigned char *at = (const unsigned char *)text;
@@ -34,7 +35,9 @@ char *text_clean(const char *text, char *out, size_t size) {
 
 static void put_escape(uint32_t code, FILE *out) {
   if (code < 0x10000) fprintf(out, "\\u%04x", (unsigned)code);
-  else fprintf(out, "\\u%04x\\u%04x", 0xd7c0 + (unsigned)(code >> 10), 0xdc00 + (unsigned)(code & 0x3ff));
+  else
+    fprintf(out, "\\u%04x\\u%04x", 0xd7c0 + (unsigned)(code >> 10),
+            0xdc00 + (unsigned)(code & 0x3ff));
 }
 
 void text_json(const char *text, size_t bytes, FILE *out) {
@@ -62,7 +65,7 @@ static int width_of_part(const char *text, size_t length) {
 
 static int width_of(const char *text) { return width_of_part(text, strlen(text)); }
 
-/* ---- Lines ------------------------------------------------------------------------------------------------------ */
+/* ---- Lines ----------------------------------------------------------------------------------- */
 
 static void wrap_line(const char *at, const char *end, int columns, int indent, FILE *out) {
   for (int used = 0; at < end;) {
@@ -89,7 +92,7 @@ void text_wrap(const char *text, int columns, int indent, FILE *out) {
   }
 }
 
-/* ---- Numbers ---------------------------------------------------------------------------------------------------- */
+/* ---- Numbers --------------------------------------------------------------------------------- */
 
 static struct text_number scaled(double value, double step, const char *const units[], int count) {
   struct text_number number;
@@ -121,11 +124,12 @@ struct text_number text_duration(double ns) {
 struct text_number text_rate(double per_second) {
   struct text_number number = {"-"};
   if (isfinite(per_second))
-    snprintf(number.text, sizeof number.text, "%.*f", per_second >= 99.95 || per_second == 0 ? 0 : 1, per_second);
+    snprintf(number.text, sizeof number.text, "%.*f",
+             per_second >= 99.95 || per_second == 0 ? 0 : 1, per_second);
   return number;
 }
 
-/* ---- Tables ----------------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 static void add(struct text_table *table, char *cell) {
   if (table->cells == table->room) {
@@ -162,10 +166,12 @@ static void print_apart(const struct text_table *table, size_t cell, FILE *out) 
 }
 
 /* A column of width 0 is not shown. */
-static void print_rows(const struct text_table *table, const int widths[TEXT_COLUMNS], bool apart, FILE *out) {
+static void print_rows(const struct text_table *table, const int widths[TEXT_COLUMNS], bool apart,
+                       FILE *out) {
   int owed = 0; /* spaces before the next text: a line does not end with spaces */
   for (size_t i = 0; i < table->cells; i++) {
-    int column = (int)(i % (size_t)table->columns), space = widths[column] - width_of(table->cell[i]);
+    int column = (int)(i % (size_t)table->columns),
+        space = widths[column] - width_of(table->cell[i]);
     bool right = table->right[column];
     if (widths[column] > 0) {
       owed += right ? space : 0;
@@ -211,7 +217,8 @@ static void narrow(struct text_table *table, int widths[TEXT_COLUMNS], int whole
   const int first = widths[0] - (whole - table->most);
   if (whole <= table->most || widths[0] <= LEAST) return;
   widths[0] = first < LEAST ? LEAST : first;
-  for (size_t i = 0; i < table->cells; i += (size_t)table->columns) elide(table->cell[i], widths[0]);
+  for (size_t i = 0; i < table->cells; i += (size_t)table->columns)
+    elide(table->cell[i], widths[0]);
 }
 
 void text_table_print(struct text_table *table, FILE *out) {

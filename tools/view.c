@@ -13,7 +13,7 @@
 #include "tools/cli.h"
 #include "tools/text.h"
 
-/* ---- Finding ---------------------------------------------------------------------------------------------------- */
+/* ---- Finding --------------------------------------------------------------------------------- */
 
 int view_rings(struct ringcast_ring **out) {
   struct ringcast_ring *rings = NULL;
@@ -29,18 +29,23 @@ int view_rings(struct ringcast_ring **out) {
   return count;
 }
 
-static bool is_named(const struct ringcast_ring *ring) { return *ring->name != '\0' && strcmp(ring->name, "?") != 0; }
+static bool is_named(const struct ringcast_ring *ring) {
+  return *ring->name != '\0' && strcmp(ring->name, "?") != 0;
+}
 
 /* "?" is the name of a ring with an invalid name in its control page. */
-void view_label(const struct ringcast_ring *rings, int count, int index, char out[RINGCAST_HANDLE_BYTES]) {
+void view_label(const struct ringcast_ring *rings, int count, int index,
+                char out[RINGCAST_HANDLE_BYTES]) {
   const struct ringcast_ring *ring = &rings[index];
   int of_process = 0, of_name = 0;
   for (int i = 0; i < count; i++) {
     of_process += rings[i].pid == ring->pid;
     of_name += rings[i].pid == ring->pid && strcmp(rings[i].name, ring->name) == 0;
   }
-  if (is_named(ring) && of_name == 1) snprintf(out, RINGCAST_HANDLE_BYTES, "%s@%" PRId32, ring->name, ring->pid);
-  else if (of_process == 1 || *ring->handle == '\0') snprintf(out, RINGCAST_HANDLE_BYTES, "@%" PRId32, ring->pid);
+  if (is_named(ring) && of_name == 1)
+    snprintf(out, RINGCAST_HANDLE_BYTES, "%s@%" PRId32, ring->name, ring->pid);
+  else if (of_process == 1 || *ring->handle == '\0')
+    snprintf(out, RINGCAST_HANDLE_BYTES, "@%" PRId32, ring->pid);
   else snprintf(out, RINGCAST_HANDLE_BYTES, "%s", ring->handle);
 }
 
@@ -81,13 +86,14 @@ int view_find(const char *ring, char handle[RINGCAST_HANDLE_BYTES]) {
   return cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s", ringcast_last_error());
 }
 
-/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 static void look_at_process(struct view *view) {
   char path[64], line[512];
   read_command(view->ring.pid, view->command);
   snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", view->ring.pid);
-  const char *end = strrchr(cli_read_line(path, line, sizeof line), ')'); /* a name may have brackets, too */
+  const char *end =
+      strrchr(cli_read_line(path, line, sizeof line), ')'); /* a name may have brackets, too */
   view->writer = (char)(end && end[1] == ' ' ? end[2] : 0);
 }
 
@@ -101,7 +107,8 @@ static int read_peers(ringcast_tap *tap, struct look *look) {
   } while (count > (int)look->room);
   if (count < 0) return count;
   look->count = (uint32_t)count;
-  for (uint32_t i = 0; i < look->count; i++) look->peers[i].name[sizeof look->peers->name - 1] = '\0';
+  for (uint32_t i = 0; i < look->count; i++)
+    look->peers[i].name[sizeof look->peers->name - 1] = '\0';
   return 0;
 }
 
@@ -118,7 +125,8 @@ static int read_ring(ringcast_tap *tap, struct look *look) {
 }
 
 void view_label_as_given(struct view *view, const char *ring) {
-  if (strcmp(ring, view->ring.handle) == 0) memcpy(view->label, view->ring.handle, sizeof view->label);
+  if (strcmp(ring, view->ring.handle) == 0)
+    memcpy(view->label, view->ring.handle, sizeof view->label);
 }
 
 int view_look(struct view *view) {
@@ -129,7 +137,8 @@ int view_look(struct view *view) {
   if (view->error == 0) view->error = read_ring(tap, next);
   if (view->error != 0)
     snprintf(view->why, sizeof view->why, "%s",
-             readable ? ringcast_last_error() : "its writer uses an incompatible release of ringcast");
+             readable ? ringcast_last_error()
+                      : "its writer uses an incompatible release of ringcast");
   ringcast_tap_close(tap);
   if (view->error == 0) view->ring.pid = next->info.writer_pid;
   look_at_process(view);
@@ -184,7 +193,7 @@ int view_all(struct view **views, int count) {
   return kept;
 }
 
-/* ---- What a look shows ------------------------------------------------------------------------------------------ */
+/* ---- What a look shows ----------------------------------------------------------------------- */
 
 static bool is_before(const struct ringcast_peer *a, const struct ringcast_peer *b) {
   return !b || a->blocked_ns > b->blocked_ns || (a->blocked_ns == b->blocked_ns && a->lag > b->lag);
@@ -200,7 +209,9 @@ const struct ringcast_peer *view_blocker(const struct look *look) {
 const struct ringcast_peer *view_slowest(const struct look *look) {
   const struct ringcast_peer *slowest = NULL;
   for (const struct ringcast_peer *peer = look->peers; peer < look->peers + look->count; peer++)
-    if (peer->lag > 0 && peer->state != RINGCAST_PEER_EVICTED && (!slowest || peer->lag > slowest->lag)) slowest = peer;
+    if (peer->lag > 0 && peer->state != RINGCAST_PEER_EVICTED &&
+        (!slowest || peer->lag > slowest->lag))
+      slowest = peer;
   return slowest;
 }
 
@@ -250,8 +261,10 @@ const char *view_writer_state(char state) {
 
 const struct ringcast_peer *view_before(const struct view *view, const struct ringcast_peer *peer) {
   const struct look *look = &view->before;
-  for (const struct ringcast_peer *old = look->peers; look->at_ns != 0 && old < look->peers + look->count; old++)
-    if (old->slot == peer->slot && old->pid == peer->pid && old->stats.frames <= peer->stats.frames) return old;
+  for (const struct ringcast_peer *old = look->peers;
+       look->at_ns != 0 && old < look->peers + look->count; old++)
+    if (old->slot == peer->slot && old->pid == peer->pid && old->stats.frames <= peer->stats.frames)
+      return old;
   return NULL;
 }
 
@@ -261,7 +274,7 @@ double view_rate(const struct view *view, uint64_t now, uint64_t before) {
   return (double)(now - before) * 1e9 / (double)passed;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void report_count(struct report *report, const char *key, uint64_t value) {
   report_integer(report, key, value > INT64_MAX ? INT64_MAX : (int64_t)value);
@@ -281,7 +294,8 @@ static void report_writer(struct report *report, const struct view *view) {
   report_count(report, "sleeps", stats->sleeps);
   report_count(report, "wakes", stats->wakes);
   if (view->before.at_ns != 0) {
-    report_number(report, "frames_per_s", view_rate(view, stats->frames, view->before.stats.frames));
+    report_number(report, "frames_per_s",
+                  view_rate(view, stats->frames, view->before.stats.frames));
     report_number(report, "bytes_per_s", view_rate(view, stats->bytes, view->before.stats.bytes));
   }
   report_close(report);
@@ -316,7 +330,8 @@ static void report_peer(struct report *report, const char *key, const struct vie
   report_count(report, "waited_ns", peer->stats.waited_ns);
   report_count(report, "wakes", peer->stats.wakes);
   if (before) {
-    report_number(report, "frames_per_s", view_rate(view, peer->stats.frames, before->stats.frames));
+    report_number(report, "frames_per_s",
+                  view_rate(view, peer->stats.frames, before->stats.frames));
     report_number(report, "bytes_per_s", view_rate(view, peer->stats.bytes, before->stats.bytes));
   }
   report_close(report);
@@ -343,7 +358,8 @@ void view_report(struct report *report, const char *key, const struct view *view
   report_writer(report, view);
   view_report_memory(report, &view->now.info);
   report_open(report, "readers", '[');
-  for (uint32_t i = 0; i < view->now.count; i++) report_peer(report, NULL, view, &view->now.peers[i]);
+  for (uint32_t i = 0; i < view->now.count; i++)
+    report_peer(report, NULL, view, &view->now.peers[i]);
   report_close(report);
   report_close(report);
 }

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ringcast perf latency`: one way between two processes on two CPUs, half of a round trip. There are three kinds of
- * trip:
- *   RING    a frame there over one ring, and a frame back over another ring; written and read in full, and checked. The
- *           answering side reads the question, commits the answer, and only then releases the question and reserves
- *           room for the next answer
- *   FLOOR   the bare ping-pong: two cache lines, each written by one side and read by the other, like a ring's lines
- *   LINE    one cache line that both sides write in turn. A ring can't do so, since its readers don't write the
- *           writer's lines. On some CPUs a read fetches the line together with the right to write: then this kind is
- *           faster.
- * The kinds take turns, in blocks of some hundred trips, so that a drift (of the clock rate, of a neighbour's load, of
- * the host's choice of cores) affects all kinds alike. A reading of the clock takes as long as a part of a trip: p50
- * comes from blocks with one reading in GROUP trips, p99 and p99.9 from blocks with a reading for each trip, and the
- * time of the reading is taken off both. With --cold, both processes walk over a large block (tools/measure/perf.h)
- * before each trip, and the time of a trip starts when both have walked.
+ * `ringcast perf latency`: one way between two processes on two CPUs, half of a round trip. There
+ * are three kinds of trip:
+ *   RING    a frame there over one ring, and a frame back over another ring; written and read in
+ *           full, and checked. The answering side reads the question, commits the answer, and only
+ *           then releases the question and reserves room for the next answer
+ *   FLOOR   the bare ping-pong: two cache lines, each written by one side and read by the other,
+ *           like a ring's lines
+ *   LINE    one cache line that both sides write in turn. A ring can't do so, since its readers
+ *           don't write the writer's lines. On some CPUs a read fetches the line together with the
+ *           right to write: then this kind is faster.
+ * The kinds take turns, in blocks of some hundred trips, so that a drift (of the clock rate, of a
+ * neighbour's load, of the host's choice of cores) affects all kinds alike. A reading of the clock
+ * takes as long as a part of a trip: p50 comes from blocks with one reading in GROUP trips, p99 and
+ * p99.9 from blocks with a reading for each trip, and the time of the reading is taken off both.
+ * With --cold, both processes walk over a large block (tools/measure/perf.h) before each trip, and
+ * the time of a trip starts when both have walked.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -65,7 +67,7 @@ struct side {
   struct findings findings[KINDS];
 };
 
-/* ---- The two sides ---------------------------------------------------------------------------------------------- */
+/* ---- The two sides --------------------------------------------------------------------------- */
 
 static inline void await(const uint64_t *word, uint64_t value) {
   while (perf_load(word) != value) perf_relax(false);
@@ -78,10 +80,12 @@ static inline void pass(struct side *side) {
   const uint8_t *message = side->messages[side->number & 1];
   if (side->options->size == USUAL) memcpy(side->span.data, message, USUAL);
   else memcpy(side->span.data, message, side->options->size);
-  perf_must(ringcast_writer_commit(side->out, side->options->size, RINGCAST_KIND_BYTES), "can't send");
+  perf_must(ringcast_writer_commit(side->out, side->options->size, RINGCAST_KIND_BYTES),
+            "can't send");
 }
 
-/* Reads every byte. Not a loop over a few words: the CPU would mispredict the end of the loop after each wait, 5 ns. */
+/* Reads every byte. Not a loop over a few words: the CPU would mispredict the end of the loop after
+ * each wait, 5 ns. */
 static inline bool is_right(const struct side *side, const struct ringcast_frame *frame) {
   const uint8_t *message = side->messages[side->number & 1];
   if (frame->bytes != side->options->size) return false;
@@ -92,13 +96,16 @@ static inline bool is_right(const struct side *side, const struct ringcast_frame
 
 static inline void take(struct side *side) {
   perf_must(ringcast_reader_next(side->in, RINGCAST_FOREVER, &side->frame), "can't receive");
-  if (!is_right(side, &side->frame)) perf_die("frame %llu has come damaged", (unsigned long long)side->number);
+  if (!is_right(side, &side->frame))
+    perf_die("frame %llu has come damaged", (unsigned long long)side->number);
 }
 
-/* The reservation and the contents of the next message, made while a message of the other side is on the way. */
+/* The reservation and the contents of the next message, made while a message of the other side is
+ * on the way. */
 static inline void prepare_to_send(struct side *side, uint64_t number) {
   memcpy(side->messages[number & 1], &number, sizeof number);
-  perf_must(ringcast_writer_reserve(side->out, side->options->size, RINGCAST_FOREVER, &side->span), "can't send");
+  perf_must(ringcast_writer_reserve(side->out, side->options->size, RINGCAST_FOREVER, &side->span),
+            "can't send");
 }
 
 static inline void release(struct side *side) {
@@ -213,7 +220,7 @@ static void answer(void *context, uint32_t index) {
   }
 }
 
-/* ---- Blocks ----------------------------------------------------------------------------------------------------- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 static void command(struct shared *shared, enum kind kind, int count, bool cold) {
   shared->kind = kind;
@@ -227,7 +234,8 @@ static double one_way(const struct side *side, int64_t ns, int count) {
   return fmax(0, ((double)ns - side->clock_ns) / (2 * count));
 }
 
-/* A block of `count` trips, after some that are not counted; the clock is read once in `group` trips. */
+/* A block of `count` trips, after some that are not counted; the clock is read once in `group`
+ * trips. */
 static void run_block(struct side *side, enum kind kind, int count, int group, double *ns) {
   int64_t stamps[TRIPS + 1];
   command(side->shared, kind, count, false);
@@ -271,7 +279,7 @@ static void measure(struct side *side, void (*one)(struct side *, enum kind)) {
   perf_progress(side->options, 1);
 }
 
-/* ---- The command ------------------------------------------------------------------------------------------------ */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 static void start(struct side *side) {
   const struct perf_options *options = side->options;
@@ -280,13 +288,15 @@ static void start(struct side *side) {
   side->shared = perf_shared(sizeof *side->shared);
   side->out = perf_writer(options, options->capacity, SPIN_NS);
   strncpy(side->shared->to, ringcast_writer_handle(side->out), sizeof side->shared->to - 1);
-  for (uint32_t i = 0; i < options->readers; i++) perf_start(&side->children, options, parties, answer, side);
+  for (uint32_t i = 0; i < options->readers; i++)
+    perf_start(&side->children, options, parties, answer, side);
   perf_pin(perf_cpu_of(options, 0, parties));
   make_messages(side);
   side->clock_ns = perf_clock_cost();
   await(&side->shared->handles, 1);
   side->in = perf_attach(side->shared->from, SPIN_NS);
-  perf_must(ringcast_writer_wait_readers(side->out, options->readers, RINGCAST_FOREVER), "the readers do not come");
+  perf_must(ringcast_writer_wait_readers(side->out, options->readers, RINGCAST_FOREVER),
+            "the readers do not come");
   prepare_to_send(side, 0);
 }
 
@@ -324,8 +334,8 @@ static void print(struct side *side) {
 int perf_latency(const struct perf_options *options) {
   static struct side side;
   if (perf_cpu_of(options, 0, options->readers + 1) < 0)
-    perf_die("latency needs a CPU for each of its %u processes, and this process may use %d: give fewer --readers, or "
-             "more CPUs (taskset, the container's cpuset)",
+    perf_die("latency needs a CPU for each of its %u processes, and this process may use %d: give "
+             "fewer --readers, or more CPUs (taskset, the container's cpuset)",
              options->readers + 1, options->cpu_count);
   side.options = options;
   start(&side);
