@@ -16,22 +16,26 @@
 
 /* Field, symbol, arguments. All are in every driver since CUDA 12.0. */
 /* clang-format off */
-#define CUDA_CALLS(X)                                                                                                 \
-  X(init, cuInit, (unsigned flags))                                                                                   \
-  X(error_name, cuGetErrorName, (int result, const char **out))                                                       \
-  X(device_get, cuDeviceGet, (int *out, int ordinal))                                                                 \
-  X(retain, cuDevicePrimaryCtxRetain, (void **out, int device))                                                       \
-  X(push, cuCtxPushCurrent_v2, (void *context))                                                                       \
-  X(alloc, cuMemAlloc_v2, (ringcast_device_ptr * out, size_t bytes))                                                  \
-  X(free, cuMemFree_v2, (ringcast_device_ptr memory))                                                                 \
-  X(get_info, cuMemGetInfo_v2, (size_t *out_free, size_t *out_total))                                                 \
-  X(host_register, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags))                                \
-  X(host_unregister, cuMemHostUnregister, (void *memory))                                                             \
-  X(host_pointer, cuMemHostGetDevicePointer_v2, (ringcast_device_ptr * out, void *memory, unsigned flags))            \
-  X(dtod, cuMemcpyDtoDAsync_v2, (ringcast_device_ptr to, ringcast_device_ptr from, size_t bytes, ringcast_stream s))  \
-  X(htod, cuMemcpyHtoDAsync_v2, (ringcast_device_ptr to, const void *from, size_t bytes, ringcast_stream s))          \
-  X(dtoh, cuMemcpyDtoHAsync_v2, (void *to, ringcast_device_ptr from, size_t bytes, ringcast_stream s))                \
-  X(stream_create, cuStreamCreate, (ringcast_stream * out, unsigned flags))                                           \
+#define CUDA_CALLS(X) \
+  X(init, cuInit, (unsigned flags)) \
+  X(error_name, cuGetErrorName, (int result, const char **out)) \
+  X(device_get, cuDeviceGet, (int *out, int ordinal)) \
+  X(retain, cuDevicePrimaryCtxRetain, (void **out, int device)) \
+  X(push, cuCtxPushCurrent_v2, (void *context)) \
+  X(alloc, cuMemAlloc_v2, (ringcast_device_ptr * out, size_t bytes)) \
+  X(free, cuMemFree_v2, (ringcast_device_ptr memory)) \
+  X(get_info, cuMemGetInfo_v2, (size_t *out_free, size_t *out_total)) \
+  X(host_register, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags)) \
+  X(host_unregister, cuMemHostUnregister, (void *memory)) \
+  X(host_pointer, cuMemHostGetDevicePointer_v2, \
+    (ringcast_device_ptr * out, void *memory, unsigned flags)) \
+  X(dtod, cuMemcpyDtoDAsync_v2, \
+    (ringcast_device_ptr to, ringcast_device_ptr from, size_t bytes, ringcast_stream on)) \
+  X(htod, cuMemcpyHtoDAsync_v2, \
+    (ringcast_device_ptr to, const void *from, size_t bytes, ringcast_stream on)) \
+  X(dtoh, cuMemcpyDtoHAsync_v2, \
+    (void *to, ringcast_device_ptr from, size_t bytes, ringcast_stream on)) \
+  X(stream_create, cuStreamCreate, (ringcast_stream * out, unsigned flags)) \
   X(stream_synchronize, cuStreamSynchronize, (ringcast_stream stream))
 /* clang-format on */
 

@@ -20,12 +20,12 @@
 
 static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
 
-static const char help[] = "\n"
-                           "What this machine offers, what ringcast makes of it, and how to mend "
-                           "what is missing. Changes no setting\n"
-                           "of the machine.\n"
-                           "\n"
-                           "  --format FORMAT   text or json (default text)\n";
+static const char help[] =
+    "\n"
+    "What this machine offers, what ringcast makes of it, and how to mend what is missing.\n"
+    "Changes no setting of the machine.\n"
+    "\n"
+    "  --format FORMAT   text or json (default text)\n";
 
 static const char *const levels[] = {"ok", "note", "problem"};
 

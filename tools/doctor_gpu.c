@@ -24,30 +24,13 @@ enum { DEVICES = 8, FRAMES = 4, TENSOR = 65536 };
 
 #define BY_THE_RING "; until then tensors go through the ring"
 #define NOT_HERE    "nothing of ringcast's: this kind of machine (as some virtual GPUs) "
-#define LOCKED      "ulimit -l unlimited, where the limit is what forbids it" BY_THE_RING
-#define OUT_OF_MEMORY                                                                            \
-  "free memory of the device (nvidia-smi lists the processes; vLLM: --gpu-memory-utilization), " \
-  "or ask for a smaller "                                                                        \
-  "pool by RINGCAST_GPU_POOL_BYTES" BY_THE_RING
+#define NO_SHARING  NOT_HERE "lets no process share a device's memory; tensors go through the ring"
 #define NAMESPACES                                                                   \
   "one container for both processes, or one IPC and one PID namespace; and one MIG " \
   "instance" BY_THE_RING
-#define NO_SHARING NOT_HERE "lets no process share a device's memory; tensors go through the ring"
-#define NO_WORDS   NOT_HERE "has no stream operations on host memory; tensors go through the ring"
-#define STUCK                                                                                    \
-  "another version of the driver: this one says that it can, and a store of the CPU's wakes no " \
-  "stream" BY_THE_RING
-#define BUSY                                                                                    \
-  "ask doctor again when others leave the device time (nvidia-smi lists them). A reader tries " \
-  "again by itself; "                                                                           \
-  "a writer that was opened meanwhile has no pool until it is opened anew" BY_THE_RING
-#define NOT_ASKED                                                                              \
-  "; Python and the engines' drop-ins make a pool only where RINGCAST_GPU_POOL_BYTES above 0 " \
-  "asks for one"
 #define TAKES_NO_MORE                                                                         \
   "nvidia-smi -c DEFAULT (as root), or CUDA's MPS, where its compute mode (nvidia-smi -q -d " \
-  "COMPUTE) is "                                                                              \
-  "EXCLUSIVE_PROCESS, and another process has it, or PROHIBITED"
+  "COMPUTE) is EXCLUSIVE_PROCESS, and another process has it, or PROHIBITED"
 
 /* By what the library's words say. The first match counts; NULL: nothing to mend, since the user
  * asked for it. */
@@ -58,14 +41,21 @@ static const struct {
      "registers no host memory; tensors go through the ring, and copies wait for the device"},
     {"RINGCAST_DISABLE", NULL},
     {"RINGCAST_GPU_POOL_BYTES is 0", NULL},
-    {"device is busy", BUSY},
+    {"device is busy",
+     "ask doctor again when others leave the device time (nvidia-smi lists them). A reader tries "
+     "again by itself; a writer that was opened meanwhile has no pool until it is opened "
+     "anew" BY_THE_RING},
     {"CUDA_ERROR_DEVICE_UNAVAILABLE", TAKES_NO_MORE},
-    {"CUDA_ERROR_INVALID_DEVICE",
-     TAKES_NO_MORE}, /* so older drivers; of opening a pool, see below */
-    {"cuMemHostRegister", LOCKED},
-    {"CUDA_ERROR_OUT_OF_MEMORY", OUT_OF_MEMORY},
-    {"not woken by the host's store", STUCK},
-    {"stream operation", NO_WORDS},
+    {"CUDA_ERROR_INVALID_DEVICE", TAKES_NO_MORE}, /* so older drivers; of a pool, see below */
+    {"cuMemHostRegister", "ulimit -l unlimited, where the limit is what forbids it" BY_THE_RING},
+    {"CUDA_ERROR_OUT_OF_MEMORY",
+     "free memory of the device (nvidia-smi lists the processes; vLLM: --gpu-memory-utilization), "
+     "or ask for a smaller pool by RINGCAST_GPU_POOL_BYTES" BY_THE_RING},
+    {"not woken by the host's store",
+     "another version of the driver: this one says that it can, and a store of the CPU's wakes no "
+     "stream" BY_THE_RING},
+    {"stream operation",
+     NOT_HERE "has no stream operations on host memory; tensors go through the ring"},
     {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
      "nothing of ringcast's: one device has no access to the other's memory (nvidia-smi topo -p2p "
      "r); tensors of these two go through the ring"},
@@ -143,9 +133,8 @@ static void tell_device(struct doctor *doctor, const struct survey *survey, int 
 
 /* Shared by the two processes, with the results of both. */
 struct pair {
-  int devices[2]; /* the writer's, the reader's */
-  int ends[2]; /* of a socket, the same: the handle to the reader; a byte back for each frame read
-                */
+  int devices[2];  /* the writer's, the reader's */
+  int ends[2];     /* of a socket: the handle to the reader; a byte back for each frame read */
   int64_t open_ns; /* what the first frame took longer than the second: the time to open the pool */
   struct ringcast_gpu_info info[2];
   int wrong;          /* tensors that arrived damaged */
@@ -298,7 +287,9 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
                FRAMES, (unsigned long long)writer->pool_frames,
                (unsigned long long)(writer->pool_bytes >> 20),
                (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6,
-               asked && *asked ? "" : NOT_ASKED);
+               asked && *asked ? ""
+                               : "; Python and the engines' drop-ins make a pool only where "
+                                 "RINGCAST_GPU_POOL_BYTES above 0 asks for one");
   } else {
     tell_inline(doctor, name, pair);
   }

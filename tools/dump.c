@@ -21,9 +21,8 @@ static const char usage[] =
 
 static const char help[] =
     "\n"
-    "Shows the frames of a recording, or of a ring from now on. A word that is the name of a file "
-    "is one;\n"
-    "else RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
+    "Shows the frames of a recording, or of a ring from now on. A word that is the name of a file\n"
+    "is one; else RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
     "  --frames N        end after so many frames (default 0: no limit)\n"
     "  --data            the payload too, in hexadecimal\n"

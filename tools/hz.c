@@ -21,9 +21,8 @@ static const char usage[] =
 
 static const char help[] =
     "\n"
-    "The rate of a ring's frames, and the gaps between them: a line each second, and a summary at "
-    "the end.\n"
-    "RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
+    "The rate of a ring's frames, and the gaps between them: a line each second, and a summary at\n"
+    "the end. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
     "  --window N       each line is of the last N frames (default 1000, at most 1000000)\n"
     "  --count N        end after N frames (default: no limit)\n"

@@ -41,31 +41,29 @@ static const struct command {
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
-static const char config[] = "\n"
-                             "The Python package has one command more: python -m ringcast config, "
-                             "the flags to compile and link C programs.\n";
-
-static const char examples[] =
+static const char ending[] =
     "\n"
-    "A RING is a name, NAME@PID where several rings have the name, @PID for the only ring of a "
+    "The Python package has one command more: python -m ringcast config, the flags to compile\n"
+    "and link C programs.\n"
+    "\n"
+    "A RING is a name, NAME@PID where several rings have the name, @PID for the only ring of a\n"
     "process, or a handle.\n"
     "\n"
     "EXIT STATUS\n"
-    "  0 well; 1 failed; 2 wrong command line; 3 no such ring; 4 the name stands for several "
-    "rings;\n"
-    "  5 the ring's writer is gone, which ended the command early\n"
+    "  0 well; 1 failed; 2 wrong command line; 3 no such ring; 4 the name stands for several\n"
+    "  rings; 5 the ring's writer is gone, which ended the command early\n"
     "\n"
     "'ringcast COMMAND --help' has the options; the manual pages have the rest, with examples.\n";
 
 static void print_help(void) {
   printf("%s\n"
-         "One process writes a message once, into shared memory; every other process of the "
+         "One process writes a message once, into shared memory; every other process of the\n"
          "machine reads it there.\n"
          "\n"
          "COMMANDS\n",
          usage);
   for (int i = 0; i < COMMANDS; i++) printf("  %-8s %s\n", commands[i].name, commands[i].does);
-  printf("  %-8s %s\n%s%s", "help", "the help of a command", config, examples);
+  printf("  %-8s %s\n%s", "help", "the help of a command", ending);
 }
 
 static int run_command(int argc, char **argv) {

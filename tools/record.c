@@ -16,16 +16,14 @@ static const char usage[] =
 
 static const char help[] =
     "\n"
-    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of "
-    "the ring's\n"
-    "writer. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
+    "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of\n"
+    "the ring's writer. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
     "\n"
     "  --seconds S       end after so many seconds (default 0: no limit)\n"
     "  --frames N        end after so many frames (default 0: no limit)\n"
-    "  --bytes BYTES     end with the frame that completes so many bytes, such as 10G (default 0: "
-    "no limit)\n"
-    "  --lossless        be an ordinary reader, for which the writer waits, so that nothing is "
-    "missing\n"
+    "  --bytes BYTES     end with the frame that completes so many bytes, such as 10G (default 0:\n"
+    "                    no limit)\n"
+    "  --lossless        be an ordinary reader: the writer waits, and nothing is missing\n"
     "  --buffer BYTES    memory for what is not on the disk yet, 64K to 4G (default 64M)\n"
     "  --format FORMAT   of the summary at the end: text or json (default text)\n";
 

@@ -14,24 +14,22 @@
 #include "tools/recording.h"
 #include "tools/report.h"
 
-static const char usage[] = "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] "
-                            "[--readers N] [--from S] [--to S]\n"
-                            "                       [--capacity BYTES] [--format text|json]\n";
+static const char usage[] =
+    "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] [--readers N] [--from S]\n"
+    "                       [--to S] [--capacity BYTES] [--format text|json]\n";
 
 static const char help[] =
     "\n"
-    "Makes a new ring and sends the frames of a recording on it, at the pace at which they were "
+    "Makes a new ring and sends the frames of a recording on it, at the pace at which they were\n"
     "recorded.\n"
     "\n"
     "  --name NAME        of the new ring (default: the recorded ring's)\n"
     "  --speed X          so many times as fast as recorded (default 1)\n"
     "  --fast             as fast as the readers take it\n"
     "  --readers N        wait for so many readers before the first frame (default 0)\n"
-    "  --from S, --to S   only the frames of these seconds, counted from the first frame (default: "
-    "all)\n"
+    "  --from S, --to S   only the frames of these seconds, counted from the first frame\n"
     "  --capacity BYTES   of the new ring (default: the recorded ring's)\n"
-    "  --format FORMAT    of the first line, and of the summary at the end: text or json (default "
-    "text)\n";
+    "  --format FORMAT    of the first line and of the summary: text or json (default text)\n";
 
 static const int64_t SLICE =
     100000000; /* nanoseconds: so soon a signal that comes before a wait is seen */

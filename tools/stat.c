@@ -15,16 +15,16 @@
 static const char usage[] = "usage: ringcast stat RING [--watch[=SECONDS]] [--format text|json]\n"
                             "       ringcast stat [RING] --prometheus\n";
 
-static const char help[] = "\n"
-                           "One ring at this moment: the reader that holds the ring back, or one "
-                           "that is stopped, dead or evicted;\n"
-                           "the writer; and each reader. RING is a name, NAME@PID, @PID or a "
-                           "handle; 'ringcast list' shows all.\n"
-                           "\n"
-                           "  --watch[=SECONDS]  look again every second, or so many seconds (0.01 "
-                           "to 86400), and show rates\n"
-                           "  --prometheus       Prometheus' text format, of RING or of all rings\n"
-                           "  --format FORMAT    text or json (default text)\n";
+static const char help[] =
+    "\n"
+    "One ring at this moment: the reader that holds the ring back, or one that is stopped, dead\n"
+    "or evicted; the writer; and each reader. RING is a name, NAME@PID, @PID or a handle;\n"
+    "'ringcast list' shows all.\n"
+    "\n"
+    "  --watch[=SECONDS]  look again every second, or so many seconds (0.01 to 86400): shows "
+    "rates\n"
+    "  --prometheus       Prometheus' text format, of RING or of all rings\n"
+    "  --format FORMAT    text or json (default text)\n";
 
 /* ---- For people: the reader that is in the way, then the writer, then each reader ------------ */
 

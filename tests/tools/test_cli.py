@@ -72,16 +72,11 @@ class CommandLine(Case):
         for value in ("", "0", "1K,", ",1K", "1K,x", ",".join(["8"] * 33)):
             says = f"'{value}' is not valid for --sizes: it takes up to 32 numbers of bytes with commas"
             self.refused("perf", "gpu", "--sizes", value, says=says)
-        for option, values, takes in (
-            ("--gap", ["0", "x", "60001"], "a number of milliseconds, 0.01 to 60000"),
-            ("--jitter", ["-0.1", "1.1"], "a number, 0 to 1"),
-            ("--cold", ["63"], "nothing, or =BYTES, at least 64"),
-        ):
+        for option, values, takes in (("--gap", ["0", "x", "60001"], "a number of milliseconds, 0.01 to 60000"),):
             for value in values:
                 says = f"'{value}' is not valid for {option}: it takes {takes}"
                 self.refused("perf", "cadence", f"{option}={value}", says=says)
-        self.refused("perf", "latency", "--gap", "5", says="--gap and --jitter are for cadence")
-        self.refused("perf", "wake", "--cold", says="--cold is for latency and cadence")
+        self.refused("perf", "latency", "--gap", "5", says="--gap is for cadence")
         self.refused("perf", "latency", "--sizes", "1K", says="--sizes is for gpu")
         self.refused("perf", "gpu", "--size", "1K", says="gpu takes --sizes, and no --size")
         self.refused("perf", "latency", "--size", "7", says="--size is at least 8")

@@ -15,7 +15,7 @@ _ringcast_options() {
     dump) echo "--frames= --data --format= --help" ;;
     doctor) echo "--format= --help" ;;
     perf)
-      echo "--size= --sizes= --readers= --seconds= --gap= --jitter= --cold --capacity= --format= --help"
+      echo "--size= --sizes= --readers= --seconds= --gap= --capacity= --format= --help"
       ;;
   esac
 }

@@ -49,6 +49,4 @@ complete -c ringcast -n '__fish_seen_subcommand_from perf' -l sizes -x -d 'bytes
 complete -c ringcast -n '__fish_seen_subcommand_from perf replay' -l readers -x -d 'how many readers'
 complete -c ringcast -n '__fish_seen_subcommand_from perf' -l seconds -x -d 'how long to measure'
 complete -c ringcast -n '__fish_seen_subcommand_from perf' -l gap -x -d 'milliseconds from one send to the next'
-complete -c ringcast -n '__fish_seen_subcommand_from perf' -l jitter -x -d 'by which part of itself a gap varies'
-complete -c ringcast -n '__fish_seen_subcommand_from perf' -l cold -d 'cold caches, or =BYTES'
 complete -c ringcast -n '__fish_seen_subcommand_from perf replay' -l capacity -x -d 'bytes of the ring'

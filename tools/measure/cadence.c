@@ -17,7 +17,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <glob.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <math.h>
@@ -32,10 +31,13 @@
 #include "tools/measure/perf.h"
 
 enum way { RING, FUTEX, SPIN, WAYS };
-enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000, WALKS = 3 };
+enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000 };
 
 /* Of perf wake: long enough that every reader and the readers' CPUs are idle again. */
-static const double WAKE_GAP_MS = 0.5, WAKE_JITTER = 0.2;
+static const double WAKE_GAP_MS = 0.5;
+
+/* By which part of itself a gap varies, at most: no reader learns when the next message comes. */
+static const double JITTER = 0.02, WAKE_JITTER = 0.2;
 
 /* After the last message of a block the readers of a bare futex wake as often as a ring's idle
  * reader, which looks whether the writer lives. */
@@ -50,21 +52,18 @@ struct stamp {
 struct shared {
   _Alignas(PERF_LINE) uint32_t futex; /* the futex's and the spinning way's number */
   _Alignas(PERF_LINE) struct stamp stamp;
-  _Alignas(PERF_LINE) uint64_t walked; /* processes that have done their timed walk */
   char handle[96];
   struct {
     _Alignas(PERF_LINE)
-        uint64_t had;    /* the number of the last message that this reader has read and checked */
-    uint64_t calls;      /* sleeps and wakes, as the reader's statistics count */
-    int64_t walk_cpu_ns; /* of all walks so far */
-    int64_t walk_ns;     /* of the walk at the start, by the clock on the wall */
+        uint64_t had; /* the number of the last message that this reader has read and checked */
+    uint64_t calls;   /* sleeps and wakes, as the reader's statistics count */
   } readers[];
 };
 
 struct figures {
   struct perf_series commits, wakes,
-      slowest; /* ns, of each counted message; wakes: of each message and reader */
-  double cpu_ns, wall_ns, joules; /* cpu_ns: of all readers together */
+      slowest;            /* ns, of each counted message; wakes: of each message and reader */
+  double cpu_ns, wall_ns; /* cpu_ns: of all readers together */
   uint64_t calls;
 };
 
@@ -79,7 +78,7 @@ struct cadence {
   size_t shared_bytes;
   float *wakes; /* shared: [reader][message], ns */
   size_t block; /* messages of a block, the first ones included */
-  struct perf_walk walk;
+  double jitter;
   struct perf_children children;
   ringcast_writer *writer;
   struct ringcast_info info; /* of the last ring */
@@ -121,30 +120,11 @@ static int64_t await_word(const struct cadence *cadence, uint32_t value, struct 
   return now;
 }
 
-/* All processes walk at once, as between two messages: first to bring the pages in, then on time.
- * The shortest walk counts, since another process may have had the CPU during a longer walk. */
-static int64_t timed_walk(const struct cadence *cadence, uint64_t parties) {
-  uint64_t *walked = &cadence->shared->walked;
-  int64_t shortest = INT64_MAX;
-  perf_walk_once(&cadence->walk);
-  __atomic_add_fetch(walked, 1, __ATOMIC_ACQ_REL);
-  while (perf_load(walked) < parties) perf_relax(true);
-  for (int i = 0; i < WALKS; i++) {
-    int64_t start = perf_now_ns();
-    perf_walk_once(&cadence->walk);
-    int64_t took = perf_now_ns() - start;
-    if (took < shortest) shortest = took;
-  }
-  return shortest;
-}
-
 static void reader_body(void *context, uint32_t index) {
   struct cadence *cadence = context;
   struct shared *shared = cadence->shared;
   ringcast_reader *reader =
       cadence->way == RING ? perf_attach(shared->handle, cadence->spin_ns) : NULL;
-  if (cadence->walk.bytes > 0)
-    shared->readers[index].walk_ns = timed_walk(cadence, cadence->options->readers + 1);
   for (uint64_t number = 1;; number++) {
     struct stamp stamp;
     struct ringcast_stats stats = {.size = sizeof stats};
@@ -157,8 +137,6 @@ static void reader_body(void *context, uint32_t index) {
     if (reader) perf_must(ringcast_reader_stats(reader, &stats), "no statistics");
     shared->readers[index].calls = stats.sleeps + stats.wakes;
     perf_store(&shared->readers[index].had, number);
-    if (cadence->walk.bytes > 0)
-      shared->readers[index].walk_cpu_ns += perf_walk_once(&cadence->walk);
   }
 }
 
@@ -186,8 +164,7 @@ static void await_readers(const struct cadence *cadence, uint64_t number) {
 static void await_turn(struct cadence *cadence, uint64_t number) {
   const struct perf_options *options = cadence->options;
   int64_t due =
-      cadence->due + (int64_t)(options->gap_ms * 1e6 * (1 + options->jitter * vary(cadence)));
-  if (cadence->walk.bytes > 0) perf_walk_once(&cadence->walk);
+      cadence->due + (int64_t)(options->gap_ms * 1e6 * (1 + cadence->jitter * vary(cadence)));
   sleep_until(due);
   await_readers(cadence, number - 1);
 }
@@ -216,35 +193,19 @@ static int64_t send(struct cadence *cadence, uint64_t number) {
   return perf_now_ns() - now;
 }
 
-/* ---- CPU time, and energy -------------------------------------------------------------------- */
+/* ---- CPU time ---------------------------------------------------------------------------------
+ */
 
 struct meter {
   int64_t wall_ns;
-  double cpu_ns, joules; /* joules: NAN where RAPL can't be read */
+  double cpu_ns;
   uint64_t calls;
 };
 
-/* The sum over the machine's packages; NAN where RAPL can't be read. */
-static double read_joules(void) {
-  glob_t found;
-  double sum = 0;
-  char text[32];
-  bool any = false;
-  if (glob("/sys/class/powercap/intel-rapl:?/energy_uj", 0, NULL, &found) != 0) return NAN;
-  for (size_t i = 0; i < found.gl_pathc; i++) {
-    if (*cli_read_line(found.gl_pathv[i], text, sizeof text) == '\0') continue;
-    sum += strtod(text, NULL) * 1e-6;
-    any = true;
-  }
-  globfree(&found);
-  return any ? sum : NAN;
-}
-
 static void read_meter(const struct cadence *cadence, struct meter *meter) {
-  *meter = (struct meter){.wall_ns = perf_now_ns(), .joules = read_joules()};
+  *meter = (struct meter){.wall_ns = perf_now_ns()};
   for (uint32_t i = 0; i < cadence->options->readers; i++) {
-    meter->cpu_ns +=
-        perf_cpu_ns(&cadence->children, i) - (double)cadence->shared->readers[i].walk_cpu_ns;
+    meter->cpu_ns += perf_cpu_ns(&cadence->children, i);
     meter->calls += cadence->shared->readers[i].calls;
   }
 }
@@ -253,24 +214,9 @@ static void add_meters(struct figures *figures, const struct meter *from, const 
   figures->wall_ns += (double)(to->wall_ns - from->wall_ns);
   figures->cpu_ns += to->cpu_ns - from->cpu_ns;
   figures->calls += to->calls - from->calls;
-  figures->joules +=
-      to->joules < from->joules ? NAN : to->joules - from->joules; /* a counter has started again */
 }
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
-
-static void check_walk(const struct cadence *cadence, int64_t walk_ns) {
-  for (uint32_t i = 0; i < cadence->options->readers; i++)
-    if (cadence->shared->readers[i].walk_ns > walk_ns)
-      walk_ns = cadence->shared->readers[i].walk_ns;
-  double least = 2 * (double)walk_ns / 1e6;
-  if (cadence->options->gap_ms < least)
-    perf_die(
-        "--cold takes a longer gap: a walk over %zu KiB takes %.3g ms while %u processes walk, and "
-        "--gap is %.4g ms; give --gap %.0f or more, or a smaller block, such as --cold=16M",
-        cadence->walk.bytes >> 10, (double)walk_ns / 1e6, cadence->options->readers + 1,
-        cadence->options->gap_ms, ceil(least * 1.2));
-}
 
 static void start(struct cadence *cadence) {
   const struct perf_options *options = cadence->options;
@@ -287,11 +233,9 @@ static void start(struct cadence *cadence) {
   if (cadence->writer)
     perf_must(ringcast_writer_wait_readers(cadence->writer, options->readers, RINGCAST_FOREVER),
               "no readers");
-  int64_t walk_ns = cadence->walk.bytes > 0 ? timed_walk(cadence, options->readers + 1) : 0;
   cadence->due = perf_now_ns();
   send(cadence, 1);
   await_readers(cadence, 1);
-  check_walk(cadence, walk_ns);
 }
 
 static void count(struct cadence *cadence, struct figures *figures, size_t message,
@@ -323,7 +267,7 @@ static void measure_block(struct cadence *cadence, enum way way, double done) {
   cadence->way = way;
   prctl(PR_SET_TIMERSLACK, 0); /* the usual one, which the readers inherit */
   start(cadence);
-  prctl(PR_SET_TIMERSLACK, 1); /* the gaps vary by what --jitter says, and by little else */
+  prctl(PR_SET_TIMERSLACK, 1); /* the gaps vary by the jitter, and by little else */
   for (uint64_t number = 2; number <= cadence->block; number++) {
     await_turn(cadence, number);
     if (number > LEARNING + 1) count(cadence, figures, number - 2, commit_ns);
@@ -350,16 +294,14 @@ static double calls_per_message(const struct cadence *cadence) {
 }
 
 static void print(struct cadence *cadence) {
-  static const char *const keys[WAYS][5] = {
-      {"wake_us", "commit_us", "slowest_us", "reader_cpu_percent", "watts"},
-      {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
-      {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
+  static const char *const keys[WAYS][4] = {
+      {"wake_us", "commit_us", "slowest_us", "reader_cpu_percent"},
+      {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent"},
+      {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent"}};
   const struct perf_options *options = cadence->options;
   struct report report;
   perf_print_head(&report, options, &cadence->info, options->readers + 1);
   report_number(&report, "gap_ms", options->gap_ms);
-  report_number(&report, "jitter", options->jitter);
-  report_boolean(&report, "cold", options->cold);
   report_integer(&report, "messages", (int64_t)cadence->figures[RING].commits.count);
   for (enum way way = 0; way < cadence->ways; way++) {
     struct perf_series *series[] = {&cadence->figures[way].wakes, &cadence->figures[way].commits,
@@ -372,8 +314,6 @@ static void print(struct cadence *cadence) {
     const struct figures *figures = &cadence->figures[way];
     report_number(&report, keys[way][3],
                   100 * figures->cpu_ns / figures->wall_ns / options->readers);
-    if (!isnan(figures->joules))
-      report_number(&report, keys[way][4], figures->joules / figures->wall_ns * 1e9);
   }
   report_number(&report, "system_calls_per_message", calls_per_message(cadence));
   report_number(&report, "ratio",
@@ -403,7 +343,6 @@ static void set_up(struct cadence *cadence, const struct perf_options *options) 
   cadence->shared = perf_shared(cadence->shared_bytes);
   cadence->source = perf_source(options->size);
   cadence->wakes = perf_shared(options->readers * cadence->block * sizeof *cadence->wakes);
-  if (options->cold) perf_walk_make(&cadence->walk, options->cold_bytes);
 }
 
 static int run(struct cadence *cadence, const struct perf_options *options) {
@@ -418,17 +357,16 @@ static int run(struct cadence *cadence, const struct perf_options *options) {
 }
 
 int perf_cadence(const struct perf_options *options) {
-  static struct cadence cadence = {.ways = WAYS};
+  static struct cadence cadence = {.ways = WAYS, .jitter = JITTER};
   return run(&cadence, options);
 }
 
 /* `ringcast perf wake`: the readers never spin, and each block ends with a time without
  * messages. */
 int perf_wake(const struct perf_options *asked) {
-  static struct cadence cadence = {.ways = SPIN, .spin_ns = -1};
+  static struct cadence cadence = {.ways = SPIN, .spin_ns = -1, .jitter = WAKE_JITTER};
   struct perf_options options = *asked;
   options.gap_ms = WAKE_GAP_MS;
-  options.jitter = WAKE_JITTER;
   cadence.idle_s = options.seconds / ROUNDS;
   return run(&cadence, &options);
 }

@@ -27,10 +27,8 @@ struct perf_options {
   uint64_t sizes[PERF_MAX_SIZES];
   uint32_t readers;
   double seconds;
-  double gap_ms, jitter; /* cadence's */
-  bool cold;             /* latency's and cadence's */
-  uint64_t cold_bytes;   /* 0: twice the L3 cache */
-  uint64_t capacity;     /* 0: the library's default */
+  double gap_ms;     /* cadence's */
+  uint64_t capacity; /* 0: the library's default */
   bool json;
   int cpu_count;
   int cpus[PERF_MAX_CPUS]; /* that this process may use */
@@ -116,23 +114,6 @@ static inline uint64_t perf_load(const uint64_t *word) {
 static inline void perf_store(uint64_t *word, uint64_t value) {
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
-
-/* ---- Cold caches ----------------------------------------------------------------------------- */
-
-/* Between two steps of an engine other code runs, and a core's caches and TLB then hold other data.
- * Each process of a measurement with --cold reads one word of each line of a block between two
- * messages. */
-struct perf_walk {
-  size_t bytes; /* 0: no walk */
-  const uint64_t *memory;
-};
-
-/* Maps and fills the block, before the processes of the measurement start: all share the block.
- * `bytes` of 0: twice the L3 cache, or 64 MiB where the system does not tell the size of the
- * cache. */
-void perf_walk_make(struct perf_walk *walk, size_t bytes);
-int64_t
-perf_walk_once(const struct perf_walk *walk); /* nanoseconds of CPU time that the walk took */
 
 /* ---- Figures --------------------------------------------------------------------------------- */
 

@@ -183,8 +183,6 @@ ringcast_reader *perf_attach(const char *handle, int64_t spin_ns) {
   return reader;
 }
 
-enum { LINE = 64, UNKNOWN_CACHE = 64 << 20 };
-
 /* ---- Clock ----------------------------------------------------------------------------------- */
 
 int64_t perf_now_ns(void) {
@@ -202,30 +200,6 @@ double perf_clock_cost(void) {
     costs[batch] = (double)(now - start) / READS;
   }
   return perf_median(costs, BATCHES);
-}
-
-/* ---- Cold caches ----------------------------------------------------------------------------- */
-
-void perf_walk_make(struct perf_walk *walk, size_t bytes) {
-  long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (bytes == 0) bytes = cache > 0 ? 2 * (size_t)cache : UNKNOWN_CACHE;
-  void *memory = perf_shared(bytes);
-  memset(memory, 1, bytes);
-  *walk = (struct perf_walk){.bytes = bytes, .memory = memory};
-}
-
-static int64_t cpu_now_ns(void) {
-  struct timespec used;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
-}
-
-int64_t perf_walk_once(const struct perf_walk *walk) {
-  uint64_t sum = 0;
-  int64_t start = cpu_now_ns();
-  for (size_t i = 0; i < walk->bytes / sizeof sum; i += LINE / sizeof sum) sum += walk->memory[i];
-  __asm__ volatile("" ::"r"(sum)); /* keeps the loads: the sum has no other use */
-  return cpu_now_ns() - start;
 }
 
 /* ---- Data ------------------------------------------------------------------------------------ */
