@@ -17,8 +17,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct disk; /* tools/disk.h */
-
 #define RECORDING_MAGIC        "RCREC\r\n\x1a"
 #define RECORDING_VERSION      1u
 #define RECORDING_RECORD_MAGIC 0x44524352u /* "RCRD" */
@@ -46,14 +44,14 @@ enum recording_type {
   RECORDING_FRAME = 1,
   RECORDING_GAP = 2,   /* payload: struct recording_gap */
   RECORDING_PAD = 3,   /* payload: zeros, without a hash */
-  RECORDING_INDEX = 4, /* payload: struct recording_entry, any number */
+  RECORDING_INDEX = 4, /* of recorders of 0.1: is passed */
   RECORDING_END =
       5, /* payload: struct recording_end; the last record of a file that was ended well */
 };
 
 /* Then the payload, zeros up to a multiple of 8, the payload's hash (8 bytes), and zeros up to the
- * next line. In place of the hash a frame may have the complement of `check`: the recorder took the
- * frame back when a part of the record was on the disk already. */
+ * next line. In place of the hash a frame of a recorder of 0.1 may have the complement of `check`:
+ * the recorder took the frame back. */
 struct recording_record {
   uint32_t magic;
   uint16_t type; /* enum recording_type */
@@ -68,7 +66,7 @@ struct recording_record {
 
 enum recording_reason {
   RECORDING_LOST = 1,   /* overwritten before the recorder had copied it */
-  RECORDING_EVICTED = 2 /* a reader (--lossless) was evicted */
+  RECORDING_EVICTED = 2 /* of recorders of 0.1: a reader (--lossless) was evicted */
 };
 
 struct recording_gap {
@@ -79,13 +77,8 @@ struct recording_gap {
   uint64_t zeros;
 };
 
-struct recording_entry {
-  uint64_t number, position, offset; /* of a frame, and of its record in the file */
-  int64_t time;
-};
-
 struct recording_end {
-  uint64_t index; /* offset of the index's record, or unknown */
+  uint64_t index; /* unknown; of recorders of 0.1: the offset of an index */
   uint64_t frames, bytes, gaps;
   uint64_t digest; /* of all frames: the sum of recording_mix */
   int64_t first, last;
@@ -98,8 +91,7 @@ _Static_assert(offsetof(struct recording_header, name) == 64 &&
                "the layout in docs/recording.md");
 _Static_assert(sizeof(struct recording_record) == 48 && sizeof(struct recording_gap) == 48,
                "the same");
-_Static_assert(sizeof(struct recording_entry) == 32 && sizeof(struct recording_end) == 64,
-               "the same");
+_Static_assert(sizeof(struct recording_end) == 64, "the same");
 
 /* Where the payload's hash is, counted from the record, and how long the record is. `bytes` is less
  * than 2^62. */
@@ -128,29 +120,37 @@ void recording_sum_add(struct recording_sum *sum, const struct recording_record 
 
 struct recording_writer;
 
-/* `header` needs id, capacity, the clocks, writer_pid, name and ringcast. -ENOMEM, or -errno of the
- * disk. */
-int recording_create(struct disk *disk, const struct recording_header *header,
-                     struct recording_writer **out);
-void recording_destroy(struct recording_writer *writer); /* the disk stays */
+#define RECORDING_LEAST (UINT64_C(1) << 16) /* bytes of memory */
+#define RECORDING_MOST  (UINT64_C(4) << 30)
+
+/* Makes the file, which must not exist, with `memory` bytes for what is not on the disk yet.
+ * `facts`: id, capacity, the clocks, writer_pid, name and ringcast. -errno, and in words in `why`.
+ */
+int recording_create(const char *path, uint64_t memory, const struct recording_header *facts,
+                     struct recording_writer **out, char why[256]);
+void recording_destroy(struct recording_writer *writer);
 
 /* All frames since the last keep are kept or dropped together: a reader that gives frames back
- * learns whether the copies are good. Between two keeps: frames of together an eighth of the disk's
- * memory at most, or one larger frame. recording_copy waits while all memory is under way to the
- * disk. After an error of the disk each call returns the same -errno. */
+ * learns whether the copies are good. Between two keeps: frames of together an eighth of the memory
+ * at most, or one larger frame. recording_copy waits while all memory is under way to the disk.
+ * After an error of the disk each call returns the same -errno. After recording_drop comes
+ * recording_finish: if a part of the frame is in the file already, the file is cut off there, and
+ * has no end. */
 int recording_copy(struct recording_writer *writer, uint16_t kind, const void *data, uint64_t bytes,
                    uint64_t position, int64_t time);
 int recording_keep(struct recording_writer *writer);
-int recording_drop(struct recording_writer *writer);
+void recording_drop(struct recording_writer *writer);
 
 /* Between a keep and the next copy. */
 int recording_put_gap(struct recording_writer *writer, const struct recording_gap *gap);
 int recording_flush(struct recording_writer *writer); /* begins to write all that is kept */
 
 const struct recording_sum *recording_sum_of(const struct recording_writer *writer);
+bool recording_is_empty(
+    const struct recording_writer *writer); /* on the disk, but for the header */
 
-/* Ends the file, with index and end. After an error of the disk the file stays as a killed recorder
- * leaves it, without an end, and the first error is returned. */
+/* Ends the file. After an error of the disk the file stays as a killed recorder leaves it, without
+ * an end, and the first error is returned. */
 int recording_finish(struct recording_writer *writer);
 
 /* ---- Reading (recording_read.c) -------------------------------------------------------------- */
@@ -208,9 +208,5 @@ struct recording_facts {
                    come */
 };
 const struct recording_facts *recording_facts_of(const struct recording *recording);
-
-/* Goes to a frame that was taken at or before `ns` after the first one, by the index; to the start
- * without one. */
-void recording_seek(struct recording *recording, int64_t ns);
 
 #endif

@@ -50,7 +50,6 @@ void recording_sum_add(struct recording_sum *sum, const struct recording_record 
 
 enum {
   WINDOW = 1 << 20,
-  MOST_INDEX = 64 << 20,
   LEAST_BELIEVED = 64 << 20,
   LAST = 128 /* bytes of the record at the end */
 };
@@ -67,7 +66,6 @@ struct recording {
   struct recording_record record; /* the frame's */
   uint64_t at;                    /* the frame's record, or the next one */
   uint64_t number;                /* of the next frame */
-  struct recording_end end;
   struct recording_facts facts;
   uint8_t *window;
   uint64_t window_at;
@@ -102,7 +100,10 @@ static int look(struct recording *recording, uint64_t offset, size_t bytes, cons
   uint64_t before = offset - recording->window_at;
   if (offset < recording->window_at || before > recording->window_bytes ||
       bytes > recording->window_bytes - before) {
-    int64_t result = read_at(recording, recording->window, WINDOW, offset);
+    /* After a jump little is read: of frames that are passed, the payload is not. */
+    bool is_jump = offset < recording->window_at || before > recording->window_bytes;
+    size_t some = is_jump && bytes <= RECORDING_BLOCK ? RECORDING_BLOCK : WINDOW;
+    int64_t result = read_at(recording, recording->window, some, offset);
     if (result < 0) return (int)result;
     recording->window_at = offset;
     recording->window_bytes = (size_t)result;
@@ -277,7 +278,8 @@ static int take_gap(struct recording *recording, const struct recording_record *
 }
 
 static int take_end(struct recording *recording, const struct recording_record *record) {
-  int result = read_small(recording, record, recording->at, &recording->end, sizeof recording->end);
+  struct recording_end end;
+  int result = read_small(recording, record, recording->at, &end, sizeof end);
   if (result == 1) recording->facts.is_ended = true;
   return result;
 }
@@ -330,17 +332,19 @@ int recording_next(struct recording *recording, struct recording_item *out) {
 
 /* ---- A frame's payload ----------------------------------------------------------------------- */
 
-static int settle(struct recording *recording, uint64_t found, uint64_t right) {
+enum payload { WHOLE, TAKEN_BACK, BROKEN };
+
+/* Goes on behind the frame, unless it is broken. */
+static int settle(struct recording *recording, enum payload payload, uint64_t hash) {
   const struct recording_record *record = &recording->record;
   recording->at_frame = false;
-  if (found == right) {
-    recording_sum_add(&recording->facts.sum, record, found);
-    recording->number = record->number + 1;
-  }
-  bool was_taken_back = found == ~record->check;
-  recording->is_broken = found != right && !was_taken_back;
-  if (!recording->is_broken) recording->at = end_of(recording, record);
-  return found == right ? 0 : 1;
+  recording->is_broken = payload == BROKEN;
+  if (payload == BROKEN) return 1;
+  recording->at = end_of(recording, record);
+  if (payload == TAKEN_BACK) return 1;
+  recording_sum_add(&recording->facts.sum, record, hash);
+  recording->number = record->number + 1;
+  return 0;
 }
 
 static int read_hash(struct recording *recording, uint64_t *out) {
@@ -383,9 +387,9 @@ static int load(struct recording *recording, uint8_t *to) {
   if (result == 1) result = read_hash(recording, &right);
   if (result < 0) return result;
   uint64_t found = XXH3_64bits_digest(&state);
-  if (result == 0) right = ~found; /* the file has become shorter */
-  if (right == ~recording->record.check) found = right, right = ~right;
-  return settle(recording, found, right);
+  if (result == 0) return settle(recording, BROKEN, found); /* the file has become shorter */
+  if (right == ~recording->record.check) return settle(recording, TAKEN_BACK, found);
+  return settle(recording, found == right ? WHOLE : BROKEN, found);
 }
 
 int recording_load(struct recording *recording, void *to) { return load(recording, to); }
@@ -395,7 +399,8 @@ int recording_pass(struct recording *recording) {
   uint64_t hash = 0;
   int result = read_hash(recording, &hash);
   if (result < 0) return result;
-  return settle(recording, hash, result == 1 && hash != ~recording->record.check ? hash : ~hash);
+  if (result == 0) return settle(recording, BROKEN, hash);
+  return settle(recording, hash == ~recording->record.check ? TAKEN_BACK : WHOLE, hash);
 }
 
 uint64_t recording_at(const struct recording *recording) { return recording->at; }
@@ -451,12 +456,12 @@ static bool is_locked(const struct recording *recording) {
 }
 
 static void find_end(struct recording *recording) {
+  struct recording_end end;
   struct recording_record record;
   uint64_t offset = recording->size - LAST;
   if (recording->size < RECORDING_BLOCK + LAST || recording->size % RECORDING_LINE != 0) return;
   if (read_record(recording, offset, &record) == 1 && record.type == RECORDING_END)
-    recording->facts.is_ended =
-        read_small(recording, &record, offset, &recording->end, sizeof recording->end) == 1;
+    recording->facts.is_ended = read_small(recording, &record, offset, &end, sizeof end) == 1;
 }
 
 int recording_open(const char *path, const volatile sig_atomic_t *stop, struct recording **out,
@@ -484,47 +489,6 @@ int recording_open(const char *path, const volatile sig_atomic_t *stop, struct r
     *out = recording;
   } else recording_close(recording);
   return result;
-}
-
-/* The entries of the index, which the caller frees; 0: no index, or a damaged index. */
-static uint64_t read_index(struct recording *recording, struct recording_entry **out) {
-  struct recording_record record;
-  uint64_t at = recording->end.index, hash = 0;
-  if (!recording->facts.is_ended || at % RECORDING_LINE != 0 ||
-      read_record(recording, at, &record) != 1)
-    return 0;
-  if (record.type != RECORDING_INDEX || record.bytes > MOST_INDEX ||
-      !is_within(recording, &record, at))
-    return 0;
-  uint8_t *all = malloc(recording_length(record.bytes));
-  if (!all) return 0;
-  uint64_t length = recording_length(record.bytes), bytes = record.bytes;
-  bool whole = read_at(recording, all, length, at) == (int64_t)length;
-  if (whole) memcpy(&hash, all + recording_hash_at(bytes), sizeof hash);
-  if (!whole || hash != XXH3_64bits(all + sizeof record, bytes)) bytes = 0;
-  memmove(all, all + sizeof record, bytes);
-  *out = (struct recording_entry *)(void *)all;
-  return bytes / sizeof **out;
-}
-
-void recording_seek(struct recording *recording, int64_t ns) {
-  struct recording_entry *entries = NULL;
-  struct recording_record record;
-  uint64_t count = read_index(recording, &entries), low = 0, high = count;
-  while (low < high) { /* the first entry that is later */
-    uint64_t middle = low + (high - low) / 2;
-    if ((double)entries[middle].time - (double)recording->end.first > (double)ns) high = middle;
-    else low = middle + 1;
-  }
-  const struct recording_entry *entry = low > 0 ? &entries[low - 1] : NULL;
-  if (entry && entry->offset % RECORDING_LINE == 0 &&
-      read_record(recording, entry->offset, &record) == 1 && record.type == RECORDING_FRAME &&
-      record.number == entry->number) {
-    recording->at = entry->offset;
-    recording->at_frame = false;
-    recording->number = entry->number;
-  }
-  free(entries);
 }
 
 void recording_close(struct recording *recording) {

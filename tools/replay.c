@@ -44,7 +44,7 @@ struct replay {
   struct recording_sum sent;
   uint64_t too_large; /* frames */
   int64_t first;      /* time of the recording's first frame */
-  int64_t start;      /* when the frame of `from` is due; 0: not begun */
+  int64_t start;      /* when the moment `from` is replayed; 0: not begun */
   double seconds;
 };
 
@@ -138,15 +138,11 @@ static int send_next(struct replay *replay) {
   tell(replay, (enum recording_found)found, &item);
   if (found == RECORDING_FOUND_END) return -EAGAIN;
   if (found != RECORDING_FOUND_FRAME) return 0;
-  if (replay->start == 0) {
-    replay->first = item.record.time;
-    replay->start = now_ns();
-    if (replay->from > 0) recording_seek(replay->recording, (int64_t)(replay->from * 1e9));
-    if (recording_at(replay->recording) != item.offset) return 0; /* is read again from there */
-  }
+  if (replay->first == INT64_MIN) replay->first = item.record.time;
   double after = ((double)item.record.time - (double)replay->first) / 1e9;
   if (replay->to >= 0 && after > replay->to) return -EAGAIN;
   if (after < replay->from) return 0; /* is passed */
+  if (replay->start == 0) replay->start = now_ns();
   int result = send_frame(replay, &item.record);
   if (result == -ECANCELED) return -EAGAIN;
   if (result != 0) cli_fail(CLI_FAILED, "can't send: %s", ringcast_last_error());
@@ -265,7 +261,7 @@ static int parse(int argc, char **argv, struct replay *replay) {
 }
 
 int replay_main(int argc, char **argv) {
-  struct replay replay = {.to = -1};
+  struct replay replay = {.to = -1, .first = INT64_MIN};
   struct sigaction action = {.sa_handler = on_signal};
   int status = parse(argc, argv, &replay);
   if (status != CLI_GO_ON) return status;
