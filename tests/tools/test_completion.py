@@ -67,7 +67,7 @@ class Completion(Case):
         with Actor() as one, Actor() as two:
             one.ring(NAME)
             self.assertEqual(self.complete(f"ringcast stat {NAME[:-1]}"), [NAME])
-            self.assertEqual(self.complete(f"ringcast hz --window 10 {NAME}"), [NAME])
+            self.assertEqual(self.complete(f"ringcast hz --count 10 {NAME}"), [NAME])
             self.assertEqual(self.complete(f"ringcast stat {NAME}@"), [str(one.pid)])
             two.ring(NAME)
             rest = sorted([str(one.pid), str(two.pid)])
