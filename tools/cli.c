@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ringcast/inspect.h"
 
@@ -133,6 +134,31 @@ bool parse_interval(const char *text, void *out) { return parse_number(text, 0.0
 bool parse_text(const char *text, void *out) {
   *(const char **)out = text;
   return true;
+}
+
+/* ---- Stopping, and the clock ----------------------------------------------------------------- */
+
+volatile sig_atomic_t cli_stop;
+
+static void on_stop(int number) {
+  (void)number;
+  cli_stop = 1;
+}
+
+void cli_catch_stops(void) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+  const struct sigaction action = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND};
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+    struct sigaction old;
+    sigaction(signals[i], NULL, &old);
+    if (old.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL); /* nohup ignores SIGHUP */
+  }
+}
+
+int64_t cli_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 /* ---- Files ----------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #ifndef TOOLS_CLI_H
 #define TOOLS_CLI_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -63,6 +64,15 @@ bool parse_seconds(const char *text, void *out);  /* double */
 bool parse_interval(const char *text, void *out); /* double */
 bool parse_text(const char *text, void *out);     /* const char * */
 bool parse_number(const char *text, double least, double most, double *out);
+
+/* ---- Stopping, and the clock ----------------------------------------------------------------- */
+
+/* From here on SIGINT, SIGTERM and SIGHUP set cli_stop. A second signal ends the program: a disk,
+ * or whoever reads the output, may hang. */
+void cli_catch_stops(void);
+extern volatile sig_atomic_t cli_stop;
+
+int64_t cli_now_ns(void); /* CLOCK_MONOTONIC */
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 

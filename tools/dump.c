@@ -5,12 +5,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
+#include <sys/stat.h>
 
 #include "tools/cli.h"
 #include "tools/recording.h"
@@ -41,15 +40,6 @@ struct dump {
   uint64_t room;
 };
 
-static volatile sig_atomic_t stop;
-
-static void on_signal(int number) {
-  (void)number;
-  stop = 1;
-}
-
-bool dump_is_stopped(void) { return stop; }
-
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
 static double seconds_of(struct dump *dump, int64_t time) {
@@ -66,7 +56,7 @@ static const char *kind_name(uint16_t kind, char out[16]) {
 
 static void print_data(const uint8_t *data, uint64_t bytes, bool json) {
   if (json) fputs(", \"data\": \"", stdout);
-  for (uint64_t i = 0; i < bytes && !stop; i++) {
+  for (uint64_t i = 0; i < bytes && !cli_stop; i++) {
     if (!json && i % 32 == 0) printf("\n  %08" PRIx64 " ", i);
     printf(!json && i % 4 == 0 ? " %02x" : "%02x", data[i]);
   }
@@ -222,10 +212,10 @@ static int dump_next(struct dump *dump, struct recording *recording) {
 static int dump_file(struct dump *dump) {
   struct recording *recording;
   char why[256];
-  int result = recording_open(dump->what, &stop, &recording, why);
+  int result = recording_open(dump->what, &cli_stop, &recording, why);
   if (result != 0) return cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s", why);
   print_head(dump, recording_header_of(recording));
-  while (result == 0 && !stop && (dump->frames == 0 || dump->shown < dump->frames))
+  while (result == 0 && !cli_stop && (dump->frames == 0 || dump->shown < dump->frames))
     result = dump_next(dump, recording);
   const struct recording_facts *facts = recording_facts_of(recording);
   print_facts(dump, facts);
@@ -237,12 +227,6 @@ static int dump_file(struct dump *dump) {
 }
 
 /* ---- A ring ---------------------------------------------------------------------------------- */
-
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 static void print_lost(const struct dump *dump, const ringcast_tap *tap, uint64_t *told) {
   uint64_t bytes, gaps;
@@ -263,7 +247,7 @@ static int dump_tapped(struct dump *dump, ringcast_tap *tap, uint64_t *lost) {
   if (result == -EPIPE) return -EAGAIN;
   if (result != 0) return result;
   const struct recording_record record = {
-      .kind = frame.kind, .bytes = frame.bytes, .position = frame.position, .time = now_ns()};
+      .kind = frame.kind, .bytes = frame.bytes, .position = frame.position, .time = cli_now_ns()};
   print_frame(dump, &record, frame.data);
   return 0;
 }
@@ -280,7 +264,7 @@ static int dump_ring(struct dump *dump) {
                     ringcast_last_error());
   if (!dump->json) printf("%14s %16s %12s  %s\n", "seconds", "position", "bytes", "kind");
   fflush(stdout);
-  while (result == 0 && !stop && (dump->frames == 0 || dump->shown < dump->frames))
+  while (result == 0 && !cli_stop && (dump->frames == 0 || dump->shown < dump->frames))
     result = dump_tapped(dump, tap, &lost);
   if (result < 0 && result != -EAGAIN)
     cli_fail(CLI_FAILED, "%s: %s", dump->what, ringcast_last_error());
@@ -310,12 +294,10 @@ static int parse(int argc, char **argv, struct dump *dump) {
 
 int dump_main(int argc, char **argv) {
   struct dump dump = {.first = INT64_MIN};
-  struct sigaction action = {.sa_handler = on_signal};
   struct stat status;
   int result = parse(argc, argv, &dump);
   if (result != CLI_GO_ON) return result;
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  cli_catch_stops();
   bool is_file =
       strchr(dump.what, '/') || (stat(dump.what, &status) == 0 && S_ISREG(status.st_mode));
   result = is_file ? dump_file(&dump) : dump_ring(&dump);

@@ -10,6 +10,4 @@
  * or as JSON's members. */
 void dump_tensors(const void *data, size_t bytes, bool json);
 
-bool dump_is_stopped(void); /* by a signal */
-
 #endif

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "ringcast/object.h"
+#include "tools/cli.h"
 #include "tools/dump.h"
 #include "tools/text.h"
 
@@ -539,7 +540,7 @@ static bool takes_its_own(const struct ringcast_item *item, uint64_t *left) {
 static void print_entries(const struct ringcast_frame_reader *reader, bool json) {
   uint32_t shown = 0, damaged = 0;
   uint64_t left = reader->bytes;
-  for (uint32_t i = 0; i < reader->count && !dump_is_stopped(); i++) {
+  for (uint32_t i = 0; i < reader->count && !cli_stop; i++) {
     struct ringcast_item item;
     if (ringcast_frame_item(reader, i, &item) != 0 || !takes_its_own(&item, &left)) {
       damaged++;

@@ -11,7 +11,6 @@
 #include "ringcast/inspect.h"
 #include "tools/cli.h"
 #include "tools/report.h"
-#include "tools/screen.h"
 #include "tools/text.h"
 #include "tools/view.h"
 
@@ -133,14 +132,8 @@ static bool print(const struct hz *hz, const struct figures *figures) {
 
 /* ---- Counting -------------------------------------------------------------------------------- */
 
-static int64_t now_ns(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 static void note(struct hz *hz, const struct ringcast_frame *frame) {
-  int64_t now = now_ns();
+  int64_t now = cli_now_ns();
   double gap = hz->last > 0 ? (double)(now - hz->last) : -1;
   add(&hz->line, frame->bytes, gap);
   add(&hz->all, frame->bytes, gap);
@@ -151,24 +144,23 @@ static void note(struct hz *hz, const struct ringcast_frame *frame) {
  * left to the tap, which also finds out whether the writer lives. */
 static int await_frame(const struct hz *hz, int64_t left, struct ringcast_frame *out) {
   static const struct timespec nap = {.tv_nsec = 100000};
-  const int64_t end = now_ns() + left, busy = hz->last + 100000000;
+  const int64_t end = cli_now_ns() + left, busy = hz->last + 100000000;
   int result = ringcast_tap_next(hz->tap, 0, out);
-  for (int64_t now;
-       result == -EAGAIN && !screen_is_stopped() && (now = now_ns()) < end && now < busy;) {
+  for (int64_t now; result == -EAGAIN && !cli_stop && (now = cli_now_ns()) < end && now < busy;) {
     nanosleep(&nap, NULL);
     result = ringcast_tap_next(hz->tap, 0, out);
   }
   if (result != -EAGAIN) return result;
-  left = end - now_ns();
-  return left > 0 && !screen_is_stopped() ? ringcast_tap_next(hz->tap, left, out) : -ETIMEDOUT;
+  left = end - cli_now_ns();
+  return left > 0 && !cli_stop ? ringcast_tap_next(hz->tap, left, out) : -ETIMEDOUT;
 }
 
 /* Counts frames until the end: 0, or what the tap gave. */
 static int count_frames(struct hz *hz) {
-  int64_t next = now_ns() + 1000000000;
+  int64_t next = cli_now_ns() + 1000000000;
   struct ringcast_frame frame;
-  while (!screen_is_stopped() && (hz->most == 0 || hz->all.frames < hz->most)) {
-    int64_t left = next - now_ns();
+  while (!cli_stop && (hz->most == 0 || hz->all.frames < hz->most)) {
+    int64_t left = next - cli_now_ns();
     int result = left > 0 ? await_frame(hz, left, &frame) : -ETIMEDOUT;
     if (result == 0) note(hz, &frame);
     else if (result != -ETIMEDOUT && result != -EINTR) return result;
@@ -176,14 +168,14 @@ static int count_frames(struct hz *hz) {
     if (!print(hz, &hz->line)) return 0;
     hz->line = (struct figures){0};
     next += 1000000000;
-    if (next < now_ns()) next = now_ns() + 1000000000; /* this process was stopped */
+    if (next < cli_now_ns()) next = cli_now_ns() + 1000000000; /* this process was stopped */
   }
   return 0;
 }
 
 static int run(struct hz *hz) {
   char why[256] = "";
-  screen_catch_stops();
+  cli_catch_stops();
   int end = count_frames(hz);
   if (end != 0) snprintf(why, sizeof why, "%s", ringcast_last_error());
   if (!ferror(stdout)) print(hz, &hz->all);

@@ -42,22 +42,6 @@ static const char help[] =
     "  --buffer BYTES    memory for what is not on the disk yet, 64K to 4G (default 64M)\n"
     "  --format FORMAT   of the summary at the end: text or json (default text)\n";
 
-static volatile sig_atomic_t stop;
-
-static void on_signal(int number) {
-  (void)number;
-  stop = 1;
-}
-
-/* A second signal ends the process, if the disk hangs. */
-static void watch_signals(void) {
-  struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
-  sigaction(SIGHUP, &action, NULL);
-  signal(SIGXFSZ, SIG_IGN); /* a file that may not be longer is an error of the write */
-}
-
 struct record_options {
   const char *ring, *file; /* as given */
   uint64_t buffer;
@@ -109,14 +93,6 @@ struct recorder {
   bool in_gap, ends;
   struct recording_gap gap;
 };
-
-static int64_t now_ns(clockid_t clock) {
-  struct timespec now;
-  clock_gettime(clock, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static int64_t now(void) { return now_ns(CLOCK_MONOTONIC); }
 
 static void pause_for(int64_t ns) {
   const struct timespec time = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
@@ -183,7 +159,7 @@ static void end_by_ring(struct recorder *recorder, int result) {
 
 static void flush(struct recorder *recorder) {
   int result = recording_flush(recorder->writer);
-  recorder->flushed = now();
+  recorder->flushed = cli_now_ns();
   if (result != 0) end_by_disk(recorder, result);
 }
 
@@ -233,7 +209,7 @@ static void keep(struct recorder *recorder, const struct ringcast_frame *frames,
 }
 
 static void copy(struct recorder *recorder, const struct ringcast_frame *frames, uint32_t count) {
-  int64_t time = now();
+  int64_t time = cli_now_ns();
   if (recorder->in_gap) end_gap(recorder, frames[0].position, time);
   for (uint32_t i = 0; i < count; i++) {
     int result = recording_copy(recorder->writer, frames[i].kind, frames[i].data, frames[i].bytes,
@@ -270,7 +246,7 @@ static int look(struct recorder *recorder, struct ringcast_frame frames[GROUP]) 
 
 static void take(struct recorder *recorder) {
   struct ringcast_frame frames[GROUP];
-  if (now() - recorder->flushed >= SLICE) flush(recorder);
+  if (cli_now_ns() - recorder->flushed >= SLICE) flush(recorder);
   int result = look(recorder, frames);
   if (result > 0) copy(recorder, frames, choose(recorder, frames, (uint32_t)result));
   else if (result == -EAGAIN) rest(recorder);
@@ -281,8 +257,8 @@ static void run(struct recorder *recorder) {
   const struct record_options *options = recorder->options;
   while (!recorder->ends) {
     take(recorder);
-    if (stop) end(recorder, RECORD_STOPPED, 0, "stopped by a signal");
-    if (options->seconds > 0 && (double)(now() - recorder->began) >= options->seconds * 1e9)
+    if (cli_stop) end(recorder, RECORD_STOPPED, 0, "stopped by a signal");
+    if (options->seconds > 0 && (double)(cli_now_ns() - recorder->began) >= options->seconds * 1e9)
       end(recorder, RECORD_ENOUGH, 0, "as much as asked for");
   }
 }
@@ -299,11 +275,13 @@ static int give_up_file(const struct recorder *recorder, int result) {
 }
 
 static int open_file(struct recorder *recorder) {
+  struct timespec wall;
+  clock_gettime(CLOCK_REALTIME, &wall);
   const struct ringcast_info *info = &recorder->info;
   struct recording_header header = {
       .capacity = info->capacity,
-      .wall_ns = now_ns(CLOCK_REALTIME),
-      .monotonic_ns = now(),
+      .wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec,
+      .monotonic_ns = cli_now_ns(),
       .writer_pid = info->writer_pid,
   };
   memcpy(header.name, info->name, sizeof header.name);
@@ -316,7 +294,7 @@ static int open_file(struct recorder *recorder) {
 
 static void finish(struct recorder *recorder) {
   struct record_result *out = recorder->out;
-  if (recorder->in_gap) end_gap(recorder, RECORDING_UNKNOWN, now());
+  if (recorder->in_gap) end_gap(recorder, RECORDING_UNKNOWN, cli_now_ns());
   leave(recorder); /* before the disk takes its time */
   int result = recording_finish(recorder->writer);
   if (result != 0 && out->end != RECORD_DISK_FAILED) {
@@ -324,7 +302,7 @@ static void finish(struct recorder *recorder) {
     end_by_disk(recorder, result);
   }
   out->sum = *recording_sum_of(recorder->writer);
-  out->seconds = (double)(now() - recorder->began) / 1e9;
+  out->seconds = (double)(cli_now_ns() - recorder->began) / 1e9;
 }
 
 /* A reader holds the writer back only when the file is there, and a tap's first frame comes
@@ -377,7 +355,7 @@ static int run_recorder(const struct record_options *options, const char *handle
   *out = (struct record_result){0};
   int result = begin(&recorder);
   if (result == 0) {
-    recorder.began = recorder.flushed = recorder.last = now();
+    recorder.began = recorder.flushed = recorder.last = cli_now_ns();
     tell_start(options);
     run(&recorder);
     finish(&recorder);
@@ -459,7 +437,8 @@ int record_main(int argc, char **argv) {
   int status = parse(argc, argv, &options);
   if (status == CLI_GO_ON) status = view_find(options.ring, handle);
   if (status != CLI_GO_ON) return status;
-  watch_signals();
+  cli_catch_stops();
+  signal(SIGXFSZ, SIG_IGN); /* a file that may not be longer is an error of the write */
   int failed = run_recorder(&options, handle, &result);
   if (failed != 0) {
     bool of_ring = result.end == RECORD_RING_FAILED;

@@ -2,7 +2,6 @@
 /* `ringcast replay`: a recording's frames into a new ring. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,24 +47,12 @@ struct replay {
   double seconds;
 };
 
-static volatile sig_atomic_t stop;
-
-static void on_signal(int number) {
-  (void)number;
-  stop = 1;
-}
-
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 /* ---- One frame ------------------------------------------------------------------------------- */
 
 static void wait_until(int64_t due) {
   const struct timespec time = {.tv_sec = due / 1000000000, .tv_nsec = due % 1000000000};
-  while (!stop && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) continue;
+  while (!cli_stop && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR)
+    continue;
 }
 
 /* When the frame is due, or 0: at once. Recorded times that can't be right do not hold the replay
@@ -82,7 +69,7 @@ static int reserve(struct replay *replay, uint64_t bytes, struct ringcast_span *
   if (bytes > SIZE_MAX / 2) return -EMSGSIZE;
   do
     result =
-        stop ? -ECANCELED : ringcast_writer_reserve(replay->writer, (size_t)bytes, SLICE, span);
+        cli_stop ? -ECANCELED : ringcast_writer_reserve(replay->writer, (size_t)bytes, SLICE, span);
   while (result == -ETIMEDOUT || result == -EINTR);
   return result;
 }
@@ -104,7 +91,7 @@ static int send_frame(struct replay *replay, const struct recording_record *reco
     return result < 0 ? result : 0;
   }
   if (due > 0) wait_until(due);
-  if (stop) {
+  if (cli_stop) {
     ringcast_writer_abort(replay->writer);
     return -ECANCELED;
   }
@@ -142,7 +129,7 @@ static int send_next(struct replay *replay) {
   double after = ((double)item.record.time - (double)replay->first) / 1e9;
   if (replay->to >= 0 && after > replay->to) return -EAGAIN;
   if (after < replay->from) return 0; /* is passed */
-  if (replay->start == 0) replay->start = now_ns();
+  if (replay->start == 0) replay->start = cli_now_ns();
   int result = send_frame(replay, &item.record);
   if (result == -ECANCELED) return -EAGAIN;
   if (result != 0) cli_fail(CLI_FAILED, "can't send: %s", ringcast_last_error());
@@ -151,12 +138,12 @@ static int send_next(struct replay *replay) {
 
 static int wait_for_readers(struct replay *replay) {
   int result = 0;
-  while (replay->readers > 0 && !stop) {
+  while (replay->readers > 0 && !cli_stop) {
     result = ringcast_writer_wait_readers(replay->writer, (uint32_t)replay->readers, SLICE);
     if (result != -ETIMEDOUT && result != -EINTR) break;
   }
-  if (result < 0 && !stop) cli_fail(CLI_FAILED, "no readers: %s", ringcast_last_error());
-  return stop || result >= 0 ? 0 : result;
+  if (result < 0 && !cli_stop) cli_fail(CLI_FAILED, "no readers: %s", ringcast_last_error());
+  return cli_stop || result >= 0 ? 0 : result;
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */
@@ -206,7 +193,7 @@ static void print_end(const struct replay *replay) {
 
 static int run(struct replay *replay) {
   char why[256];
-  int result = recording_open(replay->file, &stop, &replay->recording, why);
+  int result = recording_open(replay->file, &cli_stop, &replay->recording, why);
   if (result != 0) return cli_fail(CLI_FAILED, "%s", why);
   result = make_ring(replay);
   if (result != 0) {
@@ -215,10 +202,10 @@ static int run(struct replay *replay) {
   }
   print_ring(replay);
   result = wait_for_readers(replay);
-  int64_t start = now_ns();
-  while (result == 0 && !stop) result = send_next(replay);
+  int64_t start = cli_now_ns();
+  while (result == 0 && !cli_stop) result = send_next(replay);
   if (result == -EAGAIN) result = 0;
-  replay->seconds = (double)(now_ns() - start) / 1e9;
+  replay->seconds = (double)(cli_now_ns() - start) / 1e9;
   ringcast_writer_close(replay->writer); /* readers still take what is in the ring */
   print_end(replay);
   if (replay->too_large > 0)
@@ -262,11 +249,8 @@ static int parse(int argc, char **argv, struct replay *replay) {
 
 int replay_main(int argc, char **argv) {
   struct replay replay = {.to = -1, .first = INT64_MIN};
-  struct sigaction action = {.sa_handler = on_signal};
   int status = parse(argc, argv, &replay);
   if (status != CLI_GO_ON) return status;
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
-  sigaction(SIGHUP, &action, NULL);
+  cli_catch_stops();
   return cli_finish(stdout, run(&replay));
 }

@@ -364,9 +364,7 @@ static int watch(const struct choice *choice, struct view *view) {
   do {
     written = show(choice, view);
   } while (written && screen_wait(choice->watch) && view_look(view) == 0);
-  bool full = screen_is_full();
   screen_close();
-  if (full) screen_repeat();
   int result = cli_finish(stdout, CLI_OK);
   if (result != CLI_OK || view->error == 0) return result;
   if (view->error != -ENOENT) return cli_fail(CLI_FAILED, "%s", view->why);

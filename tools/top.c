@@ -18,7 +18,7 @@ static const char usage[] =
 static const char help[] =
     "\n"
     "All rings of this user, live: first those that a reader holds back, then those with a reader\n"
-    "that is stopped, dead or evicted, then by rate. Ctrl-C or 'q' ends it.\n"
+    "that is stopped, dead or evicted, then by rate. Ctrl-C ends it.\n"
     "\n"
     "  --interval SECONDS  from one look to the next, 0.01 to 86400 (default 1)\n"
     "  --once              one block, of the rates of one interval\n"

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tools/cli.h"
 #include "tools/text.h"
@@ -113,14 +112,12 @@ static int read_peers(ringcast_tap *tap, struct look *look) {
 }
 
 static int read_ring(ringcast_tap *tap, struct look *look) {
-  struct timespec time;
   look->info.size = sizeof look->info;
   look->stats.size = sizeof look->stats;
   int result = ringcast_tap_info(tap, &look->info);
   if (result == 0) result = ringcast_tap_stats(tap, &look->stats);
   if (result == 0) result = read_peers(tap, look);
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  look->at_ns = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+  look->at_ns = cli_now_ns();
   return result;
 }
 
