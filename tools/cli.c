@@ -22,12 +22,13 @@ static void say(const char *format, va_list arguments) {
   fprintf(stderr, "ringcast: %s\n", clean);
 }
 
-int cli_misused(const char *usage, const char *format, ...) {
+int cli_misused(const char *help, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   say(format, arguments);
   va_end(arguments);
-  fputs(usage, stderr);
+  const char *end = strstr(help, "\n\n");
+  fwrite(help, 1, end ? (size_t)(end - help) + 1 : strlen(help), stderr);
   return CLI_USAGE;
 }
 
@@ -43,42 +44,45 @@ int cli_fail(int status, const char *format, ...) {
 
 enum { MOST_OPTIONS = 24, FIRST = 256 };
 
-static int take(const char *usage, const struct cli_option *option, const char *text) {
+static int take(const char *help, const struct cli_option *option, const char *text) {
   if (!option->parse) *(bool *)option->out = true;
   else if (!option->parse(text, option->out))
-    return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", text, option->name,
+    return cli_misused(help, "'%s' is not valid for --%s: it takes %s", text, option->name,
                        option->takes);
   return CLI_GO_ON;
 }
 
-int cli_parse(int argc, char **argv, const struct cli_texts *texts,
-              const struct cli_option *options, size_t count, const char **words, int most) {
+static int argument_of(const struct cli_option *option) {
+  if (!option->parse) return no_argument;
+  return option->may_be_alone ? optional_argument : required_argument;
+}
+
+static int print_help(const char *help) {
+  printf("%s\n"
+         "The manual pages, ringcast(1) and one for each command, have the rest, with examples.\n",
+         help);
+  return cli_finish(stdout, CLI_OK);
+}
+
+int cli_parse(int argc, char **argv, const char *help, const struct cli_option *options,
+              size_t count, const char **words, int most) {
   struct option known[MOST_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
+  int option;
   if (count > MOST_OPTIONS) abort();
-  for (size_t i = 0; i < count; i++) {
-    int argument = !options[i].parse         ? no_argument
-                   : options[i].may_be_alone ? optional_argument
-                                             : required_argument;
-    known[i + 1] = (struct option){options[i].name, argument, NULL, FIRST + (int)i};
-  }
-  int option, result;
+  for (size_t i = 0; i < count; i++)
+    known[i + 1] = (struct option){options[i].name, argument_of(&options[i]), NULL, FIRST + (int)i};
   opterr = 0;
   while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
-    if (option == 'h') {
-      printf("%s%s\n"
-             "The manual pages, ringcast(1) and one for each command, have the rest, with "
-             "examples.\n",
-             texts->usage, texts->help);
-      return cli_finish(stdout, CLI_OK);
-    }
-    if (option == ':') return cli_misused(texts->usage, "%s needs a value", argv[optind - 1]);
-    if (option < FIRST)
-      return cli_misused(texts->usage, "there is no option '%s'", argv[optind - 1]);
-    if ((result = take(texts->usage, &options[option - FIRST], optarg)) != CLI_GO_ON) return result;
+    const char *word = argv[optind - 1];
+    if (option == 'h') return print_help(help);
+    if (option == ':') return cli_misused(help, "%s needs a value", word);
+    if (option < FIRST) return cli_misused(help, "there is no option '%s'", word);
+    int result = take(help, &options[option - FIRST], optarg);
+    if (result != CLI_GO_ON) return result;
   }
   for (int i = 0; i < most; i++) words[i] = optind < argc ? argv[optind++] : NULL;
-  return optind < argc ? cli_misused(texts->usage, "unexpected argument '%s'", argv[optind])
-                       : CLI_GO_ON;
+  if (optind < argc) return cli_misused(help, "unexpected argument '%s'", argv[optind]);
+  return CLI_GO_ON;
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */

@@ -23,8 +23,9 @@ int record_main(int argc, char **argv);
 int replay_main(int argc, char **argv);
 int dump_main(int argc, char **argv);
 
-/* Says on stderr what is wrong with the command line, then `usage`; returns CLI_USAGE. */
-__attribute__((format(printf, 2, 3))) int cli_misused(const char *usage, const char *format, ...);
+/* Says on stderr what is wrong with the command line, then the usage, which is `help` up to its
+ * first empty line; returns CLI_USAGE. */
+__attribute__((format(printf, 2, 3))) int cli_misused(const char *help, const char *format, ...);
 
 /* Says on stderr what failed; returns `status`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int status, const char *format, ...);
@@ -39,14 +40,11 @@ struct cli_option {
   bool may_be_alone; /* the value may be missing: parse gets NULL */
 };
 
-/* Parses the options and up to `most` words. "--help" and "-h" print `usage` and `help`. Returns
- * CLI_GO_ON, or the exit status. The words that are missing are NULL. */
+/* Parses the options and up to `most` words. "--help" and "-h" print `help`. Returns CLI_GO_ON, or
+ * the exit status. The words that are missing are NULL. */
 enum { CLI_GO_ON = -1 };
-struct cli_texts {
-  const char *usage, *help;
-};
-int cli_parse(int argc, char **argv, const struct cli_texts *texts,
-              const struct cli_option *options, size_t count, const char **words, int most);
+int cli_parse(int argc, char **argv, const char *help, const struct cli_option *options,
+              size_t count, const char **words, int most);
 
 /* Values of options. Each returns false unless all of the text is a valid value. */
 #define PARSE_FORMAT   "text or json"

@@ -53,8 +53,7 @@ void *doctor_shared(size_t bytes);
 pid_t doctor_start(void (*body)(void *context), void *context);
 const char *doctor_await(pid_t pid, char *words, size_t size);
 
-/* The checks, in the order of the lines, and NULL (doctor_system.c). Each adds one line or some. */
-extern void (*const doctor_checks[])(struct doctor *doctor);
-void doctor_check_gpus(struct doctor *doctor); /* doctor_gpu.c */
+/* Adds the lines of the GPUs. */
+void doctor_check_gpus(struct doctor *doctor);
 
 #endif

@@ -16,10 +16,8 @@
 #include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] =
-    "usage: ringcast dump FILE|RING [--frames N] [--data] [--format text|json]\n";
-
 static const char help[] =
+    "usage: ringcast dump FILE|RING [--frames N] [--data] [--format text|json]\n"
     "\n"
     "Shows the frames of a recording, or of a ring from now on. A word that is the name of a file\n"
     "is one; else RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
@@ -280,15 +278,14 @@ static int dump_ring(struct dump *dump) {
 /* ---- The command ----------------------------------------------------------------------------- */
 
 static int parse(int argc, char **argv, struct dump *dump) {
-  static const struct cli_texts texts = {usage, help};
   const struct cli_option known[] = {
       {"frames", parse_whole, &dump->frames, PARSE_WHOLE, false},
       {"data", NULL, &dump->data, NULL, false},
       {"format", parse_format, &dump->json, PARSE_FORMAT, false},
   };
-  int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &dump->what, 1);
+  int status = cli_parse(argc, argv, help, known, sizeof known / sizeof *known, &dump->what, 1);
   if (status == CLI_GO_ON && !dump->what)
-    return cli_misused(usage, "say which recording or ring to show");
+    return cli_misused(help, "say which recording or ring to show");
   return status;
 }
 

@@ -78,7 +78,7 @@ static void put_shape(struct dump_text *text, const struct ringcast_item *item) 
   put(text, "]");
 }
 
-/* ---- Nested values ---- */
+/* ---- Nested values --------------------------------------------------------------------------- */
 
 struct named {
   const uint8_t *data;

@@ -10,13 +10,11 @@
 
 #include "ringcast/inspect.h"
 #include "tools/cli.h"
-#include "tools/report.h"
 #include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] = "usage: ringcast hz RING [--count N] [--format text|json]\n";
-
 static const char help[] =
+    "usage: ringcast hz RING [--count N] [--format text|json]\n"
     "\n"
     "The rate of a ring's frames, and the gaps between them: a line each second, and a summary at\n"
     "the end. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
@@ -190,9 +188,9 @@ int hz_main(int argc, char **argv) {
   const char *ring;
   const struct cli_option options[] = {{"count", parse_count, &hz.most, PARSE_COUNT, false},
                                        {"format", parse_format, &hz.json, PARSE_FORMAT, false}};
-  int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 2, &ring, 1);
+  int result = cli_parse(argc, argv, help, options, 2, &ring, 1);
   if (result != CLI_GO_ON) return result;
-  if (!ring) return cli_misused(usage, "say which ring; 'ringcast list' shows all");
+  if (!ring) return cli_misused(help, "say which ring; 'ringcast list' shows all");
   struct view view = {0};
   result = view_find(ring, view.ring.handle);
   if (result != CLI_GO_ON) return result;

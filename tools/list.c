@@ -5,13 +5,11 @@
 #include <string.h>
 
 #include "tools/cli.h"
-#include "tools/report.h"
 #include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] = "usage: ringcast list [--names] [--format text|json]\n";
-
 static const char help[] =
+    "usage: ringcast list [--names] [--format text|json]\n"
     "\n"
     "The rings of this user, in this PID namespace, with live writers.\n"
     "\n"
@@ -90,10 +88,10 @@ int list_main(int argc, char **argv) {
   bool names = false, json = false;
   const struct cli_option options[] = {{.name = "names", .out = &names},
                                        {"format", parse_format, &json, PARSE_FORMAT, false}};
-  int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 2, NULL, 0);
+  int result = cli_parse(argc, argv, help, options, 2, NULL, 0);
   if (result != CLI_GO_ON) return result;
   if (names && json)
-    return cli_misused(usage, "--names prints names alone: leave out --format json");
+    return cli_misused(help, "--names prints names alone: leave out --format json");
   if (names) return print_names();
   struct view *views = NULL;
   int count = view_all(&views, 0);

@@ -5,11 +5,10 @@
 #include "tools/cli.h"
 #include "tools/measure/perf.h"
 
-static const char usage[] = "usage: ringcast perf latency|throughput|wake [OPTION]...\n"
-                            "       ringcast perf cadence [--gap MS] [OPTION]...\n"
-                            "       ringcast perf gpu [--sizes A,B,...] [OPTION]...\n";
-
 static const char help[] =
+    "usage: ringcast perf latency|throughput|wake [OPTION]...\n"
+    "       ringcast perf cadence [--gap MS] [OPTION]...\n"
+    "       ringcast perf gpu [--sizes A,B,...] [OPTION]...\n"
     "\n"
     "How fast a ring is on this machine, beside the hardware's own limit, which is measured in\n"
     "the same run.\n"
@@ -87,15 +86,15 @@ static bool parse_gap(const char *text, void *out) { return parse_number(text, 0
 static int settle(const struct measurement *measurement, struct perf_options *options) {
   bool gpu = measurement->run == perf_gpu, cadence = measurement->run == perf_cadence;
   if (gpu && options->size != measurement->size)
-    return cli_misused(usage, "gpu takes --sizes, and no --size");
+    return cli_misused(help, "gpu takes --sizes, and no --size");
   if (!cadence && options->gap_ms >= 0)
-    return cli_misused(usage, "--gap is for cadence; %s sends without gaps", options->name);
+    return cli_misused(help, "--gap is for cadence; %s sends without gaps", options->name);
   if (!gpu && options->size_count > 0)
-    return cli_misused(usage, "--sizes is for gpu; %s takes --size", options->name);
+    return cli_misused(help, "--sizes is for gpu; %s takes --size", options->name);
   if (options->size < 8)
-    return cli_misused(usage, "--size is at least 8: a frame carries a number that is checked");
+    return cli_misused(help, "--size is at least 8: a frame carries a number that is checked");
   if (options->size > SIZE_MAX / 8)
-    return cli_misused(usage, "--size is at most %zu: no machine has room for more", SIZE_MAX / 8);
+    return cli_misused(help, "--size is at most %zu: no machine has room for more", SIZE_MAX / 8);
   if (options->gap_ms < 0) options->gap_ms = 10;
   if (gpu && options->size_count == 0)
     for (uint64_t size = 1024; size <= 256 << 20; size *= 4)
@@ -104,7 +103,6 @@ static int settle(const struct measurement *measurement, struct perf_options *op
 }
 
 int perf_main(int argc, char **argv) {
-  static const struct cli_texts texts = {usage, help};
   struct perf_options options = {.readers = 1, .gap_ms = -1};
   const struct cli_option known[] = {
       {"size", parse_size, &options.size, "a number of bytes, at least 8, such as 40, 64K or 1M",
@@ -127,10 +125,10 @@ int perf_main(int argc, char **argv) {
     argv++;
   }
   int most = measurement ? 0 : 1;
-  int result = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, words, most);
+  int result = cli_parse(argc, argv, help, known, sizeof known / sizeof *known, words, most);
   if (result != CLI_GO_ON) return result;
-  if (!measurement && words[0]) return cli_misused(usage, "there is no measurement '%s'", words[0]);
-  if (!measurement) return cli_misused(usage, "say what to measure, such as latency");
+  if (!measurement && words[0]) return cli_misused(help, "there is no measurement '%s'", words[0]);
+  if (!measurement) return cli_misused(help, "say what to measure, such as latency");
   result = settle(measurement, &options);
   if (result != CLI_GO_ON) return result;
   perf_find_cpus(&options);

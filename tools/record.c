@@ -22,14 +22,12 @@
 #include "ringcast/inspect.h"
 #include "tools/cli.h"
 #include "tools/recording.h"
-#include "tools/report.h"
+#include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] =
-    "usage: ringcast record RING FILE [--seconds S] [--frames N] [--bytes BYTES] [--lossless]\n"
-    "                       [--buffer BYTES] [--format text|json]\n";
-
 static const char help[] =
+    "usage: ringcast record RING FILE [--seconds S] [--frames N] [--bytes BYTES] [--lossless]\n"
+    "                       [--buffer BYTES] [--format text|json]\n"
     "\n"
     "Writes the frames of a ring to a new file, from now on, until Ctrl-C, a limit, or the end of\n"
     "the ring's writer. RING is a name, NAME@PID, @PID or a handle; 'ringcast list' shows all.\n"
@@ -412,7 +410,6 @@ static bool parse_buffer(const char *text, void *out) {
 }
 
 static int parse(int argc, char **argv, struct record_options *options) {
-  static const struct cli_texts texts = {usage, help};
   const struct cli_option known[] = {
       {"seconds", parse_seconds, &options->seconds, PARSE_SECONDS, false},
       {"frames", parse_whole, &options->frames, PARSE_WHOLE, false},
@@ -422,9 +419,9 @@ static int parse(int argc, char **argv, struct record_options *options) {
       {"format", parse_format, &options->json, PARSE_FORMAT, false},
   };
   const char *words[2];
-  int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, words, 2);
+  int status = cli_parse(argc, argv, help, known, sizeof known / sizeof *known, words, 2);
   if (status != CLI_GO_ON) return status;
-  if (!words[1]) return cli_misused(usage, "say which ring to record, and the file to write");
+  if (!words[1]) return cli_misused(help, "say which ring to record, and the file to write");
   options->ring = words[0];
   options->file = words[1];
   return CLI_GO_ON;

@@ -232,7 +232,7 @@ static int disk_drain(struct disk *disk) {
   return result;
 }
 
-/* ---- The writer ---- */
+/* ---- The writer ------------------------------------------------------------------------------ */
 
 enum { HASH_BLOCK = 32768 /* is copied, and then hashed while in the cache */ };
 

@@ -11,13 +11,11 @@
 #include "ringcast/ringcast.h"
 #include "tools/cli.h"
 #include "tools/recording.h"
-#include "tools/report.h"
-
-static const char usage[] =
-    "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] [--readers N] [--from S]\n"
-    "                       [--to S] [--capacity BYTES] [--format text|json]\n";
+#include "tools/text.h"
 
 static const char help[] =
+    "usage: ringcast replay FILE [--name NAME] [--speed X | --fast] [--readers N] [--from S]\n"
+    "                       [--to S] [--capacity BYTES] [--format text|json]\n"
     "\n"
     "Makes a new ring and sends the frames of a recording on it, at the pace at which they were\n"
     "recorded.\n"
@@ -227,7 +225,6 @@ static bool parse_readers(const char *text, void *out) {
 }
 
 static int parse(int argc, char **argv, struct replay *replay) {
-  static const struct cli_texts texts = {usage, help};
   const struct cli_option known[] = {
       {"name", parse_text, &replay->name, NULL, false},
       {"speed", parse_speed, &replay->speed, "a number above 0, such as 0.5 or 10", false},
@@ -238,11 +235,11 @@ static int parse(int argc, char **argv, struct replay *replay) {
       {"capacity", parse_bytes, &replay->capacity, PARSE_BYTES, false},
       {"format", parse_format, &replay->json, PARSE_FORMAT, false},
   };
-  int status = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, &replay->file, 1);
+  int status = cli_parse(argc, argv, help, known, sizeof known / sizeof *known, &replay->file, 1);
   if (status != CLI_GO_ON) return status;
-  if (!replay->file) return cli_misused(usage, "say which file to replay");
+  if (!replay->file) return cli_misused(help, "say which file to replay");
   if (replay->fast && replay->speed > 0)
-    return cli_misused(usage, "--speed and --fast exclude each other");
+    return cli_misused(help, "--speed and --fast exclude each other");
   if (replay->speed <= 0) replay->speed = 1;
   return CLI_GO_ON;
 }

@@ -12,10 +12,9 @@
 #include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] = "usage: ringcast stat RING [--watch[=SECONDS]] [--format text|json]\n"
-                            "       ringcast stat [RING] --prometheus\n";
-
 static const char help[] =
+    "usage: ringcast stat RING [--watch[=SECONDS]] [--format text|json]\n"
+    "       ringcast stat [RING] --prometheus\n"
     "\n"
     "One ring at this moment: the reader that holds the ring back, or one that is stopped, dead\n"
     "or evicted; the writer; and each reader. RING is a name, NAME@PID, @PID or a handle;\n"
@@ -404,13 +403,13 @@ int stat_main(int argc, char **argv) {
   const struct cli_option options[] = {{"watch", parse_watch, &choice.watch, PARSE_INTERVAL, true},
                                        {.name = "prometheus", .out = &choice.prometheus},
                                        {"format", parse_format, &choice.json, PARSE_FORMAT, false}};
-  int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, &choice.ring, 1);
+  int result = cli_parse(argc, argv, help, options, 3, &choice.ring, 1);
   if (result != CLI_GO_ON) return result;
   if (choice.prometheus && (choice.json || choice.watch > 0))
     return cli_misused(
-        usage,
+        help,
         "--prometheus has a format of its own and looks once: leave out --format and --watch");
   if (!choice.ring && choice.prometheus) return stat_all();
-  if (!choice.ring) return cli_misused(usage, "say which ring; 'ringcast list' shows all");
+  if (!choice.ring) return cli_misused(help, "say which ring; 'ringcast list' shows all");
   return stat_one(&choice);
 }

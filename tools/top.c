@@ -12,10 +12,8 @@
 #include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] =
-    "usage: ringcast top [--interval SECONDS] [--once] [--format text|json]\n";
-
 static const char help[] =
+    "usage: ringcast top [--interval SECONDS] [--once] [--format text|json]\n"
     "\n"
     "All rings of this user, live: first those that a reader holds back, then those with a reader\n"
     "that is stopped, dead or evicted, then by rate. Ctrl-C ends it.\n"
@@ -132,7 +130,7 @@ int top_main(int argc, char **argv) {
       {"interval", parse_interval, &choice.interval, PARSE_INTERVAL, false},
       {.name = "once", .out = &choice.once},
       {"format", parse_format, &choice.json, PARSE_FORMAT, false}};
-  int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, NULL, 0);
+  int result = cli_parse(argc, argv, help, options, 3, NULL, 0);
   if (result != CLI_GO_ON) return result;
   struct view *views = NULL;
   int count = view_all(&views, 0);

@@ -13,7 +13,7 @@
 
 #include "ringcast/inspect.h"
 #include "ringcast/ringcast.h"
-#include "tools/report.h"
+#include "tools/text.h"
 
 /* One moment of a ring. */
 struct look {

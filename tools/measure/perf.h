@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 #include "ringcast/ringcast.h"
-#include "tools/report.h"
+#include "tools/text.h"
 
 #define PERF_MAX_CPUS    1024
 #define PERF_MAX_READERS 256
