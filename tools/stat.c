@@ -154,24 +154,27 @@ static void print_text(FILE *out, const struct view *view) {
   text_table_print(&table, out);
 }
 
-/* ---- Prometheus' text format: each metric once, with a line for each ring or reader ---------- */
+/* ---- Prometheus' text format: each metric once, with a line for each ring or reader -----------
+ */
 
-enum shape {
-  COUNT32,
-  COUNT64,
-  SECONDS
-}; /* of the field: uint32_t, uint64_t, uint64_t of nanoseconds */
+enum shape { COUNT32, COUNT64, SECONDS, IS_UP, IS_STOPPED };
 
+/* The field is a uint32_t, a uint64_t, or a uint64_t of nanoseconds; IS_UP and IS_STOPPED: see
+ * value_of. */
 struct metric {
   const char *name, *type, *help;
   enum shape shape;
   size_t field;
 };
 
-#define WRITER(member) offsetof(struct look, member)
+#define WRITER(member) offsetof(struct view, now.member)
 #define READER(member) offsetof(struct ringcast_peer, member)
 
 static const struct metric of_ring[] = {
+    {"ringcast_up", "gauge", "1: the ring could be looked at.", IS_UP, 0},
+    {"ringcast_writer_stopped", "gauge",
+     "1: the writer's process is stopped by a signal or a debugger.", IS_STOPPED, 0},
+    {"ringcast_readers", "gauge", "Readers attached.", COUNT32, WRITER(count)},
     {"ringcast_frames_total", "counter", "Frames sent.", COUNT64, WRITER(stats.frames)},
     {"ringcast_bytes_total", "counter", "Payload bytes sent.", COUNT64, WRITER(stats.bytes)},
     {"ringcast_waits_total", "counter", "Waits of the writer for room.", COUNT64,
@@ -239,13 +242,20 @@ static void print_reader(const struct view *view, const struct ringcast_peer *pe
   print_label(",", "reader_pid", number);
 }
 
-static void print_value(const void *record, const struct metric *metric) {
-  uint64_t value = 0;
+static uint64_t value_of(const void *record, const struct metric *metric) {
+  const struct view *view = record;
+  uint64_t value;
   uint32_t small;
-  if (metric->shape == COUNT32) {
-    memcpy(&small, (const char *)record + metric->field, sizeof small);
-    value = small;
-  } else memcpy(&value, (const char *)record + metric->field, sizeof value);
+  switch (metric->shape) {
+  case IS_UP: return view->error == 0;
+  case IS_STOPPED: return view->writer == 'T' || view->writer == 't';
+  case COUNT32: memcpy(&small, (const char *)record + metric->field, sizeof small); return small;
+  default: memcpy(&value, (const char *)record + metric->field, sizeof value); return value;
+  }
+}
+
+static void print_value(const void *record, const struct metric *metric) {
+  uint64_t value = value_of(record, metric);
   if (metric->shape == SECONDS) printf("} %.9g\n", (double)value / 1e9);
   else printf("} %" PRIu64 "\n", value);
 }
@@ -258,18 +268,28 @@ static bool is_told(const struct view *views, const struct view *view) {
   return false;
 }
 
-/* ---- Metrics --------------------------------------------------------------------------------- */
-
-static void print_info(const struct view *views, int count) {
-  begin_metric("ringcast_rings", "gauge", "Rings found.");
-  printf("ringcast_rings %d\n", count);
-  begin_metric("ringcast_up", "gauge", "1: the ring could be looked at.");
+static void print_of_rings(const struct view *views, int count, const struct metric *metric) {
+  begin_metric(metric->name, metric->type, metric->help);
   for (const struct view *view = views; view < views + count; view++) {
-    if (is_told(views, view)) continue;
-    fputs("ringcast_up", stdout);
+    if (is_told(views, view) || (view->error && metric->shape != IS_UP)) continue;
+    fputs(metric->name, stdout);
     print_ring(view);
-    printf("} %d\n", view->error == 0);
+    print_value(view, metric);
   }
+}
+
+static void print_of_readers(const struct view *views, int count, const struct metric *metric) {
+  begin_metric(metric->name, metric->type, metric->help);
+  for (const struct view *view = views; view < views + count; view++)
+    for (uint32_t peer = 0; peer < view->now.count; peer++) {
+      fputs(metric->name, stdout);
+      print_reader(view, &view->now.peers[peer]);
+      print_value(&view->now.peers[peer], metric);
+    }
+}
+
+/* What is said by a label. */
+static void print_words(const struct view *views, int count) {
   begin_metric("ringcast_writer_info", "gauge", "1, with the name of the writer's program.");
   for (const struct view *view = views; view < views + count; view++) {
     if (is_told(views, view)) continue;
@@ -278,24 +298,6 @@ static void print_info(const struct view *views, int count) {
     print_label(",", "command", view->command);
     puts("} 1");
   }
-  begin_metric("ringcast_readers", "gauge", "Readers attached.");
-  for (const struct view *view = views; view < views + count; view++) {
-    if (view->error) continue;
-    fputs("ringcast_readers", stdout);
-    print_ring(view);
-    printf("} %" PRIu32 "\n", view->now.count);
-  }
-  begin_metric("ringcast_writer_stopped", "gauge",
-               "1: the writer's process is stopped by a signal or a debugger.");
-  for (const struct view *view = views; view < views + count; view++) {
-    if (view->error) continue;
-    fputs("ringcast_writer_stopped", stdout);
-    print_ring(view);
-    printf("} %d\n", view->writer == 'T' || view->writer == 't');
-  }
-}
-
-static void print_states(const struct view *views, int count) {
   begin_metric("ringcast_reader_state", "gauge", "1 for the state that the reader is in.");
   for (const struct view *view = views; view < views + count; view++)
     for (uint32_t i = 0; i < view->now.count; i++) {
@@ -307,26 +309,13 @@ static void print_states(const struct view *views, int count) {
 }
 
 static void print_prometheus(const struct view *views, int count) {
-  print_info(views, count);
-  for (size_t i = 0; i < sizeof of_ring / sizeof *of_ring; i++) {
-    begin_metric(of_ring[i].name, of_ring[i].type, of_ring[i].help);
-    for (const struct view *view = views; view < views + count; view++) {
-      if (view->error) continue;
-      fputs(of_ring[i].name, stdout);
-      print_ring(view);
-      print_value(&view->now, &of_ring[i]);
-    }
-  }
-  for (size_t i = 0; i < sizeof of_reader / sizeof *of_reader; i++) {
-    begin_metric(of_reader[i].name, of_reader[i].type, of_reader[i].help);
-    for (const struct view *view = views; view < views + count; view++)
-      for (uint32_t peer = 0; peer < view->now.count; peer++) {
-        fputs(of_reader[i].name, stdout);
-        print_reader(view, &view->now.peers[peer]);
-        print_value(&view->now.peers[peer], &of_reader[i]);
-      }
-  }
-  print_states(views, count);
+  begin_metric("ringcast_rings", "gauge", "Rings found.");
+  printf("ringcast_rings %d\n", count);
+  for (size_t i = 0; i < sizeof of_ring / sizeof *of_ring; i++)
+    print_of_rings(views, count, &of_ring[i]);
+  for (size_t i = 0; i < sizeof of_reader / sizeof *of_reader; i++)
+    print_of_readers(views, count, &of_reader[i]);
+  print_words(views, count);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */

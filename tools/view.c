@@ -54,35 +54,13 @@ static void read_command(int32_t pid, char out[64]) {
   text_clean(cli_read_line(path, line, sizeof line), out, 64);
 }
 
-static bool is_meant(const char *text, const struct ringcast_ring *ring) {
-  char words[RINGCAST_HANDLE_BYTES];
-  const char *pid = strchr(text, '@');
-  if (!pid) return strcmp(text, ring->name) == 0;
-  snprintf(words, sizeof words, "%s@%" PRId32, pid == text ? "" : ring->name, ring->pid);
-  return strcmp(text, words) == 0;
-}
-
-/* Lists the rings that `text` stands for, each by words that stand for the ring alone. */
-static int tell_several(const char *text) {
-  struct ringcast_ring *rings;
-  char label[RINGCAST_HANDLE_BYTES], command[64];
-  int count = view_rings(&rings);
-  cli_fail(0, "'%s' stands for several rings; give one of these instead:", text);
-  for (int i = 0; i < count; i++) {
-    if (!is_meant(text, &rings[i])) continue;
-    view_label(rings, count, i, label);
-    read_command(rings[i].pid, command);
-    fprintf(stderr, "  %s  (%s)\n", label, command);
-  }
-  if (count >= 0) free(rings);
-  return CLI_SEVERAL;
-}
-
 int view_find(const char *ring, char handle[RINGCAST_HANDLE_BYTES]) {
   int result = ringcast_find(ring, handle);
   if (result == 0) return CLI_GO_ON;
-  if (result == -ENOTUNIQ) return tell_several(ring);
-  return cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s", ringcast_last_error());
+  int status = CLI_FAILED;
+  if (result == -ENOENT) status = CLI_NO_RING;
+  if (result == -ENOTUNIQ) status = CLI_SEVERAL;
+  return cli_fail(status, "%s", ringcast_last_error());
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */

@@ -199,16 +199,15 @@ class Stat(Case):
             done = run("stat", NAME)
             self.assertEqual(done.returncode, 4)
             self.assertEqual(done.stdout, "")
-            self.assertIn(f"'{NAME}' stands for several rings; give one of these instead:", done.stderr)
             for words in (f"{NAME}@{one.pid}", handles[1], handles[2]):
-                self.assertIn(f"  {words}  (ring_actor)\n", done.stderr)
+                self.assertIn(words, done.stderr)
                 found = self.json("stat", words)
                 self.assertEqual([found["name"], found["ring"]], [NAME, words])
             for words in (f"{NAME}@{two.pid}", f"@{two.pid}"):
                 done = run("stat", words)
                 self.assertEqual(done.returncode, 4)
-                self.assertEqual(done.stderr.count("(ring_actor)"), 2)
-                self.assertIn(handles[2], done.stderr)
+                for handle in handles[1:]:
+                    self.assertIn(handle, done.stderr)
 
     def test_a_ring_that_there_is_not(self):
         with Actor() as writer:
