@@ -195,15 +195,20 @@ static void read_window(struct stream *stream, uint32_t index) {
 
 /* ---- The other processes --------------------------------------------------------------------- */
 
-/* Until a mark tells the reader to leave. */
+/* Until a mark tells the reader to leave. With copy_out the copies are read, once the frame is
+ * given back. */
 static void read_ring(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
+  void (*copy_out)(void *, const void *, size_t) = stream->options.copy_out;
   for (uint64_t frames = 1;; frames++) {
     struct ringcast_frame frame;
+    uint64_t sum = 0;
     perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
     size_t bytes = frame.bytes;
-    uint64_t sum = sum_bytes(frame.data, bytes);
+    if (copy_out) copy_out(stream->copy, frame.data, bytes);
+    else sum = sum_bytes(frame.data, bytes);
     perf_must(ringcast_reader_release(reader, &frame), "can't release");
     if (__builtin_expect(bytes > LEAVE, 1)) {
+      if (copy_out) sum = sum_bytes(stream->copy, bytes);
       if (sum != stream->sum) perf_die("frame %llu arrived damaged", (unsigned long long)frames);
       continue;
     }
@@ -212,8 +217,7 @@ static void read_ring(const struct stream *stream, ringcast_reader *reader, uint
   }
 }
 
-/* The marks among the frames of a group; *last is the last mark. Dies if another frame is
- * damaged. */
+/* Of a group: the marks, and which is the last. */
 static size_t marks_in(const struct stream *stream, const struct ringcast_frame *frames, int count,
                        size_t *last) {
   size_t marks = 0;
@@ -225,22 +229,6 @@ static size_t marks_in(const struct stream *stream, const struct ringcast_frame 
     marks++;
   }
   return marks;
-}
-
-/* The same with copies. */
-static void read_copies(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
-  for (struct ringcast_frame frame;;) {
-    perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
-    size_t bytes = frame.bytes;
-    stream->options.copy_out(stream->copy, frame.data, bytes);
-    perf_must(ringcast_reader_release(reader, &frame), "can't release");
-    if (bytes > LEAVE) {
-      if (sum_bytes(stream->copy, bytes) != stream->sum) perf_die("a frame arrived damaged");
-      continue;
-    }
-    perf_store(done, *done + 1);
-    if (bytes == LEAVE) return;
-  }
 }
 
 /* The same in groups. */
@@ -278,7 +266,6 @@ static void reader_body(struct stream *stream, uint32_t index) {
     }
     uint64_t faults = stream_writer_faults();
     if (stream->options.batch > 0) read_batches(stream, reader, done);
-    else if (stream->options.copy_out) read_copies(stream, reader, done);
     else read_ring(stream, reader, done);
     if (visits++ > 1) shared->others[index].faults += stream_writer_faults() - faults;
   }
@@ -305,20 +292,12 @@ static void child(void *context, uint32_t index) {
 /* ---- The writer ------------------------------------------------------------------------------ */
 
 static void write_ring(struct stream *stream, size_t bytes, uint64_t frames) {
+  void (*copy_in)(void *, const void *, size_t) = stream->options.copy_in;
   while (frames-- > 0) {
     struct ringcast_span span;
     perf_must(ringcast_writer_reserve(stream->ring, bytes, RINGCAST_FOREVER, &span), "can't send");
-    copy_bytes(span.data, stream->source, bytes);
-    perf_must(ringcast_writer_commit(stream->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
-  }
-}
-
-static void write_copies(struct stream *stream, uint64_t frames) {
-  size_t bytes = stream->options.size;
-  while (frames-- > 0) {
-    struct ringcast_span span;
-    perf_must(ringcast_writer_reserve(stream->ring, bytes, RINGCAST_FOREVER, &span), "can't send");
-    stream->options.copy_in(span.data, stream->source, bytes);
+    if (copy_in) copy_in(span.data, stream->source, bytes);
+    else copy_bytes(span.data, stream->source, bytes);
     perf_must(ringcast_writer_commit(stream->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
   }
 }
@@ -358,7 +337,6 @@ void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames) 
   if (kind == STREAM_ALONE) write_alone(stream, frames);
   if (kind != STREAM_RING) return;
   if (stream->options.batch > 0) write_batches(stream, frames);
-  else if (stream->options.copy_in) write_copies(stream, frames);
   else write_ring(stream, stream->options.size, frames);
   stream->sent += frames;
 }
