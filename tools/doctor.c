@@ -118,18 +118,33 @@ static int64_t read_number(const char *path) {
   return end == text ? -1 : value;
 }
 
-/* Whether `list` ("cpu,cpuacct") names `controller`. */
-static bool names(const char *list, size_t length, const char *controller) {
-  size_t wanted = strlen(controller);
-  while (length >= wanted) {
-    const char *comma = memchr(list, ',', length);
-    size_t word = comma ? (size_t)(comma - list) : length;
-    if (word == wanted && memcmp(list, controller, wanted) == 0) return true;
-    if (!comma) return false;
-    length -= word + 1;
-    list = comma + 1;
+static const char *switched(const char *feature) {
+  return rc_feature_disabled(feature) ? SWITCHED_OFF : "";
+}
+
+/* Adds to a list with commas, unless the list is full. */
+__attribute__((format(printf, 3, 4))) static void append(char *list, size_t size,
+                                                         const char *format, ...) {
+  char word[100];
+  size_t used = strlen(list);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(word, sizeof word, format, arguments);
+  va_end(arguments);
+  if (used + strlen(word) + sizeof ", " > size) return;
+  snprintf(list + used, size - used, "%s%s", used > 0 ? ", " : "", word);
+}
+
+static enum doctor_level note_if(bool is_unusual) { return is_unusual ? DOCTOR_NOTE : DOCTOR_OK; }
+
+/* Whether the list ("cpu,cpuacct"), up to a colon, names `controller`. */
+static bool names(const char *list, const char *controller) {
+  while (true) {
+    size_t word = strcspn(list, ",:");
+    if (word == strlen(controller) && memcmp(list, controller, word) == 0) return true;
+    if (list[word] != ',') return false;
+    list += word + 1;
   }
-  return false;
 }
 
 /* The file `name` of this process's control group, in `controller`'s hierarchy (or the only one, of
@@ -143,7 +158,7 @@ static bool cgroup_path(const char *controller, const char *name, char *out, siz
     if (!path) continue;
     path[strcspn(path, "\n")] = '\0';
     if (path == list + 1 && !*group) snprintf(group, sizeof group, "%s", path + 1);
-    if (!names(list + 1, (size_t)(path - list - 1), controller)) continue;
+    if (!names(list + 1, controller)) continue;
     snprintf(group, sizeof group, "%s", path + 1);
     snprintf(root, sizeof root, "/sys/fs/cgroup/%s", controller);
     break;
@@ -197,12 +212,10 @@ static void probe_attach(struct doctor *doctor, const char *handle) {
   } else {
     doctor_add(doctor, "attach", DOCTOR_PROBLEM, "another process can't attach: %s",
                *end ? end : shared->words);
-    doctor_mend(doctor, "%s",
-                shared->result == -EMFILE ? "ulimit -n 1024"
-                                          : "attaching opens /proc/<pid>/fd/<n> of the writer: "
-                                            "same user, group and capabilities, same PID "
-                                            "namespace, /proc mounted, and a writer that is "
-                                            "dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
+    doctor_mend(doctor, "attaching opens /proc/<pid>/fd/<n> of the writer: same user, group and "
+                        "capabilities, same PID namespace, /proc mounted, and a writer that is "
+                        "dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
+    if (shared->result == -EMFILE) doctor_mend(doctor, "ulimit -n 1024");
   }
   munmap(shared, sizeof *shared);
 }
@@ -221,15 +234,12 @@ static bool is_closed(int proc, const char *name) {
 /* What prctl(PR_SET_DUMPABLE) and a change of the user do to attaching. */
 static void probe_dumpable(struct doctor *doctor) {
   char list[96] = "";
-  size_t used = 0;
   int64_t count = 0;
   DIR *dir = opendir("/proc");
   const int proc = dir ? dirfd(dir) : -1;
   for (struct dirent *entry; proc >= 0 && (entry = readdir(dir)) != NULL;) {
     if (!is_closed(proc, entry->d_name)) continue;
-    if (used + sizeof ", 2147483647" < sizeof list) /* the first ones, whole */
-      used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", count > 0 ? ", " : "",
-                               entry->d_name);
+    append(list, sizeof list, "%s", entry->d_name);
     count++;
   }
   if (dir) closedir(dir);
@@ -248,22 +258,21 @@ static void probe_dumpable(struct doctor *doctor) {
 
 static void tell_large_frames(struct doctor *doctor) {
   const struct ringcast_info *ring = &doctor->ring;
+  long long kib = (long long)(ring->ring_frame >> 10), mib = (long long)(ring->max_frame >> 20);
   if (ring->spill_bytes != 0) {
     doctor_add(doctor, "large frames", DOCTOR_OK,
                "up to %lld KiB stay in that ring; larger ones, up to %lld MiB, go through spill "
                "memory, which is taken from the machine as it is needed",
-               (long long)(ring->ring_frame >> 10), (long long)(ring->max_frame >> 20));
+               kib, mib);
   } else {
+    const char *why = ring->spill_error ? strerror(-ring->spill_error) : "it was not asked for";
+    const char *mend = "set RINGCAST_SPILL_BYTES, or make a larger ring (capacity)";
+    if (ring->spill_error == -EFBIG) mend = "ulimit -f unlimited; or a larger ring (capacity)";
+    if (ring->spill_error == -ENOMEM)
+      mend = "ulimit -v unlimited; or set RINGCAST_SPILL_BYTES to less";
     doctor_add(doctor, "large frames", DOCTOR_NOTE,
-               "up to %lld KiB; larger ones are refused: there is no spill memory%s%s",
-               (long long)(ring->ring_frame >> 10),
-               ring->spill_error ? ", which can't be had: " : "",
-               ring->spill_error ? strerror(-ring->spill_error) : "");
-    doctor_mend(doctor, "%s",
-                ring->spill_error == -EFBIG ? "ulimit -f unlimited; or a larger ring (capacity)"
-                : ring->spill_error == -ENOMEM
-                    ? "ulimit -v unlimited; or set RINGCAST_SPILL_BYTES to less"
-                    : "set RINGCAST_SPILL_BYTES, or make a larger ring (capacity)");
+               "up to %lld KiB; larger ones are refused: there is no spill memory: %s", kib, why);
+    doctor_mend(doctor, "%s", mend);
   }
   doctor_facts(doctor, FACTS({"spill_bytes", (int64_t)ring->spill_bytes}));
 }
@@ -297,10 +306,8 @@ static int keep_one(void) {
 }
 
 static void probe_keeping(struct doctor *doctor) {
-  const char *off = rc_feature_disabled("retain") ? SWITCHED_OFF : "";
-  int result = keep_one(), pages = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC),
-      lacks = pages < 0 ? errno : 0;
-  if (pages >= 0) close(pages);
+  const char *off = switched("retain");
+  int result = keep_one();
   if (result == 0)
     doctor_add(doctor, "copy-on-write", DOCTOR_OK,
                "a reader has kept a frame of 1 MiB without a copy (ringcast_reader_retain), and "
@@ -310,14 +317,14 @@ static void probe_keeping(struct doctor *doctor) {
                "it could not be seen whether large frames can be kept: %s", strerror(-result));
   else
     doctor_add(doctor, "copy-on-write", DOCTOR_NOTE,
-               "a reader that was to keep a frame of 1 MiB had to copy it: /proc/self/pagemap "
-               "%s%s, pages of %ld KiB%s",
-               lacks ? "can't be opened: " : "is there", lacks ? strerror(lacks) : "",
-               sysconf(_SC_PAGESIZE) >> 10, off);
+               "a reader that was to keep a frame of 1 MiB had to copy it%s", off);
   if (result == -ENOTSUP && !*off)
-    doctor_mend(doctor, "needs /proc with its pagemap (CONFIG_PROC_PAGE_MONITOR), pages of 4 KiB, "
-                        "and addresses for the spill memory twice (ulimit -v)");
-  doctor_facts(doctor, FACTS({"works", result == 0 ? 1 : result == -ENOTSUP ? 0 : -1}));
+    doctor_mend(doctor, "needs /proc with its pagemap (CONFIG_PROC_PAGE_MONITOR) that can be "
+                        "opened, pages of 4 KiB, and addresses for the spill memory twice "
+                        "(ulimit -v)");
+  int64_t works = result == 0;
+  if (result != 0 && result != -ENOTSUP) works = -1;
+  doctor_facts(doctor, FACTS({"works", works}));
 }
 
 static void probe_ring(struct doctor *doctor) {
@@ -351,33 +358,30 @@ static void probe_ring(struct doctor *doctor) {
 /* ---- Huge pages ------------------------------------------------------------------------------ */
 
 static void probe_pool(struct doctor *doctor) {
+  const struct ringcast_info *ring = &doctor->ring;
   int64_t pool = read_number(HUGE_DIR "nr_hugepages"),
           spare = read_number(HUGE_DIR "free_hugepages");
   int64_t reserved = read_number(HUGE_DIR "resv_hugepages");
-  const char *switched = rc_feature_disabled("hugetlb") ? SWITCHED_OFF : "";
-  bool huge = doctor->can_make && doctor->ring.memory != RINGCAST_MEMORY_PAGES;
-  long long wanted = (long long)(doctor->ring.capacity / (2 * (uint64_t)MIB));
+  const char *off = switched("hugetlb");
+  bool huge = doctor->can_make && ring->memory != RINGCAST_MEMORY_PAGES;
+  long long wanted = (long long)(ring->capacity / (2 * (uint64_t)MIB));
   char gets[128] = "it could not be seen what a default ring gets, because no ring could be made";
   if (pool < 0) {
-    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages%s",
-               switched);
+    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages%s", off);
     return;
   }
   if (reserved > 0) spare -= reserved;
   if (doctor->can_make)
     snprintf(gets, sizeof gets, "a default ring would take %lld of them, and gets %s", wanted,
-             doctor->ring.memory == RINGCAST_MEMORY_HUGETLB
-                 ? "them"
-                 : ringcast_memory_name(doctor->ring.memory));
-  doctor_add(doctor, "huge pages", huge ? DOCTOR_OK : DOCTOR_NOTE,
+             ringcast_memory_name(ring->memory));
+  doctor_add(doctor, "huge pages", note_if(!huge),
              "%lld pages of 2 MiB in the pool, %lld free%s; %s", (long long)pool, (long long)spare,
-             switched, gets);
-  if (doctor->can_make && !huge && !*switched)
-    doctor_mend(
-        doctor,
-        "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also "
-        "raise its hugetlb.2MB.max",
-        (long long)pool + wanted);
+             off, gets);
+  if (doctor->can_make && !huge && !*off)
+    doctor_mend(doctor,
+                "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a "
+                "container also raise its hugetlb.2MB.max",
+                (long long)pool + wanted);
 }
 
 /* "always [never] advise" -> "never". */
@@ -401,36 +405,36 @@ static void probe_transparent(struct doctor *doctor) {
   char text[256];
   const char *shmem =
       chosen(cli_read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", text, sizeof text));
-  bool works = can_make_of(RINGCAST_MEMORY_SHMEM_HUGE), off = rc_feature_disabled("shmem-huge");
-  bool seen =
-      works || can_make_of(RINGCAST_MEMORY_PAGES); /* else it is not for want of huge pages */
-  doctor_add(doctor, "shmem huge", works ? DOCTOR_OK : DOCTOR_NOTE,
-             "transparent huge pages of shared memory%s: shmem_enabled is '%s', and %s",
-             off ? SWITCHED_OFF : "", shmem,
-             works ? "a ring of 2 MiB that asks for them gets them (MADV_COLLAPSE)"
-             : seen
-                 ? "a ring of 2 MiB that asks for them does not get them"
-                 : "it could not be seen whether a ring gets them, because no ring could be made");
-  if (seen && !works && !off)
+  const char *off = switched("shmem-huge");
+  const char *found = "a ring of 2 MiB that asks for them gets them (MADV_COLLAPSE)";
+  int64_t works = can_make_of(RINGCAST_MEMORY_SHMEM_HUGE);
+  if (!works) found = "a ring of 2 MiB that asks for them does not get them";
+  if (!works && !can_make_of(RINGCAST_MEMORY_PAGES)) { /* so it is not for want of huge pages */
+    found = "it could not be seen whether a ring gets them, because no ring could be made";
+    works = -1;
+  }
+  doctor_add(doctor, "shmem huge", note_if(works != 1),
+             "transparent huge pages of shared memory%s: shmem_enabled is '%s', and %s", off, shmem,
+             found);
+  if (works == 0 && !*off)
     doctor_mend(doctor, "needs Linux 6.1 with CONFIG_TRANSPARENT_HUGEPAGE, shmem_enabled other "
                         "than 'deny', and free memory that is not in pieces (echo 1 > "
                         "/proc/sys/vm/compact_memory)");
-  doctor_facts(doctor, FACTS({"works", seen ? works : -1}));
+  doctor_facts(doctor, FACTS({"works", works}));
 }
 
 /* ---- Limits ---------------------------------------------------------------------------------- */
 
 static int64_t limit_of(int resource) {
   struct rlimit limit;
-  return getrlimit((__rlimit_resource_t)resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY
-             ? -1
-             : (int64_t)limit.rlim_cur;
+  if (getrlimit((__rlimit_resource_t)resource, &limit) != 0) return -1;
+  return limit.rlim_cur == RLIM_INFINITY ? -1 : (int64_t)limit.rlim_cur;
 }
 
 static void probe_files(struct doctor *doctor) {
   int64_t limit = limit_of(RLIMIT_NOFILE), used = open_files();
   bool few = limit >= 0 && limit - used < 64;
-  doctor_add(doctor, "open files", few ? DOCTOR_NOTE : DOCTOR_OK,
+  doctor_add(doctor, "open files", note_if(few),
              "at most %lld (ulimit -n), %lld open; each writer keeps some open ('files' of the "
              "line 'ring' in --format json)",
              (long long)limit, (long long)used);
@@ -453,7 +457,7 @@ static void probe_group_memory(struct doctor *doctor) {
                "the control group sets no limit that this process can see");
   } else {
     bool tight = used >= 0 && limit - used < 4 * ring;
-    doctor_add(doctor, "container memory", tight ? DOCTOR_NOTE : DOCTOR_OK,
+    doctor_add(doctor, "container memory", note_if(tight),
                "the control group allows %lld MiB, of which %lld are in use; the whole ring counts "
                "from the moment when the ring is made",
                (long long)(limit / MIB), (long long)(used / MIB));
@@ -466,7 +470,7 @@ static void probe_group_memory(struct doctor *doctor) {
 /* ---- NUMA ------------------------------------------------------------------------------------ */
 
 static void probe_numa(struct doctor *doctor) {
-  const char *off = rc_feature_disabled("numa") ? SWITCHED_OFF : "";
+  const char *off = switched("numa");
   int64_t nodes = 0;
   DIR *dir = opendir("/sys/devices/system/node");
   for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;)
@@ -490,12 +494,11 @@ static void probe_kernel(struct doctor *doctor) {
   struct utsname name;
   int major = 0, minor = 0;
   uname(&name);
-  if (sscanf(name.release, "%d.%d", &major, &minor) != 2) major = minor = 0;
+  sscanf(name.release, "%d.%d", &major, &minor);
   int version = major * 1000 + minor;
-  doctor_add(doctor, "kernel",
-             version < 5001   ? DOCTOR_PROBLEM
-             : version < 6001 ? DOCTOR_NOTE
-                              : DOCTOR_OK,
+  enum doctor_level level = note_if(version < 6001);
+  if (version < 5001) level = DOCTOR_PROBLEM;
+  doctor_add(doctor, "kernel", level,
              "%s %s on %s; 5.1 is needed to seal a ring's memory, 5.14 to fill it quickly, 6.1 for "
              "transparent huge pages",
              name.sysname, name.release, name.machine);
@@ -508,16 +511,14 @@ static void probe_kernel(struct doctor *doctor) {
 /* How many CPUs' worth of time the control group grants; INFINITY if it sets no limit. */
 static double cpu_quota(void) {
   char path[640], text[64];
-  double quota, period;
-  if (cgroup_path("cpu", "cpu.max", path, sizeof path))
-    return sscanf(cli_read_line(path, text, sizeof text), "%lf %lf", &quota, &period) == 2 &&
-                   period > 0
-               ? quota / period
-               : INFINITY;
-  if (!cgroup_path("cpu", "cpu.cfs_quota_us", path, sizeof path)) return INFINITY;
-  quota = (double)read_number(path);
-  if (!cgroup_path("cpu", "cpu.cfs_period_us", path, sizeof path)) return INFINITY;
-  period = (double)read_number(path);
+  double quota = -1, period = 0;
+  if (cgroup_path("cpu", "cpu.max", path, sizeof path)) {
+    sscanf(cli_read_line(path, text, sizeof text), "%lf %lf", &quota, &period);
+  } else if (cgroup_path("cpu", "cpu.cfs_quota_us", path, sizeof path)) {
+    quota = (double)read_number(path);
+    if (cgroup_path("cpu", "cpu.cfs_period_us", path, sizeof path))
+      period = (double)read_number(path);
+  }
   return quota > 0 && period > 0 ? quota / period : INFINITY;
 }
 
@@ -529,7 +530,7 @@ static void probe_cores(struct doctor *doctor) {
   double quota = cpu_quota(), least = quota < usable ? ceil(quota) : usable;
   char limit[64] = "no quota";
   if (isfinite(quota)) snprintf(limit, sizeof limit, "a quota of %.2f CPUs", quota);
-  doctor_add(doctor, "cores", least < 2 ? DOCTOR_NOTE : DOCTOR_OK,
+  doctor_add(doctor, "cores", note_if(least < 2),
              "%ld CPUs online, %d allowed to this process, %s: a writer and %d reader%s can spin "
              "at the same time",
              online, usable, limit, least < 2 ? 0 : (int)least - 1, (int)least == 2 ? "" : "s");
@@ -542,21 +543,20 @@ static void probe_cores(struct doctor *doctor) {
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 static void probe_wait(struct doctor *doctor) {
-  bool waitpkg = false, monitorx = false, wfet = false;
+  const char *name = "none";
 #if defined(__x86_64__) || defined(__i386__)
   unsigned a, b, c, d;
-  waitpkg = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & (1u << 5));
-  monitorx = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & (1u << 29));
+  if (__get_cpuid(0x80000001, &a, &b, &c, &d) && (c & (1u << 29))) name = "mwaitx";
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & (1u << 5))) name = "umwait";
 #elif defined(__aarch64__)
-  wfet = getauxval(AT_HWCAP2) & (1ul << 31); /* HWCAP2_WFXT */
+  if (getauxval(AT_HWCAP2) & (1ul << 31)) name = "wfet"; /* HWCAP2_WFXT */
 #endif
-  bool off = rc_feature_disabled("cpu_wait"), used = (waitpkg || monitorx || wfet) && !off;
-  const char *names = waitpkg ? "umwait" : monitorx ? "mwaitx" : wfet ? "wfet" : "none";
+  bool off = rc_feature_disabled("cpu_wait"), used = strcmp(name, "none") != 0 && !off;
+  const char *how = "use pause instructions";
+  if (off) how = "use pause instructions, as RINGCAST_DISABLE asks";
+  if (used) how = "use such instructions after the first microsecond";
   doctor_add(doctor, "CPU wait", DOCTOR_OK,
-             "instructions that wait at low power: %s; spinning waits %s", names,
-             used  ? "use such instructions after the first microsecond"
-             : off ? "use pause instructions, as RINGCAST_DISABLE asks"
-                   : "use pause instructions");
+             "instructions that wait at low power: %s; spinning waits %s", name, how);
   doctor_facts(doctor, FACTS({"used", used}));
 }
 
@@ -570,11 +570,11 @@ static int pidfd_error(void) {
 
 static void probe_pidfd(struct doctor *doctor) {
   int error = pidfd_error();
-  bool off = rc_feature_disabled("pidfd"), used = error == 0 && !off;
-  doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: %s", error ? strerror(error) : "available",
-             off ? SWITCHED_OFF : "",
-             used ? "the kernel reports when a peer's process ends"
-                  : "a waiter looks in /proc, several times a second, for the peer's process");
+  const char *off = switched("pidfd"), *found = error ? strerror(error) : "available";
+  const char *how = "the kernel reports when a peer's process ends";
+  bool used = error == 0 && !*off;
+  if (!used) how = "a waiter looks in /proc, several times a second, for the peer's process";
+  doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: %s", found, off, how);
   if (error)
     doctor_mend(doctor, "Linux 5.3 or newer, and a seccomp profile that lets pidfd_open through");
   doctor_facts(doctor, FACTS({"used", used}));
@@ -600,30 +600,28 @@ static const char *why_no_uring(int error, int64_t disabled, bool has_pidfd) {
   if (error != 0 && disabled > 0) return ", kernel.io_uring_disabled is set";
   if (error == EPERM) return ", perhaps a container's seccomp profile";
   if (!RINGCAST_HAVE_LIBURING) return ", and liburing is not built in";
-  return error == 0 && !has_pidfd ? ", but not used without pidfds" : "";
+  if (error == 0 && !has_pidfd) return ", but not used without pidfds";
+  return "";
 }
 
 static void probe_io_uring(struct doctor *doctor) {
   static struct uring_probe probe;
   uint64_t params[15] = {0}; /* struct io_uring_params is 120 bytes */
   int64_t disabled = read_number("/proc/sys/kernel/io_uring_disabled");
-  int fd = (int)syscall(SYS_io_uring_setup, 2, params), error = errno;
+  int fd = (int)syscall(SYS_io_uring_setup, 2, params), error = fd < 0 ? errno : 0;
   bool futex = fd >= 0 && syscall(SYS_io_uring_register, fd, REGISTER_PROBE, &probe, PROBED) == 0 &&
                probe.last_op >= OP_FUTEX_WAIT && (probe.ops[OP_FUTEX_WAIT].flags & OP_SUPPORTED);
   if (fd >= 0) close(fd);
   bool watches = pidfd_error() == 0 && !rc_feature_disabled("pidfd");
   bool used = futex && watches && RINGCAST_HAVE_LIBURING && !rc_feature_disabled("io_uring");
-  doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s: %s",
-             fd >= 0 ? futex ? "available, with FUTEX_WAIT"
-                             : "available, without FUTEX_WAIT (Linux 6.7)"
-                     : strerror(error),
-             why_no_uring(fd < 0 ? error : 0, disabled, watches),
-             used ? "io_uring waits behind a reader's pollable descriptor"
-                  : "a helper thread waits behind a reader's pollable descriptor");
+  const char *found = "available, without FUTEX_WAIT (Linux 6.7)";
+  if (futex) found = "available, with FUTEX_WAIT";
+  if (error != 0) found = strerror(error);
+  doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s: %s waits behind a reader's pollable descriptor",
+             found, why_no_uring(error, disabled, watches), used ? "io_uring" : "a helper thread");
   if (!futex)
-    doctor_mend(doctor,
-                "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that "
-                "lets io_uring_setup through");
+    doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp "
+                        "profile that lets io_uring_setup through");
   doctor_facts(doctor,
                FACTS({"futex_wait", futex}, {"liburing", RINGCAST_HAVE_LIBURING}, {"used", used}));
 }
@@ -654,36 +652,32 @@ static bool is_switch(const char *variable) {
 }
 
 static void probe_environment(struct doctor *doctor) {
-  char text[192] = "",
-       strange[160] = ""; /* those that ringcast knows, with their values; and the others' names */
-  size_t used = 0, taken = 0;
-  int64_t count = 0, switches = 0, unknown = 0;
+  char known[256] = "", unknown[192] = ""; /* with their values; the names alone */
+  int64_t count = 0, switches = 0, strange = 0;
   for (char **at = environ; *at; at++) {
     int length = (int)strcspn(*at, "=");
     if (strncmp(*at, "RINGCAST_", strlen("RINGCAST_")) != 0) continue;
-    if (is_variable(*at, (size_t)length)) {
-      bool on = is_switch(*at);
-      if (used < sizeof text)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s%s", count ? ", " : "", *at,
-                                 on ? " (the drop-in is on)" : "");
-      count++;
-      switches += on;
+    if (!is_variable(*at, (size_t)length)) {
+      append(unknown, sizeof unknown, "%.*s", length, *at);
+      strange++;
+    } else if (is_switch(*at)) {
+      append(known, sizeof known, "%s (the drop-in is on)", *at);
+      switches++;
     } else {
-      if (taken < sizeof strange)
-        taken += (size_t)snprintf(strange + taken, sizeof strange - taken, "%s%.*s",
-                                  unknown ? ", " : "", length, *at);
-      unknown++;
+      append(known, sizeof known, "%s", *at);
+      count++;
     }
   }
-  doctor_add(doctor, "environment", count > switches || unknown ? DOCTOR_NOTE : DOCTOR_OK,
-             "%s%s%s%s", count || unknown ? text : "no RINGCAST_ variable is set",
-             count && unknown ? "; " : "", unknown ? "unknown to ringcast: " : "", strange);
-  if (count > switches)
+  if (count + switches + strange == 0) append(known, sizeof known, "no RINGCAST_ variable is set");
+  const char *then = "";
+  if (strange > 0) then = *known ? "; unknown to ringcast: " : "unknown to ringcast: ";
+  doctor_add(doctor, "environment", note_if(count + strange > 0), "%s%s%s", known, then, unknown);
+  if (count > 0)
     doctor_mend(doctor, "these variables change what is said above, or what the Python package "
                         "does; unset those that are not intended");
-  else if (unknown)
+  else if (strange > 0)
     doctor_mend(doctor, "check the spelling of the name: an unknown variable changes nothing");
-  doctor_facts(doctor, FACTS({"unknown", unknown}));
+  doctor_facts(doctor, FACTS({"unknown", strange}));
 }
 
 /* Told only where there is something to tell. */
@@ -694,11 +688,11 @@ static void probe_clock(struct doctor *doctor) {
   bool read = fscanf(file, "monotonic %ld %*d boottime %ld", &monotonic, &boottime) == 2;
   fclose(file);
   if (!read || (monotonic == 0 && boottime == 0)) return;
+  const char *so = "how long a writer outside of it waits is not shown";
+  if (boottime) so = "no ring outside of it can be attached to";
   doctor_add(doctor, "clock", DOCTOR_NOTE,
              "a time namespace moves monotonic time by %ld s and boot time by %ld s: %s", monotonic,
-             boottime,
-             boottime ? "no ring outside of it can be attached to"
-                      : "how long a writer outside of it waits is not shown");
+             boottime, so);
   doctor_mend(doctor, "writer and readers in one time namespace");
 }
 
@@ -747,9 +741,9 @@ static void print_text(const struct doctor *doctor, bool healthy) {
     snprintf(text, sizeof text, "%*sto mend: %s", INDENT, "", line->mend);
     if (*line->mend) text_wrap(text, WIDTH, INDENT, stdout);
   }
-  printf("\n%s\n", !doctor->can_make ? "Rings can't be used here: see the problems above."
-                   : healthy         ? "Rings can be made here."
-                                     : "Rings can be made here, but see the problems above.");
+  if (!doctor->can_make) puts("\nRings can't be used here: see the problems above.");
+  else if (healthy) puts("\nRings can be made here.");
+  else puts("\nRings can be made here, but see the problems above.");
 }
 
 /* ---- Command line ---------------------------------------------------------------------------- */
@@ -762,6 +756,7 @@ int doctor_main(int argc, char **argv) {
   if (result != CLI_GO_ON) return result;
   for (size_t i = 0; checks[i]; i++) checks[i](&doctor);
   for (size_t i = 0; i < doctor.count; i++) healthy &= doctor.lines[i].level != DOCTOR_PROBLEM;
-  json ? print_json(&doctor, healthy) : print_text(&doctor, healthy);
+  if (json) print_json(&doctor, healthy);
+  else print_text(&doctor, healthy);
   return cli_finish(stdout, healthy ? CLI_OK : CLI_FAILED);
 }
