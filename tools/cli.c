@@ -32,6 +32,11 @@ int cli_misused(const char *help, const char *format, ...) {
   return CLI_USAGE;
 }
 
+int cli_status(int error) {
+  if (error == -ENOENT) return CLI_NO_RING;
+  return error == -ENOTUNIQ ? CLI_SEVERAL : CLI_FAILED;
+}
+
 int cli_fail(int status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);

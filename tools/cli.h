@@ -27,6 +27,9 @@ int dump_main(int argc, char **argv);
  * first empty line; returns CLI_USAGE. */
 __attribute__((format(printf, 2, 3))) int cli_misused(const char *help, const char *format, ...);
 
+/* Of a negative errno that has to do with a ring. */
+int cli_status(int error);
+
 /* Says on stderr what failed; returns `status`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int status, const char *format, ...);
 

@@ -124,23 +124,23 @@ static void print_gap(struct dump *dump, const struct recording_gap *gap) {
 
 static void print_stretch(const struct dump *dump, enum recording_found found,
                           const struct recording_item *item) {
-  const char *type = found == RECORDING_FOUND_DAMAGE ? "damage"
-                     : found == RECORDING_FOUND_TORN ? "torn"
-                                                     : "unwritten";
-  const char *words = found == RECORDING_FOUND_DAMAGE ? "are damaged"
-                      : found == RECORDING_FOUND_TORN
-                          ? "at the end are torn and cut off: the recorder did not end it"
-                          : "were not written: the recorder died first, or is still busy";
+  static const char *const types[] = {[RECORDING_FOUND_DAMAGE] = "damage",
+                                      [RECORDING_FOUND_TORN] = "torn",
+                                      [RECORDING_FOUND_UNWRITTEN] = "unwritten"};
+  static const char *const words[] = {
+      [RECORDING_FOUND_DAMAGE] = "are damaged",
+      [RECORDING_FOUND_TORN] = "at the end are torn and cut off: the recorder did not end it",
+      [RECORDING_FOUND_UNWRITTEN] = "were not written: the recorder died first, or is still busy"};
   bool known = item->missing != RECORDING_UNKNOWN;
   if (dump->json) {
-    printf("{\"type\": \"%s\", \"offset\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"frames\": ", type,
-           item->offset, item->bytes);
+    printf("{\"type\": \"%s\", \"offset\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"frames\": ",
+           types[found], item->offset, item->bytes);
     if (known) printf("%" PRIu64 "}\n", item->missing);
     else puts("null}");
     return;
   }
   printf("%14s %" PRIu64 " bytes from byte %" PRIu64 " of the file on %s", "", item->bytes,
-         item->offset, words);
+         item->offset, words[found]);
   if (known)
     printf("; %" PRIu64 " frame%s missing", item->missing, item->missing == 1 ? " is" : "s are");
   puts("");
@@ -150,9 +150,9 @@ static void print_stretch(const struct dump *dump, enum recording_found found,
 
 static void print_facts(const struct dump *dump, const struct recording_facts *facts) {
   const struct recording_sum *sum = &facts->sum;
-  const char *ended = facts->is_live    ? "recorder still writing"
-                      : facts->is_ended ? "ended well"
-                                        : "not ended";
+  const char *ended = "not ended";
+  if (facts->is_ended) ended = "ended well";
+  if (facts->is_live) ended = "recorder still writing";
   if (dump->json) {
     printf("{\"type\": \"summary\", \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64
            ", \"gaps\": %" PRIu64 ", \"gap_bytes\": %" PRIu64 ", \"damages\": %" PRIu64
@@ -211,7 +211,7 @@ static int dump_file(struct dump *dump) {
   struct recording *recording;
   char why[256];
   int result = recording_open(dump->what, &cli_stop, &recording, why);
-  if (result != 0) return cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s", why);
+  if (result != 0) return cli_fail(cli_status(result), "%s", why);
   print_head(dump, recording_header_of(recording));
   while (result == 0 && !cli_stop && (dump->frames == 0 || dump->shown < dump->frames))
     result = dump_next(dump, recording);
@@ -257,9 +257,7 @@ static int dump_ring(struct dump *dump) {
   int status = view_find(dump->what, handle);
   if (status != CLI_GO_ON) return status;
   int result = ringcast_tap_attach(handle, &tap);
-  if (result != 0)
-    return cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s: %s", dump->what,
-                    ringcast_last_error());
+  if (result != 0) return cli_fail(cli_status(result), "%s: %s", dump->what, ringcast_last_error());
   if (!dump->json) printf("%14s %16s %12s  %s\n", "seconds", "position", "bytes", "kind");
   fflush(stdout);
   while (result == 0 && !cli_stop && (dump->frames == 0 || dump->shown < dump->frames))

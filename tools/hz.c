@@ -198,7 +198,7 @@ int hz_main(int argc, char **argv) {
   result = view_look(&view);
   if (result == 0) result = ringcast_tap_attach(view.ring.handle, &hz.tap);
   if (result != 0) {
-    result = cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s", ringcast_last_error());
+    result = cli_fail(cli_status(result), "%s", ringcast_last_error());
   } else {
     hz.label = view.label;
     result = run(&hz);

@@ -96,7 +96,8 @@ int list_main(int argc, char **argv) {
   struct view *views = NULL;
   int count = view_all(&views, 0);
   if (count < 0) return cli_fail(CLI_FAILED, "%s", ringcast_last_error());
-  json ? print_json(views, count) : print_text(views, count);
+  if (json) print_json(views, count);
+  else print_text(views, count);
   view_close_all(views, count);
   return cli_finish(stdout, CLI_OK);
 }

@@ -28,9 +28,9 @@ static const char help[] =
 /* ---- For people: the reader that is in the way, then the writer, then each reader ------------ */
 
 static const char *state_in_words(uint32_t state) {
-  return state == RINGCAST_PEER_STOPPED  ? "stopped by a signal"
-         : state == RINGCAST_PEER_ACTIVE ? "running"
-                                         : view_state(state);
+  if (state == RINGCAST_PEER_STOPPED) return "stopped by a signal";
+  if (state == RINGCAST_PEER_ACTIVE) return "running";
+  return view_state(state);
 }
 
 static void print_behind(FILE *out, const struct ringcast_peer *peer) {
@@ -365,8 +365,7 @@ static int stat_one(const struct choice *choice) {
   if (result != CLI_GO_ON) return result;
   view_label_as_given(&view, choice->ring);
   if (view_look(&view) != 0)
-    return cli_fail(view.error == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s",
-                    view.why); /* nothing to close */
+    return cli_fail(cli_status(view.error), "%s", view.why); /* nothing to close */
   if (choice->watch > 0) {
     result = watch(choice, &view);
   } else {

@@ -52,24 +52,11 @@ static int by_trouble(const void *a, const void *b) {
 
 /* ---- Text ------------------------------------------------------------------------------------ */
 
-static void add_row(struct text_table *table, const struct view *view) {
-  const struct ringcast_peer *blocker = view_blocker(&view->now),
-                             *slowest = view_slowest(&view->now);
+/* Who is in the way. */
+static void add_trouble(struct text_table *table, const struct view *view,
+                        const struct ringcast_peer *blocker) {
   const struct ringcast_peer *suspect = view_suspect(&view->now);
   char which[VIEW_WHICH];
-  bool is_handle = !strchr(view->label, '@'); /* too long for a table */
-  if (is_handle) text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid);
-  else text_table_add(table, "%s", view->label);
-  text_table_add(
-      table, "%s",
-      text_rate(view_rate(view, view->now.stats.frames, view->before.stats.frames)).text);
-  text_table_add(
-      table, "%s",
-      text_rate(view_rate(view, view->now.stats.bytes, view->before.stats.bytes) / 1e6).text);
-  text_table_add(table, "%" PRIu32, view->now.count);
-  text_table_add(table, "%" PRIu64, slowest ? slowest->lag_frames : 0);
-  text_table_add(table, "%s", text_bytes(slowest ? (double)slowest->lag : 0).text);
-  text_table_add(table, "%s", blocker ? text_duration((double)blocker->blocked_ns).text : "-");
   if (view->error) text_table_add(table, "%s", view->why);
   else if (blocker)
     text_table_add(table, "%s (pid %" PRId32 ", %s)", view_which(blocker, which), blocker->pid,
@@ -77,9 +64,25 @@ static void add_row(struct text_table *table, const struct view *view) {
   else if (suspect)
     text_table_add(table, "%s: %s (pid %" PRId32 ")", view_state(suspect->state),
                    view_which(suspect, which), suspect->pid);
-  else
-    text_table_add(table, "%s",
-                   view_writer_state(view->writer)[0] == 's' ? "(writer stopped)" : "");
+  else if (view->writer == 'T' || view->writer == 't') text_table_add(table, "(writer stopped)");
+  else text_table_add(table, "%s", "");
+}
+
+static void add_row(struct text_table *table, const struct view *view) {
+  static const struct ringcast_peer none;
+  const struct ringcast_stats *now = &view->now.stats, *before = &view->before.stats;
+  const struct ringcast_peer *blocker = view_blocker(&view->now);
+  const struct ringcast_peer *slowest = view_slowest(&view->now);
+  if (!slowest) slowest = &none;
+  if (strchr(view->label, '@')) text_table_add(table, "%s", view->label);
+  else text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid); /* not the handle */
+  text_table_add(table, "%s", text_rate(view_rate(view, now->frames, before->frames)).text);
+  text_table_add(table, "%s", text_rate(view_rate(view, now->bytes, before->bytes) / 1e6).text);
+  text_table_add(table, "%" PRIu32, view->now.count);
+  text_table_add(table, "%" PRIu64, slowest->lag_frames);
+  text_table_add(table, "%s", text_bytes((double)slowest->lag).text);
+  text_table_add(table, "%s", text_duration((double)blocked_ns(view)).text);
+  add_trouble(table, view, blocker);
 }
 
 static void print_text(FILE *out, const struct view *views, int count) {

@@ -57,10 +57,7 @@ static void read_command(int32_t pid, char out[64]) {
 int view_find(const char *ring, char handle[RINGCAST_HANDLE_BYTES]) {
   int result = ringcast_find(ring, handle);
   if (result == 0) return CLI_GO_ON;
-  int status = CLI_FAILED;
-  if (result == -ENOENT) status = CLI_NO_RING;
-  if (result == -ENOTUNIQ) status = CLI_SEVERAL;
-  return cli_fail(status, "%s", ringcast_last_error());
+  return cli_fail(cli_status(result), "%s", ringcast_last_error());
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */
@@ -104,17 +101,23 @@ void view_label_as_given(struct view *view, const char *ring) {
     memcpy(view->label, view->ring.handle, sizeof view->label);
 }
 
-int view_look(struct view *view) {
+/* Into `next`. Sets view->error and view->why. */
+static void look_at_ring(struct view *view, struct look *next) {
   ringcast_tap *tap = NULL;
-  struct look *next = &view->before; /* its memory is used again */
-  bool readable = *view->ring.handle != '\0';
-  view->error = readable ? ringcast_tap_attach(view->ring.handle, &tap) : -EPROTO;
+  if (*view->ring.handle == '\0') {
+    view->error = -EPROTO;
+    snprintf(view->why, sizeof view->why, "its writer uses an incompatible release of ringcast");
+    return;
+  }
+  view->error = ringcast_tap_attach(view->ring.handle, &tap);
   if (view->error == 0) view->error = read_ring(tap, next);
-  if (view->error != 0)
-    snprintf(view->why, sizeof view->why, "%s",
-             readable ? ringcast_last_error()
-                      : "its writer uses an incompatible release of ringcast");
+  if (view->error != 0) snprintf(view->why, sizeof view->why, "%s", ringcast_last_error());
   ringcast_tap_close(tap);
+}
+
+int view_look(struct view *view) {
+  struct look *next = &view->before; /* its memory is used again */
+  look_at_ring(view, next);
   if (view->error == 0) view->ring.pid = next->info.writer_pid;
   look_at_process(view);
   if (view->error != 0) return view->error;
@@ -198,7 +201,9 @@ bool view_is_suspect(const struct ringcast_peer *peer) {
 /* Stopped and dead readers by their lag, then those that were evicted. */
 static bool is_worse(const struct ringcast_peer *a, const struct ringcast_peer *b) {
   bool evicted = a->state == RINGCAST_PEER_EVICTED;
-  return !b || (evicted == (b->state == RINGCAST_PEER_EVICTED) ? a->lag > b->lag : !evicted);
+  if (!b) return true;
+  if (evicted != (b->state == RINGCAST_PEER_EVICTED)) return !evicted;
+  return a->lag > b->lag;
 }
 
 const struct ringcast_peer *view_suspect(const struct look *look) {
