@@ -155,24 +155,20 @@ static void put_packed(struct walk *walk, const struct ringcast_token *token, ui
   else put(walk->text, "%" PRIu64, value);
 }
 
-static void put_numbers(struct walk *walk, const struct ringcast_token *token) {
-  bool tuple = token->tag == RINGCAST_TAG_PACKED_TUPLE;
-  put(walk->text, tuple ? "(" : "[");
+static void put_numbers(struct walk *walk, const struct ringcast_token *token, const char *open,
+                        const char *close) {
+  put(walk->text, "%s", open);
   for (uint64_t i = 0; i < token->count && !walk->text->is_cut; i++) {
     if (i > 0) put(walk->text, ", ");
     put_packed(walk, token, i);
   }
-  put(walk->text, tuple ? (token->count == 1 ? ",)" : ")") : "]");
+  put(walk->text, "%s", close);
 }
 
 static void put_sizes(struct walk *walk, const struct ringcast_token *token) {
-  put(walk->text, "Size[");
-  for (uint64_t i = 0; i < token->count && !walk->text->is_cut; i++) {
-    int64_t size;
-    memcpy(&size, token->data + 8 * i, sizeof size);
-    put(walk->text, "%s%" PRId64, i > 0 ? ", " : "", size);
-  }
-  put(walk->text, "]");
+  struct ringcast_token sizes = *token;
+  sizes.kind = RINGCAST_PACKED_I64;
+  put_numbers(walk, &sizes, "Size[", "]");
 }
 
 static void put_bigint(struct walk *walk, const struct ringcast_token *token) {
@@ -225,27 +221,16 @@ static void put_item(struct walk *walk, uint64_t number) {
 
 static bool put_value(struct walk *walk, int depth);
 
-/* Values between two brackets. */
+/* Values between two brackets; of a dict, keys and values in turn. */
 static bool put_values(struct walk *walk, uint64_t count, const char *open, const char *close,
-                       int depth) {
+                       bool is_dict, int depth) {
   put(walk->text, "%s", open);
   for (uint64_t i = 0; i < count; i++) {
-    if (i > 0) put(walk->text, ", ");
+    if (is_dict && i % 2 == 1) put(walk->text, ": ");
+    else if (i > 0) put(walk->text, ", ");
     if (!put_value(walk, depth)) return false;
   }
   put(walk->text, "%s", close);
-  return !walk->text->is_cut;
-}
-
-static bool put_dict(struct walk *walk, uint64_t count, int depth) {
-  put(walk->text, "{");
-  for (uint64_t i = 0; i < count; i++) {
-    if (i > 0) put(walk->text, ", ");
-    if (!put_value(walk, depth)) return false;
-    put(walk->text, ": ");
-    if (!put_value(walk, depth)) return false;
-  }
-  put(walk->text, "}");
   return !walk->text->is_cut;
 }
 
@@ -349,18 +334,19 @@ static bool put_kind(struct walk *walk, uint8_t kind, int depth) {
 }
 
 static bool put_container(struct walk *walk, const struct ringcast_token *token, int depth) {
+  uint64_t count = token->count;
   switch (token->tag) {
-  case RINGCAST_TAG_LIST: return put_values(walk, token->count, "[", "]", depth);
+  case RINGCAST_TAG_LIST: return put_values(walk, count, "[", "]", false, depth);
   case RINGCAST_TAG_TUPLE:
-    return put_values(walk, token->count, "(", token->count == 1 ? ",)" : ")", depth);
-  case RINGCAST_TAG_SET: return put_values(walk, token->count, "{", "}", depth);
-  case RINGCAST_TAG_FROZENSET: return put_values(walk, token->count, "frozenset({", "})", depth);
-  case RINGCAST_TAG_RANGE: return put_values(walk, 3, "range(", ")", depth);
-  case RINGCAST_TAG_SLICE: return put_values(walk, 3, "slice(", ")", depth);
-  case RINGCAST_TAG_DICT: return put_dict(walk, token->count, depth);
-  case RINGCAST_TAG_RECORD: return put_record(walk, token->count, depth);
-  case RINGCAST_TAG_OBJECT: return put_object(walk, token->count, depth);
-  case RINGCAST_TAG_MEMBER: return put_member(walk, token->count, depth);
+    return put_values(walk, count, "(", count == 1 ? ",)" : ")", false, depth);
+  case RINGCAST_TAG_SET: return put_values(walk, count, "{", "}", false, depth);
+  case RINGCAST_TAG_FROZENSET: return put_values(walk, count, "frozenset({", "})", false, depth);
+  case RINGCAST_TAG_RANGE: return put_values(walk, 3, "range(", ")", false, depth);
+  case RINGCAST_TAG_SLICE: return put_values(walk, 3, "slice(", ")", false, depth);
+  case RINGCAST_TAG_DICT: return put_values(walk, 2 * count, "{", "}", true, depth);
+  case RINGCAST_TAG_RECORD: return put_record(walk, count, depth);
+  case RINGCAST_TAG_OBJECT: return put_object(walk, count, depth);
+  case RINGCAST_TAG_MEMBER: return put_member(walk, count, depth);
   case RINGCAST_TAG_KIND: return put_kind(walk, token->kind, depth);
   default: return false; /* a tag of a later version */
   }
@@ -395,8 +381,10 @@ static bool put_leaf(struct walk *walk, const struct ringcast_token *token) {
   case RINGCAST_TAG_BYTEARRAY:
     put(text, "bytearray of %" PRIu64 " bytes", token->count);
     return true;
-  case RINGCAST_TAG_PACKED_LIST:
-  case RINGCAST_TAG_PACKED_TUPLE: put_numbers(walk, token); return true;
+  case RINGCAST_TAG_PACKED_LIST: put_numbers(walk, token, "[", "]"); return true;
+  case RINGCAST_TAG_PACKED_TUPLE:
+    put_numbers(walk, token, "(", token->count == 1 ? ",)" : ")");
+    return true;
   case RINGCAST_TAG_SCALAR: put_scalar(walk, token); return true;
   case RINGCAST_TAG_SIZE: put_sizes(walk, token); return true;
   case RINGCAST_TAG_PART:
