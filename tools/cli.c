@@ -99,15 +99,18 @@ bool parse_format(const char *text, void *out) {
 }
 
 bool parse_bytes(const char *text, void *out) {
+  static const char suffixes[] = "KMG";
   char *end;
+  unsigned shift = 0;
   errno = 0;
   if (!isdigit((unsigned char)*text)) return false;
   unsigned long long value = strtoull(text, &end, 10);
-  const char *suffixes = "KMG",
-             *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
-  unsigned shift = suffix ? 10 * (unsigned)(suffix - suffixes + 1) : 0;
-  if (suffix) end++;
-  if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
+  if (*end) {
+    const char *suffix = strchr(suffixes, toupper((unsigned char)*end));
+    if (!suffix || end[1]) return false;
+    shift = 10 * (unsigned)(suffix - suffixes + 1);
+  }
+  if (errno || value > (UINT64_MAX >> 1) >> shift) return false;
   *(uint64_t *)out = (uint64_t)value << shift;
   return true;
 }

@@ -243,11 +243,10 @@ static void run_pair(struct pair *pair, char *words, size_t size) {
   close(pair->ends[1]);
   doctor_await(writer, ends[0], sizeof ends[0]);
   doctor_await(reader, ends[1], sizeof ends[1]);
-  snprintf(words, size, "%s",
-           *pair->words[0]   ? pair->words[0]
-           : *pair->words[1] ? pair->words[1]
-           : *ends[0]        ? ends[0]
-                             : ends[1]);
+  const char *said[] = {pair->words[0], pair->words[1], ends[0], ends[1]};
+  int first = 0;
+  while (first < 3 && !*said[first]) first++;
+  snprintf(words, size, "%s", said[first]);
 }
 
 /* The writer knows that a reader has no pool; the reader knows the words of the driver. */

@@ -374,11 +374,10 @@ static void tell_end(const struct record_options *options, const struct record_r
   if (result->sum.gaps > 0)
     cli_fail(
         CLI_OK,
-        "%s went on without the recorder %llu time%s: %llu bytes of the ring are missing, each "
-        "place is marked in the file; a larger ring, a larger --buffer, a faster disk or "
-        "--lossless helps",
-        options->ring, (unsigned long long)result->sum.gaps, result->sum.gaps == 1 ? "" : "s",
-        (unsigned long long)result->gap_bytes);
+        "%s went on without the recorder: %llu bytes of the ring are missing, in gaps (%llu) that "
+        "are marked in the file; a larger ring, a larger --buffer, a faster disk or --lossless "
+        "helps",
+        options->ring, (unsigned long long)result->gap_bytes, (unsigned long long)result->sum.gaps);
 }
 
 static void print(const struct record_options *options, const struct record_result *result) {
@@ -438,9 +437,8 @@ int record_main(int argc, char **argv) {
   signal(SIGXFSZ, SIG_IGN); /* a file that may not be longer is an error of the write */
   int failed = run_recorder(&options, handle, &result);
   if (failed != 0) {
-    bool of_ring = result.end == RECORD_RING_FAILED;
-    cli_fail(CLI_FAILED, "%s%s%s", of_ring ? options.ring : "", of_ring ? ": " : "", result.why);
-    return of_ring && failed == -ENOENT ? CLI_NO_RING : CLI_FAILED;
+    if (result.end != RECORD_RING_FAILED) return cli_fail(CLI_FAILED, "%s", result.why);
+    return cli_fail(cli_status(failed), "%s: %s", options.ring, result.why);
   }
   tell_end(&options, &result);
   if (result.end == RECORD_DISK_FAILED) return CLI_FAILED; /* what is in the file is not known */

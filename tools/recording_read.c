@@ -325,8 +325,10 @@ static int next_once(struct recording *recording, struct recording_item *out) {
 int recording_next(struct recording *recording, struct recording_item *out) {
   int result = recording->at_frame ? recording_pass(recording) : 0;
   if (result < 0) return result;
-  do result = is_stopped(recording) ? -ECANCELED : next_once(recording, out);
-  while (result == -EAGAIN);
+  do {
+    if (is_stopped(recording)) return -ECANCELED;
+    result = next_once(recording, out);
+  } while (result == -EAGAIN);
   return result;
 }
 
@@ -464,31 +466,37 @@ static void find_end(struct recording *recording) {
     recording->facts.is_ended = read_small(recording, &record, offset, &end, sizeof end) == 1;
 }
 
+static int open_file(struct recording *recording, const char *path, char why[256]) {
+  struct stat status;
+  recording->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (recording->fd < 0 || fstat(recording->fd, &status) != 0)
+    return fail(-errno, why, path, strerror(errno));
+  if (!S_ISREG(status.st_mode)) return fail(-EINVAL, why, path, "is not a file");
+  recording->facts.is_live = is_locked(recording);
+  recording->size = (uint64_t)status.st_size;
+  recording->believed = (uint64_t)status.st_blocks * 512;
+  if (recording->believed < LEAST_BELIEVED) recording->believed = LEAST_BELIEVED;
+  return check_header(recording, path, why);
+}
+
 int recording_open(const char *path, const volatile sig_atomic_t *stop, struct recording **out,
                    char why[256]) {
   struct recording *recording = calloc(1, sizeof *recording);
-  if (!recording) return fail(-ENOMEM, why, path, "no memory");
-  struct stat status;
-  int result = 0;
-  recording->stop = stop;
-  recording->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  recording->window = malloc(WINDOW);
-  if (recording->fd < 0 || !recording->window || fstat(recording->fd, &status) != 0)
-    result = fail(recording->fd < 0 ? -errno : -ENOMEM, why, path, strerror(errno));
-  else if (!S_ISREG(status.st_mode)) result = fail(-EINVAL, why, path, "is not a file");
-  if (result == 0) {
-    recording->facts.is_live = is_locked(recording);
-    recording->size = (uint64_t)status.st_size;
-    recording->believed = (uint64_t)status.st_blocks * 512;
-    if (recording->believed < LEAST_BELIEVED) recording->believed = LEAST_BELIEVED;
-    result = check_header(recording, path, why);
+  if (recording) recording->window = malloc(WINDOW);
+  if (!recording || !recording->window) {
+    free(recording);
+    return fail(-ENOMEM, why, path, "no memory");
   }
-  if (result == 0) {
-    recording->at = RECORDING_BLOCK;
-    if (!recording->facts.is_live) find_end(recording);
-    *out = recording;
-  } else recording_close(recording);
-  return result;
+  recording->stop = stop;
+  int result = open_file(recording, path, why);
+  if (result != 0) {
+    recording_close(recording);
+    return result;
+  }
+  recording->at = RECORDING_BLOCK;
+  if (!recording->facts.is_live) find_end(recording);
+  *out = recording;
+  return 0;
 }
 
 void recording_close(struct recording *recording) {

@@ -65,10 +65,10 @@ static int64_t due_at(const struct replay *replay, int64_t time) {
 static int reserve(struct replay *replay, uint64_t bytes, struct ringcast_span *span) {
   int result;
   if (bytes > SIZE_MAX / 2) return -EMSGSIZE;
-  do
-    result =
-        cli_stop ? -ECANCELED : ringcast_writer_reserve(replay->writer, (size_t)bytes, SLICE, span);
-  while (result == -ETIMEDOUT || result == -EINTR);
+  do {
+    if (cli_stop) return -ECANCELED;
+    result = ringcast_writer_reserve(replay->writer, (size_t)bytes, SLICE, span);
+  } while (result == -ETIMEDOUT || result == -EINTR);
   return result;
 }
 

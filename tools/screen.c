@@ -89,7 +89,10 @@ bool screen_show(void) {
   if (screen.block) fclose(screen.block);
   screen.block = NULL;
   if (screen.full) draw();
-  else printf("%s%s", screen.blocks ? "\n" : "", screen.text ? screen.text : "");
+  else {
+    if (screen.blocks) putchar('\n');
+    if (screen.text) fputs(screen.text, stdout);
+  }
   screen.blocks = true;
   return fflush(stdout) == 0 && !ferror(stdout);
 }

@@ -19,7 +19,7 @@
 static size_t character(const char *text, size_t left, uint32_t *code) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   const unsigned char *at = (const unsigned char *)text;
-  size_t length = *at < 0x80 ? 1 : *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : 4;
+  size_t length = 1 + (*at >= 0xc0) + (*at >= 0xe0) + (*at >= 0xf0);
   if ((*at >= 0x80 && *at < 0xc2) || *at > 0xf4 || length > left) return 0;
   *code = length == 1 ? *at : *at & (0xffu >> (length + 1));
   for (size_t i = 1; i < length; i++) {
@@ -103,7 +103,8 @@ static struct text_number scaled(double value, double step, const char *const un
     value /= step;
     unit++;
   }
-  int digits = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  int digits = 2 - (value >= 9.995) - (value >= 99.95);
+  if (unit == 0) digits = 0;
   snprintf(number.text, sizeof number.text, "%.*f %s", digits, value, units[unit]);
   return number;
 }

@@ -330,7 +330,7 @@ static void print(struct cadence *cadence) {
 
 static void set_up(struct cadence *cadence, const struct perf_options *options) {
   double wanted = options->seconds * 1000 / options->gap_ms / ROUNDS;
-  size_t counted = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (size_t)wanted;
+  size_t counted = (size_t)fmin(fmax(wanted, FEWEST), MOST);
   if (options->size < sizeof(struct stamp))
     perf_die("--size is at least %zu for %s", sizeof(struct stamp), options->name);
   cadence->options = options;

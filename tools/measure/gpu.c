@@ -323,7 +323,7 @@ static void measure_size(struct gpu *gpu, uint64_t bytes) {
   static struct perf_series series[WAYS][FIGURES];
   uint64_t fit = ROW_BYTES / bytes,
            end = (uint64_t)perf_now_ns() + (uint64_t)(gpu->options->seconds * 1e9);
-  uint32_t row = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : fit < 2 ? 2 : (uint32_t)fit;
+  uint32_t row = (uint32_t)fmin(fmax((double)fit, 2), MOST_IN_A_ROW);
   enum way first = gpu->has_pool ? POOL : INLINE;
   int64_t round = 0;
   for (; round <= ROUNDS && (round <= LEAST_ROUNDS || (uint64_t)perf_now_ns() < end); round++)

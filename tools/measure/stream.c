@@ -286,7 +286,8 @@ static void tap_body(struct stream *stream, uint32_t index) {
 
 static void child(void *context, uint32_t index) {
   struct stream *stream = context;
-  index < stream->options.readers ? reader_body(stream, index) : tap_body(stream, index);
+  if (index < stream->options.readers) reader_body(stream, index);
+  else tap_body(stream, index);
 }
 
 /* ---- The writer ------------------------------------------------------------------------------ */
