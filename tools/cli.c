@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ringcast/inspect.h"
 
@@ -21,13 +22,19 @@ static void say(const char *format, va_list arguments) {
   fprintf(stderr, "ringcast: %s\n", clean);
 }
 
-int cli_misused(const char *usage, const char *format, ...) {
+int cli_misused(const char *help, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   say(format, arguments);
   va_end(arguments);
-  fputs(usage, stderr);
+  const char *end = strstr(help, "\n\n");
+  fwrite(help, 1, end ? (size_t)(end - help) + 1 : strlen(help), stderr);
   return CLI_USAGE;
+}
+
+int cli_status(int error) {
+  if (error == -ENOENT) return CLI_NO_RING;
+  return error == -ENOTUNIQ ? CLI_SEVERAL : CLI_FAILED;
 }
 
 int cli_fail(int status, const char *format, ...) {
@@ -38,42 +45,52 @@ int cli_fail(int status, const char *format, ...) {
   return status;
 }
 
-/* ---- Options ---------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 enum { MOST_OPTIONS = 24, FIRST = 256 };
 
-static int take(const char *usage, const struct cli_option *option, const char *text) {
+static int take(const char *help, const struct cli_option *option, const char *text) {
   if (!option->parse) *(bool *)option->out = true;
   else if (!option->parse(text, option->out))
-    return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", text, option->name, option->takes);
+    return cli_misused(help, "'%s' is not valid for --%s: it takes %s", text, option->name,
+                       option->takes);
   return CLI_GO_ON;
 }
 
-int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct cli_option *options, size_t count,
-              const char **words, int most) {
-  struct option known[MOST_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
-  if (count > MOST_OPTIONS) abort();
-  for (size_t i = 0; i < count; i++) {
-    int argument = !options[i].parse ? no_argument : options[i].may_be_alone ? optional_argument : required_argument;
-    known[i + 1] = (struct option){options[i].name, argument, NULL, FIRST + (int)i};
-  }
-  int option, result;
-  opterr = 0;
-  while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
-    if (option == 'h') {
-      printf("%s%s\nThe manual pages, ringcast(1) and one for each command, have the rest, with examples.\n",
-             texts->usage, texts->help);
-      return cli_finish(stdout, CLI_OK);
-    }
-    if (option == ':') return cli_misused(texts->usage, "%s needs a value", argv[optind - 1]);
-    if (option < FIRST) return cli_misused(texts->usage, "there is no option '%s'", argv[optind - 1]);
-    if ((result = take(texts->usage, &options[option - FIRST], optarg)) != CLI_GO_ON) return result;
-  }
-  for (int i = 0; i < most; i++) words[i] = optind < argc ? argv[optind++] : NULL;
-  return optind < argc ? cli_misused(texts->usage, "unexpected argument '%s'", argv[optind]) : CLI_GO_ON;
+static int argument_of(const struct cli_option *option) {
+  if (!option->parse) return no_argument;
+  return option->may_be_alone ? optional_argument : required_argument;
 }
 
-/* ---- Values ----------------------------------------------------------------------------------- */
+static int print_help(const char *help) {
+  printf("%s\n"
+         "The manual pages, ringcast(1) and one for each command, have the rest, with examples.\n",
+         help);
+  return cli_finish(stdout, CLI_OK);
+}
+
+int cli_parse(int argc, char **argv, const char *help, const struct cli_option *options,
+              size_t count, const char **words, int most) {
+  struct option known[MOST_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
+  int option;
+  if (count > MOST_OPTIONS) abort();
+  for (size_t i = 0; i < count; i++)
+    known[i + 1] = (struct option){options[i].name, argument_of(&options[i]), NULL, FIRST + (int)i};
+  opterr = 0;
+  while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
+    const char *word = argv[optind - 1];
+    if (option == 'h') return print_help(help);
+    if (option == ':') return cli_misused(help, "%s needs a value", word);
+    if (option < FIRST) return cli_misused(help, "there is no option '%s'", word);
+    int result = take(help, &options[option - FIRST], optarg);
+    if (result != CLI_GO_ON) return result;
+  }
+  for (int i = 0; i < most; i++) words[i] = optind < argc ? argv[optind++] : NULL;
+  if (optind < argc) return cli_misused(help, "unexpected argument '%s'", argv[optind]);
+  return CLI_GO_ON;
+}
+
+/* ---- Values ---------------------------------------------------------------------------------- */
 
 bool parse_format(const char *text, void *out) {
   bool json = strcmp(text, "json") == 0;
@@ -82,14 +99,18 @@ bool parse_format(const char *text, void *out) {
 }
 
 bool parse_bytes(const char *text, void *out) {
+  static const char suffixes[] = "KMG";
   char *end;
+  unsigned shift = 0;
   errno = 0;
   if (!isdigit((unsigned char)*text)) return false;
   unsigned long long value = strtoull(text, &end, 10);
-  const char *suffixes = "KMG", *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
-  unsigned shift = suffix ? 10 * (unsigned)(suffix - suffixes + 1) : 0;
-  if (suffix) end++;
-  if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
+  if (*end) {
+    const char *suffix = strchr(suffixes, toupper((unsigned char)*end));
+    if (!suffix || end[1]) return false;
+    shift = 10 * (unsigned)(suffix - suffixes + 1);
+  }
+  if (errno || value > (UINT64_MAX >> 1) >> shift) return false;
   *(uint64_t *)out = (uint64_t)value << shift;
   return true;
 }
@@ -127,7 +148,32 @@ bool parse_text(const char *text, void *out) {
   return true;
 }
 
-/* ---- Files ------------------------------------------------------------------------------------------------------ */
+/* ---- Stopping, and the clock ----------------------------------------------------------------- */
+
+volatile sig_atomic_t cli_stop;
+
+static void on_stop(int number) {
+  (void)number;
+  cli_stop = 1;
+}
+
+void cli_catch_stops(void) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+  const struct sigaction action = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND};
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+    struct sigaction old;
+    sigaction(signals[i], NULL, &old);
+    if (old.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL); /* nohup ignores SIGHUP */
+  }
+}
+
+int64_t cli_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* ---- Files ----------------------------------------------------------------------------------- */
 
 char *cli_read_line(const char *path, char *out, size_t size) {
   FILE *file = fopen(path, "re");

@@ -3,6 +3,7 @@
 #ifndef TOOLS_CLI_H
 #define TOOLS_CLI_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,13 +23,17 @@ int record_main(int argc, char **argv);
 int replay_main(int argc, char **argv);
 int dump_main(int argc, char **argv);
 
-/* Says on stderr what is wrong with the command line, then `usage`; returns CLI_USAGE. */
-__attribute__((format(printf, 2, 3))) int cli_misused(const char *usage, const char *format, ...);
+/* Says on stderr what is wrong with the command line, then the usage, which is `help` up to its
+ * first empty line; returns CLI_USAGE. */
+__attribute__((format(printf, 2, 3))) int cli_misused(const char *help, const char *format, ...);
+
+/* Of a negative errno that has to do with a ring. */
+int cli_status(int error);
 
 /* Says on stderr what failed; returns `status`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int status, const char *format, ...);
 
-/* ---- Options ---------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 struct cli_option {
   const char *name;                           /* without "--" */
@@ -38,14 +43,11 @@ struct cli_option {
   bool may_be_alone; /* the value may be missing: parse gets NULL */
 };
 
-/* Parses the options and up to `most` words. "--help" and "-h" print `usage` and `help`. Returns CLI_GO_ON, or the exit
- * status. The words that are missing are NULL. */
+/* Parses the options and up to `most` words. "--help" and "-h" print `help`. Returns CLI_GO_ON, or
+ * the exit status. The words that are missing are NULL. */
 enum { CLI_GO_ON = -1 };
-struct cli_texts {
-  const char *usage, *help;
-};
-int cli_parse(int argc, char **argv, const struct cli_texts *texts, const struct cli_option *options, size_t count,
-              const char **words, int most);
+int cli_parse(int argc, char **argv, const char *help, const struct cli_option *options,
+              size_t count, const char **words, int most);
 
 /* Values of options. Each returns false unless all of the text is a valid value. */
 #define PARSE_FORMAT   "text or json"
@@ -64,7 +66,16 @@ bool parse_interval(const char *text, void *out); /* double */
 bool parse_text(const char *text, void *out);     /* const char * */
 bool parse_number(const char *text, double least, double most, double *out);
 
-/* ---- Files ------------------------------------------------------------------------------------------------------ */
+/* ---- Stopping, and the clock ----------------------------------------------------------------- */
+
+/* From here on SIGINT, SIGTERM and SIGHUP set cli_stop. A second signal ends the program: a disk,
+ * or whoever reads the output, may hang. */
+void cli_catch_stops(void);
+extern volatile sig_atomic_t cli_stop;
+
+int64_t cli_now_ns(void); /* CLOCK_MONOTONIC */
+
+/* ---- Files ----------------------------------------------------------------------------------- */
 
 /* The first line of a file without the newline, "" if the file can't be read. Returns `out`. */
 char *cli_read_line(const char *path, char *out, size_t size);

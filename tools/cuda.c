@@ -16,7 +16,8 @@ bool cuda_did(struct cuda *cuda, int result, const char *what) {
   return false;
 }
 
-/* A function's address goes through the bytes of the field: C knows no cast from one kind of pointer to the other. */
+/* A function's address goes through the bytes of the field: C knows no cast from one kind of
+ * pointer to the other. */
 static bool find(struct cuda *cuda, void *library, const char *symbol, void *field, size_t bytes) {
   void *address = dlsym(library, symbol);
   if (!address) snprintf(cuda->failed, sizeof cuda->failed, "the driver has no %s", symbol);
@@ -47,7 +48,7 @@ bool cuda_open(struct cuda *cuda, int ordinal) {
          cuda_did(cuda, cuda->push(context), "cuCtxPushCurrent");
 }
 
-/* ---- A tensor --------------------------------------------------------------------------------------------------- */
+/* ---- A tensor -------------------------------------------------------------------------------- */
 
 static const int64_t LIMIT_NS = (int64_t)CUDA_LIMIT_S * 1000000000;
 
@@ -65,8 +66,8 @@ int cuda_send(ringcast_gpu_writer *writer, ringcast_device_ptr memory, size_t by
   return ringcast_gpu_send(writer, &item, 1, 0, flags, stream, LIMIT_NS);
 }
 
-int cuda_receive(ringcast_gpu_reader *reader, ringcast_device_ptr memory, size_t room, ringcast_stream stream,
-                 int64_t *ns) {
+int cuda_receive(ringcast_gpu_reader *reader, ringcast_device_ptr memory, size_t room,
+                 ringcast_stream stream, int64_t *ns) {
   struct ringcast_frame frame;
   struct ringcast_frame_reader tensors;
   struct ringcast_gpu_take take;

@@ -34,24 +34,26 @@ struct doctor {
 };
 
 /* doctor_add adds a line; the others add to the last line. */
-__attribute__((format(printf, 4, 5))) void doctor_add(struct doctor *doctor, const char *name, enum doctor_level level,
-                                                      const char *format, ...);
-__attribute__((format(printf, 2, 3))) void doctor_mend(struct doctor *doctor, const char *format, ...);
+__attribute__((format(printf, 4, 5))) void doctor_add(struct doctor *doctor, const char *name,
+                                                      enum doctor_level level, const char *format,
+                                                      ...);
+__attribute__((format(printf, 2, 3))) void doctor_mend(struct doctor *doctor, const char *format,
+                                                       ...);
 void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]);
 #define FACTS(...)               \
   (const struct doctor_fact[]) { \
     __VA_ARGS__, { NULL, 0 }     \
   }
 
-/* Work in a child process, since a process that has used CUDA can't be forked, and a broken driver may never return:
- * memory that both share (NULL: none), the start, and how the child ended: "" if well. */
+/* Work in a child process, since a process that has used CUDA can't be forked, and a broken driver
+ * may never return: memory that both share (NULL: none), the start, and how the child ended: "" if
+ * well. */
 enum { DOCTOR_LIMIT_S = 60 };
 void *doctor_shared(size_t bytes);
 pid_t doctor_start(void (*body)(void *context), void *context);
 const char *doctor_await(pid_t pid, char *words, size_t size);
 
-/* The checks, in the order of the lines, and NULL (doctor_system.c). Each adds one line or some. */
-extern void (*const doctor_checks[])(struct doctor *doctor);
-void doctor_check_gpus(struct doctor *doctor); /* doctor_gpu.c */
+/* Adds the lines of the GPUs. */
+void doctor_check_gpus(struct doctor *doctor);
 
 #endif

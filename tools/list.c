@@ -5,17 +5,16 @@
 #include <string.h>
 
 #include "tools/cli.h"
-#include "tools/report.h"
 #include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] = "usage: ringcast list [--names] [--format text|json]\n";
-
-static const char help[] = "\n"
-                           "The rings of this user, in this PID namespace, with live writers.\n"
-                           "\n"
-                           "  --names           only what a RING argument takes, a ring on each line\n"
-                           "  --format FORMAT   text or json (default text); json has the handles too\n";
+static const char help[] =
+    "usage: ringcast list [--names] [--format text|json]\n"
+    "\n"
+    "The rings of this user, in this PID namespace, with live writers.\n"
+    "\n"
+    "  --names           only what a RING argument takes, a ring on each line\n"
+    "  --format FORMAT   text or json (default text); json has the handles too\n";
 
 static int print_names(void) {
   struct ringcast_ring *rings;
@@ -23,10 +22,12 @@ static int print_names(void) {
   int count = view_rings(&rings);
   if (count < 0) return cli_fail(CLI_FAILED, "%s", ringcast_last_error());
   for (int i = 0; i < count; i++) {
-    bool alone = (i == 0 || strcmp(rings[i - 1].name, rings[i].name) != 0) &&
-                 (i == count - 1 || strcmp(rings[i + 1].name, rings[i].name) != 0); /* sorted by name */
+    bool alone =
+        (i == 0 || strcmp(rings[i - 1].name, rings[i].name) != 0) &&
+        (i == count - 1 || strcmp(rings[i + 1].name, rings[i].name) != 0); /* sorted by name */
     view_label(rings, count, i, label);
-    if (*rings[i].handle) puts(alone && label[0] != '@' && strchr(label, '@') ? rings[i].name : label);
+    if (*rings[i].handle)
+      puts(alone && label[0] != '@' && strchr(label, '@') ? rings[i].name : label);
   }
   free(rings);
   return cli_finish(stdout, CLI_OK);
@@ -36,11 +37,13 @@ static int print_names(void) {
 static bool is_handle(const struct view *view) { return !strchr(view->label, '@'); }
 
 static void print_text(const struct view *views, int count) {
-  static const char *const heads[] = {"NAME", ">PID", "COMMAND", ">READERS", ">CAPACITY", "MEMORY", "HANDLE"};
+  static const char *const heads[] = {"NAME",      ">PID",   "COMMAND", ">READERS",
+                                      ">CAPACITY", "MEMORY", "HANDLE"};
   struct text_table table;
   bool handles = false; /* needed: a column more */
   for (int i = 0; i < count; i++) handles |= is_handle(&views[i]);
-  if (count == 0) puts("no rings: no process of this user, in this PID namespace, has a ring open for writing");
+  if (count == 0)
+    puts("no rings: no process of this user, in this PID namespace, has a ring open for writing");
   else {
     text_table_open(&table, heads, handles ? 7 : 6);
     for (const struct view *view = views; view < views + count; view++) {
@@ -85,14 +88,16 @@ int list_main(int argc, char **argv) {
   bool names = false, json = false;
   const struct cli_option options[] = {{.name = "names", .out = &names},
                                        {"format", parse_format, &json, PARSE_FORMAT, false}};
-  int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 2, NULL, 0);
+  int result = cli_parse(argc, argv, help, options, 2, NULL, 0);
   if (result != CLI_GO_ON) return result;
-  if (names && json) return cli_misused(usage, "--names prints names alone: leave out --format json");
+  if (names && json)
+    return cli_misused(help, "--names prints names alone: leave out --format json");
   if (names) return print_names();
   struct view *views = NULL;
   int count = view_all(&views, 0);
   if (count < 0) return cli_fail(CLI_FAILED, "%s", ringcast_last_error());
-  json ? print_json(views, count) : print_text(views, count);
+  if (json) print_json(views, count);
+  else print_text(views, count);
   view_close_all(views, count);
   return cli_finish(stdout, CLI_OK);
 }

@@ -13,7 +13,8 @@ static const char usage[] = "usage: ringcast <command> [options]\n"
 #if !RINGCAST_HAVE_XXHASH
 static int refuse(int argc, char **argv) {
   return cli_fail(CLI_FAILED,
-                  "this build has no '%s': xxhash.h was missing; install it (Debian: libxxhash-dev) and build again",
+                  "this build has no '%s': xxhash.h was missing; install it (Debian: "
+                  "libxxhash-dev) and build again",
                   argc > 0 ? argv[0] : "record");
 }
 #define record_main refuse
@@ -27,45 +28,50 @@ static const struct command {
   const char *does;
 } commands[] = {
     {"list", list_main, "the rings of this user: name, writer, readers"},
-    {"stat", stat_main, "one ring: its writer, each reader, and the reader that holds the ring back"},
+    {"stat", stat_main,
+     "one ring: its writer, each reader, and the reader that holds the ring back"},
     {"top", top_main, "all rings, live: rates, lag, and the readers that block their writers"},
     {"hz", hz_main, "the rate of a ring's frames, and the gaps between them"},
     {"record", record_main, "the frames of a ring to a file"},
     {"replay", replay_main, "the frames of a recording on a new ring"},
     {"dump", dump_main, "what is in the frames of a recording or of a ring"},
-    {"doctor", doctor_main, "what this machine offers, what ringcast makes of it, and how to mend what is missing"},
+    {"doctor", doctor_main,
+     "what this machine offers, what ringcast makes of it, and how to mend what is missing"},
     {"perf", perf_main, "how fast a ring is here, beside the hardware's own limit"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
-static const char config[] =
+static const char ending[] =
     "\n"
-    "The Python package has one command more: python -m ringcast config, the flags to compile and link C programs.\n";
-
-static const char examples[] =
+    "The Python package has one command more: python -m ringcast config, the flags to compile\n"
+    "and link C programs.\n"
     "\n"
-    "A RING is a name, NAME@PID where several rings have the name, @PID for the only ring of a process, or a handle.\n"
+    "A RING is a name, NAME@PID where several rings have the name, @PID for the only ring of a\n"
+    "process, or a handle.\n"
     "\n"
     "EXIT STATUS\n"
-    "  0 well; 1 failed; 2 wrong command line; 3 no such ring; 4 the name stands for several rings;\n"
-    "  5 the ring's writer is gone, which ended the command early\n"
+    "  0 well; 1 failed; 2 wrong command line; 3 no such ring; 4 the name stands for several\n"
+    "  rings; 5 the ring's writer is gone, which ended the command early\n"
     "\n"
     "'ringcast COMMAND --help' has the options; the manual pages have the rest, with examples.\n";
 
 static void print_help(void) {
-  printf(
-      "%s\nOne process writes a message once, into shared memory; every other process of the machine reads it there.\n"
-      "\nCOMMANDS\n",
-      usage);
+  printf("%s\n"
+         "One process writes a message once, into shared memory; every other process of the\n"
+         "machine reads it there.\n"
+         "\n"
+         "COMMANDS\n",
+         usage);
   for (int i = 0; i < COMMANDS; i++) printf("  %-8s %s\n", commands[i].name, commands[i].does);
-  printf("  %-8s %s\n%s%s", "help", "the help of a command", config, examples);
+  printf("  %-8s %s\n%s", "help", "the help of a command", ending);
 }
 
 static int run_command(int argc, char **argv) {
   for (int i = 0; i < COMMANDS; i++)
     if (strcmp(argv[0], commands[i].name) == 0) return commands[i].run(argc, argv);
   if (strcmp(argv[0], "config") == 0) {
-    return cli_misused(usage, "'config' is a command of the Python package: python -m ringcast config");
+    return cli_misused(usage,
+                       "'config' is a command of the Python package: python -m ringcast config");
   }
   return cli_misused(usage, "there is no command '%s'; 'ringcast --help' lists them", argv[0]);
 }

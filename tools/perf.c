@@ -5,30 +5,25 @@
 #include "tools/cli.h"
 #include "tools/measure/perf.h"
 
-static const char usage[] =
-    "usage: ringcast perf latency|throughput|wake|cadence [--size BYTES] [--readers N] [--seconds S]\n"
-    "                     [--capacity BYTES] [--format text|json]\n"
-    "                     latency: [--cold[=BYTES]]; cadence: [--gap MS] [--jitter F] [--cold[=BYTES]]\n"
-    "       ringcast perf gpu [--sizes A,B,...] [--readers N] [--seconds S] [--capacity BYTES] [--format text|json]\n";
-
 static const char help[] =
+    "usage: ringcast perf latency|throughput|wake [OPTION]...\n"
+    "       ringcast perf cadence [--gap MS] [OPTION]...\n"
+    "       ringcast perf gpu [--sizes A,B,...] [OPTION]...\n"
     "\n"
-    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in the same run.\n"
+    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in\n"
+    "the same run.\n"
     "\n"
     "  latency      one way from process to process, while both sides spin\n"
     "  throughput   one process copies into each frame, and another reads every byte in place\n"
     "  wake         how long a sleeping reader takes to run\n"
-    "  cadence      one message every --gap milliseconds: the commit, the wake-up, CPU time, power\n"
+    "  cadence      one message every --gap milliseconds: the commit, the wake-up, CPU time\n"
     "  gpu          a tensor of a GPU to other processes on the same GPU\n"
     "\n"
     "  --size BYTES       of a frame, at least 8, such as 64K (default 40; throughput: 64K)\n"
     "  --sizes A,B,...    of a tensor, for gpu: up to 32 (default 1K to 256M, by powers of 4)\n"
     "  --readers N        1 to 256 (default 1)\n"
     "  --seconds S        how long to measure (default 2; gpu, for each size: 1)\n"
-    "  --gap MS           cadence: from one send to the next, 0.01 to 60000 milliseconds (default 10)\n"
-    "  --jitter F         cadence: by which part of itself each gap varies at most, 0 to 1 (default 0.02)\n"
-    "  --cold[=BYTES]     latency, cadence: walk over so much memory between two messages (default twice the\n"
-    "                     L3 cache)\n"
+    "  --gap MS           cadence: milliseconds between two sends, 0.01 to 60000 (default 10)\n"
     "  --capacity BYTES   of the ring (default 0: the library's own default)\n"
     "  --format FORMAT    text or json (default text)\n";
 
@@ -51,9 +46,11 @@ static const struct measurement *find(const char *name) {
   return NULL;
 }
 
-/* ---- Values ----------------------------------------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
-static bool parse_size(const char *text, void *out) { return parse_bytes(text, out) && *(uint64_t *)out > 0; }
+static bool parse_size(const char *text, void *out) {
+  return parse_bytes(text, out) && *(uint64_t *)out > 0;
+}
 
 /* "1K,4K": none is 0. */
 static bool parse_sizes(const char *text, void *out) {
@@ -78,51 +75,46 @@ static bool parse_readers(const char *text, void *out) {
   return true;
 }
 
-static bool parse_duration(const char *text, void *out) { return parse_number(text, 0.001, 86400, out); }
-static bool parse_gap(const char *text, void *out) { return parse_number(text, 0.01, 60000, out); }
-static bool parse_part(const char *text, void *out) { return parse_number(text, 0, 1, out); }
-
-static bool parse_cold(const char *text, void *out) {
-  struct perf_options *options = out;
-  options->cold = true;
-  return !text || (parse_bytes(text, &options->cold_bytes) && options->cold_bytes >= 64);
+static bool parse_duration(const char *text, void *out) {
+  return parse_number(text, 0.001, 86400, out);
 }
+static bool parse_gap(const char *text, void *out) { return parse_number(text, 0.01, 60000, out); }
 
-/* ---- The command ------------------------------------------------------------------------------------------------ */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 /* Defaults that depend on other options, and options that exclude each other. */
 static int settle(const struct measurement *measurement, struct perf_options *options) {
   bool gpu = measurement->run == perf_gpu, cadence = measurement->run == perf_cadence;
-  if (gpu && options->size != measurement->size) return cli_misused(usage, "gpu takes --sizes, and no --size");
-  if (!cadence && (options->gap_ms >= 0 || options->jitter >= 0))
-    return cli_misused(usage, "--gap and --jitter are for cadence; %s sends without gaps", options->name);
-  if (options->cold && !cadence && measurement->run != perf_latency)
-    return cli_misused(usage, "--cold is for latency and cadence, not for %s", options->name);
-  if (!gpu && options->size_count > 0) return cli_misused(usage, "--sizes is for gpu; %s takes --size", options->name);
-  if (options->size < 8) return cli_misused(usage, "--size is at least 8: a frame carries a number that is checked");
+  if (gpu && options->size != measurement->size)
+    return cli_misused(help, "gpu takes --sizes, and no --size");
+  if (!cadence && options->gap_ms >= 0)
+    return cli_misused(help, "--gap is for cadence; %s sends without gaps", options->name);
+  if (!gpu && options->size_count > 0)
+    return cli_misused(help, "--sizes is for gpu; %s takes --size", options->name);
+  if (options->size < 8)
+    return cli_misused(help, "--size is at least 8: a frame carries a number that is checked");
   if (options->size > SIZE_MAX / 8)
-    return cli_misused(usage, "--size is at most %zu: no machine has room for more", SIZE_MAX / 8);
+    return cli_misused(help, "--size is at most %zu: no machine has room for more", SIZE_MAX / 8);
   if (options->gap_ms < 0) options->gap_ms = 10;
-  if (options->jitter < 0) options->jitter = 0.02;
   if (gpu && options->size_count == 0)
-    for (uint64_t size = 1024; size <= 256 << 20; size *= 4) options->sizes[options->size_count++] = size;
+    for (uint64_t size = 1024; size <= 256 << 20; size *= 4)
+      options->sizes[options->size_count++] = size;
   return CLI_GO_ON;
 }
 
 int perf_main(int argc, char **argv) {
-  static const struct cli_texts texts = {usage, help};
-  struct perf_options options = {.readers = 1, .gap_ms = -1, .jitter = -1};
+  struct perf_options options = {.readers = 1, .gap_ms = -1};
   const struct cli_option known[] = {
-      {"size", parse_size, &options.size, "a number of bytes, at least 8, such as 40, 64K or 1M", false},
+      {"size", parse_size, &options.size, "a number of bytes, at least 8, such as 40, 64K or 1M",
+       false},
       {"readers", parse_readers, &options.readers, "a whole number, 1 to 256", false},
       {"seconds", parse_duration, &options.seconds, "a number of seconds, 0.001 to 86400", false},
-      {"capacity", parse_bytes, &options.capacity, "a number of bytes, such as 64K or 1M; 0: the library's own default",
-       false},
+      {"capacity", parse_bytes, &options.capacity,
+       "a number of bytes, such as 64K or 1M; 0: the library's own default", false},
       {"format", parse_format, &options.json, PARSE_FORMAT, false},
-      {"sizes", parse_sizes, &options, "up to 32 numbers of bytes with commas between them, such as 4K,1M", false},
-      {"gap", parse_gap, &options.gap_ms, "a number of milliseconds, 0.01 to 60000", false},
-      {"jitter", parse_part, &options.jitter, "a number, 0 to 1", false},
-      {"cold", parse_cold, &options, "nothing, or =BYTES, at least 64", true}};
+      {"sizes", parse_sizes, &options,
+       "up to 32 numbers of bytes with commas between them, such as 4K,1M", false},
+      {"gap", parse_gap, &options.gap_ms, "a number of milliseconds, 0.01 to 60000", false}};
   const struct measurement *measurement = argc > 1 ? find(argv[1]) : NULL;
   const char *words[1];
   if (measurement) {
@@ -133,10 +125,10 @@ int perf_main(int argc, char **argv) {
     argv++;
   }
   int most = measurement ? 0 : 1;
-  int result = cli_parse(argc, argv, &texts, known, sizeof known / sizeof *known, words, most);
+  int result = cli_parse(argc, argv, help, known, sizeof known / sizeof *known, words, most);
   if (result != CLI_GO_ON) return result;
-  if (!measurement && words[0]) return cli_misused(usage, "there is no measurement '%s'", words[0]);
-  if (!measurement) return cli_misused(usage, "say what to measure, such as latency");
+  if (!measurement && words[0]) return cli_misused(help, "there is no measurement '%s'", words[0]);
+  if (!measurement) return cli_misused(help, "say what to measure, such as latency");
   result = settle(measurement, &options);
   if (result != CLI_GO_ON) return result;
   perf_find_cpus(&options);

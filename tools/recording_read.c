@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a recording, and trusts no byte. A record counts if its checksum is right, which depends on the file's id
- * and the record's place: a recording inside a frame's payload, or a block in the wrong place, is never taken for a
- * record of this file. Where there is no record, the reader looks for the next record, line by line. The file is read,
- * not mapped: a file that becomes shorter meanwhile is an end and no signal.
+ * Reads a recording, and trusts no byte. A record counts if its checksum is right, which depends on
+ * the file's id and the record's place: a recording inside a frame's payload, or a block in the
+ * wrong place, is never taken for a record of this file. Where there is no record, the reader looks
+ * for the next record, line by line. The file is read, not mapped: a file that becomes shorter
+ * meanwhile is an end and no signal.
  *
- * Nor is a length trusted: a file of a few blocks can have any size, by holes. A record is one only where its bytes
- * are.
+ * Nor is a length trusted: a file of a few blocks can have any size, by holes. A record is one only
+ * where its bytes are.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,19 +24,23 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* ---- What the writer has too ------------------------------------------------------------------- */
+/* ---- What the writer has too ----------------------------------------------------------------- */
 
 uint64_t recording_header_check(const struct recording_header *header) {
   return XXH3_64bits(header, offsetof(struct recording_header, check));
 }
 
-uint64_t recording_record_check(const struct recording_record *record, uint64_t id, uint64_t offset) {
+uint64_t recording_record_check(const struct recording_record *record, uint64_t id,
+                                uint64_t offset) {
   return XXH3_64bits_withSeed(record, offsetof(struct recording_record, check), id + offset);
 }
 
-uint64_t recording_mix(uint64_t number, uint64_t hash) { return XXH3_64bits_withSeed(&hash, sizeof hash, number); }
+uint64_t recording_mix(uint64_t number, uint64_t hash) {
+  return XXH3_64bits_withSeed(&hash, sizeof hash, number);
+}
 
-void recording_sum_add(struct recording_sum *sum, const struct recording_record *record, uint64_t hash) {
+void recording_sum_add(struct recording_sum *sum, const struct recording_record *record,
+                       uint64_t hash) {
   if (sum->frames == 0) sum->first = record->time;
   sum->last = record->time;
   sum->digest += recording_mix(record->number, hash);
@@ -45,11 +50,11 @@ void recording_sum_add(struct recording_sum *sum, const struct recording_record 
 
 enum {
   WINDOW = 1 << 20,
-  MOST_INDEX = 64 << 20,
   LEAST_BELIEVED = 64 << 20,
   LAST = 128 /* bytes of the record at the end */
 };
-_Static_assert(sizeof(struct recording_record) + sizeof(struct recording_end) + 8 <= LAST, "a line more or less");
+_Static_assert(sizeof(struct recording_record) + sizeof(struct recording_end) + 8 <= LAST,
+               "a line more or less");
 
 struct recording {
   int fd;
@@ -61,21 +66,24 @@ struct recording {
   struct recording_record record; /* the frame's */
   uint64_t at;                    /* the frame's record, or the next one */
   uint64_t number;                /* of the next frame */
-  struct recording_end end;
   struct recording_facts facts;
   uint8_t *window;
   uint64_t window_at;
   size_t window_bytes;
 };
 
-static bool is_stopped(const struct recording *recording) { return recording->stop && *recording->stop; }
+static bool is_stopped(const struct recording *recording) {
+  return recording->stop && *recording->stop;
+}
 
-/* ---- Bytes ------------------------------------------------------------------------------------------------------ */
+/* ---- Bytes ----------------------------------------------------------------------------------- */
 
-static int64_t read_at(const struct recording *recording, void *to, uint64_t bytes, uint64_t offset) {
+static int64_t read_at(const struct recording *recording, void *to, uint64_t bytes,
+                       uint64_t offset) {
   uint64_t done = 0;
   while (done < bytes) {
-    ssize_t result = pread(recording->fd, (uint8_t *)to + done, bytes - done, (off_t)(offset + done));
+    ssize_t result =
+        pread(recording->fd, (uint8_t *)to + done, bytes - done, (off_t)(offset + done));
     if (result < 0 && errno == EINTR) continue;
     if (result < 0) return -errno;
     if (result == 0) break;
@@ -84,13 +92,18 @@ static int64_t read_at(const struct recording *recording, void *to, uint64_t byt
   return (int64_t)done;
 }
 
-/* 1: `*out` are `bytes` bytes, at most WINDOW, valid until the next look. 0: the file is shorter. -errno. */
+/* 1: `*out` are `bytes` bytes, at most WINDOW, valid until the next look. 0: the file is shorter.
+ * -errno. */
 static int look(struct recording *recording, uint64_t offset, size_t bytes, const uint8_t **out) {
   *out = recording->window;
   if (offset > recording->size || bytes > recording->size - offset) return 0;
   uint64_t before = offset - recording->window_at;
-  if (offset < recording->window_at || before > recording->window_bytes || bytes > recording->window_bytes - before) {
-    int64_t result = read_at(recording, recording->window, WINDOW, offset);
+  if (offset < recording->window_at || before > recording->window_bytes ||
+      bytes > recording->window_bytes - before) {
+    /* After a jump little is read: of frames that are passed, the payload is not. */
+    bool is_jump = offset < recording->window_at || before > recording->window_bytes;
+    size_t some = is_jump && bytes <= RECORDING_BLOCK ? RECORDING_BLOCK : WINDOW;
+    int64_t result = read_at(recording, recording->window, some, offset);
     if (result < 0) return (int)result;
     recording->window_at = offset;
     recording->window_bytes = (size_t)result;
@@ -100,7 +113,7 @@ static int look(struct recording *recording, uint64_t offset, size_t bytes, cons
   return 1;
 }
 
-/* ---- Records ---------------------------------------------------------------------------------------------------- */
+/* ---- Records --------------------------------------------------------------------------------- */
 
 static bool is_record(const struct recording *recording, const uint8_t *at, uint64_t offset,
                       struct recording_record *out) {
@@ -111,8 +124,10 @@ static bool is_record(const struct recording *recording, const uint8_t *at, uint
   return out->check == recording_record_check(out, recording->header.id, offset);
 }
 
-/* Whether all of the record is in the file: whoever reads the record takes memory and time for that many bytes. */
-static bool is_within(const struct recording *recording, const struct recording_record *record, uint64_t offset) {
+/* Whether all of the record is in the file: whoever reads the record takes memory and time for that
+ * many bytes. */
+static bool is_within(const struct recording *recording, const struct recording_record *record,
+                      uint64_t offset) {
   if (record->bytes >= recording->size) return false;
   uint64_t length = recording_length(record->bytes);
   if (length > recording->size - offset) return false;
@@ -133,8 +148,8 @@ static uint64_t end_of(const struct recording *recording, const struct recording
 }
 
 /* A small payload of a record that is within the file. 1: whole. */
-static int read_small(struct recording *recording, const struct recording_record *record, uint64_t offset, void *out,
-                      size_t bytes) {
+static int read_small(struct recording *recording, const struct recording_record *record,
+                      uint64_t offset, void *out, size_t bytes) {
   const uint8_t *at;
   uint64_t hash;
   if (record->bytes != bytes || !is_within(recording, record, offset)) return 0;
@@ -145,7 +160,7 @@ static int read_small(struct recording *recording, const struct recording_record
   return hash == XXH3_64bits(at + sizeof *record, bytes);
 }
 
-/* ---- Where there is no record ----------------------------------------------------------------------------------- */
+/* ---- Where there is no record ---------------------------------------------------------------- */
 
 /* A stretch without a record. */
 struct stretch {
@@ -155,11 +170,13 @@ struct stretch {
   struct recording_record next;
 };
 
-static bool is_zero(const uint8_t *at, size_t bytes) { return at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0; }
+static bool is_zero(const uint8_t *at, size_t bytes) {
+  return at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0;
+}
 
 /* `from`: where the next record can be, at the earliest. */
-static void look_at_line(struct recording *recording, struct stretch *stretch, uint64_t from, uint64_t offset,
-                         const uint8_t *line, uint64_t *zeros) {
+static void look_at_line(struct recording *recording, struct stretch *stretch, uint64_t from,
+                         uint64_t offset, const uint8_t *line, uint64_t *zeros) {
   stretch->found = offset >= from && is_record(recording, line, offset, &stretch->next) &&
                    is_within(recording, &stretch->next, offset);
   if (stretch->found) return;
@@ -248,9 +265,10 @@ static int tell_stretch(struct recording *recording, struct recording_item *out)
   return RECORDING_FOUND_DAMAGE;
 }
 
-/* ---- The next item ---------------------------------------------------------------------------------------------- */
+/* ---- The next item --------------------------------------------------------------------------- */
 
-static int take_gap(struct recording *recording, const struct recording_record *record, struct recording_item *out) {
+static int take_gap(struct recording *recording, const struct recording_record *record,
+                    struct recording_item *out) {
   int result = read_small(recording, record, recording->at, &out->gap, sizeof out->gap);
   if (result != 1) return result;
   recording->facts.sum.gaps++;
@@ -260,13 +278,15 @@ static int take_gap(struct recording *recording, const struct recording_record *
 }
 
 static int take_end(struct recording *recording, const struct recording_record *record) {
-  int result = read_small(recording, record, recording->at, &recording->end, sizeof recording->end);
+  struct recording_end end;
+  int result = read_small(recording, record, recording->at, &end, sizeof end);
   if (result == 1) recording->facts.is_ended = true;
   return result;
 }
 
 /* One record. -EAGAIN: the record is passed, take the next record. */
-static int take_record(struct recording *recording, const struct recording_record *record, struct recording_item *out) {
+static int take_record(struct recording *recording, const struct recording_record *record,
+                       struct recording_item *out) {
   int result = 1;
   out->offset = recording->at;
   out->record = *record;
@@ -297,42 +317,50 @@ static int next_once(struct recording *recording, struct recording_item *out) {
   if (recording->is_broken) return tell_stretch(recording, out);
   int result = read_record(recording, recording->at, &record);
   if (result < 0) return result;
-  if (result == 1 && is_within(recording, &record, recording->at)) return take_record(recording, &record, out);
+  if (result == 1 && is_within(recording, &record, recording->at))
+    return take_record(recording, &record, out);
   return recording->at < recording->size ? tell_stretch(recording, out) : RECORDING_FOUND_END;
 }
 
 int recording_next(struct recording *recording, struct recording_item *out) {
   int result = recording->at_frame ? recording_pass(recording) : 0;
   if (result < 0) return result;
-  do result = is_stopped(recording) ? -ECANCELED : next_once(recording, out);
-  while (result == -EAGAIN);
+  do {
+    if (is_stopped(recording)) return -ECANCELED;
+    result = next_once(recording, out);
+  } while (result == -EAGAIN);
   return result;
 }
 
-/* ---- A frame's payload ------------------------------------------------------------------------------------------ */
+/* ---- A frame's payload ----------------------------------------------------------------------- */
 
-static int settle(struct recording *recording, uint64_t found, uint64_t right) {
+enum payload { WHOLE, TAKEN_BACK, BROKEN };
+
+/* Goes on behind the frame, unless it is broken. */
+static int settle(struct recording *recording, enum payload payload, uint64_t hash) {
   const struct recording_record *record = &recording->record;
   recording->at_frame = false;
-  if (found == right) {
-    recording_sum_add(&recording->facts.sum, record, found);
-    recording->number = record->number + 1;
-  }
-  bool was_taken_back = found == ~record->check;
-  recording->is_broken = found != right && !was_taken_back;
-  if (!recording->is_broken) recording->at = end_of(recording, record);
-  return found == right ? 0 : 1;
+  recording->is_broken = payload == BROKEN;
+  if (payload == BROKEN) return 1;
+  recording->at = end_of(recording, record);
+  if (payload == TAKEN_BACK) return 1;
+  recording_sum_add(&recording->facts.sum, record, hash);
+  recording->number = record->number + 1;
+  return 0;
 }
 
 static int read_hash(struct recording *recording, uint64_t *out) {
   const uint8_t *at;
-  int result = look(recording, recording->at + recording_hash_at(recording->record.bytes), sizeof *out, &at);
+  int result =
+      look(recording, recording->at + recording_hash_at(recording->record.bytes), sizeof *out, &at);
   if (result == 1) memcpy(out, at, sizeof *out);
   return result;
 }
 
-/* The payload's next bytes, hashed: into `to`, or if that is NULL into the window. 1, or 0: the file is shorter. */
-static int load_some(struct recording *recording, uint64_t done, size_t bytes, uint8_t *to, XXH3_state_t *state) {
+/* The payload's next bytes, hashed: into `to`, or if that is NULL into the window. 1, or 0: the
+ * file is shorter. */
+static int load_some(struct recording *recording, uint64_t done, size_t bytes, uint8_t *to,
+                     XXH3_state_t *state) {
   uint64_t offset = recording->at + sizeof recording->record + done;
   const uint8_t *at = to;
   int result;
@@ -361,9 +389,9 @@ static int load(struct recording *recording, uint8_t *to) {
   if (result == 1) result = read_hash(recording, &right);
   if (result < 0) return result;
   uint64_t found = XXH3_64bits_digest(&state);
-  if (result == 0) right = ~found; /* the file has become shorter */
-  if (right == ~recording->record.check) found = right, right = ~right;
-  return settle(recording, found, right);
+  if (result == 0) return settle(recording, BROKEN, found); /* the file has become shorter */
+  if (right == ~recording->record.check) return settle(recording, TAKEN_BACK, found);
+  return settle(recording, found == right ? WHOLE : BROKEN, found);
 }
 
 int recording_load(struct recording *recording, void *to) { return load(recording, to); }
@@ -373,13 +401,16 @@ int recording_pass(struct recording *recording) {
   uint64_t hash = 0;
   int result = read_hash(recording, &hash);
   if (result < 0) return result;
-  return settle(recording, hash, result == 1 && hash != ~recording->record.check ? hash : ~hash);
+  if (result == 0) return settle(recording, BROKEN, hash);
+  return settle(recording, hash == ~recording->record.check ? TAKEN_BACK : WHOLE, hash);
 }
 
 uint64_t recording_at(const struct recording *recording) { return recording->at; }
-const struct recording_facts *recording_facts_of(const struct recording *recording) { return &recording->facts; }
+const struct recording_facts *recording_facts_of(const struct recording *recording) {
+  return &recording->facts;
+}
 
-/* ---- The whole file --------------------------------------------------------------------------------------------- */
+/* ---- The whole file -------------------------------------------------------------------------- */
 
 static int fail(int result, char why[256], const char *path, const char *what) {
   snprintf(why, 256, "%.120s: %s", path, what);
@@ -388,7 +419,8 @@ static int fail(int result, char why[256], const char *path, const char *what) {
 
 /* Text of the header: valid characters of names, or nothing. */
 static void tame(char *text, size_t size) {
-  static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:+-";
+  static const char allowed[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:+-";
   text[size - 1] = '\0';
   if (text[strspn(text, allowed)] != '\0') *text = '\0';
 }
@@ -399,18 +431,21 @@ static int check_header(struct recording *recording, const char *path, char why[
   struct recording_record record;
   int64_t result = read_at(recording, header, sizeof *header, 0);
   if (result < 0) return fail((int)result, why, path, strerror((int)-result));
-  if ((uint64_t)result < sizeof header->magic || memcmp(header->magic, RECORDING_MAGIC, sizeof header->magic) != 0)
+  if ((uint64_t)result < sizeof header->magic ||
+      memcmp(header->magic, RECORDING_MAGIC, sizeof header->magic) != 0)
     return fail(-EPROTO, why, path, "is not a recording of ringcast");
   if ((uint64_t)result < sizeof *header)
     return fail(-EPROTO, why, path, "is cut off within its first block: there is no frame in it");
   if (header->check != recording_header_check(header)) {
     if (read_record(recording, RECORDING_BLOCK, &record) != 1)
-      return fail(-EPROTO, why, path, "its first block is damaged, and no record can be checked without it");
+      return fail(-EPROTO, why, path,
+                  "its first block is damaged, and no record can be checked without it");
     recording->facts.damages++;
   }
   if (header->version != RECORDING_VERSION || header->header_bytes != RECORDING_BLOCK ||
       header->line != RECORDING_LINE || header->record_bytes != sizeof(struct recording_record))
-    return fail(-EPROTONOSUPPORT, why, path, "is of another version of the format: read it with a newer ringcast");
+    return fail(-EPROTONOSUPPORT, why, path,
+                "is of another version of the format: read it with a newer ringcast");
   tame(header->name, sizeof header->name);
   tame(header->ringcast, sizeof header->ringcast);
   return 0;
@@ -423,73 +458,45 @@ static bool is_locked(const struct recording *recording) {
 }
 
 static void find_end(struct recording *recording) {
+  struct recording_end end;
   struct recording_record record;
   uint64_t offset = recording->size - LAST;
   if (recording->size < RECORDING_BLOCK + LAST || recording->size % RECORDING_LINE != 0) return;
   if (read_record(recording, offset, &record) == 1 && record.type == RECORDING_END)
-    recording->facts.is_ended = read_small(recording, &record, offset, &recording->end, sizeof recording->end) == 1;
+    recording->facts.is_ended = read_small(recording, &record, offset, &end, sizeof end) == 1;
 }
 
-int recording_open(const char *path, const volatile sig_atomic_t *stop, struct recording **out, char why[256]) {
-  struct recording *recording = calloc(1, sizeof *recording);
-  if (!recording) return fail(-ENOMEM, why, path, "no memory");
+static int open_file(struct recording *recording, const char *path, char why[256]) {
   struct stat status;
-  int result = 0;
-  recording->stop = stop;
   recording->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  recording->window = malloc(WINDOW);
-  if (recording->fd < 0 || !recording->window || fstat(recording->fd, &status) != 0)
-    result = fail(recording->fd < 0 ? -errno : -ENOMEM, why, path, strerror(errno));
-  else if (!S_ISREG(status.st_mode)) result = fail(-EINVAL, why, path, "is not a file");
-  if (result == 0) {
-    recording->facts.is_live = is_locked(recording);
-    recording->size = (uint64_t)status.st_size;
-    recording->believed = (uint64_t)status.st_blocks * 512;
-    if (recording->believed < LEAST_BELIEVED) recording->believed = LEAST_BELIEVED;
-    result = check_header(recording, path, why);
-  }
-  if (result == 0) {
-    recording->at = RECORDING_BLOCK;
-    if (!recording->facts.is_live) find_end(recording);
-    *out = recording;
-  } else recording_close(recording);
-  return result;
+  if (recording->fd < 0 || fstat(recording->fd, &status) != 0)
+    return fail(-errno, why, path, strerror(errno));
+  if (!S_ISREG(status.st_mode)) return fail(-EINVAL, why, path, "is not a file");
+  recording->facts.is_live = is_locked(recording);
+  recording->size = (uint64_t)status.st_size;
+  recording->believed = (uint64_t)status.st_blocks * 512;
+  if (recording->believed < LEAST_BELIEVED) recording->believed = LEAST_BELIEVED;
+  return check_header(recording, path, why);
 }
 
-/* The entries of the index, which the caller frees; 0: no index, or a damaged index. */
-static uint64_t read_index(struct recording *recording, struct recording_entry **out) {
-  struct recording_record record;
-  uint64_t at = recording->end.index, hash = 0;
-  if (!recording->facts.is_ended || at % RECORDING_LINE != 0 || read_record(recording, at, &record) != 1) return 0;
-  if (record.type != RECORDING_INDEX || record.bytes > MOST_INDEX || !is_within(recording, &record, at)) return 0;
-  uint8_t *all = malloc(recording_length(record.bytes));
-  if (!all) return 0;
-  uint64_t length = recording_length(record.bytes), bytes = record.bytes;
-  bool whole = read_at(recording, all, length, at) == (int64_t)length;
-  if (whole) memcpy(&hash, all + recording_hash_at(bytes), sizeof hash);
-  if (!whole || hash != XXH3_64bits(all + sizeof record, bytes)) bytes = 0;
-  memmove(all, all + sizeof record, bytes);
-  *out = (struct recording_entry *)(void *)all;
-  return bytes / sizeof **out;
-}
-
-void recording_seek(struct recording *recording, int64_t ns) {
-  struct recording_entry *entries = NULL;
-  struct recording_record record;
-  uint64_t count = read_index(recording, &entries), low = 0, high = count;
-  while (low < high) { /* the first entry that is later */
-    uint64_t middle = low + (high - low) / 2;
-    if ((double)entries[middle].time - (double)recording->end.first > (double)ns) high = middle;
-    else low = middle + 1;
+int recording_open(const char *path, const volatile sig_atomic_t *stop, struct recording **out,
+                   char why[256]) {
+  struct recording *recording = calloc(1, sizeof *recording);
+  if (recording) recording->window = malloc(WINDOW);
+  if (!recording || !recording->window) {
+    free(recording);
+    return fail(-ENOMEM, why, path, "no memory");
   }
-  const struct recording_entry *entry = low > 0 ? &entries[low - 1] : NULL;
-  if (entry && entry->offset % RECORDING_LINE == 0 && read_record(recording, entry->offset, &record) == 1 &&
-      record.type == RECORDING_FRAME && record.number == entry->number) {
-    recording->at = entry->offset;
-    recording->at_frame = false;
-    recording->number = entry->number;
+  recording->stop = stop;
+  int result = open_file(recording, path, why);
+  if (result != 0) {
+    recording_close(recording);
+    return result;
   }
-  free(entries);
+  recording->at = RECORDING_BLOCK;
+  if (!recording->facts.is_live) find_end(recording);
+  *out = recording;
+  return 0;
 }
 
 void recording_close(struct recording *recording) {
@@ -498,5 +505,7 @@ void recording_close(struct recording *recording) {
   free(recording);
 }
 
-const struct recording_header *recording_header_of(const struct recording *recording) { return &recording->header; }
+const struct recording_header *recording_header_of(const struct recording *recording) {
+  return &recording->header;
+}
 uint64_t recording_believed(const struct recording *recording) { return recording->believed; }

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "tools/text.h"
 
+#include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -10,13 +12,14 @@
 #include "ringcast/inspect.h"
 #include "tools/cli.h"
 
-/* ---- Names ------------------------------------------------------------------------------------------------------ */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
-/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are none. */
+/* The length of the valid UTF-8 character at `text`, 1 to 4, and its code point; 0: the bytes are
+ * none. */
 static size_t character(const char *text, size_t left, uint32_t *code) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   const unsigned char *at = (const unsigned char *)text;
-  size_t length = *at < 0x80 ? 1 : *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : 4;
+  size_t length = 1 + (*at >= 0xc0) + (*at >= 0xe0) + (*at >= 0xf0);
   if ((*at >= 0x80 && *at < 0xc2) || *at > 0xf4 || length > left) return 0;
   *code = length == 1 ? *at : *at & (0xffu >> (length + 1));
   for (size_t i = 1; i < length; i++) {
@@ -34,7 +37,9 @@ char *text_clean(const char *text, char *out, size_t size) {
 
 static void put_escape(uint32_t code, FILE *out) {
   if (code < 0x10000) fprintf(out, "\\u%04x", (unsigned)code);
-  else fprintf(out, "\\u%04x\\u%04x", 0xd7c0 + (unsigned)(code >> 10), 0xdc00 + (unsigned)(code & 0x3ff));
+  else
+    fprintf(out, "\\u%04x\\u%04x", 0xd7c0 + (unsigned)(code >> 10),
+            0xdc00 + (unsigned)(code & 0x3ff));
 }
 
 void text_json(const char *text, size_t bytes, FILE *out) {
@@ -62,7 +67,7 @@ static int width_of_part(const char *text, size_t length) {
 
 static int width_of(const char *text) { return width_of_part(text, strlen(text)); }
 
-/* ---- Lines ------------------------------------------------------------------------------------------------------ */
+/* ---- Lines ----------------------------------------------------------------------------------- */
 
 static void wrap_line(const char *at, const char *end, int columns, int indent, FILE *out) {
   for (int used = 0; at < end;) {
@@ -89,7 +94,7 @@ void text_wrap(const char *text, int columns, int indent, FILE *out) {
   }
 }
 
-/* ---- Numbers ---------------------------------------------------------------------------------------------------- */
+/* ---- Numbers --------------------------------------------------------------------------------- */
 
 static struct text_number scaled(double value, double step, const char *const units[], int count) {
   struct text_number number;
@@ -98,7 +103,8 @@ static struct text_number scaled(double value, double step, const char *const un
     value /= step;
     unit++;
   }
-  int digits = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  int digits = 2 - (value >= 9.995) - (value >= 99.95);
+  if (unit == 0) digits = 0;
   snprintf(number.text, sizeof number.text, "%.*f %s", digits, value, units[unit]);
   return number;
 }
@@ -121,11 +127,12 @@ struct text_number text_duration(double ns) {
 struct text_number text_rate(double per_second) {
   struct text_number number = {"-"};
   if (isfinite(per_second))
-    snprintf(number.text, sizeof number.text, "%.*f", per_second >= 99.95 || per_second == 0 ? 0 : 1, per_second);
+    snprintf(number.text, sizeof number.text, "%.*f",
+             per_second >= 99.95 || per_second == 0 ? 0 : 1, per_second);
   return number;
 }
 
-/* ---- Tables ----------------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 static void add(struct text_table *table, char *cell) {
   if (table->cells == table->room) {
@@ -162,10 +169,12 @@ static void print_apart(const struct text_table *table, size_t cell, FILE *out) 
 }
 
 /* A column of width 0 is not shown. */
-static void print_rows(const struct text_table *table, const int widths[TEXT_COLUMNS], bool apart, FILE *out) {
+static void print_rows(const struct text_table *table, const int widths[TEXT_COLUMNS], bool apart,
+                       FILE *out) {
   int owed = 0; /* spaces before the next text: a line does not end with spaces */
   for (size_t i = 0; i < table->cells; i++) {
-    int column = (int)(i % (size_t)table->columns), space = widths[column] - width_of(table->cell[i]);
+    int column = (int)(i % (size_t)table->columns),
+        space = widths[column] - width_of(table->cell[i]);
     bool right = table->right[column];
     if (widths[column] > 0) {
       owed += right ? space : 0;
@@ -211,7 +220,8 @@ static void narrow(struct text_table *table, int widths[TEXT_COLUMNS], int whole
   const int first = widths[0] - (whole - table->most);
   if (whole <= table->most || widths[0] <= LEAST) return;
   widths[0] = first < LEAST ? LEAST : first;
-  for (size_t i = 0; i < table->cells; i += (size_t)table->columns) elide(table->cell[i], widths[0]);
+  for (size_t i = 0; i < table->cells; i += (size_t)table->columns)
+    elide(table->cell[i], widths[0]);
 }
 
 void text_table_print(struct text_table *table, FILE *out) {
@@ -232,4 +242,137 @@ void text_table_print(struct text_table *table, FILE *out) {
   for (size_t i = 0; i < table->cells; i++) free(table->cell[i]);
   free(table->cell);
   *table = (struct text_table){0};
+}
+
+enum { NAME = 26, CELL = 10 }; /* columns of a name; of a figure, at least */
+
+/* ---- Reports: JSON
+ * ------------------------------------------------------------------------------------ */
+
+static void break_line(const struct report *report) {
+  if (report->line) putchar(' ');
+  else printf("\n%*s", 2 * report->depth, "");
+}
+
+static void begin_figure(struct report *report, const char *key) {
+  if (report->follows) putchar(',');
+  if (report->depth > 0 && (report->follows || !report->line)) break_line(report);
+  report->follows = true;
+  if (!key) return;
+  text_json(key, strlen(key), stdout);
+  fputs(": ", stdout);
+}
+
+/* ---- Reports: text
+ * ------------------------------------------------------------------------------------ */
+
+static void append(char text[512], int width, const char *word) {
+  size_t length = strlen(text);
+  snprintf(text + length, 512 - length, "%*s", width, word);
+}
+
+/* Prints the row, below its keys if the last row had other keys. Arrays of objects do not name a
+ * row. */
+static void end_row(struct report *report) {
+  int column = 0;
+  if (!*report->cells) return;
+  if (strcmp(report->top, report->keys) != 0)
+    printf("\n%-*s%s\n", NAME, report->title, report->keys);
+  memcpy(report->top, report->keys, sizeof report->top);
+  for (int i = 1; i < report->depth; i++)
+    if (!report->around[i].is_array || i == report->depth - 1)
+      column += printf("%s ", report->around[i].name);
+  printf("%*s%s\n", NAME > column ? NAME - column : 0, "", report->cells);
+  *report->keys = *report->cells = '\0';
+}
+
+static void add_figure(struct report *report, const char *key, const char *word) {
+  char *name = report->around[report->depth - 1].name;
+  if (report->depth == 1) {
+    printf("%s%-*s%s\n", *report->top ? "\n" : "", NAME, key, word);
+    *report->top = '\0';
+  } else if (!key) {
+    append(report->cells, 0, *report->cells ? ", " : "");
+    append(report->cells, 0, word);
+  } else if (!*name) {
+    snprintf(name, sizeof report->around[0].name, "%s", word);
+    snprintf(report->title, sizeof report->title, "%s", key);
+  } else {
+    int width = (strlen(key) > CELL ? (int)strlen(key) : CELL) + 2;
+    append(report->keys, width, key);
+    append(report->cells, width, word);
+  }
+}
+
+/* ---- Reports: both
+ * ------------------------------------------------------------------------------------ */
+
+void report_open(struct report *report, const char *key, char bracket) {
+  if (report->json) {
+    begin_figure(report, key);
+    putchar(bracket);
+  } else if (report->depth > 0) {
+    end_row(report);
+    if (report->depth == 1) *report->title = '\0';
+    snprintf(report->around[report->depth].name, sizeof report->around[0].name, "%s",
+             key ? key : "");
+  }
+  report->around[report->depth++].is_array = bracket == '[';
+  report->follows = false;
+}
+
+void report_close(struct report *report) {
+  if (!report->json) end_row(report);
+  char bracket = report->around[--report->depth].is_array ? ']' : '}';
+  if (!report->json) return;
+  if (report->follows && !report->line) break_line(report);
+  putchar(bracket);
+  report->follows = true;
+  if (report->depth == 0) putchar('\n');
+}
+
+void report_string(struct report *report, const char *key, const char *value) {
+  if (!report->json) {
+    char clean[TEXT_CLEAN * PATH_MAX];
+    if (*value) add_figure(report, key, text_clean(value, clean, sizeof clean));
+    return;
+  }
+  begin_figure(report, key);
+  text_json(value, strlen(value), stdout);
+}
+
+static void plain(struct report *report, const char *key, const char *value) {
+  if (!report->json) {
+    add_figure(report, key, value);
+    return;
+  }
+  begin_figure(report, key);
+  fputs(value, stdout);
+}
+
+void report_integer(struct report *report, const char *key, int64_t value) {
+  char text[32];
+  snprintf(text, sizeof text, "%" PRId64, value);
+  plain(report, key, text);
+}
+
+void report_number(struct report *report, const char *key, double value) {
+  char text[32] = "null";
+  if (isfinite(value)) snprintf(text, sizeof text, fabs(value) >= 1e4 ? "%.0f" : "%.4g", value);
+  plain(report, key, report->json || isfinite(value) ? text : "-");
+}
+
+void report_boolean(struct report *report, const char *key, bool value) {
+  plain(report, key, value ? "true" : "false");
+}
+
+void report_null(struct report *report, const char *key) {
+  plain(report, key, report->json ? "null" : "-");
+}
+
+void report_percentiles(struct report *report, const char *key, double p50, double p99) {
+  report_open(report, key, '{');
+  report_number(report, "p50", p50);
+  report_number(report, "p99", p99);
+  report_close(report);
 }

@@ -12,12 +12,11 @@
 #include "tools/text.h"
 #include "tools/view.h"
 
-static const char usage[] = "usage: ringcast top [--interval SECONDS] [--once] [--format text|json]\n";
-
 static const char help[] =
+    "usage: ringcast top [--interval SECONDS] [--once] [--format text|json]\n"
     "\n"
-    "All rings of this user, live: first those that a reader holds back, then those with a reader that is\n"
-    "stopped, dead or evicted, then by rate. Ctrl-C or 'q' ends it.\n"
+    "All rings of this user, live: first those that a reader holds back, then those with a reader\n"
+    "that is stopped, dead or evicted, then by rate. Ctrl-C ends it.\n"
     "\n"
     "  --interval SECONDS  from one look to the next, 0.01 to 86400 (default 1)\n"
     "  --once              one block, of the rates of one interval\n"
@@ -28,7 +27,7 @@ struct choice {
   bool once, json;
 };
 
-/* ---- The order -------------------------------------------------------------------------------------------------- */
+/* ---- The order ------------------------------------------------------------------------------- */
 
 static double frames_per_s(const struct view *view) {
   double rate = view_rate(view, view->now.stats.frames, view->before.stats.frames);
@@ -51,29 +50,39 @@ static int by_trouble(const void *a, const void *b) {
   return strcmp(first->label, second->label);
 }
 
-/* ---- Text ------------------------------------------------------------------------------------------------------- */
+/* ---- Text ------------------------------------------------------------------------------------ */
 
-static void add_row(struct text_table *table, const struct view *view) {
-  const struct ringcast_peer *blocker = view_blocker(&view->now), *slowest = view_slowest(&view->now);
+/* Who is in the way. */
+static void add_trouble(struct text_table *table, const struct view *view,
+                        const struct ringcast_peer *blocker) {
   const struct ringcast_peer *suspect = view_suspect(&view->now);
   char which[VIEW_WHICH];
-  bool is_handle = !strchr(view->label, '@'); /* too long for a table */
-  if (is_handle) text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid);
-  else text_table_add(table, "%s", view->label);
-  text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.frames, view->before.stats.frames)).text);
-  text_table_add(table, "%s", text_rate(view_rate(view, view->now.stats.bytes, view->before.stats.bytes) / 1e6).text);
-  text_table_add(table, "%" PRIu32, view->now.count);
-  text_table_add(table, "%" PRIu64, slowest ? slowest->lag_frames : 0);
-  text_table_add(table, "%s", text_bytes(slowest ? (double)slowest->lag : 0).text);
-  text_table_add(table, "%s", blocker ? text_duration((double)blocker->blocked_ns).text : "-");
   if (view->error) text_table_add(table, "%s", view->why);
   else if (blocker)
     text_table_add(table, "%s (pid %" PRId32 ", %s)", view_which(blocker, which), blocker->pid,
                    view_state(blocker->state));
   else if (suspect)
-    text_table_add(table, "%s: %s (pid %" PRId32 ")", view_state(suspect->state), view_which(suspect, which),
-                   suspect->pid);
-  else text_table_add(table, "%s", view_writer_state(view->writer)[0] == 's' ? "(writer stopped)" : "");
+    text_table_add(table, "%s: %s (pid %" PRId32 ")", view_state(suspect->state),
+                   view_which(suspect, which), suspect->pid);
+  else if (view->writer == 'T' || view->writer == 't') text_table_add(table, "(writer stopped)");
+  else text_table_add(table, "%s", "");
+}
+
+static void add_row(struct text_table *table, const struct view *view) {
+  static const struct ringcast_peer none;
+  const struct ringcast_stats *now = &view->now.stats, *before = &view->before.stats;
+  const struct ringcast_peer *blocker = view_blocker(&view->now);
+  const struct ringcast_peer *slowest = view_slowest(&view->now);
+  if (!slowest) slowest = &none;
+  if (strchr(view->label, '@')) text_table_add(table, "%s", view->label);
+  else text_table_add(table, "%s@%" PRId32, view->ring.name, view->ring.pid); /* not the handle */
+  text_table_add(table, "%s", text_rate(view_rate(view, now->frames, before->frames)).text);
+  text_table_add(table, "%s", text_rate(view_rate(view, now->bytes, before->bytes) / 1e6).text);
+  text_table_add(table, "%" PRIu32, view->now.count);
+  text_table_add(table, "%" PRIu64, slowest->lag_frames);
+  text_table_add(table, "%s", text_bytes((double)slowest->lag).text);
+  text_table_add(table, "%s", text_duration((double)blocked_ns(view)).text);
+  add_trouble(table, view, blocker);
 }
 
 static void print_text(FILE *out, const struct view *views, int count) {
@@ -89,8 +98,8 @@ static void print_text(FILE *out, const struct view *views, int count) {
     suspect += view_suspect(&views[i].now) != NULL;
   }
   if (localtime_r(&now, &local)) strftime(clock, sizeof clock, "%H:%M:%S", &local);
-  fprintf(out, "%s  %d ring%s, %d held back, %d with a reader stopped, dead or evicted\n", clock, count,
-          count == 1 ? "" : "s", blocked, suspect);
+  fprintf(out, "%s  %d ring%s, %d held back, %d with a reader stopped, dead or evicted\n", clock,
+          count, count == 1 ? "" : "s", blocked, suspect);
   if (count == 0) return;
   text_table_open(&table, heads, 8);
   table.most = screen_columns();
@@ -99,7 +108,7 @@ static void print_text(FILE *out, const struct view *views, int count) {
   text_table_print(&table, out);
 }
 
-/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 /* False: stdout can't be written. */
 static bool show(const struct choice *choice, const struct view *views, int count) {
@@ -120,10 +129,11 @@ static bool show(const struct choice *choice, const struct view *views, int coun
 
 int top_main(int argc, char **argv) {
   struct choice choice = {.interval = 1};
-  const struct cli_option options[] = {{"interval", parse_interval, &choice.interval, PARSE_INTERVAL, false},
-                                       {.name = "once", .out = &choice.once},
-                                       {"format", parse_format, &choice.json, PARSE_FORMAT, false}};
-  int result = cli_parse(argc, argv, &(struct cli_texts){usage, help}, options, 3, NULL, 0);
+  const struct cli_option options[] = {
+      {"interval", parse_interval, &choice.interval, PARSE_INTERVAL, false},
+      {.name = "once", .out = &choice.once},
+      {"format", parse_format, &choice.json, PARSE_FORMAT, false}};
+  int result = cli_parse(argc, argv, help, options, 3, NULL, 0);
   if (result != CLI_GO_ON) return result;
   struct view *views = NULL;
   int count = view_all(&views, 0);

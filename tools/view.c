@@ -8,12 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tools/cli.h"
 #include "tools/text.h"
 
-/* ---- Finding ---------------------------------------------------------------------------------------------------- */
+/* ---- Finding --------------------------------------------------------------------------------- */
 
 int view_rings(struct ringcast_ring **out) {
   struct ringcast_ring *rings = NULL;
@@ -29,18 +28,23 @@ int view_rings(struct ringcast_ring **out) {
   return count;
 }
 
-static bool is_named(const struct ringcast_ring *ring) { return *ring->name != '\0' && strcmp(ring->name, "?") != 0; }
+static bool is_named(const struct ringcast_ring *ring) {
+  return *ring->name != '\0' && strcmp(ring->name, "?") != 0;
+}
 
 /* "?" is the name of a ring with an invalid name in its control page. */
-void view_label(const struct ringcast_ring *rings, int count, int index, char out[RINGCAST_HANDLE_BYTES]) {
+void view_label(const struct ringcast_ring *rings, int count, int index,
+                char out[RINGCAST_HANDLE_BYTES]) {
   const struct ringcast_ring *ring = &rings[index];
   int of_process = 0, of_name = 0;
   for (int i = 0; i < count; i++) {
     of_process += rings[i].pid == ring->pid;
     of_name += rings[i].pid == ring->pid && strcmp(rings[i].name, ring->name) == 0;
   }
-  if (is_named(ring) && of_name == 1) snprintf(out, RINGCAST_HANDLE_BYTES, "%s@%" PRId32, ring->name, ring->pid);
-  else if (of_process == 1 || *ring->handle == '\0') snprintf(out, RINGCAST_HANDLE_BYTES, "@%" PRId32, ring->pid);
+  if (is_named(ring) && of_name == 1)
+    snprintf(out, RINGCAST_HANDLE_BYTES, "%s@%" PRId32, ring->name, ring->pid);
+  else if (of_process == 1 || *ring->handle == '\0')
+    snprintf(out, RINGCAST_HANDLE_BYTES, "@%" PRId32, ring->pid);
   else snprintf(out, RINGCAST_HANDLE_BYTES, "%s", ring->handle);
 }
 
@@ -50,44 +54,20 @@ static void read_command(int32_t pid, char out[64]) {
   text_clean(cli_read_line(path, line, sizeof line), out, 64);
 }
 
-static bool is_meant(const char *text, const struct ringcast_ring *ring) {
-  char words[RINGCAST_HANDLE_BYTES];
-  const char *pid = strchr(text, '@');
-  if (!pid) return strcmp(text, ring->name) == 0;
-  snprintf(words, sizeof words, "%s@%" PRId32, pid == text ? "" : ring->name, ring->pid);
-  return strcmp(text, words) == 0;
-}
-
-/* Lists the rings that `text` stands for, each by words that stand for the ring alone. */
-static int tell_several(const char *text) {
-  struct ringcast_ring *rings;
-  char label[RINGCAST_HANDLE_BYTES], command[64];
-  int count = view_rings(&rings);
-  cli_fail(0, "'%s' stands for several rings; give one of these instead:", text);
-  for (int i = 0; i < count; i++) {
-    if (!is_meant(text, &rings[i])) continue;
-    view_label(rings, count, i, label);
-    read_command(rings[i].pid, command);
-    fprintf(stderr, "  %s  (%s)\n", label, command);
-  }
-  if (count >= 0) free(rings);
-  return CLI_SEVERAL;
-}
-
 int view_find(const char *ring, char handle[RINGCAST_HANDLE_BYTES]) {
   int result = ringcast_find(ring, handle);
   if (result == 0) return CLI_GO_ON;
-  if (result == -ENOTUNIQ) return tell_several(ring);
-  return cli_fail(result == -ENOENT ? CLI_NO_RING : CLI_FAILED, "%s", ringcast_last_error());
+  return cli_fail(cli_status(result), "%s", ringcast_last_error());
 }
 
-/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 static void look_at_process(struct view *view) {
   char path[64], line[512];
   read_command(view->ring.pid, view->command);
   snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", view->ring.pid);
-  const char *end = strrchr(cli_read_line(path, line, sizeof line), ')'); /* a name may have brackets, too */
+  const char *end =
+      strrchr(cli_read_line(path, line, sizeof line), ')'); /* a name may have brackets, too */
   view->writer = (char)(end && end[1] == ' ' ? end[2] : 0);
 }
 
@@ -101,36 +81,43 @@ static int read_peers(ringcast_tap *tap, struct look *look) {
   } while (count > (int)look->room);
   if (count < 0) return count;
   look->count = (uint32_t)count;
-  for (uint32_t i = 0; i < look->count; i++) look->peers[i].name[sizeof look->peers->name - 1] = '\0';
+  for (uint32_t i = 0; i < look->count; i++)
+    look->peers[i].name[sizeof look->peers->name - 1] = '\0';
   return 0;
 }
 
 static int read_ring(ringcast_tap *tap, struct look *look) {
-  struct timespec time;
   look->info.size = sizeof look->info;
   look->stats.size = sizeof look->stats;
   int result = ringcast_tap_info(tap, &look->info);
   if (result == 0) result = ringcast_tap_stats(tap, &look->stats);
   if (result == 0) result = read_peers(tap, look);
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  look->at_ns = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+  look->at_ns = cli_now_ns();
   return result;
 }
 
 void view_label_as_given(struct view *view, const char *ring) {
-  if (strcmp(ring, view->ring.handle) == 0) memcpy(view->label, view->ring.handle, sizeof view->label);
+  if (strcmp(ring, view->ring.handle) == 0)
+    memcpy(view->label, view->ring.handle, sizeof view->label);
+}
+
+/* Into `next`. Sets view->error and view->why. */
+static void look_at_ring(struct view *view, struct look *next) {
+  ringcast_tap *tap = NULL;
+  if (*view->ring.handle == '\0') {
+    view->error = -EPROTO;
+    snprintf(view->why, sizeof view->why, "its writer uses an incompatible release of ringcast");
+    return;
+  }
+  view->error = ringcast_tap_attach(view->ring.handle, &tap);
+  if (view->error == 0) view->error = read_ring(tap, next);
+  if (view->error != 0) snprintf(view->why, sizeof view->why, "%s", ringcast_last_error());
+  ringcast_tap_close(tap);
 }
 
 int view_look(struct view *view) {
-  ringcast_tap *tap = NULL;
   struct look *next = &view->before; /* its memory is used again */
-  bool readable = *view->ring.handle != '\0';
-  view->error = readable ? ringcast_tap_attach(view->ring.handle, &tap) : -EPROTO;
-  if (view->error == 0) view->error = read_ring(tap, next);
-  if (view->error != 0)
-    snprintf(view->why, sizeof view->why, "%s",
-             readable ? ringcast_last_error() : "its writer uses an incompatible release of ringcast");
-  ringcast_tap_close(tap);
+  look_at_ring(view, next);
   if (view->error == 0) view->ring.pid = next->info.writer_pid;
   look_at_process(view);
   if (view->error != 0) return view->error;
@@ -184,7 +171,7 @@ int view_all(struct view **views, int count) {
   return kept;
 }
 
-/* ---- What a look shows ------------------------------------------------------------------------------------------ */
+/* ---- What a look shows ----------------------------------------------------------------------- */
 
 static bool is_before(const struct ringcast_peer *a, const struct ringcast_peer *b) {
   return !b || a->blocked_ns > b->blocked_ns || (a->blocked_ns == b->blocked_ns && a->lag > b->lag);
@@ -200,7 +187,9 @@ const struct ringcast_peer *view_blocker(const struct look *look) {
 const struct ringcast_peer *view_slowest(const struct look *look) {
   const struct ringcast_peer *slowest = NULL;
   for (const struct ringcast_peer *peer = look->peers; peer < look->peers + look->count; peer++)
-    if (peer->lag > 0 && peer->state != RINGCAST_PEER_EVICTED && (!slowest || peer->lag > slowest->lag)) slowest = peer;
+    if (peer->lag > 0 && peer->state != RINGCAST_PEER_EVICTED &&
+        (!slowest || peer->lag > slowest->lag))
+      slowest = peer;
   return slowest;
 }
 
@@ -212,7 +201,9 @@ bool view_is_suspect(const struct ringcast_peer *peer) {
 /* Stopped and dead readers by their lag, then those that were evicted. */
 static bool is_worse(const struct ringcast_peer *a, const struct ringcast_peer *b) {
   bool evicted = a->state == RINGCAST_PEER_EVICTED;
-  return !b || (evicted == (b->state == RINGCAST_PEER_EVICTED) ? a->lag > b->lag : !evicted);
+  if (!b) return true;
+  if (evicted != (b->state == RINGCAST_PEER_EVICTED)) return !evicted;
+  return a->lag > b->lag;
 }
 
 const struct ringcast_peer *view_suspect(const struct look *look) {
@@ -250,8 +241,10 @@ const char *view_writer_state(char state) {
 
 const struct ringcast_peer *view_before(const struct view *view, const struct ringcast_peer *peer) {
   const struct look *look = &view->before;
-  for (const struct ringcast_peer *old = look->peers; look->at_ns != 0 && old < look->peers + look->count; old++)
-    if (old->slot == peer->slot && old->pid == peer->pid && old->stats.frames <= peer->stats.frames) return old;
+  for (const struct ringcast_peer *old = look->peers;
+       look->at_ns != 0 && old < look->peers + look->count; old++)
+    if (old->slot == peer->slot && old->pid == peer->pid && old->stats.frames <= peer->stats.frames)
+      return old;
   return NULL;
 }
 
@@ -261,7 +254,7 @@ double view_rate(const struct view *view, uint64_t now, uint64_t before) {
   return (double)(now - before) * 1e9 / (double)passed;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void report_count(struct report *report, const char *key, uint64_t value) {
   report_integer(report, key, value > INT64_MAX ? INT64_MAX : (int64_t)value);
@@ -281,7 +274,8 @@ static void report_writer(struct report *report, const struct view *view) {
   report_count(report, "sleeps", stats->sleeps);
   report_count(report, "wakes", stats->wakes);
   if (view->before.at_ns != 0) {
-    report_number(report, "frames_per_s", view_rate(view, stats->frames, view->before.stats.frames));
+    report_number(report, "frames_per_s",
+                  view_rate(view, stats->frames, view->before.stats.frames));
     report_number(report, "bytes_per_s", view_rate(view, stats->bytes, view->before.stats.bytes));
   }
   report_close(report);
@@ -316,7 +310,8 @@ static void report_peer(struct report *report, const char *key, const struct vie
   report_count(report, "waited_ns", peer->stats.waited_ns);
   report_count(report, "wakes", peer->stats.wakes);
   if (before) {
-    report_number(report, "frames_per_s", view_rate(view, peer->stats.frames, before->stats.frames));
+    report_number(report, "frames_per_s",
+                  view_rate(view, peer->stats.frames, before->stats.frames));
     report_number(report, "bytes_per_s", view_rate(view, peer->stats.bytes, before->stats.bytes));
   }
   report_close(report);
@@ -343,7 +338,8 @@ void view_report(struct report *report, const char *key, const struct view *view
   report_writer(report, view);
   view_report_memory(report, &view->now.info);
   report_open(report, "readers", '[');
-  for (uint32_t i = 0; i < view->now.count; i++) report_peer(report, NULL, view, &view->now.peers[i]);
+  for (uint32_t i = 0; i < view->now.count; i++)
+    report_peer(report, NULL, view, &view->now.peers[i]);
   report_close(report);
   report_close(report);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rings as seen from outside. Each look attaches a tap and detaches the tap: between two looks nothing of the ring is
- * held: a ring leaves no memory behind when its writer goes, and a tap never holds the writer back.
+ * Rings as seen from outside. Each look attaches a tap and detaches the tap: between two looks
+ * nothing of the ring is held: a ring leaves no memory behind when its writer goes, and a tap never
+ * holds the writer back.
  */
 #ifndef TOOLS_VIEW_H
 #define TOOLS_VIEW_H
@@ -12,7 +13,7 @@
 
 #include "ringcast/inspect.h"
 #include "ringcast/ringcast.h"
-#include "tools/report.h"
+#include "tools/text.h"
 
 /* One moment of a ring. */
 struct look {
@@ -25,11 +26,11 @@ struct look {
 
 struct view {
   struct ringcast_ring ring;
-  char
-      label[RINGCAST_HANDLE_BYTES]; /* a RING argument that stands for this ring alone: NAME@PID, @PID, or the handle */
-  char command[64];                 /* the writer's program, as the process calls itself */
-  char writer;                      /* the state of the writer's process: 'T', stopped, and others of proc(5) */
-  int error;                        /* of the last look: a negative errno, and why; `now` is then the look before */
+  char label[RINGCAST_HANDLE_BYTES]; /* a RING argument that stands for this ring alone: NAME@PID,
+                                        @PID, or the handle */
+  char command[64];                  /* the writer's program, as the process calls itself */
+  char writer; /* the state of the writer's process: 'T', stopped, and others of proc(5) */
+  int error;   /* of the last look: a negative errno, and why; `now` is then the look before */
   char why[256];
   struct look now, before;
 };
@@ -38,32 +39,37 @@ struct view {
 int view_rings(struct ringcast_ring **out);
 
 /* The shortest RING argument that stands for one of all rings alone. */
-void view_label(const struct ringcast_ring *rings, int count, int index, char out[RINGCAST_HANDLE_BYTES]);
+void view_label(const struct ringcast_ring *rings, int count, int index,
+                char out[RINGCAST_HANDLE_BYTES]);
 
-/* The handle of the ring that the user calls `ring`. Returns CLI_GO_ON, or says why not and returns the exit status. */
+/* The handle of the ring that the user calls `ring`. Returns CLI_GO_ON, or says why not and returns
+ * the exit status. */
 int view_find(const char *ring, char handle[RINGCAST_HANDLE_BYTES]);
 
-/* If the user gave a handle, the handle stays the label: other rings of the process may have the same name. */
+/* If the user gave a handle, the handle stays the label: other rings of the process may have the
+ * same name. */
 void view_label_as_given(struct view *view, const char *ring);
 
-/* A view starts as zeros with ring.handle. Looks again: `before` becomes the last look. 0; -ENOENT: the writer is gone;
- * or another error, see view->why. */
+/* A view starts as zeros with ring.handle. Looks again: `before` becomes the last look. 0; -ENOENT:
+ * the writer is gone; or another error, see view->why. */
 int view_look(struct view *view);
 void view_close(struct view *view);
 
-/* Finds all rings and looks at each; the looks of `views` become those before. Returns the number, or -errno. */
+/* Finds all rings and looks at each; the looks of `views` become those before. Returns the number,
+ * or -errno. */
 int view_all(struct view **views, int count);
 void view_close_all(struct view *views, int count);
 
-/* ---- What a look shows ------------------------------------------------------------------------------------------ */
+/* ---- What a look shows ----------------------------------------------------------------------- */
 
-/* The reader for which the writer has been waiting the longest, NULL if the writer does not wait. */
+/* The reader for which the writer has been waiting the longest, NULL if the writer does not
+ * wait. */
 const struct ringcast_peer *view_blocker(const struct look *look);
 /* The reader that is furthest behind, NULL if there is no reader or no lag. */
 const struct ringcast_peer *view_slowest(const struct look *look);
 
-/* A reader that takes nothing, being stopped, dead or evicted. The writer need not wait for the reader to make room: a
- * lock-step engine waits for its workers' answers. */
+/* A reader that takes nothing, being stopped, dead or evicted. The writer need not wait for the
+ * reader to make room: a lock-step engine waits for its workers' answers. */
 bool view_is_suspect(const struct ringcast_peer *peer);
 /* The one that is furthest behind, the evicted last; NULL if there is none. */
 const struct ringcast_peer *view_suspect(const struct look *look);

@@ -8,8 +8,6 @@
 
 static FILE *screen;
 
-bool dump_is_stopped(void) { return false; }
-
 static void check_screen(void) {
   fflush(stdout);
   size_t bytes = (size_t)lseek(fileno(screen), 0, SEEK_CUR);

@@ -3,12 +3,12 @@
  * The other end of a recording, for tests/tools/test_record.py.
  *
  *   record_peer write [name=demo] [seed=1] [count=0] [least=1] [most=5000] [gap_us=0] [readers=0] [capacity=0]
- *                     [spill=0] [timeout_ms=-1] [slow_ms=0] [batch=0] [tensors=0]
+ *                     [spill=0] [timeout_ms=-1] [slow_ms=0] [evicts=0] [batch=0] [tensors=0]
  *     makes a ring, prints its handle, waits for a line on stdin, sends `count` frames (0: until another line or the
  *     end of stdin), prints what it sent, waits for a line again, and closes. Lengths and contents come from the seed.
- *     timeout_ms: of each send; slow_ms: on_slow is FAIL with that limit. batch: so many in a call. tensors: typed
- * frames. record_peer read <handle> [name=peer] [latest=0] reads until the writer is gone, and prints what
- * came; prints "attached" at first.
+ *     timeout_ms: of each send; slow_ms: the limit of on_slow, which is FAIL, or with evicts=1 EVICT. batch: so many in
+ * a call. tensors: typed frames. record_peer read <handle> [name=peer] [latest=0] reads until the writer is gone, and
+ * prints what came; prints "attached" at first.
  *
  * What was sent or came: "frames bytes digest", the digest of all lengths, kinds and bytes in their order.
  */
@@ -160,7 +160,8 @@ static int run_writer(char **argv) {
                                             .name = text_of(argv, "name", "demo"),
                                             .capacity = (uint64_t)number_of(argv, "capacity", 0),
                                             .spill_bytes = (uint64_t)number_of(argv, "spill", 0),
-                                            .slow_ns = number_of(argv, "slow_ms", 0) * 1000000};
+                                            .slow_ns = number_of(argv, "slow_ms", 0) * 1000000,
+                                            .on_slow = (uint32_t)number_of(argv, "evicts", RINGCAST_FAIL)};
   struct source source = {.seed = (uint64_t)number_of(argv, "seed", 1),
                           .least = (uint64_t)number_of(argv, "least", 1),
                           .most = (uint64_t)number_of(argv, "most", 5000),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast hz: not how fast, only that the figures are those of the frames that were sent."""
 
+import itertools
 import json
 import os
 import signal
@@ -47,22 +48,22 @@ class Hz(Case):
                 r"\(50 frames\)$",
             )
 
-    def test_lines_are_of_the_window_until_an_interrupt(self):
+    def test_lines_are_of_the_frames_since_the_last_one_until_an_interrupt(self):
         with Actor() as writer:
             writer.ring(NAME)
             writer.ask("stream", 0, 100, 1000)
-            process = self.start("--window", "10", "--format", "json")
+            process = self.start("--format", "json")
             lines = map(json.loads, iter(process.stdout.readline, ""))
-            line = next(line for line in lines if line["frames"] == 10)
-            self.assertEqual([line["summary"], line["bytes"]], [False, 1000])
-            self.check(line)
-            next(other for other in lines if other["gap_ns"] != line["gap_ns"])  # more than ten frames have come
+            told = list(itertools.islice((line for line in lines if line["frames"] > 1), 2))
+            for line in told:
+                self.assertEqual([line["summary"], line["bytes"]], [False, 100 * line["frames"]])
+                self.check(line)
             process.send_signal(signal.SIGINT)
             rest, said = process.communicate(timeout=60)
             self.assertEqual([process.returncode, said], [0, ""])
             summary = json.loads(rest.splitlines()[-1])
             self.assertIs(summary["summary"], True)
-            self.assertGreater(summary["frames"], 10)
+            self.assertGreaterEqual(summary["frames"], sum(line["frames"] for line in told))
 
     def test_a_ring_without_frames(self):
         with Actor() as writer:
@@ -114,9 +115,8 @@ class Hz(Case):
     def test_wrong_words_are_refused(self):
         self.refused("hz", says="say which ring")
         self.refused("hz", "a", "b", says="unexpected argument 'b'")
-        for value in ("0", "-1", "x", "1.5", "1000001", ""):
-            self.refused("hz", "a", "--window", value, says=f"'{value}' is not valid for --window: it takes a whole")
-        self.refused("hz", "a", "--count", "0", says="--count: it takes a whole number, 1 to 1000000000")
+        for value in ("0", "-1", "x", "1.5", "1000000001", ""):
+            self.refused("hz", "a", "--count", value, says="1 to 1000000000")
         self.assertEqual(run("hz", f"{NAME}.none").returncode, 3)
         with Actor() as one, Actor() as two:
             one.ring(NAME)

@@ -128,6 +128,21 @@ class Record(Recordings):
                 self.assertIn("faster", gap["reason"])
                 self.check_gaps(self.dump())
 
+    def test_an_evicted_lossless_recorder_ends_and_its_file_is_whole(self):
+        writer = self.writer(most=2000, gap_us=20, capacity=65536, slow_ms=20, evicts=1)
+        recorder = self.recorder(writer.handle, "--lossless")
+        writer.tell()
+        until(lambda: self.dump()[-1]["frames"] > 10, "a written frame")
+        recorder.kill(STOP)
+        place = self.position(writer)
+        until(lambda: self.position(writer) > place + 200000, "the writer's next lap")
+        recorder.kill(GO_ON)
+        summary = self.finish(recorder, status=1)
+        self.assertEqual((summary["ended_by"], summary["gaps"]), ("ring failed", 0))
+        lines = self.dump()
+        self.assertEqual((lines[-1]["state"], lines[-1]["hash"]), ("ended well", summary["hash"]))
+        self.assertEqual(self.replay()[0], self.expected(summary["frames"], most=2000))
+
     def check_gaps(self, lines):
         """A gap lasts from the frame before to the frame after."""
         for before, gap, after in zip(lines, lines[1:], lines[2:], strict=False):

@@ -63,26 +63,27 @@ def await_said(case, wanted, *words):
 
 
 class Stat(Case):
+    def verdict(self, *words):
+        """The first line, and what follows before the writer."""
+        text = self.succeed("stat", NAME)
+        for word in words:
+            self.assertIn(str(word), text.split("\nwriter ")[0])
+        return text
+
     def test_a_quiet_ring_is_held_back_by_none(self):
         with Actor() as writer, Actor() as reader:
             handle = writer.ring(NAME, CAPACITY)
-            first = self.succeed("stat", NAME).splitlines()[0]
-            self.assertEqual(first, f"{NAME}@{writer.pid}: no reader holds the ring back; there is none")
+            self.verdict(f"{NAME}@{writer.pid}: no reader")
             number = reader.read(handle, "rank 7")
-            first = self.succeed("stat", NAME).splitlines()[0]
-            self.assertIn("no reader holds the ring back; all have read everything", first)
+            self.verdict("no reader")
             writer.ask("send", 0, 3, 1000)
-            first = self.succeed("stat", NAME).splitlines()[0]
-            said = f"the slowest is reader 0 'rank 7' (pid {reader.pid}, running): "
-            self.assertIn(f"{said}3 frames, 3.00 KiB behind", first)
+            self.verdict("rank 7", reader.pid, "3 frames", "3.00 KiB")
             reader.ask("take", number, 2)
-            self.assertIn(f"{said}1 frame, 1.00 KiB behind", self.succeed("stat", NAME))
+            self.verdict("rank 7", "1 frame,", "1.00 KiB")
             found = self.json("stat", NAME)
-            self.assertIsNone(found["held_back_by"])
-            self.assertEqual(found["suspects"], [])
-            self.assertEqual(found["writer"]["frames"], 3)
-            self.assertEqual(found["writer"]["bytes"], 3000)
-            self.assertIs(found["writer"]["waits_for_room"], False)
+            self.assertEqual([found["held_back_by"], found["suspects"]], [None, []])
+            told = {"frames": 3, "bytes": 3000, "waits_for_room": False}
+            self.assertEqual({key: found["writer"][key] for key in told}, told)
             (peer,) = found["readers"]
             told = {"slot": 0, "name": "rank 7", "pid": reader.pid, "state": "active"}
             told |= {"lag_frames": 1, "lag_bytes": 1024, "blocked_ns": 0, "frames": 2, "bytes": 2000}
@@ -101,17 +102,13 @@ class Stat(Case):
             self.positive(by["lag_frames"])
             self.assertEqual(by, {**found["readers"][1], "blocked_ns": by["blocked_ns"]})
             text = await_said(self, "held back by", "stat", NAME)
-            first = text.splitlines()[0]
-            said = rf"held back by reader 1 'rank 2' \(pid {ring.second.pid}, stopped by a signal\) for [\d.]+ m?s: "
-            self.assertRegex(first, said + rf"{by['lag_frames']} frames, [\d.]+ KiB behind$")
-            self.assertIn(f"kill -CONT {ring.second.pid}", text)
-            self.assertNotIn("more reader", text)
-            self.assertIn("waits for room", text)
+            for word in ("rank 2", f"{by['lag_frames']} frames", f"kill -CONT {ring.second.pid}", "waits for room"):
+                self.assertIn(word, text)
             ring.second.go_on()
             ring.second.ask("take", ring.slow, 2 * CAPACITY // 1024)
             self.assertEqual(ring.writer.process.stdout.readline(), "sent\n")
             self.assertIsNone(self.json("stat", NAME)["held_back_by"])
-            self.assertIn("no reader holds the ring back", self.succeed("stat", NAME))
+            self.verdict("no reader")
 
     def test_a_stopped_reader_is_named_where_the_writer_does_not_wait_for_room(self):
         """The writer of a lock-step engine waits for its workers' answers."""
@@ -122,13 +119,10 @@ class Stat(Case):
             self.assertEqual([found["held_back_by"], found["writer"]["waits_for_room"]], [None, False])
             self.assertEqual(found["suspects"], [found["readers"][1]])
             self.assertEqual(found["suspects"][0]["state"], "stopped")
-            first, hint, empty, *_ = self.succeed("stat", NAME).splitlines()
-            said = f"reader 1 'rank 2' (pid {ring.second.pid}) is stopped by a signal: 1 frame, 1.00 KiB behind"
-            self.assertEqual(first, f"{NAME}@{ring.writer.pid}: {said}")
-            self.assertEqual([hint, empty], [f"to let the reader go on: kill -CONT {ring.second.pid}", ""])
+            self.verdict("rank 2", "stopped", "1 frame,", f"kill -CONT {ring.second.pid}")
             ring.second.go_on()
             await_until(lambda: not self.json("stat", NAME)["suspects"], "the reader that goes on is a suspect")
-            self.assertIn("no reader holds the ring back; the slowest is", self.succeed("stat", NAME))
+            self.verdict("no reader")
 
     def test_of_several_suspects_the_one_furthest_behind_is_named(self):
         with Ring() as ring, Actor() as third:
@@ -138,10 +132,7 @@ class Stat(Case):
             await_until(lambda: not self.json("stat", NAME)["readers"][0]["lag_frames"], "the first reader lags")
             for actor in (ring.first, ring.second, third):
                 actor.stop()
-            first, hint, more, *_ = self.succeed("stat", NAME).splitlines()
-            self.assertIn(f"reader 2 'rank 3' (pid {third.pid}) is stopped by a signal: 3 frames", first)
-            self.assertIn(f"kill -CONT {third.pid}", hint)
-            self.assertEqual(more, "2 more readers are stopped, dead or evicted: see STATE")
+            self.verdict("rank 3", f"kill -CONT {third.pid}", "2 more")
             self.assertEqual(len(self.json("stat", NAME)["suspects"]), 3)
 
     def test_a_suspect_beside_the_reader_that_holds_the_ring_back(self):
@@ -150,29 +141,24 @@ class Stat(Case):
             await_held_back(self, NAME)
             ring.first.stop()
             first, more, *_ = await_said(self, "held back by", "stat", NAME).splitlines()
-            self.assertIn("held back by reader 1 'rank 2'", first)
-            self.assertEqual(more, "1 more reader is stopped, dead or evicted: see STATE")
+            self.assertIn("rank 2", first)
+            self.assertIn("1 more", more)
 
     def test_a_reader_that_was_evicted_is_named_after_the_dead(self):
         with Actor() as writer, Actor() as slow, Actor() as dead:
             handle = writer.ring(NAME, CAPACITY, slow_ns=1_000_000)
             slow.read(handle, "rank 1")
             writer.ask("send", 0, 2 * CAPACITY // 1024, 1000)
-            first, *_ = self.succeed("stat", NAME).splitlines()
-            said = f"reader 0 'rank 1' (pid {slow.pid}) is evicted: the writer goes on without the reader"
-            self.assertEqual(first, f"{NAME}@{writer.pid}: {said}")
+            self.verdict("rank 1", slow.pid, "evicted")
             dead.read(handle, "rank 2")
             dead.die()
-            first, more, *_ = self.succeed("stat", NAME).splitlines()
-            self.assertIn("reader 1 'rank 2'", first)
-            self.assertEqual(more, "1 more reader is stopped, dead or evicted: see STATE")
+            self.verdict("rank 2", "1 more")
 
     def test_a_running_reader_that_takes_nothing_is_named(self):
         with Ring(second=None) as ring:
             ring.fill()
             self.assertEqual(await_held_back(self, NAME)["held_back_by"]["state"], "active")
-            first = await_said(self, "held back by", "stat", NAME).splitlines()[0]
-            self.assertRegex(first, rf"held back by reader 1 \(pid {ring.second.pid}, running\) for ")
+            await_said(self, rf"held back by reader 1 \(pid {ring.second.pid}, running", "stat", NAME)
 
     def test_a_dead_reader_is_shown_as_dead(self):
         with Ring() as ring:
@@ -180,9 +166,9 @@ class Stat(Case):
             ring.second.die()
             found = self.json("stat", NAME)
             self.assertEqual([found["readers"][1]["state"], found["suspects"]], ["dead", [found["readers"][1]]])
-            said = rf"reader 1 'rank 2' \(pid {ring.second.pid}\) is dead: 3 frames, 3.00 KiB behind\n\nwriter "
-            self.assertRegex(self.succeed("stat", NAME), said)
-            self.assertRegex(self.succeed("stat", NAME), rf"(?m)^ +1  rank 2 +{ring.second.pid}  dead ")
+            text = self.verdict("rank 2", "dead", "3 frames")
+            self.assertNotIn("kill -CONT", text)
+            self.assertRegex(text, rf"(?m)^ +1  rank 2 +{ring.second.pid}  dead ")
 
     def test_a_stopped_writer_is_shown_as_stopped(self):
         with Actor() as writer:
@@ -199,16 +185,15 @@ class Stat(Case):
             done = run("stat", NAME)
             self.assertEqual(done.returncode, 4)
             self.assertEqual(done.stdout, "")
-            self.assertIn(f"'{NAME}' stands for several rings; give one of these instead:", done.stderr)
             for words in (f"{NAME}@{one.pid}", handles[1], handles[2]):
-                self.assertIn(f"  {words}  (ring_actor)\n", done.stderr)
+                self.assertIn(words, done.stderr)
                 found = self.json("stat", words)
                 self.assertEqual([found["name"], found["ring"]], [NAME, words])
             for words in (f"{NAME}@{two.pid}", f"@{two.pid}"):
                 done = run("stat", words)
                 self.assertEqual(done.returncode, 4)
-                self.assertEqual(done.stderr.count("(ring_actor)"), 2)
-                self.assertIn(handles[2], done.stderr)
+                for handle in handles[1:]:
+                    self.assertIn(handle, done.stderr)
 
     def test_a_ring_that_there_is_not(self):
         with Actor() as writer:

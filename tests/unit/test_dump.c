@@ -14,8 +14,6 @@ enum { ENTRIES = 1000, LONG = 1 << 16, MOST = 1 << 20 };
 
 static char text[MOST + 1];
 
-bool dump_is_stopped(void) { return false; }
-
 /* What is printed, as a text. */
 static void dump(const void *frame, size_t bytes, bool json) {
   int screen = memfd_create("screen", MFD_CLOEXEC), before = dup(STDOUT_FILENO);

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# Completion of `ringcast` for bash: commands, options, and the names of the rings that there are now.
+# Completion of `ringcast` for bash: commands and options, as the help texts have them, and the
+# names of the rings that there are now.
 
-# The options of a command; those that take a value end with "=".
+# The commands; the measurements of perf: the words that a help text lists.
+_ringcast_listed() {
+  ringcast help "$1" 2>/dev/null | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
+}
+
+# The options of a command, a line each; those that take a value end with a blank.
 _ringcast_options() {
-  case $1 in
-    list) echo "--names --format= --help" ;;
-    stat) echo "--watch --prometheus --format= --help" ;;
-    top) echo "--interval= --once --format= --help" ;;
-    hz) echo "--window= --count= --format= --help" ;;
-    record) echo "--seconds= --frames= --bytes= --lossless --buffer= --format= --help" ;;
-    replay)
-      echo "--name= --speed= --fast --readers= --from= --to= --capacity= --format= --help"
-      ;;
-    dump) echo "--frames= --data --format= --help" ;;
-    doctor) echo "--format= --help" ;;
-    perf)
-      echo "--size= --sizes= --readers= --seconds= --gap= --jitter= --cold --capacity= --format= --help"
-      ;;
-  esac
+  ringcast help "$1" 2>/dev/null | grep '^  --' | grep -oE -- '--[a-z]+( [A-Z]|)' | sed 's/ .$/ /'
+  echo "--help"
 }
 
 # What a RING argument takes: as `list --names` has it, and NAME@PID of each ring once there is an "@".
@@ -35,14 +28,10 @@ _ringcast_rings() {
 # The words that may stand where a command takes a word.
 _ringcast_words() {
   case $1 in
-    stat | hz) _ringcast_rings "$2" ;;
-    record | dump)
-      _ringcast_rings "$2"
-      compgen -f -- "$2"
-      ;;
-    replay) compgen -f -- "$2" ;;
-    perf) echo "latency throughput wake cadence gpu" ;;
-    help) echo "list stat top hz record replay dump doctor perf" ;;
+    stat | hz | record | dump) _ringcast_rings "$2" ;;&
+    record | dump | replay) compgen -f -- "$2" ;;
+    perf) _ringcast_listed perf ;;
+    help) _ringcast_listed help | grep -v help ;;
   esac
 }
 
@@ -55,15 +44,14 @@ _ringcast() {
   if [[ $line == *[[:blank:]] ]]; then words+=(""); fi
   local current=${words[-1]} previous=${words[-2]} command=${words[1]}
   if [ "${#words[@]}" -le 2 ]; then
-    offered="list stat top hz record replay dump doctor perf help --help --version"
+    offered="$(_ringcast_listed help) --help --version"
   elif [ "$previous" = --format ]; then
     offered="text json"
   elif [[ $current == --format=* ]]; then
     offered="--format=text --format=json"
   elif [[ $current == -* ]]; then
     offered=$(_ringcast_options "$command")
-    offered=${offered//=/}
-  elif [[ " $(_ringcast_options "$command") " == *" $previous= "* ]]; then
+  elif _ringcast_options "$command" | grep -qxF -- "$previous "; then
     offered="" # a number
   else
     offered=$(_ringcast_words "$command" "$current")

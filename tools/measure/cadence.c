@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages at an engine's cadence: the writer sends one message after each gap, sleeps between two of them, and every
- * reader waits for the next one.
+ * Messages at an engine's cadence: the writer sends one message after each gap, sleeps between two
+ * of them, and every reader waits for the next one.
  *
- * Three ways take turns, each in blocks with readers of its own, so that no process of another way waits meanwhile:
+ * Three ways take turns, each in blocks with readers of its own, so that no process of another way
+ * waits meanwhile:
  *   ring    a ring with the library's default waiting
  *   futex   the number and the send time in shared memory, and one futex on which all readers sleep
- *   spin    the same words; the readers never sleep (where there are fewer CPUs than processes, each turn of the loop
- *           gives the CPU to another process)
+ *   spin    the same words; the readers never sleep (where there are fewer CPUs than processes,
+ *           each turn of the loop gives the CPU to another process)
  *
- * A message carries its number and the time just before its commit; a reader takes the time when the wait returns, and
- * then checks the message. The writer sends the next message only when every reader has read the last one. The first
- * messages of a block are not counted: a reader that learns the cadence learns meanwhile.
+ * A message carries its number and the time just before its commit; a reader takes the time when
+ * the wait returns, and then checks the message. The writer sends the next message only when every
+ * reader has read the last one. The first messages of a block are not counted: a reader that learns
+ * the cadence learns meanwhile.
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <glob.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <math.h>
@@ -30,13 +31,16 @@
 #include "tools/measure/perf.h"
 
 enum way { RING, FUTEX, SPIN, WAYS };
-enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000, WALKS = 3 };
+enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000 };
 
 /* Of perf wake: long enough that every reader and the readers' CPUs are idle again. */
-static const double WAKE_GAP_MS = 0.5, WAKE_JITTER = 0.2;
+static const double WAKE_GAP_MS = 0.5;
 
-/* After the last message of a block the readers of a bare futex wake as often as a ring's idle reader, which looks
- * whether the writer lives. */
+/* By which part of itself a gap varies, at most: no reader learns when the next message comes. */
+static const double JITTER = 0.02, WAKE_JITTER = 0.2;
+
+/* After the last message of a block the readers of a bare futex wake as often as a ring's idle
+ * reader, which looks whether the writer lives. */
 static const struct timespec SLICE = {.tv_nsec = 90 * 1000 * 1000};
 
 /* What precedes the bytes of a message. */
@@ -48,19 +52,18 @@ struct stamp {
 struct shared {
   _Alignas(PERF_LINE) uint32_t futex; /* the futex's and the spinning way's number */
   _Alignas(PERF_LINE) struct stamp stamp;
-  _Alignas(PERF_LINE) uint64_t walked; /* processes that have done their timed walk */
   char handle[96];
   struct {
-    _Alignas(PERF_LINE) uint64_t had; /* the number of the last message that this reader has read and checked */
-    uint64_t calls;                   /* sleeps and wakes, as the reader's statistics count */
-    int64_t walk_cpu_ns;              /* of all walks so far */
-    int64_t walk_ns;                  /* of the walk at the start, by the clock on the wall */
+    _Alignas(PERF_LINE)
+        uint64_t had; /* the number of the last message that this reader has read and checked */
+    uint64_t calls;   /* sleeps and wakes, as the reader's statistics count */
   } readers[];
 };
 
 struct figures {
-  struct perf_series commits, wakes, slowest; /* ns, of each counted message; wakes: of each message and reader */
-  double cpu_ns, wall_ns, joules;             /* cpu_ns: of all readers together */
+  struct perf_series commits, wakes,
+      slowest;            /* ns, of each counted message; wakes: of each message and reader */
+  double cpu_ns, wall_ns; /* cpu_ns: of all readers together */
   uint64_t calls;
 };
 
@@ -75,7 +78,7 @@ struct cadence {
   size_t shared_bytes;
   float *wakes; /* shared: [reader][message], ns */
   size_t block; /* messages of a block, the first ones included */
-  struct perf_walk walk;
+  double jitter;
   struct perf_children children;
   ringcast_writer *writer;
   struct ringcast_info info; /* of the last ring */
@@ -85,15 +88,17 @@ struct cadence {
   struct figures figures[WAYS];
 };
 
-/* ---- The reader ------------------------------------------------------------------------------------------------- */
+/* ---- The reader ------------------------------------------------------------------------------ */
 
 static bool is_right(const struct cadence *cadence, const struct ringcast_frame *frame) {
   size_t size = cadence->options->size;
-  return frame->bytes == size && memcmp((const uint8_t *)frame->data + sizeof(struct stamp),
-                                        cadence->source + sizeof(struct stamp), size - sizeof(struct stamp)) == 0;
+  return frame->bytes == size &&
+         memcmp((const uint8_t *)frame->data + sizeof(struct stamp),
+                cadence->source + sizeof(struct stamp), size - sizeof(struct stamp)) == 0;
 }
 
-static int64_t receive(const struct cadence *cadence, ringcast_reader *reader, struct stamp *stamp) {
+static int64_t receive(const struct cadence *cadence, ringcast_reader *reader,
+                       struct stamp *stamp) {
   struct ringcast_frame frame;
   perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
   int64_t now = perf_now_ns();
@@ -115,44 +120,27 @@ static int64_t await_word(const struct cadence *cadence, uint32_t value, struct 
   return now;
 }
 
-/* All processes walk at once, as between two messages: first to bring the pages in, then on time. The shortest walk
- * counts, since another process may have had the CPU during a longer walk. */
-static int64_t timed_walk(const struct cadence *cadence, uint64_t parties) {
-  uint64_t *walked = &cadence->shared->walked;
-  int64_t shortest = INT64_MAX;
-  perf_walk_once(&cadence->walk);
-  __atomic_add_fetch(walked, 1, __ATOMIC_ACQ_REL);
-  while (perf_load(walked) < parties) perf_relax(true);
-  for (int i = 0; i < WALKS; i++) {
-    int64_t start = perf_now_ns();
-    perf_walk_once(&cadence->walk);
-    int64_t took = perf_now_ns() - start;
-    if (took < shortest) shortest = took;
-  }
-  return shortest;
-}
-
 static void reader_body(void *context, uint32_t index) {
   struct cadence *cadence = context;
   struct shared *shared = cadence->shared;
-  ringcast_reader *reader = cadence->way == RING ? perf_attach(shared->handle, cadence->spin_ns) : NULL;
-  if (cadence->walk.bytes > 0) shared->readers[index].walk_ns = timed_walk(cadence, cadence->options->readers + 1);
+  ringcast_reader *reader =
+      cadence->way == RING ? perf_attach(shared->handle, cadence->spin_ns) : NULL;
   for (uint64_t number = 1;; number++) {
     struct stamp stamp;
     struct ringcast_stats stats = {.size = sizeof stats};
-    int64_t now = reader ? receive(cadence, reader, &stamp) : await_word(cadence, (uint32_t)number - 1, &stamp);
+    int64_t now = reader ? receive(cadence, reader, &stamp)
+                         : await_word(cadence, (uint32_t)number - 1, &stamp);
     if (stamp.number != number)
-      perf_die("reader %u got message %llu in the place of message %llu", index, (unsigned long long)stamp.number,
-               (unsigned long long)number);
+      perf_die("reader %u got message %llu in the place of message %llu", index,
+               (unsigned long long)stamp.number, (unsigned long long)number);
     cadence->wakes[index * cadence->block + number - 1] = (float)(now - stamp.sent_ns);
     if (reader) perf_must(ringcast_reader_stats(reader, &stats), "no statistics");
     shared->readers[index].calls = stats.sleeps + stats.wakes;
     perf_store(&shared->readers[index].had, number);
-    if (cadence->walk.bytes > 0) shared->readers[index].walk_cpu_ns += perf_walk_once(&cadence->walk);
   }
 }
 
-/* ---- The writer ------------------------------------------------------------------------------------------------- */
+/* ---- The writer ------------------------------------------------------------------------------ */
 
 static double vary(struct cadence *cadence) {
   cadence->seed ^= cadence->seed << 13;
@@ -171,11 +159,12 @@ static void await_readers(const struct cadence *cadence, uint64_t number) {
     while (perf_load(&cadence->shared->readers[i].had) < number) sleep_until(perf_now_ns() + 20000);
 }
 
-/* The gaps count from the last send, so that a late message does not shorten the gap that follows. */
+/* The gaps count from the last send, so that a late message does not shorten the gap that
+ * follows. */
 static void await_turn(struct cadence *cadence, uint64_t number) {
   const struct perf_options *options = cadence->options;
-  int64_t due = cadence->due + (int64_t)(options->gap_ms * 1e6 * (1 + options->jitter * vary(cadence)));
-  if (cadence->walk.bytes > 0) perf_walk_once(&cadence->walk);
+  int64_t due =
+      cadence->due + (int64_t)(options->gap_ms * 1e6 * (1 + cadence->jitter * vary(cadence)));
   sleep_until(due);
   await_readers(cadence, number - 1);
 }
@@ -188,47 +177,35 @@ static int64_t send(struct cadence *cadence, uint64_t number) {
   struct stamp stamp = {number, now};
   if (cadence->way == RING) {
     struct ringcast_span span;
-    perf_must(ringcast_writer_reserve(cadence->writer, size, RINGCAST_FOREVER, &span), "can't send");
+    perf_must(ringcast_writer_reserve(cadence->writer, size, RINGCAST_FOREVER, &span),
+              "can't send");
     memcpy(span.data, &stamp, sizeof stamp);
-    memcpy((uint8_t *)span.data + sizeof stamp, cadence->source + sizeof stamp, size - sizeof stamp);
+    memcpy((uint8_t *)span.data + sizeof stamp, cadence->source + sizeof stamp,
+           size - sizeof stamp);
     perf_must(ringcast_writer_commit(cadence->writer, size, RINGCAST_KIND_BYTES), "can't send");
   } else {
     shared->stamp = stamp;
     __atomic_store_n(&shared->futex, (uint32_t)number, __ATOMIC_RELEASE);
-    if (cadence->way == FUTEX) syscall(SYS_futex, &shared->futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if (cadence->way == FUTEX)
+      syscall(SYS_futex, &shared->futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
   }
   cadence->due = now;
   return perf_now_ns() - now;
 }
 
-/* ---- CPU time, and energy ---------------------------------------------------------------------------------------- */
+/* ---- CPU time ---------------------------------------------------------------------------------
+ */
 
 struct meter {
   int64_t wall_ns;
-  double cpu_ns, joules; /* joules: NAN where RAPL can't be read */
+  double cpu_ns;
   uint64_t calls;
 };
 
-/* The sum over the machine's packages; NAN where RAPL can't be read. */
-static double read_joules(void) {
-  glob_t found;
-  double sum = 0;
-  char text[32];
-  bool any = false;
-  if (glob("/sys/class/powercap/intel-rapl:?/energy_uj", 0, NULL, &found) != 0) return NAN;
-  for (size_t i = 0; i < found.gl_pathc; i++) {
-    if (*cli_read_line(found.gl_pathv[i], text, sizeof text) == '\0') continue;
-    sum += strtod(text, NULL) * 1e-6;
-    any = true;
-  }
-  globfree(&found);
-  return any ? sum : NAN;
-}
-
 static void read_meter(const struct cadence *cadence, struct meter *meter) {
-  *meter = (struct meter){.wall_ns = perf_now_ns(), .joules = read_joules()};
+  *meter = (struct meter){.wall_ns = perf_now_ns()};
   for (uint32_t i = 0; i < cadence->options->readers; i++) {
-    meter->cpu_ns += perf_cpu_ns(&cadence->children, i) - (double)cadence->shared->readers[i].walk_cpu_ns;
+    meter->cpu_ns += perf_cpu_ns(&cadence->children, i);
     meter->calls += cadence->shared->readers[i].calls;
   }
 }
@@ -237,21 +214,9 @@ static void add_meters(struct figures *figures, const struct meter *from, const 
   figures->wall_ns += (double)(to->wall_ns - from->wall_ns);
   figures->cpu_ns += to->cpu_ns - from->cpu_ns;
   figures->calls += to->calls - from->calls;
-  figures->joules += to->joules < from->joules ? NAN : to->joules - from->joules; /* a counter has started again */
 }
 
-/* ---- Blocks ----------------------------------------------------------------------------------------------------- */
-
-static void check_walk(const struct cadence *cadence, int64_t walk_ns) {
-  for (uint32_t i = 0; i < cadence->options->readers; i++)
-    if (cadence->shared->readers[i].walk_ns > walk_ns) walk_ns = cadence->shared->readers[i].walk_ns;
-  double least = 2 * (double)walk_ns / 1e6;
-  if (cadence->options->gap_ms < least)
-    perf_die("--cold takes a longer gap: a walk over %zu KiB takes %.3g ms while %u processes walk, "
-             "and --gap is %.4g ms; give --gap %.0f or more, or a smaller block, such as --cold=16M",
-             cadence->walk.bytes >> 10, (double)walk_ns / 1e6, cadence->options->readers + 1, cadence->options->gap_ms,
-             ceil(least * 1.2));
-}
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 static void start(struct cadence *cadence) {
   const struct perf_options *options = cadence->options;
@@ -266,15 +231,15 @@ static void start(struct cadence *cadence) {
   for (uint32_t i = 0; i < options->readers; i++)
     perf_start(&cadence->children, options, options->readers + 1, reader_body, cadence);
   if (cadence->writer)
-    perf_must(ringcast_writer_wait_readers(cadence->writer, options->readers, RINGCAST_FOREVER), "no readers");
-  int64_t walk_ns = cadence->walk.bytes > 0 ? timed_walk(cadence, options->readers + 1) : 0;
+    perf_must(ringcast_writer_wait_readers(cadence->writer, options->readers, RINGCAST_FOREVER),
+              "no readers");
   cadence->due = perf_now_ns();
   send(cadence, 1);
   await_readers(cadence, 1);
-  check_walk(cadence, walk_ns);
 }
 
-static void count(struct cadence *cadence, struct figures *figures, size_t message, int64_t commit_ns) {
+static void count(struct cadence *cadence, struct figures *figures, size_t message,
+                  int64_t commit_ns) {
   double slowest = 0, commit = (double)commit_ns;
   for (uint32_t i = 0; i < cadence->options->readers; i++) {
     double wake = (double)cadence->wakes[i * cadence->block + message];
@@ -291,7 +256,8 @@ static double measure_idle(const struct cadence *cadence) {
   read_meter(cadence, &from);
   sleep_until(from.wall_ns + (int64_t)(cadence->idle_s * 1e9));
   read_meter(cadence, &to);
-  return 100 * (to.cpu_ns - from.cpu_ns) / (double)(to.wall_ns - from.wall_ns) / cadence->options->readers;
+  return 100 * (to.cpu_ns - from.cpu_ns) / (double)(to.wall_ns - from.wall_ns) /
+         cadence->options->readers;
 }
 
 static void measure_block(struct cadence *cadence, enum way way, double done) {
@@ -301,13 +267,14 @@ static void measure_block(struct cadence *cadence, enum way way, double done) {
   cadence->way = way;
   prctl(PR_SET_TIMERSLACK, 0); /* the usual one, which the readers inherit */
   start(cadence);
-  prctl(PR_SET_TIMERSLACK, 1); /* the gaps vary by what --jitter says, and by little else */
+  prctl(PR_SET_TIMERSLACK, 1); /* the gaps vary by the jitter, and by little else */
   for (uint64_t number = 2; number <= cadence->block; number++) {
     await_turn(cadence, number);
     if (number > LEARNING + 1) count(cadence, figures, number - 2, commit_ns);
     if (number == LEARNING + 1) read_meter(cadence, &from);
     commit_ns = send(cadence, number);
-    perf_progress(cadence->options, done + (double)number / (double)(cadence->block * ROUNDS * cadence->ways));
+    perf_progress(cadence->options,
+                  done + (double)number / (double)(cadence->block * ROUNDS * cadence->ways));
   }
   await_turn(cadence, cadence->block + 1);
   count(cadence, figures, cadence->block - 1, commit_ns);
@@ -319,7 +286,7 @@ static void measure_block(struct cadence *cadence, enum way way, double done) {
   cadence->writer = NULL;
 }
 
-/* ---- Printing --------------------------------------------------------------------------------------------------- */
+/* ---- Printing -------------------------------------------------------------------------------- */
 
 static double calls_per_message(const struct cadence *cadence) {
   const struct figures *figures = &cadence->figures[RING];
@@ -327,16 +294,14 @@ static double calls_per_message(const struct cadence *cadence) {
 }
 
 static void print(struct cadence *cadence) {
-  static const char *const keys[WAYS][5] = {
-      {"wake_us", "commit_us", "slowest_us", "reader_cpu_percent", "watts"},
-      {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
-      {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
+  static const char *const keys[WAYS][4] = {
+      {"wake_us", "commit_us", "slowest_us", "reader_cpu_percent"},
+      {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent"},
+      {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent"}};
   const struct perf_options *options = cadence->options;
   struct report report;
   perf_print_head(&report, options, &cadence->info, options->readers + 1);
   report_number(&report, "gap_ms", options->gap_ms);
-  report_number(&report, "jitter", options->jitter);
-  report_boolean(&report, "cold", options->cold);
   report_integer(&report, "messages", (int64_t)cadence->figures[RING].commits.count);
   for (enum way way = 0; way < cadence->ways; way++) {
     struct perf_series *series[] = {&cadence->figures[way].wakes, &cadence->figures[way].commits,
@@ -347,8 +312,8 @@ static void print(struct cadence *cadence) {
   }
   for (enum way way = 0; way < cadence->ways; way++) {
     const struct figures *figures = &cadence->figures[way];
-    report_number(&report, keys[way][3], 100 * figures->cpu_ns / figures->wall_ns / options->readers);
-    if (!isnan(figures->joules)) report_number(&report, keys[way][4], figures->joules / figures->wall_ns * 1e9);
+    report_number(&report, keys[way][3],
+                  100 * figures->cpu_ns / figures->wall_ns / options->readers);
   }
   report_number(&report, "system_calls_per_message", calls_per_message(cadence));
   report_number(&report, "ratio",
@@ -361,11 +326,11 @@ static void print(struct cadence *cadence) {
   report_close(&report);
 }
 
-/* ---- Setting up ------------------------------------------------------------------------------------------------- */
+/* ---- Setting up ------------------------------------------------------------------------------ */
 
 static void set_up(struct cadence *cadence, const struct perf_options *options) {
   double wanted = options->seconds * 1000 / options->gap_ms / ROUNDS;
-  size_t counted = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (size_t)wanted;
+  size_t counted = (size_t)fmin(fmax(wanted, FEWEST), MOST);
   if (options->size < sizeof(struct stamp))
     perf_die("--size is at least %zu for %s", sizeof(struct stamp), options->name);
   cadence->options = options;
@@ -373,11 +338,11 @@ static void set_up(struct cadence *cadence, const struct perf_options *options) 
   cadence->seed = 88172645463325252;
   cadence->info.size = sizeof cadence->info;
   cadence->oversubscribed = perf_cpu_of(options, 0, options->readers + 1) < 0;
-  cadence->shared_bytes = sizeof *cadence->shared + options->readers * sizeof cadence->shared->readers[0];
+  cadence->shared_bytes =
+      sizeof *cadence->shared + options->readers * sizeof cadence->shared->readers[0];
   cadence->shared = perf_shared(cadence->shared_bytes);
   cadence->source = perf_source(options->size);
   cadence->wakes = perf_shared(options->readers * cadence->block * sizeof *cadence->wakes);
-  if (options->cold) perf_walk_make(&cadence->walk, options->cold_bytes);
 }
 
 static int run(struct cadence *cadence, const struct perf_options *options) {
@@ -392,16 +357,16 @@ static int run(struct cadence *cadence, const struct perf_options *options) {
 }
 
 int perf_cadence(const struct perf_options *options) {
-  static struct cadence cadence = {.ways = WAYS};
+  static struct cadence cadence = {.ways = WAYS, .jitter = JITTER};
   return run(&cadence, options);
 }
 
-/* `ringcast perf wake`: the readers never spin, and each block ends with a time without messages. */
+/* `ringcast perf wake`: the readers never spin, and each block ends with a time without
+ * messages. */
 int perf_wake(const struct perf_options *asked) {
-  static struct cadence cadence = {.ways = SPIN, .spin_ns = -1};
+  static struct cadence cadence = {.ways = SPIN, .spin_ns = -1, .jitter = WAKE_JITTER};
   struct perf_options options = *asked;
   options.gap_ms = WAKE_GAP_MS;
-  options.jitter = WAKE_JITTER;
   cadence.idle_s = options.seconds / ROUNDS;
   return run(&cadence, &options);
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors of a GPU from one process to others on the same device, in turn: by the device pool (POOL), through the ring
- * (INLINE), and the hardware's limits for the same bytes: a plain copy within the device, and a plain copy from
- * registered host memory to the device.
+ * Tensors of a GPU from one process to others on the same device, in turn: by the device pool
+ * (POOL), through the ring (INLINE), and the hardware's limits for the same bytes: a plain copy
+ * within the device, and a plain copy from registered host memory to the device.
  *
- * There are two rings, and only the first has a pool, so only the way differs. A turn is one tensor, from the call of
- * send until every reader's device has the tensor; or several tensors in a row, for the bandwidth. POOL makes two
- * copies, in processes that take turns on the device, so each copy is measured alone too, beside the plain copy: the
- * whole work is queued on the stream, behind a wait for a word, before the clock starts.
+ * There are two rings, and only the first has a pool, so only the way differs. A turn is one
+ * tensor, from the call of send until every reader's device has the tensor; or several tensors in a
+ * row, for the bandwidth. POOL makes two copies, in processes that take turns on the device, so
+ * each copy is measured alone too, beside the plain copy: the whole work is queued on the stream,
+ * behind a wait for a word, before the clock starts.
  *
- * The writer announces each turn in a shared word. The readers start before the first use of CUDA, which does not
- * survive a fork. No process is pinned, since the driver's own threads would be pinned too.
+ * The writer announces each turn in a shared word. The readers start before the first use of CUDA,
+ * which does not survive a fork. No process is pinned, since the driver's own threads would be
+ * pinned too.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -89,7 +91,8 @@ static void open_device(struct gpu *gpu) {
   must_cuda(gpu, gpu->cuda.alloc(&gpu->memory, gpu->largest), "cuMemAlloc");
   must_cuda(gpu, gpu->cuda.stream_create(&gpu->stream, CUDA_STREAM_NON_BLOCKING), "cuStreamCreate");
   gpu->word = registered(gpu, PAGE);
-  must_cuda(gpu, gpu->cuda.host_pointer(&gpu->word_address, gpu->word, 0), "cuMemHostGetDevicePointer");
+  must_cuda(gpu, gpu->cuda.host_pointer(&gpu->word_address, gpu->word, 0),
+            "cuMemHostGetDevicePointer");
 }
 
 static void await_device(struct gpu *gpu) {
@@ -98,7 +101,8 @@ static void await_device(struct gpu *gpu) {
 
 /* Later work on the stream starts with let_go, which returns the time of that work. */
 static void hold(struct gpu *gpu) {
-  must_cuda(gpu, gpu->cuda.wait_value(gpu->stream, gpu->word_address, ++gpu->holds, 0), "cuStreamWaitValue64");
+  must_cuda(gpu, gpu->cuda.wait_value(gpu->stream, gpu->word_address, ++gpu->holds, 0),
+            "cuStreamWaitValue64");
 }
 
 static double let_go(struct gpu *gpu) {
@@ -108,9 +112,10 @@ static double let_go(struct gpu *gpu) {
   return (double)(perf_now_ns() - start);
 }
 
-/* ---- A reader --------------------------------------------------------------------------------------------------- */
+/* ---- A reader -------------------------------------------------------------------------------- */
 
-static void open_readers(struct gpu *gpu, ringcast_reader *rings[RINGS], ringcast_gpu_reader *readers[RINGS]) {
+static void open_readers(struct gpu *gpu, ringcast_reader *rings[RINGS],
+                         ringcast_gpu_reader *readers[RINGS]) {
   struct ringcast_gpu_reader_options options = {.size = sizeof options, .device = 0};
   open_device(gpu);
   for (int i = 0; i < RINGS; i++) {
@@ -141,7 +146,8 @@ static void reader_body(void *context, uint32_t index) {
   for (uint64_t turn = 1;; turn++) {
     while (perf_load(&shared->turn) != turn) perf_relax(gpu->oversubscribed);
     if (shared->order == OPEN) open_readers(gpu, rings, readers);
-    if (shared->order == RECEIVE || shared->order == RECEIVE_HELD) receive(gpu, readers[shared->way], index);
+    if (shared->order == RECEIVE || shared->order == RECEIVE_HELD)
+      receive(gpu, readers[shared->way], index);
     for (int i = 0; i < RINGS && shared->order == CLOSE; i++) {
       struct ringcast_gpu_info *info = &shared->readers[index].info[i];
       info->size = sizeof *info;
@@ -153,7 +159,7 @@ static void reader_body(void *context, uint32_t index) {
   }
 }
 
-/* ---- The writer ------------------------------------------------------------------------------------------------- */
+/* ---- The writer ------------------------------------------------------------------------------ */
 
 /* Tells the readers the next order. */
 static void tell(struct gpu *gpu, enum order order, enum way way, uint32_t count) {
@@ -182,8 +188,10 @@ static struct ringcast_gpu_info facts(ringcast_gpu_writer *writer) {
 static void send(struct gpu *gpu, enum way way, uint64_t bytes, uint32_t flags) {
   int64_t start = perf_now_ns();
   int result;
-  while ((result = cuda_send(gpu->writers[way], gpu->memory, bytes, flags, gpu->stream)) == -EAGAIN) {
-    if (perf_now_ns() - start > LIMIT_NS) perf_die("the pool is of no use any more: %s", facts(gpu->writers[way]).why);
+  while ((result = cuda_send(gpu->writers[way], gpu->memory, bytes, flags, gpu->stream)) ==
+         -EAGAIN) {
+    if (perf_now_ns() - start > LIMIT_NS)
+      perf_die("the pool is of no use any more: %s", facts(gpu->writers[way]).why);
     perf_relax(gpu->oversubscribed);
   }
   perf_must(result, "can't send");
@@ -197,7 +205,8 @@ static void plain_copy(struct gpu *gpu, enum way way, uint64_t bytes) {
 }
 
 /* One turn of `count` tensors. `ns`: SEND, RECEIVED and COMPLETION. */
-static void take_turn(struct gpu *gpu, enum way way, uint64_t bytes, uint32_t count, double ns[FIGURES]) {
+static void take_turn(struct gpu *gpu, enum way way, uint64_t bytes, uint32_t count,
+                      double ns[FIGURES]) {
   bool ring = way < RINGS;
   if (ring) tell(gpu, RECEIVE, way, count);
   int64_t start = perf_now_ns(), last = start;
@@ -217,7 +226,7 @@ static void take_turn(struct gpu *gpu, enum way way, uint64_t bytes, uint32_t co
   ns[COMPLETION] = (double)(last - start);
 }
 
-/* ---- Opening and closing ---------------------------------------------------------------------------------------- */
+/* ---- Opening and closing --------------------------------------------------------------------- */
 
 static uint64_t free_bytes(struct gpu *gpu) {
   size_t now_free, total;
@@ -228,16 +237,19 @@ static uint64_t free_bytes(struct gpu *gpu) {
 static void open_writer(struct gpu *gpu, enum way way) {
   struct ringcast_writer_options ring = {
       .size = sizeof ring, .capacity = gpu->options->capacity, .readers = gpu->options->readers};
-  struct ringcast_gpu_writer_options options = {.size = sizeof options,
-                                                .pool_bytes = way == POOL ? gpu->pool_bytes : RINGCAST_NO_POOL};
+  struct ringcast_gpu_writer_options options = {
+      .size = sizeof options, .pool_bytes = way == POOL ? gpu->pool_bytes : RINGCAST_NO_POOL};
   gpu->rings[way] = perf_try_writer(&ring, 2 * gpu->largest);
-  if (!gpu->rings[way]) perf_die("two of the largest tensors are to go through the ring in a row: %s", perf_reason());
-  perf_must(ringcast_gpu_writer_open(gpu->rings[way], &options, &gpu->writers[way]), "can't add the device");
-  snprintf(gpu->shared->handles[way], sizeof gpu->shared->handles[way], "%s", ringcast_writer_handle(gpu->rings[way]));
+  if (!gpu->rings[way])
+    perf_die("two of the largest tensors are to go through the ring in a row: %s", perf_reason());
+  perf_must(ringcast_gpu_writer_open(gpu->rings[way], &options, &gpu->writers[way]),
+            "can't add the device");
+  snprintf(gpu->shared->handles[way], sizeof gpu->shared->handles[way], "%s",
+           ringcast_writer_handle(gpu->rings[way]));
 }
 
-/* Bytes of the device that are free: before anything is open but one context; and with all open, the readers' contexts
- * too. */
+/* Bytes of the device that are free: before anything is open but one context; and with all open,
+ * the readers' contexts too. */
 static void open_all(struct gpu *gpu, uint64_t free_at[2]) {
   double ns[FIGURES];
   perf_must(ringcast_gpu_status(&gpu->driver), "can't tell whether there is a GPU");
@@ -247,7 +259,8 @@ static void open_all(struct gpu *gpu, uint64_t free_at[2]) {
   free_at[0] = free_bytes(gpu);
   must_cuda(gpu, gpu->cuda.alloc(&gpu->copy, gpu->largest), "cuMemAlloc");
   gpu->host = registered(gpu, gpu->largest);
-  must_cuda(gpu, gpu->cuda.htod(gpu->memory, gpu->host, gpu->largest, gpu->stream), "cuMemcpyHtoDAsync");
+  must_cuda(gpu, gpu->cuda.htod(gpu->memory, gpu->host, gpu->largest, gpu->stream),
+            "cuMemcpyHtoDAsync");
   await_device(gpu);
   /* Room for four of the largest tensors, so that the pool is never full. */
   gpu->pool_bytes = 4 * gpu->largest > 64 << 20 ? 4 * gpu->largest : 64 << 20;
@@ -260,7 +273,8 @@ static void open_all(struct gpu *gpu, uint64_t free_at[2]) {
   free_at[1] = free_bytes(gpu);
 }
 
-static void report_info(struct report *report, const char *key, const struct ringcast_gpu_info *info) {
+static void report_info(struct report *report, const char *key,
+                        const struct ringcast_gpu_info *info) {
   report_open(report, key, '{');
   report_integer(report, "pool_bytes", (int64_t)info->pool_bytes);
   report_integer(report, "pool_frames", (int64_t)info->pool_frames);
@@ -273,7 +287,8 @@ static void report_info(struct report *report, const char *key, const struct rin
 
 /* What each side counted; the readers' opens and waits for the device are added up. */
 static void close_all(struct gpu *gpu) {
-  struct ringcast_gpu_info writers[RINGS] = {facts(gpu->writers[POOL]), facts(gpu->writers[INLINE])};
+  struct ringcast_gpu_info writers[RINGS] = {facts(gpu->writers[POOL]),
+                                             facts(gpu->writers[INLINE])};
   tell(gpu, CLOSE, POOL, 0);
   await_readers(gpu);
   for (enum way way = 0; way < RINGS; way++) {
@@ -295,7 +310,7 @@ static void close_all(struct gpu *gpu) {
   perf_stop(&gpu->children);
 }
 
-/* ---- Measuring -------------------------------------------------------------------------------------------------- */
+/* ---- Measuring ------------------------------------------------------------------------------- */
 
 static double median_of(struct perf_series *series) {
   double median = perf_quantile_of(series, 0.5);
@@ -306,8 +321,9 @@ static double median_of(struct perf_series *series) {
 static void measure_size(struct gpu *gpu, uint64_t bytes) {
   static const char *const names[WAYS] = {"pool", "inline", "device_to_device", "host_to_device"};
   static struct perf_series series[WAYS][FIGURES];
-  uint64_t fit = ROW_BYTES / bytes, end = (uint64_t)perf_now_ns() + (uint64_t)(gpu->options->seconds * 1e9);
-  uint32_t row = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : fit < 2 ? 2 : (uint32_t)fit;
+  uint64_t fit = ROW_BYTES / bytes,
+           end = (uint64_t)perf_now_ns() + (uint64_t)(gpu->options->seconds * 1e9);
+  uint32_t row = (uint32_t)fmin(fmax((double)fit, 2), MOST_IN_A_ROW);
   enum way first = gpu->has_pool ? POOL : INLINE;
   int64_t round = 0;
   for (; round <= ROUNDS && (round <= LEAST_ROUNDS || (uint64_t)perf_now_ns() < end); round++)
@@ -316,7 +332,8 @@ static void measure_size(struct gpu *gpu, uint64_t bytes) {
       take_turn(gpu, way, bytes, 1, ns);
       take_turn(gpu, way, bytes, row, several);
       ns[ROW] = several[COMPLETION];
-      for (int i = 0; round > 0 && i < FIGURES; i++) perf_add(&series[way][i], &ns[i], 1); /* 0: code is loaded */
+      for (int i = 0; round > 0 && i < FIGURES; i++)
+        perf_add(&series[way][i], &ns[i], 1); /* 0: code is loaded */
     }
   report_open(&gpu->report, NULL, '{');
   report_integer(&gpu->report, "bytes", (int64_t)bytes);
@@ -326,14 +343,15 @@ static void measure_size(struct gpu *gpu, uint64_t bytes) {
     report_number(&gpu->report, "send_us", median_of(&series[way][SEND]) / 1e3);
     report_number(&gpu->report, "receive_us", median_of(&series[way][RECEIVED]) / 1e3);
     report_number(&gpu->report, "completion_us", median_of(&series[way][COMPLETION]) / 1e3);
-    report_number(&gpu->report, "bytes_per_s", (double)bytes * row / median_of(&series[way][ROW]) * 1e9);
+    report_number(&gpu->report, "bytes_per_s",
+                  (double)bytes * row / median_of(&series[way][ROW]) * 1e9);
     report_close(&gpu->report);
   }
   report_close(&gpu->report);
 }
 
-/* Copies of each kind alone: into the pool, out of it at the slowest reader, and plain. They fill at most half of the
- * pool, since no reader takes any in between. */
+/* Copies of each kind alone: into the pool, out of it at the slowest reader, and plain. They fill
+ * at most half of the pool, since no reader takes any in between. */
 static void measure_copies(struct gpu *gpu, uint64_t bytes) {
   static struct perf_series in, out, plain;
   uint64_t fit = gpu->pool_bytes / 2 / bytes;
@@ -346,7 +364,8 @@ static void measure_copies(struct gpu *gpu, uint64_t bytes) {
     ns[0] = let_go(gpu);
     tell(gpu, RECEIVE_HELD, POOL, count);
     await_readers(gpu);
-    for (uint32_t i = 0; i < gpu->options->readers; i++) ns[1] = fmax(ns[1], gpu->shared->readers[i].blocked_ns);
+    for (uint32_t i = 0; i < gpu->options->readers; i++)
+      ns[1] = fmax(ns[1], gpu->shared->readers[i].blocked_ns);
     hold(gpu);
     for (uint32_t i = 0; i < count; i++) plain_copy(gpu, DTOD, bytes);
     ns[2] = let_go(gpu);
@@ -366,7 +385,8 @@ static void measure_copies(struct gpu *gpu, uint64_t bytes) {
   report_close(&gpu->report);
 }
 
-/* The writer knows that a reader has no pool; the reader knows the words of the driver, and tells them at the end. */
+/* The writer knows that a reader has no pool; the reader knows the words of the driver, and tells
+ * them at the end. */
 static void report_head(struct gpu *gpu) {
   struct report *report = &gpu->report;
   const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -382,8 +402,8 @@ static void report_head(struct gpu *gpu) {
   report_number(report, "seconds", gpu->options->seconds);
   report_boolean(report, "pool", gpu->has_pool);
   report_string(report, "why", gpu->has_pool ? "" : facts(gpu->writers[POOL]).why);
-  /* Without MPS the contexts of several processes take turns on a device: completion contains the switches between
-   * them, or with MPS each other's work. */
+  /* Without MPS the contexts of several processes take turns on a device: completion contains the
+   * switches between them, or with MPS each other's work. */
   snprintf(text, sizeof text, "%s/control", folder ? folder : "/tmp/nvidia-mps");
   report_string(report, "device_shared_by", access(text, F_OK) == 0 ? "MPS" : "time slices");
 }

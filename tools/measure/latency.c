@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ringcast perf latency`: one way between two processes on two CPUs, half of a round trip. There are three kinds of
- * trip:
- *   RING    a frame there over one ring, and a frame back over another ring; written and read in full, and checked. The
- *           answering side reads the question, commits the answer, and only then releases the question and reserves
- *           room for the next answer
- *   FLOOR   the bare ping-pong: two cache lines, each written by one side and read by the other, like a ring's lines
- *   LINE    one cache line that both sides write in turn. A ring can't do so, since its readers don't write the
- *           writer's lines. On some CPUs a read fetches the line together with the right to write: then this kind is
- *           faster.
- * The kinds take turns, in blocks of some hundred trips, so that a drift (of the clock rate, of a neighbour's load, of
- * the host's choice of cores) affects all kinds alike. A reading of the clock takes as long as a part of a trip: p50
- * comes from blocks with one reading in GROUP trips, p99 and p99.9 from blocks with a reading for each trip, and the
- * time of the reading is taken off both. With --cold, both processes walk over a large block (tools/measure/perf.h)
- * before each trip, and the time of a trip starts when both have walked.
+ * `ringcast perf latency`: one way between two processes on two CPUs, half of a round trip. There
+ * are three kinds of trip:
+ *   RING    a frame there over one ring, and a frame back over another ring; written and read in
+ *           full, and checked. The answering side reads the question, commits the answer, and only
+ *           then releases the question and reserves room for the next answer
+ *   FLOOR   the bare ping-pong: two cache lines, each written by one side and read by the other,
+ *           like a ring's lines
+ *   LINE    one cache line that both sides write in turn. A ring can't do so, since its readers
+ *           don't write the writer's lines. On some CPUs a read fetches the line together with the
+ *           right to write: then this kind is faster.
+ * The kinds take turns, in blocks of some hundred trips, so that a drift (of the clock rate, of a
+ * neighbour's load, of the host's choice of cores) affects all kinds alike. A reading of the clock
+ * takes as long as a part of a trip: p50 comes from blocks with one reading in GROUP trips, p99 and
+ * p99.9 from blocks with a reading for each trip, and the time of the reading is taken off both.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,28 +23,25 @@
 #include "tools/measure/perf.h"
 
 enum kind { RING, FLOOR, LINE, KINDS };
-enum { TRIPS = 512, GROUP = 8, SINGLE = 128 /* trips with a reading each */, COLD = 4, WARM = 32 };
+enum { TRIPS = 512, GROUP = 8, SINGLE = 128 /* trips with a reading each */, WARM = 32 };
 
 static const int64_t SPIN_NS = 3600000000000; /* no process sleeps */
 
 struct shared {
-  _Alignas(PERF_LINE) uint64_t block; /* number of the block; written after the next three fields */
+  _Alignas(PERF_LINE) uint64_t block; /* number of the block; written after the next two fields */
   enum kind kind;
   int count;
-  bool cold;
   _Alignas(PERF_LINE) uint64_t answered;
   _Alignas(PERF_LINE) uint64_t line;
   _Alignas(PERF_LINE) uint64_t there;
   _Alignas(PERF_LINE) uint64_t back;
-  _Alignas(PERF_LINE) uint64_t walks;   /* of the side that answers */
   _Alignas(PERF_LINE) uint64_t handles; /* 1: `from` is set */
   char to[96], from[96];
 };
 
 /* One way, in ns. */
 struct findings {
-  struct perf_series trips, groups, cold;
-  struct perf_series medians; /* of each block: the host moves the cores near and far */
+  struct perf_series trips, groups;
 };
 
 /* One of the two processes. */
@@ -56,8 +53,7 @@ struct side {
   uint8_t *messages[2]; /* two messages with different numbers in the first word: one is prepared
                          * while the other is on the way */
   uint64_t sum;         /* of all words but the number */
-  uint64_t turn, flag, number, walks;
-  struct perf_walk walk;
+  uint64_t turn, flag, number;
   struct ringcast_span span;   /* for the next message */
   struct ringcast_frame frame; /* the last frame received */
   struct perf_children children;
@@ -65,7 +61,7 @@ struct side {
   struct findings findings[KINDS];
 };
 
-/* ---- The two sides ---------------------------------------------------------------------------------------------- */
+/* ---- The two sides --------------------------------------------------------------------------- */
 
 static inline void await(const uint64_t *word, uint64_t value) {
   while (perf_load(word) != value) perf_relax(false);
@@ -78,10 +74,12 @@ static inline void pass(struct side *side) {
   const uint8_t *message = side->messages[side->number & 1];
   if (side->options->size == USUAL) memcpy(side->span.data, message, USUAL);
   else memcpy(side->span.data, message, side->options->size);
-  perf_must(ringcast_writer_commit(side->out, side->options->size, RINGCAST_KIND_BYTES), "can't send");
+  perf_must(ringcast_writer_commit(side->out, side->options->size, RINGCAST_KIND_BYTES),
+            "can't send");
 }
 
-/* Reads every byte. Not a loop over a few words: the CPU would mispredict the end of the loop after each wait, 5 ns. */
+/* Reads every byte. Not a loop over a few words: the CPU would mispredict the end of the loop after
+ * each wait, 5 ns. */
 static inline bool is_right(const struct side *side, const struct ringcast_frame *frame) {
   const uint8_t *message = side->messages[side->number & 1];
   if (frame->bytes != side->options->size) return false;
@@ -92,13 +90,16 @@ static inline bool is_right(const struct side *side, const struct ringcast_frame
 
 static inline void take(struct side *side) {
   perf_must(ringcast_reader_next(side->in, RINGCAST_FOREVER, &side->frame), "can't receive");
-  if (!is_right(side, &side->frame)) perf_die("frame %llu has come damaged", (unsigned long long)side->number);
+  if (!is_right(side, &side->frame))
+    perf_die("frame %llu has come damaged", (unsigned long long)side->number);
 }
 
-/* The reservation and the contents of the next message, made while a message of the other side is on the way. */
+/* The reservation and the contents of the next message, made while a message of the other side is
+ * on the way. */
 static inline void prepare_to_send(struct side *side, uint64_t number) {
   memcpy(side->messages[number & 1], &number, sizeof number);
-  perf_must(ringcast_writer_reserve(side->out, side->options->size, RINGCAST_FOREVER, &side->span), "can't send");
+  perf_must(ringcast_writer_reserve(side->out, side->options->size, RINGCAST_FOREVER, &side->span),
+            "can't send");
 }
 
 static inline void release(struct side *side) {
@@ -167,14 +168,6 @@ static void answer_all(struct side *side, enum kind kind, int trips) {
   else pong_all(side, FLOOR, trips);
 }
 
-static void answer_cold(struct side *side, enum kind kind) {
-  for (int i = 0; i < COLD; i++) {
-    perf_walk_once(&side->walk);
-    perf_store(&side->shared->walks, ++side->walks);
-    pong(side, (int)kind);
-  }
-}
-
 static void make_messages(struct side *side) {
   uint64_t zero = 0;
   for (int i = 0; i < 2; i++) {
@@ -207,18 +200,16 @@ static void answer(void *context, uint32_t index) {
     await(&shared->block, block);
     enum kind kind = shared->kind;
     int count = shared->count;
-    bool cold = shared->cold;
     perf_store(&shared->answered, block);
-    cold ? answer_cold(&side, kind) : answer_all(&side, kind, WARM + count);
+    answer_all(&side, kind, WARM + count);
   }
 }
 
-/* ---- Blocks ----------------------------------------------------------------------------------------------------- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
-static void command(struct shared *shared, enum kind kind, int count, bool cold) {
+static void command(struct shared *shared, enum kind kind, int count) {
   shared->kind = kind;
   shared->count = count;
-  shared->cold = cold;
   perf_store(&shared->block, shared->block + 1);
   await(&shared->answered, shared->block);
 }
@@ -227,66 +218,54 @@ static double one_way(const struct side *side, int64_t ns, int count) {
   return fmax(0, ((double)ns - side->clock_ns) / (2 * count));
 }
 
-/* A block of `count` trips, after some that are not counted; the clock is read once in `group` trips. */
+/* A block of `count` trips, after some that are not counted; the clock is read once in `group`
+ * trips. */
 static void run_block(struct side *side, enum kind kind, int count, int group, double *ns) {
   int64_t stamps[TRIPS + 1];
-  command(side->shared, kind, count, false);
+  command(side->shared, kind, count);
   ask(side, kind, WARM, WARM, stamps);
   stamps[0] = perf_now_ns();
   ask(side, kind, count, group, stamps + 1);
   for (int i = 0; i < count / group; i++) ns[i] = one_way(side, stamps[i + 1] - stamps[i], group);
 }
 
-static void measure_hot(struct side *side, enum kind kind) {
+static void measure_kind(struct side *side, enum kind kind) {
   struct findings *findings = &side->findings[kind];
   double groups[TRIPS / GROUP], singles[SINGLE];
   run_block(side, kind, TRIPS, GROUP, groups);
   run_block(side, kind, SINGLE, 1, singles);
   perf_add(&findings->trips, singles, SINGLE);
   perf_add(&findings->groups, groups, TRIPS / GROUP);
-  double median = perf_median(groups, TRIPS / GROUP);
-  perf_add(&findings->medians, &median, 1);
 }
 
-static void measure_cold(struct side *side, enum kind kind) {
-  command(side->shared, kind, 0, true);
-  for (int i = 0; i < COLD; i++) {
-    perf_walk_once(&side->walk);
-    await(&side->shared->walks, ++side->walks);
-    int64_t start = perf_now_ns();
-    ping(side, (int)kind);
-    double ns = one_way(side, perf_now_ns() - start, 1);
-    perf_add(&side->findings[kind].cold, &ns, 1);
-  }
-}
-
-static void measure(struct side *side, void (*one)(struct side *, enum kind)) {
+static void measure(struct side *side) {
   double wanted = side->options->seconds * 1e9, passed;
   int64_t start = perf_now_ns();
   do {
-    for (enum kind kind = 0; kind < KINDS; kind++) one(side, kind);
+    for (enum kind kind = 0; kind < KINDS; kind++) measure_kind(side, kind);
     passed = (double)(perf_now_ns() - start);
     perf_progress(side->options, passed / wanted);
   } while (passed < wanted);
   perf_progress(side->options, 1);
 }
 
-/* ---- The command ------------------------------------------------------------------------------------------------ */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 static void start(struct side *side) {
   const struct perf_options *options = side->options;
   uint32_t parties = options->readers + 1;
-  if (options->cold) perf_walk_make(&side->walk, options->cold_bytes);
   side->shared = perf_shared(sizeof *side->shared);
   side->out = perf_writer(options, options->capacity, SPIN_NS);
   strncpy(side->shared->to, ringcast_writer_handle(side->out), sizeof side->shared->to - 1);
-  for (uint32_t i = 0; i < options->readers; i++) perf_start(&side->children, options, parties, answer, side);
+  for (uint32_t i = 0; i < options->readers; i++)
+    perf_start(&side->children, options, parties, answer, side);
   perf_pin(perf_cpu_of(options, 0, parties));
   make_messages(side);
   side->clock_ns = perf_clock_cost();
   await(&side->shared->handles, 1);
   side->in = perf_attach(side->shared->from, SPIN_NS);
-  perf_must(ringcast_writer_wait_readers(side->out, options->readers, RINGCAST_FOREVER), "the readers do not come");
+  perf_must(ringcast_writer_wait_readers(side->out, options->readers, RINGCAST_FOREVER),
+            "the readers do not come");
   prepare_to_send(side, 0);
 }
 
@@ -304,15 +283,6 @@ static void print(struct side *side) {
     report_number(&report, "p50", p50[kind]);
     report_number(&report, "p99", perf_quantile_of(&findings->trips, 0.99));
     report_number(&report, "p999", perf_quantile_of(&findings->trips, 0.999));
-    report_number(&report, "block_p5", perf_quantile_of(&findings->medians, 0.05));
-    report_number(&report, "block_p95", perf_quantile_of(&findings->medians, 0.95));
-    report_close(&report);
-  }
-  if (side->options->cold) {
-    report_open(&report, "cold", '{');
-    for (enum kind kind = 0; kind < KINDS; kind++)
-      report_percentiles(&report, keys[kind], perf_quantile_of(&side->findings[kind].cold, 0.5),
-                         perf_quantile_of(&side->findings[kind].cold, 0.99));
     report_close(&report);
   }
   report_number(&report, "ratio", p50[RING] / p50[FLOOR]);
@@ -324,13 +294,12 @@ static void print(struct side *side) {
 int perf_latency(const struct perf_options *options) {
   static struct side side;
   if (perf_cpu_of(options, 0, options->readers + 1) < 0)
-    perf_die("latency needs a CPU for each of its %u processes, and this process may use %d: give fewer --readers, or "
-             "more CPUs (taskset, the container's cpuset)",
+    perf_die("latency needs a CPU for each of its %u processes, and this process may use %d: give "
+             "fewer --readers, or more CPUs (taskset, the container's cpuset)",
              options->readers + 1, options->cpu_count);
   side.options = options;
   start(&side);
-  measure(&side, measure_hot);
-  if (options->cold) measure(&side, measure_cold);
+  measure(&side);
   perf_stop(&side.children);
   print(&side);
   return CLI_OK;

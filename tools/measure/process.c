@@ -38,13 +38,14 @@ void perf_die(const char *format, ...) {
 
 void perf_die_of(const char *what) { perf_die("%s: %s", what, ringcast_last_error()); }
 
-/* ---- Signals ---------------------------------------------------------------------------------------------------- */
+/* ---- Signals --------------------------------------------------------------------------------- */
 
 static void say(const char *text) {
   if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* stderr is closed: the text is lost */
 }
 
-/* The children die with this process (PR_SET_PDEATHSIG), and a ring's memory with the last child. */
+/* The children die with this process (PR_SET_PDEATHSIG), and a ring's memory with the last
+ * child. */
 static void on_interrupt(int signal) {
   say("\nringcast: interrupted\n");
   _exit(128 + signal);
@@ -66,11 +67,12 @@ void perf_watch_children(void) {
   sigaction(SIGTERM, &interrupt, NULL);
 }
 
-/* ---- CPUs ------------------------------------------------------------------------------------------------------- */
+/* ---- CPUs ------------------------------------------------------------------------------------ */
 
 void perf_find_cpus(struct perf_options *options) {
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) perf_die("can't tell the CPUs: %s", strerror(errno));
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    perf_die("can't tell the CPUs: %s", strerror(errno));
   for (int cpu = 0; cpu < PERF_MAX_CPUS; cpu++)
     if (CPU_ISSET(cpu, &allowed)) options->cpus[options->cpu_count++] = cpu;
 }
@@ -86,20 +88,22 @@ void perf_pin(int cpu) {
   if (cpu < 0) return;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
-  if (sched_setaffinity(0, sizeof set, &set) != 0) perf_die("can't run on CPU %d: %s", cpu, strerror(errno));
+  if (sched_setaffinity(0, sizeof set, &set) != 0)
+    perf_die("can't run on CPU %d: %s", cpu, strerror(errno));
 }
 
 void perf_unpin(const struct perf_options *options) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (int i = 0; i < options->cpu_count; i++) CPU_SET(options->cpus[i], &set);
-  if (sched_setaffinity(0, sizeof set, &set) != 0) perf_die("can't run on all CPUs: %s", strerror(errno));
+  if (sched_setaffinity(0, sizeof set, &set) != 0)
+    perf_die("can't run on all CPUs: %s", strerror(errno));
 }
 
-/* ---- Children --------------------------------------------------------------------------------------------------- */
+/* ---- Children -------------------------------------------------------------------------------- */
 
-void perf_start(struct perf_children *children, const struct perf_options *options, uint32_t parties,
-                void (*body)(void *context, uint32_t index), void *context) {
+void perf_start(struct perf_children *children, const struct perf_options *options,
+                uint32_t parties, void (*body)(void *context, uint32_t index), void *context) {
   pid_t parent = getpid();
   stopping = 0;
   fflush(NULL); /* or the child prints the buffered text again */
@@ -135,7 +139,7 @@ double perf_cpu_ns(const struct perf_children *children, uint32_t index) {
   return (double)used.tv_sec * 1e9 + (double)used.tv_nsec;
 }
 
-/* ---- Rings ------------------------------------------------------------------------------------------------------ */
+/* ---- Rings ----------------------------------------------------------------------------------- */
 
 static char reason[256];
 
@@ -152,16 +156,19 @@ void *perf_skip(const char *format, ...) {
 ringcast_writer *perf_try_writer(const struct ringcast_writer_options *wanted, size_t frame) {
   ringcast_writer *writer;
   struct ringcast_info info = {.size = sizeof info};
-  if (ringcast_writer_create_ex(wanted, &writer) != 0) return perf_skip("%s", ringcast_last_error());
+  if (ringcast_writer_create_ex(wanted, &writer) != 0)
+    return perf_skip("%s", ringcast_last_error());
   perf_must(ringcast_writer_info(writer, &info), "no facts of the ring");
   if (frame <= info.max_frame) return writer;
   ringcast_writer_close(writer);
-  return perf_skip("a frame of %zu bytes does not fit: this ring takes up to %llu; set RINGCAST_SPILL_BYTES, or "
-                   "--capacity to more than twice the frame, by 1K or so",
-                   frame, (unsigned long long)info.max_frame);
+  return perf_skip(
+      "a frame of %zu bytes does not fit: this ring takes up to %llu; set RINGCAST_SPILL_BYTES, or "
+      "--capacity to more than twice the frame, by 1K or so",
+      frame, (unsigned long long)info.max_frame);
 }
 
-ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capacity, int64_t spin_ns) {
+ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capacity,
+                             int64_t spin_ns) {
   struct ringcast_writer_options asked = {
       .size = sizeof asked, .capacity = capacity, .spin_ns = spin_ns, .readers = options->readers};
   ringcast_writer *writer = perf_try_writer(&asked, options->size);
@@ -176,9 +183,7 @@ ringcast_reader *perf_attach(const char *handle, int64_t spin_ns) {
   return reader;
 }
 
-enum { LINE = 64, UNKNOWN_CACHE = 64 << 20 };
-
-/* ---- Clock ------------------------------------------------------------------------------------------------------ */
+/* ---- Clock ----------------------------------------------------------------------------------- */
 
 int64_t perf_now_ns(void) {
   struct timespec now;
@@ -197,31 +202,7 @@ double perf_clock_cost(void) {
   return perf_median(costs, BATCHES);
 }
 
-/* ---- Cold caches ------------------------------------------------------------------------------------------------ */
-
-void perf_walk_make(struct perf_walk *walk, size_t bytes) {
-  long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (bytes == 0) bytes = cache > 0 ? 2 * (size_t)cache : UNKNOWN_CACHE;
-  void *memory = perf_shared(bytes);
-  memset(memory, 1, bytes);
-  *walk = (struct perf_walk){.bytes = bytes, .memory = memory};
-}
-
-static int64_t cpu_now_ns(void) {
-  struct timespec used;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
-}
-
-int64_t perf_walk_once(const struct perf_walk *walk) {
-  uint64_t sum = 0;
-  int64_t start = cpu_now_ns();
-  for (size_t i = 0; i < walk->bytes / sizeof sum; i += LINE / sizeof sum) sum += walk->memory[i];
-  __asm__ volatile("" ::"r"(sum)); /* keeps the loads: the sum has no other use */
-  return cpu_now_ns() - start;
-}
-
-/* ---- Data ------------------------------------------------------------------------------------------------------- */
+/* ---- Data ------------------------------------------------------------------------------------ */
 
 void *perf_source(size_t bytes) {
   uint8_t *source = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
@@ -264,7 +245,7 @@ double perf_quantile_of(struct perf_series *series, double share) {
   return quantile(series->values, series->count, share);
 }
 
-/* ---- Printing --------------------------------------------------------------------------------------------------- */
+/* ---- Printing -------------------------------------------------------------------------------- */
 
 void perf_progress(const struct perf_options *options, double done) {
   static int64_t shown;
@@ -279,8 +260,8 @@ void perf_progress(const struct perf_options *options, double done) {
   }
 }
 
-void perf_print_head(struct report *report, const struct perf_options *options, const struct ringcast_info *info,
-                     uint32_t parties) {
+void perf_print_head(struct report *report, const struct perf_options *options,
+                     const struct ringcast_info *info, uint32_t parties) {
   char cpu[256];
   bool pinned = perf_cpu_of(options, 0, parties) >= 0;
   *report = (struct report){.json = options->json};
@@ -291,7 +272,8 @@ void perf_print_head(struct report *report, const struct perf_options *options, 
   report_boolean(report, "pinned", pinned);
   report_open(report, "cpus", '[');
   for (int i = 0; i < (pinned ? (int)parties : options->cpu_count); i++)
-    report_integer(report, NULL, pinned ? perf_cpu_of(options, (uint32_t)i, parties) : options->cpus[i]);
+    report_integer(report, NULL,
+                   pinned ? perf_cpu_of(options, (uint32_t)i, parties) : options->cpus[i]);
   report_close(report);
   report_string(report, "memory", ringcast_memory_name(info->memory));
   report_integer(report, "capacity", (int64_t)info->capacity);
@@ -300,7 +282,8 @@ void perf_print_head(struct report *report, const struct perf_options *options, 
   report_number(report, "seconds", options->seconds);
 }
 
-/* ---- Reading every byte ---------------------------------------------------------------------------------------------
+/* ---- Reading every byte
+ * ---------------------------------------------------------------------------------------------
  */
 
 /* A cache line in registers of 16 bytes, which every 64-bit CPU has. */

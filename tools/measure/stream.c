@@ -10,8 +10,14 @@
 #include <sys/resource.h>
 
 enum { HEADER = 16, LINE = 64, FRAME_ALIGN = 128 /* a ring's frames start at multiples */ };
-enum { PUBLISHED = 4096 /* a counter of the window moves once in so many bytes, or with each frame that is larger */ };
-enum mark { GO_ON, LEAVE }; /* the bytes of a frame that carries no data: the reader stays in the ring, or leaves */
+enum {
+  PUBLISHED = 4096 /* a counter of the window moves once in so many bytes, or with each frame that
+                      is larger */
+};
+enum mark {
+  GO_ON,
+  LEAVE
+}; /* the bytes of a frame that carries no data: the reader stays in the ring, or leaves */
 
 struct shared {
   _Alignas(PERF_LINE) uint64_t command; /* turn * STREAM_KINDS + kind: what the readers read next */
@@ -19,16 +25,19 @@ struct shared {
   _Alignas(PERF_LINE) uint64_t last;    /* of these, at the last flush */
   char handle[96], window_handle[96];
   struct {
-    _Alignas(PERF_LINE) uint64_t done; /* batches that this process has read; of a tap: 1 when attached */
-    uint64_t faults; /* page faults in the ring's turns but the first two, which put memory in place */
-    uint64_t lost;   /* bytes that this tap has lost */
+    _Alignas(PERF_LINE)
+        uint64_t done; /* batches that this process has read; of a tap: 1 when attached */
+    uint64_t
+        faults; /* page faults in the ring's turns but the first two, which put memory in place */
+    uint64_t lost;                     /* bytes that this tap has lost */
     _Alignas(PERF_LINE) uint64_t read; /* frames of the window that this process has read */
   } others[];
 };
 
 /*
- * The floor: the same copying and the same reading, in memory of the same kind and size, handed over by nothing but two
- * counters. The memory is one frame of a ring of its own, which all readers hold for good: so it has the same pages.
+ * The floor: the same copying and the same reading, in memory of the same kind and size, handed
+ * over by nothing but two counters. The memory is one frame of a ring of its own, which all readers
+ * hold for good: so it has the same pages.
  */
 struct window {
   ringcast_writer *ring;
@@ -63,17 +72,19 @@ uint64_t stream_writer_faults(void) {
   return (uint64_t)usage.ru_minflt;
 }
 
-/* ---- The window -------------------------------------------------------------------------------------------------- */
+/* ---- The window ------------------------------------------------------------------------------ */
 
 /* Where the next frame lies. No division here: it would cost as much as a small frame. */
 static inline uint8_t *next_place(struct window *window) {
   uint64_t offset = window->offset;
-  window->offset = offset + window->stride == window->slots * window->stride ? 0 : offset + window->stride;
+  window->offset =
+      offset + window->stride == window->slots * window->stride ? 0 : offset + window->stride;
   return window->base + offset + HEADER;
 }
 
-/* As large as the ring, or two frames where larger frames leave the ring. The window is the largest frame of a ring
- * twice as large as the other ring, since half a ring is the most; or of the same size, where frames leave the ring. */
+/* As large as the ring, or two frames where larger frames leave the ring. The window is the largest
+ * frame of a ring twice as large as the other ring, since half a ring is the most; or of the same
+ * size, where frames leave the ring. */
 static void make_window(struct stream *stream) {
   struct window *window = &stream->window;
   struct ringcast_info info = {.size = sizeof info};
@@ -95,9 +106,12 @@ static void make_window(struct stream *stream) {
   strncpy(stream->shared->window_handle, ringcast_writer_handle(window->ring),
           sizeof stream->shared->window_handle - 1);
   for (window->every = 1; window->every * 2 * window->stride <= PUBLISHED;) window->every *= 2;
-  for (window->slots = inside ? room / window->stride : 2; window->slots * window->stride > info.max_frame;)
+  for (window->slots = inside ? room / window->stride : 2;
+       window->slots * window->stride > info.max_frame;)
     if ((window->slots /= 2) == 0)
-      perf_die("a frame of %zu bytes leaves no room for the memory to compare with; give --capacity", size);
+      perf_die(
+          "a frame of %zu bytes leaves no room for the memory to compare with; give --capacity",
+          size);
 }
 
 /* Hands the memory to the readers' processes. */
@@ -105,7 +119,8 @@ static void open_window(struct stream *stream) {
   struct window *window = &stream->window;
   size_t bytes = window->slots * window->stride;
   struct ringcast_span span;
-  perf_must(ringcast_writer_wait_readers(window->ring, stream->options.readers, RINGCAST_FOREVER), "no readers");
+  perf_must(ringcast_writer_wait_readers(window->ring, stream->options.readers, RINGCAST_FOREVER),
+            "no readers");
   perf_must(ringcast_writer_reserve(window->ring, bytes, RINGCAST_FOREVER, &span), "can't reserve");
   memset(span.data, 0, bytes);
   perf_must(ringcast_writer_commit(window->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
@@ -116,7 +131,8 @@ static void attach_window(struct stream *stream) {
   struct ringcast_frame frame;
   ringcast_reader *reader = perf_attach(stream->shared->window_handle, 0);
   perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
-  stream->window.base = (uint8_t *)(uintptr_t)frame.data; /* only read from here on; held until the process ends */
+  stream->window.base =
+      (uint8_t *)(uintptr_t)frame.data; /* only read from here on; held until the process ends */
 }
 
 static void await_room(struct stream *stream) {
@@ -138,14 +154,16 @@ static void write_window(struct stream *stream, uint64_t frames) {
   while (frames-- > 0) {
     if (window->frames - window->released >= window->slots) await_room(stream);
     copy_bytes(next_place(window), stream->source, stream->options.size);
-    if ((++window->frames & (window->every - 1)) == 0) perf_store(&stream->shared->written, window->frames);
+    if ((++window->frames & (window->every - 1)) == 0)
+      perf_store(&stream->shared->written, window->frames);
   }
 }
 
 /* Without the readers; the window is as before. */
 static void write_alone(struct stream *stream, uint64_t frames) {
   uint64_t offset = stream->window.offset;
-  while (frames-- > 0) copy_bytes(next_place(&stream->window), stream->source, stream->options.size);
+  while (frames-- > 0)
+    copy_bytes(next_place(&stream->window), stream->source, stream->options.size);
   stream->window.offset = offset;
 }
 
@@ -169,22 +187,28 @@ static void read_window(struct stream *stream, uint32_t index) {
       if (sum_bytes(next_place(window), stream->options.size) != stream->sum)
         perf_die("reader %u has read what was not written", index);
       at++;
-      if ((at & (window->every - 1)) == 0 || at == written) perf_store(&shared->others[index].read, at);
+      if ((at & (window->every - 1)) == 0 || at == written)
+        perf_store(&shared->others[index].read, at);
     }
   }
 }
 
-/* ---- The other processes ---------------------------------------------------------------------------------------- */
+/* ---- The other processes --------------------------------------------------------------------- */
 
-/* Until a mark tells the reader to leave. */
+/* Until a mark tells the reader to leave. With copy_out the copies are read, once the frame is
+ * given back. */
 static void read_ring(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
+  void (*copy_out)(void *, const void *, size_t) = stream->options.copy_out;
   for (uint64_t frames = 1;; frames++) {
     struct ringcast_frame frame;
+    uint64_t sum = 0;
     perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
     size_t bytes = frame.bytes;
-    uint64_t sum = sum_bytes(frame.data, bytes);
+    if (copy_out) copy_out(stream->copy, frame.data, bytes);
+    else sum = sum_bytes(frame.data, bytes);
     perf_must(ringcast_reader_release(reader, &frame), "can't release");
     if (__builtin_expect(bytes > LEAVE, 1)) {
+      if (copy_out) sum = sum_bytes(stream->copy, bytes);
       if (sum != stream->sum) perf_die("frame %llu arrived damaged", (unsigned long long)frames);
       continue;
     }
@@ -193,8 +217,9 @@ static void read_ring(const struct stream *stream, ringcast_reader *reader, uint
   }
 }
 
-/* The marks among the frames of a group; *last is the last mark. Dies if another frame is damaged. */
-static size_t marks_in(const struct stream *stream, const struct ringcast_frame *frames, int count, size_t *last) {
+/* Of a group: the marks, and which is the last. */
+static size_t marks_in(const struct stream *stream, const struct ringcast_frame *frames, int count,
+                       size_t *last) {
   size_t marks = 0;
   for (int i = 0; i < count; i++) {
     if (frames[i].bytes > LEAVE && sum_bytes(frames[i].data, frames[i].bytes) != stream->sum)
@@ -204,22 +229,6 @@ static size_t marks_in(const struct stream *stream, const struct ringcast_frame 
     marks++;
   }
   return marks;
-}
-
-/* The same with copies. */
-static void read_copies(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
-  for (struct ringcast_frame frame;;) {
-    perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
-    size_t bytes = frame.bytes;
-    stream->options.copy_out(stream->copy, frame.data, bytes);
-    perf_must(ringcast_reader_release(reader, &frame), "can't release");
-    if (bytes > LEAVE) {
-      if (sum_bytes(stream->copy, bytes) != stream->sum) perf_die("a frame arrived damaged");
-      continue;
-    }
-    perf_store(done, *done + 1);
-    if (bytes == LEAVE) return;
-  }
 }
 
 /* The same in groups. */
@@ -248,7 +257,8 @@ static void reader_body(struct stream *stream, uint32_t index) {
   if (stream->options.copy_out) stream->copy = perf_source(stream->options.size);
   for (uint64_t turn = 1;; turn++) {
     uint64_t command;
-    while ((command = perf_load(&shared->command)) / STREAM_KINDS != turn) perf_relax(stream->oversubscribed);
+    while ((command = perf_load(&shared->command)) / STREAM_KINDS != turn)
+      perf_relax(stream->oversubscribed);
     if (command % STREAM_KINDS == STREAM_FLOOR) {
       read_window(stream, index);
       perf_store(done, *done + 1);
@@ -256,7 +266,6 @@ static void reader_body(struct stream *stream, uint32_t index) {
     }
     uint64_t faults = stream_writer_faults();
     if (stream->options.batch > 0) read_batches(stream, reader, done);
-    else if (stream->options.copy_out) read_copies(stream, reader, done);
     else read_ring(stream, reader, done);
     if (visits++ > 1) shared->others[index].faults += stream_writer_faults() - faults;
   }
@@ -270,32 +279,26 @@ static void tap_body(struct stream *stream, uint32_t index) {
   perf_store(&stream->shared->others[index].done, 1);
   for (;;) {
     perf_must(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), "the tap can't receive");
-    perf_must(ringcast_tap_lost(tap, &stream->shared->others[index].lost, &gaps), "the tap can't tell its losses");
+    perf_must(ringcast_tap_lost(tap, &stream->shared->others[index].lost, &gaps),
+              "the tap can't tell its losses");
   }
 }
 
 static void child(void *context, uint32_t index) {
   struct stream *stream = context;
-  index < stream->options.readers ? reader_body(stream, index) : tap_body(stream, index);
+  if (index < stream->options.readers) reader_body(stream, index);
+  else tap_body(stream, index);
 }
 
-/* ---- The writer ------------------------------------------------------------------------------------------------- */
+/* ---- The writer ------------------------------------------------------------------------------ */
 
 static void write_ring(struct stream *stream, size_t bytes, uint64_t frames) {
+  void (*copy_in)(void *, const void *, size_t) = stream->options.copy_in;
   while (frames-- > 0) {
     struct ringcast_span span;
     perf_must(ringcast_writer_reserve(stream->ring, bytes, RINGCAST_FOREVER, &span), "can't send");
-    copy_bytes(span.data, stream->source, bytes);
-    perf_must(ringcast_writer_commit(stream->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
-  }
-}
-
-static void write_copies(struct stream *stream, uint64_t frames) {
-  size_t bytes = stream->options.size;
-  while (frames-- > 0) {
-    struct ringcast_span span;
-    perf_must(ringcast_writer_reserve(stream->ring, bytes, RINGCAST_FOREVER, &span), "can't send");
-    stream->options.copy_in(span.data, stream->source, bytes);
+    if (copy_in) copy_in(span.data, stream->source, bytes);
+    else copy_bytes(span.data, stream->source, bytes);
     perf_must(ringcast_writer_commit(stream->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
   }
 }
@@ -314,7 +317,8 @@ static void write_batches(struct stream *stream, uint64_t frames) {
 static void await_batch(struct stream *stream) {
   stream->batches++;
   for (uint32_t i = 0; i < stream->options.readers; i++)
-    while (perf_load(&stream->shared->others[i].done) != stream->batches) perf_relax(stream->oversubscribed);
+    while (perf_load(&stream->shared->others[i].done) != stream->batches)
+      perf_relax(stream->oversubscribed);
 }
 
 static void enter(struct stream *stream, enum stream_kind kind) {
@@ -324,7 +328,8 @@ static void enter(struct stream *stream, enum stream_kind kind) {
     await_batch(stream);
   }
   stream->kind = kind;
-  if (kind != STREAM_ALONE) perf_store(&stream->shared->command, ++stream->turns * STREAM_KINDS + (uint64_t)kind);
+  if (kind != STREAM_ALONE)
+    perf_store(&stream->shared->command, ++stream->turns * STREAM_KINDS + (uint64_t)kind);
 }
 
 void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames) {
@@ -333,7 +338,6 @@ void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames) 
   if (kind == STREAM_ALONE) write_alone(stream, frames);
   if (kind != STREAM_RING) return;
   if (stream->options.batch > 0) write_batches(stream, frames);
-  else if (stream->options.copy_in) write_copies(stream, frames);
   else write_ring(stream, stream->options.size, frames);
   stream->sent += frames;
 }
@@ -342,7 +346,8 @@ void stream_finish(struct stream *stream, enum stream_kind kind) {
   if (kind == STREAM_RING) write_ring(stream, GO_ON, 1);
   if (kind == STREAM_FLOOR) flush_window(stream);
   if (kind != STREAM_ALONE) await_batch(stream);
-  if (kind == STREAM_FLOOR) stream->kind = STREAM_ALONE; /* a reader leaves the window at each flush */
+  if (kind == STREAM_FLOOR)
+    stream->kind = STREAM_ALONE; /* a reader leaves the window at each flush */
 }
 
 double stream_run(struct stream *stream, enum stream_kind kind, uint64_t frames) {
@@ -352,24 +357,28 @@ double stream_run(struct stream *stream, enum stream_kind kind, uint64_t frames)
   return (double)(perf_now_ns() - start) * 1e-9;
 }
 
-/* ---- Making and destroying -------------------------------------------------------------------------------------- */
+/* ---- Making and destroying ------------------------------------------------------------------- */
 
 static size_t shared_bytes(const struct stream_options *options) {
-  return sizeof(struct shared) + (options->readers + options->taps) * sizeof((struct shared *)NULL)->others[0];
+  return sizeof(struct shared) +
+         (options->readers + options->taps) * sizeof((struct shared *)NULL)->others[0];
 }
 
 static void start(struct stream *stream) {
   const struct stream_options *options = &stream->options;
   uint32_t parties = options->readers + options->taps + 1;
-  for (uint32_t i = 1; i < parties; i++) perf_start(&stream->children, stream->machine, parties, child, stream);
+  for (uint32_t i = 1; i < parties; i++)
+    perf_start(&stream->children, stream->machine, parties, child, stream);
   perf_pin(perf_cpu_of(stream->machine, 0, parties));
-  perf_must(ringcast_writer_wait_readers(stream->ring, options->readers, RINGCAST_FOREVER), "no readers");
+  perf_must(ringcast_writer_wait_readers(stream->ring, options->readers, RINGCAST_FOREVER),
+            "no readers");
   if (options->floor) open_window(stream);
   for (uint32_t i = options->readers; i < parties - 1; i++)
     while (perf_load(&stream->shared->others[i].done) == 0) perf_relax(true);
 }
 
-struct stream *stream_make(const struct perf_options *machine, const struct stream_options *options) {
+struct stream *stream_make(const struct perf_options *machine,
+                           const struct stream_options *options) {
   struct ringcast_writer_options wish = {.size = sizeof wish,
                                          .capacity = options->capacity,
                                          .spin_ns = options->spin_ns,
@@ -407,7 +416,7 @@ void stream_destroy(struct stream *stream) {
   free(stream);
 }
 
-/* ---- Figures ---------------------------------------------------------------------------------------------------- */
+/* ---- Figures --------------------------------------------------------------------------------- */
 
 const struct ringcast_info *stream_info(const struct stream *stream) { return &stream->info; }
 

@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much a ring carries. The three kinds of tools/measure/stream.h take turns in short blocks: the ring, its floor
- * (`memcpy_bytes_per_s`) and the copying alone (`memcpy_alone_bytes_per_s`). The page faults of the ring's blocks are
- * counted too: frames in a ring cause none, since a ring's memory is there from the start.
+ * How much a ring carries. The three kinds of tools/measure/stream.h take turns in short blocks:
+ * the ring, its floor (`memcpy_bytes_per_s`) and the copying alone (`memcpy_alone_bytes_per_s`).
+ * The page faults of the ring's blocks are counted too: frames in a ring cause none, since a ring's
+ * memory is there from the start.
  */
 #include <math.h>
 
 #include "tools/cli.h"
 #include "tools/measure/stream.h"
 
-enum { FEWEST_ROUNDS = 3, MOST_ROUNDS = 4096, FEWEST_FRAMES = 4 /* of a block, so that writing and reading overlap */ };
+enum {
+  FEWEST_ROUNDS = 3,
+  MOST_ROUNDS = 4096,
+  FEWEST_FRAMES = 4 /* of a block, so that writing and reading overlap */
+};
 
 struct count {
   uint64_t frames, faults; /* through the ring, of the writer; in all blocks but the first */
 };
 
 /* Frames per second, counted until the last reader is done. */
-static double measure_block(struct stream *stream, enum stream_kind kind, int64_t ns, struct count *count) {
+static double measure_block(struct stream *stream, enum stream_kind kind, int64_t ns,
+                            struct count *count) {
   uint64_t frames = 0, stride = stream_stride(stream), faults = stream_writer_faults();
   uint64_t batch = stride < 65536 ? 65536 / stride : 1; /* frames for one look at the clock */
   int64_t start = perf_now_ns(), now;
@@ -33,17 +39,19 @@ static double measure_block(struct stream *stream, enum stream_kind kind, int64_
   return (double)frames * 1e9 / (double)(now - start);
 }
 
-static void measure(const struct perf_options *options, struct stream *stream, double p50[STREAM_KINDS],
-                    struct count *count) {
+static void measure(const struct perf_options *options, struct stream *stream,
+                    double p50[STREAM_KINDS], struct count *count) {
   static double rates[STREAM_KINDS][MOST_ROUNDS];
   double rounds = fmin(fmax(FEWEST_ROUNDS, ceil(options->seconds / 0.15)), MOST_ROUNDS);
   int64_t total = (int64_t)(options->seconds * 1e9), ns = total / (STREAM_KINDS * (int64_t)rounds);
   size_t round = 0;
-  for (int kind = 0; kind < STREAM_KINDS; kind++) measure_block(stream, (enum stream_kind)kind, ns, count);
+  for (int kind = 0; kind < STREAM_KINDS; kind++)
+    measure_block(stream, (enum stream_kind)kind, ns, count);
   *count = (struct count){0}; /* that was the first lap */
   int64_t start = perf_now_ns();
   /* Large frames make long blocks: then there are fewer. */
-  for (; round < (size_t)rounds && (round < FEWEST_ROUNDS || perf_now_ns() - start < total); round++) {
+  for (; round < (size_t)rounds && (round < FEWEST_ROUNDS || perf_now_ns() - start < total);
+       round++) {
     for (int kind = 0; kind < STREAM_KINDS; kind++)
       rates[kind][round] = measure_block(stream, (enum stream_kind)kind, ns, count);
     perf_progress(options, (double)round / rounds);
@@ -52,8 +60,8 @@ static void measure(const struct perf_options *options, struct stream *stream, d
   for (int kind = 0; kind < STREAM_KINDS; kind++) p50[kind] = perf_median(rates[kind], round);
 }
 
-static void print(const struct perf_options *options, const struct stream *stream, const double rates[STREAM_KINDS],
-                  const struct count *count) {
+static void print(const struct perf_options *options, const struct stream *stream,
+                  const double rates[STREAM_KINDS], const struct count *count) {
   double size = (double)options->size, frames = (double)count->frames;
   struct report report;
   perf_print_head(&report, options, stream_info(stream), options->readers + 1);
@@ -70,9 +78,11 @@ static void print(const struct perf_options *options, const struct stream *strea
 int perf_throughput(const struct perf_options *options) {
   double rates[STREAM_KINDS];
   struct count count = {0};
-  struct stream *stream = stream_make(
-      options, &(struct stream_options){
-                   .size = options->size, .floor = true, .capacity = options->capacity, .readers = options->readers});
+  struct stream *stream =
+      stream_make(options, &(struct stream_options){.size = options->size,
+                                                    .floor = true,
+                                                    .capacity = options->capacity,
+                                                    .readers = options->readers});
   if (!stream) perf_die("%s", perf_reason());
   measure(options, stream, rates, &count);
   stream_send(stream, STREAM_ALONE, 1); /* the readers leave the ring, and count their faults */
