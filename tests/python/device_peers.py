@@ -327,14 +327,12 @@ class Gpu(Maker):
 
     @contextlib.contextmanager
     def capture(self):
-        """The side stream captures a graph."""
-        handle = ctypes.c_void_p(self.side.cuda_stream)
-        with self.torch._on(0):
-            driver().fake_cuda_capture(handle, True)
-            try:
-                yield
-            finally:
-                driver().fake_cuda_capture(handle, False)
+        """The side stream captures a graph, and nothing spoils that."""
+        self.torch._call("fake_cuda_capture", self.side.cuda_stream, True)
+        try:
+            yield
+        finally:
+            self.torch._call("fake_cuda_capture", self.side.cuda_stream, False)
 
     @contextlib.contextmanager
     def counting(self, *names):
@@ -381,28 +379,22 @@ class Gate:
     """A word that streams wait for until it is opened."""
 
     def __init__(self, torch):
-        self.torch, self.driver = torch, torch.driver()
-        self.memory = mmap.mmap(-1, mmap.PAGESIZE)
-        self.address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self.memory)))
-        self.word = ctypes.c_uint64()
-        to = ctypes.byref(self.word), self.address, 0
-        self._call("cuMemHostRegister_v2", self.address, ctypes.c_size_t(mmap.PAGESIZE), 3)
-        self._call("cuMemHostGetDevicePointer_v2", *to)
-
-    def _call(self, name, *arguments):
-        with self.torch._on(0):
-            self.torch.check(getattr(self.driver, name)(*arguments))
+        self.torch, self.memory, word = torch, mmap.mmap(-1, mmap.PAGESIZE), ctypes.c_uint64()
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        torch._call("cuMemHostRegister_v2", self.address, mmap.PAGESIZE, 3)
+        torch._call("cuMemHostGetDevicePointer_v2", ctypes.byref(word), self.address, 0)
+        self.word = word.value
 
     def close_for(self, stream):
-        handle = ctypes.c_void_p(stream.cuda_stream if stream else 0)
-        self._call("cuStreamWaitValue64_v2", handle, self.word, ctypes.c_uint64(1), 0)
+        handle = stream.cuda_stream if stream else 0
+        self.torch._call("cuStreamWaitValue64_v2", handle, self.word, 1, 0)
 
     def open(self):
         self.memory[0] = 1  # of a word of 64 bits, little-endian
 
     def end(self):
         self.torch.cuda.synchronize()
-        self._call("cuMemHostUnregister", self.address)
+        self.torch._call("cuMemHostUnregister", self.address)
 
 
 @contextlib.contextmanager

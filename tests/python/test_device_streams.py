@@ -82,14 +82,12 @@ def test_a_frame_of_several_streams_goes_through_the_ring(gpu):
 
     writer, reader = gpu.opened()
     for inline in (2, 3):
-        with mock.patch.object(cupy.cuda, "stream", gpu.side), gpu.on_side():
-            value = {"c": gpu.cupy(np.arange(30000.0))}
-            value["t"] = gpu.host(np.arange(30000.0)).cuda()
-            gpu.settle()
-        with mock.patch.object(cupy.cuda, "stream", gpu.side):
-            with gpu.counting("cuStreamSynchronize") as waits:
-                writer.send(value, WATCHDOG)
-        assert waits == [2] and cupy.asked[-1] == gpu.side.cuda_stream  # of each the current one
+        value = {"c": gpu.cupy(np.arange(30000.0)), "t": gpu.cuda(np.arange(30000.0))}
+        gpu.settle()
+        with cupy.cuda.Stream(), gpu.counting("cuStreamSynchronize") as waits:
+            writer.send(value, WATCHDOG)
+            assert cupy.asked[-1] == cupy.cuda.get_current_stream().ptr
+        assert waits == [2]  # for each
         assert seen(reader.recv(WATCHDOG)) == seen(value)
         assert writer.gpu.inline_frames == inline
 
