@@ -97,9 +97,16 @@ class Maker:
 
     def strided(self, kind, shape, strides, offset=0):
         made = getattr(self, kind)(np.arange(240, dtype=np.float32))
-        tensor = made if kind == "cuda" else made.tensor
-        tensor = tensor.as_strided(shape, strides, offset)
-        return tensor if kind == "cuda" else type(made)(tensor)
+        if kind == "cuda":
+            return made.as_strided(shape, strides, offset)
+        return type(made)(made.tensor.as_strided(shape, strides, offset))
+
+    def both(self, kind):
+        """With bytes, and without."""
+        return [getattr(self, kind)(array) for array in (np.arange(9.0), np.empty((0, 2)))]
+
+    def strides(self, kind):
+        return [self.strided(kind, *how) for how in STRIDED]
 
 
 SOURCES = "cuda", "other", "cupy", "jax"
@@ -118,13 +125,8 @@ VALUES = {
     "large": lambda t: {"x": t.cuda(np.arange(60000.0))},
     "too large": lambda t: {"x": t.cuda(np.arange(400000.0))},
     "on the host": lambda t: {"c": t.host(np.arange(300000))},
-    **{f"{kind}, dense": lambda t, kind=kind: [getattr(t, kind)(np.arange(9.0))] for kind in SOURCES},
-    **{f"{kind}, empty": lambda t, kind=kind: [getattr(t, kind)(np.empty((0, 2)))] for kind in SOURCES},
-    **{
-        f"{kind}, strides {i}": lambda t, kind=kind, how=how: [t.strided(kind, *how)]
-        for kind in ("cuda", "other", "cupy")
-        for i, how in enumerate(STRIDED)
-    },
+    **{kind: lambda t, kind=kind: t.both(kind) for kind in SOURCES},
+    **{f"strided {kind}": lambda t, kind=kind: t.strides(kind) for kind in SOURCES[:3]},
     "every dtype": lambda t: [t.cuda(np.arange(5).astype(name)) for name in DTYPES],
     "many": lambda t: [t.cuda(np.arange(i + 1, dtype=np.int32)) for i in range(30)],
     "of torch": lambda t: {

@@ -4,8 +4,6 @@
 import ctypes
 import sys
 
-import numpy as np
-
 from ._driver import call, cuda
 
 
