@@ -8,7 +8,6 @@ import errno
 import gc
 import os
 import signal
-import types
 from unittest import mock
 
 import device_peers as peers
@@ -228,8 +227,7 @@ def test_a_reader_without_one_holds_the_others_to_the_ring_while_it_is_there(rin
 
 
 def no_torch(gpu):
-    no = types.SimpleNamespace(is_built=lambda: False)
-    gpu.torch.backends = types.SimpleNamespace(cuda=no)
+    gpu.torch.backends.cuda.is_built = lambda: False
 
 
 @pytest.mark.parametrize("gpu", [{}], indirect=True)  # of what torch and the driver say once

@@ -221,6 +221,7 @@ class Parameter(Tensor):
 
 nn = types.ModuleType("torch.nn")
 nn.Parameter = Parameter
+backends = types.SimpleNamespace(cuda=types.SimpleNamespace(is_built=lambda: True))
 
 
 # ---- Made of something -------------------------------------------------------------------------
