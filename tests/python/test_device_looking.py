@@ -174,25 +174,30 @@ def test_a_tensor_in_the_pool_is_sent_without_a_copy_where_that_can_be(gpu):
     assert (writer.gpu.pool_frames, writer.gpu.inline_frames) == (6, 1)
 
 
-def test_what_can_not_be_made_is_refused(gpu, no_gpu_refusal):
-    uint8 = gpu.torch.uint8
-    writer, _ = gpu.pair({"gpu_pool_bytes": 2 * MEGABYTE})
-    with pytest.raises(ringcast.Error) as raised:
-        writer.empty((1 << 30,), uint8)
-    assert raised.value.errno == errno.EMSGSIZE
-    for device in ("cpu", "cuda:1"):
-        with pytest.raises(ValueError):
-            writer.empty((3,), uint8, device)
-    kept = [writer.empty((1 << 20,), uint8) for _ in range(2)]
-    with pytest.raises(TimeoutError, match="full"):
-        writer.empty((1,), uint8)
-    del kept
-    with pytest.raises(TimeoutError, match="no device pool"):
-        gpu.pair(INLINE)[0].empty((3,), uint8)
+@pytest.mark.parametrize(
+    "options, shape, device, error, word",
+    [
+        ({}, (1 << 30,), None, ringcast.Error, "pool"),
+        ({}, (3,), "cpu", ValueError, "cpu"),
+        ({}, (3,), "cuda:1", ValueError, "device 1"),
+        (INLINE, (3,), None, TimeoutError, "no device pool"),
+    ],
+)
+def test_what_can_not_be_made_is_refused(gpu, options, shape, device, error, word):
+    writer, _ = gpu.pair(options)
+    with pytest.raises(error, match=word):
+        writer.empty(shape, gpu.torch.uint8, device)
     writer.close()
     with pytest.raises(ValueError, match="closed"):
-        writer.empty((1,), uint8)
-    assert no_gpu_refusal == errno.ENODEV
+        writer.empty((1,), gpu.torch.uint8)
+
+
+def test_a_full_pool_makes_no_tensor(gpu):
+    writer, _ = gpu.pair({"gpu_pool_bytes": 2 * MEGABYTE})
+    kept = [writer.empty((MEGABYTE,), gpu.torch.uint8) for _ in range(2)]
+    with pytest.raises(TimeoutError, match="full"):
+        writer.empty((1,), gpu.torch.uint8)
+    del kept
 
 
 def refusal(state):
@@ -201,9 +206,8 @@ def refusal(state):
     return raised.value.errno
 
 
-@pytest.fixture
-def no_gpu_refusal(no_gpu):
-    return no_gpu.call(refusal)
+def test_without_a_device_none_is_made(no_gpu):
+    assert no_gpu.call(refusal) == errno.ENODEV
 
 
 @pytest.mark.parametrize("gpu", [{}], indirect=True)  # a process of its own, with the memory left

@@ -77,6 +77,19 @@ def test_the_sender_may_write_to_its_tensor_at_once_in_the_order_of_its_stream(g
     assert writer.gpu.pool_frames == 40
 
 
+def test_the_sender_may_drop_its_tensor_before_the_stream_has_copied_it(gpu):
+    writer, reader = gpu.opened()
+    for i in range(10):
+        tensor = gpu.cuda(np.full(50000, float(i)))
+        gpu.settle()
+        with gpu.gate(gpu.side):
+            with gpu.on_side():
+                writer.send([tensor], WATCHDOG)
+            del tensor  # torch gives its memory back in the order of the stream that it came by
+        (got,) = reader.recv(WATCHDOG)
+        assert set(got.tolist()) == {float(i)}
+
+
 def test_a_frame_of_several_streams_goes_through_the_ring(gpu):
     import cupy
 
