@@ -12,7 +12,6 @@ struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
   PyObject *strided, *empty, *empty_strided, *from_dlpack, *dtype_to_index;
   PyObject *cpu, *keywords; /* torch.device("cpu"), and ("dtype", "device") */
-  PyObject *raw_stream;     /* NULL until a stream is asked for */
   PyObject *stream;         /* torch's Stream object that was recorded last; NULL: none yet */
   PyObject *dtype_type, *device_type, *size_type; /* torch_names.c; NULL until needed */
   PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: torch has no such dtype */

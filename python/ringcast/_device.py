@@ -10,7 +10,7 @@ import functools
 import importlib
 import math
 import sys
-from typing import Any, Callable, Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 from ringcast.exceptions import Error
 
@@ -19,12 +19,10 @@ _CUPY = 1024
 _JAX = 2048
 
 
-def raw_stream() -> Callable[[int], int]:
-    """A function that gives torch's current stream of a device."""
-    torch = sys.modules["torch"]
-    # What torch's own compiler calls; it is quicker than to make a Stream.
-    raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
-    return raw if raw is not None else lambda device: torch.cuda.current_stream(device).cuda_stream
+def used_cuda() -> Any:
+    """torch.cuda, if torch has used a device in this process; else None."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
 
 
 def current_stream(device: int) -> Any:
@@ -32,24 +30,26 @@ def current_stream(device: int) -> Any:
     return sys.modules["torch"].cuda.current_stream(device)
 
 
+def stream_number(device: int) -> int:
+    """The number of that stream, for a torch whose exchange API does not tell it."""
+    return int(current_stream(device).cuda_stream)
+
+
 def current_device() -> int:
     """Where tensors arrive: torch's current device if it has been used here, else the first."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda.current_device() if cuda is not None and cuda.is_initialized() else 0
+    cuda = used_cuda()
+    return 0 if cuda is None else cuda.current_device()
 
 
 def captures() -> bool:
     """Whether torch's current stream captures a graph."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    check = getattr(cuda, "is_current_stream_capturing", None)
-    return cuda is not None and check is not None and cuda.is_initialized() and bool(check())
+    cuda = used_cuda()
+    return cuda is not None and bool(cuda.is_current_stream_capturing())
 
 
 def is_built_with_cuda() -> bool:
     """Whether torch can have tensors on a device at all."""
-    backends = getattr(sys.modules["torch"], "backends", None)
-    check = getattr(getattr(backends, "cuda", None), "is_built", None)
-    return check is None or bool(check())
+    return bool(sys.modules["torch"].backends.cuda.is_built())
 
 
 def _library(value: Any) -> str:
@@ -77,7 +77,7 @@ def export_contiguous(value: Any) -> Tuple[Any, int, int, bool]:
     if torch is None:
         raise TypeError(f"a {type(value).__name__} on a CUDA device is not contiguous: make it so, or import torch")
     copy = torch.from_dlpack(value).contiguous()
-    stream = raw_stream()(copy.device.index)
+    stream = stream_number(copy.device.index)
     return copy.__dlpack__(stream=stream or 1), stream, 0, True
 
 
@@ -91,7 +91,8 @@ def plan_empty(shape: Any, dtype: Any, device: Any) -> Tuple[int, int, int, Tupl
         raise Error(errno.ENODEV, "Writer.empty() is for CUDA devices, and torch finds none: use torch.empty()")
     ordinal = torch.cuda.current_device() if where.index is None else where.index
     shape = tuple(shape)
-    return ordinal, math.prod(shape) * torch.empty((0,), dtype=dtype).element_size(), raw_stream()(ordinal), shape
+    nbytes = math.prod(shape) * torch.empty((0,), dtype=dtype).element_size()
+    return ordinal, nbytes, stream_number(ordinal), shape
 
 
 def make_empty(capsule: Any, shape: Tuple[Any, ...], dtype: Any, device: int) -> Any:
@@ -135,8 +136,7 @@ def cupy_stream(device: int) -> Tuple[int, Any]:
 def stream_object(device: int, number: int) -> Any:
     """The object of torch or CuPy for the stream of that number, if that is the library's current stream; None: the
     number is of another library."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if used_cuda() is not None:
         stream = current_stream(device)
         if stream.cuda_stream == number:
             return stream

@@ -221,9 +221,9 @@ def rings(gpus):
     def make(readers=1, options=None, reader_options=None):
         writer, others = gpus[0], gpus[1 : 1 + readers]
         made.extend([writer, *others])
-        handle = writer.call(device_peers.make_writer_with, {"capacity": device_peers.MEGABYTE, **(options or {})})
+        handle = writer.call(device_peers.make_writer, options)
         for reader in others:
-            reader.call(device_peers.attach, handle, reader_options or {})
+            reader.call(device_peers.attach, handle, reader_options)
         return writer, others
 
     yield make

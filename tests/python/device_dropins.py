@@ -1,261 +1,183 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks do in test_device_dropins.py. To be imported in them alone: torch is the fake one (fake_torch)."""
+"""What the ranks do in test_device_dropins.py. To be imported in them alone: torch is the fake one."""
 
 import ctypes
 import gc
 import os
+from unittest import mock
 
-import device_peers
 import numpy as np
 import torch
 import torch.distributed as dist
+from device_peers import Maker, calls, driver, seen
 
 import ringcast
 import ringcast.torch as rt
 from ringcast import sglang
-from ringcast._group import rings
 from ringcast.vllm import group as groups
 from ringcast.vllm.queue import MessageQueue
 
-assert not hasattr(torch, "autograd"), "the real torch"
+# Of the driver, that ringcast makes and the fake torch does not.
+OURS = "cuMemHostRegister", "cuMemHostAlloc", "cuIpcGetMemHandle", "cuStreamWriteValue64"
 
 
-def run(function, folder, rank, world, *args):
-    """The function on a rank of a new world; what it returns."""
+def run(function, folder, rank, world, device_group, *args):
+    """The function on a rank of a new world; what it gives, and what the device group was asked."""
     dist.init(folder, rank, world)
-    before, writer = dict(os.environ), ringcast.Writer
+    group = groups.Group(dist.group.WORLD, dist.new_group(kind=device_group))
     try:
-        return function(*args)
+        with mock.patch.dict(os.environ):
+            return function(group, *args), group.device_group.calls
     finally:
-        os.environ.clear()
-        os.environ.update(before)
-        ringcast.Writer = writer
         rt.close()
         dist.destroy_process_group()
         gc.collect()
 
 
-# ---- Values ----------------------------------------------------------------------------------------------------------
-
-
-def cuda(array):
-    return torch.from_numpy(np.asarray(array)).cuda()
-
-
-def numbers(step, count=1000):
-    return np.arange(count, dtype=np.float32) * (step + 1)
-
-
 def payload(step):
     """Nested, and of both kinds of memory."""
+    t = Maker(torch)
     return {
-        "hidden": cuda(numbers(step)),
+        "hidden": t.cuda(np.full(1000, step, np.float32)),
         "step": step,
-        "on the host": torch.from_numpy(numbers(step, 10)),
-        "nested": {"list": [cuda(np.int64(step)), ("x", cuda(numbers(step, 7).reshape(7, 1)))], "deep": cuda(step)},
-        "turned": cuda(numbers(step, 12)).as_strided((4, 3), (1, 4)),
-        "empty": cuda(numbers(0, 0)),
-        "large": cuda(numbers(step, 100_000)),
-        "array": numbers(step, 3),
-        "none": None,
+        "on the host": t.host(np.arange(10) + step),
+        "nested": {
+            "list": [t.cuda(np.int64(step)), ("x", t.cuda(np.ones((7, 1))))],
+            "deep": t.cuda(step),
+        },
+        "turned": t.strided("cuda", (4, 3), (1, 4)),
+        "empty": t.cuda(np.empty(0)),
+        "large": t.cuda(np.arange(100_000.0) + step),
+        "array": np.arange(3) + step,
     }
 
 
-def told(value):
-    if isinstance(value, tuple):
-        return tuple(map(told, value))
-    if isinstance(value, dict):
-        return {key: told(item) for key, item in value.items()}
-    return [told(item) for item in value] if isinstance(value, list) else device_peers.seen(value)
+def filled(group, given, src):
+    tensor = given["hidden"] if given else Maker(torch).cuda(np.zeros(1000, np.float32))
+    assert group.broadcast(tensor, src) is tensor
+    return {**payload(int(tensor.numpy()[0])), "hidden": tensor}
 
 
-def check(got, expected):
-    assert told(got) == told(expected), (told(got), told(expected))
+# What a rank gets that calls it as the others do; `given` is None but at the source.
+FUNCTIONS = {
+    "vLLM's dict": lambda group, given, src: group.broadcast_tensor_dict(given, src),
+    "torch's dict": lambda group, given, src: rt.broadcast_tensor_dict(given, src, group.device_group, group.cpu_group),
+    "SGLang's dict": lambda group, given, src: sglang.broadcast_tensor_dict(
+        given, src, group.device_group, group.cpu_group
+    ),
+    "vLLM's object": lambda group, given, src: group.broadcast_object(given, src),
+    "torch's object": lambda group, given, src: rt.broadcast_object(given, src),
+    "vLLM's list": lambda group, given, src: group.broadcast_object_list([given], src)[0],
+    "SGLang's list": lambda group, given, src: sglang.broadcast_pyobj(
+        [given] if given else [], dist.get_rank(), group.cpu_group, src
+    )[0],
+    "vLLM's tensor": filled,
+}
 
 
-def fail_next(name, result):
-    ctypes.CDLL("libcuda.so.1").fake_cuda_fault(name, ctypes.c_long(1), result)
-
-
-def device_group():
-    """One that must not be asked."""
-    return dist.new_group(kind="none")
-
-
-# ---- The functions ---------------------------------------------------------------------------------------------------
-
-
-def broadcasts(group, src, step):
-    """By each function from one rank."""
-    mine = dist.get_rank() == src
-    whole = payload(step)
-    given = whole if mine else None
-    check(group.broadcast_tensor_dict(given, src), whole)
-    check(rt.broadcast_tensor_dict(given, src, group.device_group, group.cpu_group), whole)
-    check(sglang.broadcast_tensor_dict(given, src, group.device_group, group.cpu_group), whole)
-    check(group.broadcast_object([whole, step] if mine else None, src), [whole, step])
-    check(rt.broadcast_object(whole["large"] if mine else None, src), whole["large"])
-    check(group.broadcast_object_list([1, whole] if mine else [0, 0], src), [1, whole])
-    check(sglang.broadcast_pyobj([whole] if mine else [], dist.get_rank(), group.cpu_group, src), [whole])
-    filled = cuda(numbers(step if mine else 77))
-    at = filled.data_ptr()
-    assert group.broadcast(filled, src) is filled and filled.data_ptr() == at
-    check(filled, whole["hidden"])
-    shared = sglang.share_once(lambda: whole, 100, src=src, hash=None, how="share")
-    check(shared.result()[0], whole)
-
-
-def sendings(group, src, dst, step):
-    me, whole = dist.get_rank(), payload(step)
-    if me == src:
-        group.send_tensor_dict(whole, dst)
-        group.send_object([whole], dst)
-        handles = group.isend_tensor_dict(whole, dst)
-        assert len(handles) == 1
-        for handle in handles:
-            handle.wait()
-    elif me == dst:
-        check(group.recv_tensor_dict(src), whole)
-        check(group.recv_object(src), [whole])
-        got, handles, after = group.irecv_tensor_dict(src)
-        assert handles == after == []
-        check(got, whole)
-
-
-def ranks_all(steps):
-    """Each function, from each rank, to all and to each other; the device group would fail."""
-    group = groups.Group(dist.group.WORLD, device_group())
-    world = dist.get_world_size()
+def broadcasts(group, steps, names=None):
+    """By each function, from each rank; and the driver's calls that ringcast alone makes."""
+    before = calls(*OURS)
     for step in range(steps):
-        for src in range(world):
-            broadcasts(group, src, step)
-            for dst in range(world):
-                if src != dst:
-                    sendings(group, src, dst, step)
-        dist.barrier()
-    assert group.device_group.calls == []
-
-
-def ranks_queue(count, tell=lambda gpu: (gpu.way, gpu.pool_frames, gpu.opens)):
-    """Of a MessageQueue. What the writer's way was, or how many pools each reader has opened."""
-    queue = MessageQueue.create_from_process_group(dist.group.WORLD, 1 << 20, 4)
-    for step in range(count):
-        if dist.get_rank() == 0:
-            queue.enqueue(("execute", [payload(step)], {}))
-        else:
-            check(queue.dequeue(timeout=60), ("execute", [payload(step)], {}))
-        dist.barrier()
-    told = tell(queue._end.ring.gpu)
-    dist.barrier()  # nobody has left before all have looked
-    return told
-
-
-# ---- Where they don't go by the rings --------------------------------------------------------------------------------
-
-
-# Of the driver, that ringcast makes and the fake torch does not.
-OURS = "cuMemHostRegister", "cuMemHostAlloc", "cuIpcGetMemHandle", "cuStreamWaitValue64", "cuStreamWriteValue64"
-
-
-def apart(group, steps=3):
-    """What the device group was asked; the driver heard nothing of ringcast."""
-    before = device_peers.calls(*OURS)
-    for step in range(steps):
-        for src in range(dist.get_world_size()):
-            broadcasts(group, src, step)
-        dist.barrier()
-    whole = payload(1)
-    shared = sglang.share_once(lambda: whole, 100, src=0, how="share").result()
-    check(shared, (whole, None))  # no hashes in a pickle
-    ends = [end.ring for each in (group.cpu_group, group.device_group) for end in rings.ends(each).values()]
-    assert len(ends) == 3 * dist.get_world_size() and not any(end.gpu for end in ends)
-    assert device_peers.calls(*OURS) == before
-    return group.device_group.calls.count("broadcast")
-
-
-def ranks_without(value, told):
-    """Some ask for no pool."""
-    if dist.get_rank() in told:
-        os.environ["RINGCAST_GPU_POOL_BYTES"] = value
-    return apart(groups.Group(dist.group.WORLD, dist.new_group(kind="device")))
-
-
-def ranks_pairs_without():
-    os.environ["RINGCAST_GPU_POOL_BYTES"] = ""
-    group = groups.Group(dist.group.WORLD, dist.new_group(kind="device"))
-    for step in range(4):
         whole = payload(step)
+        for src in range(dist.get_world_size()):
+            for name in names or FUNCTIONS:
+                got = FUNCTIONS[name](group, whole if dist.get_rank() == src else None, src)
+                assert seen(got) == seen(whole), name
+        dist.barrier()
+    return sum(calls(*OURS)) - sum(before)
+
+
+def without(group, steps, value, who):
+    """Some ranks ask for no pool."""
+    if dist.get_rank() in who:
+        os.environ["RINGCAST_GPU_POOL_BYTES"] = value
+    made = broadcasts(group, steps)
+    whole, before = payload(1), calls(*OURS)
+    shared = sglang.share_once(lambda: whole, 100, src=0, how="share").result()
+    assert seen(shared) == seen((whole, None))  # no hashes in a pickle
+    return made, calls(*OURS) == before
+
+
+def sharing(group):
+    whole = payload(3)
+    shared = sglang.share_once(lambda: whole, 100, src=0, hash=None, how="share")
+    assert seen(shared.result()[0]) == seen(whole)
+
+
+def pairs(group, steps, value=None):
+    """From each rank to each other."""
+    if value is not None:
+        os.environ["RINGCAST_GPU_POOL_BYTES"] = value
+    me, before = dist.get_rank(), calls(*OURS)
+    for step in range(steps):
+        whole = payload(step)
+        for src, dst in ((a, b) for a in range(2) for b in range(2) if a != b):
+            if me == src:
+                group.send_tensor_dict(whole, dst)
+                group.send_object([whole], dst)
+                for handle in group.isend_tensor_dict(whole, dst):
+                    handle.wait()
+            elif me == dst:
+                assert seen(group.recv_tensor_dict(src)) == seen(whole)
+                assert seen(group.recv_object(src)) == seen([whole])
+                got, handles, after = group.irecv_tensor_dict(src)
+                for each in handles:
+                    each.wait()
+                for call in after:
+                    call()
+                assert seen(got) == seen(whole)
+        dist.barrier()
+    return sum(calls(*OURS)) - sum(before)
+
+
+def queue(group, steps):
+    """vLLM's MessageQueue."""
+    made = MessageQueue.create_from_process_group(dist.group.WORLD, 1 << 20, 4)
+    before = calls("cuStreamWriteValue64")
+    for step in range(steps):
+        value = ("execute", [payload(step)], {})
         if dist.get_rank() == 0:
-            group.send_tensor_dict(whole, 1)
+            made.enqueue(value)
         else:
-            check(group.recv_tensor_dict(0), whole)
+            assert seen(made.dequeue(timeout=60)) == seen(value)
         dist.barrier()
-    return len(group.device_group.calls)
+    return calls("cuStreamWriteValue64")[0] - before[0]
 
 
-def ranks_capturing():
-    """The current stream captures a graph, on all ranks, as in any collective; what the device group is asked for."""
-    group, mine = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.get_rank() == 0
-    filled = cuda(numbers(1 if mine else 77))
-    torch.cuda.is_current_stream_capturing = lambda: True
-    try:
-        group.broadcast(filled)
-    finally:
-        del torch.cuda.is_current_stream_capturing
-    check(filled, cuda(numbers(1)))
-    return group.device_group.calls, len(rt.rings())
+def capturing(group):
+    """The current stream captures a graph, on all ranks, as in any collective."""
+    given = payload(1) if dist.get_rank() == 0 else None
+    with mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True):
+        got = filled(group, given, 0)
+    assert seen(got) == seen(payload(1))
 
 
-def ranks_lacking():
-    """One has no device that ringcast can use, and all others learn that by what they are asked."""
-    group = groups.Group(dist.group.WORLD, dist.new_group(kind="device"))
-    torch.cuda.set_device(0)
-    check(group.broadcast_object(5), 5)
-    flat = {"x": cuda(numbers(1)), "y": cuda(numbers(2)), "n": 1}
-    check(group.broadcast_tensor_dict(flat if dist.get_rank() == 0 else None), flat)
-    whole = payload(1)
-    check(group.broadcast_object(whole if dist.get_rank() == 0 else None), whole)
-    return group.device_group.calls
-
-
-# ---- Errors and deaths -----------------------------------------------------------------------------------------------
-
-
-def ranks_failing():
+def failing(group):
     """The driver fails while the source sends: all hear of it, and the next call works."""
-    group, mine = groups.Group(dist.group.WORLD, device_group()), dist.get_rank() == 0
-    check(group.broadcast_object(5), 5)
-    texts = []
-    for _ in range(2):
-        check(group.broadcast_object(cuda(numbers(1)) if mine else None), cuda(numbers(1)))
-        dist.barrier()
-    tensor = cuda(numbers(1))
-    if mine:
-        fail_next(b"cuMemcpyDtoDAsync", 719)
+    broadcasts(group, 2, ["vLLM's object"])
+    given = Maker(torch).cuda(np.arange(5)) if dist.get_rank() == 0 else None
+    if given is not None:
+        driver().fake_cuda_fault(b"cuMemcpyDtoDAsync", ctypes.c_long(1), 719)
+    error = None
     try:
-        group.broadcast_object(tensor if mine else None)
-    except ringcast.Error as error:
-        texts.append(f"{type(error).__name__}: {error}")
-    check(group.broadcast_object([7]), [7])
-    return texts
+        group.broadcast_object(given)
+    except ringcast.Error as raised:
+        error = type(raised).__name__
+    assert group.broadcast_object([7]) == [7]
+    return error
 
 
-def ranks_dying(dying, source):
+def dying(group, who, source):
     """After a few calls by the pool, one is killed while the others wait, or come to wait."""
-    group = groups.Group(dist.group.WORLD, device_group())
     pids = [None] * dist.get_world_size()
     dist.all_gather_object(pids, os.getpid())
-    mine = dist.get_rank() == source
-    for step in range(4):
-        check(group.broadcast_object([cuda(numbers(step))] if mine else None, source), [cuda(numbers(step))])
-    dist.barrier()
-    if dist.get_rank() == dying:
+    broadcasts(group, 2, ["vLLM's object"])
+    if dist.get_rank() == who:
         os.kill(os.getpid(), 9)
-    error = None
-    while error is None:
+    given = payload(1) if dist.get_rank() == source else None
+    while True:
         try:
-            got = group.broadcast_object([cuda(numbers(1))] if mine else None, source)
-            check(got, [cuda(numbers(1))])
-        except ringcast.Error as raised:
-            error = raised
-    return type(error).__name__, f"rank {dying} (pid {pids[dying]})" in str(error), str(error)
+            group.broadcast_object(given, source)
+        except ringcast.Error as error:
+            return type(error).__name__, f"rank {who} (pid {pids[who]})" in str(error)

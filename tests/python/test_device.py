@@ -1,193 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a CUDA device are sent and received, on a driver that is a fake: what is equal to what, which way it goes,
-and where it arrives. A test with the argument `gpu` runs in a process that has a device."""
+"""Tensors of a CUDA device are sent and received, on a driver that is a fake: what arrives, which
+way it goes, and what happens where something fails. A test with the argument `gpu` runs in a
+process that has a device. Which results of the driver the library takes as what, gpu_scenarios
+shows."""
 
-import random
-import re
+import errno
+import gc
+import os
+import signal
 from unittest import mock
 
 import device_peers as peers
 import numpy as np
 import pytest
-from device_peers import COPIES, MEGABYTE, exchange, expected, handle_of, seen, told
-from peers import WATCHDOG
+from device_peers import COPIES, INLINE, MEGABYTE, VALUES, WAITS, Gate, exchange, failing, seen
+from peers import WATCHDOG, send_frame
 
 import ringcast
 
-INLINE = {"gpu_pool_bytes": 0}
-WAITS = "cuStreamSynchronize", "cuCtxSynchronize", "cuMemFree", "fake_host_waits", "cuStreamQuery"
-VALUE = {
-    "x": ("cuda", np.arange(12, dtype=np.float32).reshape(3, 4)),
-    "n": {"deep": [("cuda", np.arange(30000))]},
-    "o": ("other", np.arange(5, dtype=np.int16)),
-    "c": ("cpu", np.arange(5)),
-    "host": np.arange(4),
-    "i": 7,
-}
+POOL = {"gpu_pool_bytes": 2 * MEGABYTE}
 
 
-def passed(gpu, writer, reader, value):
-    """What is seen of a value that was sent and received."""
-    writer.send(gpu.make(value), WATCHDOG)
-    return seen(reader.recv(WATCHDOG))
-
-
-# ---- Values ----------------------------------------------------------------------------------------------------------
-
-KINDS = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64"]
-SINGLE = [
-    ("cuda", np.arange(5)),
-    [("cuda", np.arange(7.0)), ("cuda", np.float32(3))],
-    *({"t": (kind, np.arange(10000.0), {"shape": (100, 100), "strides": (1, 100)})} for kind in ("cuda", "other")),
-    {"e": ("cuda", np.empty((0, 4), np.float32)), "o": ("other", np.empty((2, 0)))},
-]
-
-
-def random_array(chance):
-    shape = [chance.choice([0, 1, 2, 3, 7]) for _ in range(chance.randrange(4))]
-    return np.arange(np.prod(shape, dtype=int)).astype(chance.choice(KINDS)).reshape(shape)
-
-
-STRIDED = [
-    {"shape": (4, 5), "strides": (1, 4), "offset": 3},
-    {"shape": (3, 4, 5), "strides": (40, 2, 8)},
-    {"shape": (6, 3), "strides": (7, 0)},
-    {"shape": (10,), "strides": (20,), "offset": 1},
-]
-
-
-def random_tensor(chance):
-    kind = chance.choice(["cuda", "cuda", "cuda", "cpu", "other"])
-    if kind != "cpu" and chance.random() < 0.3:
-        return kind, np.arange(240, dtype=np.float32), chance.choice(STRIDED)
-    if kind == "cuda" and chance.random() < 0.2:
-        return kind, np.arange(9.0), {"parameter": True, "grad": chance.random() < 0.5}
-    if kind == "cuda" and chance.random() < 0.1:
-        return kind, np.arange(30, dtype=np.uint16), {"dtype": "bfloat16"}
-    return kind, random_array(chance), {}
-
-
-def random_value(chance):
-    value = {f"t{i}": random_tensor(chance) for i in range(chance.randrange(1, 9))}
-    value["n"] = {"deep": [1, random_tensor(chance), {"x": random_tensor(chance)}], "s": "text"}
-    value["numpy"] = random_array(chance)
-    return value
+# ---- Values --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options, way", [({}, "pool"), (INLINE, "no_pool")])
 @pytest.mark.parametrize("readers", [1, 4])
 def test_values_arrive_equal(rings, readers, options, way):
     writer, others = rings(readers, options)
-    chance = random.Random(readers)
-    for value in [*SINGLE, *(random_value(chance) for _ in range(20))]:
-        for got in exchange(writer, others, value):
-            assert got == expected(value)
-    info = writer.call(peers.gpu)
-    assert info.way == way and (info.pool_frames >= 15 if way == "pool" else info.inline_frames >= 15)
-
-
-# ---- The way ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_frame_goes_by_the_pool_once_all_readers_have_had_one(rings, gpus):
-    writer, others = rings(2)
-    assert writer.call(peers.gpu) is None
-    for ways in (["inline", "pool", "pool"], ["inline", "pool"]):
-        for way in ways:
-            before = writer.call(peers.gpu)
-            assert exchange(writer, others, VALUE) == [expected(VALUE)] * len(others)
-            assert writer.call(peers.gpu).pool_frames - (before.pool_frames if before else 0) == (way == "pool")
-        for reader in others:
-            info = reader.call(peers.gpu, "reader")
-            assert (info.opens, info.inline_frames, info.way) == (
-                1,
-                1 + (len(others) == 3 and reader is not gpus[4]),
-                "pool",
-            )
-        if len(others) == 2:
-            others.append(gpus[4])
-            gpus[4].call(peers.attach, writer.call(handle_of))
-    gpus[4].call(peers.close)
+    for name in VALUES:
+        exchange(writer, others, name)
+    told = writer.call(peers.info)
+    frames = told.pool_frames if way == "pool" else told.inline_frames
+    assert told.way == way and frames >= len(VALUES) // 2
+    if way == "pool":
+        assert [reader.call(peers.info, "reader").opens for reader in others] == [1] * readers
 
 
 @pytest.mark.parametrize("options", [{}, INLINE])
-def test_nothing_waits_for_the_device_and_small_tensors_are_one_copy(gpu, options):
-    writer, reader = gpu.opened(options)
-    value = {f"{i}": ("cuda", np.arange(i + 1, dtype=np.int32)) for i in range(30)}
-    if not options:
-        value["large"] = ("cuda", np.arange(400000, dtype=np.float32))
-    made = gpu.make(value)
-    writer.send(made, WATCHDOG)
-    reader.recv(WATCHDOG)
-    gpu.torch._packed.copies = 0
-    with gpu.counting(*WAITS, *COPIES) as sent:
-        for _ in range(10):
-            writer.send(made, WATCHDOG)
-    sent[len(WAITS)] -= gpu.torch._packed.copies  # kernels of torch's
-    with gpu.counting(*WAITS, *COPIES) as came:
-        got = [reader.recv(WATCHDOG) for _ in range(10)]
-    assert [seen(each) for each in got] == [expected(value)] * 10
-    if options:  # who sends through the ring waits, and who receives does not
-        assert came == [0, 0, 0, 0, 0, 0, 10, 0]
-    else:  # each time the small ones together, and the large one
-        assert sent == [0, 0, 0, 0, 0, 20, 0, 0] and came == [0, 0, 0, 0, 0, 20, 0, 0]
-
-
-def test_a_full_pool_and_one_that_is_too_small_send_through_the_ring(gpu):
-    writer, reader = gpu.opened({"gpu_pool_bytes": 2 * MEGABYTE})
-    value = {"x": ("cuda", np.arange(60000.0))}
-    for _ in range(5):
-        writer.send(gpu.make(value), WATCHDOG)
-    info = writer.gpu
-    assert (info.pool_frames, info.inline_frames, info.full) == (4, 2, 1)
-    for _ in range(5):
-        assert seen(reader.recv(WATCHDOG)) == expected(value)
-    value = {"x": ("cuda", np.arange(400000.0))}
-    assert passed(gpu, writer, reader, value) == expected(value)
-    assert writer.gpu.pool_frames == 4
-
-
-@pytest.mark.parametrize("value", ["", "0"])
-def test_without_an_ask_there_is_no_pool(gpu, value):
-    with peers.environment(RINGCAST_GPU_POOL_BYTES=value):
-        writer, reader = gpu.pair()
-        for _ in range(2):
-            assert passed(gpu, writer, reader, {"x": ("cuda", np.arange(5))}) == expected({"x": ("cuda", np.arange(5))})
-        assert (writer.gpu.way, writer.gpu.pool_frames, writer.gpu.inline_frames) == ("no_pool", 0, 2)
-        asking, _ = gpu.opened({"gpu_pool_bytes": 2 * MEGABYTE})
-        assert (asking.gpu.way, asking.gpu.pool_bytes) == ("pool" if value == "" else "waiting", 2 * MEGABYTE)
-
-
-def test_options_are_checked():
-    with pytest.raises((ValueError, OverflowError), match="gpu_pool_bytes"):
-        ringcast.Writer(gpu_pool_bytes=-1)
-    with pytest.raises(TypeError):
-        ringcast.Writer(gpu_pool_bytes="1")
-
-
-# ---- Where it arrives ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("location", ["cpu", "cuda"])
-def test_map_location(gpu, location):
-    writer, reader = gpu.pair(map_location=location)
-    for value in [VALUE] * 3 + [{"c": ("cpu", np.arange(300000))}]:
-        wanted = expected(value)
-        wanted["c"] = ("cpu" if location == "cpu" else "cuda:0", *wanted["c"][1:])
-        if location == "cpu" and value is VALUE:
-            wanted["x"], wanted["o"] = ("cpu", *wanted["x"][1:]), ("numpy", *wanted["o"][1:])
-            wanted["n"]["deep"][0] = ("cpu", *wanted["n"]["deep"][0][1:])
-        assert passed(gpu, writer, reader, value) == wanted
-    assert writer.gpu.pool_frames == 2
-
-
-BAD = ["cud", "cuda:", "cuda:x", "mps", 3, "cuda:-1", *(f"cuda:{i}" for i in (1024, 1 << 32, (1 << 32) + 1, 1 << 70))]
-
-
-@pytest.mark.parametrize("location", BAD)
-def test_another_map_location_is_refused(ring, location):
-    with pytest.raises(ValueError, match="map_location must be"):
-        ringcast.Reader(ring[0].handle, map_location=location)
+@pytest.mark.parametrize("location, where", [("cpu", "cpu"), ("cuda", "cuda:0")])
+def test_values_arrive_where_map_location_says(rings, options, location, where):
+    writer, others = rings(1, options, {"map_location": location})
+    for name in ("mixed", "mixed", "on the host", "cupy", "jax"):
+        exchange(writer, others, name, where)
 
 
 def use_device(state, ordinal):
@@ -195,36 +50,93 @@ def use_device(state, ordinal):
 
 
 def test_several_devices(two_devices):
+    """torch moves its tensors to the Writer's device; for others it can't."""
     writer, reader, third = two_devices
-    handle = writer.call(peers.make_writer, MEGABYTE)
+    handle = writer.call(peers.make_writer)
     reader.call(peers.attach, handle, {"map_location": "cuda:1"})
     third.call(use_device, 1)
     third.call(peers.attach, handle)
-    value = {"x": ("cuda", np.arange(9), {"device": 1}), "y": ("cuda", np.arange(70000), {"device": 0})}
-    wanted = {key: ("cuda:1", *told(*item)[1:]) for key, item in value.items()}
     for _ in range(3):
-        assert exchange(writer, [reader, third], value) == [wanted] * 2
-    with pytest.raises(TypeError, match=r"value\['o'\] is a tensor on device 'cuda:0', and this Writer .* 'cuda:1'"):
-        writer.call(peers.send, {"o": ("other", np.arange(3), {"device": 0})})
-    assert writer.call(peers.gpu).device == 1
+        exchange(writer, [reader, third], "both", "cuda:1")
+    with pytest.raises(TypeError, match=r"value\['o'\].*'cuda:0'.*'cuda:1'"):
+        writer.call(peers.send, "other on the first")
+    assert writer.call(peers.info).device == 1
     for peer in (reader, third, writer):
         peer.call(peers.close)
 
 
-# ---- Other libraries -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("location", ["cud", "cuda:", "cuda:x", "mps", 3, "cuda:-1", "cuda:1024"])
+def test_another_map_location_is_refused(ring, location):
+    with pytest.raises(ValueError, match="map_location"):
+        ringcast.Reader(ring[0].handle, map_location=location)
 
 
-def test_arrays_of_cupy_and_jax_stay_theirs(gpu):
-    import cupy
-    import jax
+# ---- The way -------------------------------------------------------------------------------------
 
-    writer, reader = gpu.pair()
-    del cupy.asked[:], jax.asked[:]
-    value = {"c": ("cupy", np.arange(6.0).reshape(2, 3)), "j": ("jax", np.arange(5)), "e": ("cupy", np.empty((0, 2)))}
-    strided = {"t": ("cupy", np.arange(24.0), {"shape": (4, 5), "strides": (1, 4)})}
-    for each in [value] * 3 + [strided]:
-        assert passed(gpu, writer, reader, each) == expected(each)
-    assert set(cupy.asked) == {1} == set(jax.asked)
+
+@pytest.mark.parametrize(
+    "asked, options, names, way, pool_frames",
+    [
+        ("", {}, ["one"] * 3, "no_pool", 0),
+        ("0", {}, ["one"] * 3, "no_pool", 0),
+        ("0", POOL, ["one"] * 3, "waiting", 0),  # of the readers, which may not open it
+        ("", POOL, ["one"] * 3, "pool", 2),  # the first goes before a reader has opened it
+        ("2097152", {}, ["one"] * 3, "pool", 2),
+        ("", POOL, ["one", "too large", "one"], "pool", 1),
+    ],
+)
+def test_which_way_a_frame_goes(gpu, asked, options, names, way, pool_frames):
+    with mock.patch.dict(os.environ, RINGCAST_GPU_POOL_BYTES=asked):
+        writer, reader = gpu.pair(options)
+        for name in names:
+            gpu.passes(writer, reader, name)
+        told = writer.gpu
+    assert (told.way, told.pool_frames) == (way, pool_frames)
+    assert told.pool_frames + told.inline_frames == len(names)
+
+
+def test_what_has_no_room_goes_through_the_ring_and_then_not_at_all(gpu):
+    writer, reader = gpu.opened({**POOL, "spill_bytes": 0})
+    value = VALUES["large"](gpu)
+    for _ in range(5):  # of which four fill the pool
+        writer.send(value, WATCHDOG)
+    assert (writer.gpu.pool_frames, writer.gpu.full) == (4, 1)
+    for _ in range(5):
+        assert seen(reader.recv(WATCHDOG)) == seen(value)
+    gpu.settle()
+    for size in (100000, 1000, 1):
+        with pytest.raises(TimeoutError):
+            while True:
+                writer.send(bytes(size), 0)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            writer.send(value, 0)
+    gpu.settle()
+    assert (writer.gpu.slots_used, writer.gpu.bytes_used) == (0, 0)
+
+
+@pytest.mark.parametrize("options", [{}, INLINE])
+def test_nothing_waits_for_the_device_and_small_tensors_are_one_copy(gpu, options):
+    writer, reader = gpu.opened(options)
+    value = VALUES["many"](gpu)
+    if not options:
+        value.append(gpu.cuda(np.arange(400000, dtype=np.float32)))
+    gpu.passes(writer, reader, value)
+    gpu.torch._packed.copies = 0  # in place of kernels of torch's
+    with gpu.counting(*WAITS, *COPIES) as sent:
+        for _ in range(10):
+            writer.send(value, WATCHDOG)
+    sent[len(WAITS)] -= gpu.torch._packed.copies
+    with gpu.counting(*WAITS, *COPIES) as came:
+        got = [reader.recv(WATCHDOG) for _ in range(10)]
+    assert seen(got) == [seen(value)] * 10
+    if options:  # who sends through the ring waits, and who receives does not
+        assert came == [0, 0, 0, 0, 0, 0, 10, 0]
+    else:  # each time the small ones together, and the large one
+        assert sent == [0, 0, 0, 0, 0, 20, 0, 0] and came == [0, 0, 0, 0, 0, 20, 0, 0]
+
+
+# ---- Other libraries -----------------------------------------------------------------------------
 
 
 def test_what_its_library_refuses_stays_a_device_tensor(gpu):
@@ -233,102 +145,193 @@ def test_what_its_library_refuses_stays_a_device_tensor(gpu):
     import jax.dlpack
 
     writer, reader = gpu.pair()
-    value = {"j": ("jax", np.arange(3.0)), "c": ("cupy", np.arange(3.0)), "n": 1}
     refuse = mock.Mock(side_effect=RuntimeError("Unknown backend: 'cuda' requested"))
-    with mock.patch.object(jax.dlpack, "from_dlpack", refuse), mock.patch.object(cupy, "from_dlpack", refuse):
-        writer.send(gpu.make(value), WATCHDOG)
-        got = reader.recv(WATCHDOG)
-    for function in (np.asarray, np.array):
-        with pytest.raises(TypeError, match='map_location="cpu"'):
-            function(got["j"])
-    assert seen(got) == {"j": told("other", np.arange(3.0)), "c": told("other", np.arange(3.0)), "n": 1}
+    for library, module in (("jax", jax.dlpack), ("cupy", cupy)):
+        with mock.patch.object(module, "from_dlpack", refuse):
+            writer.send([getattr(gpu, library)(np.arange(3.0)), 1], WATCHDOG)
+            got = reader.recv(WATCHDOG)
+        with pytest.raises(TypeError, match="map_location"):
+            np.asarray(got[0])
+        assert seen(got) == seen([gpu.other(np.arange(3.0)), 1])
 
 
-def test_a_frame_of_several_streams_goes_through_the_ring(gpu):
-    import cupy
+class Foreign:
+    def __init__(self, *place):
+        self.place = place
 
-    writer, reader = gpu.opened()
-    array = np.arange(30000.0)
-    for inline in (2, 3):
-        with mock.patch.object(cupy.cuda, "stream", gpu.side):
-            with gpu.on_side():
-                mine = gpu.tensor(array)
-            value = {"c": cupy.ndarray(mine), "t": gpu.tensor(array)}
-            with gpu.counting("cuStreamSynchronize") as waits:
-                writer.send(value, WATCHDOG)
-            assert cupy.asked[-1] == gpu.side.cuda_stream and waits == [2]  # for each of the streams
-        assert seen(reader.recv(WATCHDOG)) == {"c": told("cupy", array), "t": told("cuda", array)}
-        assert writer.gpu.inline_frames == inline
-
-
-class Refusing:
     def __dlpack_device__(self):
-        return 2, 0
+        return self.place or 1 / 0
 
     def __dlpack__(self, *, stream=None):
         raise BufferError("it is busy")
 
 
-class Elsewhere:
-    def __dlpack_device__(self):
-        return 10, 0
-
-    def __dlpack__(self, **_):
-        raise AssertionError("it should not be asked")
-
-
-class Broken(Elsewhere):
-    def __dlpack_device__(self):
-        raise ValueError("on several devices")
-
-
-def test_what_an_array_refuses_is_said_with_its_place(ring):
-    with pytest.raises(BufferError, match=r"^value\['a'\]\[1\]: it is busy$"):
-        ring[0].send({"a": [0, Refusing()]}, 0)
-
-
-@pytest.mark.parametrize("kind", [Elsewhere, Broken])
-def test_what_is_on_no_cuda_device_goes_by_pickle(ring, kind):
+def test_an_array_that_refuses_is_named_and_what_is_on_no_cuda_device_goes_by_pickle(ring):
     writer, reader = ring
-    writer.send({"x": kind(), "y": [kind()]}, 0)
-    got = reader.recv(0)
-    assert type(got["x"]) is kind and type(got["y"][0]) is kind
+    with pytest.raises(BufferError, match=r"^value\['a'\]\[1\]: it is busy$"):
+        writer.send({"a": [0, Foreign(2, 0)]}, 0)
+    for place in ((10, 0), ()):
+        writer.send([Foreign(*place)], 0)
+        assert reader.recv(0)[0].place == place
 
 
-# ---- Without a device ------------------------------------------------------------------------------------------------
+# ---- Without a device ----------------------------------------------------------------------------
+
+
+def handle_of(state):
+    return state["writer"].handle
 
 
 def status_of(state):
     return ringcast.gpu_status()
 
 
-def test_a_writer_that_may_not_use_it_says_why(no_gpu, gpus):
-    no_gpu.call(peers.make_writer, MEGABYTE)
-    for value in ({"x": ("cuda", np.arange(3))}, [("other", np.arange(3))]):
-        with pytest.raises(TypeError, match=r"value\[.*\] is a tensor on device 'cuda:0', and .*RINGCAST_DISABLE"):
-            no_gpu.call(peers.send, value)
-    assert no_gpu.call(peers.gpu) is None
+def test_a_writer_that_may_not_use_a_device_says_why(no_gpu, gpus):
+    no_gpu.call(peers.make_writer)
+    for name in ("large", "other"):
+        with pytest.raises(TypeError, match=r"value\[.*'cuda:0'.*RINGCAST_DISABLE"):
+            no_gpu.call(peers.send, name)
+    assert no_gpu.call(peers.info) is None
     no_gpu.call(peers.close)
     status = no_gpu.call(status_of)
     assert not status.ready and "RINGCAST_DISABLE" in status.why
     status = gpus[0].call(status_of)
-    assert status.ready and status.why == "" and status.devices == 1 and status.version >= 12000
+    assert (status.ready, status.why, status.devices) == (True, "", 1)
 
 
-def test_a_reader_without_one_is_told_how_to_go_on_and_holds_the_others_to_the_ring(rings, no_gpu):
+def test_a_reader_without_one_holds_the_others_to_the_ring_while_it_is_there(rings, no_gpu):
     writer, others = rings()
-    value = {"x": ("cuda", np.arange(70000))}
-    no_gpu.call(peers.attach, writer.call(handle_of))
-    for _ in range(3):
-        assert exchange(writer, others, value) == [expected(value)]
-        with pytest.raises(ringcast.Error, match=re.escape('map_location="cpu"')):
-            no_gpu.call(peers.receive)
-    info = writer.call(peers.gpu)
-    assert (info.inline_frames, info.pool_frames) == (3, 0) and info.way in ("waiting", "refused")
-    no_gpu.call(peers.close)
-    no_gpu.call(peers.attach, writer.call(handle_of), {"map_location": "cpu"})
-    assert exchange(writer, [*others, no_gpu], value) == [expected(value), {"x": ("cpu", *told(*value["x"])[1:])}]
-    no_gpu.call(peers.close)
+    handle = writer.call(handle_of)
+    for options, where in (({}, None), ({"map_location": "cpu"}, "cpu")):
+        no_gpu.call(peers.attach, handle, options)
+        for _ in range(3):
+            exchange(writer, others, "large")
+            if where:
+                no_gpu.call(peers.receive)
+            else:
+                with pytest.raises(ringcast.Error, match="map_location"):
+                    no_gpu.call(peers.receive)
+        assert writer.call(peers.info).pool_frames == 0
+        no_gpu.call(peers.close)
     for _ in range(2):
-        assert exchange(writer, others, value) == [expected(value)]
-    assert writer.call(peers.gpu).pool_frames == 2
+        exchange(writer, others, "large")
+    assert writer.call(peers.info).pool_frames == 2
+
+
+def no_torch(gpu):
+    gpu.torch.backends.cuda.is_built = lambda: False
+
+
+@pytest.mark.parametrize("gpu", [{}], indirect=True)  # of what torch and the driver say once
+@pytest.mark.parametrize(
+    "prepare, location, code, word",
+    [
+        (no_torch, None, errno.ENODEV, 'without CUDA.*map_location="cpu"'),
+        (no_torch, "cuda", errno.ENODEV, 'without CUDA.*map_location="cpu"'),
+        (None, "cuda:9", errno.EINVAL, "'cuda:9'"),
+    ],
+)
+def test_what_can_not_arrive_is_told_and_arrives_on_the_cpu(gpu, prepare, location, code, word):
+    writer, _ = gpu.pair()
+    if prepare:
+        prepare(gpu)
+    with ringcast.Reader(writer.handle, map_location=location) as reader:
+        with ringcast.Reader(writer.handle, map_location="cpu") as other:
+            for _ in range(2):
+                writer.send(VALUES["large"](gpu), WATCHDOG)
+                with pytest.raises(ringcast.Error, match=word) as raised:
+                    reader.recv(WATCHDOG)
+                assert raised.value.errno == code
+                assert (other.recv(WATCHDOG)["x"].numpy() == np.arange(60000.0)).all()
+
+
+# ---- Failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, result, side, options",
+    [
+        ("cuMemcpyDtoDAsync", 999, "send", {}),
+        ("cuStreamWriteValue64", 999, "send", {}),
+        ("cuMemcpyDtoHAsync", 999, "send", INLINE),
+        ("cuMemcpyDtoDAsync", 999, "recv", {}),
+        ("cuMemcpyHtoDAsync", 999, "recv", INLINE),
+        ("cuMemAllocAsync", 2, "recv", {}),  # torch's own
+    ],
+)
+def test_a_failure_is_raised_and_the_next_call_works(gpu, name, result, side, options):
+    writer, reader = gpu.opened(options)
+    value = VALUES["large"](gpu)
+    if side == "recv":
+        writer.send(value, WATCHDOG)
+    gpu.settle()
+    words = "CUDA_ERROR_UNKNOWN" if result == 999 else "CUDA error 2"
+    with failing(name, result), pytest.raises((ringcast.Error, RuntimeError), match=words):
+        writer.send(value, WATCHDOG) if side == "send" else reader.recv(WATCHDOG)
+    with pytest.raises((TimeoutError, ringcast.Error)):
+        while True:
+            reader.recv(0)
+    for _ in range(2):
+        gpu.passes(writer, reader, "mixed")
+
+
+def pass_over(state):
+    """Frames of a pool that this Reader was never told of: they were under way as it attached."""
+    data = (peers.HERE.parent / "vectors" / "pool.bin").read_bytes()
+    with ringcast.Writer(MEGABYTE) as writer, ringcast.Reader(writer.handle) as reader:
+        send_frame(writer, data)
+        writer.send("after", 0)
+        assert reader.recv(0) == "after"
+    with ringcast.Writer(MEGABYTE) as writer:
+        writer.send("settings", 0, tag=7)
+        for _ in range(2):
+            send_frame(writer, data)
+        writer.send("after", 0)
+        with ringcast.Reader(writer.handle, start="latest", tag=7) as reader:
+            assert [reader.recv(0), reader.recv(0)] == ["settings", "after"]
+
+
+def test_a_frame_that_was_under_way_to_others_is_passed_over(gpus, no_gpu):
+    for peer in (gpus[0], no_gpu):
+        peer.call(pass_over)
+
+
+def send_behind_gate(state):
+    side = state["torch"].cuda.Stream()
+    tensor = peers.Maker(state["torch"]).cuda(np.arange(1000.0))
+    state["torch"].cuda.synchronize()
+    state["gate"] = Gate(state["torch"])
+    with state["torch"].cuda.stream(side):
+        state["gate"].close_for(side)
+        state["writer"].send({"x": tensor}, WATCHDOG)
+    for i in range(3):
+        state["writer"].send(i, WATCHDOG)
+
+
+def receive_begun(state):
+    state["x"] = state["reader"].recv(WATCHDOG)["x"]
+
+
+def receive_rest(state):
+    state["torch"].cuda.synchronize()  # what its stream waits for is released by then
+    with pytest.raises(ringcast.WriterGone):
+        state["reader"].recv(WATCHDOG)
+    got = [state["reader"].recv(WATCHDOG) for _ in range(3)]
+    with pytest.raises(ringcast.WriterGone):
+        state["reader"].recv(WATCHDOG)
+    del state["x"]
+    state.pop("reader").close()
+    gc.collect()
+    return got
+
+
+def test_a_tensor_that_never_came_is_told_of_before_what_came_after(gpus, mortal):
+    reader = gpus[1]
+    reader.call(peers.attach, mortal.call(peers.make_writer))
+    exchange(mortal, [reader], "mixed")
+    mortal.call(send_behind_gate)
+    reader.call(receive_begun)
+    os.kill(mortal.pid, signal.SIGKILL)
+    mortal.process.join(WATCHDOG)
+    assert reader.call(receive_rest) == [0, 1, 2]
+    assert reader.call(peers.left) == (0, 0, 0)

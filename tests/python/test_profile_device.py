@@ -1,207 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.profile on a CUDA device: events, and no waiting for the device. The device is a stand-in."""
+"""ringcast.profile on a CUDA device: its own events give the times, and nothing waits for it before
+the end. The device is a stand-in."""
 
 import sys
 import types
-from typing import Any, List
 
 import pytest
 from profiles import profiled
-
-from ringcast.profile import recorder
 
 pytestmark = pytest.mark.alike
 
 
 class Event:
-    """The device passes events in their order, when it gets to them, at a time of its own."""
+    """The device moves `now` on when work is queued, in milliseconds; `reached` follows later."""
 
-    made: List["Event"] = []
-    reached = 0.0
+    def __init__(self, device):
+        self.device = device
+        device.made += 1
 
-    def __init__(self, enable_timing: bool = False) -> None:
-        assert enable_timing
-        self.at = self.synchronized = None
-        Event.made.append(self)
+    def record(self):
+        self.at = self.device.now
 
-    def record(self) -> None:
-        self.at = Cuda.now
+    def query(self):
+        return self.at <= self.device.reached
 
-    def query(self) -> bool:
-        return self.at <= Event.reached
+    def synchronize(self):
+        self.device.waits += 1
+        self.device.reached = max(self.device.reached, self.at)
 
-    def synchronize(self) -> None:
-        self.synchronized = True
-        Event.reached = max(Event.reached, self.at)
-
-    def elapsed_time(self, other: "Event") -> float:
+    def elapsed_time(self, other):
         assert self.query() and other.query(), "read before the device has passed it"
         return other.at - self.at
 
 
-class Cuda(types.SimpleNamespace):
-    now = 0.0  # milliseconds, of the work that is queued
-    capturing = False
+@pytest.fixture
+def dist(monkeypatch):
+    """torch.distributed, whose all_reduce takes 4 ms of the device, or 3 ms of a wait."""
+    dist = types.ModuleType("torch.distributed")
+    device = types.SimpleNamespace(now=0.0, reached=0.0, waits=0, made=0)
+    device.Event = lambda enable_timing: Event(device)
+    device.is_initialized = device.is_available = lambda: True
+    device.is_current_stream_capturing = lambda: False
+    device.memory_allocated = device.max_memory_allocated = lambda: 7 << 20
 
-    def __init__(self) -> None:
-        super().__init__(Event=Event, is_initialized=lambda: True, is_available=lambda: True)
-        self.is_current_stream_capturing = lambda: Cuda.capturing
-        self.memory_allocated, self.max_memory_allocated = lambda: 5 << 20, lambda: 7 << 20
+    class Work:
+        def wait(self):
+            device.now += 3
 
-
-class Tensor:
-    is_cuda, nbytes = True, 2_000_000
-
-
-class Work:
-    def wait(self) -> None:
-        Cuda.now += 3
-
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    torch, dist = types.ModuleType("torch"), types.ModuleType("torch.distributed.distributed_c10d")
-    package = types.ModuleType("torch.distributed")
-    torch.cuda, package.Work = Cuda(), Work
-    package.is_available = lambda: False
-
-    def all_reduce(tensor: Any, async_op: bool = False) -> Any:
-        Cuda.now += 0 if async_op else 4
+    def all_reduce(tensor, async_op=False):
+        device.now += 0 if async_op else 4
         return Work() if async_op else None
 
-    dist.all_reduce = package.all_reduce = all_reduce
-    for module in torch, package, dist:
+    dist.Work, dist.all_reduce, dist.is_available, dist.device = Work, all_reduce, bool, device
+    torch, c10d = types.ModuleType("torch"), types.ModuleType("torch.distributed.distributed_c10d")
+    torch.cuda, c10d.all_reduce = device, all_reduce
+    for module in torch, dist, c10d:
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("ringcast.profile.intercept._class", None)
-    Event.made, Event.reached, Cuda.now, Cuda.capturing = [], 0.0, 0.0, False
-    return package
+    monkeypatch.setattr("ringcast.profile.intercept._class", None)  # of the torch that is here
+    return dist
 
 
-@pytest.fixture
-def p(stand_in):
+TENSOR = types.SimpleNamespace(is_cuda=True, nbytes=2_000_000)
+HOSTS = types.SimpleNamespace(is_cuda=False, nbytes=2_000_000)
+
+
+def test_the_time_is_the_device_s_and_nothing_waits_for_it_before_the_end(dist):
+    device = dist.device
     with profiled() as p:
         p.step()  # from here on the device is known
-        yield p
-
-
-def told(p: Any) -> Any:
-    report = p.stop()["analysis_report"]
-    return report["communication_analysis"], report
-
-
-def test_the_devices_time_counts_and_nothing_waits_for_the_device(p, stand_in):
-    stand_in.all_reduce(Tensor())
-    Cuda.now += 1
-    p.clock.passes(10)
-    p.step()
-    p._sum_up()
-    assert p._store.operations == {} and not any(event.synchronized for event in Event.made)
-    Event.reached = Cuda.now
-    p.step()
-    p._sum_up()
-    assert len(p._store.operations) == 1 and not any(event.synchronized for event in Event.made)
-    communication, report = told(p)
-    found = communication["by_operation_type"]["all_reduce"]
-    assert found["total_time"] == pytest.approx(0.004) and found["avg_bandwidth_gbps"] == pytest.approx(0.5)
-    assert communication["comm_percentage"] == pytest.approx(40)
+        with p.region("layer"):
+            dist.all_reduce(TENSOR)
+            device.now += 1
+        p.clock.passes(10)
+        p.step("decode")
+        device.reached = device.now
+        work = dist.all_reduce(TENSOR, async_op=True)
+        device.now += 5
+        work.wait()
+        p.clock.passes(10)
+        p.step("decode")
+        assert device.waits == 0
+        report = p.stop()["analysis_report"]
+    assert device.waits > 0
+    found, layer = report["communication_analysis"], report["layer_breakdown"]["layer"]
+    operation = found["by_operation_type"]["all_reduce"]
+    assert (operation["count"], operation["total_time"]) == (2, pytest.approx(0.012))
+    assert found["exposed_comm_time"] == pytest.approx(0.007)  # of the second, its wait
+    assert layer["total_time"] == pytest.approx(0.005)
+    assert layer["self_time"] == pytest.approx(0.001)
+    (decode,) = report["steps"]["by_label"].values()
+    assert decode["comm_percentage"] == pytest.approx(35)
     (memory,) = report["memory"]["by_rank"].values()
     assert memory["device_max"] == 7 << 20
 
 
-def test_what_the_device_has_not_passed_is_waited_for_at_the_end(p, stand_in):
-    for _ in range(3):
-        stand_in.all_reduce(Tensor())
-        p.clock.passes(5)
-        p.step()
-    p._sum_up()
-    assert p._store.operations == {}
-    assert told(p)[0]["by_operation_type"]["all_reduce"]["total_time"] == pytest.approx(0.012)
-
-
-def test_a_handle_has_events_around_its_wait(p, stand_in):
-    work = stand_in.all_reduce(Tensor(), async_op=True)
-    Cuda.now += 5
-    work.wait()
-    p.clock.passes(10)
-    p.step()
-    communication, _ = told(p)
-    assert communication["by_operation_type"]["all_reduce"]["total_time"] == pytest.approx(0.008)
-    assert communication["exposed_comm_time"] == pytest.approx(0.003)
-
-
-def test_a_step_s_communication_on_the_device_counts_to_the_step_when_it_is_known(p, stand_in):
-    for label in "decode", "decode", "prefill":
-        if label == "decode":
-            stand_in.all_reduce(Tensor())
-        p.clock.passes(10)
-        p.step(label)
-        p._sum_up()
-    kinds = told(p)[1]["steps"]["by_label"]
-    assert {label: kind["comm_percentage"] for label, kind in kinds.items()} == {
-        "decode": pytest.approx(40), "prefill": 0,
-    }  # fmt: skip
-    (series,) = p._store.series.values()
-    assert [row[2] for row in series.kept] == [0, 4_000_000, 4_000_000, 0]
-
-
-def test_regions_have_the_devices_time_too(p, stand_in):
-    with p.region("layer"):
-        Cuda.now += 2
-        stand_in.all_reduce(Tensor())
-        p.step()
-        Cuda.now += 1
-    p.step()
-    layer = told(p)[1]["layer_breakdown"]["layer"]
-    assert layer["total_time"] == pytest.approx(0.007) and layer["operations"] == {"all_reduce": pytest.approx(0.004)}
-    assert layer["self_time"] == pytest.approx(0.003) and layer["count"] == 1
-
-
-def test_events_are_used_again(p, stand_in):
-    for _ in range(50):
-        stand_in.all_reduce(Tensor())
-        p.step()
-        p._sum_up()
-        Event.reached = Cuda.now
-    assert len(Event.made) <= 4
-
-
-def test_a_device_that_does_not_get_on_does_not_fill_the_memory(p, stand_in, monkeypatch):
-    monkeypatch.setattr(recorder, "MOST_PENDING", 5)
-    for _ in range(20):
-        stand_in.all_reduce(Tensor())
-        p.clock.passes(1)
-        p.step()
-        p._sum_up()
-    assert len(Event.made) <= 14
-    assert told(p)[0]["by_operation_type"]["all_reduce"]["count"] == 20
-
-
-@pytest.mark.parametrize("why", ["capturing", "on the CPU"])
-def test_the_hosts_time_counts_where_there_are_no_events(p, stand_in, monkeypatch, why):
-    if why == "capturing":
-        Cuda.capturing = True
-    else:
-        monkeypatch.setattr(Tensor, "is_cuda", False)
-    stand_in.all_reduce([Tensor()])
-    p.step()
-    assert Event.made == [] and told(p)[0]["by_operation_type"]["all_reduce"]["count"] == 1
-
-
-def test_a_device_that_the_program_does_not_use_is_left_alone(stand_in):
-    sys.modules["torch"].cuda.is_initialized = lambda: False
+@pytest.mark.parametrize("reason", ["not used", "captures a graph", "on the CPU"])
+def test_without_events_the_host_s_time_counts(dist, reason):
+    dist.device.is_initialized = lambda: reason != "not used"
+    dist.device.is_current_stream_capturing = lambda: reason == "captures a graph"
     with profiled() as p:
         p.step()
-        stand_in.all_reduce(Tensor())
+        dist.all_reduce(HOSTS if reason == "on the CPU" else TENSOR)
         p.step()
-        assert Event.made == [] and told(p)[0]["by_operation_type"]["all_reduce"]["count"] == 1
-
-
-def test_point_to_point_bandwidth_is_rated_on_a_device_alone(p, stand_in):
-    def send(tensor: Any) -> None:
-        Cuda.now += 0.01
-
-    timed = p._interceptor.wrap(send, "send", "torch", lambda args, kwargs, result: args[0].nbytes)
-    timed(Tensor())
-    p.step()
-    (measure,) = (each for each in told(p)[1]["rating"] if each["measure"] == "P2P bandwidth")
-    assert (measure["value"], measure["rating"]) == (pytest.approx(200, rel=1e-3), "good")
+        found = p.stop()["analysis_report"]["communication_analysis"]
+    assert found["by_operation_type"]["all_reduce"]["count"] == 1
+    assert dist.device.made == 0

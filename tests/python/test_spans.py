@@ -106,7 +106,7 @@ def test_tensors_of_a_device(gpu, options):
     with ringcast.Writer(1 << 20, **options) as writer, ringcast.Reader(writer.handle) as reader:
         for _ in range(3):  # the pool is open from the second frame on
             with recorded() as spans:
-                writer.send(gpu.make({"x": ("cuda", np.arange(1000.0))}), WATCHDOG)
+                writer.send({"x": gpu.cuda(np.arange(1000.0))}, WATCHDOG)
                 reader.recv(WATCHDOG)
             check(spans)
             assert spans.kinds() == SENT + RECEIVED

@@ -29,11 +29,7 @@ bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *o
 bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out) {
   struct rc_py_torch *torch = &state->torch;
   if (torch->exchange && rc_py_dlpack_stream(torch->exchange, device, out)) return true;
-  if (!torch->raw_stream && !(torch->raw_stream = rc_py_device_call(state, "raw_stream", "()")))
-    return false;
-  PyObject *number = PyLong_FromLong(device);
-  PyObject *stream = number ? PyObject_CallOneArg(torch->raw_stream, number) : NULL;
-  Py_XDECREF(number);
+  PyObject *stream = rc_py_device_call(state, "stream_number", "(i)", (int)device);
   if (!stream) return false;
   *out = PyLong_AsVoidPtr(stream);
   Py_DECREF(stream);

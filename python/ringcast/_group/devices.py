@@ -11,28 +11,26 @@ import sys
 from typing import Any
 
 import ringcast
+from ringcast import _device
 from ringcast._group import config
 
 
 def may_carry() -> bool:
     """Whether, as far as this rank knows by now, the rings carry tensors on a CUDA device."""
-    return config.asks_for_pool() and (not _has_used_cuda() or ringcast.gpu_status().ready)
+    return config.asks_for_pool() and (_device.used_cuda() is None or ringcast.gpu_status().ready)
 
 
 def carries(end: Any, tensor: Any) -> bool:
-    """Whether the ring of `end`, a source, carries this tensor on its CUDA device."""
-    return tensor.is_cuda and end.carries_cuda and _is_plain(tensor) and can_enqueue(tensor)
-
-
-def can_enqueue(tensor: Any) -> bool:
-    """Whether the device can run a copy now: not while the current stream captures a graph, since a frame is sent
-    once."""
-    return not sys.modules["torch"].cuda.is_current_stream_capturing() and ringcast.gpu_status().ready
+    """Whether the ring of `end`, a source, carries this tensor on its CUDA device. While the current
+    stream captures a graph, the device can't run a copy: a frame is sent once."""
+    if not (tensor.is_cuda and end.carries_cuda and _is_plain(tensor)):
+        return False
+    return not _device.captures() and ringcast.gpu_status().ready
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether ringcast has a form for the tensor: subclasses, sparse and nested tensors go by torch's pickle, from the
-    CPU."""
+    """Whether ringcast has a form for the tensor: subclasses, sparse and nested tensors go by torch's
+    pickle, from the CPU."""
     torch = sys.modules["torch"]
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return False
@@ -40,11 +38,6 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def has_device(frame: Any) -> bool:
-    """Whether a frame's bytes may hold tensors on a device: the layout's version, the second field, is then 3 or
-    more."""
+    """Whether a frame's bytes may hold tensors on a device: the layout's version, the second field, is
+    then 3 or more."""
     return len(frame) >= 6 and struct.unpack_from("<H", frame, 4)[0] >= 3
-
-
-def _has_used_cuda() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())

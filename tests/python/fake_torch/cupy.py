@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of CuPy as ringcast looks at, over the fake torch's tensors. Its current stream is its own."""
+"""As much of CuPy as ringcast looks at, over the fake torch's tensors. Its current stream is its
+own."""
 
 import contextlib
-import ctypes
 import types
 
 import torch
@@ -13,10 +13,7 @@ asked = []  # the streams that capsules were asked for
 class ndarray:
     def __init__(self, tensor):
         self.tensor = tensor
-
-    @property
-    def device(self):
-        return cuda.Device(self.tensor.get_device())
+        self.device = cuda.Device(tensor.get_device())
 
     def __dlpack_device__(self):
         return 2, self.tensor.get_device()
@@ -35,41 +32,22 @@ def from_dlpack(source):
     return ndarray(torch.from_dlpack(capsule))
 
 
-class _Stream:
+class Stream:
     """Destroyed with the object, and current within `with`."""
 
     def __init__(self):
-        self.ptr = self.cuda_stream = torch.cuda.Stream().cuda_stream
+        self.ptr = torch.cuda.Stream().cuda_stream
 
     def __enter__(self):
         self.before, cuda.stream = cuda.stream, self
-        return self
 
     def __exit__(self, *_):
         cuda.stream = self.before
 
     def __del__(self):
-        with torch._on(0):
-            torch.check(torch.driver().cuStreamDestroy_v2(ctypes.c_void_p(self.ptr)))
+        torch._call("cuStreamDestroy_v2", self.ptr)
 
 
-class _Cuda(types.ModuleType):
-    stream, ordinal = None, 0
-    Stream = _Stream
-
-    @staticmethod
-    @contextlib.contextmanager
-    def Device(ordinal):
-        before, cuda.ordinal = cuda.ordinal, ordinal
-        try:
-            yield
-        finally:
-            cuda.ordinal = before
-
-    def get_current_stream(self):
-        if isinstance(self.stream, _Stream):
-            return self.stream
-        return types.SimpleNamespace(ptr=self.stream.cuda_stream if self.stream else 0)
-
-
-cuda = _Cuda("cupy.cuda")
+cuda = types.SimpleNamespace(stream=types.SimpleNamespace(ptr=0), Stream=Stream)
+cuda.Device = lambda ordinal: contextlib.nullcontext()
+cuda.get_current_stream = lambda: cuda.stream

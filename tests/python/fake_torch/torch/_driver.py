@@ -1,79 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA driver that is there: its calls in a context of a device, the streams, and torch.cuda."""
+"""The CUDA driver that is there: calls in a context of a device, the streams, and torch.cuda."""
 
 import contextlib
 import ctypes
 import threading
 import types
 
-_opened = None
 _contexts = {}
 _here = threading.local()
 
 
-def driver():
-    global _opened
-    if _opened is None:
-        _opened = ctypes.CDLL("libcuda.so.1")
-        check(_opened.cuInit(0))
-    return _opened
-
-
-def check(result):
+def call(name, *arguments, on=0):
+    """A function of the driver's, in that device's context. Any number is of 64 bits."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    with entered(driver, on):
+        whole = [ctypes.c_uint64(each) if type(each) is int else each for each in arguments]
+        result = getattr(driver, name)(*whole)
     if result:
         raise RuntimeError(f"CUDA error {result}")
 
 
-def _enter(ordinal):
-    if ordinal not in _contexts:
-        _contexts[ordinal] = ctypes.c_void_p()
-        check(driver().cuDevicePrimaryCtxRetain(ctypes.byref(_contexts[ordinal]), ordinal))
-    check(driver().cuCtxPushCurrent_v2(_contexts[ordinal]))
-
-
 @contextlib.contextmanager
-def _on(ordinal):
-    _enter(ordinal)
+def entered(driver, device):
+    if device not in _contexts:
+        context = ctypes.c_void_p()
+        for result in (
+            driver.cuInit(0),
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+        ):
+            assert result == 0, f"CUDA error {result}"
+        _contexts[device] = context
+    driver.cuCtxPushCurrent_v2(_contexts[device])
     try:
         yield
     finally:
-        check(driver().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
+        driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
 
 class Stream:
-    def __init__(self, device=None, pointer=None):
+    def __init__(self, device=None, cuda_stream=None):
         self.device = cuda.current_device() if device is None else device
-        self.cuda_stream = pointer
-        if pointer is None:
+        if cuda_stream is None:
             made = ctypes.c_void_p()
-            with _on(self.device):
-                check(driver().cuStreamCreate(ctypes.byref(made), 1))
-            self.cuda_stream = made.value
+            call("cuStreamCreate", ctypes.byref(made), 1, on=self.device)
+            cuda_stream = made.value
+        self.cuda_stream = cuda_stream
 
     def synchronize(self):
-        with _on(self.device):
-            check(driver().cuStreamSynchronize(ctypes.c_void_p(self.cuda_stream)))
-
-
-def _stream_of(ordinal):
-    return getattr(_here, "streams", {}).get(ordinal) or Stream(ordinal, 0)
-
-
-@contextlib.contextmanager
-def _stream(stream):
-    if not hasattr(_here, "streams"):
-        _here.streams = {}
-    before = _here.streams.get(stream.device)
-    _here.streams[stream.device] = stream
-    try:
-        yield
-    finally:
-        _here.streams[stream.device] = before
+        call("cuStreamSynchronize", self.cuda_stream, on=self.device)
 
 
 class _Cuda(types.ModuleType):
     Stream = Stream
-    stream = staticmethod(_stream)
     ordinal = 0
 
     def is_available(self):
@@ -87,22 +65,30 @@ class _Cuda(types.ModuleType):
 
     def set_device(self, ordinal):
         self.ordinal = ordinal
-        with _on(ordinal):
-            pass
+        call("cuCtxGetDevice", ctypes.byref(ctypes.c_int()), on=ordinal)
 
-    def current_stream(self, ordinal=None):
-        return _stream_of(self.ordinal if ordinal is None else ordinal)
+    def current_stream(self, device=None):
+        device = self.ordinal if device is None else device
+        return getattr(_here, "streams", {}).get(device) or Stream(device, 0)
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        streams = _here.__dict__.setdefault("streams", {})
+        before = streams.get(stream.device)
+        streams[stream.device] = stream
+        try:
+            yield
+        finally:
+            streams[stream.device] = before
 
     def is_current_stream_capturing(self):
         capturing = ctypes.c_int()
-        stream = ctypes.c_void_p(self.current_stream().cuda_stream)
-        with _on(self.ordinal):
-            check(driver().cuStreamIsCapturing(stream, ctypes.byref(capturing)))
+        stream = self.current_stream().cuda_stream
+        call("cuStreamIsCapturing", stream, ctypes.byref(capturing), on=self.ordinal)
         return capturing.value != 0
 
-    def synchronize(self, ordinal=None):
-        with _on(self.ordinal if ordinal is None else ordinal):
-            check(driver().cuCtxSynchronize())
+    def synchronize(self):
+        call("cuCtxSynchronize", on=self.ordinal)
 
 
 cuda = _Cuda("torch.cuda")
