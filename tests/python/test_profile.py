@@ -219,34 +219,7 @@ def test_spans_become_operations_with_their_waiting():
     assert parts["ringcast.send"] == close(0.006) and parts["ringcast.recv"] == close(0.002)
 
 
-def test_the_report_has_the_phases_of_all_calls_of_all_ranks(tmp_path):
-    for rank in 1, 0:
-        with profiled(tmp_path, rank=rank, world=2) as p:
-            thread = threading.get_native_id()
-            with p.operation("broadcast"):  # as a drop-in's
-                spans = [
-                    span("encode", 0, 1, thread, 0, p.clock), span("wait_room", 1, 3, thread, 0, p.clock),
-                    span("copy", 3, 4, thread, 0, p.clock), span("encode", 4, 5, thread, 0, p.clock),
-                    span("send", 0, 6, thread, 3000, p.clock),
-                    span("wait_frame", 6, 7, thread, 0, p.clock), span("recv", 6, 8, thread, 500, p.clock),
-                ]  # fmt: skip
-                p._recorder.take_spans(spans)
-                p.clock.passes(10)
-            p.step()
-    found = read(tmp_path, "comm_analysis.json")["phases"]
-    times = {name: [each["total_time"], each["share_percent"]] for name, each in found["ringcast.send"].items()}
-    assert times == {
-        "the whole call": [close(0.012), 100], "encode": [close(0.004), close(33.333333333)],
-        "wait_room": [close(0.004), close(33.333333333)], "copy": [close(0.002), close(16.666666667)],
-        "the rest": [close(0.002), close(16.666666667)],
-    }  # fmt: skip
-    assert list(found["ringcast.recv"]) == ["the whole call", "wait_frame", "the rest"]
-    table = (tmp_path / "performance_report.md").read_text().partition("## ringcast, by phase")[2]
-    assert "| ringcast.send | encode | 2 | 4.00 | 2,000 | 2,000 | 2,000 | 33.3 |" in table
-    assert "| ringcast.send | the rest | - | 2.00 | - | - | - | 16.7 |" in table
-
-
-def test_a_call_that_has_not_ended_keeps_its_phases():
+def test_a_call_that_has_not_ended_keeps_its_waiting():
     with profiled() as p:
         thread = threading.get_native_id()
         p._recorder.take_spans([span("wait_frame", 0, 2, thread, 0, p.clock)])

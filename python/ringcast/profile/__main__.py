@@ -36,7 +36,6 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("report", help="make reports and pictures anew from profile.json, and show the report")
     one.add_argument("dir", metavar="DIR", help="a folder with a profile.json")
     one.add_argument("--no-pictures", action="store_true", help="leave the pictures as they are")
-    one.add_argument("--svg", action="store_true", help="make the pictures as SVG, too")
     one = commands.add_parser("merge", help="merge the ranks' results in DIR into one, as rank 0 does at its end")
     one.add_argument("dir", metavar="DIR", help="a folder with folders rank0, rank1, ...")
     one.add_argument("--no-pictures", action="store_true", help="make no pictures")
@@ -61,7 +60,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             return _compare(options)
         is_report = options.command == "report"
         found = results.load(options.dir) if is_report else results.merge_folder(options.dir)
-        told = results.write_folder(found, options.dir, not options.no_pictures, is_report and options.svg)
+        told = results.write_folder(found, options.dir, not options.no_pictures)
     except (NoProfile, OSError) as error:
         print(f"ringcast.profile: {error}", file=sys.stderr)
         return 2

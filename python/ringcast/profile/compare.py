@@ -31,7 +31,6 @@ def _percent(before: Optional[float], after: Optional[float]) -> Optional[float]
 def changes(*both: Results) -> Iterator[Change]:
     before, after = (each.store for each in both)
     yield _of_totals("a step", "step", "ms", before.steps, after.steps)
-    yield from _of_tables("step", "ms", before.kinds, after.kinds, "a step, {}".format)
     was, now = (analysis.share(each.exposed, each.steps.total) for each in (before, after))
     yield Change("communication's share", "share", "%", was, now, _percent(was, now))
     old, new = (analysis.grouped(analysis.counted(each), lambda key: (key[0], key[2])) for each in (before, after))

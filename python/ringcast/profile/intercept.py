@@ -251,9 +251,8 @@ class Interceptor:
             end = clock()
             buffer.depth -= 1
             nbytes = _measured(measure, args, kwargs, result)
-            work = timed_work_class()
-            if work is not None and isinstance(result, work.__base__) and not isinstance(result, work):
-                return work(result, recorder, (start, end, name, source, nbytes), first)
+            if _is_work(result):
+                return timed_work_class()(result, recorder, (start, end, name, source, nbytes), first)
             events = _pair(first, devices)
             waiting = end - start if is_barrier and events is None else None
             buffer.items.append(Operation(start, end, end, end, name, source, nbytes, waiting, events))
@@ -317,25 +316,25 @@ def _is_compiling() -> Callable[[], bool]:
 
 # ---- The handle of an asynchronous operation, which ends when wait() returns -----------------------------------------
 
-_class: Optional[Any] = None
+
+def _is_work(result: Any) -> bool:
+    base = getattr(sys.modules.get("torch.distributed"), "Work", None)
+    return base is not None and isinstance(result, base) and not isinstance(result, _TimedWork)
 
 
-def timed_work_class() -> Optional[Any]:
-    """A subclass of torch.distributed.Work; None: torch is not loaded, or has no torch.distributed."""
-    global _class
-    if _class is None:
-        base = getattr(sys.modules.get("torch.distributed"), "Work", None)
-        if base is not None:
-            names = {name: value for name, value in vars(_TimedWork).items() if name not in ("__dict__", "__weakref__")}
-            _class = type("TimedWork", (base,), names)
-    return _class
+@functools.lru_cache(1)
+def timed_work_class() -> Any:
+    """A subclass of torch.distributed.Work, too."""
+    work = sys.modules["torch.distributed"].Work
+    forwarded = {name: _forwarded(name) for name in FORWARDED}
+    return type("TimedWork", (_TimedWork, work), forwarded)
 
 
 class _TimedWork:
     """Passes every call on to torch's own handle."""
 
     def __init__(self, work: Any, recorder: Any, told: Tuple[int, int, str, str, Optional[int]], first: Any) -> None:
-        type(self).__base__.__init__(self)  # type: ignore[misc]
+        super().__init__()  # torch's class needs it
         self._work, self._recorder, self._first = work, recorder, first
         self._told: Optional[Tuple[int, int, str, str, Optional[int]]] = told
 
@@ -374,17 +373,16 @@ class _TimedWork:
         return getattr(self._work, name)
 
 
+# What torch's class has, so that __getattr__ is never asked.
+FORWARDED = (
+    "is_completed", "is_success", "exception", "source_rank", "result", "synchronize", "get_future",
+    "get_future_result", "block_current_stream", "boxed", "_get_duration", "_get_op_type",
+)  # fmt: skip
+
+
 def _forwarded(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._work, name)(*args, **kwargs)
 
     method.__name__ = name
     return method
-
-
-# What the base class has, so that __getattr__ is never asked.
-for _name in (
-    "is_completed", "is_success", "exception", "source_rank", "result", "synchronize", "get_future",
-    "get_future_result", "block_current_stream", "boxed", "_get_duration", "_get_op_type",
-):  # fmt: skip
-    setattr(_TimedWork, _name, _forwarded(_name))

@@ -21,7 +21,7 @@ from ringcast.profile.store import Operation, Store, range_of
 MOST_WAITING = 8192
 
 Interval = Tuple[int, int]
-Step = List[Any]  # its row in the series: number, nanoseconds, nanoseconds of communication, label
+Step = List[int]  # its row in the series: number, nanoseconds, nanoseconds of communication
 Where = Tuple[Step, int]  # and the thread
 
 
@@ -51,7 +51,7 @@ class Buffer:
         self.thread = weakref.ref(thread) if thread is not None else None
         self.items: List[Any] = []  # Operation and RegionRecord, in the order of their ends
         self.spans: List[Any] = []
-        self.begun: List[Any] = []  # spans of a call that had not ended
+        self.begun: List[Any] = []  # waits of a call that had not ended
         self.open: List[OpenRegion] = []
         self.depth = 0  # operations that this thread is in
 
@@ -145,7 +145,7 @@ class Recorder:
         flights: List[Interval] = []
         for buffer, items, spans, around in taken:
             if spans:
-                items = operations_of(spans, buffer, store) + items
+                items = operations_of(spans, buffer) + items
             self._sum_up(place(items, around), store, (step, buffer.native), busy, flights)
         self.devices.settle(lambda *told: _settled(store, *told))
         exposed = union(busy, since, until)
@@ -205,10 +205,7 @@ def _settled(store: Store, entry: "Entry", where: Where, duration: int, exposed:
     if entry.parent is None:
         store.exposed += exposed
         store.overlapped += duration - exposed
-        step = where[0]
-        step[2] += exposed
-        if step[3]:  # the step has ended
-            store.kind(step[3]).exposed += exposed
+        where[0][2] += exposed
         if entry.region:
             store.region(entry.region).add_part(record.name, exposed)
 
@@ -366,44 +363,38 @@ def _around(around: List[Around], end: int) -> Tuple[str, Optional[Entry]]:
 
 # ---- ringcast's spans ------------------------------------------------------------------------------------------------
 
-WHOLE = {"send": "wait_room", "recv": "wait_frame"}  # the call, and its waiting for the other side
-MOST_APART = 64  # phases of a call that has not ended
+CALLS, WAITS = ("send", "recv"), ("wait_room", "wait_frame")  # and the waiting for the other side
+MOST_APART = 64  # waits of a call that has not ended
 
 
-def operations_of(spans: List[Any], buffer: Buffer, store: Store) -> List[Operation]:
-    """An operation for each whole call. The buffer keeps the phases of a call that has not ended."""
+def operations_of(spans: List[Any], buffer: Buffer) -> List[Operation]:
+    """An operation for each whole call. The buffer keeps the waiting of a call that has not ended."""
     made: List[Operation] = []
-    phases: List[Any] = []
+    waits: List[Any] = []
     for span in buffer.begun + spans:
-        waits = WHOLE.get(span.kind)
-        if waits is None:
-            phases.append(span)
-            continue
-        name, start, end = f"ringcast.{span.kind}", span.start_ns, span.end_ns
-        sums: Dict[str, int] = {}  # some phases come more than once in a call
-        for phase in phases:
-            kind, ns = phase.kind, phase.end_ns - phase.start_ns
-            if phase.start_ns < start:
-                made += _apart(phase)
-                continue
-            sums[kind] = sums.get(kind, 0) + ns
-        for kind, ns in sums.items():
-            store.phase(name, kind).add(ns)
-        waiting = sums.get(waits, 0)
-        phases.clear()
-        made.append(Operation(start, end, end, end, name, "ringcast", span.bytes, waiting))
-    for phase in phases[:-MOST_APART]:
-        made += _apart(phase)
-    buffer.begun = phases[-MOST_APART:]
+        if span.kind in WAITS:
+            waits.append(span)
+        elif span.kind in CALLS:
+            start, end = span.start_ns, span.end_ns
+            within = [wait for wait in waits if wait.start_ns >= start]
+            made += _of_reserve([wait for wait in waits if wait.start_ns < start])
+            waits.clear()
+            waiting = sum(wait.end_ns - wait.start_ns for wait in within)
+            name = f"ringcast.{span.kind}"
+            made.append(Operation(start, end, end, end, name, "ringcast", span.bytes, waiting))
+    made += _of_reserve(waits[:-MOST_APART])
+    buffer.begun = waits[-MOST_APART:]
     return made
 
 
-def _apart(phase: Any) -> List[Operation]:
+def _of_reserve(waits: List[Any]) -> List[Operation]:
     """The waiting of reserve(), with no call around; the commit is a call of its own."""
-    if phase.kind != "wait_room":
-        return []
-    start, end = phase.start_ns, phase.end_ns
-    return [Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start)]
+    return [
+        Operation(wait.start_ns, wait.end_ns, wait.end_ns, wait.end_ns, "ringcast.reserve", "ringcast", 0,
+                  wait.end_ns - wait.start_ns)
+        for wait in waits
+        if wait.kind == "wait_room"
+    ]  # fmt: skip
 
 
 # ---- Regions and a program's own operations, for `with` and as decorators --------------------------------------------

@@ -12,38 +12,21 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 from ringcast.profile import results
 from ringcast.profile.intercept import Interceptor
-from ringcast.profile.recorder import OwnOperation, Recorder, Region, Taken, checked, hooks, row_of
+from ringcast.profile.recorder import OwnOperation, Recorder, Region, checked, hooks, row_of
 from ringcast.profile.store import MOST_STEPS, Store, Thinned, process_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into [0, 1), and in step with nothing
-MOST_ENDED = 256  # records, or steps, that wait to be summed up
 MEMORY_NS = 100_000_000  # the memory is read at most so often
 DUE_NS = 500_000_000  # a step that takes longer is summed up meanwhile
 
 _numbers = itertools.count()
 _running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
-
-
-class _Step(NamedTuple):
-    """A step that has ended, and its records."""
-
-    row: List[Any]  # of the series
-    since: int
-    folded: int  # records before are summed up
-    until: int
-    taken: List[Taken]
-    label: str
-
-
-def _new_row(number: int) -> List[Any]:
-    """Of a step that begins: number, nanoseconds, nanoseconds of communication, label."""
-    return [number, 0, 0, ""]
 
 
 class Profile:
@@ -84,9 +67,7 @@ class Profile:
         self._steps = 0  # ended, warm-up and skipped ones included
         self._state = "new"
         self._began = self._since = self._folded = 0
-        self._row = _new_row(0)
-        self._ended: List[_Step] = []  # and not summed up
-        self._waiting = 0  # records of these
+        self._row = [0, 0, 0]  # of the step: its number, nanoseconds, nanoseconds of communication
         self._number, self._wall = 0, 0.0
         self._memory = _Memory(0)
         self._options = {"warmup": warmup, "intercept": intercept, "sample": sample, "rows": rows}
@@ -126,8 +107,9 @@ class Profile:
             self._state = "stopped"
             _running.discard(self)
             try:
-                self._collect_last(self._recorder.on)
-                self._sum_up()
+                self._flush()
+                if not self._steps and self._recorder.on:  # without a call of step() the whole is a step
+                    self._end_step(self._clock())
             finally:
                 self._turn(False)
                 self._interceptor.take_out()
@@ -140,7 +122,6 @@ class Profile:
         if self._state != "running":
             raise RuntimeError("this profile is not running: it was not started, or has been stopped")
         with self._lock:
-            self._sum_up()
             self._memory.read_all(self._clock(), self._recorder.devices)
             return results.write(self._results(), self.dir, self._apart, self._pictures, 0)
 
@@ -171,10 +152,8 @@ class Profile:
 
     # ---- Steps -------------------------------------------------------------------------------------------------------
 
-    def step(self, label: str = "") -> None:
-        """A step ends here, and the next one begins. label: what kind of step ends, such as "decode"; the results tell
-        the kinds apart."""
-        label = label and checked(label, "a kind of steps")
+    def step(self) -> None:
+        """A step ends here, and the next one begins."""
         with self._lock:
             if self._state != "running":
                 return
@@ -183,13 +162,13 @@ class Profile:
             if self._steps < self._warmup or not self._recorder.on:
                 self._pass_over(now)
             else:
-                self._end_step(now, label)
+                self._end_step(now)
             self._steps += 1
             self._recorder.devices.look()
             self._turn(self._steps < self._warmup or self._steps * GOLDEN % 1.0 < self._sample)
             self._since = self._folded = self._clock()
             self._recorder.due = self._since + DUE_NS
-            self._row = _new_row(self._steps)
+            self._row = [self._steps, 0, 0]
 
     def _pass_over(self, now: int) -> None:
         """Forget a step of the warm-up, or a step outside the sample."""
@@ -203,32 +182,17 @@ class Profile:
         else:
             self._store.skipped += 1
 
-    def _end_step(self, now: int, label: str = "") -> None:
+    def _end_step(self, now: int) -> None:
         if self._pending is not None:
             self._store.merge(self._pending)
             self._pending = None
         self.rank()  # of a group that may be gone at the end
         self._memory.read(now, self._recorder.devices)
         taken = self._recorder.take(now, True)
-        self._ended.append(_Step(self._row, self._since, self._folded, now, taken, label))
-        self._waiting += sum(len(each.items) + len(each.spans) for each in taken)
-        if self._waiting >= MOST_ENDED or len(self._ended) >= MOST_ENDED:
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        """Sum up the steps that ended. Several steps at once cost less: the code is in the CPU's caches then."""
-        series = self._store.series.setdefault("", Thinned(MOST_STEPS))
-        for step in self._ended:
-            self._recorder.sum_up(step.taken, self._store, step.row, step.folded, step.until)
-            step.row[1], step.row[3] = step.until - step.since, step.label
-            self._store.steps.add(step.row[1])
-            if step.label:
-                kind = self._store.kind(step.label)
-                kind.add(step.row[1])
-                kind.exposed += step.row[2]
-            series.offer(step.row)
-        self._ended.clear()
-        self._waiting = 0
+        self._recorder.sum_up(taken, self._store, self._row, self._folded, now)
+        self._row[1] = now - self._since
+        self._store.steps.add(self._row[1])
+        self._store.series.setdefault("", Thinned(MOST_STEPS)).offer(self._row)
 
     def _overflow(self) -> None:
         """Sum up records before the step ends, unless another thread does."""
@@ -251,13 +215,6 @@ class Profile:
             self._folded = now
         finally:
             self._lock.release()
-
-    def _collect_last(self, was_on: bool) -> None:
-        """Without a call of step(), the whole is a step. Otherwise records after the last step() are dropped."""
-        self._flush()
-        now = self._clock()
-        if not self._steps and was_on:
-            self._end_step(now)
 
     # ---- A user's own ------------------------------------------------------------------------------------------------
 
