@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content of the JSON files, from the totals. Times are in seconds, sizes in bytes.
 
-total_comm_time is the sum over operations that lie in no other operation. exposed_comm_time is the time in which at
-least one thread was in communication (or, on a device, the stream was held up), and comm_percentage is its share of
-total_time. overlapped_comm_time is the time in which none was, and asynchronous operations were under way.
+total_comm_time is the sum over operations that lie in no other operation. exposed_comm_time is the
+time in which at least one thread was in communication, and comm_percentage is its share of
+total_time. overlapped_comm_time is the time in which none was, and asynchronous operations were
+under way.
 """
 
 import re

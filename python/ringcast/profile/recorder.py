@@ -5,7 +5,6 @@ The hot path appends to a list of the thread. What costs more comes at the end o
 another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
 """
 
-import collections
 import copy
 import functools
 import inspect
@@ -13,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ringcast.profile.store import Operation, Store, range_of
 
@@ -29,7 +28,6 @@ class RegionRecord(NamedTuple):
     start: int
     end: int
     name: str
-    events: Any = None
     counts: bool = True  # False: a step's part of a region that goes on
     before: int = 0  # the parts of earlier steps
 
@@ -37,10 +35,10 @@ class RegionRecord(NamedTuple):
 class OpenRegion:
     """A region that a thread is in."""
 
-    __slots__ = ("name", "start", "events", "before")
+    __slots__ = ("name", "start", "before")
 
-    def __init__(self, name: str, start: int, events: Any) -> None:
-        self.name, self.start, self.events, self.before = name, start, events, 0
+    def __init__(self, name: str, start: int) -> None:
+        self.name, self.start, self.before = name, start, 0
 
 
 class Buffer:
@@ -79,7 +77,7 @@ class Recorder:
         self.clock, self.overflow = clock, overflow
         self.on = False
         self.due = 0  # when overflow() is called at the latest, for a step that takes long
-        self.devices = Devices()
+        self.device = Device()
         self.lock = threading.RLock()
         self._local = threading.local()
         self._buffers: Dict[int, Buffer] = {}  # by the thread's native id
@@ -123,7 +121,7 @@ class Recorder:
             for native, buffer in list(self._buffers.items()):
                 del buffer.items[:], buffer.spans[:]
                 for region in buffer.open:
-                    region.start, region.events, region.before = now, None, 0
+                    region.start, region.before = now, 0
                 self._forget(native, buffer)
 
     def take(self, now: int, cut: bool) -> List["Taken"]:
@@ -133,7 +131,9 @@ class Recorder:
             for native, buffer in list(self._buffers.items()):
                 if buffer.depth:
                     continue  # operations within the one that is under way must wait for its end
-                around = _cut(buffer, now) if cut else list(buffer.open)
+                if cut:
+                    _cut(buffer, now)
+                around = [] if cut else list(buffer.open)
                 if buffer.items or buffer.spans:
                     taken.append(Taken(buffer, _take(buffer.items), _take(buffer.spans), around))
                 self._forget(native, buffer)
@@ -147,17 +147,11 @@ class Recorder:
             if spans:
                 items = operations_of(spans, buffer) + items
             self._sum_up(place(items, around), store, (step, buffer.native), busy, flights)
-        self.devices.settle(lambda *told: _settled(store, *told))
         exposed = union(busy, since, until)
         store.exposed += exposed
         step[2] += exposed
         if flights:
             store.overlapped += union(busy + flights, since, until) - exposed
-
-    def finish(self, store: Store) -> None:
-        """Wait for the device, and sum up the records that were waiting for the device."""
-        self.devices.finish()
-        self.devices.settle(lambda *told: _settled(store, *told))
 
     def _forget(self, native: int, buffer: Buffer) -> None:
         if buffer.is_done():
@@ -171,9 +165,6 @@ class Recorder:
                 entry.parent.bytes += entry.bytes
         for entry in entries:
             record = entry.record
-            if record.events is not None:
-                self.devices.add(entry, where)
-                continue
             duration = record.end - record.start
             if isinstance(record, RegionRecord):
                 _add_region(store, record, duration, entry.region)
@@ -194,22 +185,6 @@ class Recorder:
                 store.region(entry.wait_region).add_part(record.name, wait)
 
 
-def _settled(store: Store, entry: "Entry", where: Where, duration: int, exposed: int) -> None:
-    """Sum up a record by the device's time."""
-    record = entry.record
-    _offer_row(store, entry, duration, exposed, where)
-    if isinstance(record, RegionRecord):
-        _add_region(store, record, duration, entry.region)
-        return
-    _add_totals(store, entry, duration, exposed)
-    if entry.parent is None:
-        store.exposed += exposed
-        store.overlapped += duration - exposed
-        where[0][2] += exposed
-        if entry.region:
-            store.region(entry.region).add_part(record.name, exposed)
-
-
 def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) -> None:
     region = store.region(record.name)
     if record.counts:
@@ -224,7 +199,7 @@ def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) 
 
 def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> None:
     record = entry.record
-    how = "nested" if entry.parent is not None else "" if record.events is None else "device"
+    how = "nested" if entry.parent is not None else "device" if record.on_device else ""
     nbytes, waiting = entry.bytes, record.waiting
     key = record.name, record.source, range_of(nbytes), how
     totals = store.operations.get(key) or store.totals(key)
@@ -239,15 +214,15 @@ def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> No
 
 def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where: Where) -> None:
     """A tuple of numbers and strings alone: Python's garbage collector stops looking at such tuples."""
-    record, step, thread, device = entry.record, where[0][0], where[1], int(entry.record.events is not None)
+    record, step, thread = entry.record, where[0][0], where[1]
     if isinstance(record, RegionRecord):
         name = f"{entry.region} > {record.name}" if entry.region else record.name
-        store.rows.offer((record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, device, 0))
+        store.rows.offer((record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, 0, 0))
         return
-    nested, failed = int(entry.parent is not None), int(record.failed)
+    flags = int(entry.parent is not None), int(record.on_device), int(record.failed)
     store.rows.offer((
         record.start, record.name, entry.bytes, duration, record.waiting, exposed, entry.region, step, thread,
-        record.source, nested, device, failed,
+        record.source, *flags,
     ))  # fmt: skip
 
 
@@ -270,17 +245,12 @@ def _take(items: List[Any]) -> List[Any]:
     return taken
 
 
-def _cut(buffer: Buffer, now: int) -> List[OpenRegion]:
-    """End each open region here, and begin the region anew. Return the regions with events, which can't be cut."""
-    left: List[OpenRegion] = []
+def _cut(buffer: Buffer, now: int) -> None:
+    """End each open region here, and begin the region anew."""
     for region in reversed(list(buffer.open)):
-        if region.events is None:
-            buffer.items.append(RegionRecord(region.start, now, region.name, None, False))
-            region.before += now - region.start
-            region.start = now
-        else:
-            left.insert(0, region)
-    return left
+        buffer.items.append(RegionRecord(region.start, now, region.name, False))
+        region.before += now - region.start
+        region.start = now
 
 
 def union(intervals: List[Interval], since: int, until: int) -> int:
@@ -446,7 +416,8 @@ class Region(_Decorator):
         recorder = self._profile._recorder
         if recorder.on:
             buffer = recorder.buffer()
-            region = OpenRegion(self._name, recorder.clock(), recorder.devices.event())
+            recorder.device.wait()
+            region = OpenRegion(self._name, recorder.clock())
             buffer.open.append(region)
             self._entered.append((buffer, region))
         return self
@@ -456,13 +427,14 @@ class Region(_Decorator):
             return  # entered while nothing was recorded
         buffer, region = self._entered.pop()
         recorder = self._profile._recorder
+        if recorder.on:
+            recorder.device.wait()
         with recorder.lock:  # a step's end may cut the region
             buffer.open.remove(region)
             if not recorder.on:
                 return
-            last = recorder.devices.event() if region.events is not None else None
-            events = None if last is None else (region.events, last)
-            buffer.items.append(RegionRecord(region.start, recorder.clock(), region.name, events, True, region.before))
+            now = recorder.clock()
+            buffer.items.append(RegionRecord(region.start, now, region.name, True, region.before))
         if len(buffer.items) >= MOST_WAITING and not buffer.depth:
             recorder.overflow()
 
@@ -472,28 +444,30 @@ class OwnOperation(_Decorator):
         if nbytes < 0:
             raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
         self._profile, self._name, self._bytes = profile, checked(name, "an operation"), nbytes
-        self._entered = []  # buffer or None, start, event
+        self._entered = []  # buffer or None, start, on a device
 
     def __enter__(self) -> "OwnOperation":
         recorder = self._profile._recorder
         buffer = recorder.buffer() if recorder.on else None
         if buffer is not None:
             buffer.depth += 1
-            self._entered.append((buffer, recorder.clock(), recorder.devices.event()))
+            on_device = recorder.device.wait()
+            self._entered.append((buffer, recorder.clock(), on_device))
         else:
-            self._entered.append((None, 0, None))
+            self._entered.append((None, 0, False))
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        buffer, start, first = self._entered.pop()
+        buffer, start, on_device = self._entered.pop()
         if buffer is None:
             return
         recorder = self._profile._recorder
+        if on_device:
+            recorder.device.wait()
         end = recorder.clock()
         buffer.depth -= 1
-        last = recorder.devices.event() if first is not None else None
-        events = None if last is None else (first, last)
-        record = Operation(start, end, end, end, self._name, "own", self._bytes, None, events, kind is not None)
+        failed = kind is not None
+        record = Operation(start, end, end, end, self._name, "own", self._bytes, None, on_device, failed)
         buffer.items.append(record)
         if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
             recorder.overflow()
@@ -514,17 +488,14 @@ def hooks(profile: Any, module: Any, name: str) -> Iterator[Any]:
     yield module.register_forward_hook(after, always_call=True)
 
 
-# ---- The time of a CUDA device ---------------------------------------------------------------------------------------
-
-# Pairs that the device has not passed. A record beyond them keeps the host's time.
-MOST_PENDING = 10_000
+# ---- A CUDA device ---------------------------------------------------------------------------------------------------
 
 
-class Devices:
+class Device:
+    """What the process does on a CUDA device is timed by waiting for the device before and after."""
+
     def __init__(self) -> None:
         self.cuda: Any = None  # torch.cuda, once it is initialised
-        self._pending: Deque[Tuple[Any, Any]] = collections.deque()
-        self._spare: List[Any] = []
 
     def look(self) -> None:
         """See whether the process uses CUDA by now. A profile never initialises CUDA."""
@@ -533,43 +504,15 @@ class Devices:
         if self.cuda is None and cuda is not None and cuda.is_initialized() and cuda.is_available():
             self.cuda = cuda
 
-    def event(self) -> Optional[Any]:
-        """A new event on the current stream. None: no device, too many pending, or a graph is being captured."""
-        if self.cuda is None or len(self._pending) >= MOST_PENDING or self.cuda.is_current_stream_capturing():
-            return None
-        try:
-            event = self._spare.pop()
-        except IndexError:
-            event = self.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def add(self, entry: Any, where: Any) -> None:
-        """Keep an entry until the device has passed the events of the entry's record."""
-        self._pending.append((entry, where))
-
-    def settle(self, add: Callable[[Any, Any, int, int], None]) -> None:
-        """Call add(entry, where, duration, exposed) for the entries that the device has passed."""
-        while self._pending and self._pending[0][0].record.events[-1].query():
-            entry, where = self._pending.popleft()
-            events = entry.record.events
-            # The last two events enclose the time that the stream was held up: all of it, or that of wait().
-            add(entry, where, _between(events[0], events[-1]), _between(events[-2], events[-1]))
-            self._spare.extend(events)
-
-    def forget(self) -> None:
-        self._pending.clear()
-
-    def finish(self) -> None:
-        for entry, _ in self._pending:
-            entry.record.events[-1].synchronize()
+    def wait(self) -> bool:
+        """For the current stream. False: there is no device, or a graph is being captured."""
+        if self.cuda is None or self.cuda.is_current_stream_capturing():
+            return False
+        self.cuda.current_stream().synchronize()
+        return True
 
     def memory(self) -> int:
         return int(self.cuda.memory_allocated()) if self.cuda is not None else 0
 
     def peak(self) -> int:
         return int(self.cuda.max_memory_allocated()) if self.cuda is not None else 0
-
-
-def _between(first: Any, last: Any) -> int:
-    return max(0, int(first.elapsed_time(last) * 1e6))

@@ -94,7 +94,7 @@ class Profile:
             self._interceptor.step_after(self._step_at, self.step)
         self._began = self._since = self._folded = self._clock()
         self._memory = _Memory(self._began)
-        self._memory.read(self._began, self._recorder.devices)
+        self._memory.read(self._began, self._recorder.device)
         self._recorder.due = self._began + DUE_NS
         self._turn(True)
         return self
@@ -113,8 +113,7 @@ class Profile:
             finally:
                 self._turn(False)
                 self._interceptor.take_out()
-            self._recorder.finish(self._store)
-            self._memory.read_all(self._clock(), self._recorder.devices)
+            self._memory.read_all(self._clock(), self._recorder.device)
         return results.write(self._results(), self.dir, self._apart, self._pictures, self._merge_timeout)
 
     def save(self) -> Dict[str, Any]:
@@ -122,7 +121,7 @@ class Profile:
         if self._state != "running":
             raise RuntimeError("this profile is not running: it was not started, or has been stopped")
         with self._lock:
-            self._memory.read_all(self._clock(), self._recorder.devices)
+            self._memory.read_all(self._clock(), self._recorder.device)
             return results.write(self._results(), self.dir, self._apart, self._pictures, 0)
 
     def is_running(self) -> bool:
@@ -158,13 +157,15 @@ class Profile:
             if self._state != "running":
                 return
             self._flush()
+            if self._recorder.on:
+                self._recorder.device.wait()
             now = self._clock()
             if self._steps < self._warmup or not self._recorder.on:
                 self._pass_over(now)
             else:
                 self._end_step(now)
             self._steps += 1
-            self._recorder.devices.look()
+            self._recorder.device.look()
             self._turn(self._steps < self._warmup or self._steps * GOLDEN % 1.0 < self._sample)
             self._since = self._folded = self._clock()
             self._recorder.due = self._since + DUE_NS
@@ -174,11 +175,10 @@ class Profile:
         """Forget a step of the warm-up, or a step outside the sample."""
         self._recorder.drop()
         if self._steps < self._warmup:
-            self._recorder.devices.forget()
             self._store, self._pending = Store(self._rows), None
             if self._steps == self._warmup - 1:  # what the memory grows by is counted from here
                 self._memory = _Memory(self._began)
-                self._memory.read(now, self._recorder.devices)
+                self._memory.read(now, self._recorder.device)
         else:
             self._store.skipped += 1
 
@@ -187,7 +187,7 @@ class Profile:
             self._store.merge(self._pending)
             self._pending = None
         self.rank()  # of a group that may be gone at the end
-        self._memory.read(now, self._recorder.devices)
+        self._memory.read(now, self._recorder.device)
         taken = self._recorder.take(now, True)
         self._recorder.sum_up(taken, self._store, self._row, self._folded, now)
         self._row[1] = now - self._since
@@ -203,8 +203,8 @@ class Profile:
                 return
             now = self._clock()
             self._recorder.due = now + DUE_NS
-            self._recorder.devices.look()
-            self._memory.read(now, self._recorder.devices)
+            self._recorder.device.look()
+            self._memory.read(now, self._recorder.device)
             if self._steps < self._warmup and self._steps:
                 self._recorder.drop()  # the warm-up is forgotten anyway
                 return
@@ -300,19 +300,19 @@ class _Memory:
         self.series = Thinned(MOST_STEPS)
         self._began, self._read_at = began, began - MEMORY_NS
 
-    def read(self, now: int, devices: Any) -> None:
+    def read(self, now: int, device: Any) -> None:
         if now - self._read_at < MEMORY_NS:
             return
         self._read_at = now
-        self.rss, self.device = memory_of_process().get("rss", 0), devices.memory()
+        self.rss, self.device = memory_of_process().get("rss", 0), device.memory()
         self.first = self.first or self.rss
         self.most, self.device_most = max(self.most, self.rss), max(self.device_most, self.device)
         self.series.offer([(now - self._began) / 1e9, self.rss, self.device])
 
-    def read_all(self, now: int, devices: Any) -> None:
+    def read_all(self, now: int, device: Any) -> None:
         self._read_at = now - MEMORY_NS
-        self.read(now, devices)
-        self.device_most = max(self.device_most, devices.peak())
+        self.read(now, device)
+        self.device_most = max(self.device_most, device.peak())
 
     def figures(self) -> Dict[str, int]:
         """In bytes. rss_max is the most among the samples; the process's own peak may be older than the profile."""

@@ -39,7 +39,7 @@ class Totals:
         self.least = -1
         self.bytes = 0
         self.moving = 0  # what bandwidth is of: without the waiting for the other side, where that is known
-        self.exposed = 0  # a thread, or the device's stream, was held up; less than the total if work goes on meanwhile
+        self.exposed = 0  # a thread was held up; less than the total if work goes on meanwhile
         self.waiting = self.told = 0  # time, and the number of records that know their waiting
         self.failed = 0
         self.bins: Dict[int, int] = {}
@@ -187,7 +187,7 @@ class Operation(NamedTuple):
     source: str
     bytes: Optional[int]  # None: the sum of the operations within
     waiting: Optional[int]  # None: not known
-    events: Any = None
+    on_device: bool = False
     failed: bool = False
 
 
