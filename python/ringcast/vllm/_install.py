@@ -77,7 +77,7 @@ SIGNATURES: Dict[str, Tuple[str, ...]] = {
 
 
 def _logger() -> Any:
-    from ringcast.vllm._waits import engine_logger
+    from ringcast.vllm._endpoints import engine_logger
 
     return engine_logger()
 

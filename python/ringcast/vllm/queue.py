@@ -31,7 +31,6 @@ from ringcast._group.config import name_of, whole
 from ringcast._group.ranks import Ranks
 from ringcast.vllm import containers
 from ringcast.vllm._endpoints import Receiver, Sender, load
-from ringcast.vllm.machines import who_attaches
 
 # A Writer makes no smaller ring by default.
 _LEAST_DEFAULT = 4 << 20
@@ -240,7 +239,7 @@ class MessageQueue:
         everyone = range(ranks.size)
         if writer_rank not in everyone:
             raise ValueError(f"writer_rank is a rank in the group, from 0 to {ranks.size - 1}, not {writer_rank}")
-        near = who_attaches(ranks, [writer_rank], everyone)[writer_rank]
+        near = containers.who_attaches(ranks, [writer_rank], everyone)[writer_rank]
         near.remove(writer_rank)
 
         def make() -> Optional[MessageQueue]:
@@ -269,7 +268,7 @@ class MessageQueue:
         if reader_rank not in ranks.globally:
             raise ValueError(f"reader_rank is a global rank of the group, one of {ranks.globally}, not {reader_rank}")
         reader = ranks.globally.index(reader_rank)
-        near = len(who_attaches(ranks, range(ranks.size), [reader])[ranks.rank])
+        near = len(containers.who_attaches(ranks, range(ranks.size), [reader])[ranks.rank])
         queue, handles = ranks.all_or_none(
             lambda: cls._named(
                 cls._name_in(pg, f"{ranks.globally[ranks.rank]}-{reader_rank}"),
