@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast.profile: what a profile counts, with a clock that the tests move: sums, steps, nesting, threads, bounds."""
 
-import asyncio
 import os
 import threading
 
@@ -9,8 +8,7 @@ import pytest
 from profiles import FILES, close, lines, named, profiled, read, span
 
 import ringcast
-import ringcast.profile
-from ringcast.profile import recorder, store
+from ringcast.profile import current, profile, recorder, store
 from ringcast.profile.store import Totals
 
 pytestmark = pytest.mark.alike
@@ -232,7 +230,7 @@ def test_a_call_that_has_not_ended_keeps_its_waiting():
 
 
 def test_a_ring_s_calls_are_recorded():
-    with ringcast.profile(None, warmup=0) as p, ringcast.Writer(1 << 20) as writer:
+    with profile(None, warmup=0) as p, ringcast.Writer(1 << 20) as writer:
         with ringcast.Reader(writer.handle) as reader:
             for _ in range(5):
                 with p.operation("step"):
@@ -249,13 +247,10 @@ def test_a_ring_s_calls_are_recorded():
 # ---- Use -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_module_is_the_function_too(tmp_path):
-    with ringcast.profile(tmp_path / "a", warmup=0, pictures=False) as p:
-        assert ringcast.profile.current() is p
-    with ringcast.profile.profile(tmp_path / "b", pictures=False):
-        pass
-    assert named(tmp_path / "a") == named(tmp_path / "b") == FILES
-    assert ringcast.profile.current() is None
+def test_the_running_profile_can_be_found(tmp_path):
+    with profile(tmp_path, warmup=0, pictures=False) as p:
+        assert current() is p
+    assert named(tmp_path) == FILES and current() is None
 
 
 def test_what_is_there_can_be_saved_meanwhile(tmp_path):
@@ -356,33 +351,6 @@ def test_an_exception_ends_a_region_and_an_operation_and_goes_on(tmp_path):
     assert [row["region"] for row in lines(tmp_path)] == ["r", "r", ""]
 
 
-def test_regions_and_operations_decorate_functions():
-    with profiled() as p:
-
-        @p.region("work")
-        def work(depth):
-            """Its text."""
-            p.clock.passes(1)
-            return work(depth - 1) if depth else "done"
-
-        @p.operation("fetch", bytes=7)
-        async def fetch():
-            p.clock.passes(2)
-            await asyncio.sleep(0)
-            return "fetched"
-
-        async def two():
-            return await asyncio.gather(fetch(), fetch())
-
-        assert work(2) == "done" and work.__doc__ == "Its text."
-        assert asyncio.run(two()) == ["fetched"] * 2
-        p.step()
-        told = p.stop()
-    assert told["analysis_report"]["layer_breakdown"]["work"]["count"] == 3
-    assert told["comm_analysis"]["by_operation_type"]["fetch"]["total_data"] == 7
-    assert told["comm_analysis"]["summary"]["exposed_comm_time"] == close(0.004)
-
-
 # ---- Threads ---------------------------------------------------------------------------------------------------------
 
 
@@ -425,7 +393,7 @@ def test_regions_are_of_their_thread_and_time_of_two_threads_counts_once():
 
 
 def test_no_record_of_many_threads_is_lost_while_steps_end():
-    with ringcast.profile(None, warmup=0) as p:
+    with profile(None, warmup=0) as p:
         done = threading.Event()
 
         def work():

@@ -5,14 +5,11 @@ The hot path appends to a list of the thread. What costs more comes at the end o
 another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
 """
 
-import copy
-import functools
-import inspect
 import os
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ringcast.profile.store import Operation, Store, range_of
 
@@ -367,9 +364,8 @@ def _of_reserve(waits: List[Any]) -> List[Operation]:
     ]  # fmt: skip
 
 
-# ---- Regions and a program's own operations, for `with` and as decorators --------------------------------------------
+# ---- Regions and a program's own operations, for `with` --------------------------------------------------------------
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 LONGEST = 200  # characters of a name
 
 
@@ -379,38 +375,10 @@ def checked(name: str, what: str) -> str:
     return name[:LONGEST]
 
 
-class _Decorator:
-    """For `with`, and a decorator of functions and coroutine functions."""
-
-    _entered: List[Any]
-
-    def again(self) -> Any:
-        made = copy.copy(self)
-        made._entered = []
-        return made
-
-    def __call__(self, function: Function) -> Function:
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def awaiting(*args: Any, **kwargs: Any) -> Any:
-                with self.again():
-                    return await function(*args, **kwargs)
-
-            return awaiting  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def within(*args: Any, **kwargs: Any) -> Any:
-            with self.again():
-                return function(*args, **kwargs)
-
-        return within  # type: ignore[return-value]
-
-
-class Region(_Decorator):
+class Region:
     def __init__(self, profile: Any, name: str) -> None:
         self._profile, self._name = profile, checked(name, "a region")
-        self._entered = []  # buffers and regions
+        self._entered: List[Any] = []  # buffers and regions
 
     def __enter__(self) -> "Region":
         recorder = self._profile._recorder
@@ -439,12 +407,12 @@ class Region(_Decorator):
             recorder.overflow()
 
 
-class OwnOperation(_Decorator):
+class OwnOperation:
     def __init__(self, profile: Any, name: str, nbytes: int) -> None:
         if nbytes < 0:
             raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
         self._profile, self._name, self._bytes = profile, checked(name, "an operation"), nbytes
-        self._entered = []  # buffer or None, start, on a device
+        self._entered: List[Any] = []  # buffer or None, start, on a device
 
     def __enter__(self) -> "OwnOperation":
         recorder = self._profile._recorder

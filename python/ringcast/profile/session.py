@@ -12,14 +12,12 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ringcast.profile import results
 from ringcast.profile.intercept import Interceptor
 from ringcast.profile.recorder import OwnOperation, Recorder, Region, checked, hooks, row_of
 from ringcast.profile.store import MOST_STEPS, Store, Thinned, process_of
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into [0, 1), and in step with nothing
 MEMORY_NS = 100_000_000  # the memory is read at most so often
@@ -72,7 +70,6 @@ class Profile:
         self._memory = _Memory(0)
         self._options = {"warmup": warmup, "intercept": intercept, "sample": sample, "rows": rows}
         self._spans: Any = None
-        self._subscribed = False
 
     # ---- Life --------------------------------------------------------------------------------------------------------
 
@@ -219,7 +216,7 @@ class Profile:
     # ---- A user's own ------------------------------------------------------------------------------------------------
 
     def region(self, name: str) -> Region:
-        """A named part of the program: `with p.region("layers.0.attn"):`, or a decorator. Regions are per thread."""
+        """A named part of the program: `with p.region("layers.0.attn"):`. Regions are per thread."""
         return Region(self, name)
 
     def operation(self, name: str, bytes: int = 0) -> OwnOperation:
@@ -272,14 +269,14 @@ class Profile:
 
     def _turn(self, on: bool) -> None:
         """Turn recording on or off for the step that begins."""
-        if on and not self._subscribed:
+        if on and not self._recorder.on:
             self._spans.subscribe(self._recorder.take_spans)
-        elif not on and self._subscribed:
+        elif not on and self._recorder.on:
             self._spans.unsubscribe(self._recorder.take_spans)
-        self._subscribed = self._recorder.on = on
+        self._recorder.on = on
 
     def _flush(self) -> None:
-        if self._subscribed:
+        if self._recorder.on:
             self._spans.flush()
 
 
