@@ -16,9 +16,9 @@ waits until the hash is late, and then hashes the feature itself. So no rank wai
 without a bound, and ranks that plan or decide differently, miss a call, stop or die cost a second
 hash.
 
-A hash is late if this rank has done its own part, the other rank was due, and hashing the feature
-here would be over by now. This rank then waits for no hash of the late rank until the late rank is
-heard again. A rank never waits to send: without room the hashes are not told.
+A hash is late if this rank has done its own part, and hashing the other rank's part here would be
+over by now. This rank then waits for no hash of the late rank until the late rank is heard again. A
+rank never waits to send: without room the hashes are not told.
 
 A call's name is the `key`, which the caller gives to the same features on all ranks, and never to others. The digest
 is of types, shapes and sizes, in the order of the features: under a key that names other features of the same form, a
@@ -38,7 +38,7 @@ import struct
 import threading
 import time
 import weakref
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from concurrent import futures
 from typing import (
     Any,
@@ -256,7 +256,7 @@ def _check(compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Op
 
 
 class _Made(NamedTuple):
-    """What compute() came to. packed: None if the value is to be sent as it is."""
+    """What compute() came to. packed: None if nothing is sent, and no hash is asked for."""
 
     value: Any = None
     packed: Any = None
@@ -467,15 +467,13 @@ class _Sharing:
     def _compute(
         self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str], thread: bool
     ) -> Shared:
-        # Without a hash tensors may stay on their device, which no PackedFrame allows.
-        packs = hash is not None or not end.carries_cuda
         shared = Shared(self._rank, None, self)
         made: "futures.Future[_Made]" = futures.Future()
         if thread:
-            made = in_thread(_make, compute, hash, packs, end.carries_cuda)
+            made = in_thread(_make, compute, hash, True, end.carries_cuda)
             shared._made = made
         else:
-            made.set_result(_make(compute, hash, packs, end.carries_cuda))
+            made.set_result(_make(compute, hash, True, end.carries_cuda))
         self._due.append(_Due(end, number, hash, shared, made))
         if thread:
             made.add_done_callback(lambda _: self._send_more())
@@ -514,11 +512,9 @@ class _Sharing:
                 with contextlib.suppress(ringcast.Error):  # the ring has failed: the receivers learn that from the ring
                     due.end.number(due.number)
                     due.end.refuse(made.failure, SHARE, 0)
-            elif made.packed is not None:
+            else:
                 due.end.number(due.number)
                 due.end.send(made.packed, SHARE, timeout=0)
-            else:
-                made = self._send_value(due, made)
         except TimeoutError:
             return False
         except Exception as error:
@@ -526,26 +522,6 @@ class _Sharing:
         due.shared._settle(made.outcome(due.hash))
         self._due.popleft()  # last: without a due call nothing is unsettled
         return True
-
-    def _send_value(self, due: "_Due", made: _Made) -> _Made:
-        """Send a value that is not packed. TimeoutError: there is no room, or the value's pickling raised a
-        TimeoutError: the value is packed, and due again."""
-        due.end.number(due.number)
-        try:
-            due.end.send(made.value, SHARE, timeout=0)
-            return made
-        except TimeoutError:
-            packed = _make(lambda: made.value, due.hash, True, due.end.carries_cuda)
-        except Exception:
-            raise
-        except BaseException as error:
-            if not due.end.is_at(due.number):
-                raise
-            packed = _Made(failure=error)
-        again: "futures.Future[_Made]" = futures.Future()
-        again.set_result(packed)
-        self._due[0] = due._replace(made=again)
-        raise TimeoutError
 
     # ---- Taking in ----
 
@@ -645,24 +621,17 @@ class _Sharing:
 
 # ---- Hashes of features ----------------------------------------------------------------------------------------------
 
-_BLOCK = 1 << 20
-
 
 def feature_hash(feature: Any) -> int:
     """SGLang's hash of a feature in the CPU's memory: the first 8 bytes, big-endian, of the SHA-256 of the bytes.
 
-    feature: a tensor, an array, bytes, a path (the bytes of the file), or a list of these, nested or not: the bytes of
-    the list are the bytes of the items in order. Contract: SGLang's hash_feature (August 2026), which takes no path.
-    TypeError: any other type; a tensor on a GPU, for which SGLang has another hash. OSError: the file can't be read.
+    feature: a tensor, an array, bytes, or a list of these, nested or not: the bytes of the list are
+    the bytes of the items in order. Contract: SGLang's hash_feature (August 2026).
+    TypeError: any other type; a tensor on a GPU, for which SGLang has another hash.
     """
     hasher = hashlib.sha256()
     for part in _parts(feature):
-        if isinstance(part, os.PathLike):
-            with open(part, "rb") as file:
-                while block := file.read(_BLOCK):
-                    hasher.update(block)
-        else:
-            hasher.update(_bytes_of(part))
+        hasher.update(_bytes_of(part))
     return int.from_bytes(hasher.digest()[:8], "big")
 
 
@@ -703,8 +672,6 @@ def nbytes_of(feature: Any) -> int:
 
 
 def _nbytes_of(part: Any) -> int:
-    if isinstance(part, os.PathLike):
-        return os.stat(part).st_size
     if isinstance(part, np.ndarray) or isinstance(part, torch.Tensor) and part.device.type == "cpu":
         return part.nbytes
     return memoryview(_bytes_of(part)).nbytes
@@ -726,7 +693,7 @@ def _form_of(part: Any) -> Any:
         return str(part.dtype), tuple(part.shape)
     if isinstance(part, np.ndarray):
         return part.dtype.str, part.shape
-    return "file" if isinstance(part, os.PathLike) else "bytes"
+    return "bytes"
 
 
 # ---- share_hash: a call ----------------------------------------------------------------------------------------------
@@ -740,15 +707,14 @@ class Call:
     """The features of a call, and the hashes that are known."""
 
     def __init__(self, features: List[Any], key: str, compute: Callable[[Any], int], remember: bool = False) -> None:
-        self.began = self.idle_since = time.monotonic()
+        self.idle_since = time.monotonic()  # once this rank has hashed its part
         self.features, self.compute = features, compute
         self.nbytes = [nbytes_of(feature) for feature in features]
         self.name = hashlib.blake2b(key.encode(), digest_size=8).digest()
         self.digest = digest_of(features)
         self.owners: List[int] = []  # by feature: the rank that hashes; empty: there is no plan
         self.order: List[int] = []  # the features by owner: a hash is told by the place in this order
-        self.due: List[float] = []  # by feature: seconds from `began` until the hash is due
-        self.patience: List[float] = []  # by feature: seconds to wait for the hash when due
+        self.parts: Dict[int, int] = {}  # by rank: the bytes of its features
         self.shared: Callable[[], Any] = lambda: None  # the SharedHashes, while there is one
         self._memory = (key, self.digest) if remember and compute is feature_hash else None
         known = None if self._memory is None else _remembered.get(self._memory)
@@ -757,7 +723,7 @@ class Call:
     def plan(self, size: int) -> None:
         """Set the owners: each feature, from the largest on, goes to the rank with the fewest bytes so far."""
         turn = int.from_bytes(self.name, "big") % size
-        given = dict.fromkeys([*range(turn, size), *range(turn)], 0)
+        self.parts = given = dict.fromkeys([*range(turn, size), *range(turn)], 0)
         self.owners = [0] * len(self.features)
         for index in sorted(range(len(self.features)), key=self.nbytes.__getitem__, reverse=True):
             owner = min(given, key=given.__getitem__)
@@ -841,7 +807,7 @@ class Ranks:
 
     def hash_part(self, call: Call) -> None:
         places = call.places_of(self.rank)
-        first, since = places.start, call.began
+        first, since = places.start, call.idle_since
         try:
             for place in places:
                 if call.hashes[call.order[place]] is None:
@@ -870,12 +836,6 @@ class Ranks:
     def expect(self, call: Call) -> None:
         """Make the plan, and take the hashes of the other ranks from now on."""
         call.plan(self.size)
-        second = self._rates.hash.get("sha256", 0.0)
-        due = Counter[int]()
-        for owner, nbytes in zip(call.owners, call.nbytes):
-            due[owner] += nbytes
-            call.due.append(due[owner] * second)
-            call.patience.append(nbytes * second + SLACK)
         with self._hearing:
             self._begun[call.name] = call
             for place in range(len(call.order)):
@@ -939,7 +899,8 @@ class Ranks:
             return SLACK
         if peer is None or peer.is_gone or peer.is_late:
             return 0.0
-        left = max(call.began + call.due[index], call.idle_since) + call.patience[index] - time.monotonic()
+        second = self._rates.hash.get("sha256", 0.0)
+        left = call.idle_since + call.parts[call.owners[index]] * second + SLACK - time.monotonic()
         peer.is_late = left <= 0
         return left
 
@@ -983,7 +944,7 @@ def share_hash(
 
     The first call for a group is a collective. In a group on several machines, an elastic group and a group of one,
     every call is "local".
-    TypeError, ValueError: invalid arguments. OSError: a file can't be read. result() raises errors of compute().
+    TypeError, ValueError: invalid arguments. result() raises errors of compute().
     """
     refuse_inside("share_hash")
     features = list(features)
