@@ -262,7 +262,7 @@ _FLOWS = {"publish": '"ph":"s"', "decode": '"ph":"f","bp":"e"'}
 
 
 # ---- The file -----------------------------------------------------------------------------------
-# A trace's file is a JSON object with a list of events, an event a line; several processes write it.
+# A trace's file is a JSON object with a list of events, an event a line; several processes write.
 #
 # A flush writes new lines over the closing brackets, and the brackets anew, under a lock. So the
 # file is whole after each flush. A process killed inside a flush leaves a torn end; the next flush
@@ -270,9 +270,9 @@ _FLOWS = {"publish": '"ph":"s"', "decode": '"ph":"f","bp":"e"'}
 #
 # A process keeps a shared lock until the trace ends. The first process of a run finds no such lock,
 # and replaces the file of an earlier run; all others append. Both locks are of bytes far behind the
-# end. They belong to the open file description, so the kernel ends the locks with the process. (flock
-# would not do: NFS turns it into a lock of all bytes.) Whoever can read a file can lock it, so the file
-# is for this user alone.
+# end. They belong to the open file description, so the kernel ends the locks with the process.
+# (flock would not do: NFS turns it into a lock of all bytes.) Whoever can read a file can lock it, so
+# the file is for this user alone.
 
 HEAD = b'{"traceEvents":[\n'
 MARK = HEAD + b'{"cat":"ringcast",'  # how each trace of ringcast begins
@@ -407,8 +407,8 @@ def _id(found: os.stat_result) -> Tuple[int, int]:
 
 
 # ---- OpenTelemetry ------------------------------------------------------------------------------
-# By its API: of the tracer "ringcast", a PRODUCER span for each send, a CONSUMER span for each recv,
-# and their phases as children.
+# By its API: of the tracer "ringcast", a PRODUCER span for each send, a CONSUMER span for each
+# recv, and their phases as children.
 
 Export = Callable[[List[_spans.Span], Dict[int, str]], None]
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who can attach to a ring: which ranks of a group share a machine; and readers on the writer's
-machine in another PID namespace, which can't, and receive by a relay (zmq_hub.py) over a Unix socket."""
+machine in another PID namespace, which can't, and receive by a relay (zmq_hub.py) over a Unix
+socket."""
 
 import contextlib
 import errno
