@@ -111,8 +111,8 @@ def test_sglang_hashes_where_the_hashes_can_not_be_shared(ranks, tmp_path):
 
 
 def ranks_one_failing(folder: str) -> None:
-    """The lists of a rank that fails have the same keys as before; in the first list the rings are made. The other
-    rank waits for the failed one again when it has heard it."""
+    """The lists of a rank that fails have the same keys as before; in the first list the rings are
+    made. The other rank waits for the failed one again when it has heard it."""
     os.environ["RINGCAST_SGLANG"] = "1,share=hash"
     original = ahead._features_of
 

@@ -84,7 +84,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 # ---- Two profiles side by side ------------------------------------------------------------------
-# Averages, medians, counts, and the change of each average. Operations are compared within a size range.
+# Averages, medians, counts, and the change of each average. Operations are compared within a size
+# range.
 
 GATED = ("step", "operation", "region")
 

@@ -335,7 +335,7 @@ MOST_APART = 64  # waits of a call that has not ended
 
 
 def operations_of(spans: List[Any], buffer: Buffer) -> List[Operation]:
-    """An operation for each whole call. The buffer keeps the waiting of a call that has not ended."""
+    """An operation for each whole call. The buffer keeps the waiting of a call under way."""
     made: List[Operation] = []
     waits: List[Any] = []
     for span in buffer.begun + spans:
@@ -356,15 +356,15 @@ def operations_of(spans: List[Any], buffer: Buffer) -> List[Operation]:
 
 def _of_reserve(waits: List[Any]) -> List[Operation]:
     """The waiting of reserve(), with no call around; the commit is a call of its own."""
-    return [
-        Operation(wait.start_ns, wait.end_ns, wait.end_ns, wait.end_ns, "ringcast.reserve", "ringcast", 0,
-                  wait.end_ns - wait.start_ns)
-        for wait in waits
-        if wait.kind == "wait_room"
-    ]  # fmt: skip
+    made = []
+    for wait in waits:
+        if wait.kind == "wait_room":
+            start, end = wait.start_ns, wait.end_ns
+            made.append(Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start))
+    return made
 
 
-# ---- Regions and a program's own operations, for `with` --------------------------------------------------------------
+# ---- Regions and a program's own operations, for `with` -----------------------------------------
 
 LONGEST = 200  # characters of a name
 
@@ -434,8 +434,8 @@ class OwnOperation:
             recorder.device.wait()
         end = recorder.clock()
         buffer.depth -= 1
-        failed = kind is not None
-        record = Operation(start, end, end, end, self._name, "own", self._bytes, None, on_device, failed)
+        times, failed = (start, end, end, end), kind is not None
+        record = Operation(*times, self._name, "own", self._bytes, None, on_device, failed)
         buffer.items.append(record)
         if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
             recorder.overflow()
@@ -456,11 +456,11 @@ def hooks(profile: Any, module: Any, name: str) -> Iterator[Any]:
     yield module.register_forward_hook(after, always_call=True)
 
 
-# ---- A CUDA device ---------------------------------------------------------------------------------------------------
+# ---- A CUDA device -------------------------------------------------------------------------------
 
 
 class Device:
-    """What the process does on a CUDA device is timed by waiting for the device before and after."""
+    """What is done on a CUDA device is timed by waiting for the device before and after."""
 
     def __init__(self) -> None:
         self.cuda: Any = None  # torch.cuda, once it is initialised

@@ -105,7 +105,7 @@ class Profile:
             _running.discard(self)
             try:
                 self._flush()
-                if not self._steps and self._recorder.on:  # without a call of step() the whole is a step
+                if not self._steps and self._recorder.on:  # without any step() the whole is one
                     self._end_step(self._clock())
             finally:
                 self._turn(False)
@@ -216,7 +216,7 @@ class Profile:
     # ---- A user's own ------------------------------------------------------------------------------------------------
 
     def region(self, name: str) -> Region:
-        """A named part of the program: `with p.region("layers.0.attn"):`. Regions are per thread."""
+        """A named part of the program, `with p.region("layers.0.attn"):`, per thread."""
         return Region(self, name)
 
     def operation(self, name: str, bytes: int = 0) -> OwnOperation:
