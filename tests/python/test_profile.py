@@ -155,7 +155,7 @@ def test_a_sample_of_the_steps_is_recorded_and_nothing_else(tmp_path):
     assert len(gaps) > 1 and max(gaps) <= 8, "spread evenly, and in step with no period"
 
 
-def test_a_region_that_goes_on_over_steps_is_cut_at_each():
+def test_a_region_that_goes_on_over_steps_counts_where_it_ends():
     with profiled() as p:
         with p.region("whole"):
             for _ in range(3):

@@ -25,17 +25,15 @@ class RegionRecord(NamedTuple):
     start: int
     end: int
     name: str
-    counts: bool = True  # False: a step's part of a region that goes on
-    before: int = 0  # the parts of earlier steps
 
 
 class OpenRegion:
     """A region that a thread is in."""
 
-    __slots__ = ("name", "start", "before")
+    __slots__ = ("name", "start")
 
     def __init__(self, name: str, start: int) -> None:
-        self.name, self.start, self.before = name, start, 0
+        self.name, self.start = name, start
 
 
 class Buffer:
@@ -58,15 +56,6 @@ class Buffer:
             return not os.path.exists(f"/proc/self/task/{self.native}")
         thread = self.thread()
         return thread is None or not thread.is_alive()
-
-
-class Taken(NamedTuple):
-    """Records out of a buffer, and the regions around all of them."""
-
-    buffer: Buffer
-    items: List[Any]
-    spans: List[Any]
-    around: List[OpenRegion]
 
 
 class Recorder:
@@ -118,37 +107,33 @@ class Recorder:
             for native, buffer in list(self._buffers.items()):
                 del buffer.items[:], buffer.spans[:]
                 for region in buffer.open:
-                    region.start, region.before = now, 0
+                    region.start = now
                 self._forget(native, buffer)
 
-    def take(self, now: int, cut: bool) -> List["Taken"]:
-        """Take the records out of the threads' buffers. cut: a step ends now, also for the regions that go on."""
+    def sum_up(self, store: Store, step: Step, since: int, now: int) -> None:
+        """Sum up what was recorded since `since` into `store` and the step's row."""
+        busy: List[Interval] = []
+        flights: List[Interval] = []
+        for buffer, items, around in self._take_all():
+            self._sum_up(place(items, around), store, (step, buffer.native), busy, flights)
+        exposed = union(busy, since, now)
+        store.exposed += exposed
+        step[2] += exposed
+        if flights:
+            store.overlapped += union(busy + flights, since, now) - exposed
+
+    def _take_all(self) -> List[Tuple[Buffer, List[Any], List[OpenRegion]]]:
+        """Take the records out of the threads' buffers, each with the regions around all of them."""
         taken = []
         with self.lock:
             for native, buffer in list(self._buffers.items()):
                 if buffer.depth:
                     continue  # operations within the one that is under way must wait for its end
-                if cut:
-                    _cut(buffer, now)
-                around = [] if cut else list(buffer.open)
-                if buffer.items or buffer.spans:
-                    taken.append(Taken(buffer, _take(buffer.items), _take(buffer.spans), around))
+                around = list(buffer.open)
+                items, spans = _take(buffer.items), _take(buffer.spans)
+                taken.append((buffer, operations_of(spans, buffer) + items, around))
                 self._forget(native, buffer)
         return taken
-
-    def sum_up(self, taken: List["Taken"], store: Store, step: Step, since: int, until: int) -> None:
-        """Sum up what was recorded between `since` and `until` into `store` and the step's row."""
-        busy: List[Interval] = []
-        flights: List[Interval] = []
-        for buffer, items, spans, around in taken:
-            if spans:
-                items = operations_of(spans, buffer) + items
-            self._sum_up(place(items, around), store, (step, buffer.native), busy, flights)
-        exposed = union(busy, since, until)
-        store.exposed += exposed
-        step[2] += exposed
-        if flights:
-            store.overlapped += union(busy + flights, since, until) - exposed
 
     def _forget(self, native: int, buffer: Buffer) -> None:
         if buffer.is_done():
@@ -184,11 +169,7 @@ class Recorder:
 
 def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) -> None:
     region = store.region(record.name)
-    if record.counts:
-        region.totals.add(duration + record.before)
-        region.totals.total -= record.before
-    else:
-        region.totals.total += duration
+    region.totals.add(duration)
     if parent:
         region.inner = True
         store.region(parent).add_part(record.name, duration)
@@ -240,14 +221,6 @@ def _take(items: List[Any]) -> List[Any]:
     taken = items[:count]
     del items[:count]
     return taken
-
-
-def _cut(buffer: Buffer, now: int) -> None:
-    """End each open region here, and begin the region anew."""
-    for region in reversed(list(buffer.open)):
-        buffer.items.append(RegionRecord(region.start, now, region.name, False))
-        region.before += now - region.start
-        region.start = now
 
 
 def union(intervals: List[Interval], since: int, until: int) -> int:
@@ -397,12 +370,12 @@ class Region:
         recorder = self._profile._recorder
         if recorder.on:
             recorder.device.wait()
-        with recorder.lock:  # a step's end may cut the region
+        with recorder.lock:  # a step may end in another thread
             buffer.open.remove(region)
             if not recorder.on:
                 return
             now = recorder.clock()
-            buffer.items.append(RegionRecord(region.start, now, region.name, True, region.before))
+            buffer.items.append(RegionRecord(region.start, now, region.name))
         if len(buffer.items) >= MOST_WAITING and not buffer.depth:
             recorder.overflow()
 

@@ -185,8 +185,7 @@ class Profile:
             self._pending = None
         self.rank()  # of a group that may be gone at the end
         self._memory.read(now, self._recorder.device)
-        taken = self._recorder.take(now, True)
-        self._recorder.sum_up(taken, self._store, self._row, self._folded, now)
+        self._recorder.sum_up(self._store, self._row, self._folded, now)
         self._row[1] = now - self._since
         self._store.steps.add(self._row[1])
         self._store.series.setdefault("", Thinned(MOST_STEPS)).offer(self._row)
@@ -207,8 +206,7 @@ class Profile:
                 return
             if self._pending is None:
                 self._pending = Store(self._rows)
-            taken = self._recorder.take(now, False)
-            self._recorder.sum_up(taken, self._pending, self._row, self._folded, now)
+            self._recorder.sum_up(self._pending, self._row, self._folded, now)
             self._folded = now
         finally:
             self._lock.release()
