@@ -789,6 +789,8 @@ class Ranks:
         self.made = dict(enumerate(made))
         self._peers = {src: _Peer(end) for src, end in enumerate(made) if isinstance(end, Receiver)}
         self._how, self._rates = agreed_of(group)[1:]
+        crowd = max(1.0, self.size / self._rates.cpus)
+        self._second = self._rates.hash.get("sha256", 0.0) * crowd  # to hash a byte
         self._telling = threading.RLock()
         self._hearing = threading.RLock()  # around each look at a Reader, which takes no time
         self._begun: "weakref.WeakValueDictionary[bytes, Call]" = weakref.WeakValueDictionary()  # by name
@@ -899,8 +901,8 @@ class Ranks:
             return SLACK
         if peer is None or peer.is_gone or peer.is_late:
             return 0.0
-        second = self._rates.hash.get("sha256", 0.0)
-        left = call.idle_since + call.parts[call.owners[index]] * second + SLACK - time.monotonic()
+        hashing = call.parts[call.owners[index]] * self._second
+        left = call.idle_since + hashing + SLACK - time.monotonic()
         peer.is_late = left <= 0
         return left
 
