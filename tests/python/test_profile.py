@@ -351,6 +351,28 @@ def test_an_exception_ends_a_region_and_an_operation_and_goes_on(tmp_path):
     assert [row["region"] for row in lines(tmp_path)] == ["r", "r", ""]
 
 
+def test_regions_and_operations_decorate_functions():
+    with profiled() as p:
+
+        @p.region("work")
+        def work(depth):
+            """Its text."""
+            p.clock.passes(1)
+            return work(depth - 1) if depth else "done"
+
+        @p.operation("fetch", bytes=7)
+        def fetch():
+            p.clock.passes(2)
+
+        fetch()
+        assert work(2) == "done" and work.__doc__ == "Its text."
+        fetch()
+        p.step()
+        told = p.stop()
+    assert told["analysis_report"]["layer_breakdown"]["work"]["count"] == 3
+    assert told["comm_analysis"]["by_operation_type"]["fetch"]["total_data"] == 14
+
+
 # ---- Threads ---------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ The hot path appends to a list of the thread. What costs more comes at the end o
 another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -348,68 +349,47 @@ def checked(name: str, what: str) -> str:
     return name[:LONGEST]
 
 
-class Region:
-    def __init__(self, profile: Any, name: str) -> None:
-        self._profile, self._name = profile, checked(name, "a region")
-        self._entered: List[Any] = []  # buffers and regions
-
-    def __enter__(self) -> "Region":
-        recorder = self._profile._recorder
-        if recorder.on:
-            buffer = recorder.buffer()
-            recorder.device.wait()
-            region = OpenRegion(self._name, recorder.clock())
-            buffer.open.append(region)
-            self._entered.append((buffer, region))
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if not self._entered:
-            return  # entered while nothing was recorded
-        buffer, region = self._entered.pop()
-        recorder = self._profile._recorder
+@contextlib.contextmanager
+def region(recorder: Recorder, name: str) -> Iterator[None]:
+    if not recorder.on:
+        yield
+        return
+    buffer = recorder.buffer()
+    recorder.device.wait()
+    opened = OpenRegion(name, recorder.clock())
+    buffer.open.append(opened)
+    try:
+        yield
+    finally:
         if recorder.on:
             recorder.device.wait()
         with recorder.lock:  # a step may end in another thread
-            buffer.open.remove(region)
-            if not recorder.on:
-                return
-            now = recorder.clock()
-            buffer.items.append(RegionRecord(region.start, now, region.name))
+            buffer.open.remove(opened)
+            if recorder.on:
+                buffer.items.append(RegionRecord(opened.start, recorder.clock(), name))
         if len(buffer.items) >= MOST_WAITING and not buffer.depth:
             recorder.overflow()
 
 
-class OwnOperation:
-    def __init__(self, profile: Any, name: str, nbytes: int) -> None:
-        if nbytes < 0:
-            raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
-        self._profile, self._name, self._bytes = profile, checked(name, "an operation"), nbytes
-        self._entered: List[Any] = []  # buffer or None, start, on a device
-
-    def __enter__(self) -> "OwnOperation":
-        recorder = self._profile._recorder
-        buffer = recorder.buffer() if recorder.on else None
-        if buffer is not None:
-            buffer.depth += 1
-            on_device = recorder.device.wait()
-            self._entered.append((buffer, recorder.clock(), on_device))
-        else:
-            self._entered.append((None, 0, False))
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        buffer, start, on_device = self._entered.pop()
-        if buffer is None:
-            return
-        recorder = self._profile._recorder
+@contextlib.contextmanager
+def operation(recorder: Recorder, name: str, nbytes: int) -> Iterator[None]:
+    if not recorder.on:
+        yield
+        return
+    buffer = recorder.buffer()
+    buffer.depth += 1
+    on_device = recorder.device.wait()
+    start, failed = recorder.clock(), True
+    try:
+        yield
+        failed = False
+    finally:
         if on_device:
             recorder.device.wait()
         end = recorder.clock()
         buffer.depth -= 1
-        times, failed = (start, end, end, end), kind is not None
-        record = Operation(*times, self._name, "own", self._bytes, None, on_device, failed)
-        buffer.items.append(record)
+        times = start, end, end, end
+        buffer.items.append(Operation(*times, name, "own", nbytes, None, on_device, failed))
         if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
             recorder.overflow()
 
@@ -418,8 +398,9 @@ def hooks(profile: Any, module: Any, name: str) -> Iterator[Any]:
     entered = threading.local()
 
     def before(*_: Any) -> None:
-        stack = entered.__dict__.setdefault("stack", [])
-        stack.append(profile.region(name).__enter__())
+        found = profile.region(name)
+        found.__enter__()
+        entered.__dict__.setdefault("stack", []).append(found)
 
     def after(*_: Any) -> None:
         if entered.__dict__.get("stack"):

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ringcast.profile import results
 from ringcast.profile.intercept import Interceptor
-from ringcast.profile.recorder import OwnOperation, Recorder, Region, checked, hooks, row_of
+from ringcast.profile.recorder import Recorder, checked, hooks, operation, region, row_of
 from ringcast.profile.store import MOST_STEPS, Store, Thinned, process_of
 
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into [0, 1), and in step with nothing
@@ -54,7 +54,7 @@ class Profile:
         self._warmup, self._sample = warmup, sample
         self._rank, self._world = rank, world
         self._pictures, self._merge_timeout = pictures, merge_timeout
-        self._apart: Optional[str] = None
+        self._apart: Optional[str] = None  # the folder within `dir` of a process without a rank
         self._clock = clock
         self._recorder = Recorder(clock, self._overflow)
         self._interceptor = Interceptor(self._recorder, self.rank)
@@ -123,10 +123,6 @@ class Profile:
 
     def is_running(self) -> bool:
         return self._state == "running"
-
-    def set_apart(self, name: Optional[str]) -> None:
-        """Set the folder within `dir` of a process without a rank; None: `dir` itself."""
-        self._apart = name
 
     def abandon(self) -> None:
         """Stop without results, as in a forked child."""
@@ -213,13 +209,15 @@ class Profile:
 
     # ---- A user's own ------------------------------------------------------------------------------------------------
 
-    def region(self, name: str) -> Region:
-        """A named part of the program, `with p.region("layers.0.attn"):`, per thread."""
-        return Region(self, name)
+    def region(self, name: str) -> "contextlib._GeneratorContextManager[None]":
+        """A named part of the program, `with p.region("layers.0.attn"):`, per thread; or a decorator."""
+        return region(self._recorder, checked(name, "a region"))
 
-    def operation(self, name: str, bytes: int = 0) -> OwnOperation:
+    def operation(self, name: str, bytes: int = 0) -> "contextlib._GeneratorContextManager[None]":
         """Communication of your own, used as region()."""
-        return OwnOperation(self, name, bytes)
+        if bytes < 0:
+            raise ValueError(f"the bytes of {name} are 0 or more, not {bytes}")
+        return operation(self._recorder, checked(name, "an operation"), bytes)
 
     def metric(self, name: str, value: float) -> None:
         """Note a number of your own. The results have count, sum, mean, deviation, least, most and last value."""
@@ -401,7 +399,7 @@ def _begin(is_first: bool, rank: Optional[int] = None) -> None:
     _profile = None
     try:
         made = Profile(_folder, rank=rank, step_at=_options.get("step"))
-        made.set_apart(None if is_first else f"process{os.getpid()}")
+        made._apart = None if is_first else f"process{os.getpid()}"
         _profile = made.start()
     except Exception as error:
         warnings.warn(f"RINGCAST_PROFILE={_folder}: there is no profile: {error}", RuntimeWarning, stacklevel=2)
