@@ -902,7 +902,7 @@ class Ranks:
         if peer is None or peer.is_gone or peer.is_late:
             return 0.0
         hashing = call.parts[call.owners[index]] * self._second
-        left = call.idle_since + hashing + SLACK - time.monotonic()
+        left: float = call.idle_since + hashing + SLACK - time.monotonic()
         peer.is_late = left <= 0
         return left
 

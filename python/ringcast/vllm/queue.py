@@ -35,10 +35,26 @@ from ringcast.vllm._endpoints import Receiver, Sender, load
 # A Writer makes no smaller ring by default.
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
-# Empty until the process makes or attaches to a queue without a group. A worker first attaches to the queue of calls:
-# the element is then the worker's rank. The executor first makes the queue of calls: the element is then None.
-_worker: List[Optional[int]] = []
-os.register_at_fork(after_in_child=_worker.clear)
+_EXECUTOR = "the executor"
+# What the process is in vLLM, by its first queue without a group: the executor first makes the queue
+# of calls; a worker first attaches to that queue, and is known by its rank there. None: no queue so far.
+_role: Union[int, str, None] = None
+
+
+def _take_role(role: Union[int, str]) -> Union[int, str]:
+    """The process's role: the first that it has taken."""
+    global _role
+    if _role is None:
+        _role = role
+    return _role
+
+
+def _forget_role() -> None:
+    global _role
+    _role = None
+
+
+os.register_at_fork(after_in_child=_forget_role)
 
 
 @dataclasses.dataclass
@@ -84,11 +100,11 @@ class MessageQueue:
         connect_ip: Optional[str] = None,
         enable_shm_tensor_arena: bool = False,
     ) -> None:
-        _worker[:] = _worker or [None]
-        which = ("calls",) if _worker[0] is None else ("answers", _worker[0])
+        role = _take_role(_EXECUTOR)
+        which = ("calls",) if role == _EXECUTOR else ("answers", role)
         name = names.join(f"{self._engine}.mq", *which)
-        ranks, sends_calls = local_reader_ranks, _worker[0] is None
-        self._make(name, n_reader, n_local_reader, ranks, max_chunk_bytes, max_chunks, connect_ip, sends_calls)
+        of_readers, limits = (n_local_reader, local_reader_ranks), (max_chunk_bytes, max_chunks)
+        self._make(name, n_reader, *of_readers, *limits, connect_ip, role == _EXECUTOR)
 
     def _make(
         self,
@@ -132,7 +148,7 @@ class MessageQueue:
     def create_from_handle(cls, handle: Handle, rank: int) -> "MessageQueue":
         """The reader `rank`, attached: the reader receives what is sent from now on."""
         self = cls._attach(handle, rank)
-        _worker[:] = _worker or [rank]
+        _take_role(rank)
         return self
 
     @classmethod
