@@ -241,10 +241,9 @@ def bars(span: Span) -> Iterator[Bar]:
 
 def draw(found: Dict[str, Any], turns: Dict[str, List[Turn]], settings: Settings, path: str) -> None:
     """ModuleNotFoundError: matplotlib is not installed."""
+    import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
-
-    from ringcast.profile.pictures import save
 
     kinds = list(found["gil"])
     modes = [mode for mode in found["gil"][kinds[0]]["modes"] if mode != "bare"]
@@ -258,7 +257,8 @@ def draw(found: Dict[str, Any], turns: Dict[str, List[Turn]], settings: Settings
         axes[-1][column].set_xlabel("seconds")
     handles = [Patch(color=colour, label=what) for what, colour in COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3 * len(kinds), frameon=False)
-    save(figure, path)
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ringcast"}):
+        figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
 
 
 def panel(axis: Any, outcome: Outcome, settings: Settings) -> None:

@@ -116,7 +116,7 @@ class Took(NamedTuple):
 class Nothing:
     """Stands in for a profile."""
 
-    def step(self, label: str) -> None:
+    def step(self) -> None:
         pass
 
     def region(self, name: str) -> Any:
@@ -150,7 +150,7 @@ class Runner:
             self.took.append(Took(turn, time.perf_counter() - start, self.links.calls))
             if turn.measured and tokens is not None:
                 self.tokens.append(tokens)
-            self.profiler.step("decode" if turn.index else "prefill")
+            self.profiler.step()
 
     def step(self, step: int, turn: Turn, tokens: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
         """The step's tokens, on rank 0."""

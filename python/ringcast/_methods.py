@@ -26,8 +26,8 @@ def _composing():
     return ringcast._compose
 
 
-class _Handle:
-    """Of Writer, Reader and Tap."""
+def _handle():
+    """Of Writer, Reader and Tap: functions of its own for each, which have its docstrings."""
 
     def __enter__(self):
         if self.closed:
@@ -46,8 +46,8 @@ class _Handle:
         name = type(self).__name__
         maker = "Tap" if name == "Tap" else "Reader"
         raise TypeError(
-            f"a {name} can't go to another process, nor be copied: pass {name.lower()}.handle, and make "
-            f"a {maker}(handle) there"
+            f"a {name} can't go to another process, nor be copied: pass {name.lower()}.handle, and "
+            f"make a {maker}(handle) there"
         )
 
     def info(self):
@@ -56,13 +56,11 @@ class _Handle:
     def stats(self):
         return self._status()[1]
 
+    return locals()
 
-class _Side:
-    """Of Writer and Reader."""
 
-    @property
-    def memory(self):
-        return MEMORY[self._memory] if self._memory < len(MEMORY) else "unknown"
+def _memory(self):
+    return MEMORY[self._memory] if self._memory < len(MEMORY) else "unknown"
 
 
 def _most(most):
@@ -70,6 +68,8 @@ def _most(most):
 
 
 class _Writer:
+    memory = property(_memory)
+
     def send_error(self, text, timeout=None, *, tag=0):
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, not {type(text).__name__}")
@@ -87,6 +87,8 @@ class _Writer:
 
 
 class _Reader:
+    memory = property(_memory)
+
     @property
     def lag(self):
         return self._status()[2]
@@ -135,24 +137,21 @@ class _PackedFrame:
         )
 
 
-def _add(cls, sources, docstrings):
-    """Give `cls` a copy of each method and property of the sources."""
-    for source in sources:
-        for name, member in vars(source).items():
-            text = docstrings.get(f"{cls.__name__}_{name}", "").rpartition("\n--\n\n")[2]
-            if isinstance(member, property):
-                setattr(cls, name, property(member.fget, doc=text))
-            elif isinstance(member, types.FunctionType):
-                method = types.FunctionType(member.__code__, globals(), name, member.__defaults__)
-                method.__doc__, method.__kwdefaults__ = text or None, member.__kwdefaults__
-                method.__module__, method.__qualname__ = "ringcast", f"{cls.__name__}.{name}"
-                setattr(cls, name, method)
+def _add(cls, members, docstrings):
+    for name, member in members.items():
+        text = docstrings.get(f"{cls.__name__}_{name}", "").rpartition("\n--\n\n")[2]
+        if isinstance(member, property):
+            setattr(cls, name, property(member.fget, doc=text))
+        elif isinstance(member, types.FunctionType):
+            member.__doc__ = text or None
+            member.__module__, member.__qualname__ = "ringcast", f"{cls.__name__}.{name}"
+            setattr(cls, name, member)
 
 
 def add_to(extension, docstrings):
     """Called by the extension, when its types are made. docstrings: those of the stub, by "Class_method"."""
-    _add(extension.Writer, (_Handle, _Side, _Writer), docstrings)
-    _add(extension.Reader, (_Handle, _Side, _Reader), docstrings)
-    _add(extension.Tap, (_Handle, _Tap), docstrings)
-    _add(extension.Frame, (_Frame,), docstrings)
-    _add(extension.PackedFrame, (_PackedFrame,), docstrings)
+    _add(extension.Writer, {**_handle(), **vars(_Writer)}, docstrings)
+    _add(extension.Reader, {**_handle(), **vars(_Reader)}, docstrings)
+    _add(extension.Tap, {**_handle(), **vars(_Tap)}, docstrings)
+    _add(extension.Frame, vars(_Frame), docstrings)
+    _add(extension.PackedFrame, vars(_PackedFrame), docstrings)

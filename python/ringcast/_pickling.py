@@ -222,10 +222,6 @@ def _drop_own_note(error: Exception) -> None:
 # ---- There and back --------------------------------------------------------------------------------------------------
 
 
-class _Pickler(pickle.Pickler):
-    """Takes a persistent_id as an attribute: on Python 3.13.0 an instance of Pickler itself does not."""
-
-
 def _pickler(
     file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any], reduce: Callable[[Any], Any] = _reduce_tensor
 ) -> pickle.Pickler:

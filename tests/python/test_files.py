@@ -8,7 +8,7 @@ import pytest
 from peers import in_a_fork
 from profiles import profiled
 
-from ringcast import _files, _trace_file, trace
+from ringcast import _files, trace
 
 pytestmark = pytest.mark.alike
 
@@ -59,7 +59,7 @@ def to_pipe(path):
 
 
 def to_file_of_nobody(path):
-    path.write_bytes(_trace_file.MARK)
+    path.write_bytes(trace.MARK)
     os.chown(path, NOBODY, NOBODY)
     path.chmod(0o666)
 
@@ -109,7 +109,7 @@ def test_a_ranks_folder_is_no_link(tmp_path):
 def test_another_user_holds_no_trace_up(tmp_path):
     file = tmp_path / "trace.json"
     tmp_path.chmod(0o755)
-    held = _trace_file.TraceFile(str(file), 1 << 20, FIRST)
+    held = trace.TraceFile(str(file), 1 << 20, FIRST)
 
     def child():
         os.setuid(NOBODY)
@@ -138,7 +138,7 @@ def test_what_fails_on_the_way_leaves_the_old_file(tmp_path):
 
 def test_a_trace_leaves_a_descriptor_alone_that_is_the_programs_by_now(tmp_path):
     mine = tmp_path / "mine"
-    held = _trace_file.TraceFile(str(tmp_path / "trace.json"), 1 << 20, FIRST)
+    held = trace.TraceFile(str(tmp_path / "trace.json"), 1 << 20, FIRST)
     number = held.fd
     os.close(number)
     assert os.open(mine, os.O_CREAT | os.O_WRONLY) == number
@@ -153,7 +153,7 @@ def test_a_trace_leaves_a_descriptor_alone_that_is_the_programs_by_now(tmp_path)
 def test_no_file_takes_the_number_of_a_closed_stream(tmp_path, number):
     def child():
         os.close(number)
-        held = _trace_file.TraceFile(str(tmp_path / "trace.json"), 1 << 20, FIRST)
+        held = trace.TraceFile(str(tmp_path / "trace.json"), 1 << 20, FIRST)
         with _files.replacing(str(tmp_path / "file")) as file:
             return held.fd > 2 and file.fileno() > 2
 

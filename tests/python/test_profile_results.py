@@ -19,7 +19,7 @@ from ringcast.profile.__main__ import main
 pytestmark = pytest.mark.alike
 
 
-def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, label: str = "", **options: Any) -> Any:
+def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, **options: Any) -> Any:
     """A profile of steps with a broadcast of 1 ms and a send."""
     with profiled(folder, **options) as p:
         for _ in range(steps):
@@ -30,7 +30,7 @@ def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, 
                 with p.operation("send", bytes=2 << 20):
                     p.clock.passes(send)
             p.metric("tokens", compute)
-            p.step(label)
+            p.step()
     return folder
 
 
@@ -42,8 +42,8 @@ REPORT = "performance_report.md"
 @pytest.fixture
 def two_ranks(tmp_path):
     """Rank 1 computes longer and communicates less."""
-    write(tmp_path, send=1, compute=6, rank=1, world=2, label="decode")
-    write(tmp_path, send=5, compute=2, rank=0, world=2, label="decode")
+    write(tmp_path, send=1, compute=6, rank=1, world=2)
+    write(tmp_path, send=5, compute=2, rank=0, world=2)
     return tmp_path
 
 
@@ -63,7 +63,7 @@ def test_rank_0_merges_what_all_ranks_have_written(two_ranks):
     assert [row["rank"] for row in lines(two_ranks)].count("1") == len(lines(two_ranks)) / 2
     report = read(two_ranks, "analysis_report.json")
     assert [(each["rank"], each["steps"]) for each in report["ranks"]] == [(0, 4), (1, 4)]
-    assert report["steps"]["count"] == report["steps"]["by_label"]["decode"]["count"] == 4
+    assert report["steps"]["count"] == 4
     assert set(report["memory"]["by_rank"]) == {"0", "1"} and report["metrics"]["tokens"]["count"] == 8
     assert any("rank 1 computes 6.00 ms a step" in each["finding"] for each in report["advice"])
 
@@ -92,7 +92,7 @@ def test_all_is_made_anew_from_the_one_file(tmp_path, capsys):
     assert {name: (tmp_path / name).read_text() for name in FILES} == before
 
 
-BROKEN = ["", "{", "[]", "{}", '{"format": 99}', '{"format": 1, "facts": {}, "ranks": [], "store": {}}']
+BROKEN = ["", "{", "[]", "{}", '{"format": 99}', '{"format": 2, "facts": {}, "ranks": [], "store": {}}']
 
 
 @pytest.mark.parametrize("text", BROKEN)
@@ -120,14 +120,14 @@ def compared(arguments: Any, capsys: Any) -> Any:
 
 
 def test_what_changed_is_told_with_how_much(tmp_path, capsys):
-    one, two = write(tmp_path / "1", label="decode"), write(tmp_path / "2", send=3, label="decode")
+    one, two = write(tmp_path / "1"), write(tmp_path / "2", send=3)
     status, text = compared([one, two, "--format", "json"], capsys)
     changes = {each["what"]: each for each in json.loads(text)["changes"]}
     assert status == 0
     send = changes["send, 1 MiB to 16 MiB"]
     assert (send["before"], send["after"], send["percent"]) == (close(2000), close(3000), close(50))
     assert changes["broadcast, up to 1 KiB"]["percent"] == close(0)
-    assert changes["a step"]["percent"] == changes["a step, decode"]["percent"] == close(20)
+    assert changes["a step"]["percent"] == close(20)
     assert changes["layers.0.mlp"]["percent"] == close(25)
     status, text = compared([one, two], capsys)
     assert "+50.0 %" in text and "broadcast" not in text and "--all shows them" in text
@@ -186,15 +186,6 @@ def test_the_six_pictures_are_there(tmp_path, empty):
     assert all(width > 400 and height > 200 for width, height in (size_of(tmp_path / name) for name in PICTURES))
     report = (tmp_path / "performance_report.md").read_text()
     assert all(f"({name})" in report for name in PICTURES) and "no pictures" not in report
-
-
-def test_the_pictures_come_as_svg_too_with_text_as_text(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    write(tmp_path)
-    assert main(["report", str(tmp_path), "--no-pictures", "--svg"]) == 0
-    assert named(tmp_path) == FILES | {name.replace(".png", ".svg") for name in PICTURES}
-    assert ">Step by step</text>" in (tmp_path / "compute_vs_communication.svg").read_text()
-    assert "by duration; of ringcast's without waiting" in (tmp_path / "bandwidth_analysis.svg").read_text()
 
 
 def test_many_names_and_ranks_are_drawn(tmp_path):
@@ -331,7 +322,7 @@ def write_under_names(folder):
             with p.region(name), p.operation(name, bytes=5):
                 p.clock.passes(1)
             p.metric(name, 1)
-            p.step(name)
+            p.step()
 
 
 def test_no_name_breaks_a_file_or_a_picture(tmp_path):
@@ -369,8 +360,8 @@ def test_everything_is_put_back_even_if_the_profile_cannot_end(monkeypatch):
     p = profiled(step_at="json:test_profile")
     with pytest.raises(ZeroDivisionError), p:
         assert json.test_profile is not original and json.test_profile() == "called"
-        monkeypatch.setattr(p, "_sum_up", lambda: 1 / 0)
-    assert json.test_profile is original and not p._recorder.on and not p._subscribed
+        monkeypatch.setattr(p, "_flush", lambda: 1 / 0)
+    assert json.test_profile is original and not p._recorder.on
 
 
 def test_a_size_that_raises_does_not_end_the_call():
@@ -409,25 +400,6 @@ def test_operations_in_flight_together_are_not_hidden_behind_each_other():
         summary = p.stop()["comm_analysis"]["summary"]
     assert summary["total_comm_time"] == close(0.015) and summary["exposed_comm_time"] == close(0.004)
     assert summary["overlapped_comm_time"] == close(0.004)
-
-
-def test_the_kinds_of_steps_are_apart(tmp_path):
-    with profiled(tmp_path, pictures=True, warmup=1) as p:
-        for number in range(221):
-            with p.operation("all_reduce"):
-                p.clock.passes(1)
-            p.clock.passes(1 if number % 10 else 99)
-            p.step("decode" if number % 10 else "prefill")
-    report = read(tmp_path, "analysis_report.json")
-    kinds = report["steps"]["by_label"]
-    assert list(kinds) == ["prefill", "decode"], "the longest first"
-    assert (kinds["decode"]["count"], kinds["prefill"]["count"]) == (198, 22)
-    assert (kinds["decode"]["comm_percentage"], kinds["prefill"]["comm_percentage"]) == (close(50), close(1))
-    assert "1 % of the" not in json.dumps(report["advice"]), "prefill is no outlier of decode"
-    assert "| decode | 198 |" in (tmp_path / "performance_report.md").read_text()
-    with pytest.raises(TypeError, match="kind of steps's name is a str"):
-        with profiled() as p:
-            p.step(7)
 
 
 @pytest.mark.parametrize("after, told", [(1300, True), (1200, False)])

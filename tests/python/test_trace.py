@@ -14,7 +14,7 @@ from peers import WATCHDOG, in_a_fork
 from traces import TO_ITSELF, Events, run
 
 import ringcast
-from ringcast import _ringcast, _spans, _trace_file, trace
+from ringcast import _ringcast, _spans, trace
 
 pytestmark = pytest.mark.alike
 
@@ -90,7 +90,7 @@ def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
 
 def start_patiently(file):
     """The process may end its trace while another process stands still in a flush."""
-    _trace_file._WAIT = WATCHDOG
+    trace._WAIT = WATCHDOG
     trace.start(file)
 
 
@@ -352,8 +352,8 @@ def test_a_file_that_another_program_breaks_ends_the_trace(file, ring):
 
 def hold(state, file):
     """As a process that is stopped in a flush, or that makes the file anew."""
-    state["held"] = _trace_file.TraceFile(file, 1 << 20, b'{"cat":"ringcast","ph":"M","name":""}\n')
-    assert state["held"]._lock(_trace_file._FLUSH, fcntl.F_WRLCK)
+    state["held"] = trace.TraceFile(file, 1 << 20, b'{"cat":"ringcast","ph":"M","name":""}\n')
+    assert state["held"]._lock(trace._FLUSH, fcntl.F_WRLCK)
 
 
 def let_go(state):
@@ -378,7 +378,7 @@ def test_a_process_that_was_stopped_in_a_flush_stops_no_other(file, ring, peer):
 def test_nor_does_one_that_makes_a_deleted_file_anew(file, ring, peer, monkeypatch):
     writer, _ = ring
     trace.start(file)
-    monkeypatch.setattr(_trace_file, "_PATIENCE", None)  # for the beginning of a trace alone
+    monkeypatch.setattr(trace, "_PATIENCE", None)  # for the beginning of a trace alone
     file.unlink()
     peer.call(hold, str(file))
     for _ in range(2):
@@ -407,15 +407,15 @@ def test_events_that_are_not_kept_are_told_and_the_next_ones_have_their_names(fi
 def test_a_signals_handler_may_stop_the_trace_within_a_flush(file):
     program = """
         import os, signal, ringcast
-        from ringcast import _trace_file, trace
+        from ringcast import trace
         signal.signal(signal.SIGUSR1, lambda *_: trace.stop())
-        append = _trace_file.TraceFile.append
+        append = trace.TraceFile.append
 
         def interrupted(*arguments):
             os.kill(os.getpid(), signal.SIGUSR1)
             append(*arguments)
 
-        _trace_file.TraceFile.append = interrupted
+        trace.TraceFile.append = interrupted
         with ringcast.Writer(1 << 16) as writer:
             writer.send(1)
             trace.flush()

@@ -11,7 +11,7 @@ import types
 import pytest
 from traces import TO_ITSELF, Events, run
 
-from ringcast import _spans, _trace_telemetry
+from ringcast import _spans, trace
 
 pytestmark = pytest.mark.alike
 
@@ -109,7 +109,7 @@ def test_two_threads_may_give_spans_to_opentelemetry_at_the_same_time(monkeypatc
     )
     monkeypatch.setitem(sys.modules, "opentelemetry", types.SimpleNamespace(trace=api))
     monkeypatch.setitem(sys.modules, "opentelemetry.context", types.SimpleNamespace(Context=dict))
-    export = _trace_telemetry.exporter()
+    export = trace.exporter()
 
     def spans(thread):
         times = ("publish", 2, 3), ("send", 1, 4)

@@ -10,7 +10,7 @@ from peers import WATCHDOG, Peer, state_of
 from queues import meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
-from ringcast.vllm import MessageQueue, _waits
+from ringcast.vllm import MessageQueue, _endpoints
 
 # ---- Stand-ins -------------------------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ def await_answers(state, handle):
 def get_ready(state):
     process = state["process"]
     process.rpc_broadcast_mq.wait_until_ready()
-    process.worker_response_mq._end._gather(_waits.Wait(None))
+    process.worker_response_mq._end._gather(_endpoints.Wait(None))
 
 
 def wait_for_a_call(state):

@@ -17,7 +17,7 @@ from peers import WATCHDOG, in_a_fork, names_of_rings
 from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
-from ringcast.vllm import Handle, MessageQueue, _endpoints, _waits
+from ringcast.vllm import Handle, MessageQueue, _endpoints
 
 pytestmark = pytest.mark.alike
 
@@ -408,7 +408,7 @@ def test_the_logger_is_of_the_engine(monkeypatch, engine, name):
     if engine is not None:
         module = types.SimpleNamespace(init_logger=lambda _: logging.getLogger("its own"))
         monkeypatch.setitem(sys.modules, engine, module)
-    assert _waits.engine_logger().name == name
+    assert _endpoints.engine_logger().name == name
 
 
 def test_a_message_that_comes_before_the_notice_of_all_is_kept():

@@ -2,9 +2,9 @@
 """What a child of multiprocessing does in test_trace.py."""
 
 import ringcast
-from ringcast import _trace_file
+from ringcast import trace
 
-_trace_file._WAIT = 60  # seconds: another process may stand still in a flush
+trace._WAIT = 60  # seconds: another process may stand still in a flush
 
 
 def receive(handle):

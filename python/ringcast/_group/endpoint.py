@@ -283,10 +283,6 @@ class Source(WriterEnd):
         """The number of the next call."""
         return self._call
 
-    def is_at(self, call: int) -> bool:
-        """Whether `call` is the number of the next call: no frame has the number yet."""
-        return self._call == call & CALL_MASK
-
     def close(self) -> None:
         self._unwatch()  # before the descriptor is closed
         self._closing.set()

@@ -13,24 +13,9 @@ Or RINGCAST_PROFILE=results in the environment, for a whole process. `python -m 
 report, merge. While no profile is running, nothing is replaced and nothing is recorded.
 """
 
-import sys
-import types
-from typing import Any
-
 from ringcast.profile.results import NoProfile
 from ringcast.profile.session import Profile, current
 
 __all__ = ["NoProfile", "Profile", "current", "profile"]
 
-
 profile = Profile
-
-
-class _Callable(types.ModuleType):
-    """Makes `ringcast.profile(...)` the same as ringcast.profile.profile(...)."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Profile:
-        return Profile(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Callable

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content of the JSON files, from the totals. Times are in seconds, sizes in bytes.
 
-total_comm_time is the sum over operations that lie in no other operation. exposed_comm_time is the time in which at
-least one thread was in communication (or, on a device, the stream was held up), and comm_percentage is its share of
-total_time. overlapped_comm_time is the time in which none was, and asynchronous operations were under way.
+total_comm_time is the sum over operations that lie in no other operation. exposed_comm_time is the
+time in which at least one thread was in communication, and comm_percentage is its share of
+total_time. overlapped_comm_time is the time in which none was, and asynchronous operations were
+under way.
 """
 
 import re
@@ -20,10 +21,6 @@ UNITS = {
     "bandwidth_gbps": "gigabytes (1e9 bytes) a second: an operation's bytes by its duration (algorithm bandwidth); of "
     "ringcast's operations without the waiting for the other side",
 }
-
-# Of ringcast's calls, in the order of a call.
-PHASES = ("encode", "wait_room", "copy", "publish", "wait_frame", "decode")
-WHOLE, REST = "the whole call", "the rest"
 
 
 def share(part: float, whole: float) -> float:
@@ -82,7 +79,6 @@ def comm_analysis(found: "Results") -> Dict[str, Any]:
         "bandwidth_analysis": {"by_size_range": _by_range(all_of_them)},
         "latency_analysis": latency(all_of_them),
         # Operations within the operations above, and part of their time.
-        "phases": {name: _phases(store, name) for name in sorted(store.phases, reverse=True)},
         "nested": {name: figures(each) for name, each in grouped(nested, lambda key: f"{key[0]} ({key[1]})").items()},
         "units": UNITS,
     }
@@ -109,22 +105,6 @@ def summary(found: "Results") -> Dict[str, Any]:
 def steps_of(found: "Results") -> int:
     """The steps of the program, which each rank makes."""
     return max((rank["steps"] for rank in found.ranks), default=0)
-
-
-def _phases(store: Store, name: str) -> Dict[str, Any]:
-    """The whole calls of ringcast, those within other operations too; then their phases, and what lies between them."""
-    calls = merged([totals for key, totals in store.operations.items() if key[:2] == (name, "ringcast")])
-    found = store.phases[name]
-    spent = sum(each.total for each in found.values())
-    return {
-        WHOLE: {**times(calls), "share_percent": 100.0},
-        **{
-            phase: {**times(found[phase]), "share_percent": share(found[phase].total, calls.total)}
-            for phase in PHASES
-            if phase in found
-        },
-        REST: {"total_time": (calls.total - spent) / 1e9, "share_percent": share(calls.total - spent, calls.total)},
-    }
 
 
 def _by_range(totals: Dict[Key, Totals]) -> Dict[str, Any]:
@@ -190,14 +170,6 @@ def comprehensive(found: "Results", notes: Iterable[str]) -> Dict[str, Any]:
             **times(store.steps),
             "count": steps_of(found),
             "skipped": store.skipped,
-            "by_label": {
-                label: {
-                    **times(kind),
-                    "count": round(kind.count * steps_of(found) / store.steps.count),
-                    "comm_percentage": share(kind.exposed, kind.total),
-                }
-                for label, kind in sorted(store.kinds.items(), key=lambda each: -each[1].total)
-            },
         },  # fmt: skip
         "memory": memory_of(found),
         "metrics": {name: metric.figures() for name, metric in sorted(store.metrics.items())},
@@ -269,7 +241,7 @@ def _regions(layers: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
 def advice(found: "Results", report: Report) -> List[Dict[str, str]]:
     """For each rule that applies: the finding and the advice."""
     made: List[Dict[str, str]] = []
-    for rule in (_waiting, _busy, _small, _objects, _encode, _ranks, _jitter, _growth):
+    for rule in (_waiting, _busy, _small, _objects, _ranks, _jitter, _growth):
         told = rule(found, report)
         if told is not None:
             made.append({"finding": told[0], "advice": told[1]})
@@ -328,16 +300,6 @@ def _objects(found: "Results", report: Report) -> Told:
     return (text, "ringcast.torch, RINGCAST_VLLM=1 or RINGCAST_SGLANG=1 send them by shared memory")
 
 
-def _encode(found: "Results", report: Report) -> Told:
-    phases = found.store.phases.get("ringcast.send", {})
-    total, encode = sum(each.total for each in phases.values()), phases.get("encode", Totals()).total
-    if not total or share(encode, found.store.steps.total) < 3 or encode < total / 2:
-        return None
-    text = f"{share(encode, total):.0f} % of ringcast's send is encoding"
-    return (text, "objects are the cost: send tensors instead of lists of numbers, plain classes instead of "
-                 "pickled ones; what goes out more than once is packed once (ringcast.pack)")  # fmt: skip
-
-
 def _ranks(found: "Results", report: Report) -> Told:
     ranks = [rank for rank in found.ranks if rank["steps"] and rank["steps_seen"] and rank["rank"] >= 0]
     times = [rank["compute_time"] / rank["steps"] for rank in ranks]
@@ -350,15 +312,12 @@ def _ranks(found: "Results", report: Report) -> Told:
 
 def _jitter(found: "Results", report: Report) -> Told:
     steps = report["steps"]
-    kinds = {f"{label} steps": kind for label, kind in steps["by_label"].items()} or {"steps": steps}
-    uneven = [what for what, kind in kinds.items() if kind["count"] >= 100 and kind["p99_time"] > 2 * kind["p50_time"]]
-    if not uneven:
+    if steps["count"] < 100 or steps["p99_time"] <= 2 * steps["p50_time"]:
         return None
-    p50, p99 = (1e3 * kinds[uneven[0]][name] for name in ("p50_time", "p99_time"))
-    text = f"1 % of the {uneven[0]} take {p99:.1f} ms or more, half of them at most {p50:.1f}"
-    kind = "" if steps["by_label"] else "a step of another kind, which p.step('prefill') would tell apart; "
-    return (text, f"detailed_timings.csv has single operations: see which are long there ({kind}other load, GC, "
-                 "a swap)")  # fmt: skip
+    p50, p99 = 1e3 * steps["p50_time"], 1e3 * steps["p99_time"]
+    text = f"1 % of the steps take {p99:.1f} ms or more, half of them at most {p50:.1f}"
+    return (text, "detailed_timings.csv has single operations: see which are long there (a prefill "
+                 "among decode steps, other load, GC, a swap)")  # fmt: skip
 
 
 def _growth(found: "Results", report: Report) -> Told:

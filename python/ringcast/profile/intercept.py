@@ -229,7 +229,7 @@ class Interceptor:
 
     def wrap(self, original: Callable[..., Any], name: str, source: str, measure: Measure) -> Callable[..., Any]:
         recorder = self._recorder
-        clock, devices = recorder.clock, recorder.devices
+        clock, device = recorder.clock, recorder.device
         compiling = _is_compiling()
         is_barrier = name in ("barrier", "monitored_barrier")
 
@@ -238,7 +238,7 @@ class Interceptor:
             if compiling() or not recorder.on:
                 return original(*args, **kwargs)
             buffer = recorder.buffer()
-            first = devices.event() if devices.cuda is not None and _on_device(args, kwargs) else None
+            on_device = device.cuda is not None and _on_device(args, kwargs) and device.wait()
             buffer.depth += 1
             start = clock()
             try:
@@ -246,17 +246,19 @@ class Interceptor:
             except BaseException:
                 end = clock()
                 buffer.depth -= 1
-                buffer.items.append(Operation(start, end, end, end, name, source, 0, None, None, True))
+                buffer.items.append(Operation(start, end, end, end, name, source, 0, None, on_device, True))
                 raise
+            is_work = _is_work(result)
+            if on_device and not is_work:
+                device.wait()
             end = clock()
             buffer.depth -= 1
             nbytes = _measured(measure, args, kwargs, result)
-            work = timed_work_class()
-            if work is not None and isinstance(result, work.__base__) and not isinstance(result, work):
-                return work(result, recorder, (start, end, name, source, nbytes), first)
-            events = _pair(first, devices)
-            waiting = end - start if is_barrier and events is None else None
-            buffer.items.append(Operation(start, end, end, end, name, source, nbytes, waiting, events))
+            waiting = end - start if is_barrier else None
+            record = Operation(start, end, end, end, name, source, nbytes, waiting, on_device)
+            if is_work:
+                return timed_work_class()(result, recorder, record)
+            buffer.items.append(record)
             if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
                 recorder.overflow()
             return result
@@ -293,11 +295,6 @@ def _swap(pairs: List[Tuple[Any, Any]]) -> None:
                     names[name] = news[id(value)]
 
 
-def _pair(first: Optional[Any], devices: Any) -> Optional[Tuple[Any, Any]]:
-    last = devices.event() if first is not None else None
-    return None if last is None else (first, last)
-
-
 def _on_device(args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether the first tensor among the arguments is on a CUDA device."""
     for value in (*args, *kwargs.values()):
@@ -317,61 +314,63 @@ def _is_compiling() -> Callable[[], bool]:
 
 # ---- The handle of an asynchronous operation, which ends when wait() returns -----------------------------------------
 
-_class: Optional[Any] = None
+
+def _is_work(result: Any) -> bool:
+    base = getattr(sys.modules.get("torch.distributed"), "Work", None)
+    return base is not None and isinstance(result, base) and not isinstance(result, _TimedWork)
 
 
-def timed_work_class() -> Optional[Any]:
-    """A subclass of torch.distributed.Work; None: torch is not loaded, or has no torch.distributed."""
-    global _class
-    if _class is None:
-        base = getattr(sys.modules.get("torch.distributed"), "Work", None)
-        if base is not None:
-            names = {name: value for name, value in vars(_TimedWork).items() if name not in ("__dict__", "__weakref__")}
-            _class = type("TimedWork", (base,), names)
-    return _class
+@functools.lru_cache(1)
+def timed_work_class() -> Any:
+    """A subclass of torch.distributed.Work, too."""
+    work = sys.modules["torch.distributed"].Work
+    forwarded = {name: _forwarded(name) for name in FORWARDED}
+    return type("TimedWork", (_TimedWork, work), forwarded)
 
 
 class _TimedWork:
     """Passes every call on to torch's own handle."""
 
-    def __init__(self, work: Any, recorder: Any, told: Tuple[int, int, str, str, Optional[int]], first: Any) -> None:
-        type(self).__base__.__init__(self)  # type: ignore[misc]
-        self._work, self._recorder, self._first = work, recorder, first
-        self._told: Optional[Tuple[int, int, str, str, Optional[int]]] = told
+    def __init__(self, work: Any, recorder: Recorder, call: Operation) -> None:
+        super().__init__()  # torch's class needs it
+        self._work, self._recorder = work, recorder
+        self._call: Optional[Operation] = call  # None: recorded
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        recorder = self._recorder
-        if self._told is None or not recorder.on:
+        call, recorder = self._call, self._recorder
+        if call is None or not recorder.on:
             return self._work.wait(*args, **kwargs)
-        devices = recorder.devices
-        before = devices.event() if self._first is not None else None
-        start = recorder.clock()
-        failed = True
+        start, failed = recorder.clock(), True
         try:
             result = self._work.wait(*args, **kwargs)
+            if call.on_device:
+                recorder.device.wait()
             failed = False
             return result
         finally:
-            end = recorder.clock()
-            last = devices.event() if before is not None else None
-            self._note(start, end, None if last is None else (self._first, before, last), failed)
+            self._note(start, recorder.clock(), failed)
 
-    def _note(self, wait_start: int, end: int, events: Any, failed: bool = False) -> None:
-        told, self._told = self._told, None
-        if told is not None:
-            start, call_end, name, source, nbytes = told
-            waiting = end - wait_start if events is None else None
-            record = Operation(start, end, call_end, wait_start, name, source, nbytes, waiting, events, failed)
+    def _note(self, wait_start: int, end: int, failed: bool = False) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            waiting = end - wait_start
+            record = call._replace(end=end, wait_start=wait_start, waiting=waiting, failed=failed)
             self._recorder.buffer().items.append(record)
 
     def __del__(self) -> None:
         # Nobody waited: of what is known, the call.
-        told = self._told
-        if told is not None and self._recorder.on:
-            self._note(told[1], told[1], None)
+        if self._call is not None and self._recorder.on:
+            self._note(self._call.call_end, self._call.call_end)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
+
+
+# What torch's class has, so that __getattr__ is never asked.
+FORWARDED = (
+    "is_completed", "is_success", "exception", "source_rank", "result", "synchronize", "get_future",
+    "get_future_result", "block_current_stream", "boxed", "_get_duration", "_get_op_type",
+)  # fmt: skip
 
 
 def _forwarded(name: str) -> Any:
@@ -380,11 +379,3 @@ def _forwarded(name: str) -> Any:
 
     method.__name__ = name
     return method
-
-
-# What the base class has, so that __getattr__ is never asked.
-for _name in (
-    "is_completed", "is_success", "exception", "source_rank", "result", "synchronize", "get_future",
-    "get_future_result", "block_current_stream", "boxed", "_get_duration", "_get_op_type",
-):  # fmt: skip
-    setattr(_TimedWork, _name, _forwarded(_name))

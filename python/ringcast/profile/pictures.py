@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The six pictures of a profile. Pictures need matplotlib; without matplotlib a note says so, and the rest is there."""
 
-import io
 import os
-import re
-import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 from ringcast import _files
@@ -27,8 +24,8 @@ DPI = 110
 OLDEST = (3, 10)
 
 
-def draw(found: "Results", folder: str, kind: str = "png") -> List[str]:
-    """Make the pictures, of the kind "png" or "svg", in the folder; return a note for each missing picture."""
+def draw(found: "Results", folder: str) -> List[str]:
+    """Make the pictures in the folder; return a note for each missing picture."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -42,92 +39,11 @@ def draw(found: "Results", folder: str, kind: str = "png") -> List[str]:
         try:
             figure = Figure(figsize=size, dpi=DPI, layout="constrained")
             function(figure, found)
-            save(figure, os.path.join(folder, f"{name}.{kind}"))
+            with _files.replacing(os.path.join(folder, f"{name}.png"), "wb") as file:
+                figure.savefig(file, format="png")
         except Exception as error:  # the results must not be lost with a picture
-            notes.append(f"no {name}.{kind}: {error!r}")
+            notes.append(f"no {name}.png: {error!r}")
     return notes
-
-
-# ---- Files -----------------------------------------------------------------------------------------------------------
-
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-
-
-def save(figure: Any, path: str) -> None:
-    """Write a figure of matplotlib into a file .png or .svg; an SVG has its text as text, and is as small as can be."""
-    import matplotlib
-
-    if not path.endswith(".svg"):
-        with _files.replacing(path, "wb") as file:
-            figure.savefig(file, format="png")
-        return
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ringcast"}):  # the same each time
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    with _files.replacing(path, encoding="utf-8") as file:
-        file.write(smaller(text.getvalue()))
-
-
-def smaller(text: str) -> str:
-    """An SVG of matplotlib's with coordinates of one decimal, paths of one style together, and no empty groups."""
-    ElementTree.register_namespace("", SVG)
-    ElementTree.register_namespace("xlink", XLINK)
-    root = ElementTree.fromstring(text)
-    for metadata in root.findall(f"{{{SVG}}}metadata"):
-        root.remove(metadata)
-    _join(root)
-    styles = {f"#{each.get('id')}": each.get("style") for each in root.iter() if "id" in each.attrib}
-    for each in root.iter():
-        each.tail = "\n"
-        if each.get("style", "") == styles.get(each.get(f"{{{XLINK}}}href", "")):
-            del each.attrib["style"]  # a mark of an axis has the style of the shape
-        for name in {"d", "x", "y", "width", "height", "transform"} & set(each.attrib):
-            each.set(name, re.sub(r"-?\d+\.\d+(e-\d+)?", _one_decimal, each.attrib[name]))
-        if "d" in each.attrib:
-            each.set("d", _path(each.attrib["d"]))
-        style = re.sub(r"font-family: [^;]*?sans-serif(; )?", "", each.get("style", ""))
-        if style:
-            each.set("style", style.replace(": ", ":").replace("; ", ";"))
-        if each.tag == f"{{{SVG}}}style":
-            each.text = f"{each.text}text{{font-family:'DejaVu Sans',sans-serif}}"
-    return ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _one_decimal(number: "re.Match[str]") -> str:
-    return f"{float(number[0]):.1f}".removesuffix(".0")
-
-
-def _join(parent: Any) -> None:
-    """Take the content out of groups that have nothing but an id, and make one path of those with one style."""
-    children: List[Any] = []
-    for child in list(parent):
-        _join(child)
-        is_bare = child.tag == f"{{{SVG}}}g" and set(child.attrib) <= {"id"}
-        for each in list(child) if is_bare else [child]:
-            last: Any = children[-1] if children else None
-            same = last is not None and last.tag == each.tag and {**last.attrib, "d": ""} == {**each.attrib, "d": ""}
-            if same and "d" in each.attrib and "fill: none" not in each.get("style", ""):
-                last.set("d", last.get("d") + each.get("d"))
-            else:
-                children.append(each)
-    parent[:] = children
-    if children and not (parent.text or "").strip():
-        parent.text = "\n"
-
-
-def _path(commands: str) -> str:
-    """Lines along an axis by the commands H and V."""
-    made, at = "", ["", ""]
-    for command, numbers in re.findall(r"([A-Za-z])([^A-Za-z]*)", commands):
-        point = numbers.split()
-        if command == "L" and point[1] == at[1]:
-            made += f"H{point[0]}"
-        elif command == "L" and point[0] == at[0]:
-            made += f"V{point[1]}"
-        else:
-            made += command + " ".join(point)
-        at = point[-2:] or at
-    return made
 
 
 def _empty(axes: Any, text: str) -> None:
@@ -215,23 +131,15 @@ def compute_vs_communication(figure: Any, found: "Results") -> None:
 
 
 def _durations(axes: Any, rows: List[Any]) -> None:
-    """The time of each step, with a marker for each kind of steps."""
-    labels = sorted({row[3] for row in rows}, key=lambda label: -sum(row[1] for row in rows if row[3] == label))
-    axes.plot([row[0] for row in rows], [row[1] / 1e6 for row in rows], color=GREY, linewidth=0.8)
-    for label, (colour, marker) in zip(labels, LINES[2:]):
-        of_it = [row for row in rows if row[3] == label]
-        steps, times = [row[0] for row in of_it], [row[1] / 1e6 for row in of_it]
-        axes.plot(steps, times, marker, color=colour, markersize=4, label=shorter(label, 20))
-    times = [row[1] for row in rows]
-    if max(times) > 8 * max(min(times), 1):
+    times = [row[1] / 1e6 for row in rows]
+    axes.plot([row[0] for row in rows], times, "o-", color=GREY, linewidth=0.8, markersize=4)
+    if max(times) > 8 * max(min(times), 1e-6):
         _logarithmic(axes, "y")
     else:
-        axes.set_ylim(0, max(times) / 1e6 * 1.15 or 1)
+        axes.set_ylim(0, max(times) * 1.15 or 1)
     axes.set_ylabel("ms a step")
     axes.grid(axis="y", alpha=0.3)
     axes.tick_params(labelbottom=False)
-    if labels != [""]:
-        axes.legend(loc="center right", fontsize=8)
 
 
 def _by_process(axes: Any, found: "Results") -> None:

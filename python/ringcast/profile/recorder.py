@@ -5,15 +5,12 @@ The hot path appends to a list of the thread. What costs more comes at the end o
 another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
 """
 
-import collections
-import copy
-import functools
-import inspect
+import contextlib
 import os
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ringcast.profile.store import Operation, Store, range_of
 
@@ -21,7 +18,7 @@ from ringcast.profile.store import Operation, Store, range_of
 MOST_WAITING = 8192
 
 Interval = Tuple[int, int]
-Step = List[Any]  # its row in the series: number, nanoseconds, nanoseconds of communication, label
+Step = List[int]  # its row in the series: number, nanoseconds, nanoseconds of communication
 Where = Tuple[Step, int]  # and the thread
 
 
@@ -29,18 +26,15 @@ class RegionRecord(NamedTuple):
     start: int
     end: int
     name: str
-    events: Any = None
-    counts: bool = True  # False: a step's part of a region that goes on
-    before: int = 0  # the parts of earlier steps
 
 
 class OpenRegion:
     """A region that a thread is in."""
 
-    __slots__ = ("name", "start", "events", "before")
+    __slots__ = ("name", "start")
 
-    def __init__(self, name: str, start: int, events: Any) -> None:
-        self.name, self.start, self.events, self.before = name, start, events, 0
+    def __init__(self, name: str, start: int) -> None:
+        self.name, self.start = name, start
 
 
 class Buffer:
@@ -51,7 +45,7 @@ class Buffer:
         self.thread = weakref.ref(thread) if thread is not None else None
         self.items: List[Any] = []  # Operation and RegionRecord, in the order of their ends
         self.spans: List[Any] = []
-        self.begun: List[Any] = []  # spans of a call that had not ended
+        self.begun: List[Any] = []  # waits of a call that had not ended
         self.open: List[OpenRegion] = []
         self.depth = 0  # operations that this thread is in
 
@@ -65,21 +59,12 @@ class Buffer:
         return thread is None or not thread.is_alive()
 
 
-class Taken(NamedTuple):
-    """Records out of a buffer, and the regions around all of them."""
-
-    buffer: Buffer
-    items: List[Any]
-    spans: List[Any]
-    around: List[OpenRegion]
-
-
 class Recorder:
     def __init__(self, clock: Callable[[], int], overflow: Callable[[], None]) -> None:
         self.clock, self.overflow = clock, overflow
         self.on = False
         self.due = 0  # when overflow() is called at the latest, for a step that takes long
-        self.devices = Devices()
+        self.device = Device()
         self.lock = threading.RLock()
         self._local = threading.local()
         self._buffers: Dict[int, Buffer] = {}  # by the thread's native id
@@ -123,41 +108,33 @@ class Recorder:
             for native, buffer in list(self._buffers.items()):
                 del buffer.items[:], buffer.spans[:]
                 for region in buffer.open:
-                    region.start, region.events, region.before = now, None, 0
+                    region.start = now
                 self._forget(native, buffer)
 
-    def take(self, now: int, cut: bool) -> List["Taken"]:
-        """Take the records out of the threads' buffers. cut: a step ends now, also for the regions that go on."""
+    def sum_up(self, store: Store, step: Step, since: int, now: int) -> None:
+        """Sum up what was recorded since `since` into `store` and the step's row."""
+        busy: List[Interval] = []
+        flights: List[Interval] = []
+        for buffer, items, around in self._take_all():
+            self._sum_up(place(items, around), store, (step, buffer.native), busy, flights)
+        exposed = union(busy, since, now)
+        store.exposed += exposed
+        step[2] += exposed
+        if flights:
+            store.overlapped += union(busy + flights, since, now) - exposed
+
+    def _take_all(self) -> List[Tuple[Buffer, List[Any], List[OpenRegion]]]:
+        """Take the records out of the threads' buffers, each with the regions around all of them."""
         taken = []
         with self.lock:
             for native, buffer in list(self._buffers.items()):
                 if buffer.depth:
                     continue  # operations within the one that is under way must wait for its end
-                around = _cut(buffer, now) if cut else list(buffer.open)
-                if buffer.items or buffer.spans:
-                    taken.append(Taken(buffer, _take(buffer.items), _take(buffer.spans), around))
+                around = list(buffer.open)
+                items, spans = _take(buffer.items), _take(buffer.spans)
+                taken.append((buffer, operations_of(spans, buffer) + items, around))
                 self._forget(native, buffer)
         return taken
-
-    def sum_up(self, taken: List["Taken"], store: Store, step: Step, since: int, until: int) -> None:
-        """Sum up what was recorded between `since` and `until` into `store` and the step's row."""
-        busy: List[Interval] = []
-        flights: List[Interval] = []
-        for buffer, items, spans, around in taken:
-            if spans:
-                items = operations_of(spans, buffer, store) + items
-            self._sum_up(place(items, around), store, (step, buffer.native), busy, flights)
-        self.devices.settle(lambda *told: _settled(store, *told))
-        exposed = union(busy, since, until)
-        store.exposed += exposed
-        step[2] += exposed
-        if flights:
-            store.overlapped += union(busy + flights, since, until) - exposed
-
-    def finish(self, store: Store) -> None:
-        """Wait for the device, and sum up the records that were waiting for the device."""
-        self.devices.finish()
-        self.devices.settle(lambda *told: _settled(store, *told))
 
     def _forget(self, native: int, buffer: Buffer) -> None:
         if buffer.is_done():
@@ -171,9 +148,6 @@ class Recorder:
                 entry.parent.bytes += entry.bytes
         for entry in entries:
             record = entry.record
-            if record.events is not None:
-                self.devices.add(entry, where)
-                continue
             duration = record.end - record.start
             if isinstance(record, RegionRecord):
                 _add_region(store, record, duration, entry.region)
@@ -194,32 +168,9 @@ class Recorder:
                 store.region(entry.wait_region).add_part(record.name, wait)
 
 
-def _settled(store: Store, entry: "Entry", where: Where, duration: int, exposed: int) -> None:
-    """Sum up a record by the device's time."""
-    record = entry.record
-    _offer_row(store, entry, duration, exposed, where)
-    if isinstance(record, RegionRecord):
-        _add_region(store, record, duration, entry.region)
-        return
-    _add_totals(store, entry, duration, exposed)
-    if entry.parent is None:
-        store.exposed += exposed
-        store.overlapped += duration - exposed
-        step = where[0]
-        step[2] += exposed
-        if step[3]:  # the step has ended
-            store.kind(step[3]).exposed += exposed
-        if entry.region:
-            store.region(entry.region).add_part(record.name, exposed)
-
-
 def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) -> None:
     region = store.region(record.name)
-    if record.counts:
-        region.totals.add(duration + record.before)
-        region.totals.total -= record.before
-    else:
-        region.totals.total += duration
+    region.totals.add(duration)
     if parent:
         region.inner = True
         store.region(parent).add_part(record.name, duration)
@@ -227,7 +178,7 @@ def _add_region(store: Store, record: RegionRecord, duration: int, parent: str) 
 
 def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> None:
     record = entry.record
-    how = "nested" if entry.parent is not None else "" if record.events is None else "device"
+    how = "nested" if entry.parent is not None else "device" if record.on_device else ""
     nbytes, waiting = entry.bytes, record.waiting
     key = record.name, record.source, range_of(nbytes), how
     totals = store.operations.get(key) or store.totals(key)
@@ -242,15 +193,15 @@ def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> No
 
 def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where: Where) -> None:
     """A tuple of numbers and strings alone: Python's garbage collector stops looking at such tuples."""
-    record, step, thread, device = entry.record, where[0][0], where[1], int(entry.record.events is not None)
+    record, step, thread = entry.record, where[0][0], where[1]
     if isinstance(record, RegionRecord):
         name = f"{entry.region} > {record.name}" if entry.region else record.name
-        store.rows.offer((record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, device, 0))
+        store.rows.offer((record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, 0, 0))
         return
-    nested, failed = int(entry.parent is not None), int(record.failed)
+    flags = int(entry.parent is not None), int(record.on_device), int(record.failed)
     store.rows.offer((
         record.start, record.name, entry.bytes, duration, record.waiting, exposed, entry.region, step, thread,
-        record.source, nested, device, failed,
+        record.source, *flags,
     ))  # fmt: skip
 
 
@@ -271,19 +222,6 @@ def _take(items: List[Any]) -> List[Any]:
     taken = items[:count]
     del items[:count]
     return taken
-
-
-def _cut(buffer: Buffer, now: int) -> List[OpenRegion]:
-    """End each open region here, and begin the region anew. Return the regions with events, which can't be cut."""
-    left: List[OpenRegion] = []
-    for region in reversed(list(buffer.open)):
-        if region.events is None:
-            buffer.items.append(RegionRecord(region.start, now, region.name, None, False))
-            region.before += now - region.start
-            region.start = now
-        else:
-            left.insert(0, region)
-    return left
 
 
 def union(intervals: List[Interval], since: int, until: int) -> int:
@@ -366,49 +304,42 @@ def _around(around: List[Around], end: int) -> Tuple[str, Optional[Entry]]:
 
 # ---- ringcast's spans ------------------------------------------------------------------------------------------------
 
-WHOLE = {"send": "wait_room", "recv": "wait_frame"}  # the call, and its waiting for the other side
-MOST_APART = 64  # phases of a call that has not ended
+CALLS, WAITS = ("send", "recv"), ("wait_room", "wait_frame")  # and the waiting for the other side
+MOST_APART = 64  # waits of a call that has not ended
 
 
-def operations_of(spans: List[Any], buffer: Buffer, store: Store) -> List[Operation]:
-    """An operation for each whole call. The buffer keeps the phases of a call that has not ended."""
+def operations_of(spans: List[Any], buffer: Buffer) -> List[Operation]:
+    """An operation for each whole call. The buffer keeps the waiting of a call under way."""
     made: List[Operation] = []
-    phases: List[Any] = []
+    waits: List[Any] = []
     for span in buffer.begun + spans:
-        waits = WHOLE.get(span.kind)
-        if waits is None:
-            phases.append(span)
-            continue
-        name, start, end = f"ringcast.{span.kind}", span.start_ns, span.end_ns
-        sums: Dict[str, int] = {}  # some phases come more than once in a call
-        for phase in phases:
-            kind, ns = phase.kind, phase.end_ns - phase.start_ns
-            if phase.start_ns < start:
-                made += _apart(phase)
-                continue
-            sums[kind] = sums.get(kind, 0) + ns
-        for kind, ns in sums.items():
-            store.phase(name, kind).add(ns)
-        waiting = sums.get(waits, 0)
-        phases.clear()
-        made.append(Operation(start, end, end, end, name, "ringcast", span.bytes, waiting))
-    for phase in phases[:-MOST_APART]:
-        made += _apart(phase)
-    buffer.begun = phases[-MOST_APART:]
+        if span.kind in WAITS:
+            waits.append(span)
+        elif span.kind in CALLS:
+            start, end = span.start_ns, span.end_ns
+            within = [wait for wait in waits if wait.start_ns >= start]
+            made += _of_reserve([wait for wait in waits if wait.start_ns < start])
+            waits.clear()
+            waiting = sum(wait.end_ns - wait.start_ns for wait in within)
+            name = f"ringcast.{span.kind}"
+            made.append(Operation(start, end, end, end, name, "ringcast", span.bytes, waiting))
+    made += _of_reserve(waits[:-MOST_APART])
+    buffer.begun = waits[-MOST_APART:]
     return made
 
 
-def _apart(phase: Any) -> List[Operation]:
+def _of_reserve(waits: List[Any]) -> List[Operation]:
     """The waiting of reserve(), with no call around; the commit is a call of its own."""
-    if phase.kind != "wait_room":
-        return []
-    start, end = phase.start_ns, phase.end_ns
-    return [Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start)]
+    made = []
+    for wait in waits:
+        if wait.kind == "wait_room":
+            start, end = wait.start_ns, wait.end_ns
+            made.append(Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start))
+    return made
 
 
-# ---- Regions and a program's own operations, for `with` and as decorators --------------------------------------------
+# ---- Regions and a program's own operations, for `with` -----------------------------------------
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 LONGEST = 200  # characters of a name
 
 
@@ -418,92 +349,47 @@ def checked(name: str, what: str) -> str:
     return name[:LONGEST]
 
 
-class _Decorator:
-    """For `with`, and a decorator of functions and coroutine functions."""
-
-    _entered: List[Any]
-
-    def again(self) -> Any:
-        made = copy.copy(self)
-        made._entered = []
-        return made
-
-    def __call__(self, function: Function) -> Function:
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def awaiting(*args: Any, **kwargs: Any) -> Any:
-                with self.again():
-                    return await function(*args, **kwargs)
-
-            return awaiting  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def within(*args: Any, **kwargs: Any) -> Any:
-            with self.again():
-                return function(*args, **kwargs)
-
-        return within  # type: ignore[return-value]
-
-
-class Region(_Decorator):
-    def __init__(self, profile: Any, name: str) -> None:
-        self._profile, self._name = profile, checked(name, "a region")
-        self._entered = []  # buffers and regions
-
-    def __enter__(self) -> "Region":
-        recorder = self._profile._recorder
+@contextlib.contextmanager
+def region(recorder: Recorder, name: str) -> Iterator[None]:
+    if not recorder.on:
+        yield
+        return
+    buffer = recorder.buffer()
+    recorder.device.wait()
+    opened = OpenRegion(name, recorder.clock())
+    buffer.open.append(opened)
+    try:
+        yield
+    finally:
         if recorder.on:
-            buffer = recorder.buffer()
-            region = OpenRegion(self._name, recorder.clock(), recorder.devices.event())
-            buffer.open.append(region)
-            self._entered.append((buffer, region))
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if not self._entered:
-            return  # entered while nothing was recorded
-        buffer, region = self._entered.pop()
-        recorder = self._profile._recorder
-        with recorder.lock:  # a step's end may cut the region
-            buffer.open.remove(region)
-            if not recorder.on:
-                return
-            last = recorder.devices.event() if region.events is not None else None
-            events = None if last is None else (region.events, last)
-            buffer.items.append(RegionRecord(region.start, recorder.clock(), region.name, events, True, region.before))
+            recorder.device.wait()
+        with recorder.lock:  # a step may end in another thread
+            buffer.open.remove(opened)
+            if recorder.on:
+                buffer.items.append(RegionRecord(opened.start, recorder.clock(), name))
         if len(buffer.items) >= MOST_WAITING and not buffer.depth:
             recorder.overflow()
 
 
-class OwnOperation(_Decorator):
-    def __init__(self, profile: Any, name: str, nbytes: int) -> None:
-        if nbytes < 0:
-            raise ValueError(f"the bytes of {name} are 0 or more, not {nbytes}")
-        self._profile, self._name, self._bytes = profile, checked(name, "an operation"), nbytes
-        self._entered = []  # buffer or None, start, event
-
-    def __enter__(self) -> "OwnOperation":
-        recorder = self._profile._recorder
-        buffer = recorder.buffer() if recorder.on else None
-        if buffer is not None:
-            buffer.depth += 1
-            self._entered.append((buffer, recorder.clock(), recorder.devices.event()))
-        else:
-            self._entered.append((None, 0, None))
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        buffer, start, first = self._entered.pop()
-        if buffer is None:
-            return
-        recorder = self._profile._recorder
+@contextlib.contextmanager
+def operation(recorder: Recorder, name: str, nbytes: int) -> Iterator[None]:
+    if not recorder.on:
+        yield
+        return
+    buffer = recorder.buffer()
+    buffer.depth += 1
+    on_device = recorder.device.wait()
+    start, failed = recorder.clock(), True
+    try:
+        yield
+        failed = False
+    finally:
+        if on_device:
+            recorder.device.wait()
         end = recorder.clock()
         buffer.depth -= 1
-        last = recorder.devices.event() if first is not None else None
-        events = None if last is None else (first, last)
-        record = Operation(start, end, end, end, self._name, "own", self._bytes, None, events, kind is not None)
-        buffer.items.append(record)
+        times = start, end, end, end
+        buffer.items.append(Operation(*times, name, "own", nbytes, None, on_device, failed))
         if (len(buffer.items) >= MOST_WAITING or end > recorder.due) and not buffer.depth:
             recorder.overflow()
 
@@ -512,8 +398,9 @@ def hooks(profile: Any, module: Any, name: str) -> Iterator[Any]:
     entered = threading.local()
 
     def before(*_: Any) -> None:
-        stack = entered.__dict__.setdefault("stack", [])
-        stack.append(profile.region(name).__enter__())
+        found = profile.region(name)
+        found.__enter__()
+        entered.__dict__.setdefault("stack", []).append(found)
 
     def after(*_: Any) -> None:
         if entered.__dict__.get("stack"):
@@ -523,17 +410,14 @@ def hooks(profile: Any, module: Any, name: str) -> Iterator[Any]:
     yield module.register_forward_hook(after, always_call=True)
 
 
-# ---- The time of a CUDA device ---------------------------------------------------------------------------------------
-
-# Pairs that the device has not passed. A record beyond them keeps the host's time.
-MOST_PENDING = 10_000
+# ---- A CUDA device -------------------------------------------------------------------------------
 
 
-class Devices:
+class Device:
+    """What is done on a CUDA device is timed by waiting for the device before and after."""
+
     def __init__(self) -> None:
         self.cuda: Any = None  # torch.cuda, once it is initialised
-        self._pending: Deque[Tuple[Any, Any]] = collections.deque()
-        self._spare: List[Any] = []
 
     def look(self) -> None:
         """See whether the process uses CUDA by now. A profile never initialises CUDA."""
@@ -542,43 +426,15 @@ class Devices:
         if self.cuda is None and cuda is not None and cuda.is_initialized() and cuda.is_available():
             self.cuda = cuda
 
-    def event(self) -> Optional[Any]:
-        """A new event on the current stream. None: no device, too many pending, or a graph is being captured."""
-        if self.cuda is None or len(self._pending) >= MOST_PENDING or self.cuda.is_current_stream_capturing():
-            return None
-        try:
-            event = self._spare.pop()
-        except IndexError:
-            event = self.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def add(self, entry: Any, where: Any) -> None:
-        """Keep an entry until the device has passed the events of the entry's record."""
-        self._pending.append((entry, where))
-
-    def settle(self, add: Callable[[Any, Any, int, int], None]) -> None:
-        """Call add(entry, where, duration, exposed) for the entries that the device has passed."""
-        while self._pending and self._pending[0][0].record.events[-1].query():
-            entry, where = self._pending.popleft()
-            events = entry.record.events
-            # The last two events enclose the time that the stream was held up: all of it, or that of wait().
-            add(entry, where, _between(events[0], events[-1]), _between(events[-2], events[-1]))
-            self._spare.extend(events)
-
-    def forget(self) -> None:
-        self._pending.clear()
-
-    def finish(self) -> None:
-        for entry, _ in self._pending:
-            entry.record.events[-1].synchronize()
+    def wait(self) -> bool:
+        """For the current stream. False: there is no device, or a graph is being captured."""
+        if self.cuda is None or self.cuda.is_current_stream_capturing():
+            return False
+        self.cuda.current_stream().synchronize()
+        return True
 
     def memory(self) -> int:
         return int(self.cuda.memory_allocated()) if self.cuda is not None else 0
 
     def peak(self) -> int:
         return int(self.cuda.max_memory_allocated()) if self.cuda is not None else 0
-
-
-def _between(first: Any, last: Any) -> int:
-    return max(0, int(first.elapsed_time(last) * 1e6))

@@ -25,7 +25,7 @@ def text(told: Dict[str, Any]) -> str:
     report, communication = told["analysis_report"], told["comm_analysis"]
     lines = ["# Performance report", "", *_headline(report), "", "## What to do", ""]
     lines += [f"- {plain(each['finding'])}: {each['advice']}." for each in report["advice"]]
-    lines += ["", *_rating(report), *_steps(report), *_operations(communication), *_phases(communication)]
+    lines += ["", *_rating(report), *_steps(report), *_operations(communication)]
     lines += [*_regions(report), *_processes(report), "## Notes", "", *(f"- {plain(note)}" for note in told["notes"])]
     if not any("no pictures" in note for note in told["notes"]):
         lines += ["", *(f"![{words}]({name})" for name, words in PICTURES.items())]
@@ -66,8 +66,8 @@ def ms(seconds: float) -> str:
     return number(seconds * 1e3)
 
 
-def times(each: Dict[str, Any], *which: str, factor: float = 1e3) -> List[str]:
-    return [number(each[f"{name}_time"] * factor) if f"{name}_time" in each else "-" for name in which]
+def times(each: Dict[str, Any], *which: str) -> List[str]:
+    return [ms(each[f"{name}_time"]) for name in which]
 
 
 # ---- Sections --------------------------------------------------------------------------------------------------------
@@ -107,16 +107,8 @@ def _steps(report: Dict[str, Any]) -> List[str]:
         [part["what"], part["kind"], f"{part['share_percent']:.1f}", number(part["ms_per_step"]), part["count"]]
         for part in report["bottlenecks"][:MOST_LINES]
     ]
-    which = ("total", "avg", "min", "p50", "p99", "max")
-    kinds = [
-        [label, each["count"], *times(each, *which), f"{each['comm_percentage']:.1f}"]
-        for label, each in report["steps"]["by_label"].items()
-    ]
-    titles = ["steps", "count", *(f"{name}, ms" for name in which), "communication, %"]
-    return [
-        *section("## Where the time goes", ["what", "kind", "% of the steps", "ms a step", "count"], parts),
-        *section("## Kinds of steps", titles, kinds),
-    ]
+    titles = ["what", "kind", "% of the steps", "ms a step", "count"]
+    return section("## Where the time goes", titles, parts)
 
 
 def _operations(communication: Dict[str, Any]) -> List[str]:
@@ -147,19 +139,6 @@ def _operations(communication: Dict[str, Any]) -> List[str]:
             told if base["baseline_of"] else "",
         ),
     ]
-
-
-def _phases(communication: Dict[str, Any]) -> List[str]:
-    which = ("avg", "p50", "p99")
-    rows = [
-        [call, phase, each.get("count", "-"), *times(each, "total"), *times(each, *which, factor=1e6)]
-        + [f"{each['share_percent']:.1f}"]
-        for call, phases in communication["phases"].items()
-        for phase, each in phases.items()
-    ]
-    titles = ["call", "phase", "count", "total, ms", *(f"{name}, us" for name in which), "% of the call"]
-    told = "The count is of the calls that had the phase. wait_room and wait_frame are the waiting for the other side."
-    return section("## ringcast, by phase", titles, rows, told)
 
 
 def _regions(report: Dict[str, Any]) -> List[str]:

@@ -16,7 +16,7 @@ from ringcast import _files
 from ringcast.profile import analysis, pictures, report
 from ringcast.profile.store import COLUMNS, Store, process_of
 
-FORMAT = 1
+FORMAT = 2
 STATE, ROWS = "profile.json", "detailed_timings.csv"
 
 
@@ -91,10 +91,9 @@ def _write_alone(found: Results, folder: str, apart: Optional[str], draw: bool) 
     return write_folder(merged, folder, draw)
 
 
-def write_folder(found: Results, folder: str, draw: bool, svg: bool = False) -> Dict[str, Any]:
+def write_folder(found: Results, folder: str, draw: bool) -> Dict[str, Any]:
     _files.make_folder(folder)
     notes = pictures.draw(found, folder) if draw else ["no pictures: python -m ringcast.profile report DIR makes them"]
-    notes += pictures.draw(found, folder, "svg") if svg else []
     told = analysis.comprehensive(found, notes)
     _write_rows(os.path.join(folder, ROWS), found.store.rows.kept)
     _write_json(folder, "comm_analysis.json", told["comm_analysis"])

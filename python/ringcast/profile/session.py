@@ -12,38 +12,19 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ringcast.profile import results
 from ringcast.profile.intercept import Interceptor
-from ringcast.profile.recorder import OwnOperation, Recorder, Region, Taken, checked, hooks, row_of
+from ringcast.profile.recorder import Recorder, checked, hooks, operation, region, row_of
 from ringcast.profile.store import MOST_STEPS, Store, Thinned, process_of
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into [0, 1), and in step with nothing
-MOST_ENDED = 256  # records, or steps, that wait to be summed up
 MEMORY_NS = 100_000_000  # the memory is read at most so often
 DUE_NS = 500_000_000  # a step that takes longer is summed up meanwhile
 
 _numbers = itertools.count()
 _running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
-
-
-class _Step(NamedTuple):
-    """A step that has ended, and its records."""
-
-    row: List[Any]  # of the series
-    since: int
-    folded: int  # records before are summed up
-    until: int
-    taken: List[Taken]
-    label: str
-
-
-def _new_row(number: int) -> List[Any]:
-    """Of a step that begins: number, nanoseconds, nanoseconds of communication, label."""
-    return [number, 0, 0, ""]
 
 
 class Profile:
@@ -73,7 +54,7 @@ class Profile:
         self._warmup, self._sample = warmup, sample
         self._rank, self._world = rank, world
         self._pictures, self._merge_timeout = pictures, merge_timeout
-        self._apart: Optional[str] = None
+        self._apart: Optional[str] = None  # the folder within `dir` of a process without a rank
         self._clock = clock
         self._recorder = Recorder(clock, self._overflow)
         self._interceptor = Interceptor(self._recorder, self.rank)
@@ -84,14 +65,11 @@ class Profile:
         self._steps = 0  # ended, warm-up and skipped ones included
         self._state = "new"
         self._began = self._since = self._folded = 0
-        self._row = _new_row(0)
-        self._ended: List[_Step] = []  # and not summed up
-        self._waiting = 0  # records of these
+        self._row = [0, 0, 0]  # of the step: its number, nanoseconds, nanoseconds of communication
         self._number, self._wall = 0, 0.0
         self._memory = _Memory(0)
         self._options = {"warmup": warmup, "intercept": intercept, "sample": sample, "rows": rows}
         self._spans: Any = None
-        self._subscribed = False
 
     # ---- Life --------------------------------------------------------------------------------------------------------
 
@@ -113,7 +91,7 @@ class Profile:
             self._interceptor.step_after(self._step_at, self.step)
         self._began = self._since = self._folded = self._clock()
         self._memory = _Memory(self._began)
-        self._memory.read(self._began, self._recorder.devices)
+        self._memory.read(self._began, self._recorder.device)
         self._recorder.due = self._began + DUE_NS
         self._turn(True)
         return self
@@ -126,13 +104,13 @@ class Profile:
             self._state = "stopped"
             _running.discard(self)
             try:
-                self._collect_last(self._recorder.on)
-                self._sum_up()
+                self._flush()
+                if not self._steps and self._recorder.on:  # without any step() the whole is one
+                    self._end_step(self._clock())
             finally:
                 self._turn(False)
                 self._interceptor.take_out()
-            self._recorder.finish(self._store)
-            self._memory.read_all(self._clock(), self._recorder.devices)
+            self._memory.read_all(self._clock(), self._recorder.device)
         return results.write(self._results(), self.dir, self._apart, self._pictures, self._merge_timeout)
 
     def save(self) -> Dict[str, Any]:
@@ -140,16 +118,11 @@ class Profile:
         if self._state != "running":
             raise RuntimeError("this profile is not running: it was not started, or has been stopped")
         with self._lock:
-            self._sum_up()
-            self._memory.read_all(self._clock(), self._recorder.devices)
+            self._memory.read_all(self._clock(), self._recorder.device)
             return results.write(self._results(), self.dir, self._apart, self._pictures, 0)
 
     def is_running(self) -> bool:
         return self._state == "running"
-
-    def set_apart(self, name: Optional[str]) -> None:
-        """Set the folder within `dir` of a process without a rank; None: `dir` itself."""
-        self._apart = name
 
     def abandon(self) -> None:
         """Stop without results, as in a forked child."""
@@ -171,64 +144,47 @@ class Profile:
 
     # ---- Steps -------------------------------------------------------------------------------------------------------
 
-    def step(self, label: str = "") -> None:
-        """A step ends here, and the next one begins. label: what kind of step ends, such as "decode"; the results tell
-        the kinds apart."""
-        label = label and checked(label, "a kind of steps")
+    def step(self) -> None:
+        """A step ends here, and the next one begins."""
         with self._lock:
             if self._state != "running":
                 return
             self._flush()
+            if self._recorder.on:
+                self._recorder.device.wait()
             now = self._clock()
             if self._steps < self._warmup or not self._recorder.on:
                 self._pass_over(now)
             else:
-                self._end_step(now, label)
+                self._end_step(now)
             self._steps += 1
-            self._recorder.devices.look()
+            self._recorder.device.look()
             self._turn(self._steps < self._warmup or self._steps * GOLDEN % 1.0 < self._sample)
             self._since = self._folded = self._clock()
             self._recorder.due = self._since + DUE_NS
-            self._row = _new_row(self._steps)
+            self._row = [self._steps, 0, 0]
 
     def _pass_over(self, now: int) -> None:
         """Forget a step of the warm-up, or a step outside the sample."""
         self._recorder.drop()
         if self._steps < self._warmup:
-            self._recorder.devices.forget()
             self._store, self._pending = Store(self._rows), None
             if self._steps == self._warmup - 1:  # what the memory grows by is counted from here
                 self._memory = _Memory(self._began)
-                self._memory.read(now, self._recorder.devices)
+                self._memory.read(now, self._recorder.device)
         else:
             self._store.skipped += 1
 
-    def _end_step(self, now: int, label: str = "") -> None:
+    def _end_step(self, now: int) -> None:
         if self._pending is not None:
             self._store.merge(self._pending)
             self._pending = None
         self.rank()  # of a group that may be gone at the end
-        self._memory.read(now, self._recorder.devices)
-        taken = self._recorder.take(now, True)
-        self._ended.append(_Step(self._row, self._since, self._folded, now, taken, label))
-        self._waiting += sum(len(each.items) + len(each.spans) for each in taken)
-        if self._waiting >= MOST_ENDED or len(self._ended) >= MOST_ENDED:
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        """Sum up the steps that ended. Several steps at once cost less: the code is in the CPU's caches then."""
-        series = self._store.series.setdefault("", Thinned(MOST_STEPS))
-        for step in self._ended:
-            self._recorder.sum_up(step.taken, self._store, step.row, step.folded, step.until)
-            step.row[1], step.row[3] = step.until - step.since, step.label
-            self._store.steps.add(step.row[1])
-            if step.label:
-                kind = self._store.kind(step.label)
-                kind.add(step.row[1])
-                kind.exposed += step.row[2]
-            series.offer(step.row)
-        self._ended.clear()
-        self._waiting = 0
+        self._memory.read(now, self._recorder.device)
+        self._recorder.sum_up(self._store, self._row, self._folded, now)
+        self._row[1] = now - self._since
+        self._store.steps.add(self._row[1])
+        self._store.series.setdefault("", Thinned(MOST_STEPS)).offer(self._row)
 
     def _overflow(self) -> None:
         """Sum up records before the step ends, unless another thread does."""
@@ -239,35 +195,29 @@ class Profile:
                 return
             now = self._clock()
             self._recorder.due = now + DUE_NS
-            self._recorder.devices.look()
-            self._memory.read(now, self._recorder.devices)
+            self._recorder.device.look()
+            self._memory.read(now, self._recorder.device)
             if self._steps < self._warmup and self._steps:
                 self._recorder.drop()  # the warm-up is forgotten anyway
                 return
             if self._pending is None:
                 self._pending = Store(self._rows)
-            taken = self._recorder.take(now, False)
-            self._recorder.sum_up(taken, self._pending, self._row, self._folded, now)
+            self._recorder.sum_up(self._pending, self._row, self._folded, now)
             self._folded = now
         finally:
             self._lock.release()
 
-    def _collect_last(self, was_on: bool) -> None:
-        """Without a call of step(), the whole is a step. Otherwise records after the last step() are dropped."""
-        self._flush()
-        now = self._clock()
-        if not self._steps and was_on:
-            self._end_step(now)
-
     # ---- A user's own ------------------------------------------------------------------------------------------------
 
-    def region(self, name: str) -> Region:
-        """A named part of the program: `with p.region("layers.0.attn"):`, or a decorator. Regions are per thread."""
-        return Region(self, name)
+    def region(self, name: str) -> "contextlib._GeneratorContextManager[None]":
+        """A named part of the program, `with p.region("layers.0.attn"):`, per thread; or a decorator."""
+        return region(self._recorder, checked(name, "a region"))
 
-    def operation(self, name: str, bytes: int = 0) -> OwnOperation:
+    def operation(self, name: str, bytes: int = 0) -> "contextlib._GeneratorContextManager[None]":
         """Communication of your own, used as region()."""
-        return OwnOperation(self, name, bytes)
+        if bytes < 0:
+            raise ValueError(f"the bytes of {name} are 0 or more, not {bytes}")
+        return operation(self._recorder, checked(name, "an operation"), bytes)
 
     def metric(self, name: str, value: float) -> None:
         """Note a number of your own. The results have count, sum, mean, deviation, least, most and last value."""
@@ -315,14 +265,14 @@ class Profile:
 
     def _turn(self, on: bool) -> None:
         """Turn recording on or off for the step that begins."""
-        if on and not self._subscribed:
+        if on and not self._recorder.on:
             self._spans.subscribe(self._recorder.take_spans)
-        elif not on and self._subscribed:
+        elif not on and self._recorder.on:
             self._spans.unsubscribe(self._recorder.take_spans)
-        self._subscribed = self._recorder.on = on
+        self._recorder.on = on
 
     def _flush(self) -> None:
-        if self._subscribed:
+        if self._recorder.on:
             self._spans.flush()
 
 
@@ -343,19 +293,19 @@ class _Memory:
         self.series = Thinned(MOST_STEPS)
         self._began, self._read_at = began, began - MEMORY_NS
 
-    def read(self, now: int, devices: Any) -> None:
+    def read(self, now: int, device: Any) -> None:
         if now - self._read_at < MEMORY_NS:
             return
         self._read_at = now
-        self.rss, self.device = memory_of_process().get("rss", 0), devices.memory()
+        self.rss, self.device = memory_of_process().get("rss", 0), device.memory()
         self.first = self.first or self.rss
         self.most, self.device_most = max(self.most, self.rss), max(self.device_most, self.device)
         self.series.offer([(now - self._began) / 1e9, self.rss, self.device])
 
-    def read_all(self, now: int, devices: Any) -> None:
+    def read_all(self, now: int, device: Any) -> None:
         self._read_at = now - MEMORY_NS
-        self.read(now, devices)
-        self.device_most = max(self.device_most, devices.peak())
+        self.read(now, device)
+        self.device_most = max(self.device_most, device.peak())
 
     def figures(self) -> Dict[str, int]:
         """In bytes. rss_max is the most among the samples; the process's own peak may be older than the profile."""
@@ -449,7 +399,7 @@ def _begin(is_first: bool, rank: Optional[int] = None) -> None:
     _profile = None
     try:
         made = Profile(_folder, rank=rank, step_at=_options.get("step"))
-        made.set_apart(None if is_first else f"process{os.getpid()}")
+        made._apart = None if is_first else f"process{os.getpid()}"
         _profile = made.start()
     except Exception as error:
         warnings.warn(f"RINGCAST_PROFILE={_folder}: there is no profile: {error}", RuntimeWarning, stacklevel=2)

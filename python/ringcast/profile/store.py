@@ -39,7 +39,7 @@ class Totals:
         self.least = -1
         self.bytes = 0
         self.moving = 0  # what bandwidth is of: without the waiting for the other side, where that is known
-        self.exposed = 0  # a thread, or the device's stream, was held up; less than the total if work goes on meanwhile
+        self.exposed = 0  # a thread was held up; less than the total if work goes on meanwhile
         self.waiting = self.told = 0  # time, and the number of records that know their waiting
         self.failed = 0
         self.bins: Dict[int, int] = {}
@@ -163,7 +163,6 @@ class Thinned:
 # Most of the totals' keys: regions with ever new names must not fill the memory of a run of days.
 MOST_KEYS = 20_000
 MOST_STEPS = 10_000
-MOST_LABELS = 100  # kinds of steps
 OTHER = "(other)"
 
 Thing = TypeVar("Thing")
@@ -188,7 +187,7 @@ class Operation(NamedTuple):
     source: str
     bytes: Optional[int]  # None: the sum of the operations within
     waiting: Optional[int]  # None: not known
-    events: Any = None
+    on_device: bool = False
     failed: bool = False
 
 
@@ -213,16 +212,14 @@ class Region:
 class Store:
     def __init__(self, rows: int = 0) -> None:
         self.operations: Dict[Key, Totals] = {}
-        self.phases: Dict[str, Dict[str, Totals]] = {}  # of ringcast's calls: a call's phases of one kind are a record
         self.regions: Dict[str, Region] = {}
         self.metrics: Dict[str, Metric] = {}
         self.steps = Totals()
-        self.kinds: Dict[str, Totals] = {}  # of steps, by the labels of step()
         self.exposed = 0  # at least one thread was in communication
         self.overlapped = 0  # none was, and asynchronous operations were under way
         self.skipped = 0
         self.rows = Thinned(rows)
-        self.series: Dict[str, Thinned] = {}  # by process: step, ns, exposed ns, label
+        self.series: Dict[str, Thinned] = {}  # by process: step, ns, exposed ns
         self.memory: Dict[str, Thinned] = {}  # by process: seconds, resident and device memory
         self.lost = 0  # records beyond MOST_KEYS, under OTHER
 
@@ -236,21 +233,15 @@ class Store:
         return found
 
     def region(self, name: str) -> Region:
-        return self._one_of(self.regions, name, Region, MOST_KEYS)
-
-    def phase(self, operation: str, kind: str) -> Totals:
-        return self.phases.setdefault(operation, {}).setdefault(kind, Totals())
-
-    def kind(self, label: str) -> Totals:
-        return self._one_of(self.kinds, label, Totals, MOST_LABELS)
+        return self._one_of(self.regions, name, Region)
 
     def metric(self, name: str) -> Metric:
-        return self._one_of(self.metrics, name, Metric, MOST_KEYS)
+        return self._one_of(self.metrics, name, Metric)
 
-    def _one_of(self, table: Dict[str, Thing], name: str, make: Callable[[], Thing], most: int) -> Thing:
+    def _one_of(self, table: Dict[str, Thing], name: str, make: Callable[[], Thing]) -> Thing:
         found = table.get(name)
         if found is None:
-            if len(table) >= most:
+            if len(table) >= MOST_KEYS:
                 self.lost += 1
                 name = OTHER
             found = table.setdefault(name, make())
@@ -259,9 +250,6 @@ class Store:
     def merge(self, other: "Store") -> None:
         for key, totals in other.operations.items():
             self.totals(key).merge(totals)
-        for operation, phases in other.phases.items():
-            for kind, totals in phases.items():
-                self.phase(operation, kind).merge(totals)
         for name, region in other.regions.items():
             mine = self.region(name)
             mine.totals.merge(region.totals)
@@ -271,8 +259,6 @@ class Store:
         for name, metric in other.metrics.items():
             self.metric(name).merge(metric)
         self.steps.merge(other.steps)
-        for label, totals in other.kinds.items():
-            self.kind(label).merge(totals)
         self.exposed += other.exposed
         self.overlapped += other.overlapped
         self.skipped += other.skipped
@@ -287,17 +273,12 @@ class Store:
         """All but the rows, which are the lines of detailed_timings.csv."""
         return {
             "operations": [[*key, totals.state()] for key, totals in self.operations.items()],
-            "phases": {
-                operation: {kind: totals.state() for kind, totals in phases.items()}
-                for operation, phases in self.phases.items()
-            },
             "regions": {
                 name: {"totals": region.totals.state(), "parts": region.parts, "inner": region.inner}
                 for name, region in self.regions.items()
             },
             "metrics": {name: vars(metric) for name, metric in self.metrics.items()},
             "steps": self.steps.state(),
-            "kinds": {label: totals.state() for label, totals in self.kinds.items()},
             "exposed": self.exposed,
             "overlapped": self.overlapped,
             "skipped": self.skipped,
@@ -312,8 +293,6 @@ class Store:
         made = cls()
         for operation, source, size, how, totals in state["operations"]:
             made.operations[operation, source, int(size), how] = Totals.of(totals)
-        for operation, phases in state["phases"].items():
-            made.phases[operation] = {kind: Totals.of(totals) for kind, totals in phases.items()}
         for name, value in state["regions"].items():
             region_of = made.regions[name] = Region()
             region_of.totals = Totals.of(value["totals"])
@@ -321,7 +300,6 @@ class Store:
             region_of.inner = bool(value["inner"])
         made.metrics = {name: Metric(**value) for name, value in state["metrics"].items()}
         made.steps = Totals.of(state["steps"])
-        made.kinds = {label: Totals.of(totals) for label, totals in state["kinds"].items()}
         for name in "exposed", "overlapped", "skipped", "lost":
             setattr(made, name, int(state[name]))
         made.rows = Thinned(kept=rows, **state["rows"])

@@ -10,7 +10,7 @@ from ringcast.sglang import advise
 EXAMPLES = """
 EXAMPLES
   python -m ringcast.sglang advise
-  python -m ringcast.sglang advise --tp 2 --tp 4 --waiting 4 --format json
+  python -m ringcast.sglang advise --tp 2 --tp 4 --format json
   python -m ringcast.sglang advise --seconds 0.01
 """
 
@@ -26,9 +26,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     command = commands.add_parser("advise", help=what, description=what, epilog=EXAMPLES, formatter_class=formatter)
     advise.add_options(command)
     options = parser.parse_args(arguments)
-    given = [*(options.size or ()), *(options.tp or ()), *(options.waiting or ())]
+    given = [*(options.size or ()), *(options.tp or ())]
     if any(number < 1 for number in given) or options.seconds < 0:
-        parser.error("--size, --tp and --waiting take 1 or more, --seconds 0 or more")
+        parser.error("--size and --tp take 1 or more, --seconds 0 or more")
     return advise.run(options)
 
 

@@ -13,7 +13,7 @@ import logging
 import sys
 import types
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 import torch.distributed
@@ -176,6 +176,13 @@ class _Target(NamedTuple):
     signature: str
     replace: Optional[Callable[[Any], Any]] = None  # None: only compared
 
+    def found(self) -> Tuple[Any, str, Any]:
+        """The owner, which is a class or the module; the name there; what SGLang has, or None."""
+        module = sys.modules[self.module]
+        of, _, name = self.name.rpartition(".")
+        owner = vars(module).get(of) if of else module
+        return owner, name, None if owner is None else vars(owner).get(name)
+
 
 _PYOBJ = "(data, rank, dist_group=None, src=0, force_cpu_device=True)"
 _P2P = "(data, rank, group=None, src=0, dst=1, async_send=False)"
@@ -288,58 +295,36 @@ def _leave(part: str) -> None:
 
 def _put(module: types.ModuleType) -> None:
     """Replace the functions of a module. After a mismatch, no function of the same part is replaced in any module."""
-    by_parts: Dict[Any, List[_Found]] = {}
-    for each in _found(module):
-        by_parts.setdefault(tuple(_parts_of(each.target)), []).append(each)
-    for parts, found in by_parts.items():
+    by_parts: Dict[Any, List[_Target]] = {}
+    for target in _TARGETS:
+        if target.module == module.__name__ and target.found()[2] is not None:
+            by_parts.setdefault(tuple(_parts_of(target)), []).append(target)
+    for parts, targets in by_parts.items():
         left = [part for part in parts if part not in _left]
         if left:
-            _put_part(module, left, found)
+            _put_part(left, targets)
 
 
-def _put_part(module: types.ModuleType, parts: List[str], found: "List[_Found]") -> None:
-    differences = [each for each in found if signature_of(each.original) != each.target.signature]
-    if differences:
-        for part in parts:
-            _leave(part)
-    else:
-        replaced = _replaced if module.__name__ == _ELASTIC else _parts[parts[0]]
-        for each in found:
-            _replace(each, replaced)
-    if differences:
-        target = differences[0].target
-        warnings.warn(
-            f"ringcast.sglang leaves SGLang's {' and '.join(parts)} as they are: {target.module}.{target.name} takes "
-            f"{signature_of(differences[0].original) or 'something else'}, and what is known here takes "
-            f"{target.signature}; a newer ringcast may know it",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-class _Found(NamedTuple):
-    target: _Target
-    owner: Any  # a class, or the module
-    name: str
-    original: Any
-
-
-def _found(module: types.ModuleType) -> List[_Found]:
-    found = []
-    for target in [target for target in _TARGETS if target.module == module.__name__]:
-        of, _, name = target.name.rpartition(".")
-        owner = vars(module).get(of) if of else module
-        original = None if owner is None else vars(owner).get(name)
-        if original is not None:
-            found.append(_Found(target, owner, name, original))
-    return found
-
-
-def _replace(found: _Found, replaced: Replacements) -> None:
-    if found.target.replace is None:
-        return
-    new = found.target.replace(found.original)
-    if isinstance(found.owner, types.ModuleType):
-        replaced.replace(found.original, new)
-    else:
-        replaced.set(found.owner, found.name, new)
+def _put_part(parts: List[str], targets: List[_Target]) -> None:
+    for target in targets:
+        signature = signature_of(target.found()[2])
+        if signature != target.signature:
+            for part in parts:
+                _leave(part)
+            warnings.warn(
+                f"ringcast.sglang leaves SGLang's {' and '.join(parts)} as they are: "
+                f"{target.module}.{target.name} takes {signature or 'something else'}, and what is "
+                f"known here takes {target.signature}; a newer ringcast may know it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
+    for target in targets:
+        owner, name, original = target.found()
+        replaced = _replaced if target.module == _ELASTIC else _parts[parts[0]]
+        if target.replace is None:
+            continue
+        if isinstance(owner, types.ModuleType):
+            replaced.replace(original, target.replace(original))
+        else:
+            replaced.set(owner, name, target.replace(original))

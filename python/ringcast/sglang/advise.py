@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which way pays: every rank computes for itself, the ranks share the hash, or one rank shares the whole value.
 
-What a request costs a rank, on average, with `waiting` requests at once on N ranks and C CPUs. The part of the work
-that the ranks share is done by `busy` = min(N, waiting) ranks at a time. A rank among `a` computing ranks takes
-crowd(a) = max(1, a × slowdown / C) times as long as alone.
+What a request costs a rank, on average, where N ranks compute at a time on C CPUs: each takes
+crowd = max(1, N / C) times as long as alone.
 
-    local    (seconds + hash × nbytes) × crowd(N)
-    hash     seconds × crowd(N) + hash × nbytes / busy × crowd(busy) + HAND_OVER
-    share    ((seconds + hash × nbytes) × crowd(busy) + put × nbytes) / busy
+    local    (seconds + hash × nbytes) × crowd
+    hash     (seconds + hash × nbytes / N) × crowd + HAND_OVER
+    share    ((seconds + hash × nbytes) × crowd + put × nbytes) / N
              + (N - 1) / N × get × nbytes + HAND_OVER
 
 A way other than local must save at least LEAST_SAVING of the cost of local: a shared value arrives later, by the way
 through the ring, and no sooner than the computing rank gets round to the call.
 
-The first rank's facts count for all: the first rank measures the rates once, counts the CPUs, and goes on to measure
-the slowdown by other load while hashing.
+The first rank's facts count for all: the first rank measures the rates once, and counts the CPUs.
 
 `advise` of the command line prints the decision as a map of this machine: size of a request × ranks.
 """
@@ -99,23 +97,16 @@ def _best(call: Callable[[], object]) -> float:
 
 
 def costs(
-    rates: Rates,
-    ranks: int,
-    nbytes: int,
-    hash: Optional[str] = "sha256",
-    seconds: float = 0.0,
-    waiting: Optional[float] = None,
-    slowdown: float = 1.0,
-) -> Dict[str, float]:
-    """Seconds of a rank for a request, by each way. waiting: None counts as many as there are ranks."""
-    busy = ranks if waiting is None else max(1.0, min(ranks, waiting))
-    everyone, few = (max(1.0, a * slowdown / rates.cpus) for a in (ranks, busy))
+    rates: Rates, ranks: int, nbytes: int, hash: Optional[str] = "sha256", seconds: float = 0.0
+) -> Dict[str, float]:  # fmt: skip
+    """Seconds of a rank for a request, by each way."""
+    crowd = max(1.0, ranks / rates.cpus)
     hashing = rates.hash.get(hash, 0.0) * nbytes if hash is not None else 0.0
     get = (ranks - 1) / ranks * rates.get * nbytes
     return {
-        "local": (seconds + hashing) * everyone,
-        "hash": seconds * everyone + hashing / busy * few + HAND_OVER,
-        "share": ((seconds + hashing) * few + rates.put * nbytes) / busy + get + HAND_OVER,
+        "local": (seconds + hashing) * crowd,
+        "hash": (seconds + hashing / ranks) * crowd + HAND_OVER,
+        "share": ((seconds + hashing) * crowd + rates.put * nbytes) / ranks + get + HAND_OVER,
     }
 
 
@@ -136,32 +127,22 @@ MEANING = "local: each rank for itself; hash: share_hash; share: share_once"
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="of a request; may be repeated")
     parser.add_argument("--tp", type=int, action="append", metavar="N", help="ranks; may be repeated")
-    parser.add_argument("--waiting", type=float, action="append", metavar="N", help="requests at once; default: 1, 8")
     seconds = "what making a request's value takes beside hashing, which only share spares; default: 0"
     parser.add_argument("--seconds", type=float, default=0.0, metavar="S", help=seconds)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
 
-def maps(rates: Rates, options: argparse.Namespace) -> Dict[str, Any]:
-    """The map for each number of waiting requests: a cell for each size and number of ranks."""
-    sizes, ranks = sorted(set(options.size or SIZES)), sorted(set(options.tp or RANKS))
-    made = []
-    for waiting in options.waiting or (1.0, 8.0):
-        cells = []
-        for nbytes in sizes:
-            for count in ranks:
-                cost = costs(rates, count, nbytes, "sha256", options.seconds, waiting)
-                cells.append(
-                    {
-                        "nbytes": nbytes,
-                        "ranks": count,
-                        "way": best(cost, WAYS),
-                        "ms": {way: cost[way] * 1e3 for way in WAYS},
-                    }
-                )
-        made.append({"waiting": waiting, "cells": cells})
-    facts = {name: value * 1e9 for name, value in (("put", rates.put), ("get", rates.get), *rates.hash.items())}
-    return {"cpus": rates.cpus, "ns_per_byte": facts, "seconds": options.seconds, "maps": made}
+def map_of(rates: Rates, options: argparse.Namespace) -> Dict[str, Any]:
+    """A cell for each size and number of ranks."""
+    cells = []
+    for nbytes in sorted(set(options.size or SIZES)):
+        for count in sorted(set(options.tp or RANKS)):
+            cost = costs(rates, count, nbytes, "sha256", options.seconds)
+            ms = {way: cost[way] * 1e3 for way in WAYS}
+            cells.append({"nbytes": nbytes, "ranks": count, "way": best(cost, WAYS), "ms": ms})
+    facts = {"put": rates.put * 1e9, "get": rates.get * 1e9}
+    facts.update({name: value * 1e9 for name, value in rates.hash.items()})
+    return {"cpus": rates.cpus, "ns_per_byte": facts, "seconds": options.seconds, "cells": cells}
 
 
 def _size(nbytes: int) -> str:
@@ -171,31 +152,28 @@ def _size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def _rows(cells: List[Dict[str, Any]]) -> Dict[int, List[Dict[str, Any]]]:
-    rows: Dict[int, List[Dict[str, Any]]] = {}
-    for cell in cells:
-        rows.setdefault(cell["nbytes"], []).append(cell)
-    return rows
-
-
 def text(found: Dict[str, Any]) -> str:
+    rows: Dict[int, List[Dict[str, Any]]] = {}
+    for cell in found["cells"]:
+        rows.setdefault(cell["nbytes"], []).append(cell)
     rates = ", ".join(f"{name} {value:.2f}" for name, value in found["ns_per_byte"].items())
-    lines = [f"{found['cpus']} CPUs; ns a byte: {rates}", f"{MEANING}. In brackets: of local's time."]
-    for each in found["maps"]:
-        rows = _rows(each["cells"])
-        lines += ["", f"{each['waiting']:g} request(s) at once", f"{'':>9}"]
-        lines[-1] += "".join(f"{'TP ' + str(cell['ranks']):>14}" for cell in next(iter(rows.values())))
-        for nbytes, row in rows.items():
-            shares = [cell["ms"][cell["way"]] / (cell["ms"]["local"] or 1) for cell in row]
-            words = [
-                "local" if cell["way"] == "local" else f"{cell['way']} ({share:.2f})"
-                for cell, share in zip(row, shares)
-            ]
-            lines.append(f"{_size(nbytes):>9}" + "".join(f"{word:>14}" for word in words))
+    ranks = [cell["ranks"] for cell in next(iter(rows.values()))]
+    lines = [
+        f"{found['cpus']} CPUs; ns a byte: {rates}",
+        f"{MEANING}. In brackets: of local's time.",
+        f"{'':>9}" + "".join(f"{f'TP {count}':>14}" for count in ranks),
+    ]
+    for nbytes, row in rows.items():
+        lines.append(f"{_size(nbytes):>9}" + "".join(f"{_word(cell):>14}" for cell in row))
     return "\n".join(lines)
 
 
+def _word(cell: Dict[str, Any]) -> str:
+    way, ms = cell["way"], cell["ms"]
+    return "local" if way == "local" else f"{way} ({ms[way] / ms['local']:.2f})"
+
+
 def run(options: argparse.Namespace) -> int:
-    found = maps(measure(), options)
+    found = map_of(measure(), options)
     print(json.dumps(found, indent=1) if options.format == "json" else text(found))
     return 0

@@ -16,17 +16,13 @@ waits until the hash is late, and then hashes the feature itself. So no rank wai
 without a bound, and ranks that plan or decide differently, miss a call, stop or die cost a second
 hash.
 
-A hash is late if this rank has done its own part, the other rank was due, and hashing the feature here would be over by
-now. Until a hash of the late rank comes in time, this rank waits for the rank in the second, fourth, eighth call only.
-A rank never waits to send: without room the hashes are not told.
+A hash is late if this rank has done its own part, and hashing the other rank's part here would be
+over by now. This rank then waits for no hash of the late rank until the late rank is heard again. A
+rank never waits to send: without room the hashes are not told.
 
 A call's name is the `key`, which the caller gives to the same features on all ranks, and never to others. The digest
 is of types, shapes and sizes, in the order of the features: under a key that names other features of the same form, a
 hash is another feature's. Hashes of a call not made here are kept for a while: a rank may be ahead.
-
-Where the load makes a difference, one rank decides for all: the first to make the call tells "local" or "hash" at once,
-and the ranks that come later do the same. Ranks that come at the same time may decide differently; a rank that shares
-waits for no hash of a call that another rank called "local".
 """
 
 import asyncio
@@ -42,7 +38,7 @@ import struct
 import threading
 import time
 import weakref
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from concurrent import futures
 from typing import (
     Any,
@@ -57,7 +53,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Set,
     Tuple,
 )
 
@@ -261,7 +256,7 @@ def _check(compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Op
 
 
 class _Made(NamedTuple):
-    """What compute() came to. packed: None if the value is to be sent as it is."""
+    """What compute() came to. packed: None if nothing is sent, and no hash is asked for."""
 
     value: Any = None
     packed: Any = None
@@ -472,15 +467,13 @@ class _Sharing:
     def _compute(
         self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str], thread: bool
     ) -> Shared:
-        # Without a hash tensors may stay on their device, which no PackedFrame allows.
-        packs = hash is not None or not end.carries_cuda
         shared = Shared(self._rank, None, self)
         made: "futures.Future[_Made]" = futures.Future()
         if thread:
-            made = in_thread(_make, compute, hash, packs, end.carries_cuda)
+            made = in_thread(_make, compute, hash, True, end.carries_cuda)
             shared._made = made
         else:
-            made.set_result(_make(compute, hash, packs, end.carries_cuda))
+            made.set_result(_make(compute, hash, True, end.carries_cuda))
         self._due.append(_Due(end, number, hash, shared, made))
         if thread:
             made.add_done_callback(lambda _: self._send_more())
@@ -519,11 +512,9 @@ class _Sharing:
                 with contextlib.suppress(ringcast.Error):  # the ring has failed: the receivers learn that from the ring
                     due.end.number(due.number)
                     due.end.refuse(made.failure, SHARE, 0)
-            elif made.packed is not None:
+            else:
                 due.end.number(due.number)
                 due.end.send(made.packed, SHARE, timeout=0)
-            else:
-                made = self._send_value(due, made)
         except TimeoutError:
             return False
         except Exception as error:
@@ -531,26 +522,6 @@ class _Sharing:
         due.shared._settle(made.outcome(due.hash))
         self._due.popleft()  # last: without a due call nothing is unsettled
         return True
-
-    def _send_value(self, due: "_Due", made: _Made) -> _Made:
-        """Send a value that is not packed. TimeoutError: there is no room, or the value's pickling raised a
-        TimeoutError: the value is packed, and due again."""
-        due.end.number(due.number)
-        try:
-            due.end.send(made.value, SHARE, timeout=0)
-            return made
-        except TimeoutError:
-            packed = _make(lambda: made.value, due.hash, True, due.end.carries_cuda)
-        except Exception:
-            raise
-        except BaseException as error:
-            if not due.end.is_at(due.number):
-                raise
-            packed = _Made(failure=error)
-        again: "futures.Future[_Made]" = futures.Future()
-        again.set_result(packed)
-        self._due[0] = due._replace(made=again)
-        raise TimeoutError
 
     # ---- Taking in ----
 
@@ -650,24 +621,17 @@ class _Sharing:
 
 # ---- Hashes of features ----------------------------------------------------------------------------------------------
 
-_BLOCK = 1 << 20
-
 
 def feature_hash(feature: Any) -> int:
     """SGLang's hash of a feature in the CPU's memory: the first 8 bytes, big-endian, of the SHA-256 of the bytes.
 
-    feature: a tensor, an array, bytes, a path (the bytes of the file), or a list of these, nested or not: the bytes of
-    the list are the bytes of the items in order. Contract: SGLang's hash_feature (August 2026), which takes no path.
-    TypeError: any other type; a tensor on a GPU, for which SGLang has another hash. OSError: the file can't be read.
+    feature: a tensor, an array, bytes, or a list of these, nested or not: the bytes of the list are
+    the bytes of the items in order. Contract: SGLang's hash_feature (August 2026).
+    TypeError: any other type; a tensor on a GPU, for which SGLang has another hash.
     """
     hasher = hashlib.sha256()
     for part in _parts(feature):
-        if isinstance(part, os.PathLike):
-            with open(part, "rb") as file:
-                while block := file.read(_BLOCK):
-                    hasher.update(block)
-        else:
-            hasher.update(_bytes_of(part))
+        hasher.update(_bytes_of(part))
     return int.from_bytes(hasher.digest()[:8], "big")
 
 
@@ -708,8 +672,6 @@ def nbytes_of(feature: Any) -> int:
 
 
 def _nbytes_of(part: Any) -> int:
-    if isinstance(part, os.PathLike):
-        return os.stat(part).st_size
     if isinstance(part, np.ndarray) or isinstance(part, torch.Tensor) and part.device.type == "cpu":
         return part.nbytes
     return memoryview(_bytes_of(part)).nbytes
@@ -731,7 +693,7 @@ def _form_of(part: Any) -> Any:
         return str(part.dtype), tuple(part.shape)
     if isinstance(part, np.ndarray):
         return part.dtype.str, part.shape
-    return "file" if isinstance(part, os.PathLike) else "bytes"
+    return "bytes"
 
 
 # ---- share_hash: a call ----------------------------------------------------------------------------------------------
@@ -745,16 +707,14 @@ class Call:
     """The features of a call, and the hashes that are known."""
 
     def __init__(self, features: List[Any], key: str, compute: Callable[[Any], int], remember: bool = False) -> None:
-        self.began = self.idle_since = time.monotonic()
+        self.idle_since = time.monotonic()  # once this rank has hashed its part
         self.features, self.compute = features, compute
         self.nbytes = [nbytes_of(feature) for feature in features]
         self.name = hashlib.blake2b(key.encode(), digest_size=8).digest()
         self.digest = digest_of(features)
         self.owners: List[int] = []  # by feature: the rank that hashes; empty: there is no plan
         self.order: List[int] = []  # the features by owner: a hash is told by the place in this order
-        self.due: List[float] = []  # by feature: seconds from `began` until the hash is due
-        self.patience: List[float] = []  # by feature: seconds to wait for the hash when due
-        self.absent: Set[int] = set()  # ranks with hashes that are not waited for
+        self.parts: Dict[int, int] = {}  # by rank: the bytes of its features
         self.shared: Callable[[], Any] = lambda: None  # the SharedHashes, while there is one
         self._memory = (key, self.digest) if remember and compute is feature_hash else None
         known = None if self._memory is None else _remembered.get(self._memory)
@@ -763,7 +723,7 @@ class Call:
     def plan(self, size: int) -> None:
         """Set the owners: each feature, from the largest on, goes to the rank with the fewest bytes so far."""
         turn = int.from_bytes(self.name, "big") % size
-        given = dict.fromkeys([*range(turn, size), *range(turn)], 0)
+        self.parts = given = dict.fromkeys([*range(turn, size), *range(turn)], 0)
         self.owners = [0] * len(self.features)
         for index in sorted(range(len(self.features)), key=self.nbytes.__getitem__, reverse=True):
             owner = min(given, key=given.__getitem__)
@@ -801,23 +761,13 @@ class Call:
 
 _HASH_STREAM = "share_hash"
 _HASH_CAPACITY = 64 << 10
-# A frame: the call's name, the digest of the features, the sender's slowdown, the place of the first hash; hashes.
-_HEAD, _HASH_BYTES = struct.Struct("<8s8sfI"), 8
-# In place of a name: the frame tells the slowdown alone. In place of a digest: the sender decided "local".
-_NO_CALL = LOCAL = bytes(8)
-_MOST_SLOWDOWN = 1000.0
-# Hashes, and decisions, kept of calls that were not made here.
+# A frame: the call's name, the digest of the features, the place of the first hash; hashes.
+_HEAD, _HASH_BYTES = struct.Struct("<8s8sI"), 8
+# Hashes kept of calls that were not made here.
 _MOST_KEPT = 4096
-# Seconds: what a wait allows beside the hashing; the least CPU time that tells of the slowdown; how long a hash waits
-# for the next hash before both are told in a frame.
-SLACK, _TELLING, _GATHERING = 0.005, 0.0005, 0.001
-# The first rank tells a slowdown that differs by so much from the one told last.
-_MUCH = 1.25
-
-
-def _bound(kept: "OrderedDict[Any, Any]") -> None:
-    if len(kept) > _MOST_KEPT:
-        kept.popitem(last=False)
+# Seconds: what a wait allows beside the hashing; how long a hash waits for the next hash before
+# both are told in a frame.
+SLACK, _GATHERING = 0.005, 0.001
 
 
 class _Peer:
@@ -825,9 +775,8 @@ class _Peer:
 
     def __init__(self, end: Receiver) -> None:
         self.end = end
-        self.slowdown = 1.0
         self.is_gone = False
-        self.late = 0  # calls since this rank was late; 0: in time
+        self.is_late = False  # and has not been heard since
 
 
 class Ranks:
@@ -840,54 +789,31 @@ class Ranks:
         self.made = dict(enumerate(made))
         self._peers = {src: _Peer(end) for src, end in enumerate(made) if isinstance(end, Receiver)}
         self._how, self._rates = agreed_of(group)[1:]
-        self._own_slowdown = self._told_slowdown = 1.0
+        crowd = max(1.0, self.size / self._rates.cpus)
+        self._second = self._rates.hash.get("sha256", 0.0) * crowd  # to hash a byte
         self._telling = threading.RLock()
         self._hearing = threading.RLock()  # around each look at a Reader, which takes no time
         self._begun: "weakref.WeakValueDictionary[bytes, Call]" = weakref.WeakValueDictionary()  # by name
-        # Of calls that were not made here: by name; by name, digest and place, the rank and the hash.
-        self._decided: "OrderedDict[bytes, str]" = OrderedDict()
-        self._early: "OrderedDict[Tuple[bytes, bytes, int], Tuple[int, int]]" = OrderedDict()
-        self.unasked: "weakref.WeakSet[Any]" = weakref.WeakSet()  # calls without a result asked for
+        # Hashes of calls that were not made here, by name, digest and place.
+        self._early: "OrderedDict[Tuple[bytes, bytes, int], int]" = OrderedDict()
 
-    # ---- Deciding ----
-
-    def decide(self, call: Call, how: str) -> Tuple[str, bool]:
-        """The way, "local" or "hash", and whether to tell the others."""
-        told = self._decided.pop(call.name, None)
+    def shares(self, call: Call, how: str) -> bool:
+        """Whether the ranks share the call: all decide alike."""
         how = self._how if how == "auto" else how
-        if how != "auto":
-            return how, False
-        if told is not None:
-            return told, False
-        nbytes, largest = sum(call.nbytes), max(call.nbytes, default=0)
-        together = nbytes / largest if largest else 1.0
-        if self._best(nbytes, math.inf) == "local":  # whatever the load
-            return "local", False
-        if self._best(nbytes, together) == "hash":
-            return "hash", False
-        return self._best(nbytes, together + len(self.unasked)), True
-
-    def _best(self, nbytes: int, waiting: float) -> str:
-        slowdown = self._told_slowdown if self.rank == 0 else self._peers[0].slowdown
-        cost = advise.costs(self._rates, self.size, nbytes, waiting=waiting, slowdown=slowdown)
-        return advise.best(cost, ("local", "hash"))
+        if how == "auto":
+            costs = advise.costs(self._rates, self.size, sum(call.nbytes))
+            how = advise.best(costs, ("local", "hash"))
+        return how == "hash"
 
     # ---- Hashing ----
 
     def hash_part(self, call: Call) -> None:
-        if call.owners:
-            return self._hash_and_tell(call, call.places_of(self.rank))
-        for index in call.missing():
-            self._hash(call, index)
-        if self.rank == 0 and not 1 / _MUCH < self._own_slowdown / self._told_slowdown < _MUCH:
-            self.tell(_NO_CALL, LOCAL)
-
-    def _hash_and_tell(self, call: Call, places: range) -> None:
-        first, since = places.start, call.began
+        places = call.places_of(self.rank)
+        first, since = places.start, call.idle_since
         try:
             for place in places:
                 if call.hashes[call.order[place]] is None:
-                    self._hash(call, call.order[place])
+                    call.hash(call.order[place])
                 now = time.monotonic()
                 if now - since >= _GATHERING:
                     self._tell_hashes(call, first, place + 1)
@@ -896,30 +822,15 @@ class Ranks:
             self._tell_hashes(call, first, places.stop)
             call.idle_since = time.monotonic()
 
-    def _hash(self, call: Call, index: int) -> None:
-        wall, cpu = time.perf_counter(), time.thread_time()
-        call.hash(index)
-        wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
-        if cpu > _TELLING:
-            self._own_slowdown += (min(max(1.0, wall / cpu), _MOST_SLOWDOWN) - self._own_slowdown) / 8
-
-    def hash_late(self, call: Call, index: int) -> None:
-        """A hash of another rank's part: further ranks may be waiting, too."""
-        self._hash(call, index)
-        if call.owners:
-            place = call.order.index(index)
-            self._tell_hashes(call, place, place + 1)
-
     def _tell_hashes(self, call: Call, first: int, end: int) -> None:
         """Of the places from `first` to before `end`; nothing if a frame can't carry one of the hashes."""
         hashes = [call.hashes[index] for index in call.order[first:end]]
         if hashes and all(hash is not None and 0 <= hash < 1 << 64 for hash in hashes):
             self.tell(call.name, call.digest, first, hashes)
 
-    def tell(self, name: bytes, digest: bytes, first: int = 0, hashes: Sequence[Optional[int]] = ()) -> None:
+    def tell(self, name: bytes, digest: bytes, first: int, hashes: Sequence[Optional[int]]) -> None:
         with self._telling:
-            self._told_slowdown = self._own_slowdown
-            head = _HEAD.pack(name, digest, self._own_slowdown, first)
+            head = _HEAD.pack(name, digest, first)
             self._own.tell(head + struct.pack(f"<{len(hashes)}Q", *hashes))
 
     # ---- Taking in ----
@@ -927,23 +838,12 @@ class Ranks:
     def expect(self, call: Call) -> None:
         """Make the plan, and take the hashes of the other ranks from now on."""
         call.plan(self.size)
-        second = self._rates.hash.get("sha256", 0.0)
-        due = Counter[int]()
-        for owner, nbytes in zip(call.owners, call.nbytes):
-            due[owner] += nbytes
-            slowdown = self._own_slowdown if owner == self.rank else self._peers[owner].slowdown
-            call.due.append(due[owner] * slowdown * second)
-            call.patience.append(nbytes * self._own_slowdown * second + SLACK)
-        for src, peer in self._peers.items():
-            peer.late += peer.late > 0
-            if peer.late & peer.late - 1:  # no power of two
-                call.absent.add(src)
         with self._hearing:
             self._begun[call.name] = call
             for place in range(len(call.order)):
                 early = self._early.pop((call.name, call.digest, place), None)
                 if early is not None:
-                    self._take(call, place, *early)
+                    self._take(call, place, early)
 
     def take_in(self) -> bool:
         """Take in what the other ranks have told. Whether there was anything."""
@@ -964,58 +864,46 @@ class Ranks:
                 break
             if data is None:
                 break
-            took = self._heard(src, peer, data) or took
+            peer.is_late = False
+            took = self._heard(data) or took
         return took
 
-    def _heard(self, src: int, peer: _Peer, data: bytes) -> bool:
+    def _heard(self, data: bytes) -> bool:
         """Frames of another form are dropped: the hashes are then late."""
         count, beyond = divmod(len(data) - _HEAD.size, _HASH_BYTES)
         if count < 0 or beyond:
             return False
-        name, digest, slowdown, first = _HEAD.unpack_from(data)
-        if not 1.0 <= slowdown <= _MOST_SLOWDOWN:
-            return False
-        peer.slowdown = slowdown
-        if name == _NO_CALL:
-            return True
+        name, digest, first = _HEAD.unpack_from(data)
         hashes = struct.unpack_from(f"<{count}Q", data, _HEAD.size)
         call = self._begun.get(name)
         if call is None:
-            self._decided.setdefault(name, "local" if digest == LOCAL else "hash")
-            _bound(self._decided)
             for place, hash in enumerate(hashes, first):
-                self._early[name, digest, place] = src, hash
-                _bound(self._early)
-        elif digest == LOCAL:
-            call.absent.update(self._peers)
+                self._early[name, digest, place] = hash
+                if len(self._early) > _MOST_KEPT:
+                    self._early.popitem(last=False)
         elif digest == call.digest:
             for place, hash in enumerate(hashes, first):
-                self._take(call, place, src, hash)
+                self._take(call, place, hash)
         shared = None if call is None else call.shared()
         if shared is not None:
             shared._wake()
         return True
 
-    def _take(self, call: Call, place: int, src: int, hash: int) -> None:
+    def _take(self, call: Call, place: int, hash: int) -> None:
         if place < len(call.order) and call.hashes[call.order[place]] is None:
-            index = call.order[place]
-            call.hashes[index] = hash
-            if src == call.owners[index]:
-                self._peers[src].late = 0
+            call.hashes[call.order[place]] = hash
 
     def until_late(self, call: Call, index: int) -> float:
         """Seconds until this rank hashes the feature itself."""
         self.take_in()
-        owner = call.owners[index]
-        peer = self._peers.get(owner)
+        peer = self._peers.get(call.owners[index])
         if call.hashes[index] is not None:
             return SLACK
-        if peer is None or peer.is_gone or owner in call.absent:
+        if peer is None or peer.is_gone or peer.is_late:
             return 0.0
-        left = max(call.began + call.due[index], call.idle_since) + call.patience[index] - time.monotonic()
-        if left <= 0:
-            call.absent.add(owner)
-            peer.late = max(1, peer.late)
+        hashing = call.parts[call.owners[index]] * self._second
+        left: float = call.idle_since + hashing + SLACK - time.monotonic()
+        peer.is_late = left <= 0
         return left
 
     def wait(self, seconds: float) -> None:
@@ -1058,7 +946,7 @@ def share_hash(
 
     The first call for a group is a collective. In a group on several machines, an elastic group and a group of one,
     every call is "local".
-    TypeError, ValueError: invalid arguments. OSError: a file can't be read. result() raises errors of compute().
+    TypeError, ValueError: invalid arguments. result() raises errors of compute().
     """
     refuse_inside("share_hash")
     features = list(features)
@@ -1080,9 +968,6 @@ class SharedHashes(Awaited):
     def __init__(self, call: Call, ranks: Optional[Ranks] = None) -> None:
         super().__init__()
         self._call, self._ranks = call, ranks
-        self._unasked = None if ranks is None else ranks.unasked
-        if self._unasked is not None:
-            self._unasked.add(self)
 
     def done(self) -> bool:
         """Whether result() would not wait. result() then computes the late hashes."""
@@ -1093,7 +978,6 @@ class SharedHashes(Awaited):
     def result(self, timeout: Optional[float] = None) -> Tuple[List[Any], List[int]]:
         """(features, hashes), in the order of the call. timeout: seconds; TimeoutError: the time is up, and a later
         result() can succeed. The wait has a bound anyway."""
-        self._ask()
         until = until_of(timeout)
         while not self._is_whole():
             for index in self._call.missing():
@@ -1102,22 +986,17 @@ class SharedHashes(Awaited):
 
     def hash_at(self, index: int) -> int:
         """The hash of one feature, as soon as known."""
-        self._ask()
         self._bring(index, math.inf)
         hash = self._call.hashes[index]
         assert hash is not None
         return hash
-
-    def _ask(self) -> None:
-        if self._unasked is not None:
-            self._unasked.discard(self)
 
     def _bring(self, index: int, until: float) -> None:
         """Wait for a hash until the hash is late, then hash."""
         while self._call.hashes[index] is None:
             late = 0.0 if self._ranks is None else self._ranks.until_late(self._call, index)
             if late <= 0:
-                self._hash(index)
+                self._call.hash(index)
             if self._call.hashes[index] is not None:
                 break
             left = until - time.monotonic()
@@ -1131,12 +1010,6 @@ class SharedHashes(Awaited):
             return False
         self._ranks = None  # hashes that are kept keep no rings
         return True
-
-    def _hash(self, index: int) -> None:
-        if self._ranks is None:
-            self._call.hash(index)
-        else:
-            self._ranks.hash_late(self._call, index)
 
     def _descriptors(self) -> List[int]:
         return [] if self._ranks is None else self._ranks.descriptors()
@@ -1159,7 +1032,7 @@ class SharedHashes(Awaited):
     async def _late(self) -> None:
         missing = self._call.missing()
         if missing:
-            await asyncio.get_running_loop().run_in_executor(None, self._hash, missing[0])
+            await asyncio.get_running_loop().run_in_executor(None, self._call.hash, missing[0])
 
     def __repr__(self) -> str:
         return f"<SharedHashes: {len(self._call.missing())} of {len(self._call.features)} to come>"
@@ -1183,15 +1056,14 @@ def ranks_of(group: Any) -> Optional[Ranks]:
 
 def _begin(ranks: Ranks, call: Call, how: str) -> SharedHashes:
     ranks.take_in()
-    how, tells = ranks.decide(call, how)
-    shared = SharedHashes(call, ranks)
-    call.shared = weakref.ref(shared)
-    if how == "hash":
-        ranks.expect(call)
-    else:
-        shared._ranks = None
-    if tells:
-        ranks.tell(call.name, call.digest if how == "hash" else LOCAL)
+    is_shared = ranks.shares(call, how)
+    shared = SharedHashes(call, ranks if is_shared else None)
     with contextlib.suppress(Exception):  # result() hashes again, and raises the error
-        ranks.hash_part(call)
+        if is_shared:
+            call.shared = weakref.ref(shared)
+            ranks.expect(call)
+            ranks.hash_part(call)
+        else:
+            for index in call.missing():
+                call.hash(index)
     return shared

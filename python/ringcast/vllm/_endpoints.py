@@ -10,7 +10,10 @@ queues of answers of its readers. Answers that have arrived are received first.
 import contextlib
 import errno
 import importlib
+import logging
+import math
 import os
+import sys
 import threading
 import time
 import warnings
@@ -22,7 +25,80 @@ from ringcast._group.config import MOST_CHARACTERS, is_ours, name_setting
 from ringcast._group.endpoint import WriterEnd, state_of
 from ringcast._group.packing import pack
 from ringcast.vllm._doors import Visits, new_name
-from ringcast.vllm._waits import Wait
+
+
+# ---- Waits -----------------------------------------------------------------------------------------------------------
+
+_VLLM_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
+_INTERVAL = "VLLM_RINGBUFFER_WARNING_INTERVAL"
+_DEFAULT_INTERVAL = 60.0
+
+
+def engine_logger() -> Any:
+    """A logger of the loaded engine: vLLM's has a prefix and a level; SGLang's are Python's own."""
+    make = getattr(sys.modules.get("vllm.logger"), "init_logger", None)
+    if make is not None:
+        return make("vllm.ringcast")
+    return logging.getLogger("sglang.ringcast" if "sglang" in sys.modules else "ringcast.vllm")
+
+
+def warning_interval() -> float:
+    """Seconds between two warnings: vLLM's setting if vLLM is loaded, else the environment's."""
+    value = getattr(sys.modules.get(_VLLM_MODULE), _INTERVAL, None)
+    if value is None:
+        value = os.environ.get(_INTERVAL) or _DEFAULT_INTERVAL
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(f"{_INTERVAL} is {value!r}: it must be a number of seconds above 0, such as 60")
+    return seconds
+
+
+class Wait:
+    """The wait of one call. timeout: seconds, None for ever. spent: seconds that have passed. warns: whether to
+    warn."""
+
+    def __init__(self, timeout: Optional[float], spent: float = 0.0, warns: bool = True) -> None:
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, or None, not nan")
+        self._began = time.monotonic() - spent
+        self._deadline = math.inf if timeout is None else self._began + timeout
+        self._interval = warning_interval() if warns else math.inf
+        self._warned = self._began
+
+    def over(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def slice(self, most: float = math.inf) -> Optional[float]:
+        """Seconds until the first of the next warning, the end, and `most`. None: no limit."""
+        now = time.monotonic()
+        seconds = min(self._deadline - now, self._warned + self._interval - now, most)
+        return None if seconds == math.inf else max(0.0, seconds)
+
+    def warn(self, describe: Callable[[], str]) -> None:
+        """Warn, if the interval has passed."""
+        now = time.monotonic()
+        if now - self._warned >= self._interval:
+            self._warned = now
+            # Operators search for the first words, which are vLLM's.
+            engine_logger().warning(
+                "No available shared memory broadcast block found in %d seconds: %s", now - self._began, describe()
+            )
+
+    def end(self) -> None:
+        """The call goes on: say so after a warning."""
+        if self._warned != self._began:
+            engine_logger().warning(
+                "The shared memory broadcast goes on after %d seconds", time.monotonic() - self._began
+            )
+
+
+# ---- The ends of this process ----------------------------------------------------------------------------------------
 
 
 def load(name: str) -> Any:
@@ -94,16 +170,18 @@ class Sender(WriterEnd):
         self._complete = False  # all readers are attached
         self._announced = False  # the readers know that all are attached
         self._told = False  # of a death
-        self._send: Callable[..., None] = _go_slowly
         super().__init__(writer, goes_on=False)
         if sends_calls:
             _add(self)
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
         try:
+            if self.lost is not None:
+                raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
             try:
-                self._send(obj, _FIRST if timeout is None else _first(timeout))
-                return
+                if self._complete:
+                    self.ring.send(obj, _FIRST if timeout is None else _first(timeout))
+                    return
             except TimeoutError as error:
                 if not is_ours(error):
                     raise
@@ -179,7 +257,6 @@ class Sender(WriterEnd):
                 self._check_names()
                 self.readers = {peer.pid: peer.name for peer in self.ring.peers()}
                 self._complete = True
-                self._send = self.ring.send
                 self._visits.close()
                 return
             except TimeoutError as error:
@@ -258,7 +335,6 @@ class Sender(WriterEnd):
                     "engine (a program of your own: make a new queue)"
                 )
             self.lost = who[:MOST_CHARACTERS]
-            self._send = _raise_died(self.lost)
             for receiver in _all(Receiver) if self._sends_calls else []:
                 receiver.end(self.readers, self.lost)
 
@@ -302,6 +378,8 @@ class Receiver:
     def __init__(self, reader: Optional[ringcast.Reader], link: Any = None) -> None:
         self.link: Any = None
         self._ready = False
+        self._kept: List[Any] = []  # the message that wait_until_ready() has found
+        self._died: Optional[str] = None  # which reader: nothing more will come
         self._lost: Optional[str] = None  # which worker's death has ended the waits
         self.ring: Any = None
         if reader is not None:
@@ -309,16 +387,19 @@ class Receiver:
 
     def _receive_from(self, reader: ringcast.Reader, link: Any) -> None:
         self.ring, self.link = reader, link
-        self._recv: Callable[..., Tuple[Any, int]] = reader.recv_tagged
         _add(self)
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> NoReturn:
         raise AssertionError("Only writers can enqueue")
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
+        if self._kept:
+            return self._kept.pop()
         spent = 0.0
         try:
-            obj, tag = self._recv(_FIRST if timeout is None else _first(timeout))
+            if self._died is not None:
+                raise ringcast.ReaderDied(errno.EOWNERDEAD, self._died)
+            obj, tag = self.ring.recv_tagged(_FIRST if timeout is None else _first(timeout))
             if not tag:
                 return obj
             self._take_notice(obj, tag)
@@ -345,17 +426,7 @@ class Receiver:
                 self._take_notice(obj, tag)
             else:
                 self._ready = True  # the writer sends no message before all are attached
-                self._put_back(obj)
-
-    def _put_back(self, obj: Any) -> None:
-        """Have the next receive return the message."""
-        recv = self._recv
-
-        def once(*_: Any) -> Tuple[Any, int]:
-            self._recv = recv
-            return obj, 0
-
-        self._recv = once
+                self._kept.append(obj)
 
     def end(self, workers: Dict[int, str], lost: str) -> None:
         """One of `workers` has died: end the waits for their answers."""
@@ -379,11 +450,13 @@ class Receiver:
 
     def _receive_waiting(self, wait: Wait) -> Tuple[Any, int]:
         while True:
+            if self._died is not None:
+                raise ringcast.ReaderDied(errno.EOWNERDEAD, self._died)
             wait.warn(self._describe_writer)
             try:
-                taken = self._recv(wait.slice())
+                obj, tag = self.ring.recv_tagged(wait.slice())
                 wait.end()
-                return taken
+                return obj, tag
             except ringcast.Cancelled:
                 raise self._why_cancelled() from None
             except ringcast.WriterGone as error:
@@ -421,8 +494,8 @@ class Receiver:
         if tag == _READY:
             self._ready = True
         elif tag == _DIED:
-            self._recv = _raise_died(obj)  # nothing more will come
-            self._recv()
+            self._died = obj
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, obj)
         else:
             raise ringcast.ProtocolError(
                 errno.EPROTO, f"a frame has the tag {tag}: its sender is no MessageQueue of this version of ringcast"
@@ -437,15 +510,3 @@ def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
         except RuntimeError:
             ring.cancel()
             time.sleep(_RETRY)
-
-
-def _go_slowly(*_: Any) -> NoReturn:
-    """In place of Writer.send()."""
-    raise TimeoutError
-
-
-def _raise_died(text: str) -> Callable[..., NoReturn]:
-    def fail(*_: Any) -> NoReturn:
-        raise ringcast.ReaderDied(errno.EOWNERDEAD, text)
-
-    return fail

@@ -24,7 +24,7 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ringcast._install import Caller, Replacements, signature_of
 
@@ -32,6 +32,7 @@ __all__ = ["SIGNATURES", "install", "installed", "uninstall"]
 
 _QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
 _GROUPS = "vllm.distributed.parallel_state"
+_PARTS = {"queues": _QUEUES, "groups": _GROUPS}  # each is replaced as a whole, or not at all
 
 _QUEUE_BASE = (
     "(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=25165824, max_chunks=10, connect_ip=None"
@@ -77,7 +78,7 @@ SIGNATURES: Dict[str, Tuple[str, ...]] = {
 
 
 def _logger() -> Any:
-    from ringcast.vllm._waits import engine_logger
+    from ringcast.vllm._endpoints import engine_logger
 
     return engine_logger()
 
@@ -85,14 +86,6 @@ def _logger() -> Any:
 _caller = Caller("vLLM", "RINGCAST_VLLM", _logger)
 _replaced = Replacements("vllm")
 _warned = False
-
-
-class _Part(NamedTuple):
-    """What is replaced as a whole, or not at all."""
-
-    name: str
-    module: Any
-    differences: List[str]
 
 
 def install() -> bool:
@@ -108,8 +101,10 @@ def install() -> bool:
     if installed():
         return True
     # Not under the lock, because of the imports: a module under import in another thread may call install().
-    parts = _parts()
-    put = [part for part in parts if not part.differences]
+    if not _has_vllm():
+        raise ImportError("there is no vLLM in this Python: pip install vllm", name="vllm")
+    differences = {part: _differences(part, name) for part, name in _PARTS.items()}
+    put = [part for part in _PARTS if not differences[part]]
     untested = bool(put) and not _caller.is_tested()
     if untested and _caller.is_strict():
         put = []
@@ -120,26 +115,21 @@ def install() -> bool:
         if _replaced:
             return True
         if put:
-            _replace({part.name: part.module for part in put}, queue, group)
+            _replace({part: sys.modules[_PARTS[part]] for part in put}, queue, group)
         warn, _warned = not _warned, True
-    if warn:
-        for part in parts:
-            _tell(part)
-        if untested:
-            _caller.tell_untested(2)
+    for part, found in differences.items() if warn else ():
+        if found:
+            warnings.warn(
+                f"ringcast is not put in place for vLLM's {part}, which stay as they are: "
+                f"{'; '.join(found)}. Take a vLLM or a ringcast of another version",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    if warn and untested:
+        _caller.tell_untested(2)
     if put:
-        _caller.tell_in_place(" and ".join(part.name for part in put))
+        _caller.tell_in_place(" and ".join(put))
     return bool(put)
-
-
-def _tell(part: _Part) -> None:
-    if part.differences:
-        warnings.warn(
-            f"ringcast is not put in place for vLLM's {part.name}, which stay as they are: "
-            f"{'; '.join(part.differences)}. Take a vLLM or a ringcast of another version",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 def installed() -> bool:
@@ -161,23 +151,13 @@ def _has_vllm() -> bool:
     return "vllm" in sys.modules or importlib.util.find_spec("vllm") is not None
 
 
-def _parts() -> List[_Part]:
-    if not _has_vllm():
-        raise ImportError("there is no vLLM in this Python: pip install vllm", name="vllm")
-    return [_part("queues", _QUEUES), _part("groups", _GROUPS)]
-
-
-def _part(part: str, name: str) -> _Part:
+def _differences(part: str, name: str) -> List[str]:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("vllm."):
             raise  # a module that vLLM needs
-        return _Part(part, None, [f"{name} can't be imported ({error})"])
-    return _Part(part, module, _differences(module, part))
-
-
-def _differences(module: Any, part: str) -> List[str]:
+        return [f"{name} can't be imported ({error})"]
     found = []
     for name, known in SIGNATURES.items():
         if name.startswith("GroupCoordinator") != (part == "groups"):

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers on the writer's machine, in another PID namespace, can't attach to the ring. The readers receive by a relay
-(zmq_hub.py), over a Unix socket."""
+"""Who can attach to a ring: which ranks of a group share a machine; and readers on the writer's
+machine in another PID namespace, which can't, and receive by a relay (zmq_hub.py) over a Unix
+socket."""
 
 import contextlib
 import errno
 import os
 import threading
-from typing import Any, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import ringcast
 from ringcast._group import config
 from ringcast._group.config import machine
+from ringcast._group.ranks import Ranks
 from ringcast.vllm._doors import FOLDER, Door
-from ringcast.vllm._endpoints import AT_EXIT_SECONDS, Receiver, load
-from ringcast.vllm._waits import Wait, engine_logger
+from ringcast.vllm._endpoints import AT_EXIT_SECONDS, Receiver, Wait, engine_logger, load
 
 _told = False
 
@@ -60,6 +61,59 @@ def warn(who: str, why: str) -> None:
             "--pid=container:NAME or --pid=host; Kubernetes: shareProcessNamespace: true)",
             *(who, why),
         )
+
+
+# ---- Which ranks of a group share a machine --------------------------------------------------------------------------
+# Found by trying to attach: machines may have the same name.
+
+# The bytes of a probe, which carries no frame.
+_PROBE_BYTES = 4096
+
+
+def who_attaches(ranks: Ranks, writers: Sequence[int], readers: Sequence[int]) -> Dict[int, List[int]]:
+    """Collective: for each of `writers`, the `readers` that can attach to the writer's ring. All are ranks in the
+    group; a writer can attach to its own ring."""
+    mine = ranks.rank
+    probe, offers = ranks.all_or_none(
+        lambda: _make_probe(len(readers)) if mine in writers else None,
+        lambda made: made and (made.handle, here()),
+    )
+    try:
+        _, reached = ranks.all_or_none(
+            lambda: [
+                one
+                for one in writers
+                if mine in readers and attaches(offers[one][0], offers[one][1], config.name_of(mine))
+            ],
+            lambda found: found,
+        )
+    finally:
+        if probe is not None:
+            probe.close()
+    return {writer: [reader for reader in readers if writer in reached[reader]] for writer in writers}
+
+
+def _make_probe(readers: int) -> ringcast.Writer:
+    return ringcast.Writer(_PROBE_BYTES, max(1, readers), memory="pages", numa="none", spill_bytes=0)
+
+
+def attaches(handle: str, place: Optional[Place] = None, name: str = "this process") -> bool:
+    """Whether this process can attach to the ring. Any other failure, such as too many open files, raises. place: the
+    writer's. name: this process's, in the warning if the writer is on this machine."""
+    mine = here()
+    why = why_apart(place, mine)
+    try:
+        if not why:  # else the pid is another process's here
+            ringcast.Reader(handle).close()
+            return True
+    except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError) as error:
+        why = why_apart(place, mine, error)
+    if why:
+        warn(name, why)
+    return False
+
+
+# ---- A reader's end --------------------------------------------------------------------------------------------------
 
 
 def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:

@@ -31,15 +31,30 @@ from ringcast._group.config import name_of, whole
 from ringcast._group.ranks import Ranks
 from ringcast.vllm import containers
 from ringcast.vllm._endpoints import Receiver, Sender, load
-from ringcast.vllm.machines import who_attaches
 
 # A Writer makes no smaller ring by default.
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
-# Empty until the process makes or attaches to a queue without a group. A worker first attaches to the queue of calls:
-# the element is then the worker's rank. The executor first makes the queue of calls: the element is then None.
-_worker: List[Optional[int]] = []
-os.register_at_fork(after_in_child=_worker.clear)
+_EXECUTOR = "the executor"
+# What the process is in vLLM, by its first queue without a group: the executor first makes the queue
+# of calls; a worker first attaches to that queue, and is known by its rank there. None: no queue so far.
+_role: Union[int, str, None] = None
+
+
+def _take_role(role: Union[int, str]) -> Union[int, str]:
+    """The process's role: the first that it has taken."""
+    global _role
+    if _role is None:
+        _role = role
+    return _role
+
+
+def _forget_role() -> None:
+    global _role
+    _role = None
+
+
+os.register_at_fork(after_in_child=_forget_role)
 
 
 @dataclasses.dataclass
@@ -85,11 +100,11 @@ class MessageQueue:
         connect_ip: Optional[str] = None,
         enable_shm_tensor_arena: bool = False,
     ) -> None:
-        _worker[:] = _worker or [None]
-        which = ("calls",) if _worker[0] is None else ("answers", _worker[0])
+        role = _take_role(_EXECUTOR)
+        which = ("calls",) if role == _EXECUTOR else ("answers", role)
         name = names.join(f"{self._engine}.mq", *which)
-        ranks, sends_calls = local_reader_ranks, _worker[0] is None
-        self._make(name, n_reader, n_local_reader, ranks, max_chunk_bytes, max_chunks, connect_ip, sends_calls)
+        of_readers, limits = (n_local_reader, local_reader_ranks), (max_chunk_bytes, max_chunks)
+        self._make(name, n_reader, *of_readers, *limits, connect_ip, role == _EXECUTOR)
 
     def _make(
         self,
@@ -133,7 +148,7 @@ class MessageQueue:
     def create_from_handle(cls, handle: Handle, rank: int) -> "MessageQueue":
         """The reader `rank`, attached: the reader receives what is sent from now on."""
         self = cls._attach(handle, rank)
-        _worker[:] = _worker or [rank]
+        _take_role(rank)
         return self
 
     @classmethod
@@ -240,7 +255,7 @@ class MessageQueue:
         everyone = range(ranks.size)
         if writer_rank not in everyone:
             raise ValueError(f"writer_rank is a rank in the group, from 0 to {ranks.size - 1}, not {writer_rank}")
-        near = who_attaches(ranks, [writer_rank], everyone)[writer_rank]
+        near = containers.who_attaches(ranks, [writer_rank], everyone)[writer_rank]
         near.remove(writer_rank)
 
         def make() -> Optional[MessageQueue]:
@@ -269,7 +284,7 @@ class MessageQueue:
         if reader_rank not in ranks.globally:
             raise ValueError(f"reader_rank is a global rank of the group, one of {ranks.globally}, not {reader_rank}")
         reader = ranks.globally.index(reader_rank)
-        near = len(who_attaches(ranks, range(ranks.size), [reader])[ranks.rank])
+        near = len(containers.who_attaches(ranks, range(ranks.size), [reader])[ranks.rank])
         queue, handles = ranks.all_or_none(
             lambda: cls._named(
                 cls._name_in(pg, f"{ranks.globally[ranks.rank]}-{reader_rank}"),
