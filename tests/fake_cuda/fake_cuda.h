@@ -47,7 +47,7 @@
 
 #define FAKE_CUDA_FUNCTIONS(X) RC_CUDA_FUNCTIONS(X) CUDA_MORE_FUNCTIONS(X)
 
-/* What a test can ask of it, by dlsym: see tests/support/gpu.h. */
+/* What a test can ask of it, by dlsym: see tests/support/fake_controls.h. */
 /* clang-format off */
 #define FAKE_CUDA_CONTROLS(X)                                                                                         \
   /* Calls of a function by its name in CUDA since the start; "*": of all; "fake_host_waits": copies that waited for  \

@@ -16,7 +16,7 @@
 #include "shm/error.h"
 #include "shm/process.h"
 #include "tests/support/children.h"
-#include "tests/support/gpu.h"
+#include "tests/support/fake_controls.h"
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
 
@@ -86,6 +86,7 @@ static const struct {
     {"new", {"FAKE_CUDA_DEVICES=0"}, "mode 4, result 100,", "no device"},
     {"old", {0}, "mode 5, result 500, version 0, devices 0, table 0, open 0", "has no cuGetProcAddress_v2; install a"},
     {"new", {"FAKE_CUDA_WITHOUT=cuInit"}, "mode 5, result 500, version 0,", UNNAMED "the driver is too old: it has no"},
+    {"new", {"FAKE_CUDA_WITHOUT=cuStreamWaitEvent"}, "mode 5,", "it has no cuStreamWaitEvent;"},
     {"new", {"FAKE_CUDA_INIT=999"}, "mode 6, result 999, version 13000,", "cuInit gives CUDA_ERROR_UNKNOWN (999)"},
     {"new", {"FAKE_CUDA_INIT=12345"}, "mode 6, result 12345,", "an error without a name (12345)"},
     {"new", {"FAKE_CUDA_FAIL=cuDeviceGetCount:1:2"}, "mode 6, result 2,", "CUDA_ERROR_OUT_OF_MEMORY (2)"},
@@ -94,29 +95,12 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-START_TEST(each_state_of_the_driver_has_its_mode_and_its_words) {
+LOOP_TEST(each_state_of_the_driver_has_its_mode_and_its_words, 0, CASES) {
   char said[1024];
   run(cases[_i].driver, cases[_i].changes, said, sizeof said);
   ck_assert_msg(strncmp(said, cases[_i].begins, strlen(cases[_i].begins)) == 0, "it said: %s", said);
   ck_assert_msg(strstr(said, cases[_i].holds), "it said: %s", said);
 }
-END_TEST
-
-static const char *const functions[] = {
-#define FUNCTION(field, name, symbol, arguments) #name,
-    RC_CUDA_FUNCTIONS(FUNCTION)
-#undef FUNCTION
-};
-enum { FUNCTIONS = sizeof functions / sizeof *functions };
-
-START_TEST(a_driver_without_one_function_is_too_old) {
-  char without[128], said[1024], words[128];
-  snprintf(without, sizeof without, "FAKE_CUDA_WITHOUT=%s", functions[_i]);
-  run("new", (const char *[MOST_CHANGES]){without}, said, sizeof said);
-  snprintf(words, sizeof words, "it has no %s;", functions[_i]);
-  ck_assert_msg(strncmp(said, "mode 5,", 7) == 0 && strstr(said, words), "it said: %s", said);
-}
-END_TEST
 
 /* ---- In one process --------------------------------------------------------------------------------------------- */
 
@@ -125,7 +109,7 @@ static void *open_it(void *out) {
   return NULL;
 }
 
-START_TEST(threads_that_ask_at_once_get_the_same_and_start_it_once) {
+TEST(threads_that_ask_at_once_get_the_same_and_start_it_once) {
   enum { THREADS = 8 };
   pthread_t threads[THREADS];
   const struct rc_cuda *found[THREADS];
@@ -134,7 +118,6 @@ START_TEST(threads_that_ask_at_once_get_the_same_and_start_it_once) {
   for (int i = 0; i < THREADS; i++) ck_assert(found[i] && found[i] == found[0]);
   ck_assert_int_eq(fake_cuda()->calls("cuInit"), 1);
 }
-END_TEST
 
 static void must_be_forked(void *context) {
   (void)context;
@@ -145,50 +128,39 @@ static void must_be_forked(void *context) {
   child_must(ringcast_gpu_status(&status) == 0 && status.ready == 0 && status.result == RC_CU_NOT_INITIALIZED);
 }
 
-START_TEST(a_child_of_who_has_opened_it_cannot_use_it) {
+TEST(a_child_of_who_has_opened_it_cannot_use_it) {
   ck_assert_ptr_nonnull(rc_cuda());
   child_must_succeed(start_child(must_be_forked, NULL));
   ck_assert_ptr_nonnull(rc_cuda());
   ck_assert(rc_cuda_is_open());
 }
-END_TEST
 
-START_TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
+TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
   static const struct {
     rc_cu_result result;
     int code;
-    const char *text;
+    const char *name;
   } told[] = {
-      {RC_CU_OUT_OF_MEMORY, -ENOMEM, "a copy of 7 bytes: CUDA_ERROR_OUT_OF_MEMORY (2)"},
-      {RC_CU_NOT_SUPPORTED, -ENOTSUP, "a copy of 7 bytes: CUDA_ERROR_NOT_SUPPORTED (801)"},
-      {RC_CU_NOT_PERMITTED, -ENOTSUP, "a copy of 7 bytes: CUDA_ERROR_NOT_PERMITTED (800)"},
-      {RC_CU_STREAM_CAPTURE_UNSUPPORTED, -EBUSY, "a copy of 7 bytes: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)"},
-      {RC_CU_STREAM_CAPTURE_INVALIDATED, -EBUSY, "a copy of 7 bytes: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED (901)"},
-      {RC_CU_STREAM_CAPTURE_ISOLATION, -EBUSY, "a copy of 7 bytes: an error without a name (905)"},
-      {RC_CU_STREAM_CAPTURE_IMPLICIT, -EBUSY, "a copy of 7 bytes: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (906)"},
-      {RC_CU_CAPTURED_EVENT, -EBUSY, "a copy of 7 bytes: an error without a name (907)"},
-      {RC_CU_STREAM_CAPTURE_WRONG_THREAD, -EBUSY, "a copy of 7 bytes: an error without a name (908)"},
-      {RC_CU_NOT_INITIALIZED, -EIO, "a copy of 7 bytes: CUDA_ERROR_NOT_INITIALIZED (3)"},
-      {RC_CU_ILLEGAL_ADDRESS, -EIO, "a copy of 7 bytes: CUDA_ERROR_ILLEGAL_ADDRESS (700)"},
-      {4321, -EIO, "a copy of 7 bytes: an error without a name (4321)"},
+      {RC_CU_OUT_OF_MEMORY, -ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {RC_CU_NOT_SUPPORTED, -ENOTSUP, "CUDA_ERROR_NOT_SUPPORTED"},
+      {RC_CU_NOT_PERMITTED, -ENOTSUP, "CUDA_ERROR_NOT_PERMITTED"},
+      {RC_CU_STREAM_CAPTURE_UNSUPPORTED, -EBUSY, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+      {RC_CU_STREAM_CAPTURE_INVALIDATED, -EBUSY, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
+      {RC_CU_STREAM_CAPTURE_ISOLATION, -EBUSY, "an error without a name"},
+      {RC_CU_STREAM_CAPTURE_IMPLICIT, -EBUSY, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"},
+      {RC_CU_CAPTURED_EVENT, -EBUSY, "an error without a name"},
+      {RC_CU_STREAM_CAPTURE_WRONG_THREAD, -EBUSY, "an error without a name"},
+      {RC_CU_NOT_INITIALIZED, -EIO, "CUDA_ERROR_NOT_INITIALIZED"},
+      {RC_CU_ILLEGAL_ADDRESS, -EIO, "CUDA_ERROR_ILLEGAL_ADDRESS"},
   };
   ck_assert_ptr_nonnull(rc_cuda());
   for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+    char text[128];
+    snprintf(text, sizeof text, "a copy of 7 bytes: %s (%d)", told[i].name, told[i].result);
     ck_assert_int_eq(rc_cuda_fail(told[i].result, "a copy of %d bytes", 7), told[i].code);
-    ck_assert_str_eq(rc_error_text(), told[i].text);
+    ck_assert_str_eq(rc_error_text(), text);
   }
 }
-END_TEST
-
-START_TEST(the_public_status_says_the_same) {
-  struct ringcast_gpu_driver status = {.size = sizeof status};
-  ck_assert_int_eq(ringcast_gpu_status(NULL), -EINVAL);
-  ck_assert_int_eq(ringcast_gpu_status(&(struct ringcast_gpu_driver){.size = 4}), -EINVAL);
-  ck_assert_int_eq(ringcast_gpu_status(&status), 0);
-  ck_assert(status.ready == 1 && status.version == 13000 && status.devices == 1 && status.result == 0);
-  ck_assert_str_eq(status.why, "");
-}
-END_TEST
 
 /* Where the fakes are: this program runs with one of them. */
 static bool find_fakes(void) {
@@ -207,14 +179,5 @@ int main(int count, char **words) {
     return EXIT_FAILURE;
   }
   unsetenv("RINGCAST_DISABLE");
-  Suite *suite = suite_create("cuda_driver");
-  TCase *tests = add_case(suite, "opening");
-  tcase_add_loop_test(tests, each_state_of_the_driver_has_its_mode_and_its_words, 0, CASES);
-  tcase_add_loop_test(tests, a_driver_without_one_function_is_too_old, 0, FUNCTIONS);
-  tests = add_case(suite, "one process");
-  tcase_add_test(tests, threads_that_ask_at_once_get_the_same_and_start_it_once);
-  tcase_add_test(tests, a_child_of_who_has_opened_it_cannot_use_it);
-  tcase_add_test(tests, a_failure_says_what_by_which_result_and_has_its_errno);
-  tcase_add_test(tests, the_public_status_says_the_same);
-  return run_gpu_suite(suite, "test_cuda_driver");
+  return run_tests("cuda driver", NULL, NULL);
 }
