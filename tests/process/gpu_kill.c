@@ -3,7 +3,7 @@
  *   gpu_kill [--rounds N] [--seed N] [--only POINT] [--stand MS]
  *
  * A writer and two readers of device tensors, with the fake driver; one of them is killed, or stopped for a moment (3
- * ms, or --stand), at each of the named points of the device pool (gpu/point.h), or at one, in so many rounds, or
+ * ms, or --stand), at each of the named points of the device pool (gpu/pool.h), or at one, in so many rounds, or
  * ROUNDS and SEED say it.
  * After the writer's death the readers' streams are released and both are told; after a reader's, the writer and the
  * other reader go on, by the pool again as soon as the dead one's place in the ring is free, and a new reader takes its
@@ -26,7 +26,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "gpu/point.h"
+#include "gpu/pool.h"
 #include "gpu/writer.h"
 #include "ringcast/gpu.h"
 #include "tests/support/children.h"

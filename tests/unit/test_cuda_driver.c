@@ -123,7 +123,7 @@ static void must_be_forked(void *context) {
   (void)context;
   child_must(!rc_cuda() && !rc_cuda_is_open());
   child_must(rc_cuda_status()->mode == RC_CUDA_FORKED && strstr(rc_cuda_status()->why, "forked"));
-  child_must(rc_cuda_fail(RC_CU_NOT_INITIALIZED, "x") == -ECHILD);
+  child_must(rc_cuda_code(RC_CU_NOT_INITIALIZED, "x") == -ECHILD);
   struct ringcast_gpu_driver status = {.size = sizeof status};
   child_must(ringcast_gpu_status(&status) == 0 && status.ready == 0 && status.result == RC_CU_NOT_INITIALIZED);
 }
@@ -157,7 +157,7 @@ TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
   for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
     char text[128];
     snprintf(text, sizeof text, "a copy of 7 bytes: %s (%d)", told[i].name, told[i].result);
-    ck_assert_int_eq(rc_cuda_fail(told[i].result, "a copy of %d bytes", 7), told[i].code);
+    ck_assert_int_eq(rc_cuda_code(told[i].result, "a copy of %d bytes", 7), told[i].code);
     ck_assert_str_eq(rc_error_text(), text);
   }
 }
