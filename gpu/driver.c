@@ -41,8 +41,8 @@ static const struct entry {
 };
 
 static struct {
-  _Alignas(64) _Atomic uint32_t
-      begun; /* 1 + the forks that led to the process that opened the driver; 0: none yet */
+  /* 1 + the forks that led to the process that opened the driver; 0: none yet. */
+  _Alignas(64) _Atomic uint32_t begun;
   _Atomic uint32_t done; /* table and status are final */
   pthread_mutex_t lock;
   struct rc_cuda table;

@@ -41,8 +41,8 @@ enum {
   RC_CU_NOT_READY = 600,
   RC_CU_NOT_PERMITTED = 800,
   RC_CU_NOT_SUPPORTED = 801,
-  RC_CU_STREAM_CAPTURE_UNSUPPORTED =
-      900, /* from here on: a thread of the process captures a graph */
+  /* From here on: a thread of the process captures a graph. */
+  RC_CU_STREAM_CAPTURE_UNSUPPORTED = 900,
   RC_CU_STREAM_CAPTURE_INVALIDATED = 901,
   RC_CU_STREAM_CAPTURE_ISOLATION = 905,
   RC_CU_STREAM_CAPTURE_IMPLICIT = 906,
@@ -59,11 +59,11 @@ enum {
   RC_CU_STREAM_NON_BLOCKING = 0x1,
   RC_CU_EVENT_DISABLE_TIMING = 0x2,
   RC_CU_STREAM_WAIT_VALUE_GEQ = 0x0, /* cyclic: (int)(*address - value) >= 0 */
-  RC_CU_STREAM_WRITE_VALUE_DEFAULT =
-      0x0, /* all earlier writes of the stream first, for the whole system */
+  /* All earlier writes of the stream first, for the whole system. */
+  RC_CU_STREAM_WRITE_VALUE_DEFAULT = 0x0,
   RC_CU_STREAM_CAPTURE_STATUS_NONE = 0,
-  RC_CU_STREAM_CAPTURE_MODE_RELAXED =
-      2, /* of a thread: captures elsewhere forbid its calls nothing */
+  /* Of a thread: captures elsewhere forbid its calls nothing. */
+  RC_CU_STREAM_CAPTURE_MODE_RELAXED = 2,
   RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
 };
 

@@ -111,8 +111,8 @@ static void refuse(struct rc_import *import, int failed) {
  * not expect this reader. */
 static int take_place(struct rc_import *import) {
   struct rc_gpu_importer *place = place_of(import);
-  uint64_t before =
-      rc_load_acquire(&place->owner); /* pairs with the store by which the earlier reader left */
+  /* Pairs with the store by which the earlier reader left. */
+  uint64_t before = rc_load_acquire(&place->owner);
   if (before != 0 && !rc_owner_is_dead(before))
     return rc_fail_as(
         -EAGAIN, "an earlier reader in this slot of the ring has not closed the device pool yet");
@@ -121,8 +121,8 @@ static int take_place(struct rc_import *import) {
   /* The fence: the reader takes the place, then loads `closed`; the writer stores `closed`, then
    * loads the owners. One of the two sees the store of the other. <-> rc_exported_leave */
   rc_fence_full();
-  if (rc_load_acquire(
-          &rc_gpu_control(&import->segment)->closed)) { /* pairs with the store of leave */
+  /* Pairs with the store of leave. */
+  if (rc_load_acquire(&rc_gpu_control(&import->segment)->closed)) {
     leave_place(import);
     return rc_fail_as(-ENOENT, "the writer has closed its device pool");
   }
@@ -130,13 +130,13 @@ static int take_place(struct rc_import *import) {
   if (import->turn == 0) import->turn = 1;
   /* Release: a writer that loads the turn sees that the earlier reader has left, or never opened
    * the pool. -> D1 */
-  rc_store_relaxed(&place->opened,
-                   0); /* relaxed: the release below; a dead reader has left the old value */
+  /* relaxed: the release below; a dead reader has left the old value. */
+  rc_store_relaxed(&place->opened, 0);
   rc_store_release(&place->turn, import->turn);
   rc_store_relaxed(&place->refused, 0); /* relaxed: the release of O3 */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
-    uint64_t ready =
-        rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->value); /* pairs with Q3 */
+    /* Pairs with Q3. */
+    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->value);
     rc_semaphore_store(ack_of(import, slot), ready);
   }
   RC_POINT(PLACE_TAKEN);
@@ -490,8 +490,8 @@ static void writer_died(struct rc_watched *watched) {
 bool rc_import_is_missing(struct rc_import *import, bool *has_ended) {
   /* The mutex: the watcher may stand before X2, after a different reader has done X1. */
   pthread_mutex_lock(&import->mutex);
-  bool is_told = !import->unmapped &&
-                 rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 */
+  /* Pairs with X0. */
+  bool is_told = !import->unmapped && rc_load_acquire(&rc_gpu_control(&import->segment)->dead);
   if (is_told && !rc_load_relaxed(&import->dead)) mark_dead(import); /* relaxed: under the mutex */
   if (has_ended)
     *has_ended = import->closing && rc_load_acquire(&import->holders) == 1; /* pairs with drop */
@@ -556,9 +556,8 @@ static bool try_to_close(struct rc_job *job) {
     rc_memory_destroy(&import->segment.memory);
   }
   rc_device_close(&import->device);
-  if (is_own)
-    rc_exported_tidy(
-        0); /* the writer, in this process, may have closed: then no later call frees the pool */
+  /* The writer, in this process, may have closed: then no later call frees the pool. */
+  if (is_own) rc_exported_tidy(0);
   return true;
 }
 

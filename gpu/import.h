@@ -35,8 +35,8 @@ struct rc_import {
   pthread_mutex_t mutex;
   _Atomic uint32_t dead;    /* the writer has died, or its pool has failed */
   _Atomic uint32_t missing; /* a stream's wait was released, and the tensors never came */
-  _Atomic uint32_t
-      failed; /* a call of the driver has failed, and the reader goes on without the pool */
+  /* A call of the driver has failed, and the reader goes on without the pool. */
+  _Atomic uint32_t failed;
   _Atomic uint32_t holders; /* the reader, the worker, and each tensor that is read in place */
   bool closing;             /* guarded by the mutex: the reader has closed */
   bool posted;              /* guarded by the mutex: the worker has the import */

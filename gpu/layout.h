@@ -46,8 +46,8 @@ struct rc_gpu_identity {
 
 struct rc_gpu_importer {
   /* Written by the importer: */
-  _Alignas(RC_LINE) _Atomic uint64_t
-      owner;                /* the importer's owner word in the ring; 0: the place is free */
+  /* The importer's owner word in the ring; 0: the place is free. */
+  _Alignas(RC_LINE) _Atomic uint64_t owner;
   _Atomic uint64_t opened;  /* the owner word, once the importer has opened and tried the pool */
   _Atomic uint64_t refused; /* the owner word of a reader that can't open the pool, and ... */
   _Atomic int32_t reason;   /* ... why: CUDA's result, or a negative errno; for error texts only */
@@ -61,8 +61,8 @@ struct rc_gpu_importer {
 
 struct rc_gpu_control {
   struct rc_gpu_identity id;
-  _Alignas(RC_LINE) _Atomic uint32_t
-      dead; /* 1: set by a writer with a failed pool, or by a reader of a dead writer */
+  /* 1: set by a writer with a failed pool, or by a reader of a dead writer. */
+  _Alignas(RC_LINE) _Atomic uint32_t dead;
   _Atomic uint32_t closed;            /* 1: set by the writer */
   struct rc_gpu_importer importers[]; /* the semaphores follow */
 };

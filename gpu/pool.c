@@ -77,8 +77,9 @@ void rc_gpu_place_write(struct rc_device_place *shared, const struct rc_gpu_plac
 
 int rc_gpu_place_read(struct rc_device_place *shared, struct rc_gpu_place *out) {
   uint32_t epoch = rc_load_acquire(&shared->epoch); /* pairs with the last store */
+  /* relaxed: the fence. */
   struct rc_gpu_place place = {.epoch = epoch,
-                               .fd = rc_load_relaxed(&shared->fd), /* relaxed: the fence */
+                               .fd = rc_load_relaxed(&shared->fd),
                                .inode = rc_load_relaxed(&shared->inode),
                                .bytes = rc_load_relaxed(&shared->bytes),
                                .position = rc_load_relaxed(&shared->position)};
@@ -339,8 +340,8 @@ int rc_exported_new(int32_t ordinal, const ringcast_writer *writer, uint64_t poo
                     uint32_t slots, struct rc_exported **out) {
   struct rc_exported *exported = calloc(1, sizeof *exported);
   if (!exported) return rc_fail(-ENOMEM, "out of memory");
-  int failed = rc_device_open(
-      ordinal, &exported->device); /* a hold of its own: the pool may outlive the writer */
+  /* A hold of its own: the pool may outlive the writer. */
+  int failed = rc_device_open(ordinal, &exported->device);
   if (failed != 0) {
     free(exported);
     return failed;
@@ -469,9 +470,8 @@ void rc_exported_leave(struct rc_exported *exported, bool is_kept, int64_t patie
   exported->is_left = true;
   exported->is_kept |= is_kept;
   bool is_made = !rc_load_relaxed(&exported->is_making) && exported->segment.memory.base;
-  if (is_made)
-    rc_store_release(&rc_gpu_control(&exported->segment)->closed,
-                     1); /* -> take_place in import.c */
+  if (is_made) /* -> take_place in import.c */
+    rc_store_release(&rc_gpu_control(&exported->segment)->closed, 1);
   /* The fence: a reader stores its place, and looks at `closed` after that; one of the two sees the
    * other's. <-> take_place in import.c */
   rc_fence_full();

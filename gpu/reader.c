@@ -112,8 +112,8 @@ int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
   if (failed != 0) return failed;
   bool has_failed = open_pool(gpu) != 0;
   rc_cuda_leave(&entry);
-  uint32_t epoch =
-      rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: only compared */
+  /* relaxed: only compared. */
+  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch);
   if (epoch != 0 && gpu->import && gpu->import->segment.epoch == epoch) return 0;
   if (epoch != 0 && gpu->refused == epoch)
     return rc_fail(-ENOTSUP, "the writer's pool can't be opened: %s", gpu->why);
@@ -325,8 +325,8 @@ static int copy_pageable(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *tak
   int failed = await(gpu, take, NULL, end_of(take->timeout_ns));
   if (failed != 0) return failed;
   rc_cu_result result = cuda->copy_htod(to, from, bytes, take->stream);
-  rc_cu_result waited =
-      cuda->stream_synchronize(take->stream); /* also after a failure: a part may be under way */
+  /* Also after a failure: a part may be under way. */
+  rc_cu_result waited = cuda->stream_synchronize(take->stream);
   gpu->syncs++;
   if (result == RC_CU_SUCCESS) result = waited;
   if (result == RC_CU_SUCCESS) take->copied = bytes;
@@ -736,8 +736,8 @@ struct ringcast_gpu_memory {
 static int allocate_in_order(ringcast_gpu_memory *memory, uint64_t bytes) {
   const struct rc_cuda *cuda = memory->device.cuda;
   rc_cu_result result = cuda->mem_alloc_async(&memory->address, bytes, memory->stream);
-  memory->in_order =
-      result != RC_CU_NOT_SUPPORTED; /* the result of a device without memory pools */
+  /* The result of a device without memory pools. */
+  memory->in_order = result != RC_CU_NOT_SUPPORTED;
   if (!memory->in_order) result = cuda->mem_alloc(&memory->address, bytes);
   return rc_cuda_code(result, "memory of %llu bytes", (unsigned long long)bytes);
 }
@@ -845,8 +845,8 @@ int ringcast_gpu_reader_open(ringcast_reader *reader,
 
 void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
   if (!gpu) return;
-  if (gpu->forks ==
-      rc_fork_count()) { /* in a forked child the parent owns everything but the handle */
+  /* In a forked child the parent owns everything but the handle. */
+  if (gpu->forks == rc_fork_count()) {
     gpu->reader->attachment.detach = NULL;
     detach(gpu);
   }
@@ -865,8 +865,8 @@ static bool is_missing(const ringcast_gpu_reader *gpu) {
 int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  failed = ringcast_reader_check(
-      gpu->reader); /* evicted: the bytes may have been overwritten during the copy */
+  /* Evicted: the bytes may have been overwritten during the copy. */
+  failed = ringcast_reader_check(gpu->reader);
   if (failed != 0) return failed;
   if (!is_missing(gpu)) return 0;
   return rc_fail_as(
@@ -877,8 +877,8 @@ int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
 
 /* True too if the writer's present pool can't be opened now. */
 static bool has_refused(const ringcast_gpu_reader *gpu) {
-  uint32_t epoch =
-      rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: only compared */
+  /* relaxed: only compared. */
+  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch);
   return gpu->refused != 0 || (gpu->failed != 0 && gpu->failed == epoch);
 }
 
@@ -888,8 +888,9 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
   if (failed != 0) return failed;
   struct rc_import *import = gpu->import;
   bool has_failed = import && rc_load_acquire(&import->failed); /* pairs with the store of lose */
+  /* X0 */
   bool is_lost = import && (has_failed || rc_import_is_missing(import, NULL) ||
-                            rc_load_acquire(&import->dead)); /* X0 */
+                            rc_load_acquire(&import->dead));
   uint32_t way = RINGCAST_GPU_WAY_NO_POOL;
   if (is_lost) way = RINGCAST_GPU_WAY_LOST;
   else if (import) way = RINGCAST_GPU_WAY_POOL;

@@ -22,8 +22,8 @@ struct ringcast_gpu_reader {
   struct rc_bounce *bounce; /* NULL: not made yet, or ... */
   bool has_no_bounce;       /* ... there is no pinned memory here */
   bool missing;             /* as rc_import_is_missing, of the imports that have ended */
-  uint64_t
-      begun[RC_MAX_LEASES]; /* 1 + the position of each frame with an open take; 0: a free entry */
+  /* 1 + the position of each frame with an open take; 0: a free entry. */
+  uint64_t begun[RC_MAX_LEASES];
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;
 };
 

@@ -308,8 +308,8 @@ static bool adopt(ringcast_gpu_writer *gpu) {
   gpu->pool = pool;
   gpu->look_at = 0;
   gpu->exported = gpu->next;
-  memset(gpu->expected, 0,
-         gpu->writer->ring.view.slots * sizeof *gpu->expected); /* of the old pool's places */
+  /* Of the old pool's places. */
+  memset(gpu->expected, 0, gpu->writer->ring.view.slots * sizeof *gpu->expected);
   gpu->exported->place.position = gpu->writer->ring.tail;
   RC_POINT(POOL_MADE);
   rc_gpu_place_write(&gpu->writer->ring.view.control->device, &gpu->exported->place);
@@ -377,8 +377,8 @@ static int make_whole_pool(ringcast_gpu_writer *gpu) {
     gpu->next = NULL;
   }
   if (!gpu->next) make_pool(gpu, gpu->most_bytes, true);
-  while (gpu->next && rc_load_acquire(&gpu->next->is_making) &&
-         rc_now_ns() < until) /* pairs as in look_for_pool */
+  /* Pairs as in look_for_pool. */
+  while (gpu->next && rc_load_acquire(&gpu->next->is_making) && rc_now_ns() < until)
     nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
   look_for_pool(gpu);
   return 0;
@@ -442,8 +442,9 @@ static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
 /* Q3. The stream of the slot does not capture; the context is current. */
 static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot) {
   const struct rc_pool_slot *own = &gpu->pool.slots[slot];
-  rc_cu_result result = rc_semaphore_write(gpu->device.cuda, own->stream, address_of(gpu, slot),
-                                           own->generation); /* Q3 -> U2 */
+  /* Q3 -> U2 */
+  rc_cu_result result =
+      rc_semaphore_write(gpu->device.cuda, own->stream, address_of(gpu, slot), own->generation);
   return rc_cuda_code(result, "cuStreamWriteValue of a pool's word");
 }
 
@@ -691,8 +692,8 @@ int ringcast_gpu_wait(ringcast_gpu_writer *gpu, ringcast_stream stream) {
   struct rc_cuda_entry entry;
   int failed = enter(gpu, true, &entry);
   if (failed != 0) return failed;
-  if (rc_device_check_stream(&gpu->device, stream) ==
-      -EBUSY) { /* a wait would invalidate the capture */
+  /* A wait would invalidate the capture. */
+  if (rc_device_check_stream(&gpu->device, stream) == -EBUSY) {
     failed = -EBUSY;
   } else {
     rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);
@@ -941,8 +942,8 @@ int ringcast_gpu_writer_open(ringcast_writer *writer,
 
 void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   if (!gpu) return;
-  if (gpu->forks ==
-      rc_fork_count()) { /* in a forked child the parent owns everything but the handle */
+  /* In a forked child the parent owns everything but the handle. */
+  if (gpu->forks == rc_fork_count()) {
     gpu->writer->attachment.detach = NULL;
     detach(gpu);
   }

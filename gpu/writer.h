@@ -36,7 +36,7 @@ struct ringcast_gpu_writer {
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
 };
 
-extern uint64_t
-    rc_gpu_first_pool; /* the size of the first pool where none is given: 32 MiB, but in tests */
+/* The size of the first pool where none is given: 32 MiB, but in tests. */
+extern uint64_t rc_gpu_first_pool;
 
 #endif
