@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * How the driver is opened. What libcuda.so.1 is, and what it says at its start, is fixed for a process when it starts,
- * so each case runs this program again, with an environment of its own and the word "child": then it says in a line
- * what it has found.
- */
-#define _GNU_SOURCE
+/* How the driver is opened: once in a process, so each case has a process of its own, by check. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "ringcast/gpu.h"
 #include "ringcast/ringcast.h"
@@ -20,89 +14,57 @@
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
 
-enum { MOST_CHANGES = 4 };
-
-/* ---- The child -------------------------------------------------------------------------------------------------- */
-
-static void tell(void) {
-  const struct rc_cuda_status *status = rc_cuda_status();
-  const struct rc_cuda *cuda = rc_cuda();
-  printf("mode %d, result %d, version %d, devices %d, table %d, open %d, %s: %s\n", status->mode, status->result,
-         status->version, status->devices, cuda != NULL, rc_cuda_is_open(), rc_cuda_name(2), status->why);
-}
-
-static int be_the_child(void) {
-  int before = open_descriptors();
-  if (rc_cuda_is_open()) return 2;
-  tell();
-  fflush(stdout);
-  return open_descriptors() == before ? 0 : 3;
-}
-
-/* ---- Cases ------------------------------------------------------------------------------------------------------ */
-
-static char self[PATH_MAX], fakes[PATH_MAX]; /* this program; the folder of the fake drivers */
-
-/* What the child says, with LD_LIBRARY_PATH as told: a fake by its name, or "none". */
-static void run(const char *driver, const char *const changes[MOST_CHANGES], char *out, size_t size) {
-  int ends[2], status;
-  char path[PATH_MAX + 32];
-  ck_assert_int_eq(pipe(ends), 0);
-  pid_t pid = fork();
-  ck_assert_int_ge(pid, 0);
-  if (pid == 0) {
-    snprintf(path, sizeof path, "%s/%s", fakes, driver);
-    setenv("LD_LIBRARY_PATH", path, 1);
-    unsetenv("RINGCAST_DISABLE");
-    for (int i = 0; i < MOST_CHANGES && changes[i]; i++) putenv(strdup(changes[i]));
-    dup2(ends[1], STDOUT_FILENO);
-    execl(self, self, "child", NULL);
-    _exit(127);
-  }
-  close(ends[1]);
-  FILE *said = fdopen(ends[0], "r");
-  size_t bytes = fread(out, 1, size - 1, said);
-  out[bytes] = '\0';
-  fclose(said);
-  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-  ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x; it said: %s", status, out);
-}
-
-/* Result 2, of a program with a driver to ask, which stays open. */
-#define NAMED   ", CUDA_ERROR_OUT_OF_MEMORY: "
-#define UNNAMED ", an error without a name: "
-
 static const struct {
-  const char *driver;
-  const char *changes[MOST_CHANGES];
-  const char *begins, *holds; /* the line */
+  const char *name, *value; /* in the environment */
+  enum rc_cuda_mode mode;
+  rc_cu_result result;
+  int version, devices;
+  const char *why;
 } cases[] = {
-    {"new", {0}, "mode 0, result 0, version 13000, devices 1, table 1, open 1" NAMED "\n", ""},
-    {"new", {"FAKE_CUDA_DEVICES=3"}, "mode 0, result 0, version 13000, devices 3,", ""},
-    {"new", {"RINGCAST_DISABLE=cuda"}, "mode 1, result 0, version 0, devices 0,", UNNAMED "switched off by RINGCAST_"},
-    {"none", {0}, "mode 2, result 0, version 0, devices 0, table 0,", "libcuda.so.1: cannot open"},
-    {"new", {"FAKE_CUDA_INIT=34"}, "mode 3, result 34,", NAMED "libcuda.so.1 is a toolkit's stub"},
-    {"new", {"FAKE_CUDA_INIT=100"}, "mode 4, result 100,", "no device (CUDA_ERROR_NO_DEVICE, 100)"},
-    {"new", {"FAKE_CUDA_DEVICES=0"}, "mode 4, result 100,", "no device"},
-    {"old", {0}, "mode 5, result 500, version 0, devices 0, table 0, open 0", "has no cuGetProcAddress_v2; install a"},
-    {"new", {"FAKE_CUDA_WITHOUT=cuInit"}, "mode 5, result 500, version 0,", UNNAMED "the driver is too old: it has no"},
-    {"new", {"FAKE_CUDA_WITHOUT=cuStreamWaitEvent"}, "mode 5,", "it has no cuStreamWaitEvent;"},
-    {"new", {"FAKE_CUDA_INIT=999"}, "mode 6, result 999, version 13000,", "cuInit gives CUDA_ERROR_UNKNOWN (999)"},
-    {"new", {"FAKE_CUDA_INIT=12345"}, "mode 6, result 12345,", "an error without a name (12345)"},
-    {"new", {"FAKE_CUDA_FAIL=cuDeviceGetCount:1:2"}, "mode 6, result 2,", "CUDA_ERROR_OUT_OF_MEMORY (2)"},
-    {"new", {"FAKE_CUDA_FAIL=cuDriverGetVersion:1:1"}, "mode 0, result 0, version 0, devices 1,", ""},
-    {"new", {"FAKE_CUDA_INIT=3"}, "mode 7, result 3,", "before this process was forked"},
+    {"FAKE_CUDA_DEVICES", "1", RC_CUDA_READY, 0, 13000, 1, ""},
+    {"FAKE_CUDA_DEVICES", "3", RC_CUDA_READY, 0, 13000, 3, ""},
+    {"FAKE_CUDA_FAIL", "cuDriverGetVersion:1:1", RC_CUDA_READY, 0, 0, 1, ""},
+    {"RINGCAST_DISABLE", "cuda", RC_CUDA_SWITCHED_OFF, 0, 0, 0, "switched off by RINGCAST_"},
+    {"no library", "", RC_CUDA_NO_LIBRARY, 0, 0, 0, "libcuda.so.1: cannot open"},
+    {"FAKE_CUDA_INIT", "34", RC_CUDA_STUB, 34, 13000, 0, "libcuda.so.1 is a toolkit's stub"},
+    {"FAKE_CUDA_INIT", "100", RC_CUDA_NO_DEVICE, 100, 13000, 0, "no device (CUDA_ERROR_NO_DEVICE, 100)"},
+    {"FAKE_CUDA_DEVICES", "0", RC_CUDA_NO_DEVICE, 100, 13000, 0, "no device"},
+    {"old library", "", RC_CUDA_TOO_OLD, 500, 0, 0, "has no cuGetProcAddress_v2; install a"},
+    {"FAKE_CUDA_WITHOUT", "cuInit", RC_CUDA_TOO_OLD, 500, 0, 0, "the driver is too old: it has no cuInit;"},
+    {"FAKE_CUDA_WITHOUT", "cuStreamWaitEvent", RC_CUDA_TOO_OLD, 500, 0, 0, "it has no cuStreamWaitEvent;"},
+    {"FAKE_CUDA_INIT", "999", RC_CUDA_BROKEN, 999, 13000, 0, "cuInit gives CUDA_ERROR_UNKNOWN (999)"},
+    {"FAKE_CUDA_INIT", "12345", RC_CUDA_BROKEN, 12345, 13000, 0, "an error without a name (12345)"},
+    {"FAKE_CUDA_FAIL", "cuDeviceGetCount:1:2", RC_CUDA_BROKEN, 2, 13000, 0, "CUDA_ERROR_OUT_OF_MEMORY (2)"},
+    {"FAKE_CUDA_INIT", "3", RC_CUDA_FORKED, 3, 0, 0, "before this process was forked"},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-LOOP_TEST(each_state_of_the_driver_has_its_mode_and_its_words, 0, CASES) {
-  char said[1024];
-  run(cases[_i].driver, cases[_i].changes, said, sizeof said);
-  ck_assert_msg(strncmp(said, cases[_i].begins, strlen(cases[_i].begins)) == 0, "it said: %s", said);
-  ck_assert_msg(strstr(said, cases[_i].holds), "it said: %s", said);
+/* Loaded by its path, a library is found by its name too. It lies beside the one that this program runs with. */
+static void load_old_library(void) {
+  char path[PATH_MAX];
+  const char *list = getenv("LD_LIBRARY_PATH");
+  ck_assert_ptr_nonnull(list);
+  snprintf(path, sizeof path, "%.*s/../old/libcuda.so.1", (int)strcspn(list, ":"), list);
+  ck_assert_msg(dlopen(path, RTLD_NOW | RTLD_LOCAL), "%s", dlerror());
 }
 
-/* ---- In one process --------------------------------------------------------------------------------------------- */
+LOOP_TEST(each_state_of_the_driver_has_its_mode_and_its_words, 0, CASES) {
+  int before = open_descriptors();
+  rlim_t most = 0;
+  if (strcmp(cases[_i].name, "old library") == 0) load_old_library();
+  else if (strcmp(cases[_i].name, "no library") == 0) most = limit_descriptors(0);
+  else setenv(cases[_i].name, cases[_i].value, 1);
+  ck_assert(!rc_cuda_is_open());
+  const struct rc_cuda_status *status = rc_cuda_status();
+  if (most != 0) limit_descriptors(most);
+  ck_assert_msg(strstr(status->why, cases[_i].why) && (*cases[_i].why || !*status->why), "%s", status->why);
+  ck_assert_int_eq(status->mode, cases[_i].mode);
+  ck_assert_int_eq(status->result, cases[_i].result);
+  ck_assert_int_eq(status->version, cases[_i].version);
+  ck_assert_int_eq(status->devices, cases[_i].devices);
+  ck_assert(rc_cuda_is_open() == (status->mode == RC_CUDA_READY) && !rc_cuda() == !rc_cuda_is_open());
+  ck_assert_int_eq(open_descriptors(), before);
+}
 
 static void *open_it(void *out) {
   *(const struct rc_cuda **)out = rc_cuda();
@@ -162,22 +124,6 @@ TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
   }
 }
 
-/* Where the fakes are: this program runs with one of them. */
-static bool find_fakes(void) {
-  const char *list = getenv("LD_LIBRARY_PATH");
-  if (!list) return false;
-  snprintf(fakes, sizeof fakes, "%.*s", (int)strcspn(list, ":"), list);
-  char *last = strrchr(fakes, '/');
-  if (last) *last = '\0';
-  return last && readlink("/proc/self/exe", self, sizeof self - 1) > 0;
-}
+static void set_up(void) { unsetenv("RINGCAST_DISABLE"); }
 
-int main(int count, char **words) {
-  if (count == 2 && strcmp(words[1], "child") == 0) return be_the_child();
-  if (!find_fakes()) {
-    fprintf(stderr, "run it by ctest: it needs the fake driver in LD_LIBRARY_PATH\n");
-    return EXIT_FAILURE;
-  }
-  unsetenv("RINGCAST_DISABLE");
-  return run_tests("cuda driver", NULL, NULL);
-}
+RUN_TESTS("cuda driver", set_up, NULL)
