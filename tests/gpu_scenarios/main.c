@@ -12,7 +12,6 @@
  * Without check or anything else, as a device may be where nothing can be installed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -339,38 +338,39 @@ static void ask_peer(struct peer *peer, int number, const char *step, bool is_wa
   if (is_waited_for) await_answer(peer);
 }
 
-/* kill, stop, continue; true: the step was one of these. */
-static bool signal_peer(const char *text) {
-  static const struct {
-    const char *verb;
-    int signal, flags;
-  } signals[] = {{"kill", SIGKILL, 0}, {"stop", SIGSTOP, WUNTRACED}, {"continue", SIGCONT, WCONTINUED}};
-  for (int i = 0; i < 3; i++) {
-    size_t length = strlen(signals[i].verb);
-    if (strncmp(text, signals[i].verb, length) != 0 || text[length] != ' ') continue;
-    struct peer *peer = find_peer(text + length + 1);
-    int status;
-    must(peer && peer->pid > 0 && kill(peer->pid, signals[i].signal) == 0);
-    must(waitpid(peer->pid, &status, signals[i].flags) == peer->pid);
-    if (i == 0) peer->pid = 0;
-    return true;
-  }
-  return false;
-}
-
-/* exit, exit-at-once; true: the step was one of these. */
-static bool end_peer(const char *text) {
-  int number = strncmp(text, "exit ", 5) == 0 ? EXIT : EXIT_AT_ONCE, status;
-  if (number == EXIT_AT_ONCE && strncmp(text, "exit-at-once ", 13) != 0) return false;
-  struct peer *peer = find_peer(strchr(text, ' ') + 1);
-  must(peer && peer->pid > 0 && !peer->is_busy);
-  must(write(peer->asks[1], &number, sizeof number) == (ssize_t)sizeof number);
+/* The number of its end in place of a step's. It may hang in that: then the scenario goes on. */
+static void end_peer(struct peer *peer, int number) {
+  int status;
+  pid_t ended = 0;
+  must(!peer->is_busy && write(peer->asks[1], &number, sizeof number) == (ssize_t)sizeof number);
   double begun = now_us();
-  pid_t ended;
-  while ((ended = waitpid(peer->pid, &status, WNOHANG)) == 0 && now_us() - begun < EXIT_S * 1e6) usleep(500);
+  while (ended == 0 && now_us() - begun < EXIT_S * 1e6) {
+    usleep(500);
+    ended = waitpid(peer->pid, &status, WNOHANG);
+  }
   note("exit", "_us", now_us() - begun);
   must(ended == 0 || (ended == peer->pid && status == 0));
   if (ended != 0) peer->pid = 0;
+}
+
+static void signal_peer(struct peer *peer, int signal, int flags) {
+  int status;
+  must(kill(peer->pid, signal) == 0 && waitpid(peer->pid, &status, flags) == peer->pid);
+  if (signal == SIGKILL) peer->pid = 0;
+}
+
+/* "kill r", or what else is done to a process; true: the step was one of these. */
+static bool do_to_peer(const char *text) {
+  char verb[MOST_TEXT], name[16];
+  if (sscanf(text, "%s %15s", verb, name) != 2) return false;
+  struct peer *peer = find_peer(name);
+  if (!peer || peer->pid <= 0) return false;
+  if (strcmp(verb, "kill") == 0) signal_peer(peer, SIGKILL, 0);
+  else if (strcmp(verb, "stop") == 0) signal_peer(peer, SIGSTOP, WUNTRACED);
+  else if (strcmp(verb, "continue") == 0) signal_peer(peer, SIGCONT, WCONTINUED);
+  else if (strcmp(verb, "exit") == 0) end_peer(peer, EXIT);
+  else if (strcmp(verb, "exit-at-once") == 0) end_peer(peer, EXIT_AT_ONCE);
+  else return false;
   return true;
 }
 
@@ -397,7 +397,7 @@ static void play(const struct run *run) {
     at_step = &steps[i];
     const char *step = peer_step(steps[i].text, name, &is_waited_for);
     if (step) ask_peer(find_peer(name), i, step, is_waited_for);
-    else if (!signal_peer(steps[i].text) && !end_peer(steps[i].text)) perform(&steps[i], steps[i].text);
+    else if (!do_to_peer(steps[i].text)) perform(&steps[i], steps[i].text);
   }
   end_peers();
   at_step = NULL;
@@ -406,22 +406,9 @@ static void play(const struct run *run) {
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
-/* Reads what was wrong until all of the scenario's processes have gone. False: not in time. */
-static bool read_why(int fd, char *out, size_t room, int limit_s) {
-  struct pollfd end = {.fd = fd, .events = POLLIN};
-  ssize_t got = 1;
-  for (size_t used = 0; got > 0; used += got > 0 ? (size_t)got : 0) {
-    if (poll(&end, 1, limit_s * 1000) != 1) return false;
-    char rest[512];
-    bool has_room = used + 1 < room;
-    got = read(fd, has_room ? out + used : rest, has_room ? room - used - 1 : sizeof rest);
-  }
-  return true;
-}
-
-/* "": all went well; else the first thing that was wrong. */
+/* "": all went well; else the first thing that was wrong. Its other processes die with the scenario's. */
 static const char *why_not(const struct run *run) {
-  static char why[4096];
+  static char why[4096], rest[512];
   int ends[2], status;
   must(pipe2(ends, O_CLOEXEC) == 0);
   memset(board, 0, sizeof *board);
@@ -429,22 +416,23 @@ static const char *why_not(const struct run *run) {
   pid_t pid = fork();
   must(pid >= 0);
   if (pid == 0) {
-    setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(ends[0]);
     why_fd = ends[1];
+    alarm(is_real ? REAL_LIMIT_S : LIMIT_S);
     play(run);
     exit(0);
   }
-  setpgid(pid, pid);
   close(ends[1]);
-  memset(why, 0, sizeof why);
-  bool in_time = read_why(ends[0], why, sizeof why, is_real ? REAL_LIMIT_S : LIMIT_S);
-  kill(-pid, SIGKILL); /* what hangs, and what was left */
+  FILE *said = fdopen(ends[0], "r");
+  must(said);
+  *why = '\0';
+  if (fgets(why, sizeof why, said)) why[strcspn(why, "\n")] = '\0';
+  while (fgets(rest, sizeof rest, said)) continue; /* until all of them have gone */
+  fclose(said);
   must(waitpid(pid, &status, 0) == pid);
-  close(ends[0]);
-  why[strcspn(why, "\n")] = '\0';
-  if (!in_time) snprintf(why, sizeof why, "%s.txt: %s: it hangs", run->file, run->name);
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+    snprintf(why, sizeof why, "%s.txt: %s: it hangs", run->file, run->name);
   else if (status != 0 && !*why)
     snprintf(why, sizeof why, "%s.txt: %s: status 0x%x", run->file, run->name, (unsigned)status);
   return why;
