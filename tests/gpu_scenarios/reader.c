@@ -228,7 +228,9 @@ static long do_copy_frame(void) {
 
 static long do_to_host(void) {
   struct received *received = FRAME(1);
-  return ringcast_gpu_copy_to_host(side.gpu_reader, &received->take, &received->item, host);
+  int rc = ringcast_gpu_copy_to_host(side.gpu_reader, &received->take, &received->item, host);
+  for (uint64_t i = 0; rc == 0 && i < received->item.bytes; i++) must(host[i] == (uint8_t)(7 * (NUMBER(2) + i)));
+  return rc;
 }
 
 static long do_map(void) {
@@ -282,7 +284,7 @@ const struct verb reader_verbs[] = {
     {"recv", do_recv},             /* AT [wait] = POOL|INLINE: next, begin, last, end, and holds */
     {"copy-pool", do_copy_pool},   /* LETTER OFFSET BYTES */
     {"copy-frame", do_copy_frame}, /* LETTER OFFSET BYTES [end=0] [tensor] [to=N] [item] */
-    {"to-host", do_to_host},       /* LETTER */
+    {"to-host", do_to_host},       /* LETTER AT: there are these bytes of the source */
     {"map", do_map},               /* FRAME HOLD: the tensor is looked at where it lies */
     {"unmap", do_unmap},           /* HOLD */
     {"look", do_look},             /* HOLD AT BYTES: where it lies are these bytes of the source */
