@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- *   gpu_kill [--rounds N] [--seed N] [--only POINT] [--stand MS]
+ *   gpu_kill [--rounds N] [--seed N] [--only POINT]
  *
- * A writer and two readers of device tensors, with the fake driver; one of them is killed, or stopped for a moment (3
- * ms, or --stand), at each of the named points of the device pool (gpu/pool.h), or at one, in so many rounds, or
- * ROUNDS and SEED say it.
+ * A writer and two readers of device tensors, with the fake driver; one of them is killed, or stopped for a moment, at
+ * each of the named points of the device pool (gpu/pool.h), or at one, in so many rounds.
  * After the writer's death the readers' streams are released and both are told; after a reader's, the writer and the
  * other reader go on, by the pool again as soon as the dead one's place in the ring is free, and a new reader takes its
  * place. Whatever came whole is right, no party hangs or crashes, and a party that lives leaves nothing behind.
@@ -342,7 +341,7 @@ static void be_a_reader(void) {
 /* ---- Strikes ----------------------------------------------------------------------------------------------------- */
 
 static pid_t pids[PARTIES];
-static uint64_t seed = 1, stand_ms = 3;
+static uint64_t seed = 1;
 static int point; /* that one of them is struck at */
 
 static uint32_t draw(uint32_t below) {
@@ -429,7 +428,7 @@ static void strike(void) {
   bool struck = ended_by(who, WUNTRACED);
   must(struck || mourns, "the party has ended without coming by");
   if (struck && signal_number == SIGSTOP) {
-    usleep((useconds_t)(stand_ms * 1000));
+    usleep(3000);
     kill(pids[who], SIGCONT);
   } else if (struck && who == STRUCK && !mourns) {
     start(STRUCK);
@@ -611,21 +610,15 @@ static int fail_each_call(void) {
   return 0;
 }
 
-static uint64_t number_of(const char *text, uint64_t otherwise) {
-  return text && *text ? strtoull(text, NULL, 10) : otherwise;
-}
-
 int main(int count, char **words) {
-  uint64_t rounds = number_of(getenv("ROUNDS"), 1);
+  uint64_t rounds = 1;
   const char *only = ""; /* all */
-  seed = number_of(getenv("SEED"), seed);
   board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (board == MAP_FAILED || !fake_must_be_found("gpu_kill")) return 2;
   if (count == 2 && strcmp(words[1], "--faults") == 0) return fail_each_call();
   for (int i = 1; i + 1 < count; i += 2) {
-    if (strcmp(words[i], "--rounds") == 0) rounds = number_of(words[i + 1], rounds);
-    if (strcmp(words[i], "--seed") == 0) seed = number_of(words[i + 1], seed);
-    if (strcmp(words[i], "--stand") == 0) stand_ms = number_of(words[i + 1], stand_ms);
+    if (strcmp(words[i], "--rounds") == 0) rounds = strtoull(words[i + 1], NULL, 10);
+    if (strcmp(words[i], "--seed") == 0) seed = strtoull(words[i + 1], NULL, 10);
     if (strcmp(words[i], "--only") == 0) only = words[i + 1];
   }
   return strike_all(rounds, only);
