@@ -50,5 +50,5 @@ if(NOT DEFINED RINGCAST_FILE_VERSION)
 endif()
 set_target_properties(ringcast PROPERTIES VERSION ${RINGCAST_FILE_VERSION} SOVERSION ${RINGCAST_SOVERSION}
                                           LINK_DEPENDS ${map})
-# Threads that nobody joins may outlive all handles (gpu/watcher.c), and run code of it when a program has unloaded it.
+# Threads that nobody joins may outlive all handles (gpu/worker.c), and run code of it when a program has unloaded it.
 target_link_options(ringcast PRIVATE -Wl,--version-script=${map} -Wl,-z,nodelete)

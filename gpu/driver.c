@@ -2,10 +2,11 @@
 /*
  * The first call opens the driver, once; calls of other threads wait meanwhile.
  *
- * A fork copies the state, but the driver does not work in the child. So the state records the process that opened the
- * driver, as the number of forks that led to the process, before the opening thread takes the lock: a child that is
- * forked while another thread opens the driver sees the record without the lock, which no thread of the child would
- * ever release. A failure to open (no library, no device) stays true in a child.
+ * A fork copies the state, but the driver does not work in the child. So the state records the
+ * process that opened the driver, as the number of forks that led to the process, before the
+ * opening thread takes the lock: a child that is forked while another thread opens the driver sees
+ * the record without the lock, which no thread of the child would ever release. A failure to open
+ * (no library, no device) stays true in a child.
  */
 #include "gpu/driver.h"
 
@@ -17,15 +18,18 @@
 #include <string.h>
 
 #include "ring/atomics.h"
+#include "ringcast/gpu.h"
 #include "shm/environment.h"
 #include "shm/error.h"
 #include "shm/process.h"
+#include "shm/sized.h"
 
 #define LIBRARY "libcuda.so.1"
 #define VERSION 12000 /* of the meanings in driver.h */
 
 /* cuGetProcAddress_v2, which fills the table. */
-typedef rc_cu_result (*proc_address)(const char *name, void **out, int version, uint64_t flags, int *why);
+typedef rc_cu_result (*proc_address)(const char *name, void **out, int version, uint64_t flags,
+                                     int *why);
 
 static const struct entry {
   const char *name;
@@ -37,8 +41,9 @@ static const struct entry {
 };
 
 static struct {
-  _Alignas(64) _Atomic uint32_t begun; /* 1 + the forks that led to the process that opened the driver; 0: none yet */
-  _Atomic uint32_t done;               /* table and status are final */
+  /* 1 + the forks that led to the process that opened the driver; 0: none yet. */
+  _Alignas(64) _Atomic uint32_t begun;
+  _Atomic uint32_t done; /* table and status are final */
   pthread_mutex_t lock;
   struct rc_cuda table;
   struct rc_cuda_status status;
@@ -47,13 +52,14 @@ static struct {
 static const struct rc_cuda_status forked = {
     .mode = RC_CUDA_FORKED,
     .result = RC_CU_NOT_INITIALIZED,
-    .why = "CUDA was in use before this process was forked, and does not work here: start processes by spawn or exec",
+    .why = "CUDA was in use before this process was forked, and does not work here: start "
+           "processes by spawn or exec",
 };
 
-/* ---- Opening ---------------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
-__attribute__((format(printf, 3, 4))) static void conclude(enum rc_cuda_mode mode, rc_cu_result result,
-                                                           const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void
+conclude(enum rc_cuda_mode mode, rc_cu_result result, const char *format, ...) {
   va_list arguments;
   driver.status.mode = mode;
   driver.status.result = result;
@@ -70,7 +76,8 @@ static const char *find_functions(void *library) {
   memcpy(&get, &function, sizeof get);
   for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
     int why = 0;
-    rc_cu_result result = get(entries[i].name, &function, VERSION, RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM, &why);
+    rc_cu_result result =
+        get(entries[i].name, &function, VERSION, RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM, &why);
     if (result != RC_CU_SUCCESS || !function) return entries[i].name;
     memcpy((char *)&driver.table + entries[i].offset, &function, sizeof function);
   }
@@ -92,12 +99,15 @@ static void start_failed(rc_cu_result result) {
              "and the devices of the container (docker run --gpus)",
              name, result);
     break;
-  case RC_CU_NOT_INITIALIZED: driver.status = forked; break; /* other code used CUDA in the parent */
+  case RC_CU_NOT_INITIALIZED:
+    driver.status = forked;
+    break; /* other code used CUDA in the parent */
   default:
-    conclude(RC_CUDA_BROKEN, result,
-             "the driver does not start: cuInit gives %s (%d); see nvidia-smi and the kernel's "
-             "log: kernel module and library must have the same version, and /dev/nvidia-uvm must exist",
-             name, result);
+    conclude(
+        RC_CUDA_BROKEN, result,
+        "the driver does not start: cuInit gives %s (%d); see nvidia-smi and the kernel's "
+        "log: kernel module and library must have the same version, and /dev/nvidia-uvm must exist",
+        name, result);
   }
 }
 
@@ -115,8 +125,8 @@ static void start(void) {
   driver.status.devices = count;
 }
 
-/* The library stays open, as the driver's threads may run, and the table points into the library. Only a library of
- * which no function was called is closed. */
+/* The library stays open, as the driver's threads may run, and the table points into the library.
+ * Only a library of which no function was called is closed. */
 static void open_driver(void) {
   if (rc_feature_disabled("cuda")) {
     conclude(RC_CUDA_SWITCHED_OFF, 0, "switched off by RINGCAST_DISABLE=cuda");
@@ -142,7 +152,8 @@ static void open_driver(void) {
   start();
 }
 
-/* The status; the first call opens the driver. A thread that loads `done` sees all writes before the store. */
+/* The status; the first call opens the driver. A thread that loads `done` sees all writes before
+ * the store. */
 static const struct rc_cuda_status *look(void) {
   uint32_t self = rc_fork_count() + 1, begun = 0;
   if (!rc_load_acquire(&driver.done)) {
@@ -163,14 +174,35 @@ const struct rc_cuda *rc_cuda(void) { return look()->mode == RC_CUDA_READY ? &dr
 
 const struct rc_cuda_status *rc_cuda_status(void) { return look(); }
 
-bool rc_cuda_is_open(void) { return rc_load_acquire(&driver.done) && look()->mode == RC_CUDA_READY; }
+bool rc_cuda_is_open(void) {
+  return rc_load_acquire(&driver.done) && look()->mode == RC_CUDA_READY;
+}
 
-/* ---- Results in words ------------------------------------------------------------------------------------------- */
+/* ---- The status ------------------------------------------------------------------------------ */
+
+int ringcast_gpu_status(struct ringcast_gpu_driver *out) {
+  int failed = rc_sized_check("ringcast_gpu_driver", out ? out->size : 0);
+  if (!out || failed != 0) return failed;
+  const struct rc_cuda_status *status = rc_cuda_status();
+  struct ringcast_gpu_driver found = {
+      .ready = status->mode == RC_CUDA_READY,
+      .version = status->version,
+      .devices = status->devices,
+      .result = status->result,
+  };
+  snprintf(found.why, sizeof found.why, "%s", status->why);
+  rc_sized_write(out, out->size, &found, sizeof found);
+  return 0;
+}
+
+/* ---- Results in words ------------------------------------------------------------------------ */
 
 /* Also called by the thread that starts the driver, before the start is complete. */
 const char *rc_cuda_name(rc_cu_result result) {
   const char *name = NULL;
-  if (driver.table.get_error_name && driver.table.get_error_name(result, &name) == RC_CU_SUCCESS && name) return name;
+  if (driver.table.get_error_name && driver.table.get_error_name(result, &name) == RC_CU_SUCCESS &&
+      name)
+    return name;
   return "an error without a name"; /* no driver is open, or the result is newer than the driver */
 }
 
@@ -192,8 +224,9 @@ static int code_of(rc_cu_result result) {
 
 _Thread_local rc_cu_result rc_cuda_last_failure;
 
-int rc_cuda_fail(rc_cu_result result, const char *what, ...) {
+int rc_cuda_code(rc_cu_result result, const char *what, ...) {
   char text[256];
+  if (result == RC_CU_SUCCESS) return 0;
   rc_cuda_last_failure = result;
   va_list arguments;
   va_start(arguments, what);
@@ -202,12 +235,13 @@ int rc_cuda_fail(rc_cu_result result, const char *what, ...) {
   return rc_fail(code_of(result), "%s: %s (%d)", text, rc_cuda_name(result), result);
 }
 
-/* ---- Contexts, and captures ------------------------------------------------------------------------------------- */
+/* ---- Contexts, and captures ------------------------------------------------------------------ */
 
-/* A capture in CUDA's default mode, GLOBAL, which PyTorch uses, is invalidated by calls that no graph can hold
- * (allocations, registrations, queries of a stream), made by any thread and about any stream, unless the thread is
- * RELAXED: a RELAXED thread declares that no call belongs to a graph, which is true of ringcast's calls. The mode does
- * not permit calls about a capturing stream, or about the whole context of one: ringcast does not make those calls. */
+/* A capture in CUDA's default mode, GLOBAL, which PyTorch uses, is invalidated by calls that no
+ * graph can hold (allocations, registrations, queries of a stream), made by any thread and about
+ * any stream, unless the thread is RELAXED: a RELAXED thread declares that no call belongs to a
+ * graph, which is true of ringcast's calls. The mode does not permit calls about a capturing
+ * stream, or about the whole context of one: ringcast does not make those calls. */
 void rc_cuda_relax(struct rc_cuda_entry *entry) {
   const struct rc_cuda *cuda = &driver.table;
   entry->pushed = false;

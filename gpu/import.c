@@ -1,49 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A reader's import of the pool: the open takes, and the end of the import. opening.c opens the pool.
+ * A reader's import of the pool: the open takes, and the end of the import.
  *
- *   a frame of the pool, read                       the watcher, when the writer dies
- *   U1  record the generation (`taken`)             X0  dead = 1, here and in the segment
- *   U2  enqueue: wait until ready >= generation     X1  store each recorded `ready` that was not reached
- *   U3  enqueue: copies out of the extent           X2  the frames of these slots count as missing
+ *   a frame of the pool, read                     the watcher, when the writer dies
+ *   U1  record the generation (`taken`)           X0  dead = 1, here and in the segment
+ *   U2  enqueue: wait until ready >= generation   X1  store each recorded `ready` not reached
+ *   U3  enqueue: copies out of the extent         X2  the frames of these slots count as missing
  *   U4  enqueue: ack = generation
  *
- * U1 and X0 hold one mutex. U2 to U4 do not, as a call that enqueues may wait for the device, which waits for X1. So X1
- * releases each wait that was recorded before X0, whether the wait is enqueued before or after X1, as a reached
- * semaphore stays reached; a take after X0 is refused.
+ * U1 and X0 hold one mutex. U2 to U4 do not, as a call that enqueues may wait for the device, which
+ * waits for X1. So X1 releases each wait that was recorded before X0, whether the wait is enqueued
+ * before or after X1, as a reached semaphore stays reached; a take after X0 is refused.
  *
- * All readers wait for the same `ready`. So the first reader that finds the writer dead also releases the streams of
- * readers that have not noticed the death, and a writer with a failed pool does X0 and X1 (rc_gpu_writer_failed). X1
- * stores a value that no device writes, by which each reader detects X2. As X0 comes before X1, a reader that checks
- * whether a stream has read the right bytes (rc_import_is_missing) sees the death no later than the stream, and does X1
- * and X2.
+ * All readers wait for the same `ready`. So the first reader that finds the writer dead also
+ * releases the streams of readers that have not noticed the death, and a writer with a failed pool
+ * does X0 and X1 (note_loss in writer.c). X1 stores a value that no device writes, by which each
+ * reader detects X2. As X0 comes before X1, a reader that checks whether a stream has read the
+ * right bytes (rc_import_is_missing) sees the death no later than the stream, and does X1 and X2.
  *
- * The host stores `ready` only for a dead writer. The host stores `ack` only if no stream of this reader reads the
- * extent any more: nothing was enqueued, or the driver says that the device is lost, and then all received frames count
- * as missing. A stream that captures a graph when `ack` is due would add the `ack` to the graph: the `ack` is pending,
- * and the worker enqueues the `ack` after the capture.
+ * The host stores `ready` only for a dead writer. The host stores `ack` only if no stream of this
+ * reader reads the extent any more: nothing was enqueued, or the driver says that the device is
+ * lost, and then all received frames count as missing. A stream that captures a graph when `ack` is
+ * due would add the `ack` to the graph: the `ack` is pending, and the worker enqueues the `ack`
+ * after the capture.
  *
- * A frame's generation is the generation of the slot's `ready`, or the next one, as the slot is not used again before
- * this reader's `ack`. A different generation is damage, for which a stream would wait without end.
+ * A frame's generation is the generation of the slot's `ready`, or the next one, as the slot is not
+ * used again before this reader's `ack`. A different generation is damage, for which a stream would
+ * wait without end.
  */
 #include "gpu/import.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 
-#include "gpu/exported.h"
-#include "gpu/point.h"
 #include "shm/error.h"
 
-#define LOOK_NS ((int64_t)1000 * 1000 * 1000) /* between two checks of the device of an import that is not idle */
+/* Between two checks of the device of an import that is not idle. */
+#define LOOK_NS ((int64_t)1000 * 1000 * 1000)
 
-/* ---- Life ------------------------------------------------------------------------------------------------------- */
+static struct rc_gpu_importer *place_of(const struct rc_import *import) {
+  return &rc_gpu_control(&import->segment)->importers[import->importer];
+}
+static struct rc_semaphore *ack_of(const struct rc_import *import, uint32_t slot) {
+  return rc_gpu_ack(&import->segment, slot, import->importer);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 static bool enqueue_pending(struct rc_job *job);
 static void drop_acks(struct rc_job *job);
 static void writer_died(struct rc_watched *watched);
 
-struct rc_import *rc_import_new(ringcast_reader *reader) {
+static struct rc_import *make_import(ringcast_reader *reader) {
   struct rc_import *import = calloc(1, sizeof *import);
   if (!import) return NULL;
   import->segment.memory.fd = -1;
@@ -54,7 +63,8 @@ struct rc_import *rc_import_new(ringcast_reader *reader) {
   atomic_init(&import->holders, 1);
   import->acks = (struct rc_job){.run = enqueue_pending, .end = drop_acks};
   import->writer.died = writer_died;
-  rc_watch_init(&import->writer.process, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
+  rc_watch_init(&import->writer.process, reader->segment.writer.pid, reader->segment.writer.start,
+                UINT64_MAX);
   return import;
 }
 
@@ -67,37 +77,190 @@ void rc_import_drop(struct rc_import *import) {
   free(import);
 }
 
-void rc_import_leave_place(struct rc_import *import) {
-  struct rc_gpu_importer *place = rc_import_place(import);
+/* Release: pairs with the acquires of the next reader in the place, and of the writer. */
+static void leave_place(struct rc_import *import) {
+  struct rc_gpu_importer *place = place_of(import);
   rc_store_relaxed(&place->opened, 0); /* relaxed: the release below */
   rc_store_release(&place->owner, 0);
   RC_POINT(PLACE_LEFT);
 }
 
-void rc_import_close_all(struct rc_import *import) {
+/* Closes the pool, the place and the segment. The context is current. */
+static void close_all(struct rc_import *import) {
   if (import->by_handle) import->device.cuda->ipc_close_handle(import->pool);
   import->by_handle = false;
   RC_POINT(IMPORT_CLOSED);
-  rc_import_leave_place(import);
+  leave_place(import);
   rc_gpu_segment_destroy(&import->segment, import->device.cuda);
 }
 
-void rc_import_refuse(struct rc_import *import, int failed) {
-  struct rc_gpu_importer *place = rc_import_place(import);
+/* Stores for the writer why this reader can't use the pool. */
+static void refuse(struct rc_import *import, int failed) {
+  struct rc_gpu_importer *place = place_of(import);
   int reason = rc_cuda_last_failure != RC_CU_SUCCESS ? rc_cuda_last_failure : failed;
   rc_store_relaxed(&place->reason, reason); /* relaxed: the release below */
   rc_store_release(&place->refused, import->owner);
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------------------------- */
+/* ---- Open ------------------------------------------------------------------------------------ */
 
-bool rc_import_is_expected(const struct rc_import *import, uint64_t position) {
-  struct rc_gpu_importer *place = rc_import_place(import);
-  if (rc_load_acquire(&place->expected_turn) != import->turn) return false; /* O4 <- D2 */
-  return rc_load_relaxed(&place->expected_from) <= position;                /* relaxed: the acquire above */
+/* The open of a pool by a reader: a place in the segment, and the pool's memory, opened and tried.
+ * writer.c defines O1 to O4. */
+
+/* O1. The `ack`s of the place may be a dead reader's: they are set to generations of frames that do
+ * not expect this reader. */
+static int take_place(struct rc_import *import) {
+  struct rc_gpu_importer *place = place_of(import);
+  /* Pairs with the store by which the earlier reader left. */
+  uint64_t before = rc_load_acquire(&place->owner);
+  if (before != 0 && !rc_owner_is_dead(before))
+    return rc_fail_as(
+        -EAGAIN, "an earlier reader in this slot of the ring has not closed the device pool yet");
+  if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner)) /* only after damage */
+    return rc_fail_as(-EAGAIN, "a different reader takes this place in the device pool");
+  /* The fence: the reader takes the place, then loads `closed`; the writer stores `closed`, then
+   * loads the owners. One of the two sees the store of the other. <-> rc_exported_leave */
+  rc_fence_full();
+  /* Pairs with the store of leave. */
+  if (rc_load_acquire(&rc_gpu_control(&import->segment)->closed)) {
+    leave_place(import);
+    return rc_fail_as(-ENOENT, "the writer has closed its device pool");
+  }
+  import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: this reader has the place */
+  if (import->turn == 0) import->turn = 1;
+  /* Release: a writer that loads the turn sees that the earlier reader has left, or never opened
+   * the pool. -> D1 */
+  /* relaxed: the release below; a dead reader has left the old value. */
+  rc_store_relaxed(&place->opened, 0);
+  rc_store_release(&place->turn, import->turn);
+  rc_store_relaxed(&place->refused, 0); /* relaxed: the release of O3 */
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
+    /* Pairs with Q3. */
+    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->value);
+    rc_semaphore_store(ack_of(import, slot), ready);
+  }
+  RC_POINT(PLACE_TAKEN);
+  return 0;
 }
 
-/* Whether the generation can be a frame's: the slot's last generation, or the generation under way. */
+/* As nvidia-smi -L and ringcast doctor begin the devices' names. */
+#define NAME_FORMAT "GPU-%02x%02x%02x%02x"
+
+static int open_memory(struct rc_import *import, const struct rc_process *writer,
+                       const struct rc_gpu_identity *id) {
+  const struct rc_cuda *cuda = import->device.cuda;
+  const uint8_t *own = import->device.uuid, *theirs = id->uuid;
+  struct rc_process self;
+  rc_cu_ptr base;
+  size_t bytes;
+  if (rc_process_self(&self) == 0 && self.pid == writer->pid && self.start == writer->start) {
+    import->pool = rc_exported_find(id->token, id->epoch, &import->device);
+    if (!import->pool)
+      return rc_fail_as(-ENOTSUP, "the writer is in this very process, on another device");
+  } else {
+    rc_cu_result result =
+        cuda->ipc_open_handle(&import->pool, id->handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    import->by_handle = result == RC_CU_SUCCESS;
+    if (result != RC_CU_SUCCESS)
+      return rc_cuda_code(
+          result,
+          "cuIpcOpenMemHandle of the writer's pool, which is on " NAME_FORMAT ", by " NAME_FORMAT,
+          theirs[0], theirs[1], theirs[2], theirs[3], own[0], own[1], own[2], own[3]);
+  }
+  /* The segment may be damaged, and a read beyond the memory would break the context; the driver
+   * knows the size. */
+  if (cuda->mem_get_address_range(&base, &bytes, import->pool) != RC_CU_SUCCESS) return 0;
+  uint64_t before = import->pool - base;
+  if (before <= bytes && bytes - before >= id->pool_bytes + RC_GPU_PATTERN) return 0;
+  return rc_fail_as(
+      -EPROTO,
+      "the writer's device segment is damaged: the pool is not as large as the segment says");
+}
+
+static int try_memory(const struct rc_import *import, const struct rc_gpu_identity *id) {
+  const struct rc_cuda *cuda = import->device.cuda;
+  uint64_t pattern[RC_GPU_PATTERN / sizeof(uint64_t)] = {0};
+  rc_cu_stream stream;
+  int failed = rc_stream_make(cuda, rc_semaphore_patience_ns, &stream);
+  if (failed != 0) return failed;
+  rc_cu_result result =
+      cuda->copy_dtoh(pattern, import->pool + id->pool_bytes, sizeof pattern, stream);
+  if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, rc_semaphore_patience_ns);
+  if (result == RC_CU_NOT_READY)
+    return rc_fail_as(-ETIMEDOUT, "the writer's pool could not be read in time");
+  cuda->stream_destroy(stream);
+  if (result != RC_CU_SUCCESS) return rc_cuda_code(result, "reading the writer's pool");
+  for (uint32_t i = 0; i < RC_GPU_PATTERN / sizeof(uint64_t); i++)
+    if (pattern[i] != rc_gpu_pattern(id->seed, i))
+      return rc_fail_as(
+          -ENOTSUP,
+          "the handle of the writer's pool has opened other memory: the pattern is missing");
+  return 0;
+}
+
+static int open_and_try(struct rc_import *import, const struct rc_process *writer,
+                        const struct rc_gpu_identity *id) {
+  const struct rc_cuda *cuda = import->device.cuda;
+  int failed = rc_gpu_segment_register(&import->segment, cuda);
+  if (failed == 0) failed = open_memory(import, writer, id);
+  RC_POINT(POOL_OPENED);
+  if (failed == 0) failed = try_memory(import, id);
+  if (failed == 0)
+    failed = rc_gpu_segment_try(&import->segment, cuda, import->importer, rc_semaphore_patience_ns);
+  RC_POINT(POOL_TRIED);
+  return failed;
+}
+
+static int set_up(struct rc_import *import, ringcast_reader *reader,
+                  const struct rc_gpu_identity *id) {
+  import->pool_bytes = id->pool_bytes;
+  import->taken = calloc(import->segment.slots, sizeof *import->taken);
+  if (!import->taken) return rc_fail(-ENOMEM, "out of memory");
+  rc_cuda_last_failure = RC_CU_SUCCESS;
+  int failed = take_place(import);
+  if (failed != 0) return failed;
+  failed = open_and_try(import, &reader->segment.writer, id);
+  if (failed == 0) failed = rc_watcher_add(&import->writer);
+  if (failed == 0) return 0;
+  refuse(import, failed);
+  if (failed == -ETIMEDOUT)
+    import->device.context = NULL; /* a stream hangs: context and semaphores must stay */
+  else close_all(import);
+  return failed;
+}
+
+int rc_import_open(ringcast_reader *reader, const struct rc_device *device,
+                   const struct rc_gpu_place *place, struct rc_import **out) {
+  struct rc_gpu_identity id;
+  struct rc_import *import = make_import(reader);
+  if (!import) return rc_fail(-ENOMEM, "out of memory");
+  int failed = rc_device_open(device->ordinal, &import->device);
+  if (failed == 0)
+    failed = rc_gpu_segment_attach(&reader->segment.writer, place,
+                                   rc_segment_control(&reader->segment)->id.token,
+                                   reader->segment.slots, &import->segment, &id);
+  if (failed == 0) failed = set_up(import, reader, &id);
+  if (failed != 0) {
+    if (failed != -ETIMEDOUT) rc_gpu_segment_destroy(&import->segment, device->cuda);
+    rc_import_drop(import);
+    return failed;
+  }
+  rc_store_release(&place_of(import)->opened, import->owner); /* O3 -> D1 */
+  RC_POINT(OPENED_TOLD);
+  *out = import;
+  return 0;
+}
+
+/* ---- Takes, and what acknowledges them ------------------------------------------------------- */
+
+bool rc_import_is_expected(const struct rc_import *import, uint64_t position) {
+  struct rc_gpu_importer *place = place_of(import);
+  if (rc_load_acquire(&place->expected_turn) != import->turn) return false; /* O4 <- D2 */
+  return rc_load_relaxed(&place->expected_from) <= position; /* relaxed: the acquire above */
+}
+
+/* Whether the generation can be a frame's: the slot's last generation, or the generation under
+ * way. */
 static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t generation) {
   struct rc_semaphore *ready = rc_gpu_ready(&import->segment, slot);
   return generation - rc_load_acquire(&ready->value) <= 1; /* pairs with Q3 */
@@ -107,7 +270,7 @@ static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
   const struct rc_taken *taken = &import->taken[slot];
   if (taken->generation == 0) return true;
-  return taken->acked && rc_semaphore_has_reached(rc_import_ack(import, slot), taken->generation);
+  return taken->acked && rc_semaphore_has_reached(ack_of(import, slot), taken->generation);
 }
 
 /* Called with the mutex held. */
@@ -121,23 +284,30 @@ static int fail_damaged(void) {
 }
 
 static int fail_dead(void) {
-  return rc_fail_as(-EPIPE, "the writer, or the writer's device, is gone, and with it the frame's device tensors");
+  return rc_fail_as(
+      -EPIPE,
+      "the writer, or the writer's device, is gone, and with it the frame's device tensors");
 }
 
-int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
+int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
+                   rc_cu_stream stream) {
   int failed = 0;
   if (slot >= import->segment.slots) return fail_damaged();
-  if (!is_plausible(import, slot, generation)) /* nor is the value of a released semaphore */
-    return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? fail_dead() /* pairs with X0 */
-                                                                    : fail_damaged();
+  if (!is_plausible(import, slot, generation)) { /* nor is the value of a released semaphore */
+    bool is_dead = rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 */
+    return is_dead ? fail_dead() : fail_damaged();
+  }
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   if (rc_load_relaxed(&import->dead)) failed = -EPIPE; /* relaxed: under the mutex */
   else if (taken->open || taken->holds > 0 || !is_acked(import, slot)) failed = -EPROTO;
-  else *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* U1 */
+  else
+    *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* U1 */
   pthread_mutex_unlock(&import->mutex);
   RC_POINT(TAKE_NOTED);
-  return failed == 0 ? 0 : failed == -EPIPE ? fail_dead() : fail_damaged();
+  if (failed == -EPIPE) return fail_dead();
+  if (failed == -EPROTO) return fail_damaged();
+  return 0;
 }
 
 void rc_import_forget(struct rc_import *import, uint32_t slot) {
@@ -146,26 +316,32 @@ void rc_import_forget(struct rc_import *import, uint32_t slot) {
   pthread_mutex_unlock(&import->mutex);
 }
 
-static rc_cu_result write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
+static rc_cu_result write_ack(const struct rc_import *import, uint32_t slot,
+                              const struct rc_taken *taken) {
   uint64_t at = rc_gpu_ack_at(import->segment.importers, slot, import->importer);
-  return rc_semaphore_write(import->device.cuda, taken->stream, import->segment.address + at, taken->generation);
+  return rc_semaphore_write(import->device.cuda, taken->stream, import->segment.address + at,
+                            taken->generation);
 }
 
 /* For a thread that has not entered the context, and has not checked the stream. */
-static rc_cu_result enter_and_write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
+static rc_cu_result enter_and_write_ack(const struct rc_import *import, uint32_t slot,
+                                        const struct rc_taken *taken) {
   struct rc_cuda_entry entry;
   rc_cu_result result = rc_cuda_enter_context(import->device.context, &entry);
   if (result != RC_CU_SUCCESS) return result;
-  if (rc_device_check_stream(&import->device, taken->stream) == -EBUSY) result = RC_CU_STREAM_CAPTURE_UNSUPPORTED;
+  if (rc_device_check_stream(&import->device, taken->stream) == -EBUSY)
+    result = RC_CU_STREAM_CAPTURE_UNSUPPORTED;
   else result = write_ack(import, slot, taken);
   rc_cuda_leave(&entry);
   return result;
 }
 
-/* U4. A failure makes the reader leave the pool before acking--, as the worker closes an idle import. */
-static rc_cu_result enqueue_ack(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
-                                bool has_entered) {
-  rc_cu_result result = has_entered ? write_ack(import, slot, taken) : enter_and_write_ack(import, slot, taken);
+/* U4. A failure makes the reader leave the pool before acking--, as the worker closes an idle
+ * import. */
+static rc_cu_result enqueue_ack(struct rc_import *import, uint32_t slot,
+                                const struct rc_taken *taken, bool has_entered) {
+  rc_cu_result result =
+      has_entered ? write_ack(import, slot, taken) : enter_and_write_ack(import, slot, taken);
   RC_POINT(ACK_ENQUEUED);
   if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return result;
   rc_import_lose(import, -EIO);
@@ -173,8 +349,8 @@ static rc_cu_result enqueue_ack(struct rc_import *import, uint32_t slot, const s
   return result;
 }
 
-static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
-                                bool has_entered) {
+static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot,
+                                const struct rc_taken *taken, bool has_entered) {
   rc_cu_result result = enqueue_ack(import, slot, taken, has_entered);
   pthread_mutex_lock(&import->mutex);
   import->acking--;
@@ -215,7 +391,8 @@ static bool enqueue_pending(struct rc_job *job) {
     rc_cu_result result = taken.pending ? enqueue_ack(import, slot, &taken, false) : RC_CU_SUCCESS;
     pthread_mutex_lock(&import->mutex);
     import->acking -= taken.pending;
-    if (taken.pending && (result == RC_CU_SUCCESS || is_acked(import, slot))) set_not_pending(import, slot);
+    if (taken.pending && (result == RC_CU_SUCCESS || is_acked(import, slot)))
+      set_not_pending(import, slot);
     left = import->pending;
     bool is_last = is_to_post(import); /* the reader may have closed while `acking` was not 0 */
     pthread_mutex_unlock(&import->mutex);
@@ -224,7 +401,9 @@ static bool enqueue_pending(struct rc_job *job) {
   return left == 0;
 }
 
-static void drop_acks(struct rc_job *job) { rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, acks)); }
+static void drop_acks(struct rc_job *job) {
+  rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, acks));
+}
 
 /* The end of a take, or of a hold. */
 static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends, bool has_entered) {
@@ -246,7 +425,8 @@ static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends, b
   return result;
 }
 
-/* A take of a later frame in the same slot may be open. Only the reader's thread opens and ends takes. */
+/* A take of a later frame in the same slot may be open. Only the reader's thread opens and ends
+ * takes. */
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation) {
   pthread_mutex_lock(&import->mutex);
   bool is_it = import->taken[slot].open && import->taken[slot].generation == generation;
@@ -254,7 +434,9 @@ rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t gen
   return is_it ? settle(import, slot, true, true) : RC_CU_SUCCESS;
 }
 
-void rc_import_unhold(struct rc_import *import, uint32_t slot) { settle(import, slot, false, false); }
+void rc_import_unhold(struct rc_import *import, uint32_t slot) {
+  settle(import, slot, false, false);
+}
 
 void rc_import_hold(struct rc_import *import, uint32_t slot) {
   pthread_mutex_lock(&import->mutex);
@@ -268,12 +450,13 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   bool is_new = !taken->open && taken->holds == 0 && is_acked(import, slot);
-  if (is_new) *taken = (struct rc_taken){.generation = 0}; /* no stream waits, so X1 has nothing to release */
+  if (is_new)
+    *taken = (struct rc_taken){.generation = 0}; /* no stream waits, so X1 has nothing to release */
   pthread_mutex_unlock(&import->mutex);
-  if (is_new) rc_semaphore_store(rc_import_ack(import, slot), generation);
+  if (is_new) rc_semaphore_store(ack_of(import, slot), generation);
 }
 
-/* ---- Death ------------------------------------------------------------------------------------------------------ */
+/* ---- Death ----------------------------------------------------------------------------------- */
 
 /* X1 -> U2, unless another process has done X1 already; and X2. Called with the mutex held. */
 static void release_wait(struct rc_import *import, uint32_t slot) {
@@ -307,9 +490,11 @@ static void writer_died(struct rc_watched *watched) {
 bool rc_import_is_missing(struct rc_import *import, bool *has_ended) {
   /* The mutex: the watcher may stand before X2, after a different reader has done X1. */
   pthread_mutex_lock(&import->mutex);
-  bool is_told = !import->unmapped && rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 */
-  if (is_told && !rc_load_relaxed(&import->dead)) mark_dead(import);                     /* relaxed: under the mutex */
-  if (has_ended) *has_ended = import->closing && rc_load_acquire(&import->holders) == 1; /* pairs with drop */
+  /* Pairs with X0. */
+  bool is_told = !import->unmapped && rc_load_acquire(&rc_gpu_control(&import->segment)->dead);
+  if (is_told && !rc_load_relaxed(&import->dead)) mark_dead(import); /* relaxed: under the mutex */
+  if (has_ended)
+    *has_ended = import->closing && rc_load_acquire(&import->holders) == 1; /* pairs with drop */
   pthread_mutex_unlock(&import->mutex);
   return rc_load_acquire(&import->missing); /* pairs with X2 */
 }
@@ -323,24 +508,26 @@ static void acknowledge_all(struct rc_import *import) {
     if (is_acked(import, slot)) continue;
     set_not_pending(import, slot);
     taken->acked = true;
-    rc_semaphore_store(rc_import_ack(import, slot), taken->generation);
+    rc_semaphore_store(ack_of(import, slot), taken->generation);
   }
   pthread_mutex_unlock(&import->mutex);
 }
 
 void rc_import_lose(struct rc_import *import, int reason) {
-  rc_import_refuse(import, reason);
-  rc_store_release(&rc_import_place(import)->opened, 0); /* D1: the writer sends INLINE */
+  refuse(import, reason);
+  rc_store_release(&place_of(import)->opened, 0); /* D1: the writer sends INLINE */
   rc_store_release(&import->failed, 1);
-  if (rc_device_is_lost(&import->device)) acknowledge_all(import); /* else the streams will write each `ack` */
+  if (rc_device_is_lost(&import->device))
+    acknowledge_all(import); /* else the streams will write each `ack` */
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------------------- */
+/* ---- The end --------------------------------------------------------------------------------- */
 
 static bool is_idle(struct rc_import *import) {
   pthread_mutex_lock(&import->mutex);
   bool idle = import->acking == 0 && !has_holds(import);
-  for (uint32_t slot = 0; slot < import->segment.slots && idle; slot++) idle = is_acked(import, slot);
+  for (uint32_t slot = 0; slot < import->segment.slots && idle; slot++)
+    idle = is_acked(import, slot);
   pthread_mutex_unlock(&import->mutex);
   return idle;
 }
@@ -362,28 +549,32 @@ static bool try_to_close(struct rc_job *job) {
   pthread_mutex_unlock(&import->mutex);
   bool is_own = !import->by_handle;
   if (rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS) {
-    rc_import_close_all(import); /* the writer frees the pool only after this close */
+    close_all(import); /* the writer frees the pool only after this close */
     rc_cuda_leave(&entry);
   } else {
-    rc_import_leave_place(import);
+    leave_place(import);
     rc_memory_destroy(&import->segment.memory);
   }
   rc_device_close(&import->device);
-  if (is_own) rc_exported_tidy(0); /* the writer, in this process, may have closed: then no later call frees the pool */
+  /* The writer, in this process, may have closed: then no later call frees the pool. */
+  if (is_own) rc_exported_tidy(0);
   return true;
 }
 
-static void drop_job(struct rc_job *job) { rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, job)); }
+static void drop_job(struct rc_job *job) {
+  rc_import_drop(RC_CONTAINER_OF(job, struct rc_import, job));
+}
 
 void rc_import_close(struct rc_import *import, int64_t patience_ns) {
   if (import->forks != rc_fork_count()) return; /* the parent owns the import */
   import->job = (struct rc_job){.run = try_to_close, .end = drop_job};
   rc_add_acq_rel(&import->holders, 1); /* the worker */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
-    if (import->taken[slot].open) settle(import, slot, true, false); /* only the reader's thread opens and ends takes */
+    if (import->taken[slot].open)
+      settle(import, slot, true, false); /* only the reader's thread opens and ends takes */
   pthread_mutex_lock(&import->mutex);
   /* D1: later frames do not expect this import, however long the import stays. */
-  rc_store_release(&rc_import_place(import)->opened, 0);
+  rc_store_release(&place_of(import)->opened, 0);
   import->closing = true;
   bool is_last = is_to_post(import);
   pthread_mutex_unlock(&import->mutex);

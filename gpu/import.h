@@ -6,8 +6,7 @@
 #include <pthread.h>
 
 #include "channel/channel.h"
-#include "gpu/segment.h"
-#include "gpu/watcher.h"
+#include "gpu/pool.h"
 #include "gpu/worker.h"
 
 /* This reader's last take of a slot. Guarded by the mutex. */
@@ -36,7 +35,8 @@ struct rc_import {
   pthread_mutex_t mutex;
   _Atomic uint32_t dead;    /* the writer has died, or its pool has failed */
   _Atomic uint32_t missing; /* a stream's wait was released, and the tensors never came */
-  _Atomic uint32_t failed;  /* a call of the driver has failed, and the reader goes on without the pool */
+  /* A call of the driver has failed, and the reader goes on without the pool. */
+  _Atomic uint32_t failed;
   _Atomic uint32_t holders; /* the reader, the worker, and each tensor that is read in place */
   bool closing;             /* guarded by the mutex: the reader has closed */
   bool posted;              /* guarded by the mutex: the worker has the import */
@@ -48,44 +48,28 @@ struct rc_import {
   int64_t looked;     /* the job's */
 };
 
-static inline struct rc_gpu_importer *rc_import_place(const struct rc_import *import) {
-  return &rc_gpu_control(&import->segment)->importers[import->importer];
-}
-static inline struct rc_semaphore *rc_import_ack(const struct rc_import *import, uint32_t slot) {
-  return rc_gpu_ack(&import->segment, slot, import->importer);
-}
+/* Opens the pool that the ring's control page names, tries the pool, and stores the result for the
+ * writer. 0; -ENOENT: there is no pool now; -EAGAIN: not yet (a closed reader still has the place);
+ * else the reason, with the error text. `device`'s context is current. */
+int rc_import_open(ringcast_reader *reader, const struct rc_device *device,
+                   const struct rc_gpu_place *place, struct rc_import **out);
 
-/* ---- opening.c ---- */
-
-/* Opens the pool that the ring's control page names, tries the pool, and stores the result for the writer. 0; -ENOENT:
- * there is no pool now; -EAGAIN: not yet (a closed reader still has the place); else the reason, with the error text.
- * `device`'s context is current. */
-int rc_import_open(ringcast_reader *reader, const struct rc_device *device, const struct rc_gpu_place *place,
-                   struct rc_import **out);
-
-/* ---- import.c ---- */
-
-struct rc_import *rc_import_new(ringcast_reader *reader);
 /* Drops one holder; the last one frees the import. */
 void rc_import_drop(struct rc_import *import);
 
-/* Leaves the place in the segment. Release: pairs with the acquires of the next reader there, and of the writer. */
-void rc_import_leave_place(struct rc_import *import);
-/* Closes the pool, the place and the segment. The context is current. */
-void rc_import_close_all(struct rc_import *import);
-/* Stores for the writer why this reader can't use the pool. */
-void rc_import_refuse(struct rc_import *import, int failed);
-
-/* Hands the import to the worker, which closes the import once the reader's streams are done, and no tensor is read in
- * place. The call waits for the worker for at most `patience_ns`. The reader stays a holder. */
+/* Hands the import to the worker, which closes the import once the reader's streams are done, and
+ * no tensor is read in place. The call waits for the worker for at most `patience_ns`. The reader
+ * stays a holder. */
 void rc_import_close(struct rc_import *import, int64_t patience_ns);
 
-/* Records a take before the wait is enqueued, so that a death of the writer releases the wait. -EPIPE, -EPROTO. */
-int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
+/* Records a take before the wait is enqueued, so that a death of the writer releases the wait.
+ * -EPIPE, -EPROTO. */
+int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
+                   rc_cu_stream stream);
 /* Removes the record, as nothing was enqueued: the frame may be taken again, or passed. */
 void rc_import_forget(struct rc_import *import, uint32_t slot);
-/* Ends the take of that generation, if open, and enqueues `ack` unless tensors are read in place. The context is
- * current, and the stream does not capture. Returns CUDA's result. */
+/* Ends the take of that generation, if open, and enqueues `ack` unless tensors are read in place.
+ * The context is current, and the stream does not capture. Returns CUDA's result. */
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation);
 /* Acknowledges a frame for which nothing was enqueued. */
 void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation);
@@ -96,12 +80,12 @@ void rc_import_unhold(struct rc_import *import, uint32_t slot);
 /* Whether the writer expects this reader to read a frame at the position. */
 bool rc_import_is_expected(const struct rc_import *import, uint64_t position);
 
-/* Whether a wait of this reader's streams was released, and the tensors never came. *has_ended, unless NULL: the import
- * is closed and the streams are done, so the answer is final. */
+/* Whether a wait of this reader's streams was released, and the tensors never came. *has_ended,
+ * unless NULL: the import is closed and the streams are done, so the answer is final. */
 bool rc_import_is_missing(struct rc_import *import, bool *has_ended);
 
-/* A call of the driver failed: the reader leaves the pool. If the device is lost, the received frames of the pool count
- * as missing, and the writer does not wait for this reader's streams. */
+/* A call of the driver failed: the reader leaves the pool. If the device is lost, the received
+ * frames of the pool count as missing, and the writer does not wait for this reader's streams. */
 void rc_import_lose(struct rc_import *import, int reason);
 
 #endif

@@ -171,32 +171,6 @@ FAKE_API rc_cu_result cuGetProcAddress_v2(const char *name, void **out, int vers
   return RC_CU_SUCCESS;
 }
 
-/* Their first versions, of other arguments, have the plain names: nobody may get hold of them. */
-#define FIRST_VERSION(name)                                                    \
-  FAKE_API void name(void);                                                    \
-  FAKE_API void name(void) {                                                   \
-    fprintf(stderr, "fake CUDA: the first version of " #name " was called\n"); \
-    abort();                                                                   \
-  }
-FIRST_VERSION(cuDeviceGetUuid)
-FIRST_VERSION(cuDevicePrimaryCtxRelease)
-FIRST_VERSION(cuCtxPushCurrent)
-FIRST_VERSION(cuCtxPopCurrent)
-FIRST_VERSION(cuMemAlloc)
-FIRST_VERSION(cuMemFree)
-FIRST_VERSION(cuMemGetInfo)
-FIRST_VERSION(cuMemGetAddressRange)
-FIRST_VERSION(cuMemHostRegister)
-FIRST_VERSION(cuMemHostGetDevicePointer)
-FIRST_VERSION(cuIpcOpenMemHandle)
-FIRST_VERSION(cuMemcpyDtoDAsync)
-FIRST_VERSION(cuMemcpyHtoDAsync)
-FIRST_VERSION(cuMemcpyDtoHAsync)
-FIRST_VERSION(cuStreamWriteValue64)
-FIRST_VERSION(cuStreamWaitValue64)
-FIRST_VERSION(cuStreamDestroy)
-FIRST_VERSION(cuEventDestroy)
-
 /* ---- What a test can ask ---------------------------------------------------------------------------------------- */
 
 long fake_cuda_calls(const char *name) {
@@ -224,12 +198,9 @@ static long count_bytes(void) {
   return (long)bytes;
 }
 
-static const char *const live_names[] = {"allocations",   "imports", "registered", "streams", "contexts", "queued",
-                                         "contexts made", "lost",    "spoilt",     "events",  "strays",   "bytes"};
-enum { LIVE = sizeof live_names / sizeof *live_names };
-
-static long count_live(int which) {
-  long contexts = 0, streams = 0, queued = 0;
+long fake_cuda_live(const char *what) {
+  long contexts = 0, streams = 0, queued = 0, found = -1;
+  pthread_mutex_lock(&fake.lock);
   for (int i = 0; i < MOST_DEVICES; i++) {
     contexts += fake.contexts[i].references > 0;
     for (struct rc_cu_stream *stream = fake.contexts[i].streams; stream; stream = stream->next) {
@@ -237,28 +208,25 @@ static long count_live(int which) {
       queued += (long)(stream->queued - stream->done);
     }
   }
-  long counts[LIVE] = {count_memory(FAKE_ALLOCATED),
-                       count_memory(FAKE_IMPORTED),
-                       count_memory(FAKE_REGISTERED),
-                       streams,
-                       contexts,
-                       queued,
-                       fake.contexts_made,
-                       fake.lost,
-                       fake.spoilt,
-                       fake_count_events(),
-                       fake.strays,
-                       count_bytes()};
-  return counts[which];
-}
-
-long fake_cuda_live(const char *what) {
-  long count = -1;
-  pthread_mutex_lock(&fake.lock);
-  for (int i = 0; i < LIVE; i++)
-    if (strcmp(live_names[i], what) == 0) count = count_live(i);
+  const struct {
+    const char *name;
+    long count;
+  } live[] = {{"allocations", count_memory(FAKE_ALLOCATED)},
+              {"imports", count_memory(FAKE_IMPORTED)},
+              {"registered", count_memory(FAKE_REGISTERED)},
+              {"bytes", count_bytes()},
+              {"streams", streams},
+              {"queued", queued},
+              {"contexts", contexts},
+              {"events", fake_count_events()},
+              {"contexts made", fake.contexts_made},
+              {"lost", fake.lost},
+              {"spoilt", fake.spoilt},
+              {"strays", fake.strays}};
+  for (size_t i = 0; i < sizeof live / sizeof *live; i++)
+    if (strcmp(live[i].name, what) == 0) found = live[i].count;
   pthread_mutex_unlock(&fake.lock);
-  return count;
+  return found;
 }
 
 void fake_cuda_fault(const char *name, long nth, rc_cu_result result) {

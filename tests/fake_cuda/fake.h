@@ -104,6 +104,12 @@ extern _Thread_local long fake_own_waits;
 enum fake_need { FAKE_ANY, FAKE_READY, FAKE_CURRENT, FAKE_GIVES_BACK };
 rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct rc_cu_context **out);
 
+/* The same at the start of a function, which ends if the call fails at once. */
+#define BEGIN(function, need)                                        \
+  __attribute__((unused)) struct rc_cu_context *context = NULL;      \
+  rc_cu_result result = fake_begin(FAKE_##function, need, &context); \
+  if (result != RC_CU_SUCCESS) return result
+
 /* Gives the lock back and returns `result`: return fake_end(RC_CU_SUCCESS). */
 rc_cu_result fake_end(rc_cu_result result);
 

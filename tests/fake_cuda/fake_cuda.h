@@ -6,7 +6,6 @@
  * device's breaks the context for good. Nothing outlives the process but what others have mapped.
  *
  * Where it is stricter than the driver, or simpler:
- *   - Memory that is mapped read-only can't be registered, as by data-centre cards.
  *   - The device's address of registered memory is never the host's, and any copy that leaves a registration at its
  *     end is an error, even into the next one.
  *   - A copy to or from registered memory is made when the stream gets there, and breaks the context if the memory is
@@ -47,7 +46,7 @@
 
 #define FAKE_CUDA_FUNCTIONS(X) RC_CUDA_FUNCTIONS(X) CUDA_MORE_FUNCTIONS(X)
 
-/* What a test can ask of it, by dlsym: see tests/support/gpu.h. */
+/* What a test can ask of it, by dlsym: see tests/support/fake_controls.h. */
 /* clang-format off */
 #define FAKE_CUDA_CONTROLS(X)                                                                                         \
   /* Calls of a function by its name in CUDA since the start; "*": of all; "fake_host_waits": copies that waited for  \

@@ -41,10 +41,8 @@ static uint64_t start_of(int pid) {
 }
 
 rc_cu_result cuIpcGetMemHandle(rc_cu_ipc_handle *out, rc_cu_ptr pointer) {
-  struct rc_cu_context *context;
   struct fake_memory *memory;
-  rc_cu_result result = fake_begin(FAKE_ipc_get_handle, FAKE_CURRENT, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(ipc_get_handle, FAKE_CURRENT);
   if (!fake_resolve(pointer, 1, &memory) || memory->kind != FAKE_ALLOCATED || !memory->exportable)
     return fake_end(RC_CU_INVALID_VALUE);
   struct handle handle = {
@@ -95,11 +93,9 @@ static rc_cu_result map(int fd, const struct handle *handle, struct rc_cu_contex
 }
 
 rc_cu_result cuIpcOpenMemHandle_v2(rc_cu_ptr *out, rc_cu_ipc_handle bytes, unsigned flags) {
-  struct rc_cu_context *context;
   struct handle handle;
   char path[48];
-  rc_cu_result result = fake_begin(FAKE_ipc_open_handle, FAKE_CURRENT, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(ipc_open_handle, FAKE_CURRENT);
   memcpy(&handle, &bytes, sizeof handle);
   result = flags != RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? RC_CU_INVALID_VALUE : check(&handle, context);
   if (result != RC_CU_SUCCESS) return fake_end(result);
@@ -112,10 +108,8 @@ rc_cu_result cuIpcOpenMemHandle_v2(rc_cu_ptr *out, rc_cu_ipc_handle bytes, unsig
 }
 
 rc_cu_result cuIpcCloseMemHandle(rc_cu_ptr pointer) {
-  struct rc_cu_context *context;
   struct fake_memory *memory;
-  rc_cu_result result = fake_begin(FAKE_ipc_close_handle, FAKE_GIVES_BACK, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(ipc_close_handle, FAKE_GIVES_BACK);
   if (!fake_resolve(pointer, 1, &memory) || memory->kind != FAKE_IMPORTED || fake_pointer(memory) != pointer)
     return fake_end(RC_CU_INVALID_VALUE);
   if (--memory->references == 0) fake_memory_drop(memory);

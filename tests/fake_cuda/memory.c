@@ -157,9 +157,7 @@ static struct fake_memory *find_allocation(rc_cu_ptr pointer) {
 }
 
 rc_cu_result cuMemFree_v2(rc_cu_ptr pointer) {
-  struct rc_cu_context *context;
-  rc_cu_result result = fake_begin(FAKE_mem_free, FAKE_GIVES_BACK, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(mem_free, FAKE_GIVES_BACK);
   struct fake_memory *memory = find_allocation(pointer);
   if (!memory) return fake_end(RC_CU_INVALID_VALUE);
   fake_streams_wait(memory->context);
@@ -168,18 +166,14 @@ rc_cu_result cuMemFree_v2(rc_cu_ptr pointer) {
 }
 
 rc_cu_result cuMemAllocAsync(rc_cu_ptr *out, size_t bytes, rc_cu_stream stream) {
-  struct rc_cu_context *context;
-  rc_cu_result result = fake_begin(FAKE_mem_alloc_async, FAKE_CURRENT, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(mem_alloc_async, FAKE_CURRENT);
   struct rc_cu_stream *found = fake_stream_find(context, stream);
   result = found ? fake_check_work(found) : RC_CU_INVALID_HANDLE;
   return fake_end(result == RC_CU_SUCCESS ? allocate(context, bytes, false, out) : result);
 }
 
 rc_cu_result cuMemFreeAsync(rc_cu_ptr pointer, rc_cu_stream stream) {
-  struct rc_cu_context *context;
-  rc_cu_result result = fake_begin(FAKE_mem_free_async, FAKE_GIVES_BACK, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(mem_free_async, FAKE_GIVES_BACK);
   struct fake_memory *memory = find_allocation(pointer);
   struct rc_cu_stream *found = fake_stream_find(context, stream);
   if (!memory || !found) return fake_end(RC_CU_INVALID_VALUE);
@@ -191,9 +185,7 @@ rc_cu_result cuMemFreeAsync(rc_cu_ptr pointer, rc_cu_stream stream) {
 }
 
 rc_cu_result cuMemGetInfo_v2(size_t *out_free, size_t *out_total) {
-  struct rc_cu_context *context;
-  rc_cu_result result = fake_begin(FAKE_mem_get_info, FAKE_CURRENT, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(mem_get_info, FAKE_CURRENT);
   *out_total = TOTAL_BYTES;
   *out_free = free_bytes(context);
   return fake_end(RC_CU_SUCCESS);
@@ -201,8 +193,7 @@ rc_cu_result cuMemGetInfo_v2(size_t *out_free, size_t *out_total) {
 
 rc_cu_result cuMemGetAddressRange_v2(rc_cu_ptr *out_base, size_t *out_bytes, rc_cu_ptr inside) {
   struct fake_memory *memory;
-  rc_cu_result result = fake_begin(FAKE_mem_get_address_range, FAKE_CURRENT, NULL);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(mem_get_address_range, FAKE_CURRENT);
   if (!fake_resolve(inside, 1, &memory) || memory->kind == FAKE_REGISTERED) return fake_end(RC_CU_NOT_FOUND);
   if (out_base) *out_base = fake_pointer(memory);
   if (out_bytes) *out_bytes = memory->bytes;
@@ -211,41 +202,19 @@ rc_cu_result cuMemGetAddressRange_v2(rc_cu_ptr *out_base, size_t *out_bytes, rc_
 
 /* ---- Of the host ------------------------------------------------------------------------------------------------ */
 
-/* Whether all of it is mapped, and all of that for writing. */
-static bool look_at_mapping(const uint8_t *host, size_t bytes, bool *writable) {
-  unsigned long from = (unsigned long)(uintptr_t)host, to = from + bytes, begin, end;
-  char line[512], rights[8];
-  FILE *maps = fopen("/proc/self/maps", "re");
-  *writable = true;
-  while (maps && from < to && fgets(line, sizeof line, maps)) {
-    if (sscanf(line, "%lx-%lx %7s", &begin, &end, rights) != 3 || end <= from) continue;
-    if (begin > from) break;
-    *writable &= rights[1] == 'w';
-    from = end;
-  }
-  if (maps) fclose(maps);
-  return from >= to;
-}
-
 rc_cu_result cuMemHostRegister_v2(void *host, size_t bytes, unsigned flags) {
   const unsigned known = RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP;
-  bool writable, outside;
-  struct rc_cu_context *context;
-  rc_cu_result result = fake_begin(FAKE_host_register, FAKE_CURRENT, &context);
-  if (result != RC_CU_SUCCESS) return result;
-  if (flags & RC_CU_MEMHOSTREGISTER_READ_ONLY) return fake_end(RC_CU_NOT_SUPPORTED);
-  if (flags & ~known || bytes == 0 || !look_at_mapping(host, bytes, &writable)) return fake_end(RC_CU_INVALID_VALUE);
+  bool outside;
+  BEGIN(host_register, FAKE_CURRENT);
+  if (flags & ~known || bytes == 0) return fake_end(RC_CU_INVALID_VALUE);
   if (fake_host_memory(host, bytes, &outside)) return fake_end(RC_CU_HOST_MEMORY_ALREADY_REGISTERED);
-  if (!writable) return fake_end(RC_CU_INVALID_VALUE);
   fake_memory_add((struct fake_memory){.kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes});
   return fake_end(RC_CU_SUCCESS);
 }
 
 rc_cu_result cuMemHostUnregister(void *host) {
-  struct rc_cu_context *context;
   bool outside;
-  rc_cu_result result = fake_begin(FAKE_host_unregister, FAKE_GIVES_BACK, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(host_unregister, FAKE_GIVES_BACK);
   struct fake_memory *memory = fake_host_memory(host, 1, &outside);
   if (!memory || memory->host != host || memory->is_own) return fake_end(RC_CU_HOST_MEMORY_NOT_REGISTERED);
   fake_memory_drop(memory);
@@ -253,9 +222,7 @@ rc_cu_result cuMemHostUnregister(void *host) {
 }
 
 rc_cu_result cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
-  struct rc_cu_context *context;
-  rc_cu_result result = fake_begin(FAKE_host_alloc, FAKE_CURRENT, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(host_alloc, FAKE_CURRENT);
   if (flags & ~(unsigned)RC_CU_MEMHOSTALLOC_PORTABLE || bytes == 0) return fake_end(RC_CU_INVALID_VALUE);
   void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (host == MAP_FAILED) return fake_end(RC_CU_OUT_OF_MEMORY);
@@ -266,10 +233,8 @@ rc_cu_result cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
 }
 
 rc_cu_result cuMemFreeHost(void *host) {
-  struct rc_cu_context *context;
   bool outside;
-  rc_cu_result result = fake_begin(FAKE_host_free, FAKE_GIVES_BACK, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(host_free, FAKE_GIVES_BACK);
   struct fake_memory *memory = fake_host_memory(host, 1, &outside);
   if (!memory || memory->host != host || !memory->is_own) return fake_end(RC_CU_INVALID_VALUE);
   fake_memory_drop(memory);
@@ -278,8 +243,7 @@ rc_cu_result cuMemFreeHost(void *host) {
 
 rc_cu_result cuMemHostGetDevicePointer_v2(rc_cu_ptr *out, void *host, unsigned flags) {
   bool outside;
-  rc_cu_result result = fake_begin(FAKE_host_get_device_pointer, FAKE_CURRENT, NULL);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(host_get_device_pointer, FAKE_CURRENT);
   struct fake_memory *memory = fake_host_memory(host, 1, &outside);
   if (!memory || flags != 0) return fake_end(RC_CU_INVALID_VALUE);
   *out = (rc_cu_ptr)(uintptr_t)host | FAKE_TAG_REGISTERED;

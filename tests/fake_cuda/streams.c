@@ -238,14 +238,13 @@ static bool share_a_queue(const struct rc_cu_stream *one, const struct rc_cu_str
   return fake.settings.queues > 0 && one->number % fake.settings.queues == other->number % fake.settings.queues;
 }
 
-/* What must be done before this: of all blocking streams for the legacy one, else of that; and of those that share its
- * queue. */
-static struct after *list_others(struct rc_cu_stream *stream) {
+/* What must be done before this: of all blocking streams for the legacy one, else of that; of those that share its
+ * queue; and `done` of `before`, if that has a stream. */
+static struct after *list_others(struct rc_cu_stream *stream, struct after before) {
   struct rc_cu_context *context = stream->context;
-  size_t count = 0;
-  if (!stream->blocking && fake.settings.queues == 0) return NULL;
+  size_t count = 2; /* `before`, and the end */
   for (struct rc_cu_stream *other = context->streams; other; other = other->next) count++;
-  struct after *after = calloc(count + 1, sizeof *after);
+  struct after *after = calloc(count, sizeof *after);
   if (!after) abort();
   count = 0;
   for (struct rc_cu_stream *other = context->streams; other; other = other->next) {
@@ -253,19 +252,7 @@ static struct after *list_others(struct rc_cu_stream *stream) {
     bool matters = other != stream && (blocks || share_a_queue(stream, other));
     if (matters && other->done < other->queued) after[count++] = (struct after){other, other->queued};
   }
-  return after;
-}
-
-/* The same, and `done` of `before`, if that is not NULL. */
-static struct after *list_with(struct rc_cu_stream *stream, struct after before) {
-  size_t count = 0;
-  struct after *after = list_others(stream);
-  if (!before.stream) return after;
-  while (after && after[count].stream) count++;
-  after = realloc(after, (count + 2) * sizeof *after);
-  if (!after) abort();
   after[count] = before;
-  after[count + 1] = (struct after){0};
   return after;
 }
 
@@ -288,7 +275,7 @@ static rc_cu_result enqueue_after(struct rc_cu_stream *stream, struct fake_opera
   struct fake_operation *added = malloc(sizeof *added);
   if (!added) abort();
   *added = operation;
-  added->after = list_with(stream, before);
+  added->after = list_others(stream, before);
   *stream->last = added;
   stream->last = &added->next;
   stream->queued++;
@@ -305,18 +292,14 @@ rc_cu_result fake_free_in_order(struct rc_cu_stream *stream, struct fake_memory 
 }
 
 rc_cu_result cuStreamCreate(rc_cu_stream *out, unsigned flags) {
-  struct rc_cu_context *context;
-  rc_cu_result result = fake_begin(FAKE_stream_create, FAKE_CURRENT, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(stream_create, FAKE_CURRENT);
   if (flags > RC_CU_STREAM_NON_BLOCKING) return fake_end(RC_CU_INVALID_VALUE);
   return fake_end(fake_stream_make(context, flags == 0, out));
 }
 
 /* Does not wait: what it has to do goes on, and the thread ends after it. */
 rc_cu_result cuStreamDestroy_v2(rc_cu_stream stream) {
-  struct rc_cu_context *context;
-  rc_cu_result result = fake_begin(FAKE_stream_destroy, FAKE_GIVES_BACK, &context);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(stream_destroy, FAKE_GIVES_BACK);
   struct rc_cu_stream *found = fake_stream_find(context, stream);
   if (!found || found == context->legacy) return fake_end(RC_CU_INVALID_HANDLE);
   found->destroyed = true;
@@ -324,55 +307,44 @@ rc_cu_result cuStreamDestroy_v2(rc_cu_stream stream) {
   return fake_end(context->broken);
 }
 
-/* Begins a call that is about a stream. */
-static rc_cu_result begin(enum fake_function function, rc_cu_stream stream, struct rc_cu_stream **out) {
+/* Begins a call that adds to what a stream has to do, or asks for it. */
+static rc_cu_result begin_work(enum fake_function function, rc_cu_stream stream, struct rc_cu_stream **out) {
   struct rc_cu_context *context;
   rc_cu_result result = fake_begin(function, FAKE_CURRENT, &context);
   if (result != RC_CU_SUCCESS) return result;
   *out = fake_stream_find(context, stream);
-  return *out ? RC_CU_SUCCESS : fake_end(RC_CU_INVALID_HANDLE);
-}
-
-/* The same of one that adds to what it has to do, or asks for it. */
-static rc_cu_result begin_work(enum fake_function function, rc_cu_stream stream, struct rc_cu_stream **out) {
-  rc_cu_result result = begin(function, stream, out);
-  if (result != RC_CU_SUCCESS) return result;
-  result = fake_check_work(*out);
+  result = *out ? fake_check_work(*out) : RC_CU_INVALID_HANDLE;
   return result == RC_CU_SUCCESS ? RC_CU_SUCCESS : fake_end(result);
 }
 
+#define BEGIN_WORK(function)                                         \
+  struct rc_cu_stream *found;                                        \
+  rc_cu_result result = begin_work(FAKE_##function, stream, &found); \
+  if (result != RC_CU_SUCCESS) return result
+
 rc_cu_result cuStreamSynchronize(rc_cu_stream stream) {
-  struct rc_cu_stream *found;
-  rc_cu_result result = begin_work(FAKE_stream_synchronize, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
-  struct rc_cu_context *context = found->context;
+  BEGIN_WORK(stream_synchronize);
   wait_for(found, found->queued);
-  return fake_end(context->broken);
+  return fake_end(fake_current()->broken);
 }
 
 rc_cu_result cuStreamQuery(rc_cu_stream stream) {
-  struct rc_cu_stream *found;
-  rc_cu_result result = begin_work(FAKE_stream_query, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN_WORK(stream_query);
   return fake_end(found->done < found->queued ? RC_CU_NOT_READY : RC_CU_SUCCESS);
 }
 
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
 
 rc_cu_result cuMemcpyDtoDAsync_v2(rc_cu_ptr to, rc_cu_ptr from, size_t bytes, rc_cu_stream stream) {
-  struct rc_cu_stream *found;
-  rc_cu_result result = begin_work(FAKE_copy_dtod, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN_WORK(copy_dtod);
   if (bytes == 0) return fake_end(RC_CU_SUCCESS);
   struct fake_operation operation = {.kind = COPY, .to.device = to, .from.device = from, .bytes = bytes};
   return fake_end(enqueue(found, operation));
 }
 
 rc_cu_result cuMemcpyHtoDAsync_v2(rc_cu_ptr to, const void *from, size_t bytes, rc_cu_stream stream) {
-  struct rc_cu_stream *found;
   bool outside;
-  rc_cu_result result = begin_work(FAKE_copy_htod, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN_WORK(copy_htod);
   if (bytes == 0) return fake_end(RC_CU_SUCCESS);
   uint8_t *host = (uint8_t *)(uintptr_t)from;
   struct fake_operation operation = {.kind = COPY, .to.device = to, .from.host = host, .bytes = bytes};
@@ -387,10 +359,8 @@ rc_cu_result cuMemcpyHtoDAsync_v2(rc_cu_ptr to, const void *from, size_t bytes, 
 }
 
 rc_cu_result cuMemcpyDtoHAsync_v2(void *to, rc_cu_ptr from, size_t bytes, rc_cu_stream stream) {
-  struct rc_cu_stream *found;
   bool outside;
-  rc_cu_result result = begin_work(FAKE_copy_dtoh, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN_WORK(copy_dtoh);
   if (bytes == 0) return fake_end(RC_CU_SUCCESS);
   struct fake_operation operation = {.kind = COPY, .to.host = to, .from.device = from, .bytes = bytes};
   struct fake_memory *memory = fake_host_memory(to, bytes, &outside);
@@ -398,11 +368,10 @@ rc_cu_result cuMemcpyDtoHAsync_v2(void *to, rc_cu_ptr from, size_t bytes, rc_cu_
   if (outside) return fake_end(RC_CU_INVALID_VALUE);
   result = enqueue(found, operation);
   if (result != RC_CU_SUCCESS || memory) return fake_end(result);
-  struct rc_cu_context *context = found->context;
   fake.host_waits++;
   fake_own_waits++;
   wait_for(found, found->queued);
-  return fake_end(context->broken);
+  return fake_end(fake_current()->broken);
 }
 
 /* ---- Words ------------------------------------------------------------------------------------------------------ */
@@ -433,8 +402,7 @@ struct rc_cu_event {
 };
 
 rc_cu_result cuEventCreate(rc_cu_event *out, unsigned flags) {
-  rc_cu_result result = fake_begin(FAKE_event_create, FAKE_CURRENT, NULL);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(event_create, FAKE_CURRENT);
   if (flags != RC_CU_EVENT_DISABLE_TIMING) return fake_end(RC_CU_INVALID_VALUE);
   rc_cu_event event = calloc(1, sizeof *event);
   if (!event) return fake_end(RC_CU_OUT_OF_MEMORY);
@@ -450,25 +418,20 @@ long fake_count_events(void) {
 }
 
 rc_cu_result cuEventRecord(rc_cu_event event, rc_cu_stream stream) {
-  struct rc_cu_stream *found;
-  rc_cu_result result = begin_work(FAKE_event_record, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN_WORK(event_record);
   result = enqueue(found, (struct fake_operation){.kind = MARK});
   event->recorded = (struct after){found, found->queued};
   return fake_end(result);
 }
 
 rc_cu_result cuStreamWaitEvent(rc_cu_stream stream, rc_cu_event event, unsigned flags) {
-  struct rc_cu_stream *found;
-  rc_cu_result result = begin_work(FAKE_stream_wait_event, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN_WORK(stream_wait_event);
   if (flags != 0) return fake_end(RC_CU_INVALID_VALUE);
   return fake_end(enqueue_after(found, (struct fake_operation){.kind = MARK}, event->recorded));
 }
 
 rc_cu_result cuEventQuery(rc_cu_event event) {
-  rc_cu_result result = fake_begin(FAKE_event_query, FAKE_CURRENT, NULL);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(event_query, FAKE_CURRENT);
   struct after recorded = event->recorded;
   bool is_over = !recorded.stream || recorded.stream->done >= recorded.done;
   return fake_end(is_over ? RC_CU_SUCCESS : RC_CU_NOT_READY);
@@ -476,8 +439,7 @@ rc_cu_result cuEventQuery(rc_cu_event event) {
 
 /* What waits for it goes on waiting. */
 rc_cu_result cuEventDestroy_v2(rc_cu_event event) {
-  rc_cu_result result = fake_begin(FAKE_event_destroy, FAKE_GIVES_BACK, NULL);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN(event_destroy, FAKE_GIVES_BACK);
   rc_cu_event *at = &fake.events;
   while (*at && *at != event) at = &(*at)->next;
   if (!*at) return fake_end(RC_CU_INVALID_HANDLE);
@@ -491,9 +453,7 @@ rc_cu_result cuEventDestroy_v2(rc_cu_event event) {
 rc_cu_result cuLaunchKernel(rc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                             rc_cu_stream stream, void **arguments, void **extra) {
-  struct rc_cu_stream *found;
-  rc_cu_result result = begin_work(FAKE_launch_kernel, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
+  BEGIN_WORK(launch_kernel);
   bool sound = grid_x && grid_y && grid_z && block_x && block_y && block_z && shared_bytes == 0 && arguments && !extra;
   if ((void *)function == &fake_fault) return fake_end(enqueue(found, (struct fake_operation){.kind = FAULT}));
   if ((void *)function != &fake_kernel) return fake_end(RC_CU_INVALID_HANDLE);

@@ -6,37 +6,32 @@
 #include <unistd.h>
 
 #include "ringcast/gpu.h"
-#include "tests/gpu_scenarios/world.h"
+#include "tests/gpu_scenarios/scenario.h"
 
 static const struct {
   const char *name;
   long value;
-} results[] =
-    {
-        {"POOL", RINGCAST_PLACEMENT_POOL},
-        {"INLINE", RINGCAST_PLACEMENT_INLINE},
-        {"EAGAIN", -EAGAIN},
-        {"EBUSY", -EBUSY},
-        {"ECHILD", -ECHILD},
-        {"ECONNABORTED", -ECONNABORTED},
-        {"EINTR", -EINTR},
-        {"EINVAL", -EINVAL},
-        {"EIO", -EIO},
-        {"EMSGSIZE", -EMSGSIZE},
-        {"ENODEV", -ENODEV},
-        {"ENOENT", -ENOENT},
-        {"ENOMEM", -ENOMEM},
-        {"ENOTSUP", -ENOTSUP},
-        {"EPIPE", -EPIPE},
-        {"EPROTO", -EPROTO},
-        {"ESTALE", -ESTALE},
-        {"ETIMEDOUT", -ETIMEDOUT},
-},
-  ways[] = {
-      {"POOL", RINGCAST_GPU_WAY_POOL},           {"NO_POOL", RINGCAST_GPU_WAY_NO_POOL},
-      {"NO_READER", RINGCAST_GPU_WAY_NO_READER}, {"WAITING", RINGCAST_GPU_WAY_WAITING},
-      {"REFUSED", RINGCAST_GPU_WAY_REFUSED},     {"LOST", RINGCAST_GPU_WAY_LOST},
-};
+} results[] = {{"POOL", RINGCAST_PLACEMENT_POOL},
+               {"INLINE", RINGCAST_PLACEMENT_INLINE},
+               {"EAGAIN", -EAGAIN},
+               {"EBUSY", -EBUSY},
+               {"ECHILD", -ECHILD},
+               {"ECONNABORTED", -ECONNABORTED},
+               {"EINTR", -EINTR},
+               {"EINVAL", -EINVAL},
+               {"EIO", -EIO},
+               {"EMSGSIZE", -EMSGSIZE},
+               {"ENODEV", -ENODEV},
+               {"ENOENT", -ENOENT},
+               {"ENOMEM", -ENOMEM},
+               {"ENOTSUP", -ENOTSUP},
+               {"EPIPE", -EPIPE},
+               {"EPROTO", -EPROTO},
+               {"ESTALE", -ESTALE},
+               {"ETIMEDOUT", -ETIMEDOUT}},
+  ways[] = {{"POOL", RINGCAST_GPU_WAY_POOL},           {"NO_POOL", RINGCAST_GPU_WAY_NO_POOL},
+            {"NO_READER", RINGCAST_GPU_WAY_NO_READER}, {"WAITING", RINGCAST_GPU_WAY_WAITING},
+            {"REFUSED", RINGCAST_GPU_WAY_REFUSED},     {"LOST", RINGCAST_GPU_WAY_LOST}};
 
 /* A product of numbers, with K and M; `text` goes on behind it. */
 static uint64_t product(const char **text) {
@@ -107,16 +102,34 @@ static const struct {
 
 static struct ringcast_gpu_device_info looked_at; /* by `look-up` */
 
-/* [device=N] [size=N; 0: no struct] */
-static long do_look_up(struct words *words) {
-  uint32_t size = (uint32_t)number_of(words, "size", sizeof looked_at);
+static long do_look_up(void) {
+  uint32_t size = (uint32_t)number_of("size", sizeof looked_at);
   looked_at = (struct ringcast_gpu_device_info){.size = size};
-  int rc = ringcast_gpu_device((int32_t)number_of(words, "device", 0), size ? &looked_at : NULL);
+  int rc = ringcast_gpu_device((int32_t)number_of("device", 0), size ? &looked_at : NULL);
   if (rc == 0 && !is_real) must(looked_at.uuid[14] == looked_at.name[9]); /* "Fake GPU 1", "fake-cuda-gpu-1" */
   return rc;
 }
 
-static long do_called(struct words *words) { return strcmp(looked_at.name, words->at[1]); }
+static long do_called(void) { return strcmp(looked_at.name, words->at[1]); }
+
+struct ringcast_gpu_info info_of(bool is_writer) {
+  struct ringcast_gpu_info info = {.size = sizeof info};
+  int rc =
+      is_writer ? ringcast_gpu_writer_info(side.gpu_writer, &info) : ringcast_gpu_reader_info(side.gpu_reader, &info);
+  must(rc == 0);
+  return info;
+}
+
+static long do_info(void) {
+  struct ringcast_gpu_info info = {.size = (uint32_t)number_of("size", sizeof info)};
+  return strcmp(words->at[1], "writer") == 0 ? ringcast_gpu_writer_info(side.gpu_writer, &info)
+                                             : ringcast_gpu_reader_info(side.gpu_reader, &info);
+}
+
+static long do_says(void) {
+  if (!strstr(ringcast_last_error(), words->at[1])) wrong("it says: %s", ringcast_last_error());
+  return 0;
+}
 
 static uint64_t field_of(const struct ringcast_gpu_info *info, const char *name) {
   uint64_t value = 0;
@@ -152,8 +165,7 @@ static uint64_t value_of(const char *of, const char *name) {
   return field_of(&info, name);
 }
 
-/* driver|writer|reader NAME ... */
-static long mark_counts(struct words *words) {
+static long do_mark(void) {
   for (int i = 2; i < words->count; i++) {
     struct marked *mark = marks;
     while (*mark->name && strcmp(mark->name, words->at[i]) != 0) must(++mark < marks + 16);
@@ -192,25 +204,31 @@ static bool holds(const char *of, const char *condition, char out[320]) {
   }
 }
 
-static long expect_now(struct words *words) {
+static long do_expect(void) {
   char found[320];
   for (int i = 2; i < words->count; i++)
     if (!holds(words->at[1], words->at[i], found)) wrong("not %s: %s", words->at[i], found);
   return 0;
 }
 
-static long expect_soon(struct words *words) {
+static long do_comes(void) {
   char found[320];
-  for (int i = 2; i < words->count; i++)
-    while (!holds(words->at[1], words->at[i], found)) usleep(200), tidy();
+  for (int i = 2; i < words->count; i++) {
+    while (!holds(words->at[1], words->at[i], found)) {
+      usleep(200);
+      tidy();
+    }
+  }
   return 0;
 }
 
 const struct verb expect_verbs[] = {
-    {"look-up", do_look_up}, /* [device=N] [size=N]: the device */
+    {"look-up", do_look_up}, /* [device=N] [size=N; 0: no struct]: the device */
     {"called", do_called},   /* NAME: the device */
-    {"expect", expect_now},  /* driver|writer|reader|device CONDITION ... */
-    {"comes", expect_soon},  /* the same, soon */
-    {"mark", mark_counts},   /* driver|writer|reader NAME ... */
+    {"info", do_info},       /* writer|reader [size=N] */
+    {"says", do_says},       /* TEXT in the last error */
+    {"mark", do_mark},       /* driver|writer|reader NAME ... */
+    {"expect", do_expect},   /* driver|writer|reader CONDITION ... */
+    {"comes", do_comes},     /* the same, soon */
     {NULL, NULL},
 };

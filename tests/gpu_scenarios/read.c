@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads files of scenarios, and makes steps of their lines. */
 #define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/gpu_scenarios/scenario.h"
 
 struct run *runs[MOST_RUNS];
@@ -13,7 +9,6 @@ struct step steps[MOST_STEPS];
 
 static int indent_of(const char *text) { return (int)strspn(text, " "); }
 
-/* The next word, or NULL; *text goes on behind it. Quotation marks hold a word together. */
 char *next_word(char **text) {
   char *word = *text + strspn(*text, " ");
   if (*word == '\0') return NULL;
@@ -79,12 +74,12 @@ void read_file(char *file) {
     if (*at == '_') *at = ' ';
   snprintf(path, sizeof path, "%s/%s.txt", SCENARIOS, file);
   file_name = file;
-  FILE *stream = fopen(path, "re");
-  if (!stream) {
+  FILE *open_file = fopen(path, "re");
+  if (!open_file) {
     fprintf(stderr, "there are no scenarios %s\n", path);
     exit(2);
   }
-  for (int line = 1; fgets(text, sizeof text, stream); line++) {
+  for (int line = 1; fgets(text, sizeof text, open_file); line++) {
     must(strchr(text, '\n')); /* else the line is too long */
     text[strcspn(text, "\n")] = '\0';
     if (text[0] == '#' || text[indent_of(text)] == '\0') continue;
@@ -106,7 +101,7 @@ void read_file(char *file) {
     strcpy(run->lines[run->line_count++].text, text);
   }
   if (run) add_runs(run);
-  fclose(stream);
+  fclose(open_file);
 }
 
 /* The next step of a line, or NULL; semicolons in quotation marks are text. */
@@ -119,7 +114,6 @@ static char *next_step(char **line) {
   return step;
 }
 
-/* The lines from here on that are indented so far, as steps. */
 void unfold(const struct run *run, int from, int indent, const char *i) {
   while (from < run->line_count && indent_of(run->lines[from].text) >= indent) {
     struct step line = run->lines[from++];

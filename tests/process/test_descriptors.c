@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 
-#include "gpu/watcher.h"
+#include "gpu/worker.h"
 #include "tests/support/children.h"
 #include "tests/support/handles.h"
 #include "tests/support/switches.h"

@@ -55,7 +55,7 @@ static uint64_t random_bytes(uint64_t random) {
   }
 }
 
-START_TEST(it_does_what_a_search_of_every_place_does) {
+LOOP_TEST(it_does_what_a_search_of_every_place_does, 0, 4) {
   struct rc_pool pool;
   uint32_t full = 0, count = 0;
   memset(units, 0, sizeof units);
@@ -88,9 +88,8 @@ START_TEST(it_does_what_a_search_of_every_place_does) {
   ck_assert_uint_gt(full, 100);
   rc_pool_free(&pool);
 }
-END_TEST
 
-START_TEST(what_is_larger_than_the_pool_never_fits) {
+TEST(what_is_larger_than_the_pool_never_fits) {
   struct rc_pool pool;
   ck_assert_int_eq(rc_pool_init(&pool, 4 * RC_GPU_ALIGN, 2), 0);
   ck_assert_int_eq(rc_pool_take(&pool, 4 * RC_GPU_ALIGN + 1), -EAGAIN);
@@ -105,52 +104,5 @@ START_TEST(what_is_larger_than_the_pool_never_fits) {
   ck_assert_uint_eq(pool.slots[0].generation, 2);
   rc_pool_free(&pool);
 }
-END_TEST
 
-START_TEST(what_a_slot_was_is_forgotten_but_for_its_generation) {
-  struct rc_pool pool;
-  ck_assert_int_eq(rc_pool_init(&pool, RC_GPU_ALIGN, 1), 0);
-  ck_assert_int_eq(rc_pool_take(&pool, 1), 0);
-  struct rc_pool_slot *slot = &pool.slots[0];
-  slot->copied = true;
-  slot->position = 77;
-  slot->stream = &pool;
-  rc_pool_give(&pool, 0);
-  ck_assert_int_eq(rc_pool_take(&pool, 1), 0);
-  ck_assert(!slot->copied && slot->position == 0 && !slot->stream);
-  ck_assert_uint_eq(slot->generation, 2);
-  rc_pool_free(&pool);
-}
-END_TEST
-
-START_TEST(damage_is_seen) {
-  struct rc_pool pool;
-  ck_assert_int_eq(rc_pool_init(&pool, 16 * RC_GPU_ALIGN, 4), 0);
-  for (int i = 0; i < 3; i++) ck_assert_int_eq(rc_pool_take(&pool, 2 * RC_GPU_ALIGN), i);
-  struct rc_pool_slot before = pool.slots[1];
-  ck_assert(rc_pool_is_valid(&pool));
-  pool.slots[1].base -= RC_GPU_ALIGN; /* into the one before */
-  ck_assert(!rc_pool_is_valid(&pool));
-  pool.slots[1] = before;
-  pool.slots[1].base += 8;
-  ck_assert(!rc_pool_is_valid(&pool));
-  pool.slots[1] = before;
-  pool.slots[1].state = RC_POOL_FREE;
-  ck_assert(!rc_pool_is_valid(&pool));
-  pool.slots[1] = before;
-  pool.slots[2].bytes = 13 * RC_GPU_ALIGN; /* beyond the end */
-  pool.used_bytes += 11 * RC_GPU_ALIGN;
-  ck_assert(!rc_pool_is_valid(&pool));
-  rc_pool_free(&pool);
-}
-END_TEST
-
-int main(void) {
-  Suite *suite = suite_create("gpu_pool");
-  TCase *tests = add_case(suite, "pool");
-  tcase_add_loop_test(tests, it_does_what_a_search_of_every_place_does, 0, 4);
-  tcase_add_test(tests, what_is_larger_than_the_pool_never_fits);
-  tcase_add_test(tests, what_a_slot_was_is_forgotten_but_for_its_generation);
-  tcase_add_test(tests, damage_is_seen);
-  return run_suite(suite);
-}
+RUN_TESTS("gpu pool", NULL, NULL)
