@@ -118,6 +118,11 @@ class Machine:
         ours.send((function, args))
         return job
 
+    def kill(self, job):
+        """The process is dead when this returns."""
+        self._agent.send(("kill", job.pid))
+        self._answer()
+
     def run(self, function, *args):
         return self.start(function, *args).result()
 
@@ -205,6 +210,7 @@ def _serve(descriptor, host):
     socket.sethostname(host)
     tests = multiprocessing.connection.Connection(descriptor)
     context = multiprocessing.get_context("spawn")
+    processes = {}
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             what, argument = tests.recv()
@@ -215,6 +221,10 @@ def _serve(descriptor, host):
                     process.start()
                     pipe.close()
                     answer = process.pid
+                    processes[answer] = process
+                elif what == "kill":
+                    processes[argument].kill()
+                    answer = processes[argument].join()
                 else:
                     answer = _call(*argument)
                 tests.send((True, answer))

@@ -87,7 +87,7 @@ class Actor:
         return self.finish()
 
     def kill(self):
-        self.machine._ask("kill", "-9", str(self.job.pid))
+        self.machine.kill(self.job)
 
 
 @contextlib.contextmanager
