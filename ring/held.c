@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ring/held.h"
-
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 
 static struct rc_held *entry(struct rc_ring_reader *reader, uint32_t i) {
   return &reader->queue[(reader->first + i) % RC_MAX_HELD];

@@ -165,7 +165,7 @@ struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t cursor; /* the reader */
   struct rc_counts counts;                   /* the reader */
   _Atomic uint64_t taken; /* the reader, while it holds frames: all below were taken */
-  _Alignas(RC_LINE) _Atomic uint64_t owner; /* see ring/slot.h */
+  _Alignas(RC_LINE) _Atomic uint64_t owner; /* see ring/ring.h */
   char name[RC_NAME_MAX];                   /* the reader, while joining */
   _Atomic uint64_t stalls;  /* the writer: how often the writer waited for this reader. The reader,
                                while joining: 0 */

@@ -18,9 +18,7 @@
  * Between W3 and N4 the entry is one frame behind. A reader that joins in this gap starts at the
  * frame before.
  */
-#include "ring/newest.h"
-
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 
 static bool is_position(uint64_t position) {
   return position % RC_FRAME_ALIGN == 0 && position <= RC_MAX_POSITION;

@@ -153,39 +153,4 @@ static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_f
   return count;
 }
 
-/* ---- A reader -------------------------------------------------------------------------------- */
-
-struct rc_ring_reader;
-struct rc_ring_frame;
-
-/* A message, or the messages and frames that rc_ring_next_many lent together. */
-struct rc_lent {
-  uint64_t position; /* of the first */
-  uint64_t holder;   /* the start of the held entry with the pin */
-  uint32_t count;
-};
-
-/* The last group: the reader's place before and after. Positions only grow, so if the reader is
- * still at the place after, no frame was taken since. */
-struct rc_group {
-  uint64_t position;       /* of the loan */
-  struct rc_packed packed; /* before */
-  uint64_t next;           /* before */
-  uint64_t next_after;
-  uint32_t at_after; /* of `packed` */
-};
-
-/* As rc_ring_next, but for the messages of packed frames, in turn. */
-int rc_ring_take(struct rc_ring_reader *reader, struct rc_ring_frame *out);
-/* Lends the available frames and messages together, at most `most`: *count, at least 1. A spilled
- * frame comes alone, in *spilled, as from rc_ring_next. -EAGAIN -EBUSY -EPROTO -ESTALE */
-int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out, uint32_t most,
-                      uint32_t *count, struct rc_ring_frame *spilled);
-/* The count of the loan at `position`; 0: no loan. */
-uint32_t rc_ring_lent(const struct rc_ring_reader *reader, uint64_t position);
-/* Takes back the loan at `position`. If the loan is the last group, and of more than `count`, the
- * rest comes next again. -EINVAL: no loan, or frames were taken since the group. -EPROTO: a frame
- * of the group has changed. -ESTALE: as rc_ring_release. */
-int rc_ring_release_many(struct rc_ring_reader *reader, uint64_t position, uint32_t count);
-
 #endif

@@ -78,7 +78,7 @@
  * exactly the frame's length, aligned and within one lap. A cursor must lie within one lap behind
  * the tail.
  */
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 
 #include <assert.h>
 #include <errno.h>

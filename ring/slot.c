@@ -27,11 +27,9 @@
  * overwritten length. For spill memory S1 stands in L1's place. No load of the owner word is needed
  * before A1: the writer does not read the cursor of an evicted slot.
  */
-#include "ring/slot.h"
+#include "ring/ring.h"
 
 #include <errno.h>
-
-#include "ring/fastpath.h"
 
 int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot,
                   uint64_t *owner) {

@@ -20,7 +20,7 @@
  * prevent that: a hostile writer can punch the hole after the look, and then each load allocates a
  * page, or is a signal where the machine has no memory left. docs/reliability.md says so.
  */
-#include "shm/backing.h"
+#include "shm/memory.h"
 
 #include <errno.h>
 #include <stdlib.h>

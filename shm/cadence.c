@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "shm/cadence.h"
+#include "shm/wait.h"
 
 #define ENOUGH    4u /* gaps learnt before the first window */
 #define WEIGHT    8  /* a gap moves the mean by an eighth */

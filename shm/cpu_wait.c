@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "shm/cpu_wait.h"
+#include "shm/wait.h"
 
 #include "ring/atomics.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 
 #if defined(__x86_64__)
 

@@ -60,7 +60,7 @@
 #include <unistd.h>
 
 #include "ring/point.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/topology.h"
 #include "shm/os.h"

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "shm/os.h"
-#include "shm/uring.h"
 #include "shm/wait.h"
 
 struct watched {

@@ -8,14 +8,14 @@
  * dropped, and the kernel maps the file there at the next read.
  */
 #define _GNU_SOURCE
-#include "shm/private_map.h"
+#include "shm/memory.h"
 
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "ring/atomics.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 
 /* Bits of a pagemap entry. */

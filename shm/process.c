@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 
 /* Why /proc/<pid>/stat can't be opened. Only ESRCH from the kernel counts as death: in a chroot, or

@@ -21,7 +21,6 @@
 
 #include "ring/point.h"
 #include "shm/error.h"
-#include "shm/find.h"
 #include "shm/os.h"
 
 void rc_segment_destroy(struct rc_segment *segment) {

@@ -27,7 +27,7 @@ void rc_topology_nodes(struct rc_nodes *out);
 /* The capacity of a ring whose options give none. */
 uint64_t rc_default_capacity(void);
 
-/* From so many bytes on, a payload is written past the cache (shm/copy.h). */
+/* From so many bytes on, a payload is written past the cache (rc_copy_past_cache). */
 uint64_t rc_past_cache_bytes(void);
 
 /* How much memory is free before the OOM killer has to end a process, and the origin of that

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "shm/uring.h"
+#include "shm/poller.h"
 
 #include <errno.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 
 #if RINGCAST_HAVE_LIBURING

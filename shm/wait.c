@@ -9,7 +9,7 @@
  * estimate for a later try.
  *
  * If messages are rare but regular, the waiter sleeps until the next message is due and spins then:
- * shm/cadence.h.
+ * shm/cadence.c.
  *
  * With fewer CPUs than participants a waiter never spins: the awaited process needs the CPU. The
  * waiter yields instead, by the same credit, for 50 us, or for as long as the user asked to spin.
@@ -35,7 +35,7 @@
 #include "ring/point.h"
 #include "ringcast/ringcast.h"
 #include "shm/topology.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/os.h"
 
@@ -45,7 +45,7 @@
 #define INTERRUPTED_NS \
   ((int64_t)20 * 1000) /* a longer look has lost the CPU to a thread that soon sleeps again */
 /* Waits without yields after a loss, at least and at most, and waits with yields and without a loss
- * that end that; the same for windows, which are rare: see shm/holdoff.h. */
+ * that end that; the same for windows, which are rare: see struct rc_holdoff. */
 #define YIELDS_HOLDOFF  16u, 16384u, 256u
 #define WINDOWS_HOLDOFF 2u, 1024u, 8u
 #define FIRST_WARM      ((int64_t)40 * 1000) /* the time that `warm` is expected to take */

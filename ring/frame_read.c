@@ -7,7 +7,7 @@
  * the copy. Offsets are compared by subtracting within known bounds, and never summed. A field that
  * the entry's kind does not use must be zero, so that a later version may give the field a meaning.
  */
-#include "ring/payload.h"
+#include "ring/frame.h"
 
 #include <errno.h>
 #include <stdbool.h>

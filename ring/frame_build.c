@@ -8,7 +8,7 @@
  * plan and the frame end at the same byte. The builder writes every byte and fills gaps with zeros:
  * the memory may hold bytes of an earlier frame, and equal content must give equal bytes.
  */
-#include "ring/payload.h"
+#include "ring/frame.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The offsets in the payload of a tensor frame, shared by the builder and the reader.
  * ringcast/frame.h describes the layout. */
-#ifndef RC_RING_PAYLOAD_H
-#define RC_RING_PAYLOAD_H
+#ifndef RC_RING_FRAME_H
+#define RC_RING_FRAME_H
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reader's side of packed frames, and of groups. */
-#include "ring/packed.h"
+#include "ring/ring.h"
 
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 
 /* Notes a loan and adds its pin. If the walk has just ended, the walk's pin becomes the loan's. */
 static void lend(struct rc_ring_reader *reader, uint64_t position, uint32_t count) {
