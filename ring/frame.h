@@ -8,11 +8,11 @@
 
 #include "ringcast/frame.h"
 
-#define RC_PAYLOAD_OLDEST \
-  1 /* the oldest readable version; later ones only where the content needs one */
-#define RC_PAYLOAD_LINE  64
-#define RC_PAYLOAD_PHASE 16 /* a frame's payload starts this far into a line */
-#define RC_PAYLOAD_ALIGN 8  /* dimensions, and data other than tensors */
+/* The oldest readable version; a frame has a later one only where the content needs it. */
+#define RC_PAYLOAD_OLDEST 1
+#define RC_PAYLOAD_LINE   64
+#define RC_PAYLOAD_PHASE  16 /* a frame's payload starts this far into a line */
+#define RC_PAYLOAD_ALIGN  8  /* dimensions, and data other than tensors */
 /* An empty key or empty data has offset 0 in the entry; the reader returns this offset, which is on
  * a line. */
 #define RC_PAYLOAD_NOWHERE (RC_PAYLOAD_LINE - RC_PAYLOAD_PHASE)
@@ -24,8 +24,8 @@
 #define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX)
 /* Of BYTES, from version 2 on. */
 #define RC_ITEM_TYPECODE (255u << 24)
-#define RC_ITEM_HASHES \
-  (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* set by ringcast_build_hash only */
+/* Set by ringcast_build_hash only. */
+#define RC_ITEM_HASHES (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
 

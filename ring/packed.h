@@ -13,15 +13,11 @@
  * line, like a frame's data. Messages of RINGCAST_KIND_BYTES follow each other without gaps.
  *
  * The ring publishes, holds and overwrites a packed frame as a whole, so the proof atop ring.c
- * covers packed frames. A reader pins a packed frame while the reader walks through the messages,
- * and each loan (a message, or a group) has a pin more. The cursor moves once, when the walk and
- * all pins have ended. The position of a message is the position of the head, and therefore differs
- * from the positions of all frames and messages. rc_ring_next_many lends a group of messages and
- * frames, with a single pin. A group from within a packed frame ends with the packed frame at the
- * latest.
+ * covers packed frames. lend.c tells how a reader holds the messages. The position of a message is
+ * that of its head, and so differs from the positions of all frames and other messages.
  *
  * A hostile writer may change the bytes at any time. The reader therefore loads each head once, and
- * checks the head against the frame's length, which the reader keeps in private memory.
+ * checks it against the frame's length, which the reader keeps in private memory.
  */
 #ifndef RC_RING_PACKED_H
 #define RC_RING_PACKED_H
@@ -56,8 +52,8 @@ static inline uint64_t rc_packed_end(uint64_t at, uint64_t bytes, uint16_t kind)
 }
 
 static inline void rc_packed_put_head(uint8_t *at, uint64_t bytes, uint16_t kind, uint16_t gap) {
-  rc_store_relaxed((_Atomic uint64_t *)(void *)at,
-                   rc_meta_make((uint32_t)bytes, kind, gap)); /* W1: W2 publishes it */
+  uint64_t head = rc_meta_make((uint32_t)bytes, kind, gap);
+  rc_store_relaxed((_Atomic uint64_t *)(void *)at, head); /* W1: W2 publishes it */
 }
 
 /* memcpy, without a call for the usual sizes. */
@@ -135,9 +131,9 @@ static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_f
   const uint8_t *data = packed->data;
   uint64_t at = packed->at, left = packed->bytes - at, usual = 0;
   uint32_t count = 0;
-  for (; count < most && left >= RC_PACKED_ALIGN; count++, left -= usual, at += usual) {
-    uint64_t head = rc_load_relaxed(
-        (const _Atomic uint64_t *)(const void *)(data + at)); /* R2, as in rc_packed_next */
+  while (count < most && left >= RC_PACKED_ALIGN) {
+    /* R2, as in rc_packed_next. */
+    uint64_t head = rc_load_relaxed((const _Atomic uint64_t *)(const void *)(data + at));
     uint64_t bytes = rc_meta_bytes(head), whole = RC_PACKED_ALIGN + rc_packed_round(bytes);
     if (whole > left || rc_meta_flags(head) != 0) break;
     out[count] = (struct ringcast_frame){.data = data + at + RC_PACKED_ALIGN,
@@ -148,6 +144,9 @@ static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_f
       usual = whole;
       __asm__("" : "+r"(usual)); /* without this line the compiler uses the equal `whole` */
     }
+    count++;
+    left -= usual;
+    at += usual;
   }
   packed->at = (uint32_t)at;
   return count;

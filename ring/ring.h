@@ -158,9 +158,10 @@ int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint
 int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner,
                      struct rc_start from, struct rc_ring_reader *out);
 /* For a reader between J2 and J4 that has loaded `tail`: sets *position to the frame that `start`
- * asks for, which is then safe to read. -EAGAIN: the ring has no frame, or the spill memory of the
- * frame was taken back; *position is the start of the next frame. -ENODATA: the same for a frame
- * with a tag or for one after it, or the frame may be overwritten. -EPROTO: invalid data. */
+ * asks for, which is then safe to read. -EAGAIN: the ring has no frame; or the spill memory of the
+ * frame was taken back, and *position is the start of the next frame. -ENODATA: no frame has the
+ * tag, or it may be overwritten, or spill memory of it or of a later frame was taken back. -EPROTO:
+ * invalid data. */
 int rc_newest_find(const struct rc_ring *ring, struct rc_start start, uint64_t tail,
                    uint64_t *position);
 /* `owner` is the word as activated. Does nothing if the slot has another owner. */

@@ -11,14 +11,14 @@
 
 #define RC_SPILL_REGIONS 256u  /* the most in flight */
 #define RC_SPILL_UNIT    4096u /* regions start and end on multiples */
-#define RC_SPILL_PHASE \
-  sizeof(struct rc_frame_header) /* the payload's offset in the region, as in the ring */
+/* The payload's offset in the region, as in the ring. */
+#define RC_SPILL_PHASE sizeof(struct rc_frame_header)
 
 /* A part of SPILL in use. */
 struct rc_spill_region {
   uint64_t offset, bytes;
-  uint64_t end; /* the position after the frame: a reader whose cursor is not below needs the region
-                   no more */
+  /* The position after the frame: a reader whose cursor is not below needs the region no more. */
+  uint64_t end;
 };
 
 struct rc_spill {
@@ -53,8 +53,8 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring);
 /* Finds an offset for a payload of `bytes`, and changes nothing: rc_spill_open takes the region.
  *
  * An open region stays where there is room for `bytes`. Otherwise, and if the reservation `grows`,
- * the function prefers a gap in which the reservation can double once more. The new region may
- * overlap the open region. -EMSGSIZE: `bytes` never fit. -EAGAIN: not enough room now. */
+ * a gap in which it can double once more is preferred. The new region may overlap the open one.
+ * -EMSGSIZE: `bytes` never fit. -EAGAIN: not enough room now. */
 int rc_spill_find(const struct rc_spill *spill, uint64_t bytes, bool grows, uint64_t *offset);
 
 /* After -EAGAIN: the position that all cursors must reach before `bytes` fit. */

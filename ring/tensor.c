@@ -27,7 +27,8 @@ uint32_t rc_element_bits(struct ringcast_dtype dtype, uint32_t flags) {
   if (dtype.code > DTYPE_CODE_MAX) return 0;
   uint32_t bits = (uint32_t)dtype.bits * dtype.lanes;
   if (!(flags & RINGCAST_ITEM_PADDED)) return bits;
-  return bits % 8 ? (bits + 7) & ~UINT32_C(7) : 0;
+  if (bits % 8 == 0) return 0;
+  return (bits + 7) & ~UINT32_C(7);
 }
 
 int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_t *out_count) {
@@ -48,8 +49,8 @@ int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
   /* Eight elements have exactly `bits` bytes, so the total number of bits need not fit in 64
    * bits. */
   uint64_t eights = (uint64_t)count / 8, rest = ((uint64_t)count % 8 * bits + 7) / 8, bytes;
-  if (__builtin_mul_overflow(eights, bits, &bytes) || __builtin_add_overflow(bytes, rest, &bytes))
-    return -EINVAL;
+  if (__builtin_mul_overflow(eights, bits, &bytes)) return -EINVAL;
+  if (__builtin_add_overflow(bytes, rest, &bytes)) return -EINVAL;
   if (bytes > INT64_MAX) return -EINVAL;
   *out = bytes;
   return 0;
@@ -70,8 +71,8 @@ bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides
 bool rc_strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
   if (rc_strides_are_c(ndim, shape, strides)) return true;
   int64_t expected = 1, count = 1;
-  for (int32_t found = 0, i = 0; found < ndim;
-       found++, i = 0) { /* the axes, from the innermost on */
+  for (int32_t found = 0; found < ndim; found++) { /* the axes, from the innermost on */
+    int32_t i = 0;
     while (i < ndim && (shape[i] == 1 || strides[i] != expected)) i++;
     if (i == ndim) break;
     expected *= shape[i];
@@ -86,13 +87,14 @@ int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
   if (bits == 0) return -EINVAL;
   int rc = rc_shape_layout(tensor->ndim, tensor->shape, NULL, &count);
   if (rc < 0) return rc;
-  if (bits % 8 != 0 && tensor->strides &&
-      !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
-    return -EINVAL; /* an element has no byte address */
-  bool is_dense = tensor->flags & RINGCAST_TENSOR_DENSE;
-  if (is_dense && tensor->strides &&
-      !rc_strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
-    return -EINVAL;
+  if (tensor->strides) {
+    bool has_address = bits % 8 == 0; /* each element */
+    if (!has_address && !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
+      return -EINVAL;
+    bool is_dense = tensor->flags & RINGCAST_TENSOR_DENSE;
+    if (is_dense && !rc_strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
+      return -EINVAL;
+  }
   return rc_packed_bytes(bits, count, out);
 }
 
@@ -105,9 +107,12 @@ static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, str
     if (tensor->shape[i] == 1) continue; /* the stride has no meaning */
     if (__builtin_mul_overflow(tensor->strides[i], item, &step)) return -EINVAL;
     if (n > 0 && !__builtin_mul_overflow(axes[n - 1].count, axes[n - 1].step, &continued) &&
-        continued == step)
+        continued == step) {
       axes[n - 1].count *= tensor->shape[i];
-    else axes[n++] = (struct axis){tensor->shape[i], step};
+      continue;
+    }
+    axes[n] = (struct axis){tensor->shape[i], step};
+    n++;
   }
   return n;
 }
@@ -157,13 +162,14 @@ int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out) {
   }
   struct axis storage[RINGCAST_MAX_NDIM], *axes = storage;
   storage[0] = (struct axis){0}; /* for compilers that cannot prove n > 0 below */
-  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) /
-                  8; /* smaller elements are in C order: packed above */
+  /* Elements without whole bytes are in C order, and packed above. */
+  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) / 8;
   int n = axes_coalesce(tensor, block, axes);
   if (n < 0) return n;
   if (axes[0].step == block) {
     block *= axes[0].count;
-    axes++, n--;
+    axes++;
+    n--;
   }
   assert(n > 0); /* with no axis left, the tensor would be in C order */
   axes_copy(axes, n, (size_t)block, tensor->data, out);
