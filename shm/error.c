@@ -23,13 +23,15 @@ static size_t character(const uint8_t *at, size_t left, uint32_t *code) {
   else if (*at >= 0xe0 && *at < 0xf0) length = 3;
   else if (*at >= 0xf0 && *at < 0xf5) length = 4;
   if (length == 0 || length > left) return 0;
-  *code = length == 1 ? *at : *at & (0xffu >> (length + 1));
+  *code = *at;
+  if (length > 1) *code &= 0xffu >> (length + 1);
   for (size_t i = 1; i < length; i++) {
     if ((at[i] & 0xc0) != 0x80) return 0;
     *code = *code << 6 | (at[i] & 0x3f);
   }
   bool is_surrogate = *code >= 0xd800 && *code < 0xe000;
-  return *code < least[length] || *code > 0x10ffff || is_surrogate ? 0 : length;
+  if (*code < least[length] || *code > 0x10ffff || is_surrogate) return 0;
+  return length;
 }
 
 /* Whether the character controls the terminal, the direction of writing or the end of lines, or
@@ -64,7 +66,8 @@ size_t ringcast_printable(const char *text, size_t length, char *out, size_t byt
   const uint8_t *at = (const uint8_t *)text;
   size_t used = 0;
   if (bytes == 0) return 0;
-  for (size_t left = length; left > 0;) {
+  size_t left = length;
+  while (left > 0) {
     uint32_t code = 0;
     size_t valid = character(at, left, &code);
     size_t taken = valid > 0 ? valid : 1;

@@ -56,16 +56,16 @@ static bool is_name(const char *name, size_t most) {
 
 int rc_name_check(const char *name) {
   if (*name != '\0' && is_name(name, RC_RING_NAME)) return 0;
-  return rc_fail(
-      -EINVAL,
-      "'%.64s' can't be a ring's name: it must have 1 to %u letters, digits and any of ._:+-", name,
-      RC_RING_NAME - 1);
+  return rc_fail(-EINVAL,
+                 "'%.64s' can't be a ring's name: it must have 1 to %u letters, digits and any of "
+                 "._:+-",
+                 name, RC_RING_NAME - 1);
 }
 
 void rc_name_copy(const char from[RC_RING_NAME], char to[RC_RING_NAME]) {
   char copy[RC_RING_NAME];
-  memcpy(copy, from,
-         sizeof copy); /* checked and used: later changes of the shared bytes don't matter */
+  /* The copy is checked and used: later changes of the shared bytes don't matter. */
+  memcpy(copy, from, sizeof copy);
   rc_fence_light();
   memset(to, 0, RC_RING_NAME);
   if (is_name(copy, sizeof copy)) memcpy(to, copy, strnlen(copy, sizeof copy - 1));
@@ -109,10 +109,10 @@ struct search {
 /* The name of a directory entry as a number, or -1. */
 static int32_t number_of(const struct dirent *entry) {
   char *end;
+  if (!isdigit((unsigned char)*entry->d_name)) return -1;
   long number = strtol(entry->d_name, &end, 10);
-  return *end == '\0' && isdigit((unsigned char)*entry->d_name) && number <= INT32_MAX
-             ? (int32_t)number
-             : -1;
+  if (*end != '\0' || number > INT32_MAX) return -1;
+  return (int32_t)number;
 }
 
 /* Copies the identity of a control segment. False: the file is none, or this process can't attach
@@ -122,9 +122,9 @@ static bool read_identity(int fd, struct rc_identity *id) {
   if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_uid != geteuid()) return false;
   if (pread(fd, id, sizeof *id, 0) != sizeof *id || id->magic != RC_MAGIC) return false;
   if (id->layout != RC_LAYOUT) return true;
+  if (id->ready != RC_READY) return false;
   uint64_t here = rc_os.pid_namespace();
-  return id->ready == RC_READY &&
-         (id->pid_namespace == 0 || here == 0 || id->pid_namespace == here);
+  return id->pid_namespace == 0 || here == 0 || id->pid_namespace == here;
 }
 
 /* Reports a ring if descriptor `number` of the process is the control segment and the process made
@@ -146,8 +146,8 @@ static int look_at(const struct search *search, int directory, int32_t number, c
   if (!is_ring) return 0;
   struct rc_found ring = {.pid = search->pid, .compatible = id.layout == RC_LAYOUT};
   if (ring.compatible) {
-    if (id.writer_pid != search->pid || id.control_fd != number)
-      return 0; /* inherited by fork, or a duplicate */
+    bool is_own = id.writer_pid == search->pid && id.control_fd == number;
+    if (!is_own) return 0; /* inherited by fork, or a duplicate */
     rc_name_copy(id.name, ring.name);
     ring.handle = (struct rc_handle){.writer = {.pid = id.writer_pid, .start = id.writer_start},
                                      .control_fd = number,
@@ -165,7 +165,9 @@ static int look_into(const struct search *search) {
   DIR *files = open_folder(path, &result);
   if (!files) return result;
   int directory = dirfd(files);
-  for (struct dirent *entry; directory >= 0 && result == 0 && (entry = readdir(files));) {
+  while (directory >= 0 && result == 0) {
+    struct dirent *entry = readdir(files);
+    if (!entry) break;
     int32_t number = number_of(entry);
     if (number >= 0) result = look_at(search, directory, number, entry->d_name);
   }
@@ -177,12 +179,17 @@ int rc_find_rings(int (*found)(void *context, const struct rc_found *ring), void
   int result = rc_proc_check();
   if (result != 0) return result;
   DIR *processes = open_folder("/proc", &result);
-  if (!processes && result == 0)
-    result = rc_fail_as(-EIO, "can't read /proc, which shows the rings");
-  if (!processes) return result;
+  if (!processes) {
+    if (result != 0) return result;
+    return rc_fail_as(-EIO, "can't read /proc, which shows the rings");
+  }
   struct search search = {.found = found, .context = context};
-  for (struct dirent *entry; result == 0 && (entry = readdir(processes));)
-    if ((search.pid = number_of(entry)) > 0) result = look_into(&search);
+  while (result == 0) {
+    struct dirent *entry = readdir(processes);
+    if (!entry) break;
+    search.pid = number_of(entry);
+    if (search.pid > 0) result = look_into(&search);
+  }
   closedir(processes);
   return result;
 }

@@ -33,7 +33,8 @@ int rc_environment_choice(const char *name, const char *const *names, uint32_t c
       *out = i;
       return 1;
     }
-    const char *before = i == 0 ? "" : i == count - 1 ? " or " : ", ";
+    const char *before = i < count - 1 ? ", " : " or ";
+    if (i == 0) before = "";
     size_t used = strlen(list);
     snprintf(list + used, sizeof list - used, "%s%s", before, names[i]);
   }
@@ -51,8 +52,11 @@ static const char *next_word(const char *list, size_t *length) {
 
 static bool names(const char *list, const char *what, size_t wanted) {
   size_t length;
-  for (list = next_word(list, &length); length != 0; list = next_word(list + length, &length))
-    if (length == wanted && memcmp(list, what, length) == 0) return true;
+  const char *word = next_word(list, &length);
+  while (length != 0) {
+    if (length == wanted && memcmp(word, what, length) == 0) return true;
+    word = next_word(word + length, &length);
+  }
   return false;
 }
 
@@ -68,10 +72,15 @@ int rc_features_check(void) {
   const char *list = getenv("RINGCAST_DISABLE");
   size_t length;
   if (!list) return 0;
-  for (list = next_word(list, &length); length != 0; list = next_word(list + length, &length))
-    if (!names(known, list, length))
-      return rc_fail(-EINVAL, "RINGCAST_DISABLE has '%.*s': it must be a list of any of %s",
-                     length < 40 ? (int)length : 40, list, known);
+  const char *word = next_word(list, &length);
+  while (length != 0) {
+    if (!names(known, word, length)) {
+      int shown = length < 40 ? (int)length : 40;
+      return rc_fail(-EINVAL, "RINGCAST_DISABLE has '%.*s': it must be a list of any of %s", shown,
+                     word, known);
+    }
+    word = next_word(word + length, &length);
+  }
   return 0;
 }
 
@@ -99,8 +108,8 @@ int rc_sized_read(const char *type, const void *given, void *out, size_t bytes) 
     if (((const uint8_t *)given)[i] != 0)
       return rc_fail(-E2BIG,
                      "byte %zu of struct %s is set, and ringcast " RINGCAST_VERSION
-                     " knows only %zu: leave "
-                     "fields of later releases at zero, or load the later library",
+                     " knows only %zu: leave fields of later releases at zero, or load the later "
+                     "library",
                      i, type, bytes);
   memset(out, 0, bytes);
   if (given) memcpy(out, given, size < bytes ? size : bytes);

@@ -14,8 +14,8 @@
  * rc_watch_look: the timer makes the descriptor readable every RC_SLICE_NS, and the caller looks.
  *
  * Use, in the manner of rc_wait:
- *   value = rc_eventcount_prepare(event); no message yet? then rc_poller_arm(poller, value,
- * most_ns);
+ *   value = rc_eventcount_prepare(event);
+ *   no message yet? then rc_poller_arm(poller, value, most_ns);
  *   ... the descriptor is readable ...
  *   take all messages; begin again.
  *

@@ -30,9 +30,8 @@ int rc_handle_parse(const char *text, struct rc_handle *out);
 /* The values set at creation: a private copy of the shared control page's. */
 struct rc_segment {
   struct rc_memory control, data;
-  struct rc_memory
-      spill;       /* 0 bytes: no spill memory. A tap has the file open and does not map the file */
-  int spill_error; /* why there is no spill memory although the options allow it, or 0 */
+  struct rc_memory spill; /* 0 bytes: no spill memory. A tap has the file open, and no mapping */
+  int spill_error;        /* why there is no spill memory although the options allow it, or 0 */
   struct rc_process writer;
   uint64_t capacity;
   uint32_t slots; /* for readers */
@@ -55,17 +54,17 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const char *name,
                       const struct rc_memory_wish *wish, const struct rc_spill_wish *spill,
                       struct rc_segment *out, struct rc_handle *handle);
 
-/* Opens and maps the segments, and checks the segments against the handle and this build. Readers
+/* Opens and maps the segments, and checks them against the handle and this build. Readers
  * and taps differ in the spill memory. -EINVAL, -ENOENT, -EACCES, -EPROTO, -ENOMEM, -EMFILE. Sets
  * the error text. */
 enum rc_attach {
   RC_ATTACH_READER,
-  RC_ATTACH_RETAINER /* a reader that keeps spill.fd */,
-  RC_ATTACH_TAP
+  RC_ATTACH_RETAINER, /* a reader that keeps spill.fd */
+  RC_ATTACH_TAP,
 };
 int rc_segment_attach(const char *handle, enum rc_attach as, struct rc_segment *out);
 
-/* Opens a further file of the writer, named by the control page, and maps the file as a control
+/* Opens a further file of the writer, named by the control page, and maps it as a control
  * segment. -ENOENT, -EACCES, -EPROTO, -ENOMEM, -EMFILE. Sets the error text. */
 int rc_segment_attach_more(const struct rc_process *writer, int32_t fd, uint64_t inode,
                            uint64_t bytes, struct rc_memory *out);

@@ -16,11 +16,11 @@
 /* The longest sleep. It limits how late a sleeper notices a death, which the library promises to
  * tell within 100 ms, or a wake-up lost with a dead signaller. An idle waiter takes CPU time for
  * its slices alone. */
-#define RC_SLICE_NS ((int64_t)90 * 1000 * 1000)
-#define RC_SETTLE_NS \
-  ((int64_t)100 * 1000) /* E9's: a thousand times what a store buffer takes to drain */
+#define RC_SLICE_NS        ((int64_t)90 * 1000 * 1000)
 #define RC_CHECK_NS        ((int64_t)5 * 1000 * 1000) /* till a spin notices a death */
 #define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)
+/* E9's: a thousand times what a store buffer takes to drain. */
+#define RC_SETTLE_NS ((int64_t)100 * 1000)
 _Static_assert(RC_SLICE_NS + RC_CHECK_NS < (int64_t)100 * 1000 * 1000,
                "a death is told within 100 ms");
 
@@ -107,18 +107,20 @@ static inline bool rc_holdoff_permits(struct rc_holdoff *holdoff) {
   return false;
 }
 
-/* A failure skips `least` tries, at first. */
+/* A failure skips `least` tries, at first, and `most` tries at most. After `enough` tries in a row
+ * that went well it is forgotten. */
 static inline void rc_holdoff_learn(struct rc_holdoff *holdoff, bool well, uint32_t least,
                                     uint32_t most, uint32_t enough) {
-  if (!well) {
-    holdoff->length = holdoff->length == 0     ? least
-                      : holdoff->length < most ? 2 * holdoff->length
-                                               : most;
-    holdoff->left = holdoff->length;
-    holdoff->well = 0;
-  } else if (++holdoff->well >= enough) {
-    holdoff->length = 0;
+  if (well) {
+    holdoff->well++;
+    if (holdoff->well >= enough) holdoff->length = 0;
+    return;
   }
+  if (holdoff->length == 0) holdoff->length = least;
+  else if (holdoff->length < most) holdoff->length *= 2;
+  else holdoff->length = most;
+  holdoff->left = holdoff->length;
+  holdoff->well = 0;
 }
 
 /* ---- Waiting within the CPU ------------------------------------------------------------------ */
@@ -158,7 +160,7 @@ struct rc_waiter {
   bool may_yield;        /* when oversubscribed */
   bool oversubscribed;   /* fewer CPUs than participants, at the last check */
   uint32_t participants; /* at the last check; a dead reader counts until the writer removes it */
-  bool naps; /* a tap: sleeps unannounced: signallers don't wake this waiter, and pay nothing */
+  bool naps;             /* a tap: sleeps unannounced, so that signallers need not wake it */
   uint32_t credit; /* up by one per wait that a spin ended or would have ended, else down by one */
   int64_t wake_cost;         /* the estimated time of a wake-up */
   struct rc_holdoff holdoff; /* of yields and windows, after one that lost the CPU */
@@ -181,14 +183,14 @@ struct rc_waiter {
 struct rc_wait {
   int (*poll)(void *context);
   int (*check)(void *context);
-  const void *(*word)(void *context); /* the memory whose change `poll` will see, while spinning;
-                                         NULL, or a result of NULL: not known */
+  /* The memory whose change `poll` will see, while spinning; NULL, or a result of NULL: not
+   * known. */
+  const void *(*word)(void *context);
   /* The longest next sleep, asked before each; NULL: RC_SLICE_NS, the limit. Sets *settled to false
    * if `poll` now waits for something else: the sleep settles anew. */
   int64_t (*slice)(void *context, bool *settled);
   void *context;
-  bool
-      unfenced; /* the signallers leave E5 out: the first sleep settles (E9 in ring/eventcount.h) */
+  bool unfenced;   /* the signallers leave E5 out: the first sleep settles (E9 in eventcount.h) */
   bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
 };
 
@@ -203,9 +205,8 @@ static inline void rc_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  __asm__ volatile(
-      "isb" ::
-          : "memory"); /* yield does nothing on most cores; isb stalls for about as long as pause */
+  /* yield does nothing on most cores; isb stalls for about as long as pause. */
+  __asm__ volatile("isb" ::: "memory");
 #endif
 }
 
